@@ -1,4 +1,4 @@
-//! What is taken over from libc has to be found by dlsym(3), too.
+//! dlsym(3) must find the replacements of libc's functions, too.
 
 fn main() {
     println!("cargo:rustc-link-arg-bins=-Wl,--export-dynamic-symbol=getrandom");

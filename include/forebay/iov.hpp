@@ -1,4 +1,5 @@
-/* iov.hpp: Forebay's verbs for C++20. A header above iov.h: handles that close themselves, spans, exceptions with error codes.
+/* iov.hpp: Forebay's verbs for C++20. A header above iov.h: handles that close themselves, spans,
+ * exceptions with error codes.
  *
  *     iov::session session("pool:default");
  *     iov::workspace workspace = session.create_workspace("campaign");
@@ -10,8 +11,9 @@
  *     batch.wait();
  *     written.result();              // throws iov::error if it wasn't done
  *
- * What fails throws iov::error, a std::system_error: code() is an errno in std::generic_category(), what() ends with the
- * sentence of iov_error(). Where docs/verbs.md has rules for threads, forks and buffers, they hold here.
+ * Failures throw iov::error, a std::system_error: code() is an errno in std::generic_category(),
+ * what() ends with the message of iov_error(). The rules of docs/verbs.md for threads, forks and
+ * buffers hold here.
  */
 #ifndef FOREBAY_IOV_HPP
 #define FOREBAY_IOV_HPP
@@ -59,14 +61,15 @@ inline int64_t check(int64_t returned)
     return returned;
 }
 
-/* A handle with the function that ends its use. What that says is lost: close() tells it. */
+/* A handle with the function that ends its use. An error of that function is lost here: close()
+ * throws it. */
 template <typename T, auto End>
 struct ends {
     void operator()(T *handle) const noexcept { static_cast<void>(End(handle)); }
 };
 
 #ifdef __cpp_impl_coroutine
-/* Goes on with a coroutine when a request, or below zero the batch, has ended. */
+/* Resumes a coroutine when a request, or below zero the batch, has ended. */
 struct awaits_end {
     iov_batch *of;
     int64_t number;
@@ -89,7 +92,7 @@ inline int64_t close_now(iov_collection *c) noexcept
 using metadata = std::map<std::string, std::string>;
 using uuid = struct iov_uuid;
 
-/* What is known of a workspace or a collection. */
+/* The record of a workspace or a collection. */
 struct record {
     std::string name;
     std::string backend;
@@ -98,7 +101,7 @@ struct record {
     iov::uuid uuid;
 };
 
-/* What can be said of a new collection. Empty: the defaults. */
+/* The options of a new collection. Empty: the defaults. */
 struct options {
     metadata meta = {};
     std::string backend = {};
@@ -148,10 +151,10 @@ inline std::vector<record> taken(iov_records *records)
 class session;
 class batch;
 
-/* A collection that is in use. Its verbs are carried out at once; those of a batch are the batch's. */
+/* A collection in use. Its verbs are carried out at once; the batch has those of a batch. */
 class collection {
 public:
-    /* How many bytes were read: fewer than there is room for only at the end. */
+    /* Returns the number of bytes read, fewer than `to` has only at the end. */
     size_t read(std::span<std::byte> to, uint64_t at) const
     {
         return static_cast<size_t>(
@@ -161,7 +164,7 @@ public:
     {
         detail::check(iov_write(get(), from.data(), from.size(), at, nullptr));
     }
-    /* Where it lies. */
+    /* Returns the offset. Bytes. */
     uint64_t append(std::span<const std::byte> from) const
     {
         return static_cast<uint64_t>(
@@ -170,7 +173,7 @@ public:
     void truncate(uint64_t size) const { detail::check(iov_truncate(get(), size, nullptr)); }
     void sync() const { detail::check(iov_sync(get(), nullptr)); }
     uint64_t size() const { return static_cast<uint64_t>(detail::check(iov_size(get()))); }
-    /* How many bytes there were. */
+    /* Returns the number of bytes copied. */
     uint64_t copy(uint64_t at, uint64_t len, const collection &to, uint64_t to_at) const
     {
         return static_cast<uint64_t>(
@@ -198,7 +201,7 @@ public:
         const iov_pair change = {key.c_str(), nullptr};
         detail::check(iov_set_meta(get(), &change, 1, nullptr));
     }
-    /* Ends its use, and says what the destructor can't: whether all was written back. */
+    /* Ends its use, and throws what the destructor can't: that not all was written back. */
     void close() { detail::check(iov_collection_close(handle.release(), nullptr)); }
 
     iov_collection *get() const noexcept { return handle.get(); }
@@ -210,16 +213,16 @@ private:
     std::unique_ptr<iov_collection, detail::ends<iov_collection, detail::close_now>> handle;
 };
 
-/* A request of a batch. Not to be used when the batch is gone. */
+/* A request of a batch. It must not be used when the batch is gone. */
 class request {
 public:
-    /* What the verb returns. Throws if it failed, was skipped, or hasn't ended. */
+    /* Returns the verb's result. Throws if it failed, was skipped, or hasn't ended. */
     int64_t result() const { return detail::check(iov_result(of, number)); }
     iov::status status() const
     {
         return static_cast<iov::status>(detail::check(iov_request_status(of, number)));
     }
-    /* Makes it need another one: it waits for that, and is skipped if it fails. */
+    /* Makes it need another request: it waits for that, and is skipped if it fails. */
     const request &after(const request &needed) const
     {
         detail::check(iov_batch_after(of, number, &needed.number, 1));
@@ -227,8 +230,8 @@ public:
     }
 
 #ifdef __cpp_impl_coroutine
-    /* co_await: the coroutine goes on when the request has ended, with its result, on a thread of the session: one at a time. The batch has
-     * been started, and stays until then. */
+    /* co_await: resumes the coroutine when the request has ended, with its result, on a thread of
+     * the session: one coroutine at a time. The batch must have been started, and stay until then. */
     auto operator co_await() const noexcept
     {
         struct awaiter : detail::awaits_end {
@@ -249,7 +252,8 @@ private:
 enum class access { read = IOV_READ, read_write = IOV_READ_WRITE };
 using token = struct iov_token;
 
-/* Memory of a pool: a chunk of a collection, or a buffer. Given back when it goes, which is before its session does. */
+/* Memory of a pool: a chunk of a collection, or a buffer. Freed by its destructor, which must run
+ * before its session's. */
 class chunk {
 public:
     chunk(chunk &&other) noexcept
@@ -273,7 +277,7 @@ public:
             static_cast<void>(iov_chunk_unmap(of, memory.data()));
     }
     std::span<std::byte> bytes() const noexcept { return memory; }
-    /* For other processes of this node: for all of it, or a part. */
+    /* A token for other processes of this node: for all of it, or a part. */
     iov::token share() const { return share(0, memory.size()); }
     iov::token share(size_t from, size_t len) const
     {
@@ -328,7 +332,7 @@ public:
     {
         detail::check(iov_collection_delete(get(), name.c_str(), nullptr));
     }
-    /* Deletes the workspace itself. It must be empty. */
+    /* Deletes the workspace itself, which must be empty. */
     void remove_self()
     {
         detail::check(iov_workspace_delete(handle.get()));
@@ -366,7 +370,7 @@ public:
     {
         detail::check(iov_backend_attach(get(), name.c_str(), kind.c_str(), config.c_str()));
     }
-    /* New collections that name no back end, and fit, get this one: iov_backend_choose(). */
+    /* Chooses this back end for new collections that name none, and match: iov_backend_choose(). */
     void choose(const std::string &pattern, const std::string &controls, const std::string &name) const
     {
         detail::check(iov_backend_choose(get(), pattern.c_str(), controls.c_str(), name.c_str()));
@@ -384,7 +388,7 @@ public:
         detail::check(iov_workspace_load(get(), name.c_str(), &w));
         return workspace(w);
     }
-    /* A buffer of zeros; in a session with a pool others can attach it. */
+    /* Allocates a zeroed buffer; in a session with a pool other processes can attach it. */
     chunk allocate(size_t len) const
     {
         void *memory = iov_allocate(get(), len);
@@ -392,7 +396,7 @@ public:
             throw error(-ENOMEM);
         return {get(), memory, len, true};
     }
-    /* The bytes themselves, of a collection of this session. */
+    /* Maps bytes of a collection of this session, without a copy. */
     chunk map(const collection &c, uint64_t at, size_t len, iov::access how) const
     {
         void *memory = nullptr;
@@ -419,8 +423,8 @@ private:
     std::unique_ptr<iov_session, detail::ends<iov_session, iov_session_close>> handle;
 };
 
-/* Requests that are collected, started, and run while the program does something else. Spans have to stay
- * until it has ended. Its destructor cancels it and waits. */
+/* Requests that are collected, started, and run while the program does something else. Spans must
+ * stay until it has ended. Its destructor cancels it and waits. */
 class batch {
 public:
     explicit batch(const session &s, failure f = failure::stop, order o = order::free)
@@ -466,9 +470,9 @@ public:
         return note(iov_collection_close(c.handle.release(), get()));
     }
     void start() const { detail::check(iov_batch_start(get())); }
-    /* Waits until it has ended. Its failures are told by result(). */
+    /* Waits until it has ended. result() throws its failures. */
     void wait() const { detail::check(iov_wait(get(), -1)); }
-    /* Whether it ended in time. */
+    /* Returns whether it ended in time. */
     bool wait(std::chrono::nanoseconds limit) const
     {
         return detail::check(iov_wait(get(), limit.count() < 0 ? 0 : limit.count())) == 1;
@@ -496,7 +500,7 @@ private:
     std::unique_ptr<iov_batch, detail::ends<iov_batch, iov_batch_free>> handle;
 };
 
-/* The collection can be used by requests of the batch right away, by others when it has been made. */
+/* Requests of the batch can use the collection right away, others when it has been created. */
 inline collection workspace::create(const std::string &name, const options &said,
                                     const batch &in) const
 {
@@ -504,8 +508,8 @@ inline collection workspace::create(const std::string &name, const options &said
 }
 
 #ifdef __cpp_impl_coroutine
-/* A coroutine that begins at once, and whose end can be waited for: get() returns what it returned, or throws what it threw. For programs that
- * have no coroutines of their own; those can await requests as well. */
+/* A coroutine that begins at once, and whose end can be waited for: get() returns its result, or
+ * throws its exception. For programs without coroutine types; theirs can await requests as well. */
 template <typename T = void>
 class task {
     struct returns_nothing {

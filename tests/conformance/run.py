@@ -54,7 +54,7 @@ MEDIA = {
 }
 # Clients of dbench.
 CLIENTS = 4
-# What stress-ng does without --long, and for how many seconds each.
+# stress-ng's stressors without --long, and the seconds of each.
 STRESSORS = ["inotify", "dnotify", "binderfs", "rename", "dentry"]
 STRESS_SECONDS = 3
 # Its exit codes for "done" and "can't be done here".
@@ -111,7 +111,7 @@ def install(name, prefix):
 
 
 class Bench:
-    """A pool and a directory of its own to run programs in, which see it by a face, or by both."""
+    """A pool and its own directory to run programs in, which see it by a face, or by both."""
 
     def __init__(self, forebay, media, face, nodes=1):
         self.forebay = forebay
@@ -221,7 +221,7 @@ class Turning:
 
 
 def fsx(program, forebay, face, media, runs, operations, seed, mapread, nodes=1, striped=False):
-    """`runs` runs of so many operations, with consecutive seeds, on one file after another."""
+    """`runs` runs of `operations` operations, with consecutive seeds, on one file after another."""
     with open(os.path.join(HERE, "fsx.toml")) as f:
         settings = f.read()
     values = {"MAPREAD": mapread, "MAPWRITE": 8, "INVALIDATE": 1,
@@ -252,7 +252,7 @@ def fsx(program, forebay, face, media, runs, operations, seed, mapread, nodes=1,
             with turning:
                 rc, out = bench.run(command, 60 + operations / (200 if nodes == 1 else 50))
             if rc != 0 or "A-OK" not in out:
-                # What is wrong comes first, then the operations before it.
+                # The error comes first, then the operations before it.
                 first = "\n".join(out.split("\n")[:8])
                 raise Failed("seed %d: exit code %d\n%s\n    ...\n%s" % (s, rc, tail(first), tail(out)))
         bench.fsck()
@@ -313,7 +313,7 @@ def fio_beside(bench, seed):
             t.join()
         if wrong:
             raise Failed("%s: %s" % (kind, "\n".join(wrong)))
-        # What the one has written, as the other sees it.
+        # The writes of one, as the other sees it.
         for face, other in ("preload", "fuse"), ("fuse", "preload"):
             fio_job(bench, face, job + parts[face][1] + ["--verify_only", "--loops=1"], parts[other][0], seed + i, other)
         count += 4
@@ -413,9 +413,9 @@ def pjdfstest(program, forebay, face, nodes=1):
 
         rc, out, results = test()
         if face == "fuse" and root:
-            # Those that remount, each by itself: other tests leave files open, for which a mount
-            # is busy (also on tmpfs). Where fuse3 is installed, mount(8) would leave the remount to a
-            # program that starts `forebay`, without -i.
+            # Tests that remount run alone: other tests leave files open, for which a mount is busy
+            # (also on tmpfs). With fuse3 installed, mount(8) would leave the remount to a program
+            # that starts `forebay`, without -i.
             os.mkdir(os.path.join(bench.dir, "bin"))
             mount = bench.file("bin/mount", '#!/bin/sh\nexec %s -i "$@"\n' % shutil.which("mount"))
             os.chmod(mount, 0o755)

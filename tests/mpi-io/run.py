@@ -28,7 +28,7 @@ if __name__ == "__main__":
     ours.add_argument("--suites", action="store_true")
     ours.add_argument("--torch", action="store_true")
     options, rest = ours.parse_known_args()
-    # To the cases, each a process of its own; before they are imported.
+    # Options for the cases, which are separate processes; set before they are imported.
     for name, value in (("FACE", options.face), ("LONG", options.long), ("SUITES", options.suites),
                         ("TORCH", options.torch)):
         if value:

@@ -1,4 +1,4 @@
-"""What the cases are written with: running forebay, looking at what it says."""
+"""The tools of the cases: running forebay, checking its output."""
 import json
 import os
 import re
@@ -323,7 +323,7 @@ def noise(size, seed=0):
 
 
 class Lines:
-    """What a process prints, read by a thread, line by line."""
+    """The lines that a process prints, read by a thread."""
 
     def __init__(self, process):
         self.process, self.lines = process, []

@@ -32,7 +32,7 @@ def content(name, serial, n):
 
 
 def work(top, who, log):
-    """Random operations. Tells `log` what begins, and what is promised from then on."""
+    """Random operations. Writes to `log` what begins, and what is promised from then on."""
     log = open(log, "a", buffering=1)
     r = random.Random(os.getpid())
     here = "%s/w%s" % (top, who)

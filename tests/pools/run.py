@@ -28,7 +28,7 @@ import cases  # noqa: E402 (found by the path set above)
 import harness  # noqa: E402 (found by the path set above)
 
 print_lock = threading.Lock()
-# What a user may say to the cases.
+# The user's options for the cases.
 KEPT = ("FOREBAY_TEST_NODES", "FOREBAY_CHECK_SECONDS", "FOREBAY_KILLS", "FOREBAY_SEED")
 
 

@@ -39,8 +39,8 @@ CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
 ROOT = os.path.dirname(os.path.dirname(HERE))
 SHOWN_LINES = 60
-# What can't be the same through a mount, and why. Most are the kernel's ways
-# with FUSE, or with two file systems.
+# Differences through a mount, with reasons. Most come from how the kernel handles FUSE, or two file
+# systems.
 NOT_THROUGH_FUSE = {
     "c-data": "RWF_NOAPPEND isn't passed on to a FUSE server",
     "c-descriptors": "epoll takes files of FUSE",
@@ -84,7 +84,7 @@ class Skip(Exception):
 
 
 class Ran:
-    """What came of one command."""
+    """The result of one command."""
 
     def __init__(self):
         self.rc = None

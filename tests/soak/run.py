@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""The soak test: births and deaths of processes of all kinds, and nothing is left of them.
+"""The soak test: processes of all kinds start and end, and nothing of them is left.
 
 Processes use a pool through the preloaded library, a FUSE mount, the verbs and the command line, on each
-node of the pool, all at the same time, round after round. In the end the pool's complete accounting (`forebay
-status --json --all`) equals that of the beginning, the rates of create, open, stat and read are what they were,
+node of the pool, all at the same time, round after round. At the end the pool's complete accounting (`forebay
+status --json --all`) equals that of the beginning, the rates of create, open, stat and read are unchanged,
 and `forebay fsck` finds nothing.
 
     run.py --seconds 80                  80 seconds for all pools together (part of `make test`)
-    run.py --processes 200000            as many processes in each pool (`make soak`)
-    run.py --nodes 1 --nodes 4           pools of so many nodes, one after the other (these are the default)
+    run.py --processes 200000            number of processes in each pool (`make soak`)
+    run.py --nodes 1 --nodes 4           numbers of nodes of the pools, one after the other (the default)
 """
 import argparse
 import os
@@ -71,7 +71,7 @@ class Soak:
     # One round
 
     def round(self, seconds, crowd):
-        """All faces at once for so long."""
+        """Runs all faces at once for `seconds`."""
         t, running = self.t, []
 
         def start(argv, **more):
@@ -121,7 +121,7 @@ class Soak:
     # Looking
 
     def taken(self):
-        """What is taken of each node's tables."""
+        """The entries in use of each node's tables."""
         told = self.t.fb("status", "--pool", "soak", "--json", "--all").json()
         nodes = told.get("nodes", [told])
         servers = {m["process"] for n in nodes for m in n.get("mounts", [])}
@@ -256,7 +256,7 @@ def compile_all(t, forebay):
 
 
 def one(options, nodes, seconds):
-    """A soak of a pool of so many nodes, in a home of its own; whether it passed."""
+    """A soak of a pool of `nodes` nodes, in its own home; returns whether it passed."""
     base = tempfile.mkdtemp(prefix="fbs-", dir="/dev/shm")
     os.chmod(base, 0o755)
     mark = "soak-%d-%d" % (os.getpid(), random.getrandbits(32))

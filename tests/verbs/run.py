@@ -139,13 +139,13 @@ def compiled(room, compiler, name, *options):
 
 
 def up(nodes):
-    """The command that makes a pool of so many nodes."""
+    """The command that makes a pool of `nodes` nodes."""
     several = ["--nodes", str(nodes)] if nodes > 1 else []
     return [os.path.join(TARGET, "forebay"), "up", "--pool", "verbs", "--media", "memory:64M", *several]
 
 
 def command_line(room, nodes):
-    """`forebay workspace` and `collection`, on a pool of so many nodes."""
+    """`forebay workspace` and `collection`, on a pool of `nodes` nodes."""
     home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
     environment = {**os.environ, "FOREBAY_HOME": home, "FOREBAY_POOL": "verbs"}
     program = os.path.join(TARGET, "forebay")
@@ -222,7 +222,7 @@ def command_line(room, nodes):
 
         source, back = (os.path.join(room, "%s-%d" % (what, nodes)) for what in ("import", "export"))
         os.makedirs(os.path.join(source, "below"))
-        # So many that it is worth starting movers on the other nodes.
+        # Enough bytes that movers are started on the other nodes.
         many = 1800 if nodes > 1 else 60
         for n in range(many):
             with open(os.path.join(source, "f%04d" % n), "wb") as f:
@@ -366,7 +366,7 @@ def command_line_etcd(room):
             forebay("collection", "list", "w", "--store", "memory", status=2, says="etcd://")
             forebay("collection", "list", "w", "--store", "etcd:here", status=2, says="etcd://[USER@]HOST")
             run([program, "down", "--pool", "one"], env=environment)
-            # What is known of them outlives the pool.
+            # Their records outlive the pool.
             expect("what is left", forebay("collection", "find", "w", "step = 1", "--pool", "one"), "a\n")
             forebay("collection", "rm", "w", "b", "--pool", "two")
             expect("what is left", forebay("collection", "list", "w", "--pool", "two"), "a\n")
@@ -416,7 +416,7 @@ def import_export_etcd(room, nodes):
             return {a[5:]: os.getxattr(path, a).decode() for a in os.listxattr(path) if a.startswith("user.")}
 
         source, back, killed, scratch, other = (tempfile.mkdtemp(dir=room) for _ in range(5))
-        # So many that it is worth starting movers on the other nodes.
+        # Enough bytes that movers are started on the other nodes.
         many = 1800 if nodes > 1 else 60
         files = {"f%04d" % n: os.urandom(n % 100 * 50) for n in range(many)}
         for name, content in files.items():
@@ -540,7 +540,7 @@ def import_export_etcd(room, nodes):
 
 
 def everywhere(room, program, heap, before=(), places=("memory", "pool:verbs"), nodes=1):
-    """Runs the program in memory, and on a pool of its own."""
+    """Runs the program in memory, and on its own pool."""
     forebay = os.path.join(TARGET, "forebay")
     home = tempfile.mkdtemp(prefix="forebay-verbs-", dir="/dev/shm")
     environment = {**os.environ, "FOREBAY_HOME": home,
@@ -606,7 +606,7 @@ def main():
             raise Failed(said)
 
     def installed(c, cpp):
-        """What pkg-config and CMake say of an installed Forebay is enough to build with."""
+        """The pkg-config and CMake files of an installed Forebay are enough to build with."""
         prefix, build = (os.path.join(room, "%s-%s" % (c, what)) for what in ("prefix", "build"))
         run([os.path.join(ROOT, "packaging/install"), prefix, TARGET])
         examples = os.path.join(ROOT, "examples/verbs")

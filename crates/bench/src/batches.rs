@@ -1,6 +1,6 @@
 //! Collections made and deleted by the verbs from one node of four, in batches of a thousand and
-//! one by one: how many a second, and how many questions to other nodes each takes. Three of four
-//! names lie on other nodes.
+//! one by one: the rates, and the number of requests to other nodes for each. Three of four names
+//! lie on other nodes.
 
 use crate::children;
 use crate::iov::Workspace;
@@ -17,7 +17,7 @@ const BATCH: usize = 1000;
 const GOAL: f64 = 5.0;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Measures it, if it is wanted.
+/// Measures this part, if it is wanted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     if !options.wants(BATCHES.0) {
         return Ok(());
@@ -33,15 +33,15 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
             ["batch-one-gone", "batch-all-gone"],
         ),
     ];
-    let mut figures = kinds.map(|(rate, asked, _)| {
+    let mut figures = kinds.map(|(rate, requests, _)| {
         let goal = (rate == "create").then_some(Goal::TimesAtLeast(GOAL));
         let rate = Figure::new(rate.into(), "k/s", goal);
-        (rate, Figure::new(asked.into(), "", None))
+        (rate, Figure::new(requests.into(), "", None))
     });
     let passes = if options.quick { 2 } else { 5 };
-    // The first process meets records and connections that were never used.
+    // The first repetition uses records and connections for the first time.
     for repetition in 0..=options.reps {
-        for ((rate, asked), (.., whats)) in figures.iter_mut().zip(&kinds) {
+        for ((rate, requests), (.., whats)) in figures.iter_mut().zip(&kinds) {
             for (side, what) in [Side::Plain, Side::Pool].into_iter().zip(whats) {
                 let words = [*what, "batches", &repetition.to_string(), "1000"];
                 let mut words: Vec<String> = words.map(String::from).to_vec();
@@ -49,15 +49,15 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
                 let mut worker = pool.worker_at(Side::Plain, 0, &words);
                 worker.env("FOREBAY_POOL", pool.name());
                 worker.env("FOREBAY_NODE", "0");
-                let before = pool.questions()?;
+                let before = pool.requests()?;
                 let outcome = children::run_team(vec![worker], PATIENCE, pool.scratch());
                 if sys::interrupted() {
                     return Err("interrupted".into());
                 }
-                let questions = pool.questions()? - before;
+                let questions = pool.requests()? - before;
                 let (rates, counts) = match side {
-                    Side::Plain => (&mut rate.raw, &mut asked.raw),
-                    Side::Pool => (&mut rate.pool, &mut asked.pool),
+                    Side::Plain => (&mut rate.raw, &mut requests.raw),
+                    Side::Pool => (&mut rate.pool, &mut requests.pool),
                 };
                 match outcome {
                     Ok(outcome) if repetition > 0 => {
@@ -73,9 +73,9 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
             break;
         }
     }
-    for (rate, mut asked) in figures {
-        asked.error = rate.error.clone();
-        for figure in [rate, asked] {
+    for (rate, mut requests) in figures {
+        requests.error = rate.error.clone();
+        for figure in [rate, requests] {
             report::figure_row(&figure);
             results.batches.push(figure);
         }
@@ -88,7 +88,7 @@ fn names(w: &Worker, kind: &str, pass: usize) -> Vec<String> {
     (0..w.count.min(BATCH)).map(name).collect()
 }
 
-/// The worker that makes them one by one.
+/// The worker that makes collections one by one.
 pub fn one(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -100,7 +100,7 @@ pub fn one(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that makes them in batches.
+/// The worker that makes collections in batches.
 pub fn all(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -110,7 +110,7 @@ pub fn all(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that deletes one by one what [`one`] has made.
+/// The worker that deletes one by one the collections of [`one`].
 pub fn one_gone(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;
@@ -122,7 +122,7 @@ pub fn one_gone(w: &Worker) -> Result<(), String> {
     w.done(start, w.passes * w.count)
 }
 
-/// The worker that deletes in batches what [`all`] has made.
+/// The worker that deletes in batches the collections of [`all`].
 pub fn all_gone(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;

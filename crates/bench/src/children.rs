@@ -1,5 +1,5 @@
-//! Child processes of the driver: each in a process group of its own, with a time limit
-//! after which the whole group is killed, and with its messages kept for the report.
+//! Child processes of the driver: each in its own process group, with a time limit after which the
+//! whole group is killed, and with its messages kept for the report.
 
 use crate::sys;
 use std::fs::File;
@@ -10,13 +10,13 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How often somebody who waits looks whether the user has interrupted.
+/// How often a waiting thread checks whether the user has interrupted.
 const GLANCE: Duration = Duration::from_millis(100);
-/// From saying when the workers start until they do.
+/// Time from the start signal until workers start.
 const LEAD_NANOSECONDS: u64 = 3_000_000;
 const INTERRUPTED: &str = "interrupted";
 
-/// A file without a name, for what children say.
+/// A file without a name, for the messages of children.
 struct Messages(File);
 
 impl Messages {
@@ -38,34 +38,34 @@ impl Messages {
             .map_err(|e| format!("a descriptor: {e}"))
     }
 
-    /// What was said, put behind the error.
+    /// Appends the messages to the error.
     fn explain(mut self, error: String) -> String {
-        let mut said = Vec::new();
+        let mut output = Vec::new();
         let read = self
             .0
             .rewind()
-            .and_then(|()| (&self.0).take(4096).read_to_end(&mut said));
-        let said = String::from_utf8_lossy(&said)
+            .and_then(|()| (&self.0).take(4096).read_to_end(&mut output));
+        let output = String::from_utf8_lossy(&output)
             .trim()
             .replace('\n', "\n    ");
         match read {
-            Ok(_) if !said.is_empty() => format!("{error}\n    {said}"),
+            Ok(_) if !output.is_empty() => format!("{error}\n    {output}"),
             _ => error,
         }
     }
 }
 
-/// What a team of workers did.
+/// The result of a team of workers.
 pub struct Outcome {
     pub operations: f64,
-    /// Of the slowest worker.
+    /// Time of the slowest worker.
     pub seconds: f64,
-    /// KiB of memory of the largest worker at its peak; 0 if none said it.
+    /// Peak memory of the largest worker. KiB; 0 if no worker reported it.
     pub peak: f64,
 }
 
-/// Runs one command to its end; returns how long that took.
-/// `heed`: whether an interruption by the user ends it.
+/// Runs one command to its end; returns how long that took. `heed`: whether an interruption by the
+/// user ends it.
 pub fn run_one(
     mut command: Command,
     limit: Duration,
@@ -87,7 +87,7 @@ pub fn run_one(
     sys::wait_end(leader);
     let took = started.elapsed();
     drop(ended);
-    // Only then may the child's number be given up: the guard may still kill by it.
+    // The child's number may be reused only after this: the guard may still kill by it.
     let killed = guard.join().unwrap_or(None);
     let status = child.wait().map_err(|e| format!("{what}: {e}"))?;
     match killed {
@@ -122,7 +122,7 @@ fn describe(command: &Command) -> String {
     words.join(" ")
 }
 
-/// The workers of one run. Dropping it kills those that are left.
+/// The workers of one run. Dropping it kills those that still run.
 struct Team {
     children: Vec<Child>,
     events: Receiver<(usize, Option<String>)>,
@@ -185,7 +185,7 @@ fn start(
     Ok(())
 }
 
-/// Sends each line that a worker says, and `None` at the end.
+/// Forwards each line of a worker, and `None` at the end.
 fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String>)>) {
     for line in BufReader::new(out).lines().map_while(Result::ok) {
         if sender.send((index, Some(line))).is_err() {
@@ -197,7 +197,7 @@ fn pass_on(index: usize, out: ChildStdout, sender: &Sender<(usize, Option<String
 
 fn conduct(team: &mut Team) -> Result<Outcome, String> {
     team.hear("prepare", &mut |line| (line == "ready").then_some(()))?;
-    team.tell(&format!("go {}\n", sys::now() + LEAD_NANOSECONDS))?;
+    team.send(&format!("go {}\n", sys::now() + LEAD_NANOSECONDS))?;
     let (mut operations, mut seconds, mut peak) = (0.0, 0.0_f64, 0.0_f64);
     team.hear("work", &mut |line| {
         let mut words = line.strip_prefix("done ")?.split(' ');
@@ -208,7 +208,7 @@ fn conduct(team: &mut Team) -> Result<Outcome, String> {
         }
         Some(())
     })?;
-    team.tell("end\n")?;
+    team.send("end\n")?;
     team.finish()?;
     if operations <= 0.0 || seconds <= 0.0 {
         return Err(format!(
@@ -239,7 +239,7 @@ impl Team {
         }
     }
 
-    /// Waits until each worker has said one line that is understood.
+    /// Waits until each worker has sent one line that `understand` accepts.
     fn hear(
         &self,
         doing: &str,
@@ -255,7 +255,7 @@ impl Team {
         Ok(())
     }
 
-    fn tell(&mut self, line: &str) -> Result<(), String> {
+    fn send(&mut self, line: &str) -> Result<(), String> {
         for (index, child) in self.children.iter_mut().enumerate() {
             let Some(input) = child.stdin.as_mut() else {
                 continue;

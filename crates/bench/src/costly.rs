@@ -1,12 +1,12 @@
-//! Workers for the costs: they never touch the pool. COUNT is the number of operations
-//! of one piece, PASSES the number of pieces; what counts is the median piece.
+//! Workers that measure costs: they never touch the pool. COUNT is the number of operations of one
+//! piece, PASSES the number of pieces; the result is that of the median piece.
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
 
 /// Times pieces of operations; reports as if all had taken as long as the median piece.
 fn pieces(w: &Worker, mut operation: impl FnMut() -> Result<(), String>) -> Result<(), String> {
-    // The first one warms caches up.
+    // The first operation warms the caches.
     operation()?;
     w.start()?;
     let mut times = Vec::with_capacity(w.passes);

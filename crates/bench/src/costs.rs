@@ -7,7 +7,7 @@ use crate::report::Cost;
 use std::path::Path;
 use std::time::Duration;
 
-/// `forebay run -- true`, with its own pool of the default media, beside `true`.
+/// `forebay run -- true`, with its own pool of the default media, compared with `true`.
 pub fn run(pool: &Pool, reps: usize) -> Cost {
     let limit = Duration::from_secs(20);
     Cost::new("run", "ms", 60.0).repeat(2 * reps + 1, |side| {
@@ -23,7 +23,7 @@ pub fn run(pool: &Pool, reps: usize) -> Cost {
     })
 }
 
-/// A worker of [`crate::costly`]: seconds of one operation.
+/// Runs a worker of [`crate::costly`]; returns the seconds of one operation.
 fn one_worker(
     pool: &Pool,
     side: Side,
@@ -51,7 +51,7 @@ pub fn exec(pool: &Pool, reps: usize) -> Cost {
     })
 }
 
-/// A system call beside the pool.
+/// A system call that has nothing to do with the pool.
 pub struct Unrelated {
     name: &'static str,
     worker: &'static str,
@@ -83,7 +83,7 @@ pub const UNRELATED: [Unrelated; 4] = [
 ];
 
 pub fn unrelated(pool: &Pool, reps: usize, what: Unrelated) -> Cost {
-    // Many short processes: one differs from the next by more than what is looked for.
+    // Many short processes, since they differ from each other by more than the cost.
     let times = 5 * reps;
     Cost::new(what.name, "ns/call", 60.0).repeat(times, |side| {
         one_worker(pool, side, what.worker, 2_000, 11).map(|s| s * 1e9 / what.calls)

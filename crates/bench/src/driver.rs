@@ -1,5 +1,5 @@
 //! The order of a measurement: costs first, then the workloads, each with every number of
-//! processes, plain and pool in turn, and which of the two is first alternates as well.
+//! processes. Plain and pool take turns, and which is first alternates as well.
 
 use crate::batches;
 use crate::children::{self, Outcome};
@@ -23,7 +23,7 @@ struct Driver<'a> {
 
 /// Measures all that is wanted; returns whether everything could be measured.
 pub fn run(options: &Options) -> Result<bool, String> {
-    // Before the first minute is spent, and not after the last.
+    // Checked before the first minute is spent, not after the last.
     if let Some(path) = &options.json {
         std::fs::write(path, "").map_err(|e| format!("{}: {e}", path.display()))?;
     }
@@ -36,7 +36,7 @@ pub fn run(options: &Options) -> Result<bool, String> {
     let mut results = Results::default();
     let started = driver.started;
     let mut measured = driver.measure(&mut results);
-    // Its memory is wanted for what comes next.
+    // Its memory is needed for the next part.
     drop(driver);
     measured = measured.and_then(|()| nodes::measure(options, &mut results));
     measured = measured.and_then(|()| fuse::measure(options, &mut results));
@@ -65,7 +65,7 @@ impl Driver<'_> {
             self.note_cost(results, costs::run);
         }
         self.pool.up()?;
-        // What the pool prepares in the background after its start is not to be measured.
+        // The pool's preparations in the background after its start shouldn't be measured.
         std::thread::sleep(Duration::from_secs(1));
         if self.options.wants("exec") {
             self.note_cost(results, costs::exec);
@@ -109,7 +109,7 @@ impl Driver<'_> {
         self.started.elapsed().as_secs_f64()
     }
 
-    /// Seconds that a whole measurement should take at most.
+    /// Longest time that a whole measurement should take. Seconds.
     fn budget(&self) -> f64 {
         if self.options.quick { 80.0 } else { 440.0 }
     }
@@ -123,7 +123,7 @@ impl Driver<'_> {
         results.costs.push(cost);
     }
 
-    /// `list` works on a directory that is made once; returns its name below a side's own.
+    /// Prepares the directory of `list`, which is made once; returns its name below a side's own.
     fn prepare(&mut self, workload: &Workload) -> Result<Option<String>, String> {
         if workload.name != "list" {
             return Ok(None);
@@ -144,8 +144,8 @@ impl Driver<'_> {
         Ok(Some(directory.into()))
     }
 
-    /// All repetitions of one workload with one number of processes. `part`: how much of
-    /// all rows is behind us with this one; who is far behind time repeats less often.
+    /// Runs all repetitions of one workload with one number of processes. `part`: the part of all
+    /// rows that is done after this one. A run that is behind time repeats less often.
     fn row(&mut self, w: &Workload, procs: usize, directory: Option<&str>, part: f64) -> Row {
         let mut row = Row::new(w, procs);
         for repetition in 0..self.options.reps {

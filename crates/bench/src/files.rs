@@ -6,7 +6,7 @@ use crate::workloads::SMALL;
 
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_WRONLY;
 
-/// The content of small files: bytes that a wrong offset or a lost write would show.
+/// The content of small files: bytes that show a wrong offset or a lost write.
 fn content() -> Vec<u8> {
     (0..SMALL).map(|i| (i % 251) as u8 + 1).collect()
 }
@@ -31,7 +31,7 @@ fn remove(w: &Worker, prefix: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The order in which files are visited: all of them, not as they were made.
+/// The order in which files are visited: all of them, in another order than they were made.
 fn order(count: usize) -> impl Iterator<Item = usize> {
     // A prime: without a common divisor with any count that is not its multiple.
     const STEP: usize = 7919;
@@ -50,7 +50,7 @@ pub fn create(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Each file is there for a moment only.
+/// Creates and unlinks: each file exists only for a moment.
 pub fn create_unlink(w: &Worker) -> Result<(), String> {
     let mut name = Name::numbered(&w.prefix())?;
     let start = w.start()?;
@@ -103,7 +103,7 @@ pub fn stat(w: &Worker) -> Result<(), String> {
     remove(w, &w.prefix())
 }
 
-/// Of the files that the next of PASSES workers has made: on another node than this one's.
+/// Stats the files of the next of PASSES workers: they lie on another node than this one.
 pub fn stat_next(w: &Worker) -> Result<(), String> {
     make(w, &[])?;
     let next = Worker {

@@ -1,5 +1,5 @@
-//! The FUSE face (`forebay mount`) beside a trivial pass-through file system by FUSE, which
-//! does the same on a directory of `/dev/shm`; and, for orientation, that directory itself.
+//! The FUSE face (`forebay mount`), compared with a trivial FUSE file system that passes requests
+//! on to a directory of `/dev/shm`; and, for orientation, with that directory itself.
 
 use crate::children;
 use crate::options::Options;
@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Of one run of one row.
+/// Longest time of one run of one row.
 const LIMIT: Duration = Duration::from_secs(30);
 const MEDIA: &str = "memory:1G";
 const DEVICE: &str = "/dev/fuse";
 
 type Row = (&'static str, &'static str, Unit, usize, [usize; 2]);
-/// What is measured: name, the worker's, files or blocks, passes in the quick form and else.
+/// The rows: name, worker, files or blocks, passes in the quick form and in the full one.
 const ROWS: &[Row] = &[
     ("stat", "stat", Unit::Operations, 500, [4, 20]),
     (
@@ -48,7 +48,7 @@ const ROWS: &[Row] = &[
     ("list 10000", "list", Unit::Operations, 10_000, [4, 20]),
 ];
 
-/// How many processes are measured together in the rows for which that is done.
+/// Number of processes in the rows that are also measured with several.
 const TEAM: usize = 4;
 
 /// Where a run takes place.
@@ -64,16 +64,16 @@ struct Faces<'a> {
     ours: Mount,
     passed: Mount,
     pool: Pool,
-    /// What the pass-through file system shows.
+    /// The directory that the pass-through file system shows.
     source: PathBuf,
     options: &'a Options,
     runs: usize,
 }
 
-/// A mount, taken away when it is dropped.
+/// A mount, unmounted when dropped.
 struct Mount {
     dir: PathBuf,
-    /// Who serves it, if that is our child; it ends with its input.
+    /// The process that serves it, if that is our child; it ends with its input.
     server: Option<Child>,
 }
 
@@ -106,12 +106,12 @@ impl Mount {
     }
 }
 
-/// Takes a mount away, in use or not; nothing happens if there is none.
+/// Unmounts `dir`, in use or not; does nothing if nothing is mounted there.
 pub fn unmount_lazily(dir: &Path) {
     if sys::unmount_lazily(dir).is_ok() {
         return;
     }
-    // Ordinary users may not; root only fails if nothing is mounted.
+    // Ordinary users may not unmount directly; for root this fails only if nothing is mounted.
     let _ = Command::new("fusermount3")
         .args(["-u", "-z", "-q", "--"])
         .arg(dir)
@@ -121,7 +121,7 @@ pub fn unmount_lazily(dir: &Path) {
         .status();
 }
 
-/// Why nothing can be mounted here.
+/// The reason why nothing can be mounted here.
 fn obstacle() -> Option<String> {
     if !Path::new(DEVICE).exists() {
         return Some(format!("there is no {DEVICE} here"));
@@ -175,7 +175,7 @@ impl Faces<'_> {
         let (source, passed, ours) = (made("source")?, made("passed")?, made("ours")?);
         made("plain")?;
         pool.start()?;
-        // From here on each is taken away with what came before.
+        // From here on each step is cleaned up with those before it.
         let faces = Faces {
             ours: Mount::at(ours),
             passed: Mount::at(passed),
@@ -184,12 +184,13 @@ impl Faces<'_> {
             options,
             runs: 0,
         };
-        // What the pool prepares in the background after its start is not to be measured.
+        // The pool's preparations in the background after its start shouldn't be measured.
         std::thread::sleep(Duration::from_secs(1));
         Ok(faces)
     }
 
-    /// Both mounts anew: which core serves one hardly changes while it lasts, and that decides.
+    /// Mounts both again: which core serves a mount hardly changes during its life, and decides the
+    /// rates.
     fn mount(&mut self) -> Result<(), String> {
         self.ours.take_away();
         self.passed.take_away();
@@ -211,11 +212,11 @@ impl Faces<'_> {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|e| format!("the pass-through file system: {e}"))?;
-        let mut said = String::new();
+        let mut line = String::new();
         if let Some(out) = server.stdout.take() {
-            let _ = BufReader::new(out).read_line(&mut said);
+            let _ = BufReader::new(out).read_line(&mut line);
         }
-        if said.trim_end() != "ready" {
+        if line.trim_end() != "ready" {
             let _ = server.kill();
             let _ = server.wait();
             return Err("the pass-through file system can't be mounted".into());
@@ -277,7 +278,7 @@ impl Faces<'_> {
             Place::Ours => self.ours.dir.clone(),
         };
         let commands = (0..procs).map(|one| {
-            // Each has a directory of its own.
+            // Each process has its own directory.
             let directory = match one {
                 0 => directory.into(),
                 n => format!("{directory}-{n}"),

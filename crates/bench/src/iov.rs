@@ -1,5 +1,5 @@
-//! The verbs by their C interface, from the library that lies beside this program: as any program
-//! has them.
+//! The verbs through their C interface, from the library beside this program, as any program uses
+//! them.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub struct Workspace {
     workspace: Handle,
 }
 
-/// As it lies beside programs, in a build, or is installed.
+/// The library's path: beside this program, in a build, or installed.
 fn library() -> Result<PathBuf, String> {
     let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
     let places = ["libforebay_iov.so", "../lib/libforebay_iov.so"];
@@ -47,7 +47,7 @@ impl Workspace {
     /// Opens the pool that the environment names, and the workspace in it.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn load(name: &str) -> Result<Workspace, String> {
         let path = library()?;
         let file = text(&path.to_string_lossy())?;
@@ -105,18 +105,18 @@ impl Workspace {
             return Ok(result);
         }
         // SAFETY: its type; what it returns is a string until the next failure.
-        let said = unsafe {
+        let text = unsafe {
             let error: unsafe extern "C" fn() -> *const c_char =
                 std::mem::transmute(self.function(c"iov_error")?);
             CStr::from_ptr(error()).to_string_lossy().into_owned()
         };
-        Err(format!("{what}: {said}"))
+        Err(format!("{what}: {text}"))
     }
 
     /// Makes a collection with metadata.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn create(&self, name: &str, meta: &[(&str, &str)]) -> Result<(), String> {
         type Create =
             unsafe extern "C" fn(Handle, *const c_char, *const Options, *mut Handle, Handle) -> i64;
@@ -157,7 +157,7 @@ impl Workspace {
     /// Makes collections by one batch, and closes them.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn create_all(&self, names: &[String]) -> Result<(), String> {
         type Create =
             unsafe extern "C" fn(Handle, *const c_char, *const Options, *mut Handle, Handle) -> i64;
@@ -178,10 +178,10 @@ impl Workspace {
         })
     }
 
-    /// Deletes a collection, at once.
+    /// Deletes a collection, without a batch.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn delete(&self, name: &str) -> Result<(), String> {
         self.delete_in(&[name.to_owned()], null_mut())
     }
@@ -189,7 +189,7 @@ impl Workspace {
     /// Deletes collections by one batch.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn delete_all(&self, names: &[String]) -> Result<(), String> {
         self.batch(|batch| self.delete_in(names, batch))
     }
@@ -208,7 +208,7 @@ impl Workspace {
         Ok(())
     }
 
-    /// Runs a batch of what `fill` adds to it.
+    /// Runs a batch to which `fill` adds the operations.
     fn batch(&self, fill: impl FnOnce(Handle) -> Result<(), String>) -> Result<(), String> {
         type New = unsafe extern "C" fn(Handle, c_int, c_int, *mut Handle) -> c_int;
         type Wait = unsafe extern "C" fn(Handle, i64) -> c_int;
@@ -233,10 +233,10 @@ impl Workspace {
         }
     }
 
-    /// How many collections a predicate finds.
+    /// Returns the number of collections that match a predicate.
     ///
     /// # Errors
-    /// What the library has to say.
+    /// Those of the library, in words.
     pub fn search(&self, predicate: &str) -> Result<usize, String> {
         type Search = unsafe extern "C" fn(Handle, *const c_char, *mut Handle, Handle) -> i64;
         let (words, mut records) = (text(predicate)?, null_mut());

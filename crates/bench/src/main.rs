@@ -1,8 +1,8 @@
-//! `forebay-bench`: what a pool costs and gains, beside the same work on `/dev/shm`.
+//! `forebay-bench`: what a pool costs and gains, compared with the same work on `/dev/shm`.
 //!
-//! A black box: it knows nothing of Forebay but its command line. The same program runs
-//! as a worker (`forebay-bench worker …`), once as it is and once under `forebay exec`,
-//! alternately, so that a ratio compares two runs of the same minute.
+//! A black box: it knows nothing of Forebay but its command line. The same program runs as a worker
+//! (`forebay-bench worker …`), once plainly and once under `forebay exec`, in turn, so that a ratio
+//! compares two runs of the same minute.
 //!
 //! - [`options`]: the command line; [`workloads`]: the table of what is measured;
 //! - [`driver`]: the order of runs; [`pool`], [`children`]: what it starts;

@@ -1,4 +1,4 @@
-//! Workloads on mapped files: each worker maps files of its own and touches their pages.
+//! Workloads on mapped files: each worker maps its own files and touches their pages.
 
 use crate::blocks;
 use crate::sys::{self, Mapping, Name};
@@ -7,7 +7,7 @@ use crate::worker::Worker;
 const PAGE: usize = 4096;
 const NEW: i32 = libc::O_CREAT | libc::O_EXCL | libc::O_RDWR;
 
-/// The first load of each page of a file that is there; mapping and unmapping is in the time.
+/// The first load of each page of an existing file; the time includes mapping and unmapping.
 pub fn read(w: &Worker) -> Result<(), String> {
     let name = Name::of(&format!("{}data", w.prefix()))?;
     let fd = blocks::prepare(w, &name, PAGE)?;
@@ -51,7 +51,7 @@ pub fn fresh(w: &Worker) -> Result<(), String> {
     Ok(())
 }
 
-/// A file grows by a page at a time, under a mapping that is longer than it: each page is
+/// Grows a file by a page at a time, under a mapping that is longer than the file: each page is
 /// written, and then loaded.
 pub fn grow(w: &Worker) -> Result<(), String> {
     let name = Name::of(&format!("{}data", w.prefix()))?;

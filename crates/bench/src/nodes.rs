@@ -1,5 +1,5 @@
-//! What several nodes do, all on this host: a pool of four, beside bare TCP on loopback
-//! where only one process works, and beside `/dev/shm` where several do.
+//! A pool of four nodes, all on this host, compared with bare TCP on loopback where only one
+//! process works, and with `/dev/shm` where several do.
 
 use crate::children::{self, Outcome};
 use crate::options::Options;
@@ -11,29 +11,30 @@ use crate::workloads::{MIB, PARTS};
 use std::time::{Duration, Instant};
 
 const NODES: usize = 4;
-/// Who works and who holds the files, where one process works.
+/// The node that works; [`THERE`] holds the files, where one process works.
 const HERE: usize = 0;
 const THERE: usize = 1;
 const THIRD: usize = 2;
-/// Directories that [`THERE`] makes: one whose names lie with their files, since it follows
-/// its parent's distribution, and one whose names lie on all nodes.
+/// Directories that [`THERE`] makes: the names of the first lie with their files, since it follows
+/// its parent's distribution; those of the second lie on all nodes.
 const FILES_THERE: &str = "there/files";
 const FILES_SPREAD: &str = "spread";
-/// Those of them with controls: directory, and what is said of it.
+/// Directories with controls, and the controls declared for them.
 const COMMIT: (&str, &[&str]) = (
     "there/commit",
     &["consistency=commit", "parallelism=exclusive"],
 );
-/// Where files never change again.
+/// A directory whose files never change again.
 const LAMINATED: &str = "laminated";
-/// Of each node.
+/// The media of each node.
 const MEDIA: &str = "memory:1G";
-/// Files that are visited one by one.
+/// Number of files that are visited one by one.
 const FILES: usize = 500;
-/// Files of the long listing that are made at once, and what is kept for listing them.
+/// Number of files of the long listing that are made at once, and the time reserved for listing
+/// them.
 const BATCH: usize = 50_000;
 const TO_LIST: Duration = Duration::from_secs(15);
-/// All parts together take no longer.
+/// Longest time of all parts together.
 const BUDGET: Duration = Duration::from_secs(175);
 
 const SESSION: (&str, &[&str]) = ("there/session", &["consistency=session"]);
@@ -63,7 +64,7 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     }
     if PARTS.iter().any(|p| p.0 != "starts" && wants(p)) {
         nodes.pool.up()?;
-        // What the pool prepares in the background after its start is not to be measured.
+        // The pool's preparations in the background after its start shouldn't be measured.
         std::thread::sleep(Duration::from_secs(1));
     }
     let with_files = ["latency", "transfers", "consistency"];
@@ -115,7 +116,7 @@ impl Nodes<'_> {
         format!("{}/{name}", self.pool.directory(Side::Pool))
     }
 
-    /// Runs workers, each at its node, within what is left of the time.
+    /// Runs workers, each at its node, within the rest of the time.
     fn team(&self, side: Side, workers: Vec<(usize, Vec<String>)>) -> Result<Outcome, String> {
         let commands = workers
             .iter()
@@ -127,7 +128,7 @@ impl Nodes<'_> {
         children::run_team(commands, self.left(), self.pool.scratch())
     }
 
-    /// Repeats raw and pool in turn and reports the figure; errors go into it.
+    /// Repeats raw and pool in turn and reports the figure, or the error in its place.
     fn figure(
         &mut self,
         results: &mut Results,
@@ -241,7 +242,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Small blocks to and from another node, beside the same of a file without controls.
+    /// Small blocks to and from another node, compared with those of a file without controls.
     fn consistency(&mut self, results: &mut Results) -> Result<(), String> {
         let rows = [
             (
@@ -272,7 +273,7 @@ impl Nodes<'_> {
                     &directory
                 };
                 let words = words(workload, directory, [0, count, 1]);
-                // Both are the pool's.
+                // Both sides are the pool's.
                 let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
                 Ok(outcome.operations / outcome.seconds / 1e3)
             });
@@ -280,8 +281,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// A file that is copied over another, wherever both lie; beside reading the one and writing
-    /// the other, in the same pool.
+    /// Copies a file over another, for all places of both; compared with reading the one and
+    /// writing the other, in the same pool.
     fn copies(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory("copies");
         self.pool.distribute(&top, "local-all")?;
@@ -308,7 +309,7 @@ impl Nodes<'_> {
                     "copy-range"
                 };
                 let words = words(workload, &format!("{top}/{from}"), [to, count, 1]);
-                // Both are the pool's.
+                // Both sides are the pool's.
                 let outcome = nodes.team(Side::Pool, vec![(HERE, words)])?;
                 Ok(outcome.operations * MIB as f64 / outcome.seconds / 1e9)
             });
@@ -316,8 +317,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// What lies on this node, beside what was fetched from another one before: by another process
-    /// each time.
+    /// Reads files of this node, compared with laminated files fetched from another node before; by
+    /// another process each time.
     fn laminated(&mut self, results: &mut Results) -> Result<(), String> {
         let top = self.directory(LAMINATED);
         self.pool.distribute(&top, "local-all")?;
@@ -335,7 +336,7 @@ impl Nodes<'_> {
         let rate = |o: Outcome| o.operations * MIB as f64 / o.seconds / 1e9;
         let mut first = Figure::new("laminated, first read 1 MiB".into(), "GB/s", None);
         for side in [Side::Plain, Side::Pool] {
-            // All of the file, but for the first MiB.
+            // All of the file but its first MiB.
             match read(self, "remote-get-rest", side, [CONTENT_MIB - 1, 1]).map(rate) {
                 Ok(value) if side == Side::Plain => first.raw.push(value),
                 Ok(value) => first.pool.push(value),
@@ -362,8 +363,8 @@ impl Nodes<'_> {
         Ok(())
     }
 
-    /// Processes on all nodes: in one directory, where each asks for what its neighbour
-    /// made, and in directories that belong to one node each.
+    /// Processes on all nodes: in one directory, where each stats the files of its neighbour, and
+    /// in directories that belong to one node each.
     fn spread(&mut self, results: &mut Results) -> Result<(), String> {
         self.pool.distribute(&self.directory("own"), "local-all")?;
         let own = self.pool.plain().join("own");
@@ -426,7 +427,7 @@ impl Nodes<'_> {
         }
     }
 
-    /// Where making all of them would take too long, those are listed that could be made.
+    /// If making all files would take too long, lists those that could be made.
     fn wide_list(&mut self, results: &mut Results) {
         let few = 10_000;
         let most = self.amount(100_000, 1_000_000);
@@ -474,12 +475,12 @@ impl Nodes<'_> {
         self.note(results, memory);
     }
 
-    /// Two processes on each node make so many more files in one directory; in how many
-    /// seconds.
+    /// Two processes on each node make `more` files in one directory; returns the seconds that
+    /// took.
     fn fill(&self, name: &str, already: usize, more: usize) -> Result<f64, String> {
         let processes = 2 * NODES;
         let directory = self.directory(name);
-        // Each batch has names of its own, which the workers' numbers make.
+        // Each batch has its own names, made of the workers' numbers.
         let first = already / more * processes;
         let worker = |i: usize| {
             let numbers = [first + i, more / processes, 1];

@@ -34,12 +34,12 @@ pub struct Options {
 }
 
 impl Options {
-    /// Whether the workload or cost of this name is to be measured.
+    /// Whether to measure the workload or cost named `name`.
     pub fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|o| o == name)
     }
 
-    /// Whether this part of what several nodes do is to be measured; `nodes` is all parts.
+    /// Whether to measure this part of several nodes; `nodes` is all parts.
     pub fn wants_part(&self, name: &str) -> bool {
         self.wants(name) || self.wants("nodes")
     }
@@ -62,7 +62,7 @@ fn known(name: &str) -> Result<String, String> {
     }
 }
 
-/// The program that lies beside this one, or else the one in PATH.
+/// The program beside this one, or else the one in PATH.
 fn default_forebay() -> PathBuf {
     std::env::current_exe()
         .ok()

@@ -1,9 +1,9 @@
-//! The reference of [`crate::fuse`]: a file system by FUSE that passes each request on to a
-//! directory, and does nothing else.
+//! The reference of [`crate::fuse`]: a FUSE file system that passes each request on to a directory,
+//! and does nothing else.
 //!
-//! As ours it has the kernel keep nothing (timeouts of 0, direct I/O), judge permissions by
-//! `default_permissions`, and several threads. Nodes are known by their path, so a directory
-//! must not be renamed while it is in use.
+//! Like Forebay's, it has the kernel cache nothing (timeouts of 0, direct I/O) and judge
+//! permissions by `default_permissions`, and it has several threads. Nodes are known by their path,
+//! so a directory must not be renamed while it is in use.
 
 use crate::fuse::unmount_lazily;
 use crate::sys;
@@ -24,10 +24,10 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
-/// Threads that wait for requests; the kernel wakes them in turn. With a single one that sleeps,
-/// one program has a third of the operations, and four no more.
+/// Threads that wait for requests; the kernel wakes them in turn. With one thread, which then
+/// sleeps between requests, one program gets a third of the rate, and four programs no more.
 const THREADS: usize = 2;
-/// How long names and attributes hold.
+/// How long names and attributes are valid.
 const NOT_AT_ALL: Duration = Duration::ZERO;
 
 thread_local! {
@@ -45,12 +45,12 @@ struct Listing {
 }
 
 struct Passthrough {
-    /// By inode number, the root's by 1.
+    /// The nodes by inode number; the root's is 1.
     nodes: Mutex<HashMap<u64, Node>>,
     listings: Mutex<(u64, HashMap<u64, Listing>)>,
 }
 
-/// Mounts `source` at `dir` and serves it until standard input ends; says `ready`.
+/// Mounts `source` at `dir`, prints `ready` and serves it until standard input ends.
 pub fn main(source: &str, dir: &str) -> Result<(), String> {
     sys::leave_session();
     let failed = |e: io::Error| format!("{dir}: {e}");
@@ -73,7 +73,7 @@ pub fn main(source: &str, dir: &str) -> Result<(), String> {
     config.clone_fd = true;
     let session = Session::new(passthrough, dir, &config).map_err(failed)?;
     let at = PathBuf::from(dir);
-    // Also when the driver is killed.
+    // This unmounts also when the driver is killed.
     std::thread::spawn(move || {
         let _ = io::copy(&mut io::stdin(), &mut io::sink());
         unmount_lazily(&at);
@@ -100,7 +100,7 @@ impl Passthrough {
         Ok(path)
     }
 
-    /// The attributes of a name that the kernel gets to know.
+    /// The attributes of a name that the kernel then knows.
     fn entry(&self, path: PathBuf) -> io::Result<FileAttr> {
         let found = path.symlink_metadata()?;
         let mut nodes = lock(&self.nodes);
@@ -162,7 +162,7 @@ const FIRST: Generation = Generation(0);
 
 impl Filesystem for Passthrough {
     fn init(&mut self, _: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What the kernel doesn't have it goes without.
+        // Features that the kernel lacks are left out.
         let _ = config.set_max_write(MIB as u32);
         let _ = config.add_capabilities(InitFlags::FUSE_PARALLEL_DIROPS);
         let _ = config.add_capabilities(InitFlags::FUSE_ATOMIC_O_TRUNC);
@@ -342,7 +342,7 @@ fn answer(done: io::Result<()>, reply: ReplyEmpty) {
     }
 }
 
-/// A whole directory at once.
+/// Reads a whole directory at once.
 fn listed(path: &Path, node: INodeNo) -> io::Result<Listing> {
     use std::os::unix::fs::DirEntryExt;
     let mut entries = Vec::new();

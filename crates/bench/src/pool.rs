@@ -1,5 +1,5 @@
-//! The pool that is measured, and the directories of one measurement. Whatever happens,
-//! both are gone at the end: dropping the pool takes it down by force.
+//! The pool that is measured, and the directories of one measurement. Both are gone at the end in
+//! any case: dropping the pool takes it down by force.
 
 use crate::children;
 use crate::options::Options;
@@ -20,13 +20,13 @@ pub struct Pool {
     me: PathBuf,
     name: String,
     media: String,
-    /// How many nodes it has on this host.
+    /// Number of nodes on this host.
     nodes: usize,
     /// The pool's own state (`FOREBAY_HOME`).
     home: PathBuf,
     /// The plain side's directory in `/dev/shm`.
     plain: PathBuf,
-    /// Whether there may be something to take down, and whether it did come up.
+    /// Whether there may be something to take down, and whether the pool came up.
     begun: bool,
     is_up: bool,
 }
@@ -35,8 +35,8 @@ const MEMORY: &str = "/dev/shm";
 const PREFIX: &str = "/fb/bench";
 
 impl Pool {
-    /// Makes the directories; the pool isn't there before [`Pool::up`].
-    /// `kind` tells the pools of one measurement apart, in the names of all that is made.
+    /// Makes the directories; [`Pool::up`] makes the pool. `kind` distinguishes the pools of one
+    /// measurement, in the names of all that is made.
     pub fn new(options: &Options, kind: &str, nodes: usize, media: &str) -> Result<Pool, String> {
         let id = std::process::id();
         let me = std::env::current_exe().map_err(|e| format!("my own program: {e}"))?;
@@ -64,18 +64,18 @@ impl Pool {
         &self.name
     }
 
-    /// A directory of the plain file system for what is not measured.
+    /// A directory of the plain file system for files that aren't measured.
     pub fn scratch(&self) -> &Path {
         &self.home
     }
 
-    /// The plain side's own directory, which also workers with the pool may use.
+    /// The plain side's own directory, which workers with the pool may use as well.
     pub fn plain(&self) -> &Path {
         &self.plain
     }
 
-    /// The directory below which the runs of a side take place. Both have the same depth,
-    /// as /dev/shm/fbbench-1 and /fb/bench/1: resolving a path costs by its depth.
+    /// The directory below which the runs of a side take place. Both have the same depth, as
+    /// /dev/shm/fbbench-1 and /fb/bench/1, since resolving a path costs by its depth.
     pub fn directory(&self, side: Side) -> String {
         match side {
             Side::Plain => self.plain.display().to_string(),
@@ -103,7 +103,7 @@ impl Pool {
         self.worker_at(side, 0, words)
     }
 
-    /// The same, in the pool at this node.
+    /// The command of one worker, with the pool at this node.
     pub fn worker_at(&self, side: Side, node: usize, words: &[String]) -> Command {
         let mut command = match side {
             Side::Plain => self.command(&self.me),
@@ -134,7 +134,7 @@ impl Pool {
         Ok(took)
     }
 
-    /// Chooses a distribution for a directory of the pool, and makes it if need be.
+    /// Sets the distribution of a directory of the pool, and makes the directory if needed.
     pub fn distribute(&self, directory: &str, how: &str) -> Result<(), String> {
         let mut command = self.forebay();
         command.args(["set", "--pool", &self.name, "--distribution", how]);
@@ -142,7 +142,7 @@ impl Pool {
         children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
     }
 
-    /// Says of a directory of the pool that new files in it have these controls.
+    /// Declares controls for new files in a directory of the pool.
     pub fn control(&self, directory: &str, controls: &[&str]) -> Result<(), String> {
         let mut command = self.forebay();
         command.args(["set", "--pool", &self.name, directory]);
@@ -150,20 +150,20 @@ impl Pool {
         children::run_one(command, Duration::from_secs(20), true, &self.home).map(drop)
     }
 
-    /// How many questions its nodes have asked each other so far.
-    pub fn questions(&self) -> Result<u64, String> {
+    /// Number of requests that the pool's nodes have sent each other so far.
+    pub fn requests(&self) -> Result<u64, String> {
         let mut command = self.forebay();
         command.args(["status", "--json", "--pool", &self.name]);
-        let said = command
+        let output = command
             .output()
             .map_err(|e| format!("forebay status: {e}"))?;
-        let status: serde_json::Value = serde_json::from_slice(&said.stdout)
-            .map_err(|e| format!("what forebay status says: {e}"))?;
+        let status: serde_json::Value =
+            serde_json::from_slice(&output.stdout).map_err(|e| format!("forebay status: {e}"))?;
         let nodes = status["nodes"].as_array().into_iter().flatten();
-        let questions = nodes.map(|node| node["questions"].as_u64());
-        questions
+        let requests = nodes.map(|node| node["questions"].as_u64());
+        requests
             .sum::<Option<u64>>()
-            .ok_or("forebay status doesn't tell the questions".into())
+            .ok_or("forebay status doesn't report the requests".into())
     }
 
     /// Makes the pool, and the directory of the runs in it.
@@ -196,7 +196,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         let is_up = self.is_up;
-        // Of what never came up, the error is known already.
+        // If the pool never came up, the error is known already.
         if let Err(e) = self.down()
             && is_up
         {

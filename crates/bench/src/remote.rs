@@ -1,5 +1,5 @@
-//! Workers on files that another node of the pool holds: DIRECTORY was made there, with
-//! COUNT empty files (by [`crate::files::fill`], as worker 0) and the file of [`content`].
+//! Workers on files that another node of the pool holds. DIRECTORY was made there, with COUNT empty
+//! files (by [`crate::files::fill`], as worker 0) and the file of [`content`].
 
 use crate::sys::{self, Name};
 use crate::worker::Worker;
@@ -12,15 +12,15 @@ pub const SMALL_BLOCK: usize = 8192;
 /// MiB of the file that is read and written.
 pub const CONTENT_MIB: usize = 64;
 
-/// Which of all times is taken.
+/// Which of all times is reported.
 #[derive(Clone, Copy)]
 pub enum Middle {
     Half,
-    /// The median of those that went to another node, where a quarter didn't need to.
+    /// The median of operations that went to another node, when a quarter needed none.
     OfThreeQuarters,
 }
 
-/// Times each operation by itself, PASSES times COUNT of them; reports the middle one.
+/// Times each operation by itself, PASSES times COUNT of them; reports the middle time.
 pub fn median_of(
     w: &Worker,
     middle: Middle,
@@ -71,7 +71,7 @@ pub fn open_close(w: &Worker) -> Result<(), String> {
     })
 }
 
-/// Creating and closing new files.
+/// Creates and closes new files.
 pub fn create(w: &Worker, middle: Middle) -> Result<(), String> {
     let mut name = Name::numbered(&format!("{}new-", w.prefix()))?;
     let mut made = 0;
@@ -97,7 +97,7 @@ fn access(write: bool) -> libc::c_int {
     if write { libc::O_RDWR } else { libc::O_RDONLY }
 }
 
-/// pread or pwrite of one block, each time another one.
+/// pread or pwrite of one block, another one each time.
 pub fn block(w: &Worker, write: bool) -> Result<(), String> {
     let fd = sys::open(&file(w)?, access(write))?;
     let mut data = vec![5; BLOCK];
@@ -114,7 +114,8 @@ pub fn block(w: &Worker, write: bool) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// COUNT blocks of 8 KiB written one after the other, and what it takes until others see them all.
+/// Writes COUNT blocks of 8 KiB one after the other; the time includes making all visible to
+/// others.
 pub fn small_write(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDWR)?;
     let data = vec![5; SMALL_BLOCK];
@@ -128,7 +129,7 @@ pub fn small_write(w: &Worker) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// COUNT blocks of 8 KiB read one after the other.
+/// Reads COUNT blocks of 8 KiB one after the other.
 pub fn small_read(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
     let mut data = vec![0; SMALL_BLOCK];
@@ -166,7 +167,7 @@ pub fn transfers(w: &Worker, write: bool) -> Result<(), String> {
     sys::close(fd)
 }
 
-/// COUNT calls of one MiB behind the first one, once each, by a process that has read that already.
+/// COUNT calls of 1 MiB behind the first MiB, once each, by a process that has read the first.
 pub fn rest(w: &Worker) -> Result<(), String> {
     let fd = sys::open(&file(w)?, libc::O_RDONLY)?;
     let mut data = vec![0; MIB];
@@ -178,7 +179,7 @@ pub fn rest(w: &Worker) -> Result<(), String> {
 }
 
 /// Copies the file COUNT times over that of node INDEX (`../INDEX-to`): by copy_file_range, or
-/// `through` a buffer of a MiB.
+/// `through` a buffer of 1 MiB.
 pub fn copies(w: &Worker, through: bool) -> Result<(), String> {
     let (top, _) = w.directory.rsplit_once('/').unwrap_or_default();
     let from = sys::open(&file(w)?, libc::O_RDONLY)?;

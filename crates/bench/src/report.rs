@@ -6,13 +6,13 @@ use crate::workloads::{Unit, Workload};
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// One cost: the same thing without and with Forebay, several times each.
+/// One cost: the same operation without and with Forebay, several times each.
 pub struct Cost {
     pub name: &'static str,
     pub unit: &'static str,
     pub plain: Vec<f64>,
     pub with: Vec<f64>,
-    /// What may be added, in the same unit.
+    /// Goal: most that Forebay may add, in the same unit.
     pub limit: f64,
     pub error: Option<String>,
 }
@@ -59,13 +59,13 @@ impl Cost {
 pub struct Results {
     pub costs: Vec<Cost>,
     pub rows: Vec<Row>,
-    /// Of several nodes.
+    /// Figures of several nodes.
     pub figures: Vec<Figure>,
-    /// Of a mount.
+    /// Figures of a mount.
     pub fuse: Vec<Figure>,
-    /// Of searches.
+    /// Figures of searches.
     pub search: Vec<Figure>,
-    /// Of batches.
+    /// Figures of batches.
     pub batches: Vec<Figure>,
 }
 
@@ -123,7 +123,7 @@ impl Row {
         median(&self.pool) / median(&self.plain)
     }
 
-    /// Smallest and largest ratio of two runs that followed each other.
+    /// Smallest and largest ratio of two consecutive runs.
     fn spread(&self) -> (f64, f64) {
         extremes(self.pool.iter().zip(&self.plain).map(|(p, q)| p / q))
     }
@@ -133,20 +133,19 @@ impl Row {
     }
 }
 
-/// What counts as reached.
+/// The goal of a figure.
 #[derive(Clone, Copy)]
 pub enum Goal {
-    /// The pool's beside the raw reference.
+    /// The pool's value divided by the raw reference.
     TimesAtMost(f64),
     TimesAtLeast(f64),
-    /// The pool's less the reference.
+    /// The pool's value minus the reference.
     MoreAtMost(f64),
-    /// The pool's own.
+    /// The pool's value.
     AtMost(f64),
 }
 
-/// One figure of several nodes, each with its unit; `raw` is empty where there is nothing
-/// to compare with.
+/// One figure of several nodes, with its unit; `raw` is empty if there is no reference.
 pub struct Figure {
     name: String,
     unit: &'static str,
@@ -175,8 +174,7 @@ impl Figure {
         median(&self.pool) / median(&self.raw)
     }
 
-    /// Smallest and largest ratio of two runs that followed each other, or, without a
-    /// reference, value.
+    /// Smallest and largest ratio of two consecutive runs, or value, if there is no reference.
     fn spread(&self) -> (f64, f64) {
         match self.raw.is_empty() {
             true => extremes(self.pool.iter().copied()),
@@ -260,7 +258,7 @@ fn mark(reached: bool) -> &'static str {
     if reached { "reached" } else { "MISSED" }
 }
 
-/// Three figures that matter, whatever the size.
+/// Three significant figures, whatever the size.
 fn figure(value: f64) -> String {
     match value.abs() {
         v if v >= 100.0 => format!("{value:.0}"),
@@ -352,7 +350,7 @@ pub fn fuse_heading() {
     );
 }
 
-/// With what it is on `/dev/shm` in front.
+/// Prints the row of a mount, with the value of `/dev/shm` first.
 pub fn fuse_row(f: &Figure) {
     if let Some(error) = &f.error {
         println!("{:<22} FAILED: {error}", f.name);
@@ -420,7 +418,7 @@ pub fn summary(results: &Results, elapsed: Duration) {
     );
 }
 
-/// Everything, each repetition included.
+/// All results as JSON, each repetition included.
 pub fn json(results: &Results, options: &Options) -> String {
     let rows: Vec<Value> = results
         .rows

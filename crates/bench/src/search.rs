@@ -1,4 +1,4 @@
-//! Searching for 100 collections among a million, on pools of one and of four nodes: by the verbs.
+//! Searches for 100 of a million collections by the verbs, on pools of one and of four nodes.
 
 use crate::children;
 use crate::iov::Workspace;
@@ -11,17 +11,17 @@ use crate::workloads::SEARCH;
 use std::process::Command;
 use std::time::Duration;
 
-/// What is found.
+/// Number of collections found.
 const HITS: usize = 100;
-/// Processes that make collections.
+/// Number of processes that make collections.
 const MAKERS: usize = 4;
-/// Searches of one kind by one worker.
+/// Number of searches of one kind by one worker.
 const SEARCHES: usize = 50;
-/// Milliseconds.
+/// Goal. Milliseconds.
 const GOAL: f64 = 20.0;
 const PATIENCE: Duration = Duration::from_secs(900);
 
-/// The kinds of searches: what is told of them.
+/// The kinds of searches, described.
 const KINDS: [&str; 4] = [
     "numbers in a range",
     "that and a text",
@@ -29,7 +29,7 @@ const KINDS: [&str; 4] = [
     "texts in a range",
 ];
 
-/// Measures it, if it is wanted.
+/// Measures this part, if it is wanted.
 pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     if !options.wants(SEARCH.0) || options.quick && options.only.is_empty() {
         return Ok(());
@@ -39,7 +39,7 @@ pub fn measure(options: &Options, results: &mut Results) -> Result<(), String> {
     for nodes in [1, 4] {
         let mut making = Figure::new(format!("{nodes}: making {many}"), "k/s", None);
         let kind = format!("-search{nodes}");
-        // Room for records is an eighth of that for bytes.
+        // Records have an eighth of the room for bytes.
         let media = if nodes == 1 {
             "memory:16G"
         } else {
@@ -95,7 +95,7 @@ fn command(pool: &Pool, nodes: usize, node: usize, what: &str, numbers: [usize; 
     command
 }
 
-/// A day for each hundred steps, so that there are texts to compare.
+/// One day per hundred steps, so that there are texts to compare.
 fn day(step: usize) -> String {
     format!("{:05}-01-01", step / HITS)
 }
@@ -117,7 +117,7 @@ pub fn make(w: &Worker) -> Result<(), String> {
     w.done(start, w.count)
 }
 
-/// The worker that searches: each time for others.
+/// The worker that searches: for other collections each time.
 pub fn search(w: &Worker) -> Result<(), String> {
     let workspace = Workspace::load(&w.directory)?;
     let start = w.start()?;

@@ -1,5 +1,5 @@
-//! libc's functions as the workers call them: nothing between the loop and libc, so that
-//! an interception of libc is in the path. Also the clock and the signals of the driver.
+//! libc's functions as the workers call them: nothing lies between the loop and libc, so that an
+//! interception of libc is in the path. Also the clock and the signals of the driver.
 
 use libc::{c_char, c_int};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A path for libc: its bytes always end with a zero, and its number can be changed.
 pub struct Name {
     bytes: Vec<u8>,
-    /// Where the eight digits stand.
+    /// Offset of the eight digits. Bytes.
     digits: usize,
 }
 
@@ -54,7 +54,7 @@ impl Name {
     }
 }
 
-/// What went wrong, with errno.
+/// An error message with errno.
 #[cold]
 fn failed<T>(call: &str, what: &str) -> Result<T, String> {
     Err(format!(
@@ -121,7 +121,7 @@ pub fn pwrite(fd: c_int, data: &[u8], offset: usize) -> Result<(), String> {
     whole(done, data.len(), "pwrite")
 }
 
-/// One read into the buffer, which has to yield `wanted` bytes.
+/// One read into the buffer, which has to return `wanted` bytes.
 #[inline]
 pub fn read(fd: c_int, buffer: &mut [u8], wanted: usize) -> Result<(), String> {
     // SAFETY: the pointer and the length are those of a slice that is ours alone.
@@ -150,14 +150,14 @@ pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// As much as there is, up to the size of the buffer.
+/// Reads up to the size of the buffer.
 pub fn read_at(fd: c_int, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
     // SAFETY: the pointer and the length are those of a slice that is ours alone.
     let done = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) };
     usize::try_from(done).map_err(|_| std::io::Error::last_os_error())
 }
 
-/// As much as there is room for.
+/// Writes as much as there is room for.
 pub fn write_at(fd: c_int, data: &[u8], offset: u64) -> std::io::Result<usize> {
     // SAFETY: the pointer and the length are those of a slice.
     let done = unsafe { libc::pwrite(fd, data.as_ptr().cast(), data.len(), offset as i64) };
@@ -172,7 +172,7 @@ pub fn unmount_lazily(dir: &std::path::Path) -> Result<(), String> {
     good(done, "umount2", &name).map(drop)
 }
 
-/// setsid(2), as a daemon does: the kernel may share out processor time by sessions.
+/// setsid(2), as a daemon does: the kernel may share out processor time by session.
 pub fn leave_session() {
     // SAFETY: no memory is involved.
     unsafe { libc::setsid() };
@@ -303,7 +303,7 @@ pub fn rename(from: &Name, to: &Name) -> Result<(), String> {
     good(done, "rename", from).map(drop)
 }
 
-/// Reads a whole directory; returns how many entries beside `.` and `..` it has.
+/// Reads a whole directory; returns the number of entries without `.` and `..`.
 pub fn list(name: &Name) -> Result<usize, String> {
     // SAFETY: a Name ends with a zero.
     let directory = unsafe { libc::opendir(name.pointer()) };
@@ -346,8 +346,8 @@ unsafe extern "C" {
     static environ: *const *mut c_char;
 }
 
-/// Starts a program without arguments by posix_spawn, in this process's environment, and
-/// waits until it has ended well.
+/// Starts a program without arguments by posix_spawn, in this process's environment, and waits
+/// until it has ended with status 0.
 pub fn spawn(program: &Name) -> Result<(), String> {
     let arguments = [program.pointer().cast_mut(), std::ptr::null_mut()];
     let mut child = 0;
@@ -412,12 +412,12 @@ pub fn sleep_until(nanoseconds: u64) {
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Whether the driver has been asked to end.
+/// Whether the driver was asked to end.
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }
 
-/// From here on, SIGINT, SIGTERM and SIGHUP are only noted, so that the pool is taken down.
+/// From here on, SIGINT, SIGTERM and SIGHUP only set a flag, so that the pool is taken down.
 pub fn note_signals() {
     extern "C" fn note(_: c_int) {
         INTERRUPTED.store(true, Ordering::Relaxed);
@@ -428,13 +428,13 @@ pub fn note_signals() {
     }
 }
 
-/// Kills a process group that was started here and whose leader has not been waited for.
+/// Kills a process group that was started here and whose leader wasn't waited for yet.
 pub fn kill_group(leader: u32) {
     // SAFETY: no memory is involved; an unreaped leader keeps the number from being reused.
     unsafe { libc::killpg(leader as i32, libc::SIGKILL) };
 }
 
-/// Waits until a child has ended, and leaves it to be waited for.
+/// Waits until a child has ended, but leaves it to be waited for.
 pub fn wait_end(child: u32) {
     loop {
         // SAFETY: siginfo_t is plain data, for which zeros are valid.

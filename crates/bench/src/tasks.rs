@@ -1,4 +1,4 @@
-//! What a worker can be told to do. Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
+//! The tasks of workers. Arguments: WORKLOAD DIRECTORY INDEX COUNT PASSES.
 
 use crate::remote::{self, Middle};
 use crate::worker::Worker;
@@ -22,8 +22,8 @@ pub fn main(arguments: &[String]) -> Result<(), String> {
 }
 
 fn run(workload: &str, w: &Worker) -> Result<(), String> {
-    // Only its last component is made: the driver made the rest, and without an
-    // interception nothing of the pool's prefix may come to lie on the real file system.
+    // Makes only the last component: the driver made the rest, and without an interception nothing
+    // of the pool's prefix may come to lie on the real file system.
     let directory = sys::Name::of(&w.directory)?;
     let bare = ["cost-", "tcp-", "search", "batch-"];
     if !bare.iter().any(|kind| workload.starts_with(kind)) {
@@ -94,7 +94,7 @@ fn run(workload: &str, w: &Worker) -> Result<(), String> {
         "cost-getppid" => return costly::getppid(w),
         _ => return Err("there is no such workload".into()),
     }?;
-    // The last one succeeds; for the others it is not empty, or gone.
+    // The last worker's call succeeds; for the others the directory isn't empty, or is gone.
     let _ = sys::rmdir(&directory);
     Ok(())
 }

@@ -1,6 +1,6 @@
-//! Raw references for what goes between nodes: two processes and one TCP connection on
-//! loopback, blocking, and nothing of Forebay. One is the worker; the other, its peer
-//! (`forebay-bench peer ADDRESS`), does as it is told and ends with the connection.
+//! Raw references for traffic between nodes: two processes and one TCP connection on loopback,
+//! blocking, without Forebay. One is the worker; its peer (`forebay-bench peer ADDRESS`) does as
+//! each request says and ends with the connection.
 
 use crate::remote::{Middle, median_of};
 use crate::worker::Worker;
@@ -9,17 +9,17 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-/// Bytes of a question or an answer that carries no content of a file.
+/// Bytes of a request or reply without content of a file.
 const MESSAGE: usize = 128;
-/// What the question begins with: how many bytes follow it, and how many to answer with.
-/// A cache line, and what follows is put behind it: copying is slower across lines.
+/// Bytes of the head of a request: how many bytes follow it, and how many to reply with. A cache
+/// line, so that the content begins at one: copying is slower across lines.
 const HEAD: usize = 64;
 
 fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
     move |e| format!("{what}: {e}")
 }
 
-/// The other process. Dropping it closes the connection, at which it ends.
+/// The other process. Dropping it closes the connection, which ends the process.
 struct Peer {
     connection: Option<TcpStream>,
     process: Child,
@@ -56,7 +56,7 @@ impl Peer {
         Ok(peer)
     }
 
-    /// Sends `up` bytes, of which the peer answers the last with `down` bytes.
+    /// Sends `up` bytes; the peer replies to the last with `down` bytes.
     fn ask(&mut self, up: usize, down: usize) -> Result<(), String> {
         self.send(up, down)?;
         self.receive(down)
@@ -80,11 +80,11 @@ impl Peer {
     }
 }
 
-/// The peer's side: reads questions, answers as each wants, until the connection ends.
+/// The peer's side: reads requests and replies as each says, until the connection ends.
 pub fn peer(address: &str) -> Result<(), String> {
     let mut connection = TcpStream::connect(address).map_err(failed("connect"))?;
     connection.set_nodelay(true).map_err(failed("nodelay"))?;
-    // As large as the largest transfer, which is then one call for each side.
+    // As large as the largest transfer, so that each side needs one call for it.
     let mut data = vec![0; 17 * MIB];
     loop {
         match connection.read_exact(&mut data[..HEAD]) {
@@ -102,14 +102,14 @@ pub fn peer(address: &str) -> Result<(), String> {
     }
 }
 
-/// Round trips with so many bytes of content on the way there and back: the median one.
+/// Round trips with `up` and `down` bytes of content; reports the median one.
 pub fn ping(w: &Worker, up: usize, down: usize) -> Result<(), String> {
     let mut peer = Peer::start()?;
     median_of(w, Middle::Half, |_| peer.ask(MESSAGE + up, MESSAGE + down))
 }
 
-/// COUNT transfers of PASSES MiB each to the peer (`up`) or from it. As iperf does it, one
-/// follows the other without an answer; `answered`: each waits until the peer has it.
+/// COUNT transfers of PASSES MiB each to the peer (`up`) or from it. As in iperf, one follows the
+/// other without a reply; `answered`: each waits until the peer has it.
 pub fn transfers(w: &Worker, up: bool, answered: bool) -> Result<(), String> {
     let mut peer = Peer::start()?;
     let bytes = w.passes * MIB;
@@ -124,7 +124,7 @@ pub fn transfers(w: &Worker, up: bool, answered: bool) -> Result<(), String> {
         } else if answered {
             peer.ask(MESSAGE, bytes)?;
         } else {
-            // One question is always ahead: the peer never waits for the next.
+            // One request is always ahead: the peer never waits for the next.
             if i == 0 {
                 peer.send(MESSAGE, bytes)?;
             }

@@ -1,6 +1,6 @@
-//! A worker: one process of one run. It prepares, says `ready`, starts at the appointed time, says
-//! `done OPERATIONS SECONDS` (and, if asked for, its peak of memory in KiB), and cleans up when the
-//! driver says `end`, so that no cleaning disturbs another worker's measurement.
+//! A worker: one process of one run. It prepares, prints `ready`, starts at the appointed time,
+//! prints `done OPERATIONS SECONDS` (and its peak of memory in KiB, if wanted), and cleans up when
+//! the driver sends `end`, so that no cleaning disturbs another worker's measurement.
 
 use crate::sys;
 use std::io::{BufRead, Write};
@@ -19,7 +19,7 @@ impl Worker {
         format!("{}/w{:02}-", self.directory, self.index)
     }
 
-    /// Says that the preparation is done, and waits for the start; returns its time.
+    /// Prints that the preparation is done, and waits for the start; returns its time.
     pub fn start(&self) -> Result<u64, String> {
         say("ready")?;
         let line = hear()?;
@@ -36,7 +36,7 @@ impl Worker {
         self.report(operations, (sys::now() - start) as f64 / 1e9)
     }
 
-    /// As [`Worker::done`], with how much memory this process has had at most.
+    /// Like [`Worker::done`], with this process's peak of memory.
     pub fn done_with_peak(&self, start: u64, operations: usize) -> Result<(), String> {
         let seconds = (sys::now() - start) as f64 / 1e9;
         let path = "/proc/self/status";
@@ -44,7 +44,7 @@ impl Worker {
         let peak = status
             .lines()
             .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))
-            .ok_or(format!("{path} doesn't tell the peak"))?;
+            .ok_or(format!("{path} has no peak of memory"))?;
         say(&format!("done {operations} {seconds:.9} {peak}"))?;
         hear().map(drop)
     }

@@ -1,6 +1,6 @@
-//! The table of what is measured: names, amounts, goals.
+//! The table of workloads: names, amounts, goals.
 
-/// What a rate counts.
+/// The unit of a rate.
 #[derive(Clone, Copy, PartialEq)]
 pub enum Unit {
     /// Operations, shown in thousands per second.
@@ -30,15 +30,15 @@ impl Unit {
 pub const MIB: usize = 1 << 20;
 /// Bytes of a small file (mdtest's usual size in such comparisons).
 pub const SMALL: usize = 3901;
-/// What all processes of one run may hold in files of blocks, in bytes.
+/// Most bytes that all processes of one run may hold in files of blocks.
 const MOST_BYTES: usize = 1 << 30;
 
-/// How much one process does.
+/// The amount of work of one process.
 #[derive(Clone, Copy)]
 pub struct Amount {
     /// Files, or blocks of a file.
     pub count: usize,
-    /// How often it goes over them (for `seq-write-4k` and `map-fresh`: how many files).
+    /// Number of passes over them (for `seq-write-4k` and `map-fresh`: of files).
     pub passes: usize,
 }
 
@@ -46,11 +46,11 @@ pub struct Workload {
     pub name: &'static str,
     pub about: &'static str,
     pub unit: Unit,
-    /// The ratio to plain that the project wants to reach, if it names one.
+    /// The goal for the ratio to plain, if the project has one.
     pub goal: Option<f64>,
     quick: Amount,
     full: Amount,
-    /// Bytes of one of `count`, where they are to be bounded; else 0.
+    /// Bytes of one of `count`, if their sum is bounded; else 0.
     block: usize,
 }
 
@@ -60,7 +60,7 @@ impl Workload {
         matches!(self.name, "seq-write-4k" | "map-fresh")
     }
 
-    /// The amount for one of `procs` processes, together within the bound on bytes.
+    /// The amount for one of `procs` processes, within the common bound on bytes.
     pub fn amount(&self, quick: bool, procs: usize) -> Amount {
         let mut amount = if quick { self.quick } else { self.full };
         if let Some(share) = (MOST_BYTES / procs).checked_div(self.block) {
@@ -271,7 +271,7 @@ pub const WORKLOADS: &[Workload] = &[
     ),
 ];
 
-/// Costs: name, what it is.
+/// Costs: name, description.
 pub const COSTS: &[(&str, &str)] = &[
     ("run", "forebay run -- true, beside true"),
     (
@@ -317,17 +317,17 @@ pub const PARTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// A mount: name, what it is.
+/// A mount: name, description.
 pub const MOUNT: (&str, &str) = (
     "fuse",
     "a pool through a mount, beside a trivial pass-through file system (FUSE)",
 );
-/// Searches: name, what it is.
+/// Searches: name, description.
 pub const SEARCH: (&str, &str) = (
     "search",
     "100 of 1 000 000 collections found by the verbs, on 1 and 4 nodes (only when asked for, or in a long run)",
 );
-/// Batches: name, what it is.
+/// Batches: name, description.
 pub const BATCHES: (&str, &str) = (
     "batches",
     "batches of 1000 creates and deletes by the verbs on 4 nodes, beside one by one; with questions for each",

@@ -1,10 +1,10 @@
-//! libc's functions as the workers call them, so that an interception of libc is in the path, and
-//! the clock.
+//! libc's functions as the workers call them, and the clock. Nothing else lies between, so that an
+//! interception of libc is in the path.
 
 use libc::c_int;
 use std::ffi::CString;
 
-/// What a call returns: a number, or errno.
+/// A call's result: a number, or an errno.
 pub type Result<T> = std::result::Result<T, i32>;
 
 fn errno() -> i32 {
@@ -23,7 +23,7 @@ fn name(path: &str) -> CString {
     CString::new(path).unwrap_or_default()
 }
 
-/// What is asked of a file or directory.
+/// The attributes that are read of a file or directory.
 pub struct Stat {
     pub size: u64,
     pub links: u32,
@@ -207,7 +207,7 @@ pub fn kill(pid: u32) {
     }
 }
 
-/// A file system as workers use it. All paths begin at its top; errors are those of the system
+/// A file system as workers use it. All paths begin at its root; errors are those of the system
 /// call.
 pub trait Face {
     /// open(2).

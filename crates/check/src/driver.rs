@@ -1,4 +1,4 @@
-//! Starts the workers, tells them what to do, phase by phase, and has each phase checked.
+//! The driver: starts the workers, commands them phase by phase, and has each phase checked.
 
 use crate::calls;
 use crate::host::{Host, Processes};
@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Steps of a search before it is given up.
+/// Most steps of a search before it is given up.
 const LIMIT: usize = 400_000;
 /// Phases in one directory.
 const ROUND: u32 = 150;
@@ -21,7 +21,7 @@ const ROUND: u32 = 150;
 /// How a run ended.
 pub enum End {
     Fine,
-    /// A history that no file system could have produced.
+    /// A history that no POSIX file system could have produced.
     Impossible,
     /// A call didn't come back in time.
     Hang,
@@ -39,7 +39,7 @@ pub struct Driver<'a> {
     cut: Cut,
     random: Random,
     counts: Counts,
-    /// When a worker was killed at the earliest, last time.
+    /// Lower bound of the time when a worker was killed last.
     killed: u64,
 }
 
@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> Result<End, String> {
 }
 
 impl<'a> Driver<'a> {
-    /// For the workers of `host`, which share `shared`.
+    /// A driver for the workers of `host`, which share `shared`.
     pub fn new(options: &'a Options, shared: &'static Shared, host: &'a mut dyn Host) -> Self {
         shared.seed.store(options.seed, Relaxed);
         shared.phase.store(1, Relaxed);
@@ -93,7 +93,7 @@ impl<'a> Driver<'a> {
         }
     }
 
-    /// Runs until time or phases are over, or something is found.
+    /// Runs until the time or the phases are over, or something is found.
     ///
     /// # Errors
     /// What kept it from running, in words.
@@ -130,7 +130,8 @@ impl Driver<'_> {
         let until = Instant::now() + Duration::from_secs(self.options.seconds);
         let mut fresh = 0;
         while self.counts.phases < self.options.phases && Instant::now() < until {
-            // A new directory, where nothing of before can come to light any more.
+            // Changes to a new directory, where cut-off operations of before can't take effect any
+            // more.
             let haunted = self.states.iter().any(|s| !s.ghosts.is_empty());
             if fresh == 0 || haunted || self.states.len() > 2000 {
                 if let Some(end) = self.begin()? {
@@ -151,7 +152,7 @@ impl Driver<'_> {
         self.host.start(w)
     }
 
-    /// Waits until a new worker is there.
+    /// Waits until a new worker has begun.
     fn wait_for(&mut self, w: usize) -> Result<(), String> {
         let until = Instant::now() + Duration::from_secs(self.options.bound);
         let phase = self.shared.phase.load(Relaxed);
@@ -171,17 +172,17 @@ impl Driver<'_> {
         }
     }
 
-    /// Has all workers carry out a command. Gives what hangs, if something does; and kills one of
-    /// them, if asked to: when is noted in `killed`.
+    /// Has all workers carry out a command. Returns what hangs, if something does. Kills one worker
+    /// if asked to, and records the time in `killed`.
     fn command(
         &mut self,
         command: Command,
-        who: usize,
+        chosen: usize,
         victim: Option<usize>,
     ) -> Result<Option<End>, String> {
         let shared = self.shared;
         shared.command.store(command as u32, Relaxed);
-        shared.who.store(who as u32, Relaxed);
+        shared.who.store(chosen as u32, Relaxed);
         shared.workers.store(self.options.workers as u32, Relaxed);
         shared.begun.store(0, Relaxed);
         let phase = shared.phase.load(Relaxed) + 1;
@@ -248,11 +249,12 @@ impl Driver<'_> {
         self.states = vec![State::new()];
         self.cut.clear();
         self.shared.round.fetch_add(1, Relaxed);
-        let who = self.random.below(self.options.workers as u64) as usize;
-        self.command(Command::Begin, who, None)
+        let chosen = self.random.below(self.options.workers as u64) as usize;
+        self.command(Command::Begin, chosen, None)
     }
 
-    /// Random operations, usually followed by somebody's look at everything; and the check of both.
+    /// One phase: random operations, usually followed by one worker's look at everything; then the
+    /// check of both.
     fn phase(&mut self) -> Result<Option<End>, String> {
         let n = self.options.workers;
         let victim = (self.options.kill > 0 && self.random.below(1000) < self.options.kill)
@@ -267,7 +269,7 @@ impl Driver<'_> {
             })
             .collect();
         if let Some(victim) = victim {
-            // Killed before it began, it has left what it did in the phase before.
+            // A worker killed before it began still has its operations of the phase before.
             let phase = self.shared.phase.load(Relaxed);
             done[victim].operations.retain(|o| o.is_of(phase));
             done[victim].operations.push(Operation {
@@ -281,18 +283,18 @@ impl Driver<'_> {
             self.next_number += 1;
         }
         if !self.random.once_in(4) {
-            let who = self.random.below(n as u64) as usize;
-            if let Some(end) = self.command(Command::Observe, who, None)? {
+            let chosen = self.random.below(n as u64) as usize;
+            if let Some(end) = self.command(Command::Observe, chosen, None)? {
                 return Ok(Some(end));
             }
-            let seen = self.shared.worker[who].operations();
-            if victim == Some(who) {
+            let seen = self.shared.worker[chosen].operations();
+            if victim == Some(chosen) {
                 done.push(Done {
-                    worker: self.numbers[who],
+                    worker: self.numbers[chosen],
                     operations: seen,
                 });
             } else {
-                done[who].operations.extend(seen);
+                done[chosen].operations.extend(seen);
             }
         }
         self.count(&done);
@@ -340,7 +342,7 @@ impl Driver<'_> {
             }
             Verdict::Undecided => {
                 self.counts.undecided += 1;
-                // Nothing is known any more: somewhere else.
+                // No state is known any more: change to another directory.
                 self.states.resize(2001, State::new());
                 None
             }
@@ -369,13 +371,13 @@ impl Driver<'_> {
         }
         if self.options.whole {
             println!("  the whole phase, in microseconds, process (node):");
-            self.tell(&done);
+            self.print(&done);
         }
         println!("  then, in microseconds, process (node):");
-        self.tell(&smallest(&self.states, done, &self.cut, rules));
+        self.print(&smallest(&self.states, done, &self.cut, rules));
     }
 
-    fn tell(&self, done: &[Done]) {
+    fn print(&self, done: &[Done]) {
         let mut all: Vec<(u16, &Operation)> = done
             .iter()
             .flat_map(|d| d.operations.iter().map(|o| (d.worker, o)))

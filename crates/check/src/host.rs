@@ -1,4 +1,4 @@
-//! The processes of a check: how they are started, watched and killed.
+//! The processes of a check: starting, watching and killing them.
 
 use crate::calls;
 use crate::options::Options;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// What a [`crate::Driver`] needs of the world.
+/// The operations on processes that a [`crate::Driver`] needs.
 pub trait Host {
     /// Starts the process of worker `w`.
     ///
@@ -14,40 +14,40 @@ pub trait Host {
     /// Why it can't be started, in words.
     fn start(&mut self, w: usize) -> Result<(), String>;
 
-    /// How the process of worker `w` has ended, if it has by itself.
+    /// How the process of worker `w` has ended, if it ended by itself.
     fn ended(&mut self, w: usize) -> Option<String>;
 
-    /// Kills worker `w`, which runs as process `pid`, at once.
+    /// Kills worker `w`, process `pid`, at once.
     fn kill(&mut self, w: usize, pid: u32);
 
     /// Waits until worker `w`, which was killed, is gone.
     fn wait(&mut self, w: usize);
 
-    /// Called while a phase runs. The longest time until the next call.
+    /// Called while a phase runs. Returns the longest time until the next call.
     fn tick(&mut self) -> Duration {
         Duration::from_millis(20)
     }
 
-    /// Workers that are killed are killed within this time from the beginning of a phase.
+    /// Workers that are to be killed are killed within this time from the beginning of a phase.
     fn killed_within(&self) -> Duration {
         Duration::from_micros(1500)
     }
 
-    /// The run is over, workers have been told to end: waits for them, kills the rest. `pids` are
-    /// their processes.
+    /// Ends the run: workers were told to end. Waits for them and kills the rest. `pids` are their
+    /// processes.
     fn end(&mut self, pids: &[u32]);
 }
 
-/// Processes of this host, started as this very program, or by another one that starts it.
+/// Processes of this host: this very program, or a command that starts it.
 pub struct Processes<'a> {
     options: &'a Options,
-    /// The file that they share.
+    /// The file that the workers share.
     path: PathBuf,
     children: Vec<Option<Child>>,
 }
 
 impl<'a> Processes<'a> {
-    /// For workers that share the file `path`.
+    /// A host for workers that share the file `path`.
     pub fn new(options: &'a Options, path: PathBuf) -> Processes<'a> {
         Processes {
             options,
@@ -111,7 +111,7 @@ impl Host for Processes<'_> {
             let _ = child.kill();
             let _ = child.wait();
         }
-        // Where `with` is a program that stays beside.
+        // In case `with` is a program that stays between.
         let path = self.path.display().to_string();
         for pid in pids {
             let ours = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();

@@ -1,9 +1,9 @@
-//! Files with weaker consistency: processes on all nodes write, commit and read cells of one file
-//! after the other, note what they did with the times, and [`crate::visible`] judges.
+//! Checks files with weaker consistency: processes on all nodes write, commit and read cells of one
+//! file after the other, record what they did with the times, and [`crate::visible`] judges.
 //!
-//! Time is cut into rounds; each has a file of its own, which everybody uses in it. A process that
-//! is killed is started anew, as another. What is noted goes line by line to a file outside the
-//! pool, so that nothing of it is lost:
+//! Time is divided into rounds; each has its own file, which all processes use during it. A killed
+//! process is started again, as another one. Records are appended line by line to a file outside
+//! the pool, so that none is lost:
 //!
 //! ```text
 //! W round cell value begin   R round cell since begin   C round begin    and behind some of them
@@ -22,13 +22,13 @@ use std::path::PathBuf;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
-/// Nanoseconds of a round.
+/// Length of a round. Nanoseconds.
 const ROUND: u64 = 40_000_000;
 const CELLS: u64 = 6;
-/// What workers are started with, behind `worker`.
+/// The word that starts such a worker, behind `worker`.
 pub const WORD: &str = "later";
 
-/// Runs until the time is over, and judges.
+/// Runs until the time is over, then judges.
 pub fn run(options: &Options, consistency: Consistency) -> std::result::Result<End, String> {
     if options.cell < 16 {
         return Err("--consistency needs cells of 16 bytes (--cell) or more".into());
@@ -113,10 +113,10 @@ fn run_in(
     judge_notes(dir, options.seed, processes, consistency, killed)
 }
 
-/// Judges what so many processes have noted in `dir`.
+/// Judges what `processes` processes have recorded in `dir`.
 ///
 /// # Errors
-/// What can't be read of the notes, in words.
+/// Records that can't be read, in words.
 pub fn judge_notes(
     dir: &std::path::Path,
     seed: u64,
@@ -126,7 +126,7 @@ pub fn judge_notes(
 ) -> std::result::Result<End, String> {
     let mut history = History::default();
     for process in 0..processes as usize {
-        // One that was killed at once has noted nothing.
+        // A process killed at once has recorded nothing.
         let text = std::fs::read_to_string(dir.join(process.to_string())).unwrap_or_default();
         take(&text, process, consistency, &mut history)
             .map_err(|e| format!("process {process}: {e}"))?;
@@ -153,7 +153,7 @@ pub fn judge_notes(
     })
 }
 
-/// Adds what a process has noted.
+/// Adds a process's records.
 fn take(
     text: &str,
     process: usize,
@@ -161,7 +161,7 @@ fn take(
     history: &mut History,
 ) -> std::result::Result<(), String> {
     let (mut writes, mut reads, mut commits) = (Vec::new(), Vec::new(), Vec::new());
-    // One that was killed may have been noting something.
+    // A killed process may have been writing a record.
     for line in text
         .split_inclusive('\n')
         .filter_map(|line| line.strip_suffix('\n'))
@@ -207,7 +207,7 @@ fn take(
                 history.writes.append(&mut writes);
                 history.commits.append(&mut commits);
             }
-            // Whether it was done isn't known; what was read isn't, either.
+            // Whether it was done isn't known, nor what was read.
             ("!", []) => {
                 history.writes.append(&mut writes);
                 commits.clear();
@@ -220,11 +220,11 @@ fn take(
     Ok(())
 }
 
-/// Stands for what says nothing: read while it was being written, or of a write whose process was
-/// killed in it.
+/// Stands for a cell that shows nothing: read while it was being written, or of a write whose
+/// process was killed in it.
 const TORN: u64 = u64::MAX;
 
-/// The value that two words of a cell show. They are the same, unless old and new bytes meet there:
+/// The value that two words of a cell show. They are equal, unless old and new bytes meet there:
 /// copying goes by bytes, also within words.
 fn shown(words: &[u8]) -> u64 {
     let (one, other) = words.split_at(8);
@@ -243,11 +243,11 @@ struct Worker<'a> {
     cell: usize,
     random: Random,
     written: u64,
-    /// Commits are noted, not done.
+    /// Whether commits are only recorded, not done.
     lies: bool,
 }
 
-/// A worker of `face`: what follows `worker later`.
+/// Works on `face`: the code of the command `worker later`.
 ///
 /// # Errors
 /// What keeps it from working, in words.
@@ -285,13 +285,13 @@ pub fn work(arguments: &[String], face: &mut dyn Face) -> std::result::Result<()
 
 impl Worker<'_> {
     fn note(&mut self, text: &str) {
-        // Without notes there is nothing to judge.
+        // Without records there is nothing to judge.
         self.notes
             .write_all(text.as_bytes())
             .expect("the notes can be written");
     }
 
-    /// Notes that it ended.
+    /// Records the end of an operation.
     fn end<T>(&mut self, result: Result<T>) -> Result<T> {
         match &result {
             Ok(_) => self.note(&format!("= {}\n", calls::now())),
@@ -343,7 +343,7 @@ impl Worker<'_> {
         self.commit(round, |face| face.close(fd))
     }
 
-    /// Some cells in a row.
+    /// A random range of cells.
     fn cells(&mut self) -> std::ops::Range<u64> {
         let first = self.random.below(CELLS);
         let most = (CELLS - first).min(3);
@@ -379,12 +379,12 @@ impl Worker<'_> {
         let now = calls::now();
         let count = (cells.end - cells.start) as usize;
         let mut notes = String::new();
-        // The first and the last two words of each.
+        // The first and the last two words of each cell.
         for cell in cells.clone().flat_map(|cell| [cell, cell]) {
             let _ = writeln!(notes, "R {round} {cell} {opened} {now}");
         }
         self.note(&notes);
-        // What isn't there yet counts as zero.
+        // Cells that don't exist yet count as zero.
         let mut bytes = vec![0; count * self.cell];
         match self
             .face
@@ -453,7 +453,7 @@ mod tests {
             judge(&history, Rules::default()).is_err(),
             "7 and then nothing"
         );
-        // The last line of one that was killed.
+        // The last line of a killed process.
         assert!(take("W 3 1 7 100\n= 11", 3, Consistency::Commit, &mut history).is_ok());
         let bad = ["X\n", "W 1\n", "= 1 2\n", "W 1 2 3 x\n"];
         assert!(

@@ -1,15 +1,15 @@
-//! Does a pool behave like one POSIX file system, whoever looks from wherever?
+//! Does a pool behave like one POSIX file system, whichever process on whichever node looks?
 //!
-//! A black box: it knows nothing of Forebay but paths. Several processes, on as many nodes as there
-//! are, do random operations on few files and names, all at once, in short phases with a barrier
-//! between. Each operation is noted with its result and the times at which it began and ended.
-//! After each phase the checker tries whether some order of them, on a model of a POSIX file
-//! system, gives these results.
+//! A black box: it knows nothing of Forebay but paths. Several processes, on all nodes, do random
+//! operations on few files and names, all at once, in short phases with a barrier between. Each
+//! operation is recorded with its result and the times of its beginning and end. After each phase
+//! the checker searches for an order of them that gives these results on a model of a POSIX file
+//! system.
 //!
-//! - [`operation`]: what is noted; [`memory`]: how workers and driver share it; [`calls`]: libc;
-//! - [`worker`]: what a process does, [`theme`]: chosen how; [`weak`]: how it can be done worse, so
-//!   that something is found;
-//! - [`later`]: files with weaker consistency, and [`visible`]: what may be seen of them;
+//! - [`operation`]: what is recorded; [`memory`]: how workers and driver share it; [`calls`]: libc;
+//! - [`worker`]: what a process does, [`theme`]: how operations are chosen; [`weak`]: broken promises, to
+//!   test the checker;
+//! - [`later`]: files with weaker consistency, and [`visible`]: what reads of them may show;
 //! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: phases,
 //!   [`host`]: processes; [`options`].
 //!

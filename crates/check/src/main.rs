@@ -1,5 +1,5 @@
-//! `forebay-check`: does a pool behave like one POSIX file system, whoever looks from wherever? See
-//! the library.
+//! `forebay-check`: does a pool behave like one POSIX file system, whichever process on whichever
+//! node looks? See the library.
 
 use clap::Parser;
 use forebay_check::*;

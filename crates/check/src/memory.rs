@@ -1,5 +1,5 @@
-//! What the driver and its workers share: commands one way, operations the other. A file in
-//! `/dev/shm`, mapped.
+//! The memory shared by the driver and its workers: commands one way, operations the other. A
+//! mapped file in `/dev/shm`.
 
 use crate::operation::Operation;
 use std::cell::UnsafeCell;
@@ -9,37 +9,37 @@ use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Processes at once, at most.
+/// Most worker processes at once.
 pub const WORKERS: usize = 16;
-/// Operations of one process in one phase, at most.
+/// Most operations of one process in one phase.
 pub const OPERATIONS: usize = 128;
 
-/// What the workers are to do next.
+/// The command that the workers carry out next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Command {
-    /// Close everything; who is asked to makes the directory of the round.
+    /// Close everything; the worker in `who` creates the directory of the round.
     Begin,
     /// Random operations.
     Work,
-    /// Who is asked to looks at everything.
+    /// The worker in `who` looks at everything.
     Observe,
     End,
 }
 
-/// All of it is zero at first, and any bits are a value of it.
+/// All zero at first; any bit pattern is a valid value.
 #[repr(C)]
 pub struct Shared {
     /// Counts phases; workers wait for it to change.
     pub phase: AtomicU32,
-    /// Counts ends of phases of single workers; the driver waits for it to change.
+    /// Counts workers that have ended a phase; the driver waits for it to change.
     pub ended: AtomicU32,
-    /// How many have begun the phase.
+    /// Number of workers that have begun the phase.
     pub begun: AtomicU32,
     pub command: AtomicU32,
-    /// Who is asked, if it is one.
+    /// The one worker that a command is for, if it is for one.
     pub who: AtomicU32,
-    /// How many are to wait for each other at the beginning.
+    /// Number of workers that wait for each other at the beginning.
     pub workers: AtomicU32,
     pub round: AtomicU32,
     pub seed: AtomicU64,
@@ -48,7 +48,7 @@ pub struct Shared {
 
 #[repr(C)]
 pub struct Worker {
-    /// The last phase that it has ended.
+    /// The last phase that the worker has ended.
     pub phase: AtomicU32,
     pub pid: AtomicU32,
     pub count: AtomicU32,
@@ -60,7 +60,7 @@ pub struct Worker {
 unsafe impl Sync for Worker {}
 
 impl Worker {
-    /// Notes an operation that begins or has ended. Only its worker calls it.
+    /// Records the begin or the end of an operation. Only its worker calls this.
     pub fn note(&self, index: usize, operation: &Operation) {
         let end = operation.end;
         // SAFETY: nobody else has it now, see above; `index` is checked. Who is killed in between
@@ -77,7 +77,8 @@ impl Worker {
         self.count.store(index as u32 + 1, Ordering::Release);
     }
 
-    /// What it has done. Only the driver calls it, when the worker has ended the phase or died.
+    /// The worker's operations. Only the driver calls this, after the worker has ended the phase or
+    /// died.
     pub fn operations(&self) -> Vec<Operation> {
         let count = (self.count.load(Ordering::Acquire) as usize).min(OPERATIONS);
         // SAFETY: see above.
@@ -86,7 +87,7 @@ impl Worker {
 }
 
 impl Shared {
-    /// Maps the file, which is made as large as it has to be.
+    /// Maps the file and extends it to the size needed.
     pub fn map(file: &File) -> io::Result<&'static Shared> {
         file.set_len(size_of::<Shared>() as u64)?;
         // SAFETY: a new mapping, of a file of this length.
@@ -108,7 +109,7 @@ impl Shared {
     }
 }
 
-/// Waits until `word` isn't `old` any more, or the time is over, or for no reason.
+/// Waits until `word` isn't `old` any more, or the time is over; may return for no reason.
 pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
     let time = libc::timespec {
         tv_sec: time.as_secs() as libc::time_t,
@@ -118,7 +119,7 @@ pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, old, &time) };
 }
 
-/// Wakes all who wait for a change of `word`.
+/// Wakes all waiters for a change of `word`.
 pub fn wake(word: &AtomicU32) {
     // SAFETY: the kernel uses the address only.
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };

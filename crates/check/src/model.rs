@@ -1,21 +1,21 @@
-//! A small POSIX file system: its states, and the steps in which each operation may be done.
+//! A small model of a POSIX file system: its states, and the steps of each operation.
 //!
-//! An operation is one step where POSIX or Linux have it atomic, several where they don't: each
-//! component of a path is looked up at a moment of its own; a read sees each cell at a moment of
-//! its own; O_TRUNC truncates after the file was opened; a write in place comes cell by cell,
-//! unless it is of one. What only looks at something may do so at any moment while it lasts, so it
-//! does at the first that fits.
+//! An operation is one step where POSIX or Linux have it atomic, several where they don't. Each
+//! component of a path is looked up at its own moment; a read sees each cell at its own moment;
+//! O_TRUNC truncates after the open; a write in place writes cell by cell, unless it is of one
+//! cell. An operation that only reads may see a state at any moment while it lasts, so it takes the
+//! first that fits.
 
 use crate::operation::*;
 use std::rc::Rc;
 
-/// An object is called by the number of the operation that made it.
+/// An object's id: the number of the operation that created it.
 pub type Id = u32;
 pub const ROOT: Id = 1;
 /// No object, in an entry; also "no operation".
 pub const NONE: Id = 0;
 
-/// What a cell may show: one value, or several while a write is under way or was cut off.
+/// The values that a cell may show: one, or several while a write is in progress or was cut off.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Cell {
     more: u8,
@@ -34,7 +34,7 @@ impl Cell {
         &self.value[..=usize::from(self.more)]
     }
 
-    /// With `value` besides.
+    /// This cell, with `value` as another possible value.
     pub fn or(mut self, value: u64) -> Cell {
         if !self.values().contains(&value) && usize::from(self.more) + 1 < VALUES {
             self.more += 1;
@@ -44,7 +44,7 @@ impl Cell {
     }
 }
 
-/// Who holds a lock: a process (fcntl), or an open file (flock, OFD).
+/// A lock's owner: a process (fcntl), or an open file (flock, OFD).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Owner {
     Process(u16),
@@ -76,7 +76,7 @@ pub enum Content {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Object {
     pub links: u32,
-    /// 0 until somebody has seen it.
+    /// 0 until an operation has seen it.
     inode: u64,
     pub content: Content,
 }
@@ -92,24 +92,24 @@ pub struct Handle {
     pub gone: bool,
 }
 
-/// How far an operation is.
+/// The progress of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Progress {
     pub stage: u8,
-    /// The directory, or the object, that it has come to; of its second path.
+    /// The directory or object that it has reached; `b`: of its second path.
     pub a: Id,
     pub b: Id,
-    /// What has been seen, a bit each.
+    /// The bits of what it has seen.
     pub seen: u64,
 }
 
-/// Looks at something, whenever it fits.
+/// The stage in which an operation only reads, at whatever moment fits.
 pub const LOOKS: u8 = 200;
 pub const ACT: u8 = 100;
 pub const AFTER: u8 = 101;
 pub const SECOND: u8 = 50;
 
-/// An operation that was cut off: it may be done at any time, in part, or never.
+/// An operation that was cut off: it may take effect at any time, in part, or never.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Ghost {
     pub id: Id,
@@ -124,21 +124,21 @@ pub struct State {
     pub ghosts: Vec<Ghost>,
 }
 
-/// One of the states that a step leads to, and whether the operation is over.
+/// A state that a step leads to, and whether the operation is over.
 pub struct After {
     pub state: State,
     pub progress: Progress,
     pub over: bool,
 }
 
-/// How operations are to be taken.
+/// Which behaviour is allowed.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
-    /// What a write adds to a file may show cell by cell, and a read may ask for the size again for
-    /// each, as on tmpfs.
+    /// The cells that a write adds to a file may appear one by one, and a read may read the size
+    /// again for each, as on tmpfs.
     pub by_cells: bool,
-    /// A write of several cells takes no turns with others: what is in place it writes cell by
-    /// cell, at any time.
+    /// A write of several cells isn't serialised with others: it writes cells in place one by one,
+    /// at any time.
     pub pieces: bool,
     /// A cell may show two values while it is written.
     pub torn: bool,
@@ -151,7 +151,7 @@ impl Default for State {
 }
 
 impl State {
-    /// An empty directory.
+    /// The state with one empty directory.
     pub fn new() -> State {
         let root = Object {
             links: 2,
@@ -222,7 +222,7 @@ impl State {
         }
     }
 
-    /// What is called `name` in a directory, which may have been removed; or ENOTDIR.
+    /// Looks `name` up in a directory, which may have been removed; or ENOTDIR.
     pub fn look_up(&self, directory: Id, name: u8) -> Result<Option<Id>, i32> {
         let directory = self.directory(directory).ok_or(libc::ENOTDIR)?;
         let id = directory.entries[usize::from(name)];
@@ -285,7 +285,7 @@ impl State {
         }
     }
 
-    /// Where an operation begins.
+    /// The progress of an operation that begins.
     pub fn begin(&self, operation: &Operation, worker: u16) -> Progress {
         let mut progress = Progress {
             a: ROOT,
@@ -294,7 +294,7 @@ impl State {
         };
         if operation.call.needs_open() {
             let Some(handle) = self.handle(worker, operation.slot) else {
-                // Can't be: nothing will fit.
+                // Impossible: nothing will fit.
                 return Progress::default();
             };
             progress.a = handle.object;
@@ -311,7 +311,7 @@ impl State {
         progress
     }
 
-    /// A cut-off operation begins: from now on it may be done.
+    /// Begins a cut-off operation: from now on it may take effect.
     pub fn haunt(&mut self, operation: &Operation, worker: u16) {
         if operation.only_looks() {
             return;
@@ -330,7 +330,8 @@ impl State {
         self.ghosts.sort_unstable_by_key(|g| g.id);
     }
 
-    /// What an operation at [`LOOKS`] sees in this state; true when it has seen all it told.
+    /// Matches what an operation at [`LOOKS`] saw with this state; true when all it reported was
+    /// seen.
     pub fn look(&mut self, o: &Operation, worker: u16, p: &mut Progress, rules: Rules) -> bool {
         match o.call {
             Call::Read => self.look_at_cells(o, p, rules),
@@ -400,7 +401,7 @@ impl State {
                 all |= bit;
                 let shown = match file.cells.get(at + k) {
                     Some(cell) => cell.values().contains(value),
-                    // It was there when the read began, and has been cut off since.
+                    // The cell existed when the read began, and was cut off since.
                     None => *value == 0,
                 };
                 if p.seen & reached != 0 && shown {
@@ -411,7 +412,7 @@ impl State {
         p.seen & all == all
     }
 
-    /// Whether no other file that is there has this number.
+    /// Whether no other existing file has this inode number.
     fn may_be(&self, id: Id, inode: u64) -> bool {
         self.objects.iter().all(|(other, object)| {
             *other == id
@@ -442,7 +443,7 @@ impl State {
             .any(|(other, theirs)| *other != owner && (exclusive || *theirs))
     }
 
-    /// Forgets what nobody can come to any more.
+    /// Forgets objects that no process can reach any more.
     pub fn forget(&mut self) {
         let kept = |id: Id, o: &Object| {
             id == ROOT
@@ -469,7 +470,7 @@ impl Object {
     }
 }
 
-/// What is there, for people.
+/// Shows the state to people.
 impl std::fmt::Display for State {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (id, o) in &self.objects {

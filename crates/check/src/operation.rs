@@ -1,19 +1,18 @@
-//! One operation: what was asked, when, and what came of it. It lies in shared memory, so it has no
-//! pointers.
+//! One operation: its arguments, times and result. It lies in shared memory, so it has no pointers.
 
-/// The names that operations are about: files and directories, in the directory of the round and in
-/// each other.
+/// The names that operations use: files and directories, in the directory of the round and in each
+/// other.
 pub const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Components of a path, at most.
+/// Most components of a path.
 pub const DEPTH: usize = 3;
-/// Cells of one write or read, at most.
+/// Most cells of one write or read.
 pub const CELLS: usize = 8;
-/// Different values that may be told of one cell of a read.
+/// Most different values that a read may report of one cell.
 pub const VALUES: usize = 3;
-/// What is in a cell that holds neither zeros nor one value of one write, as it was written.
+/// The value of a cell that holds neither zeros nor one value of one write, as it was written.
 pub const DAMAGED: u64 = u64::MAX;
 
-/// A path below the directory of the round: indices of [`NAMES`].
+/// A path below the directory of the round. Indices of [`NAMES`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Path {
@@ -50,26 +49,26 @@ impl std::fmt::Display for Path {
     }
 }
 
-/// What was called.
+/// The system call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum Call {
     #[default]
     Open,
     Close,
-    /// `n` cells at cell `at`; they hold `value | k + 1`, k counted from 0.
+    /// Writes `n` cells at cell `at`; they hold `value | k + 1`, k counted from 0.
     Write,
-    /// `n` cells at the end.
+    /// Writes `n` cells at the end.
     Append,
     Read,
-    /// To `n` cells.
+    /// Sets the size to `n` cells.
     Truncate,
     Fstat,
     Stat,
     Unlink,
     Link,
     Rename,
-    /// Of two names with each other.
+    /// Exchanges two names.
     Exchange,
     Mkdir,
     Rmdir,
@@ -78,17 +77,17 @@ pub enum Call {
     Flock,
     Ofd,
     Range,
-    /// Not called: the process was killed.
+    /// No call: the process was killed.
     Death,
 }
 
 impl Call {
-    /// Whether it moves names about.
+    /// Whether the call moves names.
     pub fn renames(self) -> bool {
         matches!(self, Call::Rename | Call::Exchange)
     }
 
-    /// Whether it is about an open file.
+    /// Whether the call needs an open file.
     pub fn needs_open(self) -> bool {
         matches!(
             self,
@@ -109,7 +108,7 @@ pub const CREATE: u8 = 1;
 pub const EXCLUSIVE: u8 = 2;
 pub const TRUNCATE: u8 = 4;
 pub const APPEND: u8 = 8;
-/// Of locks.
+/// Flag of locks.
 pub const SHARED: u8 = 16;
 pub const UNLOCK: u8 = 32;
 
@@ -124,25 +123,25 @@ pub struct Operation {
     pub to: Path,
     pub at: u32,
     pub n: u32,
-    /// Of all operations of a run: who, and the how-manieth of his. Never 0.
+    /// Its number among all operations of a run: worker and sequence number. Never 0.
     pub id: u32,
     /// The cells written hold `value | k + 1`.
     pub value: u64,
-    /// Nanoseconds of the clock that all share; `end` is 0 until it is over.
+    /// Nanoseconds of a clock that all processes share; `end` is 0 until the operation is over.
     pub start: u64,
     pub end: u64,
     /// 0 if it succeeded.
     pub errno: i32,
-    /// Cells read or written.
+    /// Number of cells read or written.
     pub count: u32,
-    /// In cells.
+    /// Size of the file. Cells.
     pub size: u32,
     pub links: u32,
     pub inode: u64,
     pub directory: bool,
-    /// Of a listing: a bit for each name.
+    /// Result of a listing: a bit for each name.
     pub listed: u32,
-    /// Of a read: the different values found in each cell, 0 is zeros.
+    /// Result of a read: the different values found in each cell; 0 is zeros.
     pub found: [[u64; VALUES]; CELLS],
     pub values: [u8; CELLS],
 }
@@ -155,17 +154,18 @@ impl Operation {
         }
     }
 
-    /// The number of an operation: of a phase, a worker's place, the how-manieth of its.
+    /// An operation's number: made of the phase, the worker, and the index among the worker's
+    /// operations.
     pub fn number(phase: u32, worker: usize, index: usize) -> u32 {
         phase << 11 | (worker as u32) << 7 | index as u32
     }
 
-    /// Whether its number is one of this phase.
+    /// Whether the number belongs to this phase.
     pub fn is_of(&self, phase: u32) -> bool {
         self.id >> 11 == phase << 11 >> 11
     }
 
-    /// Whether it was cut off: nobody knows whether it was done, or ever will be.
+    /// Whether it was cut off: it may have been done, may be done later, or never.
     pub fn unknown(&self) -> bool {
         self.end == 0 || self.call == Call::Death || lost(self.errno)
     }
@@ -178,13 +178,13 @@ impl Operation {
         ) || (self.call == Call::Open && self.flags & (CREATE | TRUNCATE) == 0)
     }
 
-    /// Whether some cell showed more than one value.
+    /// Whether a cell showed more than one value.
     pub fn torn(&self) -> bool {
         self.values.iter().any(|n| *n > 1)
     }
 }
 
-/// The errors of a node that can't be reached, or has forgotten what was open there.
+/// Whether it is an error of a node that can't be reached, or has forgotten the open files.
 pub fn lost(errno: i32) -> bool {
     matches!(
         errno,
@@ -218,7 +218,7 @@ fn error(errno: i32) -> String {
     name.into()
 }
 
-/// What a cell holds, for people.
+/// Shows a cell's value to people.
 pub fn shown(value: u64) -> String {
     match value {
         0 => "-".into(),

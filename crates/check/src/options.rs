@@ -15,7 +15,7 @@ pub enum Locks {
 }
 
 impl Locks {
-    /// As a worker is told.
+    /// The number by which a worker gets it.
     pub fn number(self) -> u64 {
         self as u64
     }
@@ -29,12 +29,12 @@ impl Locks {
     }
 }
 
-/// What was said of the files, other than that all is sequential.
+/// The declared consistency of the files, other than sequential.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
     Commit,
     Session,
-    /// Milliseconds.
+    /// The bound. Milliseconds.
     Eventual(u64),
 }
 
@@ -122,7 +122,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// For this directory; all else as without words.
+    /// The options for this directory; all others have their defaults.
     pub fn of(top: &str) -> Options {
         Options::parse_from(["forebay-check", "--top", top])
     }
@@ -162,7 +162,7 @@ fn weak_help() -> String {
     format!("Kinds of weakness: {}", kinds.join(", "))
 }
 
-/// The kind of weakness of this name.
+/// The kind of weakness named `name`.
 pub fn weak(name: &str) -> Result<Kind, String> {
     if name == "none" {
         return Ok(Kind::Nothing);

@@ -19,12 +19,12 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// From 0 to less than `n`.
+    /// A number from 0 to less than `n`.
     pub fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// True once in `n`.
+    /// True once in `n` calls.
     pub fn once_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }

@@ -1,6 +1,5 @@
-//! Whether a phase could have happened: tries all orders of the steps of its operations that
-//! respect time, from each state that there may have been before, and gives the states that there
-//! may be after.
+//! Decides whether a phase could have happened: tries all orders of the steps of its operations
+//! that respect time, from each possible state before, and gives the possible states after.
 //!
 //! (Wing and Gong's search, with Lowe's memory of what was tried before.)
 
@@ -10,32 +9,32 @@ use crate::steps::Stepping;
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// So many states may wait to be tried, or come of a phase: beyond, they would fill the memory.
+/// Most states that wait to be tried, or result from a phase: more would fill the memory.
 const OPEN: usize = 100_000;
 
 /// What one process did in a phase.
 pub struct Done {
-    /// A number of its own for each process there ever was.
+    /// A unique number for each process there ever was.
     pub worker: u16,
     pub operations: Vec<Operation>,
 }
 
-/// What comes of a search.
+/// The result of a search.
 #[derive(Debug)]
 pub enum Verdict {
-    /// The states that there may be now.
+    /// The possible states now.
     Possible(Vec<State>),
     Impossible,
-    /// Given up after so many steps.
+    /// Given up after `limit` steps.
     Undecided,
 }
 
-/// Operations of before that were cut off, by their number.
+/// Cut-off operations of earlier phases, by number.
 pub type Cut = HashMap<Id, Operation>;
 
 struct Node {
     state: State,
-    /// For each process: how many operations are over, and how far the next one is, if it has
+    /// For each process: how many operations are over, and the progress of the next one, if it has
     /// begun.
     at: Vec<(usize, Option<Progress>)>,
 }
@@ -48,7 +47,8 @@ struct Search<'a> {
     before: Vec<Vec<Vec<usize>>>,
 }
 
-/// Whether what was done could have happened in one of `starts`; tries at most `limit` steps.
+/// Decides whether the operations could have happened in one of `starts`; tries at most `limit`
+/// steps.
 pub fn search(
     starts: &[State],
     done: &[Done],
@@ -119,7 +119,7 @@ impl Search<'_> {
             .all(|(at, done)| at.0 == done.operations.len())
     }
 
-    /// The operation that a process is at, if it can have begun.
+    /// The current operation of a process, if it can have begun.
     fn current(&self, node: &Node, w: usize) -> Option<&Operation> {
         let index = node.at[w].0;
         let operation = self.done[w].operations.get(index)?;
@@ -131,8 +131,8 @@ impl Search<'_> {
             .then_some(operation)
     }
 
-    /// Lets all that only look see what there is to see now. It's no loss: they could have seen it
-    /// now.
+    /// Lets all operations that only read see what this state shows. Nothing is lost: they could
+    /// have seen it now.
     fn look(&self, node: &mut Node) {
         loop {
             let mut changed = false;
@@ -229,7 +229,7 @@ impl Search<'_> {
     }
 }
 
-/// 128 bits of a node: no two that are tried in one search have the same.
+/// 128 bits of a node: different for all nodes of one search.
 fn fingerprint(node: &Node) -> u128 {
     let half = |salt: u64| {
         let mut hasher = DefaultHasher::new();
@@ -239,8 +239,8 @@ fn fingerprint(node: &Node) -> u128 {
     half(0x5eed) << 64 | half(0xfeed)
 }
 
-/// As much of it as is needed for it to be impossible: what is over when the first impossible
-/// result is there, and of that, nothing that only looked at other things.
+/// The smallest impossible part of a phase: operations that were over when the first impossible
+/// result appeared, without those that only read other things.
 pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> Vec<Done> {
     let impossible = |done: &[Done]| {
         matches!(
@@ -263,7 +263,7 @@ pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> V
         while index > 0 {
             index -= 1;
             let o = done[w].operations[index];
-            // A file that was opened only to look at it, and all that was done with it.
+            // A file that was opened only for reading, and all operations on it.
             let with_it =
                 |x: &Operation| x.slot == o.slot && (x.call.needs_open() || x.call == Call::Open);
             let closed = done[w].operations[index + 1..]
@@ -291,7 +291,7 @@ pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> V
     done
 }
 
-/// What was known at a moment: operations that weren't over then may or may not have been done.
+/// What was known at a moment: operations in progress then may or may not have been done.
 fn until(done: &[Done], moment: u64) -> Vec<Done> {
     let known = |o: &Operation| {
         let mut o = *o;

@@ -1,9 +1,10 @@
-//! What may come of the next step of an operation which changes something, or looks up a name.
+//! The possible results of the next step of an operation that changes something, or looks up a
+//! name.
 
 use crate::model::*;
 use crate::operation::*;
 
-/// All that can come of the next step of an operation which changes something.
+/// All possible results of the next step of an operation that changes something.
 pub struct Stepping<'a> {
     pub operation: &'a Operation,
     pub worker: u16,
@@ -24,7 +25,7 @@ impl Stepping<'_> {
         });
     }
 
-    /// It returns `errno`, or 0.
+    /// The operation returns `errno`, or 0.
     fn ends(&mut self, state: State, progress: Progress, errno: i32) {
         if self.unknown() || self.operation.errno == errno {
             self.push(state, progress, true);
@@ -62,7 +63,7 @@ impl Stepping<'_> {
     fn by_path(&mut self, state: &State, p: Progress) {
         let o = self.operation;
         let (from, to) = (o.path.names(), o.to.names());
-        // Links look up their first path to its end; listings and the round's own directory, too.
+        // Links resolve their first path to its end; so do listings and the round's own directory.
         let whole = matches!(o.call, Call::Link | Call::List);
         let first = from.len() - usize::from(!whole && !from.is_empty());
         let mut p = p;
@@ -72,7 +73,7 @@ impl Stepping<'_> {
                 match state.look_up(p.a, from[at]) {
                     Err(e) => self.first_fails(state, p, e),
                     Ok(None) => self.first_fails(state, p, libc::ENOENT),
-                    // What isn't a directory is noticed at once, where more is to come.
+                    // A component that isn't a directory fails at once, if more are to come.
                     Ok(Some(id)) if at + 1 < from.len() && state.directory(id).is_none() => {
                         self.first_fails(state, p, libc::ENOTDIR);
                     }
@@ -119,8 +120,7 @@ impl Stepping<'_> {
         }
     }
 
-    /// The first path leads nowhere. Where there is a second one, that may be what is complained
-    /// of.
+    /// The first path doesn't exist. With a second path, that path's error may be reported instead.
     fn first_fails(&mut self, state: &State, mut p: Progress, errno: i32) {
         self.ends(state.clone(), p, errno);
         if self.operation.call == Call::Link || self.operation.call.renames() {
@@ -182,7 +182,7 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// What a name stands for; what it is like is looked at afterwards.
+    /// Resolves a name to an object; its attributes are read afterwards.
     fn find(&mut self, state: &State, mut p: Progress) {
         let o = self.operation;
         let found = if o.call == Call::List || o.path.len == 0 {
@@ -296,7 +296,7 @@ impl Stepping<'_> {
             return self.ends(state.clone(), p, 0);
         }
         let is_directory = |id: Id| state.directory(id).is_some();
-        // Where there are several reasons, POSIX leaves open which is told.
+        // With several reasons, POSIX leaves open which is reported.
         let mut errors = Vec::new();
         if p.a != p.b && state.is_above(source, p.b) {
             errors.push(libc::EINVAL);
@@ -358,7 +358,7 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// Locks of the process go first, then the description's; both are over when the call is.
+    /// The process's locks go first, then the description's; both are gone when the call ends.
     fn close(&mut self, state: &State, p: Progress) {
         let process = Owner::Process(self.worker);
         let holds = |list: &[(Owner, bool)]| list.iter().any(|l| l.0 == process);
@@ -376,7 +376,7 @@ impl Stepping<'_> {
         self.ends(state, p, 0);
     }
 
-    /// All that the process had open is closed, in any order.
+    /// Closes all that the process had open, in any order.
     fn death(&mut self, state: &State, p: Progress) {
         let mine: Vec<Handle> = state
             .handles
@@ -451,7 +451,7 @@ impl Stepping<'_> {
             return;
         }
         let done = usize::from(p.stage - ACT);
-        // Cut off, it may have added less.
+        // Cut off, it may have added fewer cells.
         let ends: Vec<usize> = match (self.unknown(), self.rules.by_cells) {
             (true, _) => (1..=o.n as usize).collect(),
             (false, true) => vec![done + 1],
@@ -487,7 +487,7 @@ impl Stepping<'_> {
         let whole = !self.rules.torn && n == 1;
         let pieces = self.rules.pieces && n > 1;
         let size = file.cells.len();
-        // Cells in place are one step each, or two: mixed, new.
+        // A cell in place takes one step, or two: mixed, new.
         let old = match p.stage {
             ACT => size,
             _ if pieces => size,
@@ -502,7 +502,7 @@ impl Stepping<'_> {
         };
         let mut seen = p.seen & 0xffff_ffff;
         if pieces {
-            // What was cut off is written again.
+            // Cells that were cut off are written again.
             seen &= wanted;
         }
         let moved = |seen: u64| Progress {
@@ -539,7 +539,7 @@ impl Stepping<'_> {
         if f.cells.len() < at {
             f.cells.resize(at, Cell::of(0));
         }
-        // What is behind the end: all at once, or cell by cell.
+        // The cells behind the end come all at once, or one by one.
         let done = f.cells.len().saturating_sub(at).max(first);
         let end = if self.rules.by_cells && !whole {
             done + 1
@@ -553,15 +553,15 @@ impl Stepping<'_> {
                 None => f.cells.push(Cell::of(value(k))),
             }
         }
-        // Others may write behind the end at the same time: whose piece comes last differs from one
-        // to the next.
+        // Others may write behind the end at the same time: the order of the pieces may differ from
+        // cell to cell.
         f.writer = if end == n || pieces { NONE } else { o.id };
         let added = if pieces { (1 << (end * steps)) - 1 } else { 0 };
         self.push(state, moved(seen | added), end == n);
     }
 
-    /// A write that was cut off: any cell may be written, or mixed for ever, at any time. `seen`
-    /// says which were.
+    /// A write that was cut off: any cell may be written, or stay mixed for ever, at any time.
+    /// `seen` says which cells were written.
     fn write_in_part(&mut self, state: &State, p: Progress) {
         let o = self.operation;
         let Some(file) = state.file(p.a) else { return };
@@ -591,7 +591,7 @@ impl Stepping<'_> {
                 if let Some(f) = mixed.change_file(p.a) {
                     f.cells[at] = cell;
                 }
-                // It may become whole later.
+                // The cell may become whole later.
                 let p = Progress {
                     seen: p.seen & !(1 << k),
                     ..p
@@ -604,8 +604,8 @@ impl Stepping<'_> {
     }
 }
 
-/// Where an open file has locks of both kinds: without those on ranges, which may go before
-/// flock's.
+/// The state for an open file with locks of both kinds: without those on ranges, which may go
+/// before flock's.
 fn ranges_first(state: &State, object: Id, handle: Id, worker: u16) -> Option<State> {
     let owners = [Owner::Open(handle), Owner::Process(worker)];
     let holds = |list: &[(Owner, bool)]| list.iter().any(|l| owners.contains(&l.0));

@@ -13,7 +13,7 @@ const B: Path = Path {
     names: [1, 0, 0],
 };
 
-/// What processes did: for each its operations, with start and end.
+/// The operations of each process, with start and end.
 fn done(all: Vec<Vec<(u64, u64, Operation)>>) -> Vec<Done> {
     let mut id = 100;
     let mut timed = |(start, end, mut o): (u64, u64, Operation)| {
@@ -251,7 +251,7 @@ fn an_exchange_happens_at_one_moment() {
         (3, 4, missing(libc::ENOENT)),
     ]]);
     impossible(vec![vec![(1, 2, creating()), (3, 4, missing(0))]]);
-    // Not into itself, whichever way.
+    // A directory can't move into itself, in either direction.
     let inside = |one, other| {
         let into = with(libc::EINVAL, two(Call::Exchange, one, other));
         let d = Path::new(&[3]);
@@ -267,7 +267,7 @@ fn an_exchange_happens_at_one_moment() {
 }
 
 #[test]
-fn a_removed_file_lives_in_who_has_it_open() {
+fn a_removed_file_lives_while_it_is_open() {
     let all = |links: u32, cells: u32| {
         let stat = Operation {
             links,
@@ -317,7 +317,7 @@ fn a_listing_shows_what_was_there_all_the_time() {
             ],
         ]
     };
-    // While a becomes b, either, both or none.
+    // While a becomes b, a listing may show either, both or none.
     for listed in [0b101, 0b110, 0b111, 0b100] {
         possible(all(listed));
     }
@@ -353,7 +353,7 @@ fn a_write_in_place_may_be_seen_in_parts_but_not_later() {
     impossible(all(20, 30, &[&[DAMAGED], &[old2]]));
 }
 
-/// What `--pieces` allows, and what not even that does.
+/// What `--pieces` allows, and what even that doesn't allow.
 #[test]
 fn in_pieces_an_append_may_come_into_a_write() {
     let pieces = Rules {
@@ -380,18 +380,18 @@ fn in_pieces_an_append_may_come_into_a_write() {
     // Seen in place before the append began, it writes over what was appended.
     let history = all(&[&[w[0]]], &[&[w[0]], &[w[1]], &[w[2]]]);
     assert!(matches!(verdict(history.clone()), Verdict::Impossible));
-    let told = verdict_by(pieces, history);
-    assert!(matches!(told, Verdict::Possible(_)), "{told:?}");
+    let verdict = verdict_by(pieces, history);
+    assert!(matches!(verdict, Verdict::Possible(_)), "{verdict:?}");
     for (cells, then) in [
         // The append is lost, or in its middle.
         (&[&[w[0]][..]][..], [&[w[0]][..], &[w[1]], &[b]]),
-        // It writes again what others may have written since.
+        // It overwrites what others may have written since.
         (&[&[w[0]]], [&[a], &[w[1]], &[w[2]]]),
         // A part of it is added before the rest.
         (&[&[w[0]], &[w[1]]], [&[w[0]], &[w[1]], &[w[2]]]),
     ] {
-        let told = verdict_by(pieces, all(cells, &then));
-        assert!(matches!(told, Verdict::Impossible), "{told:?}");
+        let verdict = verdict_by(pieces, all(cells, &then));
+        assert!(matches!(verdict, Verdict::Impossible), "{verdict:?}");
     }
 }
 
@@ -416,10 +416,10 @@ fn in_pieces_two_writes_behind_the_end_may_mix() {
         pieces: true,
         ..by_cells
     };
-    let told = verdict_by(by_cells, history.clone());
-    assert!(matches!(told, Verdict::Impossible), "{told:?}");
-    let told = verdict_by(pieces, history);
-    assert!(matches!(told, Verdict::Possible(_)), "{told:?}");
+    let verdict = verdict_by(by_cells, history.clone());
+    assert!(matches!(verdict, Verdict::Impossible), "{verdict:?}");
+    let verdict = verdict_by(pieces, history);
+    assert!(matches!(verdict, Verdict::Possible(_)), "{verdict:?}");
 }
 
 #[test]

@@ -1,13 +1,13 @@
-//! Which operations a phase is made of.
+//! Chooses the operations of a phase.
 
 use crate::operation::*;
 use crate::random::Random;
 
-/// What a phase is about: few names, and operations that meet.
+/// The subject of a phase: few names, and operations that conflict.
 pub struct Theme {
-    /// Of each process.
+    /// Number of operations of each process.
     pub operations: u64,
-    /// Most operations are about these.
+    /// The paths that most operations use.
     hot: [Path; 2],
     calls: &'static [Call],
 }

@@ -1,31 +1,32 @@
-//! What a read may show of files with weaker consistency: judges what processes have noted.
+//! The rules for reads of files with weaker consistency, and a judge of recorded histories.
 //!
 //! A write is *visible* to a read if its process had committed it before (before the read, or
 //! before the file was opened: [`Read::since`]), or if it is the reader's own. It is *superseded*
-//! by a later one of its process, and by one that began when it was committed. A read may show any
-//! write that has begun and isn't superseded by a visible one; nothing at all only as long as none
-//! is visible. Who has seen one write of a process has seen those before it ([`Rules::ordered`]).
+//! by a later write of its process, and by one that began when it was committed. A read may show
+//! any write that has begun and isn't superseded by a visible one; it may show none only while none
+//! is visible. A reader that has seen one write of a process has seen those before it
+//! ([`Rules::ordered`]).
 
 use std::collections::HashMap;
 
 /// Later than everything.
 pub const NEVER: u64 = u64::MAX;
 
-/// A cell of a file: of which round, and its number.
+/// A cell of a file: its round, and its number.
 pub type Place = (u64, u64);
 
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
     pub process: usize,
     pub place: Place,
-    /// Not zero, and no other write's.
+    /// Not zero, and unique to this write.
     pub value: u64,
     pub begin: u64,
-    /// [`NEVER`]: it failed, or its process was killed.
+    /// [`NEVER`]: the write failed, or its process was killed.
     pub end: u64,
 }
 
-/// All that the process has written to the file before is committed.
+/// A commit of all that the process has written to the file before.
 #[derive(Clone, Copy, Debug)]
 pub struct Commit {
     pub process: usize,
@@ -40,13 +41,13 @@ pub struct Read {
     pub place: Place,
     /// 0: nothing had been written.
     pub value: u64,
-    /// What was committed before is visible.
+    /// Writes committed before this time are visible.
     pub since: u64,
     pub begin: u64,
     pub end: u64,
 }
 
-/// All that was noted; of each process in its order.
+/// All records, each process's in its order.
 #[derive(Default)]
 pub struct History {
     pub writes: Vec<Write>,
@@ -54,32 +55,32 @@ pub struct History {
     pub reads: Vec<Read>,
 }
 
-/// What differs.
+/// How the kinds of consistency differ.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Rules {
     /// Every write is committed when it ends.
     pub at_once: bool,
-    /// Of a process, later writes aren't seen before earlier ones.
+    /// Later writes of a process aren't seen before its earlier ones.
     pub ordered: bool,
 }
 
-/// How often something was shown that `sequential` wouldn't have shown.
+/// How often a read showed something that `sequential` wouldn't have shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Older than a write that had ended.
+    /// Reads of a value older than a write that had ended.
     pub older: usize,
 }
 
 struct Known<'a> {
     rules: Rules,
-    /// Writes with the time when they were committed, in their processes' order.
+    /// Writes with the times of their commits, in their processes' order.
     writes: Vec<(&'a Write, u64)>,
     by_place: HashMap<Place, Vec<usize>>,
     by_value: HashMap<u64, usize>,
 }
 
 impl Known<'_> {
-    /// Whether one write can't be seen any more where the other can.
+    /// Whether write `one` can't be seen any more by a reader that sees write `by`.
     fn superseded(&self, one: usize, by: usize) -> bool {
         let ((a, committed), (b, _)) = (self.writes[one], self.writes[by]);
         a.process == b.process && one < by || committed < b.begin
@@ -115,7 +116,7 @@ pub fn judge(history: &History, rules: Rules) -> Result<Seen, String> {
         known.by_place.entry(w.place).or_default().push(i);
         known.by_value.insert(w.value, i);
     }
-    // Of a process: which write of another to a file it has seen, the last one, and when it had.
+    // For each process and file: the last write of each other process that it has seen, and when.
     let mut saw: HashMap<(usize, u64, usize), (usize, u64)> = HashMap::new();
     let mut seen = Seen::default();
     for read in &history.reads {
@@ -163,7 +164,7 @@ fn story(history: &History, read: &Read) -> String {
     story
 }
 
-/// Judges a read; whether it showed something older than `sequential` would have.
+/// Judges a read; returns whether it showed something older than `sequential` would have.
 fn one(
     known: &Known<'_>,
     read: &Read,
@@ -196,13 +197,13 @@ fn one(
         }
         let own = w.process == read.process && w.end <= read.begin;
         let before = saw.get(&(read.process, read.place.0, w.process));
-        // The bytes of one write may come one after the other.
-        let told = known.rules.ordered
+        // The bytes of one write may appear one after the other.
+        let known_by_order = known.rules.ordered
             && before.is_some_and(|&(last, when)| {
                 by <= last && w.begin < known.writes[last].0.begin && when <= read.begin
             });
-        if own || told || committed < read.since {
-            let why = match (own, told) {
+        if own || known_by_order || committed < read.since {
+            let why = match (own, known_by_order) {
                 (true, _) => "its own",
                 (_, true) => "it has seen a later one of that process",
                 _ => "it was committed",
@@ -271,12 +272,12 @@ mod tests {
         let (write, commit) = ([w(0, 7, 10, 11)], [c(0, 12, 13)]);
         assert_eq!(judged(&write, &commit, &[r(1, 7, 14, 15)]), AS_EVER);
         assert!(judged(&write, &commit, &[r(1, 0, 14, 15)]).is_err());
-        // While it is being committed, or not at all, either may be; and once it is written.
+        // During the commit, or without one, either may be shown; and once it is committed.
         assert_eq!(judged(&write, &commit, &[r(1, 0, 12, 15)]), OLDER);
         assert_eq!(judged(&write, &commit, &[r(1, 7, 12, 15)]), AS_EVER);
         assert_eq!(judged(&write, &[], &[r(1, 0, 14, 15)]), OLDER);
         assert_eq!(judged(&write, &[c(0, 9, 10)], &[r(1, 0, 14, 15)]), OLDER);
-        // Of a process that was killed while it committed, or while it wrote.
+        // The process was killed while it committed, or while it wrote.
         let killed = [c(0, 12, NEVER)];
         assert_eq!(judged(&write, &killed, &[r(1, 0, 14, 15)]), OLDER);
         let written = [w(0, 7, 10, NEVER)];
@@ -292,7 +293,7 @@ mod tests {
         assert!(judged(&writes, &[], &[r(0, 0, 14, 15)]).is_err());
         // Others may see the first.
         assert_eq!(judged(&writes, &[], &[r(1, 7, 14, 15)]), OLDER);
-        // Somebody else's may come on top of it, but not one that was committed before.
+        // Another process's write may supersede it, but not one that was committed before.
         let writes = [w(0, 7, 10, 11), w(1, 8, 9, 10)];
         assert_eq!(judged(&writes, &[], &[r(0, 8, 14, 15)]), AS_EVER);
         let writes = [w(1, 8, 5, 6), w(0, 7, 10, 11)];
@@ -330,7 +331,7 @@ mod tests {
         assert!(judged(&writes, &[], &[saw, r(1, 0, 22, 23)]).is_err());
         assert_eq!(judged(&writes, &[], &[saw, r(2, 0, 22, 23)]), OLDER);
         assert_eq!(judged(&writes, &[], &[r(1, 0, 18, 19), saw]), OLDER);
-        // Of one write, some bytes may come before others.
+        // Some bytes of one write may appear before others.
         let same = [w(0, 7, 10, 13), Write { begin: 10, ..later }];
         assert_eq!(judged(&same, &[], &[saw, r(1, 0, 22, 23)]), OLDER);
     }
@@ -344,7 +345,7 @@ mod tests {
         };
         assert_eq!(judged(&writes, &commits, &[opened(13)]), OLDER);
         assert!(judged(&writes, &commits, &[opened(14)]).is_err());
-        // Whoever goes by a bound: written is committed.
+        // With a bound, a written value counts as committed.
         let history = History {
             writes: writes.to_vec(),
             reads: vec![opened(14)],

@@ -1,30 +1,29 @@
-//! File systems with weaker promises, made of a good one: so that the checker can be seen to find
-//! them.
+//! File systems with weaker promises, made of a good one, to test that the checker finds them.
 
 use crate::calls::{Face, Result, Stat};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What is done worse than promised.
+/// The promise that is broken.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     #[default]
     Nothing,
-    /// A process keeps the size of an open file for a while.
+    /// A process caches the size of an open file for a while.
     CachedSize,
-    /// A process keeps what it was told of a name for a while.
+    /// A process caches the result of a look-up for a while.
     CachedNames,
-    /// Appending is asking for the size, then writing there.
+    /// Appending reads the size, then writes there.
     AppendBySize,
-    /// O_EXCL is asking whether there is one, then creating.
+    /// O_EXCL looks for the file, then creates it.
     CreateByLooking,
-    /// Renaming over something is removing that first.
+    /// Renaming over a file removes it first.
     RenameInTwo,
-    /// Exchanging is putting one name in the other's place, and that back as the first.
+    /// An exchange is two renames, by way of a third name.
     ExchangeInTwo,
-    /// Locks are the process's own affair.
+    /// Locks are known to their own process only.
     OwnLocks,
-    /// With `--consistency`: what is noted as a commit is none.
+    /// With `--consistency`: a recorded commit isn't done.
     NoCommit,
 }
 
@@ -39,7 +38,7 @@ pub const KINDS: [(&str, Kind); 8] = [
     ("no-commit", Kind::NoCommit),
 ];
 
-/// The calls of a worker that may be done worse.
+/// A worker's calls, some of which break the promise.
 pub struct Weak {
     kind: Kind,
     face: Box<dyn Face>,
@@ -47,13 +46,13 @@ pub struct Weak {
     names: HashMap<String, u32>,
 }
 
-/// Room for others between two steps that ought to be one.
+/// Gives other processes time between two steps that should be one.
 fn pause() {
     std::thread::sleep(Duration::from_micros(20));
 }
 
 impl Weak {
-    /// The calls of `face`, done so much worse.
+    /// The calls of `face`, weakened by `kind`.
     pub fn new(kind: Kind, face: Box<dyn Face>) -> Weak {
         Weak {
             kind,
@@ -63,7 +62,7 @@ impl Weak {
         }
     }
 
-    /// The calls as they are.
+    /// The calls without the weakness.
     pub fn face(&mut self) -> &mut dyn Face {
         &mut *self.face
     }
@@ -113,7 +112,7 @@ impl Weak {
 
     pub fn stat(&mut self, path: &str) -> Result<Stat> {
         if self.kind == Kind::CachedNames {
-            // Only that there was nothing.
+            // Only that the name didn't exist is cached.
             let turn = self.names.entry(path.into()).or_insert(0);
             *turn = turn.saturating_sub(1);
             if *turn > 0 {
@@ -138,7 +137,7 @@ impl Weak {
 
     pub fn exchange(&mut self, one: &str, other: &str) -> Result<()> {
         if self.kind == Kind::ExchangeInTwo {
-            // Only files have a second name meanwhile, of which nobody knows.
+            // Only files have a second name meanwhile, which no other process knows.
             let kept = format!("{one}.{}", std::process::id());
             if self.face.stat(other).is_ok() && self.face.link(one, &kept).is_ok() {
                 let moved = self.face.rename(other, one).and_then(|_| {

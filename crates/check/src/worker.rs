@@ -1,5 +1,5 @@
-//! One process: does random operations, together with others, and notes each with its times and
-//! result.
+//! A worker process: does random operations, together with others, and records each with its times
+//! and result.
 
 use crate::calls::{self, Result};
 use crate::memory::{Command, Shared, wait, wake};
@@ -12,14 +12,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::Duration;
 
-/// Places for open files of random operations; those behind are for looking at everything.
+/// Slots for open files of random operations; slots behind these are for looking at everything.
 const SLOTS: u8 = 3;
 const LOOKING: u8 = 9;
 
 struct Open {
     fd: i32,
     append: bool,
-    /// Holds a flock: it is not asked for another then, since Linux may lose the first in the
+    /// Holds a flock: the worker requests no other then, since Linux may lose the first in the
     /// exchange.
     locked: bool,
 }
@@ -69,7 +69,7 @@ impl Worker {
         }
     }
 
-    /// Does what is asked until the end.
+    /// Carries out commands until the end.
     pub fn work(&mut self) -> std::result::Result<(), String> {
         let own = &self.shared.worker[self.me];
         let parent = calls::parent();
@@ -88,7 +88,7 @@ impl Worker {
                 } else {
                     wait(&self.shared.phase, self.phase, Duration::from_secs(1));
                     if calls::parent() != parent {
-                        return Err("who started it has ended".into());
+                        return Err("the process that started this worker has ended".into());
                     }
                 }
             }
@@ -129,7 +129,7 @@ impl Worker {
             match self.weak.face().mkdir(&self.dir) {
                 Ok(_) => break,
                 Err(libc::EEXIST) if again => break,
-                // A new round after something was lost: the node may still be away.
+                // A new round after a failure: the node may still be away.
                 Err(e) if lost(e) && calls::now() - since < 60_000_000_000 => {
                     again = true;
                     std::thread::sleep(Duration::from_millis(50));
@@ -155,7 +155,7 @@ impl Worker {
         let mut own =
             Random::new(seed ^ (u64::from(self.phase) << 20) ^ ((self.me as u64 + 1) << 56));
         let theme = Theme::new(&mut common, self.most);
-        // All at once: who comes early waits, but not for long.
+        // All begin at once: early ones wait, but not for long.
         self.shared.begun.fetch_add(1, Relaxed);
         let since = calls::now();
         while self.shared.begun.load(Relaxed) < self.shared.workers.load(Relaxed)
@@ -177,7 +177,7 @@ impl Worker {
         }
     }
 
-    /// One random operation; or two, where a place for an open file is emptied before.
+    /// Does one random operation; or two, if a slot for an open file must be emptied first.
     fn one(&mut self, theme: &Theme, random: &mut Random) {
         let mut operation = theme.operation(random);
         operation.call = match (operation.call, self.locks) {
@@ -192,7 +192,7 @@ impl Worker {
                 self.close(operation.slot);
             }
         } else if operation.call.needs_open() {
-            // One that is open, if there is one.
+            // An open file, if there is one.
             let slots: Vec<u8> = self.open.keys().copied().filter(|s| *s < SLOTS).collect();
             if slots.is_empty() {
                 operation = Operation {
@@ -217,7 +217,7 @@ impl Worker {
         });
     }
 
-    /// Calls it, and notes it before and after.
+    /// Carries an operation out, and records it before and after.
     fn carry_out(&mut self, mut o: Operation) -> Operation {
         if self.cut || self.index >= crate::memory::OPERATIONS {
             return o;
@@ -350,7 +350,7 @@ impl Worker {
                         .iter()
                         .position(|n| n.as_bytes() == name)
                         .map_or(1 << 30, |n| 1 << n);
-                    // Twice, or a name that nobody made: what no model has.
+                    // A name listed twice, or one that no operation created: no model has that.
                     o.listed |= if o.listed & bit != 0 { 1 << 31 } else { bit };
                 }
             }
@@ -385,8 +385,8 @@ impl Worker {
         Ok(())
     }
 
-    /// What a write writes: in each cell the same number in every word, with the word's place in
-    /// its upper bits.
+    /// Fills the cells of a write: the same number in every word of a cell, with the word's index
+    /// in its upper bits.
     fn fill(&mut self, value: u64, cells: u32) {
         self.buffer.clear();
         for k in 0..u64::from(cells) {
@@ -431,7 +431,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Lists, asks for and reads everything there is, one after the other.
+    /// Lists, queries and reads everything there is, one after the other.
     fn look_at_all(&mut self) {
         let mine: Vec<u8> = self.open.keys().copied().collect();
         for slot in mine {
@@ -494,7 +494,7 @@ impl Worker {
             if self.carry_out(open).errno == 0 && self.open.contains_key(&LOOKING) {
                 self.look_at_open(LOOKING);
                 if self.cut {
-                    // Nobody is to know of it any more.
+                    // Closes it although the node is cut off: no later operation may know of it.
                     self.cut = false;
                     self.close(LOOKING);
                     self.cut = true;

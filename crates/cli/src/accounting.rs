@@ -1,4 +1,4 @@
-//! `forebay status --all`: all resources that a pool has taken on this host, node by node.
+//! `forebay status --all`: all resources that a pool uses on this host, node by node.
 
 use crate::tables::medium;
 use forebay_client::Pool;
@@ -24,7 +24,7 @@ fn files_below(dir: &Path) -> (u64, u64) {
     (count, bytes)
 }
 
-/// What a process has taken of the machine; null where it can't be looked at.
+/// The resources of the machine that a process uses; null if they can't be read.
 fn process(pid: u32) -> Value {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| -> Option<u64> {
@@ -44,15 +44,15 @@ fn table(t: &Table) -> Value {
     value!({ "used": t.used, "limit": t.limit })
 }
 
-/// All that is taken of the tables of one node, and by its keeper or daemon.
+/// The entries in use of one node's tables, and the resources of its keeper or daemon.
 pub fn as_json(pool: &Pool) -> Value {
-    // A keeper that sleeps hasn't cleaned up behind what ended meanwhile.
+    // A sleeping keeper hasn't cleaned up behind processes that ended meanwhile.
     pool.store().control().wake_keeper();
     let taken = pool.store().accounting();
     let (files, bytes) = files_below(pool.dir());
     let media: Vec<Value> = pool.usage().iter().map(medium).collect();
     let watches = std::fs::read_dir(pool.dir().join("watches")).map_or(0, Iterator::count);
-    let mut told = value!({
+    let mut report = value!({
         "media": media, "watches": watches, "files": files, "file_bytes": bytes,
         "record_bytes": pool.store().record_bytes().ok(),
         "keeper": pool.keeper_pid().map(process),
@@ -60,14 +60,14 @@ pub fn as_json(pool: &Pool) -> Value {
             .map(|(used, limit)| value!({ "used": used, "limit": limit })),
     });
     match taken {
-        Ok(taken) => tables(&taken, &mut told),
-        // Reported, so that nobody takes it for nothing.
-        Err(e) => told["error"] = value!(std::io::Error::from(e).to_string()),
+        Ok(taken) => tables(&taken, &mut report),
+        // Reported, so that a failure isn't taken for an empty table.
+        Err(e) => report["error"] = value!(std::io::Error::from(e).to_string()),
     }
-    told
+    report
 }
 
-fn tables(taken: &Accounting, told: &mut Value) {
+fn tables(taken: &Accounting, report: &mut Value) {
     let sections = [
         ("process_slots", &taken.processes),
         ("live_entries", &taken.live),
@@ -75,13 +75,13 @@ fn tables(taken: &Accounting, told: &mut Value) {
         ("locks", &taken.locks),
     ];
     for (name, of) in sections {
-        told[name] = table(of);
+        report[name] = table(of);
     }
-    told["process_slots"]["ended"] = value!(taken.ended);
-    told["lock_notes"] = value!(taken.notes);
-    told["sections"] = value!(taken.in_flight);
-    told["unsettled"] = value!(taken.unsettled);
-    told["reader_slots"] = value!({
+    report["process_slots"]["ended"] = value!(taken.ended);
+    report["lock_notes"] = value!(taken.notes);
+    report["sections"] = value!(taken.in_flight);
+    report["unsettled"] = value!(taken.unsettled);
+    report["reader_slots"] = value!({
         "used": taken.readers.iter().map(|t| t.used).collect::<Vec<_>>(),
         "limit": taken.readers.first().map(|t| t.limit),
         "processes": taken.reading.iter()

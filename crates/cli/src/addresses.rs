@@ -2,8 +2,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Those of all interfaces that are up; link-local ones, which mean something only with an
-/// interface, are left out.
+/// The addresses of all interfaces that are up, without link-local ones, which are valid only with
+/// an interface.
 pub fn own() -> Vec<IpAddr> {
     let mut list = std::ptr::null_mut();
     // SAFETY: `list` is ours to be set.

@@ -1,5 +1,4 @@
-//! Background processes of our own: the one that starts another waits until it says that it is
-//! ready.
+//! Background processes: the process that starts one waits until it reports that it is ready.
 
 use crate::fail::Fail;
 use std::fs::File;
@@ -7,10 +6,10 @@ use std::path::Path;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long one may take to be ready.
+/// How long a background process may take to be ready.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// This program again.
+/// A command that runs this program again.
 pub fn command() -> Command {
     let executable = std::env::current_exe()
         .ok()
@@ -47,12 +46,12 @@ pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
         let why = why.strip_prefix("forebay: ").unwrap_or(why);
         return Err(failed(format!("{why} (see {})", log.display())));
     }
-    // As long as this process runs, it is its parent.
+    // The background process is a child of this process while this one runs.
     let _ = std::thread::Builder::new().spawn(move || child.wait());
     Ok(())
 }
 
-/// Waits for the line that says so.
+/// Waits for the line that reports it.
 fn waits_for(out: &ChildStdout) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let until = Instant::now() + PATIENCE;
@@ -68,7 +67,7 @@ fn waits_for(out: &ChildStdout) -> bool {
     false
 }
 
-/// Says so, as the one that was started.
+/// Reports that this background process is ready.
 pub fn is_ready() {
     // SAFETY: both are open; the standard output becomes the log, which tells the starter that
     // nothing more is to come.

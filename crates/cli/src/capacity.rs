@@ -6,32 +6,32 @@ use forebay_media::{MediumKind, MediumSpec, format_size, memory};
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
-/// A pool below this size isn't worth its name.
+/// Smallest useful pool. Bytes.
 const LEAST: u64 = 64 * MIB;
 
-/// Free bytes of the file system that `path`, or what exists of it, lies on.
+/// Free bytes of the file system of `path`, or of its nearest existing directory.
 fn free_at(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|p| p.exists())?;
     let s = rustix::fs::statvfs(there).ok()?;
     Some(s.f_bavail.saturating_mul(s.f_frsize))
 }
 
-/// Memory for a pool by default: a quarter of what is available, in whole MiB.
+/// Default memory for a pool: a quarter of the available memory, in whole MiB.
 fn share(available: u64, shared: u64) -> u64 {
     (available / 4).min(shared / 2) / MIB * MIB
 }
 
-/// The media of a pool for which none were given, and why, in words.
+/// The default media of a pool, and the reason for their size, in words.
 pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
     default_media_of(1)
 }
 
-/// The same for one of so many nodes on this host.
+/// The default media of one of `nodes` nodes on this host.
 pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     let left = memory::left().ok_or_else(|| {
-        Fail::failed("can't tell how much memory is available; say --media memory:SIZE")
+        Fail::failed("can't find out how much memory is available; give --media memory:SIZE")
     })?;
-    // Others have been promised what they don't use yet.
+    // Memory promised to other pools and not used by them yet.
     let promised = Host::look().promised;
     let available = left.bytes.saturating_sub(promised);
     let shared = free_at(&home()).map_or(available, |free| free.saturating_sub(promised));
@@ -39,7 +39,7 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     let capacity = all / u64::from(nodes.max(1)) / MIB * MIB;
     if capacity < LEAST {
         return Err(Fail::failed(format!(
-            "there is too little memory for a pool ({} available, {} free in shared memory); free some, or say --media files:DIRECTORY:SIZE",
+            "there is too little memory for a pool ({} available, {} free in shared memory); free some, or give --media files:DIRECTORY:SIZE",
             format_size(available),
             format_size(shared)
         )));
@@ -66,8 +66,8 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     ))
 }
 
-/// Refuses media that this host can't hold, for so many nodes with these each; with `force`, a
-/// warning instead.
+/// Refuses media that this host can't hold, for `nodes` nodes with these media each; with `force`,
+/// returns a warning instead.
 pub fn check(media: &[MediumSpec], nodes: usize, force: bool) -> Result<Option<String>, Fail> {
     match check_host(media, nodes as u64) {
         Ok(()) => Ok(None),
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn excess_is_refused_or_told() {
+    fn excess_is_refused_or_reported() {
         for medium in ["memory:900T", "files:/:900T"] {
             let media = [medium.parse().unwrap()];
             assert!(check(&media, 1, false).is_err());

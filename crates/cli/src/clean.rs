@@ -1,8 +1,8 @@
-//! `forebay pools --clean`: removes pools that nobody needs any more.
+//! `forebay pools --clean`: removes stale pools.
 //!
-//! A pool is stale if all its keepers on this host are dead and nobody uses it, or if its time is
-//! over ([`crate::lifetime`]). All others stay, each with a reason: pools in use, pools that can be
-//! opened again (unless `--all`), pools of other hosts, and pools that can't be looked at.
+//! A pool is stale if all its keepers on this host are dead and no process uses it, or if its time
+//! is over ([`crate::lifetime`]). All others stay, each with a reason: pools in use, pools that can
+//! be opened again (unless `--all`), pools of other hosts, and pools that can't be inspected.
 
 use crate::args::{Down, Pools};
 use crate::down::down;
@@ -12,17 +12,17 @@ use crate::lifetime;
 use crate::output::{json, say};
 use forebay_client::{Pool, PoolState, places};
 
-/// What came of one pool.
+/// The result for one pool.
 struct Outcome {
     name: String,
     removed: bool,
     why: String,
-    /// It should have been removed, or may be in the way: a person has to see to it.
+    /// It should have been removed, or may be in the way: a person has to decide.
     unclear: bool,
 }
 
 pub fn clean(a: &Pools) -> Result<u8, Fail> {
-    // Those of others are never touched.
+    // Pools of other users are never touched.
     let all: Vec<Outcome> = Pool::list()?
         .into_iter()
         .map(|listed| outcome(listed.name, a.all))
@@ -50,7 +50,7 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
 fn outcome(name: String, also_reopenable: bool) -> Outcome {
     let (removed, why, unclear) = match stale(&name, also_reopenable) {
         Err((why, unclear)) => (false, why, unclear),
-        // Nothing of it works here, and its time is over: other hosts see to their own share.
+        // No keeper of it runs here, and its time is over: other hosts see to their own share.
         Ok((why, true)) => match remove(&name, false).or_else(|_| remove(&name, true)) {
             Ok(()) => (true, why, false),
             Err(e) => (false, format!("{why}, but {}", e.message), true),
@@ -68,8 +68,8 @@ fn outcome(name: String, also_reopenable: bool) -> Outcome {
     }
 }
 
-/// Why a pool is to be removed, and whether its share on this host can go alone; else why it stays,
-/// and whether that is unclear.
+/// Why a pool is to be removed, and whether its share on this host can be removed alone; otherwise
+/// why it stays, and whether that is unclear.
 fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, bool)> {
     let places = places(name);
     let mut running = None;
@@ -110,8 +110,8 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
     Ok(("its keeper is dead and nobody uses it".into(), false))
 }
 
-/// Removes a pool that nobody uses, as `forebay down` does: not while it is used on another host,
-/// unless only what is `here` is to go.
+/// Removes a pool that no process uses, as `forebay down` does. Refuses if it is used on another
+/// host, unless only the share `here` is to be removed.
 fn remove(name: &str, here: bool) -> Result<(), Fail> {
     let options = Down {
         force: false,

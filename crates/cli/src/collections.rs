@@ -1,7 +1,7 @@
 //! `forebay workspace` and `forebay collection`: the verbs on the command line.
 //!
-//! Few bytes go through this process (`put`, `get`); many files are staged, by all nodes that hold
-//! them (`import`, `export`: [`transfer`]).
+//! Single collections go through this process (`put`, `get`); many files are staged, by all nodes
+//! that hold them (`import`, `export`: [`transfer`]).
 
 mod records;
 mod transfer;
@@ -19,19 +19,19 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// Bytes that are read and written at a time.
+/// Bytes of one read or write.
 const BLOCK: usize = 4 << 20;
 
-/// Where metadata and bytes are.
+/// Where metadata and bytes lie.
 struct At<'a> {
     pool: &'a str,
     /// The metadata store, if it isn't the pool.
     store: Option<&'a str>,
-    /// Back ends that are directories: names and directories.
+    /// The attached directories: names of back ends and their directories.
     attached: &'a [(String, String)],
 }
 
-/// An error of a verb. What can't be is wrong usage.
+/// Turns a verb's error into a command's. Invalid arguments are wrong usage.
 fn failed(e: Error) -> Fail {
     match e.errno() {
         Errno::INVAL | Errno::TOOBIG | Errno::NAMETOOLONG => Fail::usage(e),
@@ -68,7 +68,7 @@ impl<'a> At<'a> {
             Some(store) => {
                 let session = Session::open(store).map_err(failed)?;
                 match session.attach(FILES, FILES, self.pool) {
-                    // What is known of collections is seen without it, too.
+                    // The collections' records can be shown without it, too.
                     Err(e) if e.errno() == Errno::NOENT => {}
                     attached => attached.map_err(no_pool)?,
                 }
@@ -81,7 +81,7 @@ impl<'a> At<'a> {
         Ok(session)
     }
 
-    /// Whether this command knows where the bytes of such a back end lie.
+    /// Whether this command knows where the bytes of this back end lie.
     fn knows(&self, backend: &str) -> bool {
         backend == FILES || self.attached.iter().any(|(name, _)| name == backend)
     }
@@ -234,16 +234,16 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Names, one on each line, or all that is known.
+/// Prints names, one per line, or complete records.
 fn list(records: &[Record], as_json: bool) -> Result<(), Fail> {
     if as_json {
-        let told = |r: &Record| {
+        let in_words = |r: &Record| {
             serde_json::json!({
                 "name": r.name, "uuid": r.uuid.to_string(), "backend": r.backend,
                 "controls": write_controls(&r.controls), "meta": r.meta,
             })
         };
-        return json(&records.iter().map(told).collect::<Vec<_>>());
+        return json(&records.iter().map(in_words).collect::<Vec<_>>());
     }
     let lines: String = records
         .iter()
@@ -296,7 +296,7 @@ fn put(
         true => Box::new(std::io::stdin().lock()),
         false => Box::new(std::fs::File::open(file).map_err(cannot)?),
     };
-    // Before anything is cut: it may be a directory.
+    // Read before the collection is truncated, since this fails for a directory.
     let mut block = vec![0; BLOCK];
     let mut n = fill(&mut from, &mut block).map_err(cannot)?;
     let collection = match Collection::open(workspace, Key::Name(name)) {
@@ -323,7 +323,7 @@ fn put(
     collection.close().map_err(failed)
 }
 
-/// Reads until the block is full or there is no more.
+/// Reads until the block is full or the input ends.
 fn fill(from: &mut dyn Read, block: &mut [u8]) -> std::io::Result<usize> {
     let mut n = 0;
     while n < block.len() {

@@ -1,8 +1,9 @@
 //! A working directory in a pool, of a command that a program of the pool has started: a script in
 //! a pool that calls `forebay exec` again, or `forebay stage in ./x`.
 //!
-//! The command itself doesn't see the pool by paths; the library hands the directory's number on
-//! ([`forebay_client::dead_end`]). Relative paths are taken from there, and programs begin there.
+//! The command itself doesn't see the pool by paths; the library passes it the directory's number
+//! ([`forebay_client::dead_end`]). Relative paths are resolved from there, and programs begin
+//! there.
 
 use crate::found::absolute_dir;
 use crate::output::say;
@@ -21,13 +22,13 @@ fn handed() -> Option<(u64, PathBuf)> {
     dead_end::is_here().then_some((id, dir))
 }
 
-/// Whether `dir` is the pool's directory, or that of another node of it.
+/// Whether `dir` is the directory of the pool, or of another of its nodes.
 fn is_of(pool: &Pool, dir: &Path) -> bool {
     let ours = absolute_dir(pool);
     ours == dir || pool.config().member.is_some() && ours.parent() == dir.parent()
 }
 
-/// Whether the working directory lies in a pool, whichever.
+/// Whether the working directory lies in any pool.
 pub fn is_in_a_pool() -> bool {
     handed().is_some()
 }
@@ -63,9 +64,8 @@ fn shown(pool: &Pool) -> Option<PathBuf> {
     path
 }
 
-/// A path of the file system, by a working directory in a pool if there is one: `../../data` of
-/// `/fb/w` is
-/// `/data`. As it was written otherwise.
+/// Resolves a path of the file system against a working directory in a pool, if there is one:
+/// `../../data` from `/fb/w` is `/data`. Otherwise returns it as written.
 pub fn resolve(path: &Path, pool: &Pool) -> PathBuf {
     if path.is_absolute() {
         return path.to_owned();
@@ -88,7 +88,7 @@ fn joined(dir: &Path, path: &Path) -> PathBuf {
     whole
 }
 
-/// Has a program in `pool` begin in the working directory of this process.
+/// Makes a program in `pool` begin in the working directory of this process.
 pub fn hand_on(pool: &Pool, command: &mut Command) {
     let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
     match handed() {

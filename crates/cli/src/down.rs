@@ -1,10 +1,10 @@
 //! `forebay down`: removing a pool.
 
 use crate::args::Down;
-use crate::elsewhere::Peers;
 use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
 use crate::output::{say, seconds};
+use crate::peers::Peers;
 use crate::{lifetime, mount};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
@@ -21,18 +21,18 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         }
         return Ok(code::OK);
     }
-    let elsewhere = match (a.here, a.force) {
+    let peers = match (a.here, a.force) {
         (true, _) => None,
         (false, true) => Peers::of(name),
         (false, false) => Peers::look(name)?,
     };
     if a.force {
-        // Whom it belongs to is looked at once more before anything is removed.
+        // Checks the owner again before anything is removed.
         let pools = open_all(name);
         mount::end_all(&pools, true)?;
         end_users(&pools);
     } else {
-        // Opening it says what is wrong.
+        // Opening the pool reports the error.
         Pool::open(name)?;
         let pools = open_each(name)?;
         if !a.check {
@@ -48,7 +48,7 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
                 named(&pids)
             )));
         }
-        if let Some(others) = &elsewhere {
+        if let Some(others) = &peers {
             let limit = a.unused.map(|limit| limit.to_string());
             let mut check = vec!["down", "--here", "--check", "--pool", name];
             check.extend(limit.iter().flat_map(|limit| ["--unused", limit]));
@@ -67,11 +67,11 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             say(format!("the keeper of pool '{name}' was dead already"));
         }
     }
-    remove(name, elsewhere.as_ref())?;
+    remove(name, peers.as_ref())?;
     Ok(code::OK)
 }
 
-/// Fails if one of these nodes was used, as far as its keeper knows, in the last `limit` seconds.
+/// Fails if one of these nodes was used in the last `limit` seconds, as far as its keeper knows.
 fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
     let was_used = |pool: &&Arc<Pool>| {
         let used = lifetime::last_used(pool);
@@ -86,19 +86,19 @@ fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
     }
 }
 
-/// Removes the pool here and elsewhere, used or not.
-fn remove(name: &str, elsewhere: Option<&Peers>) -> Result<(), Fail> {
-    let others = elsewhere.map_or(Ok(()), |o| {
+/// Removes the pool here and on other hosts, used or not.
+fn remove(name: &str, peers: Option<&Peers>) -> Result<(), Fail> {
+    let others = peers.map_or(Ok(()), |o| {
         o.each(&["down", "--here", "--force", "--pool", name])
     });
     match Pool::destroy(name) {
-        // By others meanwhile: by the rest of a start that was cut short, or another `down`.
+        // Removed meanwhile, by the rest of an interrupted start, or by another `down`.
         Err(PoolError::Absent(_)) => others,
         removed => removed.map_err(Fail::from).and(others),
     }
 }
 
-/// Ends who uses the pool and removes it everywhere.
+/// Ends all processes that use the pool, and removes it everywhere.
 pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
     end_users(&pools);
     drop(pools);
@@ -110,7 +110,7 @@ pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
     }
 }
 
-/// Removes what is left, here and elsewhere, of a pool whose start failed.
+/// Removes what a failed start has left, here and on other hosts.
 pub fn remove_plan(plan: &Plan) {
     let left = places(&plan.name);
     let ours = |dir: &std::path::Path| Plan::read(dir).is_ok_and(|p| p.uuid == plan.uuid);

@@ -1,5 +1,5 @@
-//! `forebay exec`, and how a program comes to see a pool: the preloaded library, and the
-//! variables that tell it which pool.
+//! `forebay exec`, and how a program comes to see a pool: by the preloaded library, and by the
+//! variables that name the pool.
 
 use crate::args::Exec;
 use crate::fail::{Fail, code};
@@ -21,7 +21,7 @@ pub fn is_our_library(entry: &[u8]) -> bool {
     entry.rsplit(|&b| b == b'/').next() == Some(LIBRARY.as_bytes())
 }
 
-/// Where the library lies.
+/// The path of the library.
 pub fn library() -> Result<PathBuf, Fail> {
     let found = if let Some(given) = std::env::var_os("FOREBAY_PRELOAD").filter(|p| !p.is_empty()) {
         let given = PathBuf::from(given);
@@ -34,7 +34,7 @@ pub fn library() -> Result<PathBuf, Fail> {
         std::path::absolute(&given).unwrap_or(given)
     } else {
         let executable = std::env::current_exe()
-            .map_err(|e| Fail::failed(format!("can't tell where this program lies: {e}")))?;
+            .map_err(|e| Fail::failed(format!("can't find the path of this program: {e}")))?;
         let dir = executable.parent().unwrap_or(Path::new("/"));
         let up = dir.parent().unwrap_or(Path::new("/"));
         let places = [dir.to_owned(), up.join("lib/forebay"), up.join("lib")];
@@ -59,7 +59,7 @@ pub fn library() -> Result<PathBuf, Fail> {
     Ok(found)
 }
 
-/// Takes out of a command's environment what belongs to a program in a pool.
+/// Removes the variables of a program in a pool from a command's environment.
 pub fn without_pool(command: &mut Command) {
     for variable in ["LD_PRELOAD", "FOREBAY_NODE", "FOREBAY_DIR"] {
         command.env_remove(variable);
@@ -74,7 +74,7 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
         .split_first()
         .ok_or_else(|| Fail::usage("there is no program to run"))?;
     let mut prepared = if needs_pool(pool, program)? {
-        // The kernel knows no such file; a shell that sees the pool does.
+        // The kernel finds no such file; a shell that sees the pool does.
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program);
         shell
@@ -105,8 +105,8 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     Ok(prepared)
 }
 
-/// Whether only a process that sees the pool can start the program: it lies there, or
-/// libraries that it needs do, or something has to be said or set at its start.
+/// Whether only a process that sees the pool can start the program: it lies there, or libraries
+/// that it needs do, or the library must print or set something at its start.
 fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
@@ -129,14 +129,13 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
         return Ok(false);
     };
     Ok(forebay_elf::Elf::read(&file).is_some_and(|elf| {
-        // The library knows what to say to these.
+        // The library prints a hint for these.
         let special = elf.calls_directly(&file) || elf.needs(b"libasan.so");
         special || elf.texts.iter().any(|t| leads_inside(&t.text))
     }))
 }
 
-/// The program's file, unless it lies in the pool: by its path, or first found there on
-/// PATH.
+/// The program's file, unless it lies in the pool: by its path, or by the first match on PATH.
 fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     let mount = &pool.config().mount;
     if program.as_bytes().contains(&b'/') {
@@ -164,7 +163,7 @@ fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     Some(program.into())
 }
 
-/// Why a program could not be started, with the exit code of shells.
+/// The error for a program that could not be started, with the exit code of shells.
 pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
     let program = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
@@ -191,7 +190,7 @@ pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
     if a.with_mount {
         mount::for_this_process(&pool)?;
     }
-    // What this process has of the pool must not pass for the program's.
+    // The program must not inherit this process's use of the pool.
     let _ = pool.store().detach();
     let error = prepared.exec();
     Err(cannot_start(&a.command[0], &error))

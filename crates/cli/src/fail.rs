@@ -30,7 +30,7 @@ Exit codes:
   128+N  `run`: the program was killed by signal N
   else  `run`, `exec`: the program's own exit code";
 
-/// Why a command ends, in one line, and the exit code.
+/// Why a command fails: one line, and the exit code.
 #[derive(Debug)]
 pub struct Fail {
     pub code: u8,
@@ -53,15 +53,15 @@ impl Fail {
         Fail::new(code::FAILED, message)
     }
 
-    /// Prints it, if it has anything to say.
-    pub fn tell(&self) {
+    /// Prints the message, if there is one.
+    pub fn print(&self) {
         if !self.message.is_empty() {
             say(&self.message);
         }
     }
 }
 
-/// One line for the user, `forebay: …`. A stderr that can't be written is no reason to stop.
+/// Prints one line for the user, `forebay: …`. Ignores a stderr that can't be written.
 pub fn say(message: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "forebay: {message}");
 }

@@ -1,4 +1,4 @@
-//! Finding and opening pools on this host, and who uses them.
+//! Finding and opening pools on this host, and the processes that use them.
 
 use crate::fail::Fail;
 use crate::lifetime;
@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A pool's directory, absolute: other processes have other working directories.
+/// A pool's directory as an absolute path: other processes have other working directories.
 pub fn absolute_dir(pool: &Pool) -> PathBuf {
     std::path::absolute(pool.dir()).unwrap_or_else(|_| pool.dir().to_owned())
 }
@@ -45,7 +45,7 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether there is such a process, and it isn't a zombie. One that can't be looked at runs.
+/// Whether the process exists and isn't a zombie. One that can't be inspected counts as running.
 pub fn runs(pid: u32) -> bool {
     life(pid) != Life::Gone
 }
@@ -57,7 +57,7 @@ pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     pools.map(Arc::new).collect()
 }
 
-/// All nodes of a pool on this host.
+/// Opens all nodes of a pool on this host.
 ///
 /// # Errors
 /// If one can't be opened: it may be in use.
@@ -67,7 +67,7 @@ pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
     pools.collect()
 }
 
-/// Processes that use one of these.
+/// The processes that use one of these nodes.
 pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
     pids.sort_unstable();
@@ -75,7 +75,7 @@ pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     pids
 }
 
-/// Waits until nobody uses the pool, at most `patience`. True if so.
+/// Waits until no process uses the pool, for at most `patience`. Returns whether that is so.
 pub fn wait_for_users(pools: &[Arc<Pool>], patience: Duration) -> bool {
     let until = Instant::now() + patience;
     while !users(pools).is_empty() {

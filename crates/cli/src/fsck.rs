@@ -1,4 +1,4 @@
-//! `forebay fsck`: checks a pool, and mends it.
+//! `forebay fsck`: checks a pool, and repairs it.
 
 use crate::args::Fsck;
 use crate::fail::Fail;
@@ -101,14 +101,14 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     Ok(status)
 }
 
-/// Checks a pool, whoever uses it meanwhile.
+/// Checks a pool, which may be in use meanwhile.
 fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
         let before = pool.store().is_unsettled();
         let report = pool.store().inspect().map_err(|e| words(pool, e))?;
-        // What a process held that has just died is the keeper's business first. It may have been
-        // done while we looked.
+        // The keeper may not have released yet what a process held that has just died, or may have
+        // done so during the check.
         if report.is_clean()
             || pool.keeper_pid().is_none()
             || !before && !pool.store().is_unsettled()
@@ -128,7 +128,7 @@ fn words(pool: &Pool, e: rustix::io::Errno) -> String {
     )
 }
 
-/// Mends a pool that nobody uses. Its keeper is away meanwhile.
+/// Repairs a pool that no process uses. Its keeper doesn't run meanwhile.
 fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
     let before = place.state();
@@ -143,7 +143,7 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     }
     forebay_client::end_keeper(pool.dir())?;
     if place.node.is_some() {
-        // A node's daemon uses its store; that it was ended just now is no finding.
+        // A node's daemon uses its store; having ended it just now is no finding.
         let _ = pool.settle();
     }
     let result = pool.store().mend().map_err(|e| failed(&words(&pool, e)));

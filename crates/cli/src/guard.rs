@@ -1,31 +1,31 @@
-//! The guard of a node that starts: the process that a launch sees.
+//! The guard of a node that starts: the process that the launcher waits for.
 //!
-//! It forks the daemon and watches it. When the pool runs, the guard ends, so that the launch does
-//! (ssh has done its work then), and the daemon goes on by itself. If the daemon is killed before
-//! that, the guard removes what it had begun to make. A guard that is killed isn't missed.
+//! It forks the daemon and watches it. When the pool runs, the guard ends, and so the launch does
+//! (ssh has done its work then); the daemon goes on by itself. If the daemon is killed before that,
+//! the guard removes what the daemon had begun to make. The death of a guard does no harm.
 
 use crate::fail::Fail;
 use forebay_client::{PoolConfig, remove_node};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 
-/// What the daemon tells its guard.
+/// The pipe by which the daemon reports to its guard.
 pub struct Ward(PipeWriter);
 
 impl Ward {
-    /// This is about to be made.
+    /// Reports that a pool with this config is about to be made.
     pub fn makes(&mut self, config: &PoolConfig) {
         let text = serde_json::to_string(config).unwrap_or_default();
         let _ = writeln!(self.0, "{text}");
     }
 
-    /// Nothing needs to be removed any more: the pool runs, or nothing is left.
+    /// Reports that nothing needs to be removed any more: the pool runs, or nothing is left.
     pub fn is_settled(&mut self) {
         let _ = writeln!(self.0);
     }
 }
 
-/// Divides this process, which has only one thread: the daemon gets a ward, the guard returns an
-/// exit code when it is done.
+/// Forks this process, which has only one thread: the daemon gets a ward, the guard returns an exit
+/// code when it is done.
 pub fn divide() -> Result<Result<Ward, u8>, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
     let (hears, tells) = std::io::pipe().map_err(failed)?;
@@ -41,7 +41,7 @@ pub fn divide() -> Result<Result<Ward, u8>, Fail> {
 }
 
 fn watch(from: PipeReader) -> u8 {
-    // What the launch listens to is the daemon's alone.
+    // Only the daemon may keep the descriptors that the launcher reads.
     silence();
     let mut making: Option<PoolConfig> = None;
     for line in BufReader::new(from).lines().map_while(Result::ok) {
@@ -57,7 +57,7 @@ fn watch(from: PipeReader) -> u8 {
     }
 }
 
-/// Standard input, output and error lead nowhere from now on.
+/// Redirects standard input, output and error to /dev/null.
 pub fn silence() {
     let Ok(null) = std::fs::File::options()
         .read(true)
@@ -71,7 +71,7 @@ pub fn silence() {
     }
 }
 
-/// Has one of the standard descriptors lead to `file`.
+/// Redirects one of the standard descriptors to `file`.
 pub fn turn(fd: i32, file: &std::fs::File) {
     use std::os::fd::AsRawFd;
     // SAFETY: both are open; nobody holds the standard descriptors by ownership.

@@ -20,7 +20,7 @@ pub fn start(dir: &Path) -> Result<(), Fail> {
 
 /// `forebay keeper`: runs until the pool is removed.
 pub fn main(dir: &Path) -> Result<u8, Fail> {
-    // Of a session of its own, so that no terminal ends it. Fails where it leads one already.
+    // Makes this its own session, so that no terminal ends it. Fails if it leads one already.
     let _ = rustix::process::setsid();
     let term = hold_term();
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
@@ -50,8 +50,8 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     Ok(0)
 }
 
-/// A keeper or daemon has connections and files for all whom it serves: as many descriptors as it
-/// may.
+/// Raises the limit of descriptors to its maximum: a keeper or daemon has connections and files for
+/// all that it serves.
 pub fn raise_descriptors() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let maximum = getrlimit(Resource::Nofile).maximum;
@@ -64,8 +64,8 @@ pub fn raise_descriptors() {
     }
 }
 
-/// Where memory is limited, the allocator gives back at once what is free, and keeps little for
-/// each thread.
+/// With limited memory, makes the allocator return free memory at once, and keep little for each
+/// thread.
 pub fn spare_memory(limits: &Limits) {
     if limits.memory.is_some() {
         // SAFETY: plain settings.
@@ -77,8 +77,8 @@ pub fn spare_memory(limits: &Limits) {
     }
 }
 
-/// SIGTERM is waited for by a thread ([`save_on_term`]): a node that shuts down tells it so. All
-/// other signals are let through: `forebay run` starts keepers with some blocked.
+/// Blocks SIGTERM, for which a thread waits ([`save_on_term`]): a node that shuts down sends it.
+/// Unblocks all other signals: `forebay run` starts keepers with some blocked.
 pub fn hold_term() -> libc::sigset_t {
     // SAFETY: a set of our own and this thread's mask.
     unsafe {
@@ -90,8 +90,8 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// From now on SIGTERM ends the process with everything of its pool, if it has one by then, on
-/// stable storage.
+/// From now on SIGTERM first saves everything of the process's pool, if it has one by then, to
+/// stable storage, and then ends the process.
 pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>) {
     let _ = std::thread::Builder::new().spawn(move || {
         let mut signal = 0;

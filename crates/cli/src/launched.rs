@@ -1,4 +1,4 @@
-//! `forebay keeper --launched`: the daemon of a node, from the start of its pool on.
+//! `forebay keeper --launched`: the daemon of a node, from the start of its pool.
 
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
@@ -12,7 +12,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub fn main() -> Result<u8, Fail> {
-    // Of a session of its own, so that no terminal ends it.
+    // Makes this its own session, so that no terminal ends it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     // SAFETY: only descriptors that this process has inherited and knows nothing of.
@@ -27,7 +27,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start: {e}"));
     let _ = rustix::process::setsid();
     let term = keeper::hold_term();
-    // The pipes get numbers of their own: what is printed by mistake must not end up there.
+    // Moves the pipes to other numbers: output printed by mistake must not end up there.
     let (mut from, mut to) = (take(0).map_err(failed)?, take(1).map_err(failed)?);
     let begin = match hear_greeting(&mut from).and_then(|()| Begin::read(&mut from)) {
         Ok(begin) => begin,
@@ -105,7 +105,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     }
 }
 
-/// Takes over one of the standard descriptors, which leads nowhere from then on.
+/// Takes over one of the standard descriptors, which then refers to /dev/null.
 fn take(fd: i32) -> std::io::Result<File> {
     // SAFETY: it is open, and only borrowed to be duplicated.
     let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;

@@ -1,9 +1,9 @@
 //! Ends pools whose time is over: `--ttl`, `--idle`, or the end of the batch job.
 //!
-//! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that notes when
-//! the pool was last used and looks whether a limit is reached. It then calls `forebay down`, as a
-//! person would: that refuses while anybody uses the pool, on whatever node, and is tried again. Of
-//! several daemons, that of node 0 goes first; the others follow later, in case it is dead.
+//! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that records when
+//! the pool was last used and checks whether a limit is reached. It then calls `forebay down`, as a
+//! person would: that refuses while the pool is used on any node, and is tried again. Of several
+//! daemons, that of node 0 acts first; the others follow later, in case it is dead.
 
 use crate::background;
 use crate::output::{say, seconds};
@@ -17,17 +17,17 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest time to live, and idle limit. Seconds.
 const LONGEST: u64 = 10 * 365 * 86_400;
-/// How often limits are looked at: a tenth of the nearer one, between these.
+/// How often limits are checked: a tenth of the nearer one, between these bounds.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(30);
-/// A warning is written when so little is left, but at most a tenth of the limit. Seconds.
+/// A warning is written when this much time is left, or a tenth of the limit, if less. Seconds.
 const WARN: u64 = 600;
 /// How much later than node 0 other nodes act. Seconds.
 const OTHERS_LATER: u64 = 60;
 /// How long `scontrol` may take.
 const SCONTROL: Duration = Duration::from_secs(2);
 
-/// A time that the user writes: `2h`, `1d12h`, `90s`, `300`, `none`.
+/// A time as the user writes it: `2h`, `1d12h`, `90s`, `300`, `none`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Span {
     Never,
@@ -64,7 +64,7 @@ impl FromStr for Span {
         }
         if !number.is_empty() {
             let n: u64 = number.parse().map_err(|_| bad())?;
-            // Seconds, alone.
+            // A number without a unit: seconds.
             if number.len() != text.len() {
                 return Err(bad());
             }
@@ -77,8 +77,8 @@ impl FromStr for Span {
     }
 }
 
-/// The lifetime of a new pool with these media (none: memory): what the user says, else that of the
-/// batch job, unless the pool can be opened again after it.
+/// The lifetime of a new pool with these media (none: memory): the user's choice, or else the end
+/// of the batch job, unless the pool can be opened again after it.
 pub fn of_new(ttl: Option<Span>, idle: Option<Span>, media: &[MediumSpec]) -> Lifetime {
     let idle = match idle {
         Some(Span::Of(seconds)) => Some(seconds),
@@ -101,7 +101,7 @@ pub fn is_reopenable(media: &[MediumSpec]) -> bool {
     !media.is_empty() && media.iter().all(|m| m.kind != MediumKind::Memory)
 }
 
-/// How long the batch job goes on that this process is in, and its number: Slurm says so.
+/// The remaining time of the batch job that this process is in, and the job's number, from Slurm.
 fn job_left() -> Option<(u64, String)> {
     let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
     let job = variable("SLURM_JOB_ID")?;
@@ -119,8 +119,8 @@ fn job_left() -> Option<(u64, String)> {
     left.map(|left| (left.clamp(1, LONGEST), job))
 }
 
-/// What `scontrol` says of a job: its limit less how long it has run. None if it doesn't say, or
-/// not soon.
+/// A job's remaining time, from `scontrol`: its limit minus its run time. None without a timely
+/// answer.
 fn scontrol(job: &str) -> Option<u64> {
     let mut child = Command::new("scontrol")
         .args(["-o", "show", "job", job])
@@ -130,7 +130,7 @@ fn scontrol(job: &str) -> Option<u64> {
         .spawn()
         .ok()?;
     let until = Instant::now() + SCONTROL;
-    // Its line is shorter than a pipe.
+    // Its line is shorter than a pipe's buffer.
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -148,7 +148,7 @@ fn scontrol(job: &str) -> Option<u64> {
     left_in(&String::from_utf8_lossy(&text[..n]))
 }
 
-/// `RunTime=00:10:00 TimeLimit=1-00:00:00` in a line about a job: the difference in seconds.
+/// Parses `RunTime=00:10:00 TimeLimit=1-00:00:00` in a line about a job: the difference in seconds.
 fn left_in(line: &str) -> Option<u64> {
     let field = |name: &str| line.split_whitespace().find_map(|w| w.strip_prefix(name));
     let time = |text: &str| -> Option<u64> {
@@ -166,7 +166,7 @@ fn left_in(line: &str) -> Option<u64> {
     time(field("TimeLimit=")?)?.checked_sub(time(field("RunTime=")?)?)
 }
 
-/// When the pool whose node this is was last used, on [`boot_clock`]; 0: nobody has looked yet.
+/// When the node's pool was last used, on [`boot_clock`]; 0: not checked yet.
 pub fn last_used(pool: &Pool) -> u64 {
     pool.store().control().header().used.load(Acquire)
 }
@@ -207,7 +207,7 @@ pub fn as_json(pool: &Pool) -> serde_json::Value {
     })
 }
 
-/// Warns, as one who is about to use a pool, that it will soon be removed.
+/// Warns a user of the pool that it will soon be removed.
 pub fn warn(pool: &Pool) {
     let lifetime = &pool.config().lifetime;
     if let (Some(left), Some(ttl)) = (lifetime.left(), lifetime.ttl)
@@ -222,7 +222,7 @@ pub fn warn(pool: &Pool) {
     }
 }
 
-/// Begins to watch over the lifetime of a pool, if it has limits: for its keeper.
+/// Starts the thread that watches the lifetime of a pool, if it has limits. For its keeper.
 pub fn watch(pool: &Arc<Pool>) {
     if !pool.config().lifetime.any() {
         return;
@@ -232,7 +232,7 @@ pub fn watch(pool: &Arc<Pool>) {
     let watcher = Watcher {
         foreign: None,
         warned: u64::MAX,
-        told: String::new(),
+        reported: String::new(),
         pool,
     };
     if let Err(e) = thread.spawn(move || watcher.run()) {
@@ -244,19 +244,19 @@ pub fn watch(pool: &Arc<Pool>) {
 
 struct Watcher {
     pool: Arc<Pool>,
-    /// How often others had attached when that was looked at last.
+    /// Number of attachments by other processes at the last check.
     foreign: Option<u32>,
-    /// Remaining time at the last warning.
+    /// Remaining time at the last warning. Seconds.
     warned: u64,
-    /// Why the pool couldn't be removed, as told last.
-    told: String,
+    /// The last reported reason why the pool couldn't be removed.
+    reported: String,
 }
 
 impl Watcher {
     fn run(mut self) {
         let lifetime = self.pool.config().lifetime.clone();
         let node = self.pool.config().member.map_or(0, |m| m.node);
-        // So that two don't do it at once.
+        // So that two nodes don't do it at once.
         let later = match node {
             0 => 0,
             n => OTHERS_LATER + u64::from(n % 64),
@@ -289,7 +289,7 @@ impl Watcher {
         }
     }
 
-    /// Notes that the pool is being used, or was since the last look.
+    /// Records whether the pool is in use, or was since the last check.
     fn note_use(&mut self) {
         let foreign = self.pool.store().attachments_of_others();
         let in_use = self.foreign != Some(foreign) || !self.pool.attached().is_empty();
@@ -318,7 +318,7 @@ impl Watcher {
         self.warned = self.warned.min(left);
     }
 
-    /// Removes the pool everywhere, unless it is in use. This process is ended by that.
+    /// Removes the pool everywhere, unless it is in use. That ends this process.
     fn remove(&mut self, unused: Option<u64>, why: &str) {
         let config: &PoolConfig = self.pool.config();
         let mut command = background::command();
@@ -338,11 +338,11 @@ impl Watcher {
             Ok(done) => String::from_utf8_lossy(&done.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        // It has begun to be used, or a host can't be reached: it is tried again.
-        if failed != self.told {
+        // It was used again, or a host can't be reached: try again later.
+        if failed != self.reported {
             say(format!("keeper: not removed: {failed}"));
         }
-        self.told = failed;
+        self.reported = failed;
         std::thread::sleep(Duration::from_secs(1));
     }
 }

@@ -54,7 +54,7 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     for written in wanted {
         let path = in_pool(written, &pool);
-        // A link to a directory is listed as that, unless its own attributes are asked for.
+        // A link to a directory is listed as the directory, unless its own attributes are wanted.
         match fs.stat(&path, !a.long).or_else(|_| fs.stat(&path, false)) {
             Ok(s) if is_dir(&s) => directories.push((written.as_bytes().to_vec(), path)),
             Ok(stat) => {
@@ -114,7 +114,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Lists a directory, and those below it if asked to.
+    /// Lists a directory, and with `-R` those below it.
     fn directory(
         &mut self,
         title: Vec<u8>,
@@ -153,7 +153,7 @@ impl Lister<'_> {
                         name,
                         stat,
                     }),
-                    // Gone since it was listed.
+                    // Removed since it was listed.
                     Err(Errno::NOENT) => {}
                     Err(e) => self.complain(&full, e),
                 }
@@ -175,7 +175,7 @@ impl Lister<'_> {
         Ok(())
     }
 
-    /// A name as it can be shown: on a terminal without control characters.
+    /// A printable name: on a terminal without control characters.
     fn shown(&self, name: &[u8]) -> Vec<u8> {
         if !self.terminal {
             return name.to_vec();
@@ -306,7 +306,7 @@ fn mode_text(mode: u32) -> String {
     text
 }
 
-/// `Nov  5 14:03`, or `Nov  5  2023` if that is more than half a year away from now.
+/// `Nov  5 14:03`, or `Nov  5  2023` if that is more than half a year from now.
 fn time_text(seconds: i64, now: i64) -> String {
     const HALF_A_YEAR: i64 = 31_556_952 / 2;
     let recent = seconds <= now && seconds > now - HALF_A_YEAR;
@@ -374,7 +374,7 @@ pub fn cat(name: &str, paths: &[OsString]) -> Result<u8, Fail> {
     Ok(status)
 }
 
-/// Prints one file. The outer error is the output's, the inner the file's.
+/// Prints one file. The outer error is that of the output, the inner one that of the file.
 fn print(fs: &Fs, path: &[u8], buffer: &mut [u8]) -> Result<Result<(), Errno>, Fail> {
     let file = match fs.open(path, libc::O_RDONLY, 0) {
         Ok(file) => file,

@@ -1,8 +1,8 @@
 //! `forebay`, the command line: pools on this node, staging, and programs in them.
 //!
-//! Thin: every command is a few calls to the crates below, plus words. What a person
-//! reads goes to stderr, data to stdout. Every error is one line, `forebay: what, where;
-//! what to do`, and an exit code that scripts can use (see [`fail::code`]).
+//! Thin: every command is a few calls to the crates below, and messages. Messages for people go to
+//! stderr, data to stdout. Every error is one line, `forebay: what, where; what to do`, with an
+//! exit code for scripts (see [`fail::code`]).
 
 mod accounting;
 mod addresses;
@@ -14,7 +14,6 @@ mod collection_args;
 mod collections;
 mod cwd;
 mod down;
-mod elsewhere;
 mod exec;
 mod fail;
 mod found;
@@ -33,6 +32,7 @@ mod node_status;
 mod nodes;
 mod output;
 mod paths;
+mod peers;
 mod pmi;
 mod prefix;
 mod rule_file;
@@ -55,13 +55,13 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-/// The system's; a mount's server has a reserve besides.
+/// The system's allocator; a mount's server has a reserve besides.
 #[global_allocator]
 static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
 
 fn main() -> ExitCode {
     without_preload();
-    // A reader of our output that goes away is no error, unless there is work to finish.
+    // A reader that closes our output is no error, unless there is work to finish.
     let cli = Cli::parse();
     if !matches!(
         cli.command,
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     match execute(cli) {
         Ok(status) => ExitCode::from(status),
         Err(fail) => {
-            fail.tell();
+            fail.print();
             ExitCode::from(fail.code)
         }
     }
@@ -87,7 +87,8 @@ fn main() -> ExitCode {
 
 fn execute(cli: Cli) -> Result<u8, Fail> {
     let given = cli.pool.clone();
-    // What looks at a pool, mends it, or saves its data works whatever programs have used up.
+    // Commands that inspect a pool, repair it, or save its data work even when programs have used
+    // up its tables.
     if matches!(
         cli.command,
         Command::Status(_)
@@ -130,8 +131,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     }
 }
 
-/// Started by a program inside a pool, this one would open the pool twice: through the
-/// preloaded library and by itself. It only wants the latter, so it starts again.
+/// Started by a program inside a pool, this process would open the pool twice: through the
+/// preloaded library and by itself. It needs only the latter, so it starts itself again.
 fn without_preload() {
     const MARK: &str = "FOREBAY_CLI_BARE";
     let Some(list) = std::env::var_os("LD_PRELOAD") else {
@@ -161,5 +162,5 @@ fn without_preload() {
         code::FAILED,
         format!("can't start without the preloaded library: {error}"),
     )
-    .tell();
+    .print();
 }

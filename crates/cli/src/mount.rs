@@ -1,8 +1,8 @@
-//! `forebay mount` and `umount`: a pool as a file system of the kernel's, and the process that
-//! serves it.
+//! `forebay mount` and `umount`: a pool as a file system of the kernel, and the process that serves
+//! it.
 //!
-//! Each mount has a file in its pool's directory, `mounts/PID`, with the directory: by it
-//! `forebay down` finds what it has to take away.
+//! Each mount has a file in its pool's directory, `mounts/PID`, with the path of the mount: from it
+//! `forebay down` knows what to unmount.
 
 use crate::args::{Mount, Umount};
 use crate::fail::{Fail, code};
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a process has to end after its mount is gone.
+/// How long a process may take to end after its mount is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long one that is told to end lets those go on who use the mount.
+/// How long a server that is told to end waits for programs that use the mount.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long one that isn't needed any more has to answer what the kernel said last.
+/// How long a server that isn't needed any more may take to reply to the kernel's last messages.
 const SETTLING: Duration = Duration::from_millis(20);
-/// Bytes of the stacks of threads that wait for the end.
+/// Stack size of threads that wait for the end. Bytes.
 const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
@@ -63,7 +63,7 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
 }
 
 pub fn umount(a: &Umount) -> Result<u8, Fail> {
-    // Not resolved by looking at it: whoever served it may be dead.
+    // Not resolved through the mount: its server may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
     let Some(source) = mounted(&dir) else {
@@ -83,8 +83,8 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours: with its
-/// last descriptor, the kernel lets everybody go who waits for an answer. Looks at nothing on the
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours. With its
+/// last descriptor, the kernel releases all processes that wait for a reply. Reads nothing on the
 /// mount.
 fn kill_server(source: &str, dir: &Path) {
     let pool = source.strip_prefix("forebay:").unwrap_or(source);
@@ -110,13 +110,13 @@ fn kill_server(source: &str, dir: &Path) {
     }
 }
 
-/// Whether the process has the arguments of one that serves a mount at `dir`: a later one may have
+/// Whether the process has the arguments of a server of a mount at `dir`: a later process may have
 /// its number.
 fn serves(pid: i32, dir: &Path) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|&b| b == 0);
     let mounts = words.nth(1) == Some(b"mount");
-    // In the foreground it may have been given another way.
+    // In the foreground its path may have been given in another form.
     mounts
         && words.any(|w| {
             w == dir.as_os_str().as_bytes()
@@ -124,7 +124,7 @@ fn serves(pid: i32, dir: &Path) -> bool {
         })
 }
 
-/// The directory to mount at. One whose server has died is freed first.
+/// The directory to mount at. First unmounts one whose server has died.
 fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     let given = std::path::absolute(dir)
         .map_err(|e| Fail::usage(format!("{}: {e}", dir.to_string_lossy())))?;
@@ -142,7 +142,7 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
             "can't mount at {shown}: {e}; give an empty directory of your own"
         ))
     })?;
-    // Where another user can put something else in its place, that would be mounted over.
+    // If another user could replace the directory, that replacement would be mounted over.
     private::check(&dir, Above::Any).map_err(|e| {
         Fail::failed(format!(
             "can't mount at {shown}: {e}; give an empty directory of your own"
@@ -156,10 +156,10 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     Ok(dir)
 }
 
-/// Mounts, and answers until the mount is taken away.
+/// Mounts, and serves until unmounted.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
-    // Not on the mount, not even for a core dump.
+    // Never on the mount, not even for a core dump.
     let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
@@ -180,10 +180,10 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let (at, mine) = (dir.to_owned(), record.clone());
         let _ = start(Builder::new(), STACK, 0, move || {
             users::wait(&mine);
-            // An answer of ours that comes after what the kernel has said of the last files closed.
+            // Its reply comes after the kernel's messages about the last files closed.
             let _ = rustix::fs::statfs(&at);
             std::thread::sleep(SETTLING);
-            // Programs with files open there go on; this process ends after the last one.
+            // Programs with files open there go on; this process ends after the last of them.
             let _ = unmount(&at, true);
         });
     }
@@ -194,7 +194,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
-        // Then the kernel says that it is gone, and we end below: unless somebody uses it.
+        // Then the kernel reports the unmount, and we end below, unless the mount is in use.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
         end(&ours, &mine, stops.stop());
@@ -213,22 +213,22 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     served
 }
 
-/// The end of a process that serves a mount; if it couldn't be stopped in order, what it holds is
-/// released after its end, as of any that is killed.
+/// Ends the process that serves a mount. If that couldn't be stopped in order, what it holds is
+/// released after its end, as for any killed process.
 fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
         let _ = pool.store().detach();
     }
-    // Last: by it `forebay down` waits for us.
+    // Last: `forebay down` waits for us until it is gone.
     let _ = std::fs::remove_file(record);
     users::end(record);
 }
 
-/// How often it is tried again if others mount and unmount at the same moment.
+/// How often mounting is tried again if others mount and unmount at the same moment.
 const MAX_TRIES: usize = 5;
 
 /// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
-/// a private place, which only serves working directories.
+/// a private directory, which only serves working directories.
 pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     let prefix = Path::new(&pool.config().mount);
     let me = std::process::id();
@@ -259,7 +259,7 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
             Ok(()) => return Ok(()),
             Err(e) => tried = e,
         }
-        // Somebody else may have been faster.
+        // Another process may have been faster.
         if mounted(prefix).is_none() {
             if made {
                 let _ = std::fs::remove_dir(&dir);
@@ -270,7 +270,7 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     Err(tried)
 }
 
-/// Whether the prefix had to be made; or why nothing can be mounted there.
+/// Whether the prefix had to be created; or why nothing can be mounted there.
 fn place_at(prefix: &Path) -> Result<bool, String> {
     if let Some(other) = mounted(prefix) {
         return Err(format!("{other} is mounted there"));
@@ -288,7 +288,7 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
     }
 }
 
-/// Starts the process that serves the mount. It is no child of this one, which becomes a program
+/// Starts the process that serves the mount. It isn't a child of this one, which becomes a program
 /// that knows nothing of it.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
@@ -309,12 +309,14 @@ fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> 
     if done.status.success() {
         return Ok(());
     }
-    let said = String::from_utf8_lossy(&done.stderr);
-    let said = said.trim();
-    Err(Fail::failed(said.strip_prefix("forebay: ").unwrap_or(said)))
+    let message = String::from_utf8_lossy(&done.stderr);
+    let message = message.trim();
+    Err(Fail::failed(
+        message.strip_prefix("forebay: ").unwrap_or(message),
+    ))
 }
 
-/// Signals that end a process are waited for by a thread.
+/// Blocks the signals that end a process; a thread waits for them.
 fn hold_signals() -> libc::sigset_t {
     // SAFETY: a set of our own and this thread's mask.
     unsafe {
@@ -343,7 +345,7 @@ pub struct Served {
     /// The process that serves it.
     pub pid: u32,
     pub dir: PathBuf,
-    /// It isn't while that process ends.
+    /// False while that process ends.
     is_mounted: bool,
 }
 
@@ -391,7 +393,7 @@ fn list(pool: &Pool) -> Vec<Served> {
     entries.flatten().filter_map(record).collect()
 }
 
-/// Takes all mounts of these away, also those in use if `force`; waits for who serves them.
+/// Unmounts all mounts of these pools, with `force` also those in use; waits for their servers.
 pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
     let mounts: Vec<Served> = pools.iter().flat_map(|p| list(p)).collect();
     for mount in mounts.iter().filter(|m| m.is_mounted) {

@@ -1,9 +1,10 @@
-//! The programs for which a pool is mounted (`forebay exec --with-mount`): the mount goes when the
-//! last of them ends.
+//! The programs for which a pool is mounted (`forebay exec --with-mount`): the last of them to end
+//! takes the mount with it.
 //!
 //! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty
-//! file for each program, named by its process id. It is locked by who adds one, and by the server
-//! when it finds none left; without the record nobody can join any more.
+//! file for each program, named by its process id. Lock: a process that adds a program holds the
+//! directory's lock, and so does the server when it finds none left. Without the record no program
+//! can join any more.
 
 use crate::found::runs;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -14,7 +15,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often it is looked whether a program runs, where the kernel has no pidfd.
+/// How often to check whether a program runs, if the kernel has no pidfd.
 const PAUSE: Duration = Duration::from_millis(100);
 
 fn dir_of(record: &Path) -> PathBuf {
@@ -30,19 +31,20 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Notes the first program, before there is a record.
+/// Records the first program, before the mount's record exists.
 ///
 /// # Errors
-/// What making the directory and the file says.
+/// Those of creating the directory and the file.
 pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
     let dir = dir_of(record);
-    // What a server of this number left that was killed.
+    // Files left by a killed server with this process id.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir)?;
     std::fs::write(dir.join(pid.to_string()), "")
 }
 
-/// Adds a program. True also if the mount needs none to stay; false if it is about to go.
+/// Adds a program. Also true if the mount needs no programs to stay; false if it is about to be
+/// unmounted.
 pub fn join(record: &Path, pid: u32) -> bool {
     let dir = dir_of(record);
     match lock(&dir) {
@@ -51,7 +53,7 @@ pub fn join(record: &Path, pid: u32) -> bool {
     }
 }
 
-/// Waits until all programs are gone, and takes the record away.
+/// Waits until all programs are gone, and removes the record.
 pub fn wait(record: &Path) {
     let dir = dir_of(record);
     loop {
@@ -67,7 +69,7 @@ pub fn wait(record: &Path) {
     }
 }
 
-/// Removes what is left of the notes.
+/// Removes the directory and its files.
 pub fn end(record: &Path) {
     let _ = std::fs::remove_dir_all(dir_of(record));
 }

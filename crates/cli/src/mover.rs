@@ -1,4 +1,4 @@
-//! `forebay mover`: the part of a staging that this node does.
+//! `forebay mover`: this node's part of a staging.
 
 use crate::fail::{Fail, code};
 use forebay_client::Pool;
@@ -18,7 +18,10 @@ pub fn main(name: &str, node: u32) -> Result<u8, Fail> {
         Err(why) => Err(why.clone()),
     };
     let input = std::io::BufReader::new(std::io::stdin());
-    mover(pool, input, std::io::stdout())
-        .map_err(|e| Fail::failed(format!("who leads the staging can't be told: {e}")))?;
+    mover(pool, input, std::io::stdout()).map_err(|e| {
+        Fail::failed(format!(
+            "can't report to the process that leads the staging: {e}"
+        ))
+    })?;
     Ok(code::OK)
 }

@@ -1,9 +1,9 @@
-//! `mpiexec -ppn 1 forebay up --mpi`: a node of the pool for each rank, with no other way to the
-//! hosts than the launcher's.
+//! `mpiexec -ppn 1 forebay up --mpi`: a node of the pool for each rank, started only by the
+//! launcher's means.
 //!
-//! Each rank tells, by the launcher (PMI), where it can be called, and rank 0 a key for this one
-//! start. Then rank 0 starts the pool as always, only that a daemon launches one below it by
-//! calling the rank there ([`reach`]), which starts it and passes on what the two say to each other
+//! Each rank publishes, by the launcher (PMI), where it can be called, and rank 0 a key for this
+//! one start. Then rank 0 starts the pool as always, except that a daemon launches one below it by
+//! calling the rank there ([`reach`]). That rank starts the daemon and relays between the two
 //! ([`serve`]). When the pool runs, all ranks end.
 
 use crate::args::Up;
@@ -18,19 +18,19 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// In which the key and the addresses of a rank are told to [`reach`]: never on a command line.
+/// The variable that passes the key and a rank's addresses to [`reach`]: never on a command line.
 pub use forebay_pool::launch::launcher::REACH;
 
-/// How long a caller has to prove that it holds the key.
+/// How long a caller may take to prove that it holds the key.
 const PROVES: Duration = Duration::from_secs(1);
-/// Addresses of a rank that are told to others.
+/// Most addresses that a rank publishes.
 const ADDRESSES: usize = 8;
 
 fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// Starts the pool `name`, as one of several ranks that all call this.
+/// Starts the pool `name`, in one of several ranks that all call this.
 pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     let began = Instant::now();
     let within = Duration::from_secs_f64(a.nodes.within);
@@ -47,7 +47,7 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     }
 }
 
-/// Rank 0: starts the pool on all of them.
+/// Rank 0: starts the pool on all ranks.
 fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     let bytes = nodes::random::<32>()?;
@@ -57,21 +57,21 @@ fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
         .map_err(lost)?;
     let (mut hosts, mut reach) = (vec![nodes::this_host()], vec![String::new()]);
     for rank in 1..pmi.ranks {
-        let told = pmi.get(&format!("forebay-{rank}")).map_err(lost)?;
-        let (host, addresses) = told.split_once(';').unwrap_or((&told, ""));
+        let published = pmi.get(&format!("forebay-{rank}")).map_err(lost)?;
+        let (host, addresses) = published.split_once(';').unwrap_or((&published, ""));
         hosts.push(host.to_owned());
         reach.push(addresses.to_owned());
     }
     let rsh = a.nodes.rsh.clone();
     let key = OneTime(key);
     let how = How::Ranks { rsh, reach, key };
-    // If it fails, the launcher ends the others, which wait.
+    // If it fails, the launcher ends the other ranks, which wait.
     let done = up::up_nodes(name, a, (hosts, how), began)?;
     pmi.end().map_err(lost)?;
     Ok(done)
 }
 
-/// Another rank: starts the daemon that is to be here when it is called.
+/// Another rank: waits for a call, and starts this host's daemon.
 fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fail> {
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     let failed = |e: std::io::Error| Fail::failed(format!("can't listen for rank 0: {e}"));
@@ -84,7 +84,7 @@ fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fai
     let all = addresses::own();
     let mut own = match a.nodes.listen {
         Some(listen) => listen.pick(&all),
-        // Those of this host alone last: they lead somewhere else from other hosts.
+        // Addresses of this host alone last: on other hosts they lead elsewhere.
         None => {
             let mut own = Listen::All.pick(&all);
             own.truncate(ADDRESSES - 1);
@@ -97,20 +97,20 @@ fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fai
         .iter()
         .map(|&ip: &IpAddr| SocketAddr::from((ip, port)).to_string())
         .collect();
-    let told = format!("{};{}", nodes::this_host(), shown.join(","));
+    let published = format!("{};{}", nodes::this_host(), shown.join(","));
     let key = pmi
-        .put(&format!("forebay-{}", pmi.rank), &told)
+        .put(&format!("forebay-{}", pmi.rank), &published)
         .and_then(|()| pmi.meet())
         .and_then(|()| pmi.get("forebay-0"))
         .map_err(lost)?;
-    let key = parse_key(&key).ok_or_else(|| Fail::failed("rank 0 has told no key"))?;
+    let key = parse_key(&key).ok_or_else(|| Fail::failed("rank 0 has published no key"))?;
     let ended = serve(name, &listener, &key, pmi.rank, Instant::now() + within)?;
     match ended {
         true => {
             pmi.end().map_err(lost)?;
             Ok(code::OK)
         }
-        // Rank 0 says what the matter is, and its end is that of all.
+        // Rank 0 reports the cause, and its end ends all.
         false => Ok(code::FAILED),
     }
 }
@@ -126,8 +126,8 @@ fn parse_key(text: &str) -> Option<PoolKey> {
     Some(PoolKey::of(bytes))
 }
 
-/// Waits for the call, starts the daemon of node `rank`, and passes on what is said until it has
-/// let go; whether it came up.
+/// Waits for the call, starts the daemon of node `rank`, and relays until it is detached; returns
+/// whether it came up.
 fn serve(
     name: &str,
     listener: &TcpListener,
@@ -150,7 +150,7 @@ fn serve(
         return Ok(false);
     };
     let _ = std::thread::Builder::new().spawn(move || {
-        // When the one above is gone, the daemon sees the end of its input.
+        // When the caller is gone, the daemon sees the end of its input.
         while let Ok(piece) = reader.next_piece() {
             if piece.is_empty() || to.write_all(&piece).is_err() {
                 break;
@@ -163,7 +163,7 @@ fn serve(
     Ok(passed && status.success())
 }
 
-/// Passes on what comes until it ends; whether all was taken.
+/// Relays until the input ends; returns whether all was delivered.
 fn pass(from: &mut impl Read, to: &mut PipeWriter) -> bool {
     let mut bytes = vec![0; 16 << 10];
     loop {
@@ -180,7 +180,7 @@ fn pass(from: &mut impl Read, to: &mut PipeWriter) -> bool {
     }
 }
 
-/// Waits for who holds the key.
+/// Waits for a caller that holds the key.
 fn called(
     listener: &TcpListener,
     key: &PoolKey,
@@ -197,7 +197,7 @@ fn called(
                 "rank {rank} wasn't called in time; can rank 0 reach this host?"
             )));
         }
-        // Strangers are left alone.
+        // Unauthenticated peers are ignored.
         if let Ok((socket, _)) = listener.accept()
             && let Ok(pipe) = pipe::answer(socket, key, NodeId(rank), Instant::now() + PROVES)
         {
@@ -206,12 +206,12 @@ fn called(
     }
 }
 
-/// `forebay reach`: what a daemon launches in place of a remote shell. The rank at the other end
+/// `forebay reach`: launched by a daemon in place of a remote shell. The rank at the other end
 /// starts the daemon there.
 pub fn reach(node: u32) -> Result<u8, Fail> {
     let failed = |why: String| Fail::failed(format!("rank {node} can't be reached: {why}"));
-    let told = std::env::var(REACH).unwrap_or_default();
-    let (key, list) = told.split_once(' ').unwrap_or(("", ""));
+    let published = std::env::var(REACH).unwrap_or_default();
+    let (key, list) = published.split_once(' ').unwrap_or(("", ""));
     let key = parse_key(key).ok_or_else(|| failed("there is no key".into()))?;
     let addresses: Vec<SocketAddr> = list.split(',').filter_map(|a| a.parse().ok()).collect();
     let until = Instant::now() + Duration::from_secs(10);
@@ -233,7 +233,7 @@ pub fn reach(node: u32) -> Result<u8, Fail> {
     }
 }
 
-/// Under a launcher that doesn't speak PMI-1.
+/// The start under a launcher that doesn't speak PMI-1.
 fn without_pmi(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     let (Some(rank), Some(ranks)) = (
         number("OMPI_COMM_WORLD_RANK"),
@@ -248,12 +248,12 @@ fn without_pmi(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
             return Ok(code::FAILED);
         }
         return Err(Fail::usage(
-            "--mpi: Open MPI's ranks can tell each other nothing without its library, and these are on several hosts; name the hosts: forebay up --hosts n1,n2,... (with --rsh, if it isn't ssh that leads there)",
+            "--mpi: Open MPI's ranks can't exchange data without its library, and these are on several hosts; name the hosts: forebay up --hosts n1,n2,... (with --rsh, if it isn't ssh that leads there)",
         ));
     }
     match (rank, ranks) {
         (0, 1) => up::one(name, a, began),
-        // All are on this host: rank 0 can do it alone.
+        // All ranks are on this host: rank 0 can do it alone.
         (0, _) => {
             let hosts = vec![nodes::this_host(); ranks as usize];
             up::up_nodes(name, a, (hosts, How::Local), began)

@@ -1,16 +1,15 @@
-//! `forebay node`: the daemons of a pool's nodes are killed, stopped and started again, for tests
-//! and drills.
+//! `forebay node`: kills, stops and restarts the daemons of a pool's nodes, for tests and drills.
 
 use crate::args::Drill;
-use crate::elsewhere::Peers;
 use crate::fail::{Fail, code};
 use crate::found::{is_stopped, runs};
 use crate::keeper;
+use crate::peers::Peers;
 use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to follow a signal.
+/// How long a process may take to react to a signal.
 const FOLLOWING: Duration = Duration::from_secs(5);
 
 pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
@@ -29,7 +28,7 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
             others.at(node, &["node", word, &node.to_string(), "--pool", name])?;
             return Ok(code::OK);
         }
-        // Says what there is.
+        // The error lists the nodes.
         forebay_client::choose(name, Some(node))?;
         return Ok(code::FAILED);
     };
@@ -56,9 +55,9 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Starts a node's daemon over what lies there.
+/// Starts a node's daemon over its existing data.
 pub fn restart(place: &Place) -> Result<(), Fail> {
-    // Opening it says what is wrong, if something is.
+    // Opening the pool reports any error.
     drop(Pool::open_dir(&place.dir)?);
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
     keeper::start(&dir)

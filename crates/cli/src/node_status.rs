@@ -31,35 +31,35 @@ fn as_json(k: &Known, all: bool) -> Value {
     let addresses: Vec<String> = addresses
         .map(|a| SocketAddr::from(*a).to_string())
         .collect();
-    let mut told = value!({
+    let mut report = value!({
         "node": k.node.number.0, "name": k.node.name, "state": k.state.word(), "since": k.since,
         "why": k.why, "addresses": addresses, "capacity": capacity(k), "here": k.here.is_some(),
     });
     if let Some(u) = &k.use_of {
-        told["media"] = u.media.iter().map(medium).collect();
-        told["record_bytes"] = value!(u.record_bytes);
-        told["copied"] = value!(u.copied);
-        told["processes"] = value!(u.processes);
+        report["media"] = u.media.iter().map(medium).collect();
+        report["record_bytes"] = value!(u.record_bytes);
+        report["copied"] = value!(u.copied);
+        report["processes"] = value!(u.processes);
     }
     if let Some(here) = &k.here {
-        told["dir"] = value!(here.place.dir);
-        told["keeper"] = value!(here.keeper);
-        told["questions"] = value!(questions_of(&here.place.dir).ok());
+        report["dir"] = value!(here.place.dir);
+        report["keeper"] = value!(here.keeper);
+        report["questions"] = value!(questions_of(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
-            told["lifetime"] = lifetime::as_json(pool);
+            report["lifetime"] = lifetime::as_json(pool);
             if all {
-                told["taken"] = accounting::as_json(pool);
+                report["taken"] = accounting::as_json(pool);
             }
-            told["process_ids"] = value!(users(std::slice::from_ref(pool)));
-            told["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
-            told["tables"] = tables(pool.store());
+            report["process_ids"] = value!(users(std::slice::from_ref(pool)));
+            report["mounts"] = mounts(pool).iter().map(Served::as_json).collect();
+            report["tables"] = tables(pool.store());
             let stuck = pool.store().stuck().into_iter();
-            told["stuck"] = stuck
+            report["stuck"] = stuck
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 }))
                 .collect();
         }
     }
-    told
+    report
 }
 
 fn row(k: &Known) -> Vec<String> {
@@ -178,7 +178,7 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The media of all these nodes together, those with the same place in the list of each summed up.
+/// The media of all these nodes together: those with the same index are summed up.
 fn sums(nodes: &[Known]) -> Vec<MediumUsage> {
     let mut sums: Vec<MediumUsage> = Vec::new();
     let media = nodes.iter().filter_map(|k| Some(&k.use_of.as_ref()?.media));

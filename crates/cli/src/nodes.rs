@@ -1,9 +1,9 @@
 //! Starting a pool of several nodes: `forebay up --nodes`, `--hosts`, or in a Slurm job.
 
 use crate::args::{Media, Nodes};
-use crate::elsewhere::at_host;
 use crate::fail::Fail;
 use crate::output::say;
+use crate::peers::at_host;
 use crate::{capacity, down, lifetime, prefix};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
@@ -20,13 +20,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// How many daemons each launches.
+/// Number of daemons that each daemon launches.
 const FAN_OUT: u32 = 16;
-/// How many missing nodes are named.
+/// Most missing nodes that a message names.
 const NAMED: usize = 5;
 
-/// The hosts of the nodes that are wanted and how they are reached; None for a pool of one node,
-/// here.
+/// The hosts of the wanted nodes and how they are reached; None for a pool of one node, here.
 pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     if a.mpi {
         return Err(Fail::usage(
@@ -63,7 +62,7 @@ pub fn this_host() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// The nodes of the Slurm job that this process is in, if it has several.
+/// The nodes of the Slurm job that this process is in, if there are several.
 fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
     let (Some(_), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else {
@@ -77,17 +76,17 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     }
     let failed = |why: String| {
         Fail::failed(format!(
-            "can't tell the nodes of this Slurm job ({list}): scontrol: {why}; name them with --hosts, or say --nodes 1"
+            "can't find out the nodes of this Slurm job ({list}): scontrol: {why}; name them with --hosts, or say --nodes 1"
         ))
     };
-    let said = Command::new("scontrol")
+    let output = Command::new("scontrol")
         .args(["show", "hostnames", &list])
         .output()
         .map_err(|e| failed(e.to_string()))?;
-    let text = String::from_utf8_lossy(&said.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     let hosts: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
-    if !said.status.success() || hosts.is_empty() {
-        let words = String::from_utf8_lossy(&said.stderr);
+    if !output.status.success() || hosts.is_empty() {
+        let words = String::from_utf8_lossy(&output.stderr);
         return Err(failed(
             words.lines().next_back().unwrap_or("no names").to_owned(),
         ));
@@ -103,7 +102,7 @@ fn limits(a: &Nodes) -> Limits {
     }
 }
 
-/// Whether all daemons are on this host, as far as can be told.
+/// Whether all daemons are on this host, as far as is known.
 fn plan_is_local(how: &How, hosts: &[String]) -> bool {
     let here = this_host();
     match how {
@@ -113,7 +112,7 @@ fn plan_is_local(how: &How, hosts: &[String]) -> bool {
     }
 }
 
-/// Says that limits change nothing where there is only one node.
+/// Warns that limits have no effect in a pool of one node.
 pub fn warn_of_limits(a: &Nodes) {
     if limits(a).any() {
         say(
@@ -122,7 +121,7 @@ pub fn warn_of_limits(a: &Nodes) {
     }
 }
 
-/// Starts the pool; its nodes.
+/// Starts the pool; returns its nodes.
 pub fn start(
     name: &str,
     media: &Media,
@@ -136,7 +135,7 @@ pub fn start(
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();
     if how == How::Local {
-        // Else they would look at the same memory one after the other, and see different amounts.
+        // Otherwise they would read the free memory one after the other, and see different amounts.
         if each.is_empty() {
             each = capacity::default_media_of(hosts.len() as u32)?.0;
         }
@@ -189,7 +188,7 @@ pub fn start(
     }
 }
 
-/// Which nodes are missing, and why.
+/// Lists the missing nodes, with reasons.
 fn words(plan: &Plan, missing: &[Missing]) -> String {
     let name = |m: &Missing| {
         let host = plan.hosts.get(m.node as usize).map_or("?", String::as_str);
@@ -222,7 +221,7 @@ fn absent(name: &str) -> Result<(), Fail> {
     }
 }
 
-/// Random bytes.
+/// `N` random bytes.
 pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
     let mut bytes = Zeroizing::new([0; N]);
     match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
@@ -235,7 +234,7 @@ pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
 
 fn executable() -> Result<PathBuf, Fail> {
     std::env::current_exe()
-        .map_err(|e| Fail::failed(format!("can't tell where this program lies: {e}")))
+        .map_err(|e| Fail::failed(format!("can't find the path of this program: {e}")))
 }
 
 /// A node for programs.
@@ -250,13 +249,13 @@ pub fn as_json(node: &Node) -> serde_json::Value {
     })
 }
 
-/// The capacity of nodes, together.
+/// The sum of the nodes' capacities. Bytes.
 pub fn capacity(nodes: &[Node]) -> u64 {
     let media = nodes.iter().flat_map(|n| &n.media);
     media.map(|m| m.capacity).sum()
 }
 
-/// What nodes are made of, in words: `4 nodes, each with memory:1.0 GiB (4.0 GiB)`.
+/// The nodes in words: `4 nodes, each with memory:1.0 GiB (4.0 GiB)`.
 pub fn describe(plan: &Plan, nodes: &[Node]) -> String {
     let media = if plan.media.is_empty() {
         let same = nodes.windows(2).all(|n| n[0].media == n[1].media);

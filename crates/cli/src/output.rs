@@ -1,10 +1,10 @@
-//! Printing: data to stdout, words to stderr.
+//! Printing: data to stdout, messages to stderr.
 
 use crate::fail::Fail;
 pub use crate::fail::say;
 use std::io::Write;
 
-/// Data, as it is.
+/// Prints data unchanged.
 pub fn write(bytes: &[u8]) -> Result<(), Fail> {
     let mut out = std::io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

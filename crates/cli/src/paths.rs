@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// A path inside a pool from what the user wrote: `/x` and `/fb/x` are the same, and so is `x`,
+/// The path inside a pool for what the user wrote: `/x` and `/fb/x` are the same, and so is `x`,
 /// unless the working directory lies in that pool.
 pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     let path = in_mount(written, &pool.config().mount);
@@ -19,7 +19,7 @@ pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     }
 }
 
-/// As [`in_pool`], of a pool with this prefix that isn't known.
+/// Like [`in_pool`], for an unknown pool with this prefix.
 pub fn in_mount(written: &OsStr, mount: &str) -> Vec<u8> {
     let bytes = written.as_bytes();
     let rest = match bytes.strip_prefix(mount.as_bytes()) {
@@ -38,8 +38,8 @@ pub fn is_under(path: &Path, pool: &Pool) -> bool {
     begins_with(&crate::cwd::resolve(path, pool), &pool.config().mount)
 }
 
-/// As [`is_under`], of a pool with this prefix that isn't open. A relative path is taken for one if
-/// the working directory lies in any pool.
+/// Like [`is_under`], for a pool with this prefix that isn't open. A relative path counts as under
+/// it if the working directory lies in any pool.
 pub fn is_under_prefix(path: &Path, mount: &str) -> bool {
     path.is_relative() && crate::cwd::is_in_a_pool() || begins_with(path, mount)
 }

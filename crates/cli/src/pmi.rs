@@ -1,6 +1,6 @@
-//! What the processes of an MPI launcher tell each other before MPI is there: PMI-1, by which
-//! MPICH's mpiexec and its relatives let ranks put values, meet, and get those of others. Lines of
-//! text over a descriptor that the launcher leaves open; no library.
+//! PMI-1: how the processes of an MPI launcher exchange data before MPI runs. MPICH's mpiexec and
+//! its relatives let ranks put values, meet, and get those of others. Lines of text over a
+//! descriptor that the launcher leaves open; no library.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
@@ -8,10 +8,10 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Longest line that is taken.
+/// Longest line that is accepted. Bytes.
 const MAX_LINE: usize = 4096;
 
-/// The way to the launcher.
+/// The connection to the launcher.
 pub struct Pmi {
     file: File,
     rest: Vec<u8>,
@@ -26,8 +26,8 @@ fn number(name: &str) -> Option<u32> {
 }
 
 impl Pmi {
-    /// The launcher's, if this process is a rank of one that speaks PMI-1. No answer is waited for
-    /// longer than `within`.
+    /// Connects to the launcher, if this process is a rank of one that speaks PMI-1. Waits for no
+    /// reply longer than `within`.
     pub fn find(within: Duration) -> Option<Result<Pmi>> {
         let (fd, rank, ranks) = (number("PMI_FD")?, number("PMI_RANK")?, number("PMI_SIZE")?);
         // SAFETY: the launcher has opened it for this process, and nothing else here knows of it.
@@ -60,13 +60,13 @@ impl Pmi {
         Ok(())
     }
 
-    /// Tells all ranks something, once all have met.
+    /// Publishes a value to all ranks, once all have met.
     pub fn put(&mut self, key: &str, value: &str) -> Result<()> {
         let line = format!("cmd=put kvsname={} key={key} value={value}", self.space);
         self.ask(&line, "put_result").map(|_| ())
     }
 
-    /// What a rank has told.
+    /// The value that a rank has published.
     pub fn get(&mut self, key: &str) -> Result<String> {
         let line = format!("cmd=get kvsname={} key={key}", self.space);
         self.ask(&line, "get_result")?.value("value")
@@ -77,19 +77,19 @@ impl Pmi {
         self.ask("cmd=barrier_in", "barrier_out").map(|_| ())
     }
 
-    /// This rank is done with it. A rank that ends without saying so ends the others, too.
+    /// Ends this rank's use of PMI. A rank that ends without that ends the others, too.
     pub fn end(mut self) -> Result<()> {
         self.ask("cmd=finalize", "finalize_ack").map(|_| ())
     }
 
     fn ask(&mut self, line: &str, answer: &str) -> Result<Answer> {
         self.file.write_all(format!("{line}\n").as_bytes())?;
-        let told = Answer(self.line()?);
-        let what = told.value("cmd")?;
-        if what != answer || told.value("rc").is_ok_and(|rc| rc != "0") {
-            return Err(Error::other(format!("mpiexec answers '{}'", told.0)));
+        let answer_line = Answer(self.line()?);
+        let what = answer_line.value("cmd")?;
+        if what != answer || answer_line.value("rc").is_ok_and(|rc| rc != "0") {
+            return Err(Error::other(format!("mpiexec answers '{}'", answer_line.0)));
         }
-        Ok(told)
+        Ok(answer_line)
     }
 
     fn line(&mut self) -> Result<String> {

@@ -1,4 +1,4 @@
-//! Checks of mount prefixes: which would do harm.
+//! Checks of mount prefixes: some would do harm.
 
 use crate::fail::Fail;
 use forebay_media::{MediumKind, MediumSpec};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 const NEEDED: [&str; 9] = [
     "/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp",
 ];
-/// Directories that the kernel fills; nothing may be put into them either.
+/// Directories that the kernel fills; nothing can be created there.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
 /// The prefix without a `/` at its end, and a warning if it hides a directory.

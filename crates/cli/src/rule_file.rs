@@ -6,10 +6,10 @@ use forebay_client::impossible;
 use forebay_media::MediumSpec;
 use std::path::Path;
 
-/// The rules in a file; none without one. `mount` is the pool's prefix.
+/// Reads the rules of a file; without a file, none. `mount` is the pool's prefix.
 ///
 /// # Errors
-/// What isn't a rule, with line and column.
+/// The first invalid rule, with line and column.
 pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     let Some(file) = file else {
         return Ok(Rules::default());
@@ -20,10 +20,10 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
 }
 
-/// As [`read`], for a pool with these media.
+/// Like [`read`], for a pool with these media.
 ///
 /// # Errors
-/// As there; what can't be kept on them.
+/// As there; a rule that can't be kept on these media.
 pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
     let rules = read(file, mount)?;
     for rule in rules.all() {

@@ -26,7 +26,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
             let all = pool.config().rules.all();
             if all.is_empty() {
                 say(
-                    "this pool has no rules: every file is strict, unless said otherwise with: forebay set",
+                    "this pool has no rules: every file is strict, unless declared otherwise with: forebay set",
                 );
             }
             let text: Vec<String> = all.iter().map(as_toml).collect();
@@ -38,8 +38,8 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
         } => {
             let mount = "/fb";
             let rules = read(Some(file), mount)?;
-            let said = rules.explain(&paths::in_mount(path, mount));
-            write(of_new(&rules, &said, Declared::NOTHING).as_bytes())?;
+            let declared = rules.explain(&paths::in_mount(path, mount));
+            write(of_new(&rules, &declared, Declared::NOTHING).as_bytes())?;
         }
         RulesWhat::Explain { file: None, path } => return explain(name, path),
     }
@@ -57,8 +57,8 @@ fn as_toml(rule: &Rule) -> String {
     text
 }
 
-/// What a file of a pool has; what a directory gives to the files that are made in it; what a path
-/// that isn't there would get.
+/// Explains the controls of a pool's file, those that a directory gives to new files, or those that
+/// a missing path would get.
 fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     let pool = found::open(name, None)?;
     let rules = pool.config().rules.clone();
@@ -71,16 +71,16 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
             Ok(stat) => {
                 let id = ObjectId(stat.ino);
                 let is_dir = stat.mode & libc::S_IFMT == libc::S_IFDIR;
-                let (said, laminated) = fs.controls_of(id).map_err(failed)?;
-                Ok(Some((id, is_dir, said, laminated)))
+                let (declared, laminated) = fs.controls_of(id).map_err(failed)?;
+                Ok(Some((id, is_dir, declared, laminated)))
             }
             Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
             Err(e) => Err(failed(e)),
         }
     };
     let text = match look(&inside)? {
-        Some((id, true, said, _)) => {
-            let mut text = of_new(&rules, &rules.explain_within(&inside), said);
+        Some((id, true, declared, _)) => {
+            let mut text = of_new(&rules, &rules.explain_within(&inside), declared);
             if fs.pool().config().member.is_some() {
                 let how = id.distribution().to_string();
                 let _ = writeln!(text, "{:<12} {how:<20} since it was made", "distribution");
@@ -99,10 +99,10 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
             of_file(&has, laminated)
         }
         None => {
-            // What is said of the nearest directory above holds for what is made there.
+            // Controls of the nearest directory above hold for new files there.
             let parent = inside.iter().rposition(|b| *b == b'/');
             let above = look(&inside[..parent.map_or(0, |at| at.max(1))])?;
-            let above = above.map_or(Declared::NOTHING, |(_, _, said, _)| said);
+            let above = above.map_or(Declared::NOTHING, |(_, _, declared, _)| declared);
             of_new(&rules, &rules.explain(&inside), above)
         }
     };
@@ -111,18 +111,23 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// What is there: whether it is a directory, what was said of it, whether it is laminated.
+/// What a path leads to: object, whether it is a directory, its declared controls, whether it is
+/// laminated.
 type Found = (ObjectId, bool, Declared, bool);
 
-/// Of a file that is there: a line for each control.
+/// One line for each control of an existing file.
 fn of_file(has: &Declared, laminated: bool) -> String {
     let mut text = String::new();
     for (control, value) in Declared::from(has.resolve()).values() {
-        let is_said = has
+        let is_declared = has
             .values()
             .iter()
             .any(|(c, v)| *c == control && v.is_some());
-        let from = if is_said { "said of it" } else { "default" };
+        let from = if is_declared {
+            "declared for it"
+        } else {
+            "default"
+        };
         let value = value.unwrap_or_default();
         let _ = writeln!(text, "{control:<12} {value:<20} {from}");
     }
@@ -132,22 +137,24 @@ fn of_file(has: &Declared, laminated: bool) -> String {
     text
 }
 
-/// Of a file that would be made where this was said of its directory, and that by rules: a line for
-/// each control.
+/// One line for each control of a new file, by the controls declared of its directory and by rules.
 fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
     let mut text = String::new();
-    for said in by_rules {
-        let of_directory = above.values().into_iter().find(|(c, _)| *c == said.control);
-        let (value, from) = match (of_directory.and_then(|(_, value)| value), said.origin) {
-            (Some(value), _) => (value, "said of its directory".to_owned()),
-            (None, Origin::Default) => (said.value.clone(), "default".to_owned()),
+    for declared in by_rules {
+        let of_directory = above
+            .values()
+            .into_iter()
+            .find(|(c, _)| *c == declared.control);
+        let (value, from) = match (of_directory.and_then(|(_, value)| value), declared.origin) {
+            (Some(value), _) => (value, "declared for its directory".to_owned()),
+            (None, Origin::Default) => (declared.value.clone(), "default".to_owned()),
             (None, Origin::Rule(i)) => {
                 let rule = &rules.all()[i];
                 let from = format!("line {}: {}", rule.line, rule.pattern.text());
-                (said.value.clone(), from)
+                (declared.value.clone(), from)
             }
         };
-        let _ = writeln!(text, "{:<12} {value:<20} {from}", said.control);
+        let _ = writeln!(text, "{:<12} {value:<20} {from}", declared.control);
     }
     text
 }

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 /// How long processes that the program has left behind may go on.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What of a run is to be told at its end.
+/// What to report at the end of a run.
 struct Account {
     quiet: bool,
     lines: Vec<String>,
@@ -34,7 +34,7 @@ impl Account {
         self.lines.push(line);
     }
 
-    fn tell(&self) {
+    fn print(&self) {
         if !self.quiet {
             self.lines.iter().for_each(say);
         }
@@ -71,7 +71,8 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         }
         Some(wanted) => {
             let (plan, all) = nodes::start(&name, &a.media, &a.nodes, wanted)?;
-            // The host on which a pool is started need not have a node of it, but who uses it must.
+            // The host on which a pool is started need not have a node of it, but its users' hosts
+            // must.
             let pool = Pool::open(&name).inspect_err(|_| down::remove_plan(&plan))?;
             (pool, nodes::describe(&plan, &all))
         }
@@ -89,7 +90,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         &relay,
         &mut account,
     ) {
-        account.tell();
+        account.print();
         remove(pool, &name);
         return Err(fail);
     }
@@ -98,7 +99,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     let status = match execute(&pool, &a.command, &relay) {
         Ok(status) => status,
         Err(fail) => {
-            account.tell();
+            account.print();
             remove(pool, &name);
             return Err(fail);
         }
@@ -122,7 +123,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
 
     let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
     account.note(where_it_lay(&pool));
-    account.tell();
+    account.print();
     let exit = exit_code(status);
     if !missing.is_empty() {
         for words in &missing {
@@ -151,7 +152,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     Ok(exit)
 }
 
-/// Stages in. On failure nothing is run.
+/// Stages in. On failure the program isn't run.
 fn bring(
     pool: &Arc<Pool>,
     pairs: &[(PathBuf, OsString)],
@@ -197,14 +198,14 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         .spawn()
         .map_err(|e| exec::cannot_start(&command[0], &e))?;
     relay.pass_to(Some(child.id()));
-    // A signal may have come between the last look and now.
+    // A signal may have come since the last check.
     if relay.stopped() {
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_child(&child),
             rustix::process::Signal::TERM,
         );
     }
-    // Looks without reaping, so that no signal can go to a process that took over the id.
+    // Waits without reaping, so that no signal can go to another process with the same id.
     loop {
         use rustix::process::{WaitId, WaitIdOptions, waitid};
         let id = WaitId::Pid(rustix::process::Pid::from_child(&child));
@@ -216,10 +217,10 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
     relay.pass_to(None);
     child
         .wait()
-        .map_err(|e| Fail::failed(format!("can't tell how the program ended: {e}")))
+        .map_err(|e| Fail::failed(format!("can't find out how the program ended: {e}")))
 }
 
-/// Stages out. The ways that are not complete, as arguments of `forebay stage`.
+/// Stages out. Returns the incomplete transfers, as arguments of `forebay stage`.
 fn fetch(
     pool: &Arc<Pool>,
     pairs: &[(OsString, PathBuf)],
@@ -240,7 +241,7 @@ fn fetch(
             continue;
         }
         let way = Way::Out(src, dst);
-        // The pool may end with the job: what fits there is better than nothing.
+        // The pool may end with the job: transferring what fits is better than nothing.
         match transfer(pool, &way, (threads, false), None, None, &|| {
             relay.stopped()
         }) {
@@ -260,7 +261,7 @@ fn fetch(
     missing
 }
 
-/// How much each medium held.
+/// The bytes that each medium held.
 fn where_it_lay(pool: &Pool) -> String {
     let media: Vec<String> = pool
         .usage()
@@ -294,7 +295,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// As shells have it.
+/// The exit code, as in shells.
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

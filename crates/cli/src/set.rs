@@ -40,7 +40,7 @@ fn id_of(fs: &Fs, a: &Set, path: &[u8]) -> Result<ObjectId, Fail> {
         .map_err(|e| failed(a, "look at it", e))
 }
 
-/// The distribution that is asked for.
+/// The distribution that the user wants.
 fn wanted(a: &Set) -> Result<Option<Distribution>, Fail> {
     match (a.distribution, a.chunk_size) {
         (Some(args::Distribution::Striped), size) => {
@@ -87,7 +87,7 @@ fn set_distribution(fs: &Fs, a: &Set, path: &[u8], wanted: Distribution) -> Resu
 
 fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     let id = id_of(fs, a, path)?;
-    let (mut said, _) = fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
+    let (mut declared, _) = fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
     for wanted in &a.controls {
         let Some((control, value)) = wanted.split_once('=') else {
             return Err(Fail::usage(format!(
@@ -95,36 +95,36 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
             )));
         };
         let done = match value {
-            "" => said.unsay(control),
-            value => said.declare(control, value),
+            "" => declared.unsay(control),
+            value => declared.declare(control, value),
         };
         done.map_err(Fail::usage)?;
     }
-    if let Some(why) = impossible(&said.resolve(), &fs.pool().config().media) {
+    if let Some(why) = impossible(&declared.resolve(), &fs.pool().config().media) {
         return Err(Fail::usage(why));
     }
-    // For what is told of it.
+    // The declared path, for messages and rules.
     let known = path.iter().rposition(|&b| b == b'/').and_then(|cut| {
         let dir = fs.stat(&path[..cut.max(1)], true).ok()?;
         Some((ObjectId(dir.ino), &path[cut + 1..]))
     });
-    fs.declare(id, said, known).map_err(|unsaid| match unsaid.error {
-        Errno::BUSY if unsaid.why.is_some() => Fail::failed(format!(
-            "{}: can't say {said} of it: {}",
+    fs.declare(id, declared, known).map_err(|refused| match refused.error {
+        Errno::BUSY if refused.why.is_some() => Fail::failed(format!(
+            "{}: can't declare {declared}: {}",
             a.path.to_string_lossy(),
-            unsaid.why.unwrap_or_default()
+            refused.why.unwrap_or_default()
         )),
-        // All else was looked at before.
-        Errno::OPNOTSUPP if said.persistence == Some(Persistence::Process) => Fail::usage(format!(
-            "{}: persistence = \"process\" is decided when a file is made, by whom it goes with: say it of its directory before, or by a rule",
+        // Everything else was checked before.
+        Errno::OPNOTSUPP if declared.persistence == Some(Persistence::Process) => Fail::usage(format!(
+            "{}: persistence = \"process\" is fixed when a file is created: declare it for the directory before, or by a rule",
             a.path.to_string_lossy()
         )),
-        Errno::BUSY if said.persistence == Some(Persistence::Node) => Fail::failed(format!(
-            "{}: persistence = \"node\" can't be said of it now: a program that has it open has mapped it, so its bytes can't be moved from memory to files",
+        Errno::BUSY if declared.persistence == Some(Persistence::Node) => Fail::failed(format!(
+            "{}: persistence = \"node\" can't be declared now: a program has the file open and mapped, so its bytes can't be moved from memory to files",
             a.path.to_string_lossy()
         )),
-        Errno::NOSPC if said.persistence == Some(Persistence::Node) => Fail::failed(format!(
-            "{}: persistence = \"node\" can't be said of it: the pool's files media have no room for what of it lies in memory",
+        Errno::NOSPC if declared.persistence == Some(Persistence::Node) => Fail::failed(format!(
+            "{}: persistence = \"node\" can't be declared: the pool's files media have no room for its bytes in memory",
             a.path.to_string_lossy()
         )),
         e => failed(a, "set its controls", e),
@@ -134,9 +134,9 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
 fn show(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     let id = id_of(fs, a, path)?;
     let mut text = format!("{}\n", id.distribution());
-    let (said, laminated): (Declared, bool) =
+    let (declared, laminated): (Declared, bool) =
         fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
-    for (control, value) in said.values() {
+    for (control, value) in declared.values() {
         if let Some(value) = value {
             let _ = writeln!(text, "{control}={value}");
         }

@@ -3,23 +3,22 @@
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
 
-/// What ends a program politely.
+/// Signals that ask a process to end.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Where signals go.
+/// Where signals are passed to.
 #[derive(Default)]
 pub struct Relay {
     /// The program's process id while it runs.
     child: AtomicI32,
-    /// A signal has come that no program took.
+    /// A signal has come while no program ran.
     stopped: AtomicBool,
-    /// The signal mask before: the program gets it.
+    /// The original signal mask, for the program.
     before: OnceLock<libc::sigset_t>,
 }
 
 impl Relay {
-    /// Takes charge of the signals that this process does not ignore. Call it before any
-    /// thread is started.
+    /// Handles the signals that this process doesn't ignore. Call it before any thread is started.
     pub fn install() -> Arc<Relay> {
         let relay = Arc::new(Relay::default());
         // SAFETY: plain calls with valid pointers to initialised memory.
@@ -61,13 +60,13 @@ impl Relay {
         if child <= 0 {
             self.stopped.store(true, SeqCst);
         } else if code != libc::SI_KERNEL {
-            // From the terminal it has reached the program already.
-            // SAFETY: the child isn't waited for before `child` is reset.
+            // A signal from the terminal has reached the program already. SAFETY: the child isn't
+            // waited for before `child` is reset.
             unsafe { libc::kill(child, signal) };
         }
     }
 
-    /// Has `command` start with the signal mask that this process was started with.
+    /// Makes `command` start with this process's original signal mask.
     pub fn unblock_in(&self, command: &mut std::process::Command) {
         use std::os::unix::process::CommandExt;
         let Some(before) = self.before.get().copied() else {
@@ -82,7 +81,7 @@ impl Relay {
         }
     }
 
-    /// From now on signals go to this process, or to nobody.
+    /// From now on signals are passed to this process, or to none.
     pub fn pass_to(&self, child: Option<u32>) {
         self.child.store(child.map_or(0, |c| c as i32), SeqCst);
     }

@@ -1,4 +1,4 @@
-//! `forebay stage`, and staging as `forebay run` uses it: with progress and a summary.
+//! `forebay stage`, and the staging of `forebay run`, with progress and a summary.
 
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
@@ -16,17 +16,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Failures that are told one by one.
+/// Most failures that are listed one by one.
 const TOLD: usize = 10;
 
-/// From where to where.
+/// The source and destination of a staging.
 pub enum Way<'a> {
     In(&'a Path, &'a OsStr),
     Out(&'a OsStr, &'a Path),
 }
 
 impl Way<'_> {
-    /// `in ./case /case`: as the command line has it.
+    /// The arguments on the command line: `in ./case /case`.
     pub fn words(&self) -> String {
         match self {
             Way::In(src, dst) => {
@@ -47,8 +47,8 @@ impl Way<'_> {
     }
 }
 
-/// Stages, with so many threads and perhaps comparing contents, all or `only` these, showing
-/// progress; `stop` is asked now and then whether to give up.
+/// Stages with `threads` threads, comparing contents if wanted, all files or `only` these, and
+/// shows progress. `stop` is called now and then; true ends it.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
@@ -137,7 +137,7 @@ pub fn transfer(
     })
 }
 
-/// What there is room for where something is to be staged; None if that can't be found out.
+/// The room at the destination; None if that can't be found out.
 pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
     let (bytes, whose) = match way {
         Way::In(..) => {
@@ -156,7 +156,7 @@ pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
             let dst = std::path::absolute(dst).ok()?;
             let there = dst.ancestors().find(|p| p.exists())?;
             let s = rustix::fs::statvfs(there).ok()?;
-            // A file system that doesn't say how large it is.
+            // The file system doesn't report its size.
             (s.f_blocks > 0).then_some(())?;
             (
                 s.f_bavail.saturating_mul(s.f_frsize),
@@ -225,7 +225,7 @@ pub fn summary(r: &Report) -> String {
     text
 }
 
-/// Tells what went wrong and what was left out, some of it one by one.
+/// Reports failures and skipped files, some of them one by one.
 pub fn tell_troubles(r: &Report) {
     for (list, kind, total) in [
         (&r.warnings, "warning: ", r.warnings.len() as u64),

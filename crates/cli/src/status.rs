@@ -61,7 +61,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     let records = pool.store().record_bytes().ok();
     let usage = pool.usage();
     if as_json {
-        let mut told = value!({
+        let mut report = value!({
             "name": c.name, "state": state_words(&state), "mount": c.mount,
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
@@ -73,9 +73,9 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         });
         if all {
-            told["taken"] = accounting::as_json(&pool);
+            report["taken"] = accounting::as_json(&pool);
         }
-        json(&told)?;
+        json(&report)?;
         return Ok(code::OK);
     }
     let keeper = match pool.keeper_pid() {
@@ -136,7 +136,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// How many files are open, and what was refused since a table was full; for people.
+/// The number of open files, and of refusals because a table was full; for people.
 fn full_tables(store: &Store) -> String {
     let tables = store.tables();
     let opened = &tables[0];

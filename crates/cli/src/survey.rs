@@ -1,4 +1,4 @@
-//! The state of all nodes of a pool: from their directories where they are on this host, from their
+//! The state of all nodes of a pool: from their directories if they are on this host, from their
 //! daemons otherwise.
 
 use crate::fail::Fail;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A pool of several nodes, as seen from this host.
 pub struct Survey {
     pub config: PoolConfig,
-    /// The newest that a node here has.
+    /// The newest map that a node here has.
     pub map: PoolMap,
     pub nodes: Vec<Known>,
 }
@@ -23,16 +23,16 @@ pub struct Survey {
 pub struct Known {
     pub node: Node,
     pub state: State,
-    /// Since when, in seconds since 1970.
+    /// Since when it is in this state. Seconds since 1970.
     pub since: Option<u64>,
     /// Why it can't be reached.
     pub why: Option<String>,
     pub use_of: Option<Use>,
-    /// If it is on this host.
+    /// The node's data on this host, if it is here.
     pub here: Option<Here>,
 }
 
-/// How a node is.
+/// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     Up,
@@ -40,9 +40,9 @@ pub enum State {
     Dead,
     /// Its daemon, on this host, is stopped.
     Paused,
-    /// It doesn't answer.
+    /// It doesn't reply.
     Unreachable,
-    /// There is nobody on this host to ask.
+    /// No daemon on this host can be reachable.
     Unknown,
 }
 
@@ -67,7 +67,7 @@ pub struct Use {
     pub processes: usize,
 }
 
-/// What can be seen of a node on this host.
+/// What can be read of a node on this host.
 pub struct Here {
     pub place: Place,
     pub keeper: Option<u32>,
@@ -105,14 +105,14 @@ impl Here {
 }
 
 impl Survey {
-    /// Of the pool `name`, which has several nodes. Waits for those that don't answer as long as
-    /// the pool's patience.
+    /// Surveys the pool `name`, which has several nodes. Waits for silent nodes as long as the
+    /// pool's request timeout.
     pub fn of(name: &str) -> Result<Survey, Fail> {
         let places = places(name);
         let newest = places.iter().filter_map(|p| read_map(&p.dir));
         let config = places.iter().find_map(|p| PoolConfig::read(&p.dir).ok());
         let (Some(map), Some(config)) = (newest.max_by_key(PoolMap::epoch), config) else {
-            // Opening it says what is wrong.
+            // Opening the pool reports the error.
             Pool::open(name)?;
             return Err(PoolError::Absent(name.to_owned()).into());
         };
@@ -126,12 +126,13 @@ impl Survey {
             state == Some(&State::Up)
         });
         let can_answer = |n: &NodeId| matches!(states.get(&n.0), None | Some(State::Up));
-        let asked: Vec<NodeId> = map.nodes().iter().map(|n| n.number).collect();
-        let asked: Vec<NodeId> = asked.into_iter().filter(can_answer).collect();
-        let mut told = asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &asked));
-        // What the asker's daemon knows of those that don't answer; only now has it tried them all.
-        let silent = told.values().any(Option::is_none);
-        let own = asker.filter(|_| silent || asked.len() < map.nodes().len());
+        let reachable: Vec<NodeId> = map.nodes().iter().map(|n| n.number).collect();
+        let reachable: Vec<NodeId> = reachable.into_iter().filter(can_answer).collect();
+        let mut replies =
+            asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &reachable));
+        // What the asking daemon knows of the silent nodes; it has tried them all by now.
+        let silent = replies.values().any(Option::is_none);
+        let own = asker.filter(|_| silent || reachable.len() < map.nodes().len());
         let own = own.and_then(|p| {
             ask(p, map.nodes().len(), &[NodeId(p.node?)])
                 .into_values()
@@ -141,7 +142,7 @@ impl Survey {
         let nodes = map.nodes().iter().map(|node| {
             let n = node.number.0;
             let here = here.remove(&n);
-            let about = told.remove(&n);
+            let about = replies.remove(&n);
             let lost = unreachable.iter().find(|u| u.node == n);
             let state = match (&here, &about) {
                 (_, Some(Some(_))) => State::Up,
@@ -178,8 +179,7 @@ impl Survey {
     }
 }
 
-/// What the daemons of these nodes answer, by way of the one at `place`; None where there is no
-/// answer.
+/// The replies of these nodes' daemons, through the one at `place`; None where there is no reply.
 fn ask(place: &Place, count: usize, nodes: &[NodeId]) -> HashMap<u32, Option<About>> {
     let me = NodeId(place.node.unwrap_or(0));
     let Ok(channel) = Channel::open(&place.dir, me, count as u32) else {

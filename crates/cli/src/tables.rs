@@ -6,7 +6,7 @@ use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
 use std::fmt::Write;
 
-/// A medium for programs.
+/// A medium as JSON.
 pub fn medium(u: &MediumUsage) -> Value {
     value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
              "reserved": u.reserved, "reserve": u.reserve, "available": u.available })
@@ -23,7 +23,7 @@ pub fn percent(used: u64, capacity: u64) -> String {
     }
 }
 
-/// Rows with aligned columns: those in `left` to the left, numbers to the right.
+/// Rows with aligned columns: those in `left` left-aligned, numbers right-aligned.
 pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
@@ -70,7 +70,7 @@ pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
     table(&rows, &[0, 5])
 }
 
-/// The tables that all processes of a node share, for programs.
+/// The tables that all processes of a node share, as JSON.
 pub fn tables(store: &Store) -> Value {
     let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
     store.tables().iter().map(one).collect()

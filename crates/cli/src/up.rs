@@ -13,7 +13,7 @@ use forebay_pool::launch::{How, Plan};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// Makes a pool and starts its keeper. Returns it, and why its media were chosen.
+/// Makes a pool and starts its keeper. Returns it, and the reason for its media.
 pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail> {
     let (media, why) = if wanted.media.is_empty() {
         let (media, why) = capacity::default_media()?;
@@ -61,18 +61,18 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     } else {
         return one(name, a, began);
     };
-    tell(&pool, note, a.json, began)
+    report(&pool, note, a.json, began)
 }
 
 /// A pool of one node, on this host.
 pub fn one(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     nodes::warn_of_limits(&a.nodes);
     let (pool, note) = create(name, &a.media)?;
-    tell(&pool, note, a.json, began)
+    report(&pool, note, a.json, began)
 }
 
-/// Says what was started.
-fn tell(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> Result<u8, Fail> {
+/// Reports what was started.
+fn report(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> Result<u8, Fail> {
     let took = began.elapsed().as_secs_f64();
     let c = pool.config();
     if as_json {
@@ -127,7 +127,7 @@ pub fn up_nodes(
     Ok(code::OK)
 }
 
-/// Goes on with a pool that has no keeper.
+/// Reopens a pool that has no keeper.
 fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     if let Some(from) = from {
         let found = find_media(name, from)?;
@@ -160,7 +160,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
             ));
         }
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
-        // Opening it says what is wrong.
+        // Opening the pool reports the error.
         PoolState::Damaged(_) | PoolState::Stale => {}
         // Its keeper may well run.
         PoolState::Unknown(why) => {
@@ -180,7 +180,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     let pool = Pool::open(name)?;
     let busy = pool.attached();
-    // Settling is for when nobody is left; the keeper cleans up behind single processes.
+    // Settling needs an unused pool; the keeper cleans up behind single processes.
     let note = if busy.is_empty() {
         format!("reopened: {}", pool.settle()?)
     } else {
@@ -190,7 +190,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     Ok((pool, note))
 }
 
-/// Starts those daemons of a pool's nodes on this host again that are dead.
+/// Starts the dead daemons of a pool's nodes on this host.
 fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
     let dead = places.iter().filter(|p| p.state() != PoolState::Running);
     let mut started = Vec::new();
@@ -202,13 +202,13 @@ fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
     Ok((Pool::open(name)?, note))
 }
 
-/// A directory of a pool, or of a node of one, in its first medium.
+/// A directory of a pool, or of a node, in its first medium.
 struct Found {
     dir: PathBuf,
     config: PoolConfig,
 }
 
-/// Opens the nodes of a pool again whose records were lost with shared memory, from their media on
+/// Reopens the nodes of a pool, whose records were lost with shared memory, from their media on
 /// this host: all that the pool had here, or none.
 fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, String), Fail> {
     let first = &found[0];
@@ -227,12 +227,12 @@ fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, 
     let number = |f: &Found| f.config.member.map_or(0, |m| m.node);
     let here: Vec<u32> = found.iter().map(number).collect();
     let host = |n: u32| plan.hosts.get(n as usize).map_or("", String::as_str);
-    let (mut missing, mut elsewhere) = (Vec::new(), Vec::new());
+    let (mut missing, mut other_hosts) = (Vec::new(), Vec::new());
     for node in (0..plan.hosts.len() as u32).filter(|n| !here.contains(n)) {
         let same_host = here.iter().any(|&h| host(h) == host(node));
         match plan.how == How::Local || same_host {
             true => missing.push(node.to_string()),
-            false => elsewhere.push(host(node).to_owned()),
+            false => other_hosts.push(host(node).to_owned()),
         }
     }
     if !missing.is_empty() {
@@ -257,22 +257,22 @@ fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, 
     let note = match started {
         Ok(note) => note,
         Err(fail) => {
-            // The media stay as they are: another try begins with what they have.
+            // The media stay as they are: another try begins with their content.
             forebay_client::forget(name);
             return Err(fail);
         }
     };
-    elsewhere.dedup();
-    if !elsewhere.is_empty() {
+    other_hosts.dedup();
+    if !other_hosts.is_empty() {
         say(format!(
-            "the other nodes of the pool '{name}' are on {}: say the same there",
-            elsewhere.join(", ")
+            "the other nodes of the pool '{name}' are on {}: run the same command there",
+            other_hosts.join(", ")
         ));
     }
     Ok((Pool::open(name)?, note))
 }
 
-/// Loads all these nodes, starts their daemons, and makes what they have noted fit together.
+/// Loads all these nodes, starts their daemons, and makes their records consistent with each other.
 fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
     let (mut records, mut commits) = (0, 0);
     for f in found {
@@ -314,14 +314,14 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
 }
 
 /// The directories of pool `name` in its first media: `from` itself, with those beside it if it is
-/// that of a node; or those that lie in it.
+/// that of a node; or those inside it.
 fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     let from = std::path::absolute(from).unwrap_or_else(|_| from.to_owned());
     let single = from.join("pool.json").exists();
     let read = |dir: PathBuf| {
         let config = PoolConfig::read(&dir).ok()?;
         let is_first = config.journal_dir(&dir).is_none_or(|first| first == dir);
-        // A medium that was moved is where it is; its number is the end of its name.
+        // A medium may have been moved; its number is the end of its name.
         let is_first = is_first || dir.to_string_lossy().ends_with("-0");
         is_first.then_some(Found { dir, config })
     };
@@ -329,7 +329,7 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
         match read(from.clone()) {
             Some(one) if one.config.member.is_some() => {}
             Some(one) => return Ok(vec![one]),
-            // Reading it again says what is wrong.
+            // Reading it again reports the error.
             None => PoolConfig::read(&from).map(|_| ())?,
         }
     }
@@ -353,7 +353,7 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     }
 }
 
-/// The one directory that was found of a pool of one node.
+/// The one directory found of a pool of one node.
 fn only(mut found: Vec<Found>, from: &Path) -> Result<PathBuf, Fail> {
     if found.len() == 1 {
         return Ok(found.remove(0).dir);

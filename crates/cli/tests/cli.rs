@@ -103,12 +103,12 @@ fn a_pool_from_up_to_down() {
         p.forebay(&["pools", "--json"]).expect(0).json()[0]["state"],
         "running"
     );
-    // The keeper outlives whoever started it, in a session of its own.
+    // The keeper outlives the process that started it, in its own session.
     let keeper = p.keeper();
     // SAFETY: a plain system call.
     assert_eq!(unsafe { libc::getsid(keeper as i32) }, keeper as i32);
     p.forebay(&["down"]).expect(0);
-    // Gone, but for a zombie if nobody has asked after it yet.
+    // Gone, except for a zombie that wasn't waited for yet.
     let stat = std::fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
@@ -214,7 +214,7 @@ fn files_outlive_everything_else() {
     std::fs::create_dir(p.at("ssd")).unwrap();
     p.up(&format!("files:{}:256M", p.text("ssd")));
     p.forebay(&["stage", "in", "tree", "/tree"]).expect(0);
-    // As a reboot does: what wasn't synced is saved when the keeper is told to end.
+    // Like a reboot: unsynced data are saved when the keeper gets SIGTERM.
     p.end_keeper(libc::SIGTERM);
     std::fs::remove_dir_all(p.home.join("default")).unwrap();
     p.forebay(&["up", "--reopen"]).expect(3).says(&["--from"]);
@@ -264,7 +264,7 @@ fn damaged_and_foreign_pools_are_refused() {
     assert!(p.forebay(&["pools"]).expect(0).out.contains("damaged"));
     p.forebay(&["down", "--force"]).expect(0);
     assert!(!dir.exists());
-    // One of several nodes: said once, and which.
+    // A damaged node among several is named, and reported once.
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("node-3"), b"a file").unwrap();
     let told = p.forebay(&["up", "--nodes", "4"]).expect(3).err;
@@ -348,7 +348,7 @@ fn exec_finds_its_program_and_library() {
     preload("/no/such/lib.so")
         .expect(1)
         .says(&["FOREBAY_PRELOAD"]);
-    // Others' libraries stay, behind ours.
+    // Other preloaded libraries stay, behind Forebay's.
     let mut command = p.command(&["exec", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let said = finish(command.env("LD_PRELOAD", "/none.so").spawn().unwrap()).expect(0);
     assert!(said.out.trim().ends_with(":/none.so"), "{}", said.out);
@@ -430,7 +430,7 @@ fn run_exits_as_its_program_does() {
     .expect(5);
     assert_eq!(std::fs::read(p.at("r")).unwrap(), b"partial");
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
-    // What a program that succeeded has not made, is.
+    // A successful program has not made this output.
     run(&["--pool", "missing", "--out", "/r:x", "--", "true"]).expect(120);
     p.forebay(&["down", "--pool", "missing"]).expect(0);
 }

@@ -44,7 +44,7 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
         .collect()
 }
 
-/// What stands in backquotes on a line.
+/// The texts in backquotes on a line.
 fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }

@@ -1,4 +1,4 @@
-//! Docs against what is there: each test that `docs/limits.md` names exists, each value that it
+//! Docs against the code: each test that `docs/limits.md` names exists, each value that it
 //! gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
 
 use std::fs;
@@ -8,7 +8,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// All files below `at` whose names end so.
+/// All files below `at` whose names end with `end`.
 fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(at).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -16,7 +16,7 @@ fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
             true if path.ends_with("target") => {}
             true => files(&path, end, found),
             false if path.to_string_lossy().ends_with(end) => {
-                // One that isn't text has no tests.
+                // A file that isn't text has no tests.
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 found.push((path, text));
             }
@@ -48,7 +48,7 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// What stands in backquotes, and what stands before it since the one before.
+/// The texts in backquotes, each with the text before it.
 fn quoted(text: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = text.split('`').collect();
     let pairs = parts.chunks_exact(2);
@@ -112,7 +112,7 @@ fn value(text: &str) -> Option<u128> {
         return Some(value(a)? * value(b)?);
     }
     match text.trim() {
-        // Those that are used by others.
+        // Constants that others use.
         "MIB" => Some(1 << 20),
         "SLOTS as usize / 16" => Some(4096),
         text => number(text),

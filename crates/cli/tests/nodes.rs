@@ -89,18 +89,18 @@ fn four_nodes_on_one_host() {
     assert_eq!(nodes.len(), 4);
     for (i, node) in nodes.iter().enumerate() {
         assert_eq!((&node["node"], &node["state"]), (&i.into(), &"up".into()));
-        // The daemon outlives whoever started it, in a session of its own, and holds no pipe.
+        // The daemon outlives the process that started it, in its own session, and holds no pipe.
         let pid = node["keeper"].as_i64().unwrap() as i32;
         // SAFETY: a plain system call.
         assert_eq!(unsafe { libc::getsid(pid) }, pid);
-        // It lets go of the start's when the start is over.
+        // The daemon closes the launcher's descriptors when the start is over.
         until("the daemon to hold no pipe", || {
             (0..3).all(|fd| {
                 let file = std::fs::read_link(format!("/proc/{pid}/fd/{fd}")).unwrap();
                 file == Path::new("/dev/null") || file.ends_with("keeper.log")
             })
         });
-        // The key is in a file of its own, and nowhere else.
+        // The key is in its own file, and nowhere else.
         let dir = Path::new(node["dir"].as_str().unwrap());
         let key = std::fs::read(dir.join("key")).unwrap();
         assert_eq!(key.len(), 32);
@@ -241,7 +241,7 @@ fn nodes_are_killed_paused_and_restarted() {
     assert_nothing_left(&p);
 }
 
-/// A remote shell that runs what it is told on this host, where it knows the host.
+/// A remote shell that runs its command on this host, if it knows the host name.
 fn remote_shell(p: &Place) -> String {
     let path = p.at("rsh");
     let script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n\
@@ -311,7 +311,7 @@ fn hosts_are_started_by_a_remote_shell() {
     assert_nothing_left(&p);
 }
 
-/// Hosts that see nothing of each other: the remote shell gives each a home of its own.
+/// Hosts that see nothing of each other: the remote shell gives each its own home.
 #[test]
 fn a_pool_is_seen_and_removed_from_any_host() {
     let p = Place::new();
@@ -453,7 +453,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
         let words = killed.map_or("nobody".to_owned(), |k| k.1);
         match status {
             Some(said) if said.code == 0 => {
-                // It was over already, or a guard, whom nobody misses.
+                // It was over already, or the signal hit a guard, whose death does no harm.
                 p.forebay(&["down", "--force"]).expect(0);
             }
             Some(said) => {

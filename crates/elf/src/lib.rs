@@ -1,5 +1,5 @@
-//! What an ELF program asks of its loader: which interpreter, and where it has libraries
-//! looked for. Reads headers only; whatever it doesn't understand is left to the kernel.
+//! What an ELF program asks of its loader: its interpreter, and the directories searched for its
+//! libraries. Reads headers only; files that it doesn't understand are left to the kernel.
 
 #![warn(missing_docs)]
 
@@ -7,9 +7,9 @@ use rustix::io::Errno;
 
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
-/// Most bytes of a dynamic section that are looked at.
+/// Most bytes of a dynamic section that are read.
 const DYNAMIC_MAX: u64 = 64 << 10;
-/// Longest text in a dynamic section.
+/// Longest text in a dynamic section. Bytes.
 const TEXT_MAX: usize = 4096;
 
 const PT_LOAD: u32 = 1;
@@ -23,13 +23,13 @@ const DT_RUNPATH: u64 = 29;
 
 /// A file to read from.
 pub trait Source {
-    /// Reads at an offset; less than asked for only at the end.
+    /// Reads into `to` from byte `offset`; fewer bytes than `to` has only at the end.
     ///
     /// # Errors
-    /// EIO and the like.
+    /// EIO and others of the file.
     fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno>;
 
-    /// All of `to`, or None.
+    /// Fills all of `to`, or returns None.
     fn exact(&self, to: &mut [u8], offset: u64) -> Option<()> {
         (self.read_at(to, offset) == Ok(to.len())).then_some(())
     }
@@ -44,13 +44,13 @@ impl Source for std::fs::File {
 /// A program header.
 #[derive(Clone, Copy)]
 pub struct Segment {
-    /// Where in the file the header is.
+    /// Offset of the header in the file. Bytes.
     pub at: u64,
-    /// PT_LOAD and so on.
+    /// The type: PT_LOAD and so on.
     pub kind: u32,
-    /// Where in the file it begins.
+    /// Offset of the segment in the file. Bytes.
     pub offset: u64,
-    /// Where in memory it begins.
+    /// Address of the segment in memory.
     pub address: u64,
     /// Bytes in the file.
     pub file_size: u64,
@@ -60,11 +60,11 @@ pub struct Segment {
 
 /// A text of the dynamic section that says where libraries are.
 pub struct DynamicText {
-    /// Where in the file its entry's value is.
+    /// Offset of its entry's value in the file. Bytes.
     pub at: u64,
     /// The text.
     pub text: Vec<u8>,
-    /// The name of one library, not a list of directories.
+    /// Whether it is the name of one library, not a list of directories.
     pub is_name: bool,
 }
 
@@ -76,9 +76,9 @@ pub struct Elf {
     pub interpreter: Option<(Segment, Vec<u8>)>,
     /// RPATH, RUNPATH, and the libraries needed.
     pub texts: Vec<DynamicText>,
-    /// The address of the texts.
+    /// The address of the string table.
     pub strings: u64,
-    /// For which processor it is (`e_machine`).
+    /// The processor architecture (`e_machine`).
     pub machine: u16,
 }
 
@@ -98,7 +98,7 @@ fn word64(b: &[u8], at: usize) -> u64 {
 }
 
 impl Elf {
-    /// None if it isn't a 64-bit little-endian ELF program.
+    /// Reads a program's headers; None if it isn't a 64-bit little-endian ELF program.
     pub fn read(file: &dyn Source) -> Option<Elf> {
         let mut head = [0; HEADER];
         file.exact(&mut head, 0)?;
@@ -187,7 +187,7 @@ impl Elf {
         Some(())
     }
 
-    /// Where in the file an address is.
+    /// The file offset of an address. Bytes.
     fn file_offset(&self, address: u64) -> Option<u64> {
         let loaded = self.segments.iter().filter(|s| s.kind == PT_LOAD);
         loaded
@@ -196,13 +196,13 @@ impl Elf {
             .next()
     }
 
-    /// Whether the program is one for x86-64.
+    /// Whether the program is for x86-64.
     pub fn is_native(&self) -> bool {
         self.machine == EM_X86_64
     }
 
     /// Whether the program makes its system calls itself, without libc: it is linked statically, or
-    /// made by Go's compiler. What sees calls of libc only doesn't see its.
+    /// made by Go's compiler. An interception of libc's calls doesn't see them.
     pub fn calls_directly(&self, file: &dyn Source) -> bool {
         const GO: &[u8] = b"Go\0\0";
         let mut notes = self.segments.iter().filter(|s| s.kind == PT_NOTE);
@@ -216,7 +216,7 @@ impl Elf {
             })
     }
 
-    /// Whether a library is needed whose name begins like this.
+    /// Whether the program needs a library whose name begins with `name`.
     pub fn needs(&self, name: &[u8]) -> bool {
         self.texts
             .iter()

@@ -1,5 +1,5 @@
-//! Whatever a file holds that begins like a program: its headers are read or not, without a
-//! panic, and without asking for much memory.
+//! Headers of files that begin like a program: whatever follows, reading them doesn't panic and
+//! doesn't allocate much memory.
 
 use forebay_elf::{Elf, Source};
 use forebay_fuzz::{Watched, largest_allocation};
@@ -12,7 +12,7 @@ struct Bytes(Vec<u8>);
 
 impl Source for Bytes {
     fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        // As the kernel does with an offset that is negative to it.
+        // As the kernel treats an offset that is negative to it.
         let offset = i64::try_from(offset).map_err(|_| Errno::INVAL)? as usize;
         let from = self.0.get(offset..).unwrap_or(&[]);
         let n = from.len().min(to.len());

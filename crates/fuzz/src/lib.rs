@@ -1,8 +1,8 @@
-//! What tests with random input share: numbers from a seed, mutation of valid bytes, a time
-//! limit, and a watch on how much memory is asked for.
+//! Shared by tests with random input: random numbers from a seed, mutation of valid bytes, a time
+//! limit, and an allocator that records the largest allocation.
 //!
-//! `FOREBAY_FUZZ_SECONDS` makes each fuzz test run so long instead of a second. A failure
-//! names its seed; `FOREBAY_FUZZ_SEED` repeats it.
+//! `FOREBAY_FUZZ_SECONDS` is how long each fuzz test runs. Seconds; by default 1. A failure names
+//! its seed; `FOREBAY_FUZZ_SEED` repeats it.
 
 #![warn(missing_docs)]
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub struct Random(u64);
 
 impl Random {
-    /// The numbers that belong to `seed`.
+    /// The sequence of numbers that belongs to `seed`.
     pub fn new(seed: u64) -> Random {
         Random(seed)
     }
@@ -39,12 +39,12 @@ impl Random {
         self.below(n) == 0
     }
 
-    /// One of them.
+    /// A random element of `all`.
     pub fn one_of<'a, T>(&mut self, all: &'a [T]) -> &'a T {
         &all[self.below(all.len())]
     }
 
-    /// A number as they break things: powers of two and their neighbours, or any.
+    /// A number that tends to break things: powers of two and their neighbours, or any.
     pub fn edge(&mut self) -> u64 {
         let power = 1u64.checked_shl(self.below(65) as u32).unwrap_or(0);
         match self.below(5) {
@@ -56,7 +56,7 @@ impl Random {
         }
     }
 
-    /// Up to `most` bytes.
+    /// Up to `most` random bytes.
     pub fn bytes(&mut self, most: usize) -> Vec<u8> {
         (0..self.below(most + 1))
             .map(|_| self.number() as u8)
@@ -98,24 +98,24 @@ impl Random {
     }
 }
 
-/// Calls `f` with ever new random numbers until time is up. What `f` asserts must hold.
+/// Calls `f` with ever new random numbers until the time is up. `f` asserts what must hold.
 ///
 /// # Panics
-/// If `f` does; the seed is named.
+/// If `f` does; the message names the seed.
 pub fn run(name: &str, mut f: impl FnMut(&mut Random)) {
     let variable = |v: &str| std::env::var(v).ok().and_then(|v| v.parse::<u64>().ok());
     if let Some(seed) = variable("FOREBAY_FUZZ_SEED") {
         return f(&mut Random::new(seed));
     }
     let seconds = variable("FOREBAY_FUZZ_SECONDS");
-    // The short form does the same each time; the long one goes elsewhere.
+    // The short form repeats the same seeds; the long one starts at a random one.
     let first = seconds.map_or(0, |_| Random::new(now()).number());
     let until = Instant::now() + Duration::from_secs(seconds.unwrap_or(1));
     let mut runs = 0u64;
     while Instant::now() < until {
-        let told = Told(name, first.wrapping_add(runs));
-        f(&mut Random::new(told.1));
-        std::mem::forget(told);
+        let report = SeedReport(name, first.wrapping_add(runs));
+        f(&mut Random::new(report.1));
+        std::mem::forget(report);
         runs += 1;
     }
     println!("{name}: {runs} runs");
@@ -126,16 +126,16 @@ fn now() -> u64 {
     now.map_or(0, |d| d.as_nanos() as u64)
 }
 
-/// Names the seed if it is dropped: in a panic.
-struct Told<'a>(&'a str, u64);
+/// Prints the seed if it is dropped in a panic.
+struct SeedReport<'a>(&'a str, u64);
 
-impl Drop for Told<'_> {
+impl Drop for SeedReport<'_> {
     fn drop(&mut self) {
         eprintln!("{}: failed with FOREBAY_FUZZ_SEED={}", self.0, self.1);
     }
 }
 
-/// Runs `f`, and ends the process if it takes longer than so many seconds.
+/// Runs `f`, and ends the process if that takes longer than `seconds`.
 pub fn within(seconds: u64, f: impl FnOnce()) {
     let (done, wait) = mpsc::channel::<()>();
     let name = std::thread::current().name().unwrap_or("?").to_string();
@@ -151,7 +151,7 @@ pub fn within(seconds: u64, f: impl FnOnce()) {
     let _ = watch.join();
 }
 
-/// A global allocator for tests that notices how much is asked for.
+/// A global allocator for tests that records the largest allocation.
 pub struct Watched;
 
 thread_local! {
@@ -188,7 +188,8 @@ unsafe impl GlobalAlloc for Watched {
     }
 }
 
-/// What `f` returns, and the largest allocation it asked for, if the allocator is [`Watched`].
+/// Returns the result of `f` and the size of the largest allocation in it, if the allocator is
+/// [`Watched`]. Bytes.
 pub fn largest_allocation<T>(f: impl FnOnce() -> T) -> (T, usize) {
     LARGEST.with(|l| l.set(0));
     let result = f();

@@ -1,7 +1,7 @@
-//! The atomics, fences and waits of what lies in shared memory: the standard library's and
-//! the kernel's. Built with `--cfg loom`, the same names mean those of the model checker loom,
-//! so that it runs the very code that is used, over all orders of its steps and all values
-//! that a load may see (`models.rs` of the media and of the store).
+//! Atomics, fences and waits for data in shared memory: those of the standard library and the
+//! kernel. With `--cfg loom`, the same names mean those of the model checker loom. So loom checks
+//! the code that is really used, over all orders of its steps and all values that a load may see
+//! (`models.rs` of the media and of the store).
 
 #[cfg(not(loom))]
 mod real {
@@ -11,17 +11,17 @@ mod real {
     };
     pub use std::thread::yield_now;
 
-    /// Sleeping on a word in shared memory.
+    /// Sleeping on a word in shared memory (futex).
     pub mod futex {
         use rustix::io::Errno;
         use rustix::thread::{Timespec, futex};
         use std::sync::atomic::AtomicU32;
         use std::time::Duration;
 
-        /// Sleeps while `word` holds `value`, until woken.
+        /// Sleeps while `word` holds `value`, until woken or for at most `most`.
         ///
         /// # Errors
-        /// EAGAIN if it holds something else, ETIMEDOUT, EINTR.
+        /// EAGAIN if `word` holds another value, ETIMEDOUT after `most`, EINTR after a signal.
         pub fn wait(word: &AtomicU32, value: u32, most: Duration) -> Result<(), Errno> {
             let most = Timespec {
                 tv_sec: most.as_secs() as i64,
@@ -30,7 +30,7 @@ mod real {
             futex::wait(word, futex::Flags::empty(), value, Some(&most))
         }
 
-        /// Wakes at most `n` that sleep on `word`.
+        /// Wakes at most `n` threads that sleep on `word`.
         pub fn wake(word: &AtomicU32, n: u32) {
             let _ = futex::wake(word, futex::Flags::empty(), n);
         }

@@ -1,5 +1,5 @@
 //! Critical sections, in which no signal handler of the program runs, and locks inside one process
-//! that need them.
+//! that need such sections.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering::*, compiler_fence};
 /// A thread's critical sections.
 struct Section {
     depth: Cell<u32>,
-    /// A signal arrived inside: whoever leaves the outermost section sees to it.
+    /// A signal arrived inside: leaving the outermost section delivers it.
     owed: Cell<bool>,
 }
 
@@ -17,16 +17,16 @@ thread_local! {
     };
 }
 
-/// What a thread that owes a signal calls on leaving: a `fn()`, or null.
+/// Called when a thread that owes a signal leaves its outermost section: a `fn()`, or null.
 static ON_LEAVING: AtomicPtr<()> = AtomicPtr::new(std::ptr::null_mut());
 
-/// A section in which no signal handler of the program runs on this thread: needed while a
-/// lock is held, since a handler that used the pool would wait for itself. Sections nest.
+/// A section in which no signal handler of the program runs on this thread. It is needed while a
+/// lock is held, since a handler that used the pool would wait for its own thread. Sections nest.
 ///
-/// Nothing is blocked: that would take two system calls. Instead, whoever installs handlers
-/// that may use the pool wraps them: the wrapper asks [`is_critical`] and, if so, only notes
-/// the signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does, which
-/// the store survives anyway.
+/// Signals aren't blocked: that would take two system calls. Instead, handlers that may use the
+/// pool are wrapped when they are installed: the wrapper asks [`is_critical`] and, if so, only
+/// notes the signal and calls [`owe_signal`]. A signal without a handler kills as SIGKILL does,
+/// which the store survives anyway.
 pub struct Critical(std::marker::PhantomData<*const ()>);
 
 impl Critical {
@@ -47,14 +47,14 @@ impl Drop for Critical {
             s.depth.set(s.depth.get() - 1);
             compiler_fence(SeqCst);
             if s.owed.get() && s.depth.get() == 0 {
-                pay(s);
+                deliver(s);
             }
         });
     }
 }
 
 #[cold]
-fn pay(section: &Section) {
+fn deliver(section: &Section) {
     section.owed.set(false);
     let f = ON_LEAVING.load(Acquire);
     if !f.is_null() {
@@ -76,31 +76,31 @@ pub fn owe_signal() {
     SECTION.with(|s| s.owed.set(true));
 }
 
-/// Sets what delivers a signal that was held back.
+/// Sets the function that delivers held-back signals.
 pub fn deliver_with(f: fn()) {
     ON_LEAVING.store(f as *mut (), Release);
 }
 
-/// Whether somebody has told us how: then all handlers of this program are wrapped.
+/// Whether [`deliver_with`] was called: then all handlers of this program are wrapped.
 #[inline]
 pub fn delivers() -> bool {
     !ON_LEAVING.load(Acquire).is_null()
 }
 
-/// A lock inside one process that a forked child can reset: the thread that holds it may be
-/// one that the child doesn't have.
+/// A lock inside one process that a forked child can reset, since the holder may be a thread that
+/// the child doesn't have.
 pub struct ProcessLock(AtomicU32);
 
-/// Held until dropped.
+/// Holds the lock until dropped.
 pub struct ProcessGuard<'a>(&'a ProcessLock, Critical);
 
 impl ProcessLock {
-    /// A free one.
+    /// A free lock.
     pub const fn new() -> ProcessLock {
         ProcessLock(AtomicU32::new(0))
     }
 
-    /// Waits for the lock. Held only for short moments, with signals kept out.
+    /// Waits for the lock. It is held only for short moments, with signals kept out.
     #[inline]
     pub fn hold(&self) -> ProcessGuard<'_> {
         let critical = Critical::enter();
@@ -108,8 +108,8 @@ impl ProcessLock {
         ProcessGuard(self, critical)
     }
 
-    /// Takes the lock without a guard, over a fork (the caller keeps signals out): the child
-    /// resets its own.
+    /// Takes the lock without a guard, over a fork (the caller keeps signals out). The child resets
+    /// its own copy.
     #[inline]
     pub fn seize(&self) {
         let mut turns = 0;
@@ -121,13 +121,13 @@ impl ProcessLock {
             turns += 1;
             match turns {
                 ..1000 => std::thread::yield_now(),
-                // Its holder waits for something, itself.
+                // The holder itself waits for something.
                 _ => std::thread::sleep(std::time::Duration::from_micros(100)),
             }
         }
     }
 
-    /// Frees it, whoever holds it.
+    /// Frees the lock, whichever thread holds it.
     #[inline]
     pub fn reset(&self) {
         self.0.store(0, Release);
@@ -153,11 +153,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn critical_sections_nest_and_pay_once_at_the_end() {
-        static PAID: AtomicU32 = AtomicU32::new(0);
+    fn critical_sections_nest_and_deliver_once_at_the_end() {
+        static DELIVERED: AtomicU32 = AtomicU32::new(0);
         deliver_with(|| {
             assert!(!is_critical());
-            PAID.fetch_add(1, Relaxed);
+            DELIVERED.fetch_add(1, Relaxed);
         });
         {
             let _a = Critical::enter();
@@ -166,9 +166,9 @@ mod tests {
                 owe_signal();
             }
             assert!(is_critical());
-            assert_eq!(PAID.load(Relaxed), 0);
+            assert_eq!(DELIVERED.load(Relaxed), 0);
         }
         drop(Critical::enter());
-        assert_eq!(PAID.load(Relaxed), 1);
+        assert_eq!(DELIVERED.load(Relaxed), 1);
     }
 }

@@ -7,16 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering::*};
 static EXECUTING: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
-    /// Whether this thread is one of them.
+    /// Whether this thread is about to execute another program.
     static EXECUTES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// While it exists, no other thread of this process takes a slot: see [`begin_exec`].
+/// While it exists, no other thread of this process takes a process slot: see [`begin_exec`].
 pub struct Executing(());
 
-/// This thread is about to execute another program. The program takes over the slot that its
-/// environment names. A slot that another thread took after that was written down would stay
-/// behind, with the locks that the thread held, and its owner, this process, would go on living.
+/// Declares that this thread is about to execute another program, which takes over the slot that
+/// its environment names. If another thread took a slot after that environment was written, that
+/// slot would stay behind with the locks held there, and its owner, this process, would go on
+/// living.
 pub fn begin_exec() -> Executing {
     EXECUTES.with(|e| e.set(true));
     EXECUTING.fetch_add(1, SeqCst);
@@ -30,7 +31,7 @@ impl Drop for Executing {
     }
 }
 
-/// In a forked child: only the thread that forked is there.
+/// Forgets all of this in a forked child, which has only the thread that forked.
 pub fn forget_exec() {
     EXECUTING.store(0, SeqCst);
     EXECUTES.with(|e| e.set(false));

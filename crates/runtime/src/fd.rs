@@ -1,8 +1,8 @@
-//! Our own descriptors inside somebody else's process.
+//! Forebay's own descriptors inside somebody else's process.
 //!
-//! A library that opens a file takes the lowest free number, which the program may count
-//! on. So every descriptor we keep is moved to the upper end of the number range and
-//! noted here, so that the preload can hide it from a program that closes everything.
+//! A library that opens a file gets the lowest free number, which the program may count on. So
+//! every descriptor that Forebay keeps is moved to the upper end of the number range and listed
+//! here, so that the preload can hide it from a program that closes everything.
 
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::{Errno, Result};
@@ -10,16 +10,16 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock};
 
-/// How many numbers below the soft limit are used for our own descriptors.
+/// Descriptor numbers below the soft limit that are used for Forebay's own descriptors.
 pub const HIGH_FD_ROOM: u64 = 160;
 
-/// Numbers from here on can't be guarded: the preload looks at a table by number.
+/// Numbers from here on can't be guarded: the preload's table by number ends here.
 const NUMBERS: u64 = 1 << 16;
 
 static KEPT: [AtomicI32; 160] = [const { AtomicI32::new(-1) }; 160];
 
-/// Runs `open`. If the program has used up its descriptors, again with its limit raised to
-/// the hard one for that moment, so that what it has open goes on working.
+/// Runs `open`. If the program has used up its descriptors, runs it again with the soft limit
+/// raised to the hard one for that moment, so that the files the program has open go on working.
 ///
 /// # Errors
 /// Those of `open`.
@@ -30,11 +30,11 @@ pub fn with_room<T>(mut open: impl FnMut() -> Result<T>) -> Result<T> {
     }
 }
 
-/// Runs `f` with the limit of descriptors raised to the hard one; it gets the limit that the
-/// program has. None if that can't be done.
+/// Runs `f` with the soft limit of descriptors raised to the hard one; `f` gets the program's
+/// limit. None if the limit can't be raised.
 fn raised<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
     static RAISING: Mutex<()> = Mutex::new(());
-    // Never waited for: a forked child may have inherited it locked.
+    // Not waited for: a forked child may have inherited the lock held.
     let _one = RAISING.try_lock().ok()?;
     let limit = getrlimit(Resource::Nofile);
     let above = Rlimit {
@@ -48,8 +48,8 @@ fn raised<T>(f: impl FnOnce(u64) -> T) -> Option<T> {
     Some(result)
 }
 
-/// Moves `fd` to a high number with close-on-exec set and notes it as ours. Where the program
-/// uses the high numbers itself, to one that it can't have for its limit, if there are any.
+/// Moves `fd` to a high number with close-on-exec set, and lists it as ours. If the program uses
+/// the high numbers itself, takes a number above the program's limit, if there is one.
 pub fn lift(fd: OwnedFd) -> OwnedFd {
     let limit = getrlimit(Resource::Nofile)
         .current
@@ -66,14 +66,14 @@ pub fn lift(fd: OwnedFd) -> OwnedFd {
     fd
 }
 
-/// Who is told of each descriptor that is noted from now on.
+/// Sets the function that is called with each descriptor listed from now on.
 pub fn tell(watcher: fn(RawFd)) {
     let _ = WATCHER.set(watcher);
 }
 
 static WATCHER: OnceLock<fn(RawFd)> = OnceLock::new();
 
-/// Notes `fd` as ours.
+/// Lists `fd` as ours.
 pub fn keep(fd: RawFd) {
     if let Some(watcher) = WATCHER.get() {
         watcher(fd);
@@ -94,7 +94,7 @@ pub fn is_internal(fd: RawFd) -> bool {
     fd >= 0 && KEPT.iter().any(|k| k.load(Relaxed) == fd)
 }
 
-/// The descriptors noted as ours.
+/// The descriptors listed as ours.
 pub fn internal() -> Vec<RawFd> {
     KEPT.iter()
         .map(|k| k.load(Relaxed))
@@ -102,14 +102,14 @@ pub fn internal() -> Vec<RawFd> {
         .collect()
 }
 
-/// No longer notes `fd` as ours: somebody else closes it.
+/// Takes `fd` off the list: somebody else closes it.
 pub fn forget(fd: RawFd) {
     for k in &KEPT {
         let _ = k.compare_exchange(fd, -1, Relaxed, Relaxed);
     }
 }
 
-/// Forgets and closes a descriptor of ours.
+/// Takes a descriptor of ours off the list and closes it.
 pub fn drop_kept(fd: OwnedFd) {
     let raw = fd.into_raw_fd();
     for k in &KEPT {

@@ -1,10 +1,10 @@
-//! Touching memory of the program that may not be there.
+//! Access to memory of the program that may not be mapped.
 //!
-//! A program may pass any address to a system call, and the kernel answers EFAULT where
-//! nothing is mapped. We answer in the program's own address space, so a bad address is a
-//! fault in our code. [`attempt`] remembers where to go on; the handler of SIGSEGV and
-//! SIGBUS (that of `forebay-preload`) asks [`landing`] and goes there. Without a handler a
-//! fault kills, as anywhere.
+//! A program may pass any address to a system call, and the kernel answers EFAULT where nothing is
+//! mapped. Forebay serves the call in the program's own address space, so a bad address is a fault
+//! in Forebay's code. [`attempt`] records where to continue; the handler of SIGSEGV and SIGBUS
+//! (that of `forebay-preload`) asks [`landing`] and continues there. Without a handler a fault
+//! kills, as anywhere.
 
 use std::cell::Cell;
 
@@ -13,14 +13,14 @@ thread_local! {
     static ARMED: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Where to go on after a fault: what the faulting thread's registers are to be.
+/// Where to continue after a fault: the values for the faulting thread's registers.
 pub struct Landing {
     pub stack_pointer: usize,
     pub instruction_pointer: usize,
 }
 
-/// For the handler of a fault, on the thread that had it: where to go on, if the thread
-/// is inside an [`attempt`], which then returns None.
+/// For a fault handler, on the thread that faulted: where to continue if the thread is inside an
+/// [`attempt`], which then returns None.
 pub fn landing() -> Option<Landing> {
     let stack_pointer = ARMED.with(|a| a.replace(0));
     (stack_pointer != 0).then(|| Landing {
@@ -29,12 +29,12 @@ pub fn landing() -> Option<Landing> {
     })
 }
 
-/// Runs `f`; None if it touched memory that isn't there.
+/// Runs `f`; None if it touched memory that isn't mapped.
 ///
 /// # Safety
-/// `f` may be left at any instruction that touches foreign memory, without its destructors:
-/// it holds nothing then (no lock, no allocation), and whatever it writes may be half
-/// written. Attempts don't nest.
+/// `f` may be left at any instruction that touches foreign memory, without its destructors. So it
+/// must hold nothing then (no lock, no allocation), and what it writes may be half written.
+/// Attempts don't nest.
 #[inline]
 pub unsafe fn attempt<T: Copy, F: FnOnce() -> T>(f: F) -> Option<T> {
     struct Call<F, T> {
@@ -60,21 +60,20 @@ pub unsafe fn attempt<T: Copy, F: FnOnce() -> T>(f: F) -> Option<T> {
     call.result
 }
 
-/// Copies `len` bytes; false if either side isn't there.
+/// Copies `len` bytes; false if either range isn't mapped.
 ///
 /// # Safety
-/// The ranges don't overlap, and no reference to what is written is alive. Either may be
-/// unmapped.
+/// The ranges don't overlap, and no reference to the target is alive. Either range may be unmapped.
 #[inline]
 pub unsafe fn copy(from: *const u8, to: *mut u8, len: usize) -> bool {
     // SAFETY: the caller's promise; memcpy holds nothing.
     unsafe { attempt(|| std::ptr::copy_nonoverlapping(from, to, len)) }.is_some()
 }
 
-/// Writes `len` zeros; false if the memory isn't there.
+/// Writes `len` zeros; false if the memory isn't mapped.
 ///
 /// # Safety
-/// No reference to what is written is alive.
+/// No reference to the target is alive.
 #[inline]
 pub unsafe fn zero(to: *mut u8, len: usize) -> bool {
     // SAFETY: as above.
@@ -83,7 +82,7 @@ pub unsafe fn zero(to: *mut u8, len: usize) -> bool {
 
 #[cfg(target_arch = "x86_64")]
 mod arch {
-    // rdi: argument; rsi: function; rdx: where the stack pointer is noted.
+    // rdi: argument; rsi: function; rdx: where the stack pointer is stored.
     std::arch::global_asm!(
         ".pushsection .text.forebay_guard,\"ax\",@progbits",
         ".hidden forebay_guard_call",
@@ -104,7 +103,7 @@ mod arch {
         "push rdx",
         "mov [rdx], rsp",
         "call rsi",
-        // Both ways end here: the stack is as it was at the call.
+        // A return and a fault both end here: the stack is as it was at the call.
         ".hidden forebay_guard_landing",
         ".globl forebay_guard_landing",
         "forebay_guard_landing:",
@@ -134,7 +133,8 @@ mod arch {
     }
 
     /// # Safety
-    /// `f` may be called with `arg`, and left as `attempt` says; `note` is this thread's.
+    /// `f` may be called with `arg`, and left as [`super::attempt`] describes; `note` is this
+    /// thread's.
     #[inline]
     pub unsafe fn call(arg: *mut u8, f: unsafe extern "C" fn(*mut u8), note: *mut usize) {
         // SAFETY: the caller's promise; the routine keeps the ABI.

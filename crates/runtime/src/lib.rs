@@ -1,5 +1,5 @@
-//! What a process needs to live inside other programs, and beside other processes that work on
-//! the same memory. Nothing here knows of pools or files.
+//! What a process needs to live inside other programs, and beside other processes that work on the
+//! same memory. This crate knows nothing of pools or files.
 //!
 //! Inside a program:
 //! - [`critical`]: sections in which no signal handler of the program runs;

@@ -1,12 +1,12 @@
 //! Locks in shared memory that survive the death of their holder.
 //!
-//! A lock word holds the slot of the process that has it. Who waits sleeps on a futex in
-//! short turns and looks, between turns, whether the holder still lives; the lock of a
-//! dead holder passes to the first who notices, who is told so and can repair what the
-//! lock protects. Whoever holds a lock must be inside a [`crate::critical::Critical`]
+//! A lock word holds the identity of the process that has the lock. A waiter sleeps on a futex for
+//! 20 ms at a time and checks after each sleep whether the holder lives. The lock of a dead holder
+//! passes to the first waiter that notices; `acquire` reports that, so that the waiter can repair
+//! what the lock protects. The holder of a lock must be inside a [`crate::critical::Critical`]
 //! section (no signal handler may run on top of it).
 //!
-//! Who waits for a second for a process that is stopped (SIGSTOP, or a debugger) says so in
+//! A waiter that has waited for 1 s for a stopped process (SIGSTOP, or a debugger) reports it in
 //! one line on standard error, once for each such process.
 
 use crate::atomics::{AtomicU32, Ordering::*, futex, spin_loop};
@@ -16,23 +16,23 @@ use rustix::io::Errno;
 use std::time::Duration;
 
 const WAITERS: u32 = 1 << 31;
-/// Turns of spinning before sleeping: less than the cost of one futex call.
+/// Spins before sleeping: less than the cost of one futex call.
 const SPINS: u32 = if cfg!(loom) { 1 } else { 60 };
 const TURN: Duration = Duration::from_millis(20);
-/// After this many turns without progress the operation fails rather than hangs (30 s).
+/// After this many turns without progress (30 s) the operation fails rather than hangs.
 const MAX_TURNS: u32 = 1500;
-/// After this many turns (1 s) it is time to look whether the holder is stopped.
-const LONG: u32 = 50;
+/// After this many turns (1 s) the waiter checks whether the holder is stopped.
+const STOPPED_CHECK_TURNS: u32 = 50;
 
-/// The stopped holder that this process has told of last.
-static TOLD: AtomicU32 = AtomicU32::new(0);
+/// The stopped holder that this process reported last.
+static REPORTED: AtomicU32 = AtomicU32::new(0);
 
 /// A futex word: 0 is free; else the holder's identity, and a waiters bit.
 #[repr(transparent)]
 #[derive(Default)]
 pub struct Lock(AtomicU32);
 
-/// How a lock was obtained.
+/// The state in which a lock was obtained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Acquired {
     /// From a holder that had released it.
@@ -42,7 +42,7 @@ pub enum Acquired {
 }
 
 impl Lock {
-    /// A free one, outside of any region.
+    /// A free lock, outside of any region.
     pub const fn new() -> Lock {
         Lock(AtomicU32::new(0))
     }
@@ -89,7 +89,7 @@ impl Lock {
         loop {
             let word = self.0.load(Relaxed);
             if word == 0 {
-                // Others may be asleep still: keep their bit.
+                // Others may still be asleep: keep their bit.
                 if self
                     .0
                     .compare_exchange(0, mine | WAITERS, Acquire, Relaxed)
@@ -123,11 +123,12 @@ impl Lock {
                     turns = if holder == last { turns + 1 } else { 0 };
                     last = holder;
                     waits_for.store(holder, Relaxed);
-                    if turns >= LONG && turns.is_multiple_of(LONG / 2) {
-                        tell_if_stopped(table, holder);
+                    if turns >= STOPPED_CHECK_TURNS && turns.is_multiple_of(STOPPED_CHECK_TURNS / 2)
+                    {
+                        report_if_stopped(table, holder);
                     }
                     if turns > MAX_TURNS {
-                        tell_given_up(table, holder);
+                        report_timeout(table, holder);
                         return Err(Errno::TIMEDOUT);
                     }
                 }
@@ -136,7 +137,7 @@ impl Lock {
         }
     }
 
-    /// Takes the lock unless somebody who lives holds it.
+    /// Takes the lock unless a living process holds it. Doesn't wait.
     pub fn try_acquire(&self, table: &impl Table, me: u32) -> bool {
         let word = self.0.load(Relaxed);
         (word == 0 || !identity_lives(table, word & !WAITERS))
@@ -146,7 +147,7 @@ impl Lock {
                 .is_ok()
     }
 
-    /// Gives the lock back.
+    /// Releases the lock.
     #[inline]
     pub fn release(&self) {
         if self.0.swap(0, Release) & WAITERS != 0 {
@@ -154,37 +155,37 @@ impl Lock {
         }
     }
 
-    /// Slot of the process that holds it now.
+    /// Slot of the process that holds the lock now.
     #[inline]
     pub fn holder(&self) -> Option<u32> {
         self.holder_identity().map(slot_of)
     }
 
-    /// Identity of the process that holds it now.
+    /// Identity of the process that holds the lock now.
     #[inline]
     pub fn holder_identity(&self) -> Option<u32> {
         let word = self.0.load(Relaxed) & !WAITERS;
         (word & HELD != 0).then_some(word)
     }
 
-    /// Whether nobody holds it.
+    /// Whether no process holds the lock.
     #[inline]
     pub fn is_free(&self) -> bool {
         self.0.load(SeqCst) == 0
     }
 
-    /// The holder's identity, if that is no living process.
+    /// The holder's identity, if that process no longer lives.
     pub fn stray(&self, table: &impl Table) -> Option<u32> {
         let holder = self.0.load(Acquire) & !WAITERS;
         (holder != 0 && !identity_lives(table, holder)).then_some(holder)
     }
 }
 
-/// Says whom we wait for, if that process is stopped.
+/// Reports the process that holds the lock, if it is stopped.
 #[cold]
-fn tell_if_stopped(table: &impl Table, holder: u32) {
+fn report_if_stopped(table: &impl Table, holder: u32) {
     let pid = pid_of_identity(table, holder);
-    if !crate::process::is_stopped(pid) || TOLD.swap(holder, Relaxed) == holder {
+    if !crate::process::is_stopped(pid) || REPORTED.swap(holder, Relaxed) == holder {
         return;
     }
     let mut name = [0; 16];
@@ -194,9 +195,9 @@ fn tell_if_stopped(table: &impl Table, holder: u32) {
     ));
 }
 
-/// Tells who held the lock that this process has waited for in vain.
+/// Reports the process that held the lock for which this one has waited in vain.
 #[cold]
-fn tell_given_up(table: &impl Table, holder: u32) {
+fn report_timeout(table: &impl Table, holder: u32) {
     let pid = pid_of_identity(table, holder);
     let mut name = [0; 16];
     let name = crate::process::name(pid, &mut name);
@@ -267,7 +268,7 @@ mod tests {
     fn the_lock_of_a_dead_owner_passes_on_even_if_its_slot_is_used_again() {
         let c = slots();
         let me = attach(&c).unwrap();
-        // A slot whose process has ended: freed by whoever reaped it, then taken again.
+        // A slot whose process has ended: freed by its reaper, then taken again.
         let dead = attach(&c).unwrap();
         let lock = Lock::new();
         lock.acquire(&c, dead).unwrap();

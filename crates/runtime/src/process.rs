@@ -1,8 +1,8 @@
-//! Processes: which is which, and whether they live.
+//! Identifies processes and finds out whether they live.
 //!
-//! A process is told from all others of the node, also later ones with its id, by its id and the
-//! time when it started: together its *owner word* ([`own_word`]), with a state in a table of
-//! processes ([`crate::slots`]).
+//! A process's id and its start time together distinguish it from all others of the node, also from
+//! later ones with the same id. With a state they form its *owner word* ([`own_word`]) in a table
+//! of processes ([`crate::slots`]).
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -17,8 +17,8 @@ pub fn pid() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get() as u32
 }
 
-/// Reads the file `/proc/PID/NAME` into `text`, without allocation, and without a free descriptor
-/// where it must be (at the limit of descriptors: [`beside::read`]).
+/// Reads the file `/proc/PID/NAME` into `text`, without allocation. At the limit of descriptors it
+/// needs no free descriptor ([`beside::read`]).
 fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     let mut path = [0u8; 40];
     let mut at = 0;
@@ -34,20 +34,20 @@ fn proc_file<'a>(pid: u32, name: &[u8], text: &'a mut [u8]) -> Result<&'a [u8], 
     Ok(&text[..n])
 }
 
-/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there
-/// were.
+/// Reads the beginning of the file at `path`, up to the length of `text`. Returns the number of
+/// bytes.
 fn read_whole(path: &std::ffi::CStr, text: &mut [u8]) -> Result<usize, Errno> {
     let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
     let fd = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
     rustix::io::read(&fd, text)
 }
 
-/// The beginning of `/proc/PID/NAME`, up to the length of `text`, also at the limit of descriptors.
-/// `name` has at most 20 bytes.
+/// Reads the beginning of `/proc/PID/NAME`, up to the length of `text`, also at the limit of
+/// descriptors. `name` has at most 20 bytes.
 ///
 /// # Errors
-/// What open and read say: ENOENT or ESRCH if there is no such process, or it is hidden; EMFILE,
-/// ENFILE, EACCES and others if nothing can be said.
+/// Those of open and read: ENOENT or ESRCH if there is no such process or it is hidden; EMFILE,
+/// ENFILE, EACCES and others if the state can't be found out.
 pub fn proc_text<'a>(pid: u32, name: &str, text: &'a mut [u8]) -> Result<&'a [u8], Errno> {
     proc_file(pid, name.as_bytes(), text)
 }
@@ -59,30 +59,30 @@ fn stat_fields(text: &[u8]) -> Option<impl Iterator<Item = &[u8]>> {
     Some(text.get(after..)?.split(|&b| b == b' '))
 }
 
-/// What the kernel says of a process.
+/// A process's state according to the kernel.
 ///
-/// A process is dead only if the kernel says so. Whatever keeps it from answering (no descriptors,
-/// a seccomp filter, a hidden or missing /proc) makes the answer `Unknown`, and unknown is alive:
-/// what the living hold must never be taken from them.
+/// A process is dead only if the kernel says so. Whatever keeps the kernel from answering (no
+/// descriptors, a seccomp filter, a hidden or missing /proc) makes the answer `Unknown`. Unknown
+/// counts as alive: what living processes hold must never be taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Life {
-    /// It runs; when it started, in clock ticks since boot.
+    /// Runs; its start time in clock ticks since boot.
     Runs(u64),
     /// There is no such process, or only its zombie. (A process whose first thread has ended but
     /// not the others looks like a zombie with more than one thread.)
     Gone,
-    /// There is one, or the kernel doesn't say; why it can't be looked at.
+    /// Exists, or the kernel doesn't say; the reason why it can't be read.
     Unknown(Errno),
 }
 
-/// What the kernel says of the process `pid`. Of one that is gone it needs no descriptor.
+/// Asks the kernel for the state of process `pid`. Needs no descriptor for a process that is gone.
 pub fn life(pid: u32) -> Life {
     if is_gone(pid) {
         return Life::Gone;
     }
     let mut text = [0u8; 512];
     let unknown = |e| match is_gone(pid) {
-        // It ended between these looks.
+        // The process ended between these reads.
         true => Life::Gone,
         false => Life::Unknown(e),
     };
@@ -104,7 +104,7 @@ fn is_gone(pid: u32) -> bool {
     }
 }
 
-/// What the text of a `/proc/PID/stat` says; None if it is none.
+/// Parses the text of a `/proc/PID/stat`; None if the text isn't one.
 fn life_in(text: &[u8]) -> Option<Life> {
     let mut fields = stat_fields(text)?;
     let state = fields.next()?;
@@ -116,10 +116,10 @@ fn life_in(text: &[u8]) -> Option<Life> {
     Some(Life::Runs(started))
 }
 
-/// When this process started, in clock ticks since boot.
+/// This process's start time, in clock ticks since boot.
 ///
 /// # Errors
-/// Why that can't be read in /proc: ENFILE, EACCES, ENOENT and others.
+/// Those of reading it in /proc: ENFILE, EACCES, ENOENT and others.
 pub(crate) fn own_start(pid: u32) -> Result<u64, Errno> {
     let mut text = [0u8; 512];
     match life_in(proc_file(pid, b"stat", &mut text)?) {
@@ -130,36 +130,36 @@ pub(crate) fn own_start(pid: u32) -> Result<u64, Errno> {
     }
 }
 
-/// What tells this process's PID namespace from others; 0 if it can't be found out.
+/// A number that identifies this process's PID namespace; 0 if it can't be found out.
 pub fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |s| s.st_ino)
 }
 
-/// Whether this process has been made into another PID namespace than its parent's.
+/// Whether this process was created in another PID namespace than its parent's.
 pub fn is_apart() -> bool {
     rustix::process::getppid().is_none()
 }
 
 thread_local! {
-    /// This thread answers other processes, and never waits for one of them.
+    /// This thread serves other processes, and never waits for one of them.
     static ANSWERS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread answers other processes, and reads nothing about them in /proc. A read
-/// of `/proc/PID/stat` waits while that process is in exec, and exec waits until the files that it
-/// closes are answered for: a thread that answers for files must not wait there.
+/// Declares that this thread serves other processes; it reads nothing about them in /proc from now
+/// on. A read of `/proc/PID/stat` waits while that process is in exec, and exec waits for replies
+/// about the files that it closes: a thread that serves files must not wait there.
 pub fn answer_others() {
     ANSWERS.set(true);
 }
 
-/// Whether this thread answers other processes: [`answer_others`].
+/// Whether this thread serves other processes: [`answer_others`].
 #[inline]
 pub fn is_answering() -> bool {
     ANSWERS.get()
 }
 
-/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, to a thread
-/// that answers others.
+/// Whether the process is stopped, by a signal or a debugger. Unknown, and so false, for a thread
+/// that serves others.
 pub fn is_stopped(pid: u32) -> bool {
     if is_answering() {
         return false;
@@ -171,9 +171,9 @@ pub fn is_stopped(pid: u32) -> bool {
         .is_some_and(|s| matches!(s, b"T" | b"t"))
 }
 
-/// Whether the calling thread is the only one of this process; false if that can't be found out.
+/// Whether the calling thread is this process's only one; false if that can't be found out.
 pub fn is_alone() -> bool {
-    // A directory for each thread, beside the two that every directory has.
+    // One directory per thread, besides the two that every directory has.
     rustix::fs::stat("/proc/self/task").is_ok_and(|s| s.st_nlink == 3)
 }
 
@@ -184,8 +184,8 @@ pub fn name(pid: u32, text: &mut [u8; 16]) -> &str {
     name.map_or("?", str::trim_end)
 }
 
-/// One line on standard error: a raw system call, no allocation, whatever state the program
-/// that we are part of is in. Nothing if it goes to a file of a pool: that would need locks.
+/// Writes one line to standard error by a raw system call, without allocation, whatever state the
+/// host program is in. Writes nothing if standard error is a file of a pool: that would need locks.
 pub fn write_notice(what: std::fmt::Arguments<'_>) {
     use std::io::Write;
     let mut line = [0u8; 256];
@@ -193,7 +193,7 @@ pub fn write_notice(what: std::fmt::Arguments<'_>) {
     let _ = writeln!(rest, "forebay: {what}");
     let left = rest.len();
     let n = line.len() - left;
-    // SAFETY: only borrowed for the call; a closed one is an error.
+    // SAFETY: only borrowed for the call; a closed descriptor is an error.
     let stderr = unsafe { rustix::fd::BorrowedFd::borrow_raw(2) };
     let _ = rustix::io::write(stderr, &line[..n]);
 }
@@ -213,13 +213,13 @@ fn decimal(mut n: u32, buffer: &mut [u8; 10]) -> &[u8] {
 
 /// States of a process slot, in its owner word.
 pub mod state {
-    /// Nobody's.
+    /// Free.
     pub const FREE: u32 = 0;
     /// Being prepared by a parent for its child.
     pub const RESERVED: u32 = 1;
     /// In use by the process `pid`.
     pub const USED: u32 = 2;
-    /// Its process died; somebody is releasing what it held.
+    /// Its process died; a reaper is releasing what it held.
     pub const REAPING: u32 = 3;
 }
 
@@ -228,29 +228,30 @@ pub(crate) const PID_BITS: u32 = 22;
 pub(crate) const TIME: u64 = (1 << TIME_BITS) - 1;
 pub(crate) const OF_PROCESS: u64 = (1 << (TIME_BITS + PID_BITS)) - 1;
 
-/// The owner word of a slot: state, process id, start time (tells a reused id; 0: not known).
+/// The owner word of a slot: state, process id, start time (detects a reused id; 0: not known).
 pub(crate) fn word(state: u32, pid: u32, started: u64) -> u64 {
     u64::from(state) << (TIME_BITS + PID_BITS) | u64::from(pid) << TIME_BITS | started & TIME
 }
 
-/// What tells this process from all others of the node, also from later ones with its id.
+/// This process's owner word, which no other process of the node has, also no later one with its
+/// id.
 ///
 /// # Errors
-/// Why its start time can't be read in /proc.
+/// Those of reading its start time in /proc.
 pub fn own_word() -> Result<u64, Errno> {
     let me = pid();
     Ok(word(state::USED, me, own_start(me)?))
 }
 
-/// As [`own_word`]; without the start time where that can't be read. Such a word counts as alive as
-/// long as there is any process with this id.
+/// Like [`own_word`]; without the start time if that can't be read. Such a word counts as alive
+/// while any process has this id.
 pub fn own_word_or_id() -> u64 {
     let me = pid();
     word(state::USED, me, own_start(me).unwrap_or(0))
 }
 
-/// As [`own_word`], of the process `pid`; None if it doesn't run, or can't be looked at. Not for
-/// threads that answer others.
+/// Like [`own_word`], of the process `pid`; None if it doesn't run or can't be read. Not for
+/// threads that serve others.
 pub fn word_running(pid: u32) -> Option<u64> {
     match life(pid) {
         Life::Runs(started) => Some(word(state::USED, pid, started)),
@@ -258,14 +259,14 @@ pub fn word_running(pid: u32) -> Option<u64> {
     }
 }
 
-/// The process to which the thread `tid` belongs; None if there is no such thread. The kernel says
-/// so without waiting for anybody; only before Linux 6.13, for others than first threads, /proc
-/// does (`status`, which doesn't wait for an exec either).
+/// The process to which the thread `tid` belongs; None if there is no such thread. Never waits: the
+/// kernel answers at once. Before Linux 6.13, /proc answers for threads that aren't the first of
+/// their process (`status`, which doesn't wait for an exec either).
 pub fn process_of(tid: u32) -> Option<u32> {
     match pidfd(tid, 0) {
         Ok(_) => return Some(tid),
         Err(Errno::SRCH) => return None,
-        // No first thread, or the call is forbidden.
+        // Not a first thread, or the call is forbidden.
         Err(_) => {}
     }
     if let Some(found) = pidfd(tid, PIDFD_THREAD).ok().and_then(|fd| group_of(&fd)) {
@@ -289,7 +290,7 @@ fn pidfd(pid: u32, flags: u32) -> Result<OwnedFd, Errno> {
 
 /// The process of a thread, by PIDFD_GET_INFO (Linux 6.13).
 fn group_of(thread: &OwnedFd) -> Option<u32> {
-    /// `struct pidfd_info` as it was first.
+    /// The first version of `struct pidfd_info`.
     #[repr(C)]
     #[derive(Default)]
     struct Info {
@@ -312,8 +313,8 @@ fn group_of(thread: &OwnedFd) -> Option<u32> {
     (asked.is_ok() && info.mask & 1 != 0 && info.tgid != 0).then_some(info.tgid)
 }
 
-/// Whether the kernel says that the process has ended (there is none of this number, or only its
-/// zombie), without waiting for it; false if the kernel can't be asked.
+/// Whether the kernel says that the process has ended (no process has this number, or only a
+/// zombie), without waiting for it; false if the kernel doesn't answer.
 pub fn has_ended(pid: u32) -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     match pidfd(pid, 0) {
@@ -321,12 +322,12 @@ pub fn has_ended(pid: u32) -> bool {
             let now = Timespec::default();
             poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&now)) == Ok(1)
         }
-        // EINVAL, ENOENT: the number is a thread's by now.
+        // EINVAL, ENOENT: the number belongs to a thread by now.
         Err(e) => matches!(e, Errno::SRCH | Errno::INVAL | Errno::NOENT),
     }
 }
 
-/// A number that tells this boot of the node from all others; 0 if it can't be found out.
+/// A number that identifies this boot of the node; 0 if it can't be found out.
 pub fn boot() -> u64 {
     static BOOT: AtomicU64 = AtomicU64::new(0);
     let known = BOOT.load(Relaxed);
@@ -461,7 +462,7 @@ mod tests {
         assert_eq!(here[..n], there[..n]);
         let absent = beside::read(c"/proc/self/no-such-file", &mut there);
         assert_eq!(absent, Err(Errno::NOENT));
-        // What it closes is its own.
+        // The child closes only its own descriptors.
         assert!(rustix::io::fcntl_getfd(std::io::stdout()).is_ok());
     }
 }

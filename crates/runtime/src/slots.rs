@@ -1,11 +1,9 @@
-//! A table of processes in shared memory.
+//! A table of processes in shared memory ([`Table`] says where the words of a slot lie).
 //!
 //! Every process that works on a shared memory region has a slot in the region's table. What it
 //! holds there (locks, entries) carries its *identity*, slot and generation of the slot, so that
-//! anyone can release it when the process is gone. A process that calls exec keeps its slot; a
-//! child gets one of its own before it runs.
-//!
-//! The region says where the words of a slot lie: [`Table`].
+//! any process can release it when the owner is gone. A process that calls exec keeps its slot; a
+//! child gets its own before it runs.
 
 use crate::atomics::{AtomicU32, AtomicU64, Ordering::*};
 use crate::process::{
@@ -15,34 +13,35 @@ use crate::process::{
 use rustix::io::Errno;
 use std::sync::atomic::AtomicBool;
 
-/// Most processes attached at the same time.
+/// Most processes attached at the same time. Slots.
 pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
 
-/// Where the words of each slot lie, of [`MAX_PROCESSES`].
+/// Where the words of each slot lie. There are [`MAX_PROCESSES`] slots.
 pub trait Table {
-    /// The first slots, so many, are a reserve: see [`use_reserve`].
+    /// The first `KEPT` slots are a reserve: see [`use_reserve`].
     const KEPT: usize;
-    /// Behind them, so many slots are cheaper to use than others, and tried first.
+    /// The next `FIRST` slots are cheaper to use than others, and tried first.
     const FIRST: usize;
     /// State, process id and start time of the slot's owner in one word. 0: free.
     fn owner(&self, slot: u32) -> &AtomicU64;
-    /// Counts the owners of the slot: what an earlier one left locked isn't the present one's.
+    /// Counts the owners of the slot, so that a lock left by an earlier owner isn't taken for the
+    /// present one's.
     fn generation(&self, slot: u32) -> &AtomicU32;
-    /// Identity of the process whose lock the slot's owner has been waiting for for a while; for
-    /// reports.
+    /// Identity of the process that holds the lock for which the slot's owner has been waiting for
+    /// a while; for reports.
     fn waits_for(&self, slot: u32) -> &AtomicU32;
 }
 
-/// As [`own_word`], from what is noted in this process's slot; None if `slot` is another one's, or
-/// its time isn't known.
+/// Like [`own_word`], but taken from this process's slot; None if `slot` is another process's, or
+/// its start time isn't known.
 pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
     let owner = table.owner(slot).load(Acquire);
     let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
     (is_mine(table, slot) && owner & TIME != 0).then_some(noted)
 }
 
-/// Whether somebody who still runs looks after `slot`: its process or, once that is dead,
-/// the one that reaps it.
+/// Whether a running process is responsible for `slot`: its owner or, once that is dead, the
+/// process that reaps it.
 pub fn is_alive(table: &impl Table, slot: u32) -> bool {
     if slot as usize >= MAX_PROCESSES {
         return false;
@@ -55,7 +54,7 @@ pub fn is_alive(table: &impl Table, slot: u32) -> bool {
 pub const HELD: u32 = 1 << 30;
 const SLOT_BITS: u32 = MAX_PROCESSES.trailing_zeros();
 
-/// What the present owner of `slot` writes into what it holds: slot and generation.
+/// The identity that the present owner of `slot` writes into what it holds: slot and generation.
 pub fn identity(table: &impl Table, slot: u32) -> u32 {
     let generation = table.generation(slot).load(Relaxed);
     HELD | (generation << SLOT_BITS & (HELD - 1)) | slot
@@ -76,17 +75,17 @@ pub fn identity_lives(table: &impl Table, id: u32) -> bool {
         && runs(owner)
 }
 
-/// Process id of the one whose slot is in `identity`, whether it still lives or not.
+/// Process id of the owner of the slot in `identity`, whether it still lives or not.
 pub fn pid_of_identity(table: &impl Table, identity: u32) -> u32 {
     pid_of(table.owner(slot_of(identity)).load(Acquire))
 }
 
-/// Whether this process may use what is kept back of every table: see [`use_reserve`].
+/// Whether this process may use the reserve of every table: see [`use_reserve`].
 static USES_RESERVE: AtomicBool = AtomicBool::new(false);
 
-/// From now on, this process may use the last places of every table: process slots, live entries,
-/// descriptions, locks and reader slots. For commands that look at a pool, mend it, or save its
-/// data, and for keepers and daemons: they must work whatever programs have used up.
+/// Lets this process use the last entries of every table from now on: process slots, live entries,
+/// descriptions, locks and reader slots. For commands that inspect a pool, repair it or save its
+/// data, and for keepers and daemons: they must work even when programs have used up the rest.
 pub fn use_reserve() {
     USES_RESERVE.store(true, Relaxed);
 }
@@ -100,9 +99,9 @@ pub fn uses_reserve() -> bool {
 /// Takes a free slot for this process.
 ///
 /// # Errors
-/// EAGAIN if all slots are taken; ENOTCONN, or EMFILE and ENFILE, if this process's start time
-/// can't be read in /proc, without which nobody could tell it from a later one with its id: a line
-/// on standard error says so.
+/// EAGAIN if all slots are taken. ENOTCONN, EMFILE or ENFILE if this process's start time can't be
+/// read in /proc: without it no process could distinguish this one from a later one with its id. A
+/// line on standard error reports that.
 pub fn attach(table: &impl Table) -> Result<u32, Errno> {
     let me = pid();
     let started = own_start(me).map_err(|e| {
@@ -125,7 +124,7 @@ pub fn attach(table: &impl Table) -> Result<u32, Errno> {
 /// Takes a slot of the reserve for this process, to release what dead processes hold.
 ///
 /// # Errors
-/// EAGAIN if they are all taken.
+/// EAGAIN if the reserve is used up.
 pub fn attach_kept<T: Table>(table: &T) -> Result<u32, Errno> {
     let me = pid();
     let mine = word(state::USED, me, own_start(me)?);
@@ -137,8 +136,8 @@ pub fn attach_kept<T: Table>(table: &T) -> Result<u32, Errno> {
     slot.map(|i| i as u32).ok_or(Errno::AGAIN)
 }
 
-/// Takes a free slot on behalf of a child that is about to be made. Until the child
-/// claims it, it stands for this process.
+/// Takes a free slot on behalf of a child that is about to be created. Until the child claims it,
+/// the slot counts as this process's.
 ///
 /// # Errors
 /// EAGAIN if all slots are taken.
@@ -147,11 +146,11 @@ pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
     take_free(table, word(state::RESERVED, me, own_start(me).unwrap_or(0)))
 }
 
-/// Takes a free slot, with this owner word.
+/// Takes a free slot and stores this owner word in it.
 fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
     let ordinary = MAX_PROCESSES - T::KEPT;
     let first = pid_of(mine) as usize;
-    // Those first whose areas have memory; then any.
+    // First the slots whose areas have memory, then any.
     let among = |slots: usize| (0..slots).map(move |k| T::KEPT + (first + k) % slots);
     let ordinary = among(T::FIRST).chain(among(ordinary));
     let kept = 0..if uses_reserve() { T::KEPT } else { 0 };
@@ -164,13 +163,14 @@ fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
     Err(Errno::AGAIN)
 }
 
-/// Makes the reserved `slot` this process's own. A child that can't read its start time, and
-/// couldn't tell anybody of it, is noted without: see [`own_word_or_id`].
+/// Makes the reserved `slot` this process's own. A child that can't read its start time has no way
+/// to report that; its owner word has none: see [`own_word_or_id`].
 pub fn claim(table: &impl Table, slot: u32) {
     table.owner(slot).store(own_word_or_id(), Release);
 }
 
-/// Becomes the one who reaps `slot`, if its process (or its last reaper) is dead.
+/// Makes this process the one that reaps `slot`, if the slot's process (or its last reaper) is
+/// dead.
 pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
     let owner = &table.owner(slot);
     let now = owner.load(Acquire);
@@ -178,7 +178,7 @@ pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
         return false;
     }
     let me = pid();
-    // Should this process die meanwhile, others must be able to tell.
+    // Should this process die meanwhile, others must be able to notice.
     let Ok(started) = own_start(me) else {
         return false;
     };

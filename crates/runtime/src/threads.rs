@@ -1,9 +1,9 @@
-//! Starting threads where there may be no memory for them.
+//! Starting threads where memory may be short.
 //!
-//! A thread's beginning allocates where nothing can fail: Rust maps a stack for signals, and ends
-//! the process if it can't. So a process at its limit of addresses is asked first whether there is
-//! room for what threads take that are about to begin. What others map in that moment is covered by
-//! [`BEGINNING`].
+//! A thread allocates when it begins, where nothing can fail: Rust maps a stack for signals, and
+//! ends the process if it can't. So [`start`] first checks that the process, which may be at its
+//! limit of address space, has room for the threads that are about to begin. [`BEGINNING`] covers
+//! what others map in that moment.
 
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -16,18 +16,18 @@ use std::time::{Duration, Instant};
 /// Bytes of address space that must be left besides a thread's stack: for its signal stack and its
 /// first allocations.
 const BEGINNING: usize = 2 << 20;
-/// Bytes of a stack as Rust gives it where nothing is said.
+/// Bytes of the stack that Rust gives a thread by default.
 pub const STACK: usize = 2 << 20;
-/// Bytes of the stack of a thread that only looks after something.
+/// Bytes of the stack of a thread that only watches something.
 const WATCH_STACK: usize = 256 << 10;
-/// Threads that were started, and haven't begun.
+/// Threads that were started and haven't begun yet.
 static STARTED: AtomicUsize = AtomicUsize::new(0);
 
-/// Starts a thread by `builder`, which gets `stack` bytes of stack. It and what it does at first
-/// may take `more` bytes.
+/// Starts a thread by `builder` with a stack of `stack` bytes. The thread's first steps may take
+/// `more` bytes.
 ///
 /// # Errors
-/// ENOMEM: there may be no room for its beginning. What starting a thread says.
+/// ENOMEM if there may be no room for its beginning. Those of starting a thread.
 pub fn start<T: Send + 'static>(
     builder: Builder,
     stack: usize,
@@ -57,8 +57,8 @@ pub fn watch(name: &str, mut look: impl FnMut() -> Option<()> + Send + 'static) 
     start(Builder::new().name(name.into()), WATCH_STACK, 0, watch).map(drop)
 }
 
-/// Waits until all threads that were started here have begun, 10 s at most. From then on a lack of
-/// memory doesn't end them.
+/// Waits until all threads started here have begun, 10 s at most. From then on a lack of memory
+/// doesn't end them.
 pub fn have_begun() {
     let until = Instant::now() + Duration::from_secs(10);
     while STARTED.load(Acquire) > 0 && Instant::now() < until {
@@ -66,7 +66,7 @@ pub fn have_begun() {
     }
 }
 
-/// Whether so many bytes can be mapped now.
+/// Whether `len` bytes can be mapped now.
 pub fn has_room(len: usize) -> bool {
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping where the kernel likes, which nobody uses.

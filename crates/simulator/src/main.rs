@@ -1,7 +1,7 @@
 //! `forebay-simulate`: the daemons and processes of a pool of several nodes on one machine, in
-//! virtual time, over a simulated network. A seed decides everything: who runs when, how long
-//! messages take, which are lost, who is killed. The checker of histories (`forebay-check`) judges.
-//! A seed that fails fails again.
+//! virtual time, over a simulated network. A seed decides everything: which task runs when, how
+//! long messages take, which are lost, which process is killed. The checker of histories
+//! (`forebay-check`) judges. A seed that fails fails again.
 //!
 //! ```text
 //! outer process            watches, prints, removes what is left
@@ -9,8 +9,8 @@
 //!     daemon of each node      the real one, but for its transport: network.rs
 //!     workers                  operations by face.rs
 //! ```
-//! All of them share [`world`]: the time, and the token. [`taken`] takes waiting and clocks over
-//! from libc. See docs/operating/simulator.md.
+//! All of them share [`world`]: the time, and the token. [`taken`] replaces libc's waiting and
+//! clocks. See docs/operating/simulator.md.
 
 mod face;
 mod network;
@@ -27,7 +27,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// A run takes this long at most. Real time.
+/// Longest real time of a run.
 const LONGEST: Duration = Duration::from_secs(100);
 
 const HELP: &str = "\
@@ -140,7 +140,7 @@ fn parse() -> Result<Option<Arguments>, String> {
     Ok(Some(a))
 }
 
-/// Starts this program again with addresses that aren't random, so that a seed has the same ones
+/// Starts this program again without address randomisation, so that a seed has the same addresses
 /// each time.
 fn fixed_addresses() {
     // SAFETY: no memory is touched.
@@ -151,7 +151,7 @@ fn fixed_addresses() {
         if set >= 0 {
             use std::os::unix::process::CommandExt;
             let me = std::env::current_exe().expect("this program has a path");
-            // Only returns if it fails; then addresses are random.
+            // Returns only on failure; then addresses are random.
             let _ = std::process::Command::new(me)
                 .args(std::env::args_os().skip(1))
                 .exec();
@@ -159,13 +159,13 @@ fn fixed_addresses() {
     }
 }
 
-/// Process numbers of the run's own, from 1, where that may be had.
+/// Gives the run its own process numbers, from 1, if the system allows it.
 fn own_numbers() -> bool {
     // SAFETY: this process has one thread.
     unsafe { libc::unshare(libc::CLONE_NEWPID | libc::CLONE_NEWNS) == 0 }
 }
 
-/// With process numbers of their own, processes need a /proc that knows them.
+/// Mounts a /proc for the run's own PID namespace.
 fn mount_proc() -> bool {
     let none = std::ptr::null();
     // SAFETY: strings end with zeros.
@@ -207,7 +207,7 @@ struct Running {
     home: std::path::PathBuf,
 }
 
-/// Starts a run in a process of its own.
+/// Starts a run in its own process.
 fn start(plan: &Plan, base: &Path, plant: Option<&str>) -> std::io::Result<Running> {
     let home = base.join(plan.seed.to_string());
     std::fs::create_dir_all(&home)?;
@@ -284,7 +284,7 @@ fn main() -> ExitCode {
     }
     let again = arguments.first + arguments.again.min(arguments.last - arguments.first + 1);
     let swept = sweep(&arguments, None).and_then(|first| {
-        // The same seeds once more: they must do the same.
+        // The same seeds again: they must give the same traces.
         let second = sweep(
             &Arguments {
                 last: again.wrapping_sub(1),
@@ -357,16 +357,16 @@ fn planted(arguments: &Arguments) -> ExitCode {
     ExitCode::from(u8::from(!all))
 }
 
-/// What came of some seeds.
+/// The results of some seeds.
 #[derive(Default)]
 struct Swept {
     failed: Vec<u64>,
-    /// Of each seed, what it decided.
+    /// Each seed's trace of decisions.
     traces: BTreeMap<u64, String>,
     seconds: f64,
 }
 
-/// Runs the seeds, so many at once.
+/// Runs the seeds, several at once.
 fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
     let base = Path::new("/dev/shm").join(format!("forebay-simulate-{}", std::process::id()));
     let plant = plant.or(arguments.plant.as_deref());
@@ -392,7 +392,7 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
             let Some(status) = finished(run) else {
                 return true;
             };
-            let trace = tell(run, status, arguments);
+            let trace = print(run, status, arguments);
             swept.traces.insert(run.seed, trace);
             if status != 0 {
                 swept.failed.push(run.seed);
@@ -418,8 +418,8 @@ fn sweep(arguments: &Arguments, plant: Option<&str>) -> std::io::Result<Swept> {
     Ok(swept)
 }
 
-/// Prints what a run has said: all of it, or its end. Gives what it decided.
-fn tell(run: &mut Running, status: i32, arguments: &Arguments) -> String {
+/// Prints the output of a run: all of it, or its end. Returns its trace.
+fn print(run: &mut Running, status: i32, arguments: &Arguments) -> String {
     let mut text = String::new();
     let _ = run.log.rewind();
     let _ = run.log.read_to_string(&mut text);

@@ -1,10 +1,10 @@
-//! The network: connections between daemons, as [`forebay_net`] has them, over memory that all
-//! processes share.
+//! The simulated network: connections between daemons, as [`forebay_net`] has them, over memory
+//! that all processes share.
 //!
-//! A message is on its way for a random while. Those of one connection and direction arrive in
-//! order, others don't. A message may be lost, as on a connection that is cut: then all behind it
-//! is lost as well, and both ends hear of the end, not at the same time. So a question is sent
-//! again by the daemon, on another connection, whether it had arrived or not.
+//! A message takes a random time. Messages of one connection and direction arrive in order, others
+//! don't. A message may be lost, as on a connection that is cut: then all messages behind it are
+//! lost as well, and both ends are notified, not at the same time. So the daemon sends the request
+//! again, on another connection, whether it had arrived or not.
 
 use crate::world::{NEVER, key, world};
 use forebay_net::transport::{Answer, ReplyTo};
@@ -19,26 +19,26 @@ use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Nodes, at most.
+/// Most nodes.
 pub const NODES: usize = 8;
-/// Messages under way at once, at most.
+/// Most messages in progress at once.
 const MESSAGES: usize = 512;
-/// Connections at once, at most.
+/// Most connections at once.
 const CONNECTIONS: usize = 256;
-/// Bytes of a head, and of a body, at most.
+/// Most bytes of a message's head, and of its body.
 const HEAD: usize = 64 << 10;
 const BODY: usize = 2 << 20;
-/// A connection that is retired goes on for so long. Nanoseconds.
+/// How long a retired connection goes on. Nanoseconds.
 const RETIRES: u64 = 2_000_000_000;
-/// An end that has heard of the end.
+/// Marks an end that was notified of the connection's end.
 const NOBODY: u32 = u32::MAX;
 /// The port of node 0; others follow.
 const PORT: u16 = 7000;
 
-/// What a message is.
+/// Kinds of messages.
 const REQUEST: u32 = 1;
 const REPLY: u32 = 2;
-/// There will be no answer.
+/// There will be no reply.
 const NO_REPLY: u32 = 3;
 /// The connection has ended.
 const ENDED: u32 = 4;
@@ -66,9 +66,9 @@ struct Line {
     /// 0: free.
     id: AtomicU64,
     ends: [AtomicU32; 2],
-    /// When the last message of each direction arrives.
+    /// When the last message of each direction arrives. Nanoseconds.
     last: [AtomicU64; 2],
-    /// What is due later never arrives.
+    /// Messages due later than this never arrive. Nanoseconds.
     end: AtomicU64,
 }
 
@@ -76,19 +76,19 @@ struct Line {
 #[repr(C)]
 pub struct Wires {
     next: AtomicU64,
-    /// Which daemon of a node is there; 0: none.
+    /// The id of each node's daemon; 0: none.
     daemons: [AtomicU64; NODES],
-    /// Counts what has come for a node.
+    /// Counts the events that have arrived for each node.
     bells: [AtomicU64; NODES],
-    /// Until when two nodes don't reach each other.
+    /// Until when two nodes don't reach each other. Nanoseconds.
     apart: [[AtomicU64; NODES]; NODES],
-    /// Of so many messages, one is lost with its connection; 0: none.
+    /// One of this many messages is lost with its connection; 0: none.
     pub lost: AtomicU32,
-    /// Most that a message takes, usually. Nanoseconds.
+    /// Usual upper bound of a message's delay. Nanoseconds.
     pub delay: AtomicU64,
     /// Whether messages are printed.
     pub tell: AtomicU32,
-    /// Messages lost, and connections cut so far.
+    /// Messages lost and connections cut so far.
     pub losses: AtomicU64,
     lines: [Line; CONNECTIONS],
     messages: [Message; MESSAGES],
@@ -122,13 +122,13 @@ fn mailbox(node: u32) -> u64 {
     key(node.into(), 0x3a11)
 }
 
-/// Where node `node` listens.
+/// The address on which node `node` listens.
 pub fn address(node: u32) -> SocketAddr {
     (std::net::Ipv4Addr::LOCALHOST, PORT + node as u16).into()
 }
 
 impl Line {
-    /// Frees it, if both ends have heard of its end.
+    /// Frees the connection, if both ends were notified of its end.
     fn give_back(&self) {
         if self.ends.iter().all(|e| e.load(SeqCst) == NOBODY) {
             self.id.store(0, SeqCst);
@@ -137,7 +137,7 @@ impl Line {
 }
 
 impl Wires {
-    /// Something is there for a node.
+    /// Wakes node `node`: something has arrived.
     fn ring(&self, node: u32) {
         if node == NOBODY {
             return;
@@ -166,7 +166,7 @@ impl Wires {
         }
     }
 
-    /// How long a message is on its way.
+    /// A random delay of a message. Nanoseconds.
     fn takes(&self) -> u64 {
         let most = self.delay.load(SeqCst);
         let usual = most / 8 + world().below(most);
@@ -177,7 +177,7 @@ impl Wires {
         }
     }
 
-    /// Ends a connection at `end`: both sides hear of it later.
+    /// Ends a connection at time `end`: both sides are notified later.
     fn cut(&self, line: &Line, end: u64) {
         if line.end.load(SeqCst) <= end {
             return;
@@ -203,7 +203,7 @@ impl Wires {
         }
     }
 
-    /// All connections between two nodes are cut; until `until` there are no new ones.
+    /// Cuts all connections between two nodes, and refuses new ones until `until`.
     pub fn part(&self, a: u32, b: u32, until: u64) {
         for (a, b) in [(a, b), (b, a)] {
             self.apart[a as usize][b as usize].store(until, SeqCst);
@@ -217,7 +217,7 @@ impl Wires {
         }
     }
 
-    /// The daemon of a node is gone, with all its connections.
+    /// Removes the daemon of a node, which is gone, with all its connections.
     pub fn gone(&self, node: u32) {
         self.daemons[node as usize].store(0, SeqCst);
         let now = world().now();
@@ -236,7 +236,7 @@ impl Wires {
             .for_each(|m| m.what.store(0, SeqCst));
     }
 
-    /// Sends a message by a connection; it may be lost.
+    /// Sends a message on a connection; it may be lost.
     fn send(&self, m: Outgoing<'_>) {
         let now = world().now();
         if self.tell.load(SeqCst) != 0 {
@@ -265,7 +265,7 @@ impl Wires {
         line.last[way].store(due, SeqCst);
         if world().once_in(self.lost.load(SeqCst).into()) {
             self.losses.fetch_add(1, SeqCst);
-            // Before it arrives, or just behind it.
+            // The end comes before the message arrives, or just behind it.
             let end = if world().once_in(2) { due - 1 } else { due };
             self.cut(line, end.max(now));
         }
@@ -331,7 +331,7 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Simulated {
-    /// The end of the daemon that `network` tells of.
+    /// Starts one daemon's end of the network.
     pub fn start(network: Network<'_>) -> Arc<dyn Transport> {
         let me = network.node.0;
         wires().daemons[me as usize].store(wires().next(), SeqCst);
@@ -507,7 +507,7 @@ impl Connection for End {
     }
 }
 
-/// The way back of a request.
+/// The return path of a request.
 struct Back {
     me: u32,
     connection: u64,
@@ -567,7 +567,7 @@ fn receive(shared: &Arc<Shared>) {
     }
 }
 
-/// What of a message is copied before it is freed.
+/// The fields of a message that are copied before it is freed.
 fn take(shared: &Arc<Shared>, m: &Message) {
     let wires = wires();
     let index = (m as *const Message).addr() - wires.messages.as_ptr().addr();
@@ -670,7 +670,7 @@ fn take(shared: &Arc<Shared>, m: &Message) {
 fn ended(shared: &Arc<Shared>, id: u64, peer: Peer) {
     let end = lock(&shared.ends).remove(&id);
     if let Some(line) = wires().line(id) {
-        // Who hears of it last gives the line back.
+        // The end that is notified last frees the connection.
         let me = usize::from(line.ends[0].load(SeqCst) != shared.me);
         line.ends[me].store(NOBODY, SeqCst);
         line.give_back();

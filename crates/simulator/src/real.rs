@@ -1,9 +1,9 @@
-//! libc's own functions, where this program has others of the same names ([`crate::taken`]).
+//! libc's own functions, where this program defines others of the same names ([`crate::taken`]).
 
 use libc::c_long;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-/// A function of libc, found when it is needed first.
+/// A function of libc, looked up at its first use.
 pub struct Real(AtomicUsize, &'static std::ffi::CStr);
 
 impl Real {

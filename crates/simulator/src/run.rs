@@ -1,8 +1,8 @@
-//! One run: a pool, its daemons, some workers, and what goes wrong.
+//! One run: a pool, its daemons, some workers, and faults.
 //!
 //! The first process of the run starts all others and is the checker's driver: it has workers carry
-//! operations out, phase by phase, and judges what they noted. In between it kills daemons and
-//! workers, and parts nodes. In the end it looks whether anything is left over.
+//! out operations, phase by phase, and judges what they recorded. In between it kills daemons and
+//! workers, and partitions nodes. At the end it checks that nothing is left over.
 
 use crate::face::PoolFace;
 use crate::network::{self, Simulated};
@@ -28,12 +28,12 @@ use std::time::Duration;
 const NAME: &str = "sim";
 const POOL: &str = "51515151515151515151515151515151";
 const TOP: &str = "/t";
-/// Nanoseconds of a millisecond.
+/// Nanoseconds per millisecond.
 const MS: u64 = 1_000_000;
-/// In a phase that lasts longer than this, nothing goes wrong any more. Nanoseconds.
+/// After this long in a phase, no more faults are injected. Nanoseconds.
 const ENOUGH: u64 = 3_000 * MS;
 
-/// What a seed decides, beside the order of everything.
+/// What a seed decides, besides the order of everything.
 #[derive(Clone, Debug)]
 pub struct Plan {
     pub seed: u64,
@@ -41,27 +41,27 @@ pub struct Plan {
     pub workers: usize,
     pub phases: u64,
     pub striped: bool,
-    /// Of so many messages, one is lost with its connection; 0: none.
+    /// One of this many messages is lost with its connection; 0: none.
     pub lost: u32,
-    /// Most that a message usually takes. Microseconds.
+    /// Usual upper bound of a message's delay. Microseconds.
     pub delay: u64,
-    /// Daemons are killed and started again; nodes don't reach each other for a while.
+    /// Daemons are killed and started again; nodes are partitioned for a while.
     pub daemons: bool,
     pub apart: bool,
-    /// Of 1000 phases, in how many a worker is killed.
+    /// In how many of 1000 phases a worker is killed.
     pub kill: u64,
-    /// Files have this consistency, and only their bytes are looked at.
+    /// The consistency of all files; then only their bytes are checked.
     pub consistency: Option<Consistency>,
     /// Daemon and workers of a node are killed together.
     pub hosts: bool,
-    /// Clocks are looked at so often before another thread has its turn; 0: always.
+    /// Average number of clock reads before another thread has its turn; 0: never so.
     pub preempt: u32,
-    /// Messages are printed.
+    /// Whether messages are printed.
     pub tell: bool,
 }
 
 impl Plan {
-    /// What this seed decides.
+    /// The plan that this seed decides.
     pub fn of(seed: u64) -> Plan {
         let mut r = Random::new(seed ^ 0x0051_a4f0);
         let nodes = 2 + r.below(3) as u32;
@@ -96,14 +96,14 @@ impl Plan {
     }
 }
 
-/// What processes tell the first one.
+/// How processes report to the first one.
 #[repr(C)]
-struct Told {
-    /// Of this many processes of the kind that is waited for.
+struct Progress {
+    /// Number of processes of the awaited kind that are done.
     done: AtomicU32,
 }
 
-/// Starts a process that does `f`, in the world; its id.
+/// Starts a process that runs `f` in the world; returns its id.
 fn process(f: impl FnOnce()) -> u32 {
     let task = world().new_task();
     // SAFETY: this process has one thread.
@@ -113,7 +113,7 @@ fn process(f: impl FnOnce()) -> u32 {
             unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
             world().arrive(task);
             f();
-            // Its parent ends it: when, mustn't depend on the machine.
+            // Its parent ends it: the moment mustn't depend on the machine.
             loop {
                 world().wait(key(u64::from(task), 0xe4d), NEVER);
             }
@@ -168,7 +168,7 @@ fn map(plan: &Plan) -> PoolMap {
     PoolMap::first([0x51; 16], (0..plan.nodes).map(node).collect()).expect("a sound map")
 }
 
-/// Makes a node.
+/// Creates a node.
 fn make(plan: &Plan, node: u32) {
     let o = CreateOptions {
         name: NAME.into(),
@@ -185,7 +185,7 @@ fn make(plan: &Plan, node: u32) {
     Pool::create_node(&config, &[7; 32]).expect("a node can be made");
 }
 
-/// A node's daemon and keeper.
+/// Runs a node's daemon and keeper.
 fn keep(plan: &Plan, dir: &Path) {
     let daemon = Daemon::listen_over(dir, options(plan), |n| Ok(Simulated::start(n)));
     let daemon = daemon.expect("the daemon starts");
@@ -202,7 +202,7 @@ fn open(node: u32) -> Fs {
     ))
 }
 
-/// Looks whether a node is whole, and whether anything is left over.
+/// Checks that a node is intact, and that nothing is left over.
 fn inspect(node: u32) {
     let pool = Pool::open_dir(&dir(node)).expect("the node is there");
     let store = pool.store();
@@ -242,18 +242,19 @@ fn broken(what: &str) {
 struct Processes<'a> {
     plan: &'a Plan,
     options: &'a Options,
-    told: &'static Told,
+    progress: &'static Progress,
     path: PathBuf,
     daemons: Vec<Option<u32>>,
-    /// When daemons that were killed are started again.
+    /// When killed daemons are started again. Nanoseconds.
     back: Vec<u64>,
     workers: Vec<u32>,
-    /// Workers started so far, and when those of files with weaker consistency begin and end.
+    /// Number of workers started so far, and when those of files with weaker consistency begin and
+    /// end.
     started: u64,
     span: (u64, u64),
     calm: bool,
     shared: &'static Shared,
-    /// The phase, and when it began.
+    /// The phase's number, and when it began. Nanoseconds.
     phase: (u32, u64),
 }
 
@@ -273,10 +274,10 @@ impl Processes<'_> {
         }
     }
 
-    /// Files with weaker consistency: has workers write, commit and read, and judges.
+    /// Has workers write, commit and read files with weaker consistency, and judges.
     fn later(&mut self, consistency: Consistency) -> Result<End, String> {
         let (world, plan) = (world(), self.plan);
-        self.told.done.store(0, SeqCst);
+        self.progress.done.store(0, SeqCst);
         let begin = world.now() + 300 * MS;
         self.span = (begin, begin + plan.phases * 50 * MS);
         for w in 0..plan.workers {
@@ -294,7 +295,7 @@ impl Processes<'_> {
             }
         }
         let bound = world.now() + 120_000 * MS;
-        while (self.told.done.load(SeqCst) as usize) < plan.workers {
+        while (self.progress.done.load(SeqCst) as usize) < plan.workers {
             let turn = self.tick().as_nanos() as u64;
             world.sleep(turn);
             if world.now() > bound {
@@ -307,16 +308,16 @@ impl Processes<'_> {
         later::judge_notes(dir, plan.seed, self.started, consistency, killed)
     }
 
-    /// Has processes do `f`, for each node in turn.
+    /// Has one process run `f` for each node in turn.
     fn each(&self, f: impl Fn(u32)) {
         for node in 0..self.plan.nodes {
-            self.told.done.store(0, SeqCst);
+            self.progress.done.store(0, SeqCst);
             let pid = process(|| {
                 f(node);
-                self.told.done.store(1, SeqCst);
+                self.progress.done.store(1, SeqCst);
             });
             let until = world().now() + 200_000 * MS;
-            while self.told.done.load(SeqCst) == 0 {
+            while self.progress.done.load(SeqCst) == 0 {
                 world().sleep(MS);
                 if world().now() > until {
                     world().report("a process doesn't end");
@@ -334,7 +335,7 @@ fn ms() -> f64 {
 
 impl Host for Processes<'_> {
     fn start(&mut self, w: usize) -> Result<(), String> {
-        let (plan, options, path, told) = (self.plan, self.options, &self.path, self.told);
+        let (plan, options, path, progress) = (self.plan, self.options, &self.path, self.progress);
         let node = w as u32 % plan.nodes;
         let number = self.started;
         self.started += 1;
@@ -349,8 +350,8 @@ impl Host for Processes<'_> {
                 if let Err(e) = later::work(&words, &mut face) {
                     broken(&format!("worker {w}: {e}"));
                 }
-                told.done.fetch_add(1, SeqCst);
-                // It goes with its process, which is killed.
+                progress.done.fetch_add(1, SeqCst);
+                // The face ends with its process, which is killed.
                 return std::mem::forget(face);
             }
             let file = std::fs::File::options().read(true).write(true).open(path);
@@ -377,7 +378,7 @@ impl Host for Processes<'_> {
     fn kill(&mut self, w: usize, _pid: u32) {
         println!("{:12.3} ms: worker {w} is killed", ms());
         kill(self.workers[w]);
-        // Of a host that fails, several processes go at once.
+        // When a host fails, several processes die at once.
         if self.plan.hosts && self.plan.consistency.is_none() && world().once_in(2) {
             let node = w as u32 % self.plan.nodes;
             self.kill_daemon(node, world().below(500 * MS));
@@ -393,7 +394,7 @@ impl Host for Processes<'_> {
         if phase != self.phase.0 {
             self.phase = (phase, now);
         }
-        // What doesn't end though nothing goes wrong any more hangs.
+        // A phase that doesn't end although no more faults are injected hangs.
         let calm = self.calm || plan.consistency.is_none() && now > self.phase.1 + ENOUGH;
         for node in 0..plan.nodes {
             if self.daemons[node as usize].is_none() && now >= self.back[node as usize] {
@@ -434,7 +435,7 @@ impl Host for Processes<'_> {
     }
 }
 
-/// Does the run, in this process and its children. Whether nothing was found.
+/// Does the run, in this process and its children. Returns whether nothing was found.
 pub fn run(plan: &Plan) -> bool {
     let (world, wires) = (world::make(), network::make());
     world.preempt.store(plan.preempt, SeqCst);
@@ -445,7 +446,7 @@ pub fn run(plan: &Plan) -> bool {
         crate::world::world().broken.store(1, SeqCst);
     }));
     // SAFETY: it stays mapped, and zeros are a value of it.
-    let told = unsafe { &*world::shared(size_of::<Told>()).cast::<Told>() };
+    let progress = unsafe { &*world::shared(size_of::<Progress>()).cast::<Progress>() };
     let path = forebay_client::home().join("operations");
     std::fs::create_dir_all(forebay_client::home()).expect("a home can be made");
     let file = std::fs::File::options()
@@ -461,8 +462,8 @@ pub fn run(plan: &Plan) -> bool {
         seconds: 1_000_000_000,
         seed: plan.seed,
         operations: 5,
-        // A daemon that is killed in the middle of a question leaves it open whether that was
-        // carried out. What the network loses must not be noticed.
+        // A daemon that is killed in the middle of a request leaves open whether it was carried
+        // out. Losses of the network must not be noticed.
         faults: plan.daemons || plan.hosts,
         pieces: plan.striped,
         kill: plan.kill,
@@ -472,7 +473,7 @@ pub fn run(plan: &Plan) -> bool {
     let mut host = Processes {
         plan,
         options: &options,
-        told,
+        progress,
         path,
         daemons: vec![None; plan.nodes as usize],
         back: vec![0; plan.nodes as usize],
@@ -503,7 +504,7 @@ pub fn run(plan: &Plan) -> bool {
             let fs = open(0);
             let id = ObjectId(fs.stat(TOP.as_bytes(), true).expect("it is there").ino);
             let set = fs.set_controls(id, what.parse().expect("a control"));
-            set.expect("a directory can be said to be so");
+            set.expect("the controls of a directory can be declared");
         }
     });
     wires.lost.store(plan.lost, SeqCst);
@@ -522,7 +523,7 @@ pub fn run(plan: &Plan) -> bool {
         Err(e) => broken(&e),
     }
     if world.broken.load(SeqCst) == 0 {
-        // Daemons come back, keepers release what the dead held.
+        // Daemons come back, keepers release what dead processes held.
         let until = world.now() + 30_000 * MS;
         while world.now() < until {
             world.sleep(10 * MS);

@@ -1,6 +1,6 @@
-//! What is taken over from libc: waiting, clocks, threads, randomness.
+//! Replacements of libc's functions for waiting, clocks, threads and randomness.
 //!
-//! The definitions here come before libc's, for Rust's standard library, rustix (built with
+//! These definitions come before libc's, for Rust's standard library, rustix (built with
 //! `use-libc`) and LMDB alike. In a thread that isn't simulated they do what libc does.
 
 use crate::real::{real, real_syscall};
@@ -62,8 +62,8 @@ unsafe fn futex(
     timeout: *const timespec,
 ) -> c_long {
     let world = world();
-    // Words in memory that processes share are known by their place in a page: that some are woken
-    // who wait for another word does no harm.
+    // Words in memory shared by processes are identified by their offset in a page: waking waiters
+    // of another word does no harm.
     let key = match how & libc::FUTEX_PRIVATE_FLAG {
         0 => key(word as u64 & 4095, 0x5a5a),
         _ => key(word as u64, std::process::id().into()),
@@ -231,7 +231,7 @@ struct Beginning {
     task: u32,
 }
 
-/// Where a thread's end is noticed: behind the destructors of its other keys.
+/// Detects a thread's end, behind the destructors of its other keys.
 fn end_key() -> libc::pthread_key_t {
     static KEY: AtomicU32 = AtomicU32::new(u32::MAX);
     if KEY.load(SeqCst) == u32::MAX {
@@ -243,7 +243,7 @@ fn end_key() -> libc::pthread_key_t {
     KEY.load(SeqCst)
 }
 
-/// Called up to four times (PTHREAD_DESTRUCTOR_ITERATIONS): the last time, all else is over.
+/// Called up to four times (PTHREAD_DESTRUCTOR_ITERATIONS); the last time, all else is over.
 unsafe extern "C" fn ends(turn: *mut c_void) {
     let turn = turn as usize;
     if turn == 4 {

@@ -2,26 +2,26 @@
 //! time.
 //!
 //! It lies in memory that all processes of a simulation share. Each of their threads is a *task*.
-//! Only the task with the token runs; it passes the token on where it waits (see [`crate::taken`],
-//! which takes these calls over from libc). The seed decides who is next. Where nobody can go on,
-//! the time jumps to the earliest deadline. So nothing depends on the machine, and the same seed
-//! gives the same run.
+//! Only the task with the token runs; it passes the token on when it waits (see [`crate::taken`],
+//! which replaces these calls of libc). The seed decides which task is next. When no task can go
+//! on, the time jumps to the earliest deadline. So nothing depends on the machine, and the same
+//! seed gives the same run.
 //!
-//! Nothing here is locked: only who has the token reads and writes it.
+//! Nothing here is locked: only the task with the token reads and writes.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering::SeqCst};
 
-/// Tasks at once, at most.
+/// Most tasks at once.
 pub const TASKS: usize = 1024;
 /// A deadline that never comes. Nanoseconds.
 pub const NEVER: u64 = u64::MAX;
 /// The task of a thread that isn't simulated.
 pub const NONE: u32 = u32::MAX;
-/// The time at which worlds begin. Nanoseconds of all clocks.
+/// The time at which worlds begin, on all clocks. Nanoseconds.
 const BEGINNING: u64 = 1_000_000_000_000;
-/// What looking at a clock takes. Nanoseconds.
+/// Time that a clock read takes. Nanoseconds.
 const LOOK: u64 = 150;
-/// What giving way takes. Nanoseconds.
+/// Time that a yield takes. Nanoseconds.
 const GIVE_WAY: u64 = 1_000;
 
 /// States of a task.
@@ -34,15 +34,15 @@ const RUNNING: u32 = 3;
 #[repr(C)]
 pub struct Task {
     state: AtomicU32,
-    /// 1: it has the token. A futex.
+    /// Futex: 1 while the task has the token.
     go: AtomicU32,
     key: AtomicU64,
     deadline: AtomicU64,
     timed_out: AtomicU32,
-    /// The process, and the thread.
+    /// The process's id.
     pub pid: AtomicU32,
     pub tid: AtomicU32,
-    /// The thread as pthreads know it.
+    /// The pthread id.
     pub thread: AtomicU64,
 }
 
@@ -51,15 +51,15 @@ pub struct Task {
 pub struct World {
     now: AtomicU64,
     random: AtomicU64,
-    /// Changes as the token is passed on: whether something goes on.
+    /// Counts passes of the token: shows whether the run progresses.
     pub switches: AtomicU64,
-    /// Of all that was decided.
+    /// Hash of all decisions.
     trace: AtomicU64,
-    /// Tasks behind this one have never been used.
+    /// Tasks from this index on have never been used.
     used: AtomicU32,
-    /// A clock is looked at so often, on average, before the one who looks loses the token.
+    /// Average number of clock reads before the reader loses the token; 0: it never does.
     pub preempt: AtomicU32,
-    /// Something that mustn't happen did: a panic, or nobody can go on.
+    /// Set when something forbidden has happened: a panic, or no task can go on.
     pub broken: AtomicU32,
     tasks: [Task; TASKS],
 }
@@ -71,7 +71,7 @@ thread_local! {
     static ME: std::cell::Cell<u32> = const { std::cell::Cell::new(NONE) };
 }
 
-/// Maps so many bytes of zeros that child processes share.
+/// Maps `bytes` zero bytes that child processes share.
 pub fn shared(bytes: usize) -> *mut u8 {
     let (all, how) = (
         libc::PROT_READ | libc::PROT_WRITE,
@@ -83,7 +83,7 @@ pub fn shared(bytes: usize) -> *mut u8 {
     at.cast()
 }
 
-/// Makes the world of this process's children.
+/// Creates the world of this process's children.
 pub fn make() -> &'static World {
     let world: *mut World = shared(size_of::<World>()).cast();
     WORLD.store(world, SeqCst);
@@ -102,7 +102,7 @@ pub fn is_simulated() -> bool {
     ME.get() != NONE
 }
 
-/// A key to wait with, made of these numbers.
+/// A key for waiting, made of these numbers.
 pub fn key(a: u64, b: u64) -> u64 {
     mix(a ^ mix(b))
 }
@@ -122,7 +122,7 @@ fn sleep_for_real(word: &AtomicU32) {
 }
 
 impl World {
-    /// Begins, with this seed; the calling thread has the token.
+    /// Begins with this seed; the calling thread has the token.
     pub fn begin(&self, seed: u64) {
         self.now.store(BEGINNING, SeqCst);
         self.random.store(mix(seed ^ 0x5eed), SeqCst);
@@ -131,17 +131,17 @@ impl World {
         self.here_is(me);
     }
 
-    /// The time. Nanoseconds.
+    /// The virtual time. Nanoseconds.
     pub fn now(&self) -> u64 {
         self.now.load(SeqCst)
     }
 
-    /// Of what has happened: the same for the same seed.
+    /// Hash of everything that has happened: the same for the same seed.
     pub fn trace(&self) -> u64 {
         self.trace.load(SeqCst)
     }
 
-    /// Notes something that was decided.
+    /// Adds a decision to the trace.
     pub fn note(&self, what: u64) {
         self.trace
             .store(mix(self.trace().rotate_left(5) ^ what), SeqCst);
@@ -154,12 +154,12 @@ impl World {
         mix(next)
     }
 
-    /// One from 0 to less than `n`.
+    /// A random number from 0 to less than `n`.
     pub fn below(&self, n: u64) -> u64 {
         self.random() % n.max(1)
     }
 
-    /// True once in `n`; never, if that is 0.
+    /// True once in `n` calls; never, if `n` is 0.
     pub fn once_in(&self, n: u64) -> bool {
         n != 0 && self.below(n) == 0
     }
@@ -168,7 +168,7 @@ impl World {
         &self.tasks[index as usize]
     }
 
-    /// A task for a thread or process that is about to begin: it will have its turn.
+    /// Creates a task for a thread or process that is about to begin: it will have its turn.
     pub fn new_task(&self) -> u32 {
         let free = |t: &Task| t.state.load(SeqCst) == FREE;
         let Some(index) = self.tasks.iter().position(free) else {
@@ -187,17 +187,17 @@ impl World {
         index as u32
     }
 
-    /// Gives a task up whose thread couldn't be started.
+    /// Frees a task whose thread couldn't be started.
     pub fn drop_task(&self, index: u32) {
         self.task(index).state.store(FREE, SeqCst);
     }
 
-    /// The process of a task that is about to begin.
+    /// Sets the process of a task that is about to begin.
     pub fn set_process(&self, index: u32, pid: u32) {
         self.task(index).pid.store(pid, SeqCst);
     }
 
-    /// Since the beginning. Nanoseconds.
+    /// Time since the beginning. Nanoseconds.
     pub fn elapsed(&self) -> u64 {
         self.now() - BEGINNING
     }
@@ -210,18 +210,18 @@ impl World {
         task.tid.store(tid as u32, SeqCst);
     }
 
-    /// This thread is the task `index`; waits for its first turn.
+    /// Makes this thread the task `index`, and waits for its first turn.
     pub fn arrive(&self, index: u32) {
         sleep_for_real(&self.task(index).go);
         self.here_is(index);
     }
 
-    /// Notes how pthreads know a task; finds one by it.
+    /// Sets a task's pthread id, by which the task is found.
     pub fn set_thread(&self, index: u32, thread: u64) {
         self.task(index).thread.store(thread, SeqCst);
     }
 
-    /// Whether the thread of this process still runs.
+    /// Whether the thread `thread` of this process still runs.
     pub fn thread_runs(&self, thread: u64) -> bool {
         let pid = std::process::id();
         self.all().any(|t| {
@@ -235,7 +235,7 @@ impl World {
         self.tasks[..self.used.load(SeqCst) as usize].iter()
     }
 
-    /// Who is next; it has the token from here on.
+    /// Picks the next task; it has the token from here on.
     fn pick(&self) -> u32 {
         loop {
             let now = self.now();
@@ -292,13 +292,13 @@ impl World {
         task.timed_out.swap(0, SeqCst) == 0
     }
 
-    /// Waits until somebody calls [`World::wake`] with this key, or until the deadline. Whether
-    /// somebody did.
+    /// Waits until another task calls [`World::wake`] with this key, or until the deadline. Returns
+    /// whether it was woken.
     pub fn wait(&self, key: u64, deadline: u64) -> bool {
         self.switch(BLOCKED, key, deadline)
     }
 
-    /// Lets up to `most` who wait with this key go on. How many.
+    /// Wakes up to `most` tasks that wait with this key. Returns how many.
     pub fn wake(&self, key: u64, most: u64) -> u64 {
         let mut woken = 0;
         for task in self.all() {
@@ -311,13 +311,13 @@ impl World {
         woken
     }
 
-    /// Lets others go on.
+    /// Yields to other tasks.
     pub fn give_way(&self) {
         self.now.fetch_add(GIVE_WAY, SeqCst);
         self.switch(READY, 0, NEVER);
     }
 
-    /// Sleeps. Nanoseconds.
+    /// Sleeps for `time` nanoseconds.
     pub fn sleep(&self, time: u64) {
         self.wait(
             key(u64::from(ME.get()), 0x51ee9),
@@ -325,7 +325,7 @@ impl World {
         );
     }
 
-    /// The time as a thread sees it that looks at a clock; which may take a while.
+    /// The time that a thread sees when it reads a clock; the read may take a while.
     pub fn look(&self) -> u64 {
         self.now.fetch_add(LOOK, SeqCst);
         if self.once_in(self.preempt.load(SeqCst).into()) {
@@ -334,7 +334,7 @@ impl World {
         self.now()
     }
 
-    /// This thread ends: it has no turn any more.
+    /// Ends this thread's task: it has no more turns.
     pub fn leave(&self) {
         let task = self.task(ME.get());
         ME.set(NONE);
@@ -345,7 +345,7 @@ impl World {
         self.hand_to(next);
     }
 
-    /// Threads of this process, which was killed, are gone.
+    /// Removes the tasks of process `pid`, which was killed.
     pub fn forget(&self, pid: u32) {
         for task in self.all() {
             if task.pid.load(SeqCst) == pid {
@@ -354,7 +354,7 @@ impl World {
         }
     }
 
-    /// Tells what all are at, on standard error.
+    /// Prints the state of all tasks on standard error.
     pub fn report(&self, why: &str) {
         self.broken.store(1, SeqCst);
         eprintln!(

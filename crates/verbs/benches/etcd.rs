@@ -1,7 +1,7 @@
-//! What verbs cost whose metadata lie in etcd: without a local copy, with one as of now, and with
-//! one of up to a minute ago.
+//! The cost of verbs whose metadata lie in etcd: without a local copy, with one that is always
+//! fresh, and with one of up to a minute ago.
 //!
-//! `make bench ONLY=etcd`. Starts an etcd of its own, which doesn't sync its disk, and makes
+//! `make bench ONLY=etcd`. Starts its own etcd, which doesn't sync its disk, and makes
 //! 100,000 collections in it.
 
 #[path = "../tests/support/mod.rs"]
@@ -49,7 +49,7 @@ fn main() {
     };
     took("find, without a copy", 2000, |_| find(&plain));
     took("search of 100, without a copy", 30, |n| hits(&plain, n));
-    // One that costs as much as loading.
+    // A search that costs as much as loading.
     assert_eq!(names(strict.store(), scope, "exists step").len(), RECORDS);
     took("load the copy", 1, |_| find(&strict));
     println!("{:34} {:>9} bytes", "a record in the copy", {

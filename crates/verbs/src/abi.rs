@@ -1,9 +1,9 @@
 //! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs`
-//! compares sizes and places with what a C compiler makes of the headers.
+//! compares sizes and offsets with those that a C compiler gives the headers.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the interface for programs. It goes up when something is added.
+/// The version of the interface for programs. Counted up when something is added.
 pub const ABI: u32 = 2;
 /// The version of the table of a back end.
 pub const BACKEND_ABI: u32 = 1;
@@ -36,7 +36,7 @@ pub struct Token {
 pub struct Pair {
     /// A key.
     pub key: *const c_char,
-    /// Its value; null: the key goes.
+    /// Its value; null: remove the key.
     pub value: *const c_char,
 }
 
@@ -44,15 +44,15 @@ pub struct Pair {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Options {
-    /// Its size in bytes, as the program knows it.
+    /// Size of the structure in bytes, as the program knows it.
     pub size: usize,
-    /// A back end; null: the session's first.
+    /// A back end; null: the session's default.
     pub backend: *const c_char,
     /// Controls; null: the defaults.
     pub controls: *const c_char,
     /// Metadata.
     pub meta: *const Pair,
-    /// How many pairs.
+    /// Number of pairs.
     pub meta_count: usize,
 }
 
@@ -68,7 +68,7 @@ pub struct Record {
     pub controls: *const c_char,
     /// Metadata, by key.
     pub meta: *const Pair,
-    /// How many pairs.
+    /// Number of pairs.
     pub meta_count: usize,
     /// The UUID.
     pub uuid: Uuid,

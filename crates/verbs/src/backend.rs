@@ -30,7 +30,7 @@ pub use memory::Memory;
 pub use null::Null;
 pub use pool::{Forebay, PoolFile};
 
-/// Whose bytes.
+/// Identifies a collection's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     /// The workspace's name.
@@ -43,7 +43,7 @@ pub struct Address {
     pub uuid: Uuid,
 }
 
-/// A back end.
+/// A store for the bytes of collections.
 pub trait Backend: Send + Sync {
     /// Its kind, for messages.
     fn kind(&self) -> &str;
@@ -51,20 +51,22 @@ pub trait Backend: Send + Sync {
     /// Whether bytes outlive this process.
     fn outlives_process(&self) -> bool;
 
-    /// Which of its kind it is, where another one under the same name would have other bytes: noted
-    /// with each collection, so that a session that has attached another one is told so. Empty
-    /// where the name says enough.
+    /// Identifies the back end among those of its kind, if another one attached under the same name
+    /// would have other bytes. The text is recorded with each collection, so that a session with
+    /// another back end under that name is refused. Empty if the name is enough.
     fn place(&self) -> String {
         String::new()
     }
 
+    /// Checks that the back end can keep these controls.
+    ///
     /// # Errors
-    /// ENOTSUP, naming the first of these controls that it can't keep.
+    /// ENOTSUP, naming the first control that it can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;
 
-    /// Where its bytes lie in the files that are the metadata store's records: what of a
-    /// collection's controls is said of the file, from the start.
-    fn said_of_record(&self, _controls: &Controls) -> Declared {
+    /// The controls to be declared of a new file, where the back end's files are the metadata
+    /// store's records.
+    fn declared_of_record(&self, _controls: &Controls) -> Declared {
         Declared::NOTHING
     }
 
@@ -77,66 +79,69 @@ pub trait Backend: Send + Sync {
     /// Opens an object.
     ///
     /// # Errors
-    /// ENOENT if its bytes aren't there.
+    /// ENOENT if its bytes don't exist.
     fn open(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
 
-    /// Deletes an object. That it isn't there is no error: its deletion may have been interrupted.
+    /// Deletes an object. It is no error if the object doesn't exist: an earlier deletion may have
+    /// been interrupted.
     ///
     /// # Errors
-    /// What the back end has to say.
+    /// Those of the back end.
     fn delete(&self, address: &Address) -> Result<()>;
 }
 
-/// The bytes of a collection that is open. Used by several threads at once.
+/// The bytes of an open collection. Used by several threads at once.
 pub trait Object: Send + Sync {
-    /// Reads at `at`; fewer bytes only at the end, what was never written is zero.
+    /// Reads from byte `at`; fewer bytes than `to` has only at the end. Bytes that were never
+    /// written are zero.
     ///
     /// # Errors
-    /// What the back end has to say.
+    /// Those of the back end.
     fn read(&self, to: &mut [u8], at: u64) -> Result<usize>;
 
-    /// Writes all of `from` at `at`.
+    /// Writes all of `from` at byte `at`.
     ///
     /// # Errors
-    /// ENOSPC, EFBIG, what the back end has to say: a first part may have been written then.
+    /// ENOSPC, EFBIG, those of the back end: a first part may have been written then.
     fn write(&self, from: &[u8], at: u64) -> Result<()>;
 
-    /// Writes all of `from` at the end, in one piece, and says where it lies.
+    /// Writes all of `from` at the end, in one piece, and returns its offset. Bytes.
     ///
     /// # Errors
     /// As for `write`.
     fn append(&self, from: &[u8]) -> Result<u64>;
 
-    /// Makes it so long: cut, or with zeros behind.
+    /// Sets the size in bytes: cuts the object, or adds zeros.
     ///
     /// # Errors
     /// As for `write`.
     fn truncate(&self, size: u64) -> Result<()>;
 
-    /// Its bytes.
+    /// The size in bytes.
     ///
     /// # Errors
-    /// What the back end has to say.
+    /// Those of the back end.
     fn size(&self) -> Result<u64>;
 
-    /// What fsync(2) does.
+    /// Makes written bytes durable, as fsync(2) does.
     ///
     /// # Errors
-    /// What the back end has to say.
+    /// Those of the back end.
     fn sync(&self) -> Result<()>;
 
-    /// Maps its bytes into memory.
+    /// Maps a range of bytes into memory.
     ///
     /// # Errors
-    /// ENOTSUP where they lie in no memory that can be mapped; what [`crate::Chunk::map`] says.
+    /// ENOTSUP if the bytes lie in no memory that can be mapped; those of [`crate::Chunk::map`].
     fn map(&self, _at: u64, _len: usize, _access: Access) -> Result<Mapped> {
         Err(Error::unsupported(
             "only collections of a pool can be mapped: this one's back end has no memory for that",
         ))
     }
 
-    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory: how
-    /// many there were. None: not between these two; they are read and written then.
+    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory, and
+    /// returns the number of bytes copied. None if that can't be done between these two: the caller
+    /// reads and writes then.
     ///
     /// # Errors
     /// As for `read` and `write`: a first part may have been copied then.
@@ -144,22 +149,22 @@ pub trait Object: Send + Sync {
         Ok(None)
     }
 
-    /// The open file that it is, if that is one of a pool.
+    /// The open file that the object is, if it is one of a pool.
     fn in_pool(&self) -> Option<PoolFile<'_>> {
         None
     }
 
-    /// Ends its use. It isn't used again, but dropped.
+    /// Ends the use of the object, which is dropped next.
     ///
     /// # Errors
-    /// If what was written can't be kept.
+    /// If written bytes can't be kept.
     fn close(&mut self) -> Result<()>;
 }
 
-/// Makes a built-in back end.
+/// Makes a back end of a built-in kind.
 ///
 /// # Errors
-/// EINVAL for a kind that isn't known, or a configuration that it can't use.
+/// EINVAL for an unknown kind, or a configuration that it can't use.
 pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
     let nothing = |kind| match config {
         "" => Ok(()),
@@ -178,12 +183,12 @@ pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// What back ends can keep that know nothing of controls: they are sequential, which is more than
-/// what any other consistency asks for, and a rhythm of use asks for nothing. But they refuse
-/// nobody.
+/// Checks controls for back ends that know nothing of controls. Such back ends are sequential,
+/// which is stronger than any other consistency, and a rhythm of use demands nothing. But they
+/// refuse no access.
 ///
 /// # Errors
-/// ENOTSUP for others, and for `persistence` unless it is one of these.
+/// ENOTSUP for other controls, and for a `persistence` that isn't in `persistence`.
 pub(crate) fn plain_support(
     kind: &str,
     controls: &Controls,

@@ -1,15 +1,15 @@
 //! Batches: operations that are collected, started, and run while the program does something else.
 //!
-//! The caller declares the order. With [`Order::Free`] there is none, except that operations on a
-//! collection which the batch opens wait for that, and that closing waits for all uses before it.
+//! The caller declares the order. [`Order::Free`]: none, except that operations on a collection
+//! which the batch opens wait for the open, and that a close waits for all uses before it.
 //! [`Order::Chain`]: one after the other. [`Batch::after`]: this operation needs those; if one of
 //! them fails, it is skipped.
 //!
-//! What a failure means, [`Failure`] says. `stop`: what hasn't begun is skipped. `continue`: all
-//! else is done that doesn't need what failed. `rollback`: as `stop`, and what was done is undone
-//! (see [`crate::undo`]); the same if the batch is cancelled. Others see the parts of such a batch
-//! while it runs, but for deletions, which come at its end. What they write meanwhile to the same
-//! chunks is lost if it is undone.
+//! [`Failure`] decides what a failure does. `stop`: operations that haven't begun are skipped.
+//! `continue`: all operations run that don't need a failed one. `rollback`: as `stop`, and finished
+//! operations are undone (see [`crate::undo`]); the same if the batch is cancelled. Others see the
+//! effects of such a batch while it runs, except deletions, which are done at its end. Their own
+//! writes to the same chunks meanwhile are lost if the batch is undone.
 //!
 //! Buffers belong to the batch until it has ended.
 
@@ -23,21 +23,21 @@ use std::collections::HashMap;
 
 pub use run::{Running, Status};
 
-/// Operations of a batch, at most.
+/// Most operations of a batch.
 pub const OPERATIONS_MAX: usize = 1 << 18;
 
-/// What [`Batch::close`] adds is called.
+/// The name of the operation that [`Batch::close`] adds.
 const CLOSE: &str = "close";
 const CREATE: &str = "create";
 const DELETE: &str = "delete";
 
-/// In which order the operations of a batch run.
+/// The order in which the operations of a batch run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Any.
+    /// In any order.
     #[default]
     Free,
-    /// As they were added, one after the other.
+    /// One after the other, as they were added.
     Chain,
 }
 
@@ -45,18 +45,18 @@ pub enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Op(pub u32);
 
-/// What an operation brought.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Nothing but that it was done.
+    /// No result but success.
     Done,
-    /// How many bytes were read or copied; where an append lies.
+    /// The number of bytes read or copied; the offset of an append.
     Number(u64),
     /// The bytes read.
     Bytes(Vec<u8>),
-    /// Metadata.
+    /// The metadata read.
     Meta(Meta),
-    /// The look-up.
+    /// The record found.
     Record(Record),
     /// The records found.
     Records(Vec<Record>),
@@ -64,15 +64,15 @@ pub enum Outcome {
 
 /// How an operation is carried out.
 enum Work {
-    /// By itself.
+    /// Alone.
     Alone(Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>),
-    /// A collection is made, together with others if there are any.
+    /// Creates a collection, together with others if there are any.
     Create(NewCollection),
-    /// A collection is deleted, in the same way.
+    /// Deletes a collection, together with others if there are any.
     Delete(Workspace, OwnKey),
 }
 
-/// What can be done together: of one kind, and in one workspace.
+/// Operations of one group can be carried out together: one kind, in one workspace.
 type Group = (&'static str, Uuid);
 
 impl Work {
@@ -90,7 +90,7 @@ impl Work {
         }
     }
 
-    /// With which others it can be done together.
+    /// The group of operations with which it can be carried out.
     fn group(&self, session: &Session) -> Option<Group> {
         match self {
             Work::Create(new) => Some((CREATE, new.collection.workspace().uuid())),
@@ -101,7 +101,7 @@ impl Work {
         }
     }
 
-    /// Does these together, all of one group.
+    /// Carries these out together; all are of one group.
     fn run_all(all: Vec<Work>, log: Log<'_>) -> Vec<Result<()>> {
         let (mut new, mut gone) = (Vec::new(), Vec::new());
         for work in all {
@@ -122,7 +122,8 @@ impl Work {
     }
 }
 
-/// An operation that waits for another one: `needs` it, or just comes behind it.
+/// The number of an operation that another one waits for; `needs`: and whose success that one
+/// needs.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     on: u32,
@@ -136,12 +137,12 @@ struct Planned {
     after: Vec<Edge>,
 }
 
-/// What the batch does with a collection, so far.
+/// How the batch has used a collection so far.
 #[derive(Default)]
 struct Use {
-    /// The operation that opens it, or closed it.
+    /// The operation that opens the collection, or closed it.
     last: Option<Edge>,
-    /// Operations that use it since.
+    /// Operations that have used it since.
     users: Vec<u32>,
 }
 
@@ -154,7 +155,7 @@ pub struct Batch {
     uses: HashMap<usize, Use>,
 }
 
-/// A collection, and what is done to it.
+/// A collection, and how an operation uses it.
 pub(crate) enum Touch<'a> {
     Opens(&'a Collection),
     Uses(&'a Collection),
@@ -173,12 +174,12 @@ impl Batch {
         }
     }
 
-    /// How many operations it has.
+    /// Number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
 
-    /// Whether it has none.
+    /// Whether it has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
@@ -223,7 +224,7 @@ impl Batch {
                     after.extend(known.last);
                     let users = known.users.drain(..);
                     after.extend(users.map(|on| Edge { on, needs: false }));
-                    // What comes behind finds it closed, each time.
+                    // Operations behind this one find it closed, each time.
                     known.last = Some(Edge {
                         on: number,
                         needs: false,
@@ -263,11 +264,11 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts it.
+    /// Starts the batch. If this fails, nothing has been done.
     ///
     /// # Errors
-    /// EPERM in a forked child; if no thread can be started, or the log of a batch that can be
-    /// undone; EAGAIN if too many batches are in progress. Nothing has been done then.
+    /// EPERM in a forked child; EAGAIN if too many operations are in progress; those of starting a
+    /// thread, or of making the log of a batch that can be undone.
     pub fn start(self) -> Result<Running> {
         self.session.check()?;
         Running::start(self)
@@ -279,8 +280,8 @@ impl Batch {
     //
     // Errors of all: E2BIG if the batch is full.
 
-    /// [`Collection::create`]. The collection can be used by operations of this batch right away,
-    /// by others when it has been made.
+    /// [`Collection::create`]. This batch can use the collection right away, others when it has
+    /// been created.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -300,7 +301,7 @@ impl Batch {
         Ok((op, new))
     }
 
-    /// [`Collection::open`]. As with [`Batch::create`], it can be used in this batch right away.
+    /// [`Collection::open`]. This batch can use the collection right away.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -313,7 +314,7 @@ impl Batch {
         Ok((op, opened))
     }
 
-    /// [`Collection::lookup`]: brings a record.
+    /// [`Collection::lookup`]: returns a record.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -324,7 +325,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::search`]: brings records.
+    /// [`Collection::search`]: returns records.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -344,7 +345,7 @@ impl Batch {
         self.add_work(DELETE, &[], work)
     }
 
-    /// [`Collection::read`] into memory of its own: brings bytes.
+    /// [`Collection::read`] into memory of the batch: returns bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -358,7 +359,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::read`] into memory of the caller's: brings the number of bytes.
+    /// [`Collection::read`] into the caller's memory: returns the number of bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -393,7 +394,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::append`]: brings the place.
+    /// [`Collection::append`]: returns the offset.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -432,7 +433,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::get_meta`]: brings metadata.
+    /// [`Collection::get_meta`]: returns metadata.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -456,7 +457,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::copy`]: brings the number of bytes.
+    /// [`Collection::copy`]: returns the number of bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -475,7 +476,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::close`], behind all that this batch does with it before.
+    /// [`Collection::close`], behind all that this batch does with the collection before.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -487,7 +488,7 @@ impl Batch {
     }
 }
 
-/// A key with bytes of its own.
+/// A key that owns its text.
 enum OwnKey {
     Name(String),
     Uuid(crate::Uuid),

@@ -1,9 +1,9 @@
-//! The C interface of `include/forebay/iov.h`: each function there is one here, and turns handles,
-//! texts and memory into what the Rust functions take, errors into numbers. What functions promise
-//! stands in the header.
+//! The C interface of `include/forebay/iov.h`: each function there is one here. It turns handles,
+//! texts and memory into the arguments of the Rust functions, and errors into numbers. The header
+//! documents the functions.
 //!
-//! Handles are boxes. A program that passes what isn't one, or one that it has closed, has broken
-//! the header's rules, as with any C library; null is EINVAL.
+//! Handles are boxes. A program that passes an invalid or closed handle breaks the header's rules,
+//! as with any C library; null is EINVAL.
 
 mod batches;
 mod bytes;
@@ -21,8 +21,8 @@ thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Notes the sentence, and returns the code.
-fn told(error: &Error) -> i64 {
+/// Stores the error's text for this thread, and returns its code.
+fn record(error: &Error) -> i64 {
     let text: String = error.to_string().replace('\0', "\u{fffd}");
     let text = CString::new(text).unwrap_or_default();
     // Not while the thread ends.
@@ -30,20 +30,20 @@ fn told(error: &Error) -> i64 {
     -i64::from(error.errno().raw_os_error())
 }
 
-/// What a function returns.
+/// A function's result: a number, or an errno below zero.
 fn number(done: Result<i64>) -> i64 {
-    done.unwrap_or_else(|error| told(&error))
+    done.unwrap_or_else(|error| record(&error))
 }
 
-/// What a function returns that has nothing to say.
+/// The result of a function without a number.
 fn code(done: Result<()>) -> c_int {
-    done.map_or_else(|error| told(&error) as c_int, |()| 0)
+    done.map_or_else(|error| record(&error) as c_int, |()| 0)
 }
 
-/// What a handle or place refers to.
+/// The object behind a handle or pointer.
 ///
 /// # Safety
-/// Null, or valid and not used otherwise while it is used here.
+/// `at` is null, or valid and not used otherwise meanwhile.
 unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { at.as_mut() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
@@ -117,13 +117,13 @@ unsafe fn meta(at: *const abi::Pair, count: usize) -> Result<Meta> {
     changes.into_iter().map(pair).collect()
 }
 
-/// The version of the library.
+/// Returns the version of the library.
 #[unsafe(no_mangle)]
 pub extern "C" fn iov_abi() -> u32 {
     abi::ABI
 }
 
-/// The sentence about this thread's last failure.
+/// Returns the text of this thread's last failure.
 #[unsafe(no_mangle)]
 pub extern "C" fn iov_error() -> *const c_char {
     let last = ERROR.try_with(|last| last.borrow().as_ptr());

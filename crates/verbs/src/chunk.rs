@@ -1,15 +1,15 @@
-//! Chunks in memory: a range of a collection's bytes under an address, without a copy; and buffers
-//! that lie in the pool.
+//! Chunks in memory: a range of a collection's bytes mapped without a copy; and buffers that lie in
+//! the pool.
 //!
 //! The mapped pages are those of the pool's medium in which the bytes lie, so a store changes the
-//! collection's content at once, for every reader. That needs bytes that lie on this node, in one
-//! piece: a collection of this node that isn't striped. A buffer is a chunk of a file without a
-//! name, which goes when nobody has it mapped any more.
+//! collection's content at once, for every reader. That needs bytes on this node, in one piece: a
+//! collection of this node that isn't striped. A buffer is a chunk of a file without a name, which
+//! is removed with its last mapping.
 //!
-//! A [`Token`] names a chunk to other processes on the node: who may open the collection, or is the
-//! buffer's user, attaches it. It is no secret, and it keeps nothing: what it names lives as long
-//! as the collection, or as long as some process has the buffer mapped. A process that dies loses
-//! its mappings, nobody else's.
+//! A [`Token`] names a chunk to other processes on the node. A process that may open the
+//! collection, or is of the buffer's user, attaches it. The token is no secret, and keeps nothing
+//! alive: the chunk lives as long as the collection, or as long as some process has the buffer
+//! mapped. A process that dies loses only its own mappings.
 
 use crate::abi::TOKEN;
 use crate::mapped::{Access, Mapped};
@@ -18,18 +18,18 @@ use crate::{Collection, Error, Result, Session};
 use forebay_posix::ObjectId;
 use rustix::io::Errno;
 
-/// What tokens begin with: their format.
+/// The first bytes of tokens: their format.
 const MAGIC: [u8; 4] = *b"FBt1";
 
 /// Names a chunk to other processes of the same node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Token(pub [u8; TOKEN]);
 
-/// Bytes of a collection, or a buffer, in this process's memory. It goes when it is dropped. A
-/// forked child doesn't have it.
+/// Bytes of a collection, or a buffer, mapped into this process. Unmapped when dropped. A forked
+/// child doesn't have it.
 pub struct Chunk(Mapped);
 
-/// What a token says.
+/// The fields of a token.
 struct Named {
     pool: [u8; 16],
     node: u32,
@@ -40,18 +40,18 @@ struct Named {
 }
 
 impl Chunk {
-    /// Maps the `len` bytes at `at` of a collection. All of them have to be there: behind the end
-    /// is nothing to map.
+    /// Maps the `len` bytes at `at` of a collection. All of them must exist: nothing behind the end
+    /// can be mapped.
     ///
     /// # Errors
     /// ENOTSUP if its back end has no memory to map; EREMOTE if the bytes lie on another node, or
-    /// on several; EINVAL beyond the end, or for nothing; ENOSPC if a hole can't be filled; EPERM,
-    /// EBUSY for what its controls refuse; ENOMEM.
+    /// on several; EINVAL beyond the end, or for a length of 0; ENOSPC if a hole can't be filled;
+    /// EPERM, EBUSY if its controls refuse it; ENOMEM.
     pub fn map(collection: &Collection, at: u64, len: usize, access: Access) -> Result<Chunk> {
         collection.map_object(at, len, access).map(Chunk)
     }
 
-    /// A buffer of zeros in the session's pool, at the beginning of a page.
+    /// Allocates a zeroed buffer in the session's pool, aligned to a page.
     ///
     /// # Errors
     /// ENOTSUP if the session has no pool; ENOSPC, ENOMEM if there is no room.
@@ -62,8 +62,8 @@ impl Chunk {
     /// Maps the chunk that another process of this node has named.
     ///
     /// # Errors
-    /// EINVAL for what is no token, EXDEV for that of another pool, EREMOTE for that of another
-    /// node; ENOENT if it is gone; EACCES, EPERM, EBUSY if this process mustn't open it.
+    /// EINVAL if it is no token, EXDEV for one of another pool, EREMOTE for one of another node;
+    /// ENOENT if the chunk is gone; EACCES, EPERM, EBUSY if this process may not open it.
     pub fn attach(session: &Session, token: &Token) -> Result<Chunk> {
         let fs = pool_of(session)?;
         let named = Named::read(token)?;
@@ -88,22 +88,22 @@ impl Chunk {
         Mapped::by_id(fs, named.object, named.at, len, named.access).map(Chunk)
     }
 
-    /// Where it is.
+    /// The address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.0.address()
     }
 
-    /// How many bytes it has.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether it has none: never.
+    /// Whether it has no bytes: never.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// A token for all of it.
+    /// Makes a token for all of the chunk.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -111,20 +111,20 @@ impl Chunk {
         self.share_part(0, self.len())
     }
 
-    /// A token for a part of it.
+    /// Makes a token for a part of the chunk.
     ///
     /// # Errors
-    /// EINVAL if that isn't inside; EPERM in a forked child.
+    /// EINVAL if the part isn't inside; EPERM in a forked child.
     pub fn share_part(&self, from: usize, len: usize) -> Result<Token> {
         share(&self.0, from, len)
     }
 
-    /// What is mapped, for who keeps it.
+    /// The mapping, for a caller that keeps it.
     pub(crate) fn into_mapped(self) -> Mapped {
         self.0
     }
 
-    /// Copies bytes out of it.
+    /// Copies bytes out of the chunk.
     ///
     /// # Errors
     /// EINVAL if they aren't all inside; EPERM in a forked child.
@@ -133,7 +133,7 @@ impl Chunk {
         self.0.read(to, at)
     }
 
-    /// Copies bytes into it.
+    /// Copies bytes into the chunk.
     ///
     /// # Errors
     /// EINVAL if they aren't all inside; EACCES if it was mapped for reading; EPERM in a forked
@@ -144,7 +144,7 @@ impl Chunk {
     }
 }
 
-/// As [`Chunk::share_part`].
+/// Like [`Chunk::share_part`], for a mapping.
 pub(crate) fn share(mapped: &Mapped, from: usize, len: usize) -> Result<Token> {
     mapped.check()?;
     if len == 0 || from.checked_add(len).is_none_or(|end| end > mapped.len()) {
@@ -176,7 +176,7 @@ fn pool_of(session: &Session) -> Result<&Attached> {
     })
 }
 
-/// The pool, wherever it is opened.
+/// Identifies the pool, in every process that opens it.
 fn identity(fs: &Attached) -> [u8; 16] {
     let mut bytes = [0; 16];
     let uuid = fs.pool().config().uuid.as_bytes();
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_token_says_what_was_put_into_it() {
-        let said = Named {
+        let named = Named {
             pool: *b"0123456789abcdef",
             node: 7,
             object: ObjectId(0x0102_0304_0506_0708),
@@ -248,11 +248,11 @@ mod tests {
             len: u64::MAX,
             access: Access::Write,
         };
-        let read = Named::read(&said.token()).unwrap();
-        assert_eq!(read.token(), said.token());
+        let read = Named::read(&named.token()).unwrap();
+        assert_eq!(read.token(), named.token());
         assert_eq!((read.node, read.at, read.len), (7, 4096, u64::MAX));
         assert_eq!(read.access, Access::Write);
-        let mut other = said.token();
+        let mut other = named.token();
         other.0[3] ^= 1;
         assert!(Named::read(&other).is_err());
     }

@@ -1,4 +1,4 @@
-//! Errors: a code of errno for programs, and a sentence for people.
+//! Errors: an errno for programs, and a text for people.
 
 use rustix::io::Errno;
 use std::fmt;
@@ -10,11 +10,11 @@ pub struct Error {
     text: String,
 }
 
-/// What verbs return.
+/// The result of verbs.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with this code and this sentence.
+    /// An error with this code and this text.
     pub fn new(errno: Errno, text: impl Into<String>) -> Error {
         Error {
             errno,
@@ -22,7 +22,7 @@ impl Error {
         }
     }
 
-    /// What the system said of `what`.
+    /// A system's error while doing `what`.
     pub fn of(what: impl fmt::Display, errno: Errno) -> Error {
         let words = std::io::Error::from(errno);
         Error::new(errno, format!("{what}: {words}"))
@@ -33,7 +33,7 @@ impl Error {
         Error::new(Errno::INVAL, text)
     }
 
-    /// ENOTSUP: what can't be kept is refused.
+    /// ENOTSUP: something that can't be kept is refused.
     pub fn unsupported(text: impl Into<String>) -> Error {
         Error::new(Errno::OPNOTSUPP, text)
     }
@@ -43,7 +43,7 @@ impl Error {
         self.errno
     }
 
-    /// The same, with what it happened to in front.
+    /// The same error, with its object in front of the text.
     pub fn about(self, what: impl fmt::Display) -> Error {
         Error::new(self.errno, format!("{what}: {}", self.text))
     }

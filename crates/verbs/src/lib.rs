@@ -1,4 +1,4 @@
-//! The verbs face: I/O for programs that say what they need.
+//! The verbs face: I/O for programs that declare what they need.
 //!
 //! A [`Session`] has a metadata store and back ends. In it are [`Workspace`]s, and in these
 //! [`Collection`]s: bytes with a name, a UUID, key-value metadata and controls. They are found by
@@ -33,6 +33,7 @@ pub mod backend;
 pub mod batch;
 pub mod capi;
 pub mod chunk;
+mod controls_text;
 mod error;
 mod mapped;
 pub mod meta;
@@ -40,7 +41,6 @@ mod model;
 mod pool;
 mod process;
 pub mod query;
-mod said;
 mod session;
 mod settle;
 mod uuid;
@@ -48,6 +48,7 @@ mod worker_pool;
 
 pub use batch::{Batch, Op, Order, Outcome, Running, Status};
 pub use chunk::{Chunk, Token};
+pub use controls_text::{read_controls, write_controls};
 pub use error::{Error, Result};
 pub use forebay_controls::{Controls, Failure};
 pub use forebay_store::Term;
@@ -57,6 +58,5 @@ pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
 pub use query::{Meta, Predicate};
 pub use rustix::io::Errno;
-pub use said::{read_controls, write_controls};
 pub use session::Session;
 pub use uuid::Uuid;

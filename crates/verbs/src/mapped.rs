@@ -1,13 +1,13 @@
-//! Pages of a file of a pool under an address.
+//! Pages of a pool's file mapped into this process.
 //!
-//! The store keeps the pages for the file as long as a place in this process's table of mappings
-//! refers to it (`forebay_store::mapped`); what dead processes had in theirs it gives back itself.
-//! Here the pages are put under a range of addresses, and taken away before the place is given
-//! back. All pages are made when it is mapped, so that nothing can go wrong when they are touched.
+//! The store keeps the pages for the file while an entry in this process's table of mappings refers
+//! to it (`forebay_store::mapped`), and releases the entries of dead processes itself. This module
+//! maps the pages, and unmaps them before the entry is released. All pages are allocated when the
+//! range is mapped, so that nothing can fail when they are touched.
 //!
-//! The range follows no cuts: a page that is cut off stays where it is, as zeros, and is the file's
-//! again if that grows again. So others needn't wait for this process when they cut the file
-//! (`map_flag::STAYS`).
+//! A mapping ignores truncation: a page that is cut off stays where it is, as zeros, and is the
+//! file's again if the file grows again. So others needn't wait for this process when they truncate
+//! the file (`map_flag::STAYS`).
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -19,25 +19,25 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use std::ptr::NonNull;
 
-/// What a mapped chunk may be used for.
+/// The access to a mapped chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Its memory is only read: storing into it ends the program.
+    /// Its memory is only read: a store ends the program.
     Read,
-    /// It is read and written.
+    /// Its memory is read and written.
     Write,
 }
 
-/// What a file is called that was opened by its id.
+/// The name in messages of a file that was opened by its id.
 const UNNAMED: &[u8] = b"#mapped";
 
-/// See the module.
+/// A mapped range of a file.
 pub struct Mapped {
     fs: Attached,
-    /// What keeps the file. Lives as long as `fs`.
+    /// The entry that keeps the file's pages. Lives as long as `fs`.
     place: NonNull<MapRef>,
     object: ObjectId,
-    /// Where in the file it begins.
+    /// Offset in the file. Bytes.
     at: u64,
     /// The address of its first byte, in a range of whole pages.
     first: NonNull<u8>,
@@ -52,7 +52,7 @@ unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
-/// A range of addresses that goes when it is dropped.
+/// A range of addresses, unmapped when dropped.
 struct Range {
     start: NonNull<u8>,
     len: usize,
@@ -74,7 +74,7 @@ impl Range {
         Ok(Range { start, len })
     }
 
-    /// Puts a piece of a medium over a part of it.
+    /// Maps a piece of a medium over a part of the range.
     fn put(
         &self,
         fs: &Attached,
@@ -122,7 +122,7 @@ fn inside(len: usize, at: usize, all: usize) -> Result<()> {
 }
 
 impl Mapped {
-    /// The range of an open file (a description), which stays open by that.
+    /// Maps a range of an open file (a description), which stays open while mapped.
     pub(crate) fn of_open(
         fs: &Attached,
         open: u32,
@@ -203,7 +203,7 @@ impl Mapped {
         }
     }
 
-    /// The range of a file of which the id is known.
+    /// Maps a range of a file by its id.
     pub(crate) fn by_id(
         fs: &Attached,
         object: ObjectId,
@@ -236,7 +236,7 @@ impl Mapped {
         mapped
     }
 
-    /// A new file without a name.
+    /// Maps a new file without a name.
     pub(crate) fn buffer(fs: &Attached, len: usize) -> Result<Mapped> {
         let failed = |e| Error::of(format!("a buffer of {len} bytes in the pool"), e);
         let flags = libc::O_TMPFILE | libc::O_RDWR;
@@ -257,7 +257,7 @@ impl Mapped {
         &self.fs
     }
 
-    /// Of which file it is, and where in it.
+    /// The file, and the offset in it. Bytes.
     pub(crate) fn object(&self) -> (ObjectId, u64) {
         (self.object, self.at)
     }
@@ -310,7 +310,7 @@ impl Mapped {
     }
 }
 
-/// Maps the pages of the range; with them, how far in the first of them it begins.
+/// Maps the pages of the range; returns them and the offset of the range in the first page.
 fn put_pages(
     fs: &Attached,
     live: u32,
@@ -326,19 +326,19 @@ fn put_pages(
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }
-    // A forked child would have the pages without a place that keeps them.
-    // SAFETY: the range just mapped.
+    // A forked child would have the pages without an entry that keeps them. SAFETY: the range just
+    // mapped.
     unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
     match there {
         n if n == whole => Ok((range, skip)),
-        // It was cut meanwhile.
+        // It was truncated meanwhile.
         _ => Err(Errno::AGAIN),
     }
 }
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // A forked child has neither the pages nor the place.
+        // A forked child has neither the pages nor the entry.
         if !self.generation.is_now() {
             return;
         }

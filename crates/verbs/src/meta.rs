@@ -1,12 +1,12 @@
-//! Metadata stores: which workspaces and collections there are, and their metadata.
+//! Metadata stores: which workspaces and collections exist, and their metadata.
 //!
-//! A store keeps *records*. A workspace is a record at its root, a collection a record in its
-//! workspace. A record has a name and a UUID, both unique where it is, key-value metadata, and the
-//! back end and controls that were declared when it was made. Where a collection's bytes lie is its
-//! back end's business.
+//! A store keeps *records*. A workspace is a record at the store's root, a collection a record in
+//! its workspace. A record has a name and a UUID, both unique in their scope, key-value metadata,
+//! and the back end and controls declared at its creation. The back end decides where a
+//! collection's bytes lie.
 //!
-//! Every store passes the same tests (`tests/meta.rs`). What several threads or processes do at
-//! once happens in some order: of two that create a name one is told that it exists.
+//! Every store passes the same tests (`tests/meta.rs`). Concurrent operations of threads or
+//! processes are done in some order: of two that create the same name, one gets EEXIST.
 
 mod entries;
 #[cfg(feature = "etcd")]
@@ -26,30 +26,30 @@ pub use memory::Memory;
 pub use pool::Pool;
 pub(crate) use pool::object_of;
 
-/// Bytes of a name, at most.
+/// Most bytes of a name.
 pub const NAME_MAX: usize = 255;
-/// Bytes of a key, at most.
+/// Most bytes of a key.
 pub const KEY_MAX: usize = 250;
-/// Bytes of a value, at most.
+/// Most bytes of a value.
 pub const VALUE_MAX: usize = 64 << 10;
-/// Keys that begin so are the stores' own.
+/// Prefix of the keys that the stores use themselves.
 pub const RESERVED: &str = "forebay.";
 
-/// Where a record is.
+/// The scope of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// Among the workspaces.
+    /// The workspaces.
     Root,
-    /// Among the collections of this workspace.
+    /// The collections of this workspace.
     In(Uuid),
 }
 
-/// How a record is found.
+/// Identifies a record in its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// By its name.
+    /// Its name.
     Name(&'a str),
-    /// By its UUID.
+    /// Its UUID.
     Uuid(Uuid),
 }
 
@@ -62,10 +62,10 @@ pub struct Record {
     pub name: String,
     /// Its key-value metadata.
     pub meta: Meta,
-    /// Of a collection: the back end that has its bytes.
+    /// For a collection: the back end that has its bytes.
     pub backend: String,
-    /// What that back end was when it was made ([`crate::backend::Backend::place`]), as far as the
-    /// store keeps that.
+    /// Which back end that was at the record's creation ([`crate::backend::Backend::place`]), if
+    /// the store keeps that.
     pub place: String,
     /// Its declared controls.
     pub controls: Controls,
@@ -78,28 +78,27 @@ pub struct New<'a> {
     pub name: &'a str,
     /// Its key-value metadata.
     pub meta: Meta,
-    /// Of a collection: its back end.
+    /// For a collection: its back end.
     pub backend: &'a str,
-    /// What that back end is, if it matters.
+    /// Which back end that is, if it matters.
     pub place: &'a str,
     /// Its declared controls.
     pub controls: Controls,
-    /// What of that is said of the record's own file, where that has the bytes
-    /// ([`Backend::said_of_record`](crate::backend::Backend)).
+    /// The controls to be declared of the record's own file, if the file has the bytes
+    /// ([`Backend::declared_of_record`](crate::backend::Backend)).
     pub of_file: Declared,
 }
 
 /// A change of metadata: a key, and its new value or None.
 pub type Change = (String, Option<String>);
 
-/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and what the store has
-/// to say.
+/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and those of the store.
 pub trait Store: Send + Sync {
     /// Its name in messages.
     fn name(&self) -> &str;
 
-    /// Makes a record; all of it is seen at once. Before it is seen by others, `before` is told of
-    /// it: if that fails, nothing was made.
+    /// Creates a record, all of which becomes visible at once. Before that, `before` is called with
+    /// it; if `before` fails, nothing is created.
     ///
     /// # Errors
     /// EEXIST if there is one of this name.
@@ -110,8 +109,8 @@ pub trait Store: Send + Sync {
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record>;
 
-    /// Makes several records of one scope, as `create` would, each by itself; what they need of
-    /// others is asked for together. `before` is told which one it is.
+    /// Creates several records of one scope, each by itself as in `create`, but with joint requests
+    /// to others. `before` gets the index of the record.
     fn create_all(
         &self,
         scope: Scope,
@@ -122,17 +121,19 @@ pub trait Store: Send + Sync {
         all.iter().enumerate().map(one).collect()
     }
 
+    /// Finds a record.
+    ///
     /// # Errors
     /// ENOENT if there is none.
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record>;
 
-    /// Those for which `predicate` holds, by name, the first `most` of them.
+    /// Returns the records that match `predicate`, by name, the first `most` of them.
     ///
     /// # Errors
     /// ENOENT if there is no such workspace.
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>>;
 
-    /// Changes metadata, in the order given, and returns what it was before.
+    /// Changes metadata, in the order given, and returns the old metadata.
     ///
     /// # Errors
     /// ENOENT if there is no such record.
@@ -144,45 +145,48 @@ pub trait Store: Send + Sync {
     /// ENOENT if there is none, ENOTEMPTY for a workspace with collections.
     fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()>;
 
-    /// Finds several records of one scope, as `find` would, each by itself.
+    /// Finds several records of one scope, each by itself as in `find`.
     fn find_all(&self, scope: Scope, keys: &[Key<'_>]) -> Vec<Result<Record>> {
         keys.iter().map(|key| self.find(scope, *key)).collect()
     }
 
-    /// Removes several records of one scope that were found just now, as `remove` would, each by
-    /// itself.
+    /// Removes several records of one scope that were found just now, each by itself as in
+    /// `remove`.
     fn remove_all(&self, scope: Scope, all: &[Record]) -> Vec<Result<()>> {
         all.iter().map(|r| self.remove(scope, r.uuid)).collect()
     }
 
-    /// Whether finding and removing several together takes less than one after the other.
+    /// Whether finding and removing several records together is cheaper than one after the other.
     fn removes_together(&self) -> bool {
         false
     }
 
-    /// A log for a batch that can be undone, kept as long as the store's own records.
+    /// Makes a log for a batch that can be undone. It lives as long as the store's own records.
     ///
     /// # Errors
-    /// ENOTSUP if it can't keep one.
+    /// ENOTSUP if the store can't keep one.
     fn undo_log(&self) -> Result<Box<dyn UndoLog>>;
 
-    /// Logs of batches whose processes have died. They are this caller's now.
+    /// Takes over the logs of batches whose processes have died.
     ///
     /// # Errors
-    /// What the store has to say.
+    /// Those of the store.
     fn left_behind(&self) -> Result<Vec<Box<dyn UndoLog>>>;
 
-    /// Whether what it keeps outlives this process.
+    /// Whether the store's records outlive this process.
     fn outlives_process(&self) -> bool;
 
-    /// Whether others are asked for everything, so that what can go together should.
+    /// Whether every operation sends requests, so that operations should be joined where they can
+    /// be.
     fn is_remote(&self) -> bool {
         false
     }
 }
 
+/// Checks a name of a workspace or collection.
+///
 /// # Errors
-/// EINVAL, ENAMETOOLONG for what can't be the name of a workspace or collection.
+/// EINVAL, ENAMETOOLONG for an invalid name.
 pub fn check_name(name: &str) -> Result<()> {
     if name.len() > NAME_MAX {
         return Err(Error::new(
@@ -200,8 +204,10 @@ pub fn check_name(name: &str) -> Result<()> {
     Err(Error::invalid(format!("the name '{name}' {why}")))
 }
 
+/// Checks changes of metadata.
+///
 /// # Errors
-/// EINVAL, E2BIG for what can't be metadata.
+/// EINVAL, E2BIG for invalid metadata.
 pub fn check_changes<'a>(
     changes: impl IntoIterator<Item = (&'a str, Option<&'a str>)>,
 ) -> Result<()> {

@@ -1,10 +1,10 @@
 //! Workspaces and collections.
 //!
-//! A workspace is a namespace with metadata of its own. A collection is a sequence of bytes in one,
-//! with a name, a UUID, key-value metadata, controls, and a back end that keeps the bytes. A chunk
-//! is a range of them: a place and a length. Workspaces are in `workspace.rs`, what is done to
-//! bytes in `bytes.rs`. Every verb here is carried out before it returns; [`crate::Batch`] has the
-//! same verbs for later.
+//! A workspace is a namespace with its own metadata. A collection is a sequence of bytes in a
+//! workspace, with a name, a UUID, key-value metadata, controls, and a back end that keeps the
+//! bytes. A chunk is a range of these bytes: an offset and a length. `workspace.rs` has workspaces,
+//! `bytes.rs` the operations on bytes. Every verb here is carried out before it returns;
+//! [`crate::Batch`] has the same verbs for later.
 
 mod bytes;
 mod workspace;
@@ -19,19 +19,19 @@ use forebay_controls::Controls;
 use rustix::io::Errno;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// What can be said of a new collection.
+/// The options of a new collection.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
     /// Its metadata.
     pub meta: Meta,
     /// Its controls.
     pub controls: Controls,
-    /// The back end that shall have its bytes; None: what [`Session::choose`] says, or else the
-    /// session's first.
+    /// The back end for its bytes; None: the choice of [`Session::choose`], or else the session's
+    /// default.
     pub backend: Option<String>,
 }
 
-/// A collection that is in use. A clone is the same: closed once, it is closed for all.
+/// A collection in use. A clone is the same collection: closed once, it is closed for all.
 #[derive(Clone)]
 pub struct Collection(Arc<Handle>);
 
@@ -47,7 +47,7 @@ enum State {
     Closed,
 }
 
-/// Whether something of it outlives the process.
+/// Whether some of the collection's data outlive the process.
 type Outlives = bool;
 
 /// A collection that is open.
@@ -61,14 +61,14 @@ struct Opened<'a> {
 /// The log of a batch that can be undone.
 pub(crate) type Log<'a> = Option<&'a dyn UndoLog>;
 
-/// A back end for something new.
+/// The back end of a new collection.
 struct Chosen {
     name: String,
     place: String,
     backend: Arc<dyn Backend>,
 }
 
-/// A collection that is to be made.
+/// A collection to be created.
 pub(crate) struct NewCollection {
     pub collection: Collection,
     pub name: String,
@@ -76,7 +76,7 @@ pub(crate) struct NewCollection {
 }
 
 impl Options {
-    /// As a record of this name, in this back end.
+    /// The new record of this name, in this back end.
     fn as_new<'a>(&self, name: &'a str, chosen: &'a Chosen) -> New<'a> {
         New {
             name,
@@ -84,13 +84,13 @@ impl Options {
             backend: &chosen.name,
             place: &chosen.place,
             controls: self.controls,
-            of_file: chosen.backend.said_of_record(&self.controls),
+            of_file: chosen.backend.declared_of_record(&self.controls),
         }
     }
 }
 
 impl Workspace {
-    /// Whether a collection can be made, and in which back end.
+    /// Checks that a collection can be created, and chooses its back end.
     fn check_new(&self, name: &str, options: &Options, log: Log<'_>) -> Result<Chosen> {
         let session = &self.session;
         session.check()?;
@@ -112,7 +112,7 @@ impl Workspace {
         })
     }
 
-    /// Notes that a collection goes when its batch is committed.
+    /// Logs that a collection is deleted when its batch is committed.
     fn note_delete(&self, log: &dyn UndoLog, record: &Record) -> Result<()> {
         let session = &self.session;
         let outlives = session.outlives_process(&*session.backend_of(record)?);
@@ -121,7 +121,7 @@ impl Workspace {
         log.note(Undo::Delete { workspace, uuid })
     }
 
-    /// Notes how the making of a collection is undone.
+    /// Logs how a creation is undone.
     fn note_created(&self, log: Log<'_>, record: &Record) -> Result<()> {
         let (workspace, uuid) = (self.uuid, record.uuid);
         log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
@@ -144,7 +144,7 @@ fn set_meta(
     session.store().update(scope, uuid, changes).map(|_| ())
 }
 
-/// Refuses what a log that goes with the process couldn't undo.
+/// Refuses an operation that a log which ends with the process couldn't undo.
 fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
     match log {
         Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(
@@ -156,22 +156,22 @@ fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
 }
 
 impl Collection {
-    /// Makes a collection and opens it.
+    /// Creates a collection and opens it.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be; ENODEV
-    /// without the back end; ENOTSUP, naming it, for a control that the back end can't keep.
+    /// EEXIST if there is one of this name; EINVAL for invalid names and metadata; ENODEV if the
+    /// back end isn't attached; ENOTSUP, naming it, for a control that the back end can't keep.
     pub fn create(workspace: &Workspace, name: &str, options: &Options) -> Result<Collection> {
         let new = Collection::pending(workspace);
         new.fill_new(name, options, None)?;
         Ok(new)
     }
 
-    /// Makes several collections and opens them, each by itself, with what is asked of others for
-    /// that asked together.
+    /// Creates several collections and opens them, each by itself, but with joint requests to other
+    /// nodes.
     ///
     /// # Errors
-    /// Of each, as for [`Collection::create`].
+    /// For each, as for [`Collection::create`].
     pub fn create_all(workspace: &Workspace, all: Vec<(&str, Options)>) -> Vec<Result<Collection>> {
         let new = |(name, options): (&str, Options)| NewCollection {
             collection: Collection::pending(workspace),
@@ -195,7 +195,7 @@ impl Collection {
         Ok(opened)
     }
 
-    /// The record of a collection; its bytes aren't touched.
+    /// Returns the record of a collection; its bytes aren't touched.
     ///
     /// # Errors
     /// ENOENT if there is none.
@@ -205,31 +205,32 @@ impl Collection {
         store.find(Scope::In(workspace.uuid), key)
     }
 
-    /// Whether this session has the back end in which a collection's bytes lie. They aren't looked
-    /// for.
+    /// Checks that this session has the back end of a collection's bytes. Doesn't look for the
+    /// bytes.
     ///
     /// # Errors
-    /// ENODEV if it isn't attached, or another one is under its name; it says which one has them.
+    /// ENODEV, naming the back end that has them, if it isn't attached, or another one is under its
+    /// name.
     pub fn reaches(workspace: &Workspace, record: &Record) -> Result<()> {
         workspace.session.check()?;
         workspace.session.backend_of(record).map(|_| ())
     }
 
-    /// The collections whose metadata fits, by name.
+    /// Returns the collections that match the predicate, by name.
     ///
     /// # Errors
-    /// What the metadata store has to say.
+    /// Those of the metadata store.
     pub fn search(workspace: &Workspace, predicate: &Predicate) -> Result<Vec<Record>> {
         workspace.session.check()?;
         let store = workspace.session.store();
         store.search(Scope::In(workspace.uuid), predicate, usize::MAX)
     }
 
-    /// Deletes a collection. Processes that have it open go on with it, where the back end can have
-    /// that.
+    /// Deletes a collection. Processes that have it open can go on using it, if the back end
+    /// supports that.
     ///
     /// # Errors
-    /// ENOENT if there is none; ENODEV without its back end.
+    /// ENOENT if there is none; ENODEV if its back end isn't attached.
     pub fn delete(workspace: &Workspace, key: Key<'_>) -> Result<()> {
         Collection::delete_logged(workspace, key, None)
     }
@@ -245,11 +246,10 @@ impl Collection {
         }
     }
 
-    /// Deletes several collections, each by itself: what other nodes are asked for that, they are
-    /// asked together.
+    /// Deletes several collections, each by itself, but with joint requests to other nodes.
     ///
     /// # Errors
-    /// Of each, as for [`Collection::delete`].
+    /// For each, as for [`Collection::delete`].
     pub fn delete_all(workspace: &Workspace, keys: &[Key<'_>]) -> Vec<Result<()>> {
         Collection::delete_all_logged(workspace, keys, None)
     }
@@ -273,7 +273,7 @@ impl Collection {
         }
     }
 
-    /// One that a batch will open.
+    /// A collection that a batch will open.
     pub(crate) fn pending(workspace: &Workspace) -> Collection {
         Collection(Arc::new(Handle {
             workspace: workspace.clone(),
@@ -295,8 +295,8 @@ impl Collection {
         self.become_new(made, &*chosen.backend, options, name)
     }
 
-    /// As [`Collection::fill_new`] for several of one workspace, each by itself: what other nodes
-    /// are asked for that, they are asked together.
+    /// Like [`Collection::fill_new`] for several of one workspace, each by itself, but with joint
+    /// requests to other nodes.
     pub(crate) fn fill_all(all: &[NewCollection], log: Log<'_>) -> Vec<Result<()>> {
         let Some(first) = all.first() else {
             return Vec::new();
@@ -331,7 +331,7 @@ impl Collection {
         all.iter().zip(&checked).map(end).collect()
     }
 
-    /// It was made, in the metadata store: its bytes are made, too, and it is open.
+    /// Completes a creation, after the metadata store's record: creates and opens the bytes.
     fn become_new(
         &self,
         made: Result<Record>,
@@ -356,8 +356,8 @@ impl Collection {
                 Ok(())
             }
             Err(error) => {
-                // The name goes back. If that fails as well, it is a collection without bytes,
-                // which can be deleted.
+                // Removes the record. If that fails as well, it stays as a collection without
+                // bytes, which can be deleted.
                 let _ = session
                     .store()
                     .remove(Scope::In(workspace.uuid), record.uuid);
@@ -402,7 +402,7 @@ impl Collection {
         &self.0.workspace
     }
 
-    /// Its name, when it was opened.
+    /// Its name at the time when it was opened.
     ///
     /// # Errors
     /// EBADF if it isn't open.
@@ -418,7 +418,7 @@ impl Collection {
         self.with(|open| Ok(open.record.uuid))
     }
 
-    /// Its metadata.
+    /// Returns its metadata.
     ///
     /// # Errors
     /// EBADF if it isn't open, ENOENT if it was deleted.
@@ -433,7 +433,7 @@ impl Collection {
     /// Changes its metadata.
     ///
     /// # Errors
-    /// EBADF if it isn't open, ENOENT if it was deleted; EINVAL, E2BIG for what can't be metadata.
+    /// EBADF if it isn't open, ENOENT if it was deleted; EINVAL, E2BIG for invalid metadata.
     pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
         self.set_meta_logged(changes, None)
     }
@@ -447,10 +447,10 @@ impl Collection {
         set_meta(&workspace.session, scope, uuid, changes, log)
     }
 
-    /// Ends its use, behind all verbs that are in progress in other threads.
+    /// Ends its use, after all verbs that are in progress in other threads.
     ///
     /// # Errors
-    /// EBADF if it isn't open; what couldn't be written back.
+    /// EBADF if it isn't open; those of writing back.
     pub fn close(&self) -> Result<()> {
         self.with(|_| Ok(()))?;
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -460,7 +460,7 @@ impl Collection {
         }
     }
 
-    /// What it is told apart by, as long as it is in use.
+    /// Identifies it while it is in use.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

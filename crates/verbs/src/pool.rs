@@ -1,10 +1,10 @@
 //! Pools that this process has open: each once, whatever sessions and back ends use it.
 //!
-//! The records of a pool must not be opened twice in a process, so all uses share one [`Fs`], and
-//! the last one closes it before anybody can open it again. In a forked child nothing of the
-//! parent's is touched, not even to close it; the child opens the pool again.
+//! The records of a pool must not be opened twice in a process. So all uses share one [`Fs`], and
+//! the last use closes it before it can be opened again. A forked child touches nothing of the
+//! parent's, not even to close it; it opens the pool again.
 
-use crate::process::{Generation, patient};
+use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};
 use forebay_client::{Pool, PoolError, choose};
 use forebay_posix::{Fs, umask};
@@ -18,12 +18,12 @@ struct Known {
     fs: Weak<Open>,
 }
 
-/// A pool that is open.
+/// An open pool.
 struct Open {
     fs: Fs,
     /// The process's umask when it was opened.
     umask: u32,
-    /// Held while a place in the process's table of mappings is taken.
+    /// Held while an entry in the process's table of mappings is taken.
     claiming: Mutex<()>,
 }
 
@@ -31,13 +31,13 @@ static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
 /// A pool in use.
 pub(crate) struct Attached {
-    /// Only `drop` takes it.
+    /// None only within `drop`.
     fs: Option<Arc<Open>>,
     generation: Generation,
 }
 
 fn known() -> Result<MutexGuard<'static, Vec<Known>>> {
-    patient(&KNOWN, "opening a pool")
+    lock_in_time(&KNOWN, "opening a pool")
 }
 
 fn of_pool(error: PoolError) -> Error {
@@ -53,7 +53,7 @@ fn of_pool(error: PoolError) -> Error {
 }
 
 impl Attached {
-    /// The pool of this name; an empty name is $FOREBAY_POOL, as for the command line.
+    /// Opens the pool of this name; an empty name is $FOREBAY_POOL, as on the command line.
     pub fn open(name: &str) -> Result<Attached> {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
         let name = match name {
@@ -88,12 +88,12 @@ impl Attached {
         std::ptr::eq::<Fs>(&**self, &**other)
     }
 
-    /// The mode of something new, of these bits.
+    /// The mode of a new object, with these bits.
     pub fn mode(&self, bits: u32) -> u32 {
         bits & !self.fs.as_ref().expect("only drop takes it").umask
     }
 
-    /// One thread at a time takes a place in the table of mappings.
+    /// Locks the process's table of mappings: one thread at a time takes an entry.
     ///
     /// # Errors
     /// EPERM in a forked child of the process that opened it.

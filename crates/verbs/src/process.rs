@@ -1,10 +1,10 @@
 //! Forked children, and signals, of the process that uses the verbs.
 //!
-//! A child has none of its parent's worker threads, and may have been forked while one of them held
-//! a lock. So sessions that the parent opened are refused in it, before any lock is touched. Each
-//! session records the generation it belongs to; a handler that the C library runs in every forked
-//! child begins a new one. Comparing generations costs one load, getpid(2) would cost a system
-//! call.
+//! A forked child has none of its parent's worker threads, and one of them may have held a lock at
+//! the fork. So the child can't use sessions that the parent opened: they refuse before any lock is
+//! touched. Each session records its generation; a handler that the C library runs in every forked
+//! child begins a new one. Comparing generations costs one load, where getpid(2) would cost a
+//! system call.
 
 use crate::{Error, Result};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// The process that something was made in.
+/// The generation, and so the process, in which something was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
@@ -23,7 +23,7 @@ extern "C" fn in_child() {
 }
 
 impl Generation {
-    /// This process's.
+    /// This process's generation.
     pub fn now() -> Generation {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
@@ -35,7 +35,7 @@ impl Generation {
         Generation(GENERATION.load(Relaxed))
     }
 
-    /// Whether this is still the process.
+    /// Whether this process made it.
     pub fn is_now(self) -> bool {
         self.0 == GENERATION.load(Relaxed)
     }
@@ -53,15 +53,15 @@ impl Generation {
     }
 }
 
-/// How long one waits for another thread that holds a lock of all sessions. For ever, if a fork has
-/// left it behind.
+/// How long to wait for another thread that holds a lock of all sessions. After a fork, the lock
+/// may stay held for ever.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Takes a lock that another thread may have held when this process was forked.
 ///
 /// # Errors
-/// EDEADLK if it can't be had; `what` is done under it.
-pub(crate) fn patient<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>> {
+/// EDEADLK if the lock can't be had; `what` names the operation.
+pub(crate) fn lock_in_time<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<MutexGuard<'a, T>> {
     let until = Instant::now() + PATIENCE;
     loop {
         match lock.try_lock() {
@@ -80,7 +80,7 @@ pub(crate) fn patient<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<MutexGuar
     }
 }
 
-/// Keeps signals away from this thread: they are for the program's own.
+/// Blocks all signals in this thread: they are for the program's own threads.
 pub(crate) fn block_signals() {
     // SAFETY: a set of signals is plain data; the calls fill it and read it.
     unsafe {

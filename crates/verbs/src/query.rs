@@ -9,12 +9,12 @@
 //! value = "text" (with \" and \\) or a number (-3, 2.5, 1e9)
 //! ```
 //!
-//! Values of metadata are texts. Compared with a text, they are compared byte by byte; compared
-//! with a number, only those that are numbers themselves count, by what they are worth: `step = 3`
-//! finds "3", "03" and "3.0". What isn't there compares with nothing: `step != 3` finds those whose
-//! step is another one, `not step = 3` those without a step as well.
+//! Values of metadata are texts. Compared with a text, they are compared byte by byte. Compared with
+//! a number, only values that are numbers count, by value: `step = 3` finds "3", "03" and "3.0". A
+//! missing key matches no comparison: `step != 3` finds records with another step, `not step = 3`
+//! also those without one.
 //!
-//! [`Predicate::plan`] says what of a predicate an index can answer.
+//! [`Predicate::plan`] gives the part of a predicate that an index can answer.
 
 mod parse;
 mod plan;
@@ -28,7 +28,7 @@ use std::fmt;
 /// Key-value metadata of a workspace or a collection.
 pub type Meta = BTreeMap<String, String>;
 
-/// How a value is compared.
+/// How values are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// `=`
@@ -45,7 +45,7 @@ pub enum Operator {
     AtLeast,
 }
 
-/// What a value is compared with.
+/// The operand of a comparison.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// A text.
@@ -54,18 +54,18 @@ pub enum Value {
     Number(Number),
 }
 
-/// What a search asks for.
+/// The condition of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Predicate {
-    /// All of these hold. None of them: everything.
+    /// All of these hold. An empty list matches everything.
     All(Vec<Predicate>),
     /// One of these holds.
     Any(Vec<Predicate>),
-    /// This doesn't hold.
+    /// This one doesn't hold.
     Not(Box<Predicate>),
-    /// The key is there.
+    /// The key exists.
     Exists(String),
-    /// The key is there, and its value compares so.
+    /// The key exists, and the comparison with its value holds.
     Compare(String, Operator, Value),
 }
 
@@ -83,15 +83,15 @@ impl Operator {
 }
 
 impl Predicate {
-    /// What holds for everything.
+    /// The predicate that matches everything.
     pub fn everything() -> Predicate {
         Predicate::All(Vec::new())
     }
 
-    /// Reads a predicate; an empty text means everything.
+    /// Parses a predicate; an empty text matches everything.
     ///
     /// # Errors
-    /// EINVAL, with the column of what isn't understood.
+    /// EINVAL, with the column of the first error.
     pub fn parse(text: &str) -> Result<Predicate> {
         parse::parse(text)
     }
@@ -101,7 +101,7 @@ impl Predicate {
         Predicate::Compare(key.into(), Operator::Equal, Value::Text(value.into()))
     }
 
-    /// Whether it holds for this metadata.
+    /// Whether the predicate matches this metadata.
     pub fn holds(&self, meta: &Meta) -> bool {
         match self {
             Predicate::All(all) => all.iter().all(|one| one.holds(meta)),
@@ -134,7 +134,7 @@ impl std::str::FromStr for Predicate {
     }
 }
 
-/// As it can be parsed again.
+/// A text that can be parsed again.
 impl fmt::Display for Predicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, parts: &[Predicate], word| {
@@ -169,7 +169,7 @@ impl fmt::Display for Predicate {
                         write!(f, "\"{text}\"")
                     }
                     Value::Number(Number::Whole(n)) => write!(f, "{n}"),
-                    // With its point or exponent, so that it stays one.
+                    // With point or exponent, so that it is parsed as a real number again.
                     Value::Number(Number::Real(n)) => write!(f, "{n:?}"),
                 }
             }

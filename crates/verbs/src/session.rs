@@ -1,7 +1,7 @@
-//! A session: a metadata store, the back ends that are attached, and the threads that run batches.
+//! A session: a metadata store, the attached back ends, and the threads that run batches.
 //!
-//! Everything else hangs on one. A program has one session, or several with different stores. It
-//! may be used by any number of threads; see [`crate`] for forks.
+//! Everything else belongs to a session. A program has one, or several with different stores. Any
+//! number of threads may use it; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::mapped::Mapped;
@@ -24,46 +24,46 @@ struct Choice {
     backend: String,
 }
 
-/// See the module. A clone is the same session.
+/// A session of the verbs. A clone is the same session.
 #[derive(Clone)]
 pub struct Session(Arc<Inner>);
 
 struct Inner {
     generation: Generation,
     store: Arc<dyn Store>,
-    /// The pool that is the store.
+    /// The pool that is the metadata store.
     pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
-    /// The back end of collections that name none: the store's, or else the first attached one that
+    /// The default back end of new collections: the store's, or else the first attached one that
     /// outlives the process.
     default: OnceLock<String>,
-    /// Whether operations ask other nodes.
+    /// Whether operations send requests to other nodes.
     asks: bool,
     crew: WorkerPool,
-    /// The thread that tells programs what has ended: apart from those that work, so that it may
-    /// wait for them.
-    teller: WorkerPool,
-    /// Which back end new collections get that name none, the last that fits first.
+    /// The thread that calls a program's functions at the end of operations. It isn't a worker, so
+    /// these functions may wait for the workers.
+    notifier: WorkerPool,
+    /// Rules for the back end of new collections that name none; the last match wins.
     choices: RwLock<Vec<Choice>>,
-    /// What the C interface has mapped, by its address.
+    /// The C interface's mappings, by address.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
 impl Session {
-    /// A session whose metadata lie at `place`. `memory` is this process, for this session alone;
-    /// `pool:NAME` is a pool on this node, `pool` the one that the command line would take
-    /// ($FOREBAY_POOL, or `default`); `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` an etcd. An empty
-    /// text is what $FOREBAY_METADATA says, or `pool`. The back ends `memory` and `null` are
-    /// attached, and for a pool `forebay`, which is then that of collections that name none; with
-    /// etcd, it is the first one that is attached and outlives the process.
+    /// Opens a session whose metadata lie at `place`. `memory` is this process, for this session
+    /// alone. `pool:NAME` is a pool on this node, `pool` the one that the command line would take
+    /// ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` is an etcd. An
+    /// empty text takes $FOREBAY_METADATA, or else `pool`. The back ends `memory` and `null` are
+    /// attached, and for a pool `forebay`, which is then the default of new collections. With etcd
+    /// the default is the first attached one that outlives the process.
     ///
     /// # Errors
-    /// EINVAL for a place that isn't known; if the pool can't be opened, or etcd doesn't answer.
+    /// EINVAL for an unknown place; if the pool can't be opened, or etcd doesn't answer.
     pub fn open(place: &str) -> Result<Session> {
-        let said = std::env::var("FOREBAY_METADATA").unwrap_or_default();
-        let place = match (place, said.as_str()) {
+        let variable = std::env::var("FOREBAY_METADATA").unwrap_or_default();
+        let place = match (place, variable.as_str()) {
             ("", "") => "pool",
-            ("", said) => said,
+            ("", variable) => variable,
             (place, _) => place,
         };
         let (kind, name) = place.split_once(':').unwrap_or((place, ""));
@@ -88,8 +88,8 @@ impl Session {
         }
     }
 
-    /// A session over this store; collections that name no back end get `default`, or the first
-    /// attached one that outlives the process.
+    /// A session over this store. Collections that name no back end get `default`, or else the
+    /// first attached one that outlives the process.
     fn over(
         store: Arc<dyn Store>,
         default: Option<&str>,
@@ -105,7 +105,7 @@ impl Session {
             pool,
             backends: RwLock::default(),
             default: default.map_or_else(OnceLock::new, |name| String::from(name).into()),
-            teller: WorkerPool::of(1),
+            notifier: WorkerPool::of(1),
             choices: RwLock::default(),
             mapped: Mutex::default(),
         }));
@@ -117,7 +117,7 @@ impl Session {
     /// Attaches a back end of a built-in kind under `name`, by which collections name it.
     ///
     /// # Errors
-    /// EINVAL for a kind that isn't known or can't use `config`; EEXIST if the name is taken.
+    /// EINVAL for an unknown kind or an invalid `config`; EEXIST if the name is taken.
     pub fn attach(&self, name: &str, kind: &str, config: &str) -> Result<()> {
         self.check()?;
         let about = |e: Error| e.about(format!("back end '{name}'"));
@@ -132,10 +132,10 @@ impl Session {
         self.attach_backend(name, backend)
     }
 
-    /// Attaches a back end of one's own.
+    /// Attaches a program's own back end.
     ///
     /// # Errors
-    /// EEXIST if the name is taken, EINVAL for a name that can't be one.
+    /// EEXIST if the name is taken, EINVAL for an invalid name.
     pub fn attach_backend(&self, name: &str, backend: Arc<dyn Backend>) -> Result<()> {
         self.check()?;
         crate::meta::check_name(name)?;
@@ -171,12 +171,12 @@ impl Session {
         &*self.0.store
     }
 
-    /// The pool that is its store.
+    /// The pool that is its metadata store.
     pub(crate) fn pool(&self) -> Option<&Attached> {
         self.0.pool.as_ref()
     }
 
-    /// What the C interface has mapped.
+    /// The C interface's mappings.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -189,23 +189,23 @@ impl Session {
         &self.0.crew
     }
 
-    /// Whether operations ask other nodes.
+    /// Whether operations send requests to other nodes.
     pub(crate) fn asks(&self) -> bool {
         self.0.asks
     }
 
-    pub(crate) fn teller(&self) -> &WorkerPool {
-        &self.0.teller
+    pub(crate) fn notifier(&self) -> &WorkerPool {
+        &self.0.notifier
     }
 
-    /// New collections that name no back end, whose path `/WORKSPACE/NAME` fits `pattern`, and of
-    /// which all of `controls` is said, get `backend`. Of several choices that fit, the one made
-    /// last counts; where none fits, it is the session's first back end.
+    /// Chooses `backend` for new collections that name none, whose path `/WORKSPACE/NAME` matches
+    /// `pattern`, and which declare all of `controls`. Of several choices that match, the one made
+    /// last counts; without a match, the session's default is taken.
     ///
     /// The pattern is one of paths, as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
     ///
     /// # Errors
-    /// EINVAL for a pattern that can't be; ENODEV if the back end isn't attached.
+    /// EINVAL for an invalid pattern; ENODEV if the back end isn't attached.
     pub fn choose(&self, pattern: &str, controls: Declared, backend: &str) -> Result<()> {
         self.check()?;
         self.backend(backend)?;
@@ -242,13 +242,15 @@ impl Session {
         chosen.unwrap_or_else(|| self.0.default.get().cloned().unwrap_or_default())
     }
 
-    /// Whether something of a collection with this back end outlives the process.
+    /// Whether some data of a collection with this back end outlive the process.
     pub(crate) fn outlives_process(&self, backend: &dyn Backend) -> bool {
         backend.outlives_process() || self.store().outlives_process()
     }
 
+    /// The back end of this name.
+    ///
     /// # Errors
-    /// ENODEV if there is none of this name.
+    /// ENODEV if there is none.
     pub(crate) fn backend(&self, name: &str) -> Result<Arc<dyn Backend>> {
         let backends = self.0.backends.read();
         let backends = backends.unwrap_or_else(PoisonError::into_inner);
@@ -312,8 +314,8 @@ impl Session {
         Ok((record, object))
     }
 
-    /// Deletes collections that were found just now, each by itself, as
-    /// [`Session::delete_collection`] does.
+    /// Deletes collections that were found just now, each by itself, like
+    /// [`Session::delete_collection`].
     pub(crate) fn delete_found(
         &self,
         workspace: Uuid,
@@ -354,7 +356,7 @@ impl Session {
         failed.into_iter().map(one).collect()
     }
 
-    /// Deletes a collection: its bytes first, so that nothing is left that nobody knows of.
+    /// Deletes a collection: its bytes first, so that no bytes are left without a record.
     pub(crate) fn delete_collection(&self, workspace: Uuid, uuid: Uuid) -> Result<()> {
         let record = self.store().find(Scope::In(workspace), Key::Uuid(uuid))?;
         let about = |e: Error| e.about(format!("collection '{}'", record.name));

@@ -1,4 +1,4 @@
-//! Undoing what a batch did, or carrying out the rest of it ([`crate::meta::undo`]).
+//! Undoing a batch, or completing it ([`crate::meta::undo`]).
 
 use crate::meta::undo::{Undo, UndoLog};
 use crate::meta::{Key, Scope};
@@ -6,14 +6,14 @@ use crate::{Error, Result, Session, Uuid};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
-/// Collections that are deleted together, at most.
+/// Most collections that are deleted together.
 const TOGETHER: usize = 256;
 
 impl Session {
-    /// Settles batches that dead processes have left half done.
+    /// Settles the unfinished batches of dead processes.
     ///
     /// # Errors
-    /// ENODEV if a back end that one of them used isn't attached; what couldn't be undone.
+    /// ENODEV if a back end that one of them used isn't attached; those of undoing.
     pub(crate) fn settle(&self) -> Result<()> {
         for log in self.store().left_behind()? {
             let settled = settle(self, &*log);
@@ -23,10 +23,10 @@ impl Session {
     }
 }
 
-/// Settles what a dead process has left: takes it back, or carries out the rest.
+/// Settles an unfinished batch of a dead process: undoes it, or completes it.
 ///
 /// # Errors
-/// What couldn't be done. The log stays then, for the next one who comes.
+/// Those of the operations. The log stays then, for the next process.
 fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
     match log.entries()? {
         (entries, true) => carry_out(session, log, entries),
@@ -34,14 +34,14 @@ fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
     }
 }
 
-/// Takes back all that is in the log.
+/// Undoes everything in the log.
 ///
 /// # Errors
-/// What couldn't be taken back; all else was.
+/// What couldn't be undone; everything else was.
 pub(crate) fn undo(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let entries = log.entries()?.0.into_iter().rev();
     let failed = entries.filter_map(|entry| undo_one(session, entry).err());
-    told(
+    finish(
         log,
         failed.collect(),
         "not all of the batch could be undone",
@@ -70,13 +70,13 @@ fn undo_one(session: &Session, entry: Undo) -> Result<()> {
     }
 }
 
-/// Commits the log, and carries out what waited for that.
+/// Commits the log, and carries out the deletions that waited for that.
 ///
 /// # Errors
-/// If it can't be committed: it is to be undone then. Or what couldn't be carried out.
+/// If it can't be committed: it is to be undone then. Or those of the deletions.
 pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let committed = log.commit();
-    // What failed may have been noted all the same: then somebody else would have carried it on.
+    // The commit may have been recorded although it failed: then another process would complete it.
     let (entries, noted) = log.entries()?;
     match committed {
         Err(error) if !noted => {
@@ -87,7 +87,7 @@ pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
     }
 }
 
-/// Does what waited for the commit.
+/// Carries out the deletions that waited for the commit.
 fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result<()> {
     let mut gone: BTreeMap<Uuid, Vec<Key<'_>>> = BTreeMap::new();
     for entry in entries {
@@ -103,7 +103,7 @@ fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result
             failed.extend(deleted.into_iter().filter_map(Result::err));
         }
     }
-    told(
+    finish(
         log,
         failed,
         "not all that the batch deletes could be deleted",
@@ -111,8 +111,8 @@ fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result
 }
 
 /// Ends the log, unless something failed.
-fn told(log: &dyn UndoLog, mut failed: Vec<Error>, what: &str) -> Result<()> {
-    // What is gone needs nothing more.
+fn finish(log: &dyn UndoLog, mut failed: Vec<Error>, what: &str) -> Result<()> {
+    // Objects that are gone need no deletion.
     failed.retain(|error| error.errno() != Errno::NOENT);
     match failed.first() {
         None => {

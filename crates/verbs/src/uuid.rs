@@ -10,7 +10,7 @@ use std::str::FromStr;
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A random one (version 4).
+    /// Makes a random UUID (version 4).
     ///
     /// # Errors
     /// If the kernel has no random numbers.
@@ -19,7 +19,7 @@ impl Uuid {
         let got = getrandom(&mut bytes, GetRandomFlags::empty());
         match got.map_err(|e| Error::of("random numbers for a UUID", e))? {
             16 => Ok(Uuid::version(bytes, 4)),
-            // Up to 256 bytes come whole, as getrandom(2) says.
+            // getrandom(2) returns up to 256 bytes whole.
             n => Err(Error::of(
                 format!("{n} of 16 random bytes for a UUID"),
                 rustix::io::Errno::IO,
@@ -27,7 +27,7 @@ impl Uuid {
         }
     }
 
-    /// These bytes, marked as of this version.
+    /// Marks these bytes as a UUID of this version.
     pub(crate) fn version(mut bytes: [u8; 16], version: u8) -> Uuid {
         bytes[6] = bytes[6] & 0x0f | version << 4;
         bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -1,7 +1,7 @@
-//! The worker pool that runs batches: a few threads for each session, made when there is work.
+//! The worker pool that runs batches: a few threads for each session, started when there is work.
 //!
-//! They take operations that nothing holds up any more, in the order in which they became ready,
-//! from all batches: a long or slow batch leaves the other threads to others. Signals stay with the
+//! They take operations that wait for nothing any more, in the order in which they became ready,
+//! from all batches: a long or slow batch leaves other threads to others. Signals are for the
 //! program's own threads.
 
 use crate::process::{Generation, block_signals};
@@ -12,17 +12,17 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{JoinHandle, available_parallelism};
 
-/// Operations in progress in one session, at most.
-pub(crate) const UNDER_WAY_MAX: usize = 1 << 20;
+/// Most operations in progress in one session.
+pub(crate) const IN_PROGRESS_MAX: usize = 1 << 20;
 
-/// Something to run.
+/// A function to run.
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
 struct Queue {
     tasks: VecDeque<Task>,
     threads: Vec<JoinHandle<()>>,
-    /// Threads that wait for a task.
+    /// Number of threads that wait for a task.
     idle: usize,
     ending: bool,
 }
@@ -30,7 +30,7 @@ struct Queue {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// A task came, or the end.
+    /// Signals a task, or the end.
     news: Condvar,
 }
 
@@ -40,22 +40,22 @@ impl Shared {
     }
 }
 
-/// See the module.
+/// The worker pool of a session.
 pub(crate) struct WorkerPool {
     shared: Arc<Shared>,
     /// Operations of all batches that have begun and not ended.
-    under_way: AtomicUsize,
-    /// Threads, at most.
+    in_progress: AtomicUsize,
+    /// Most threads.
     most: usize,
     generation: Generation,
 }
 
-/// Threads where operations ask other nodes: most of them wait, and so many questions can be on
-/// their way together.
+/// Threads if operations ask other nodes: most of them wait, so this is also the number of requests
+/// sent at once.
 const ASKING: usize = 32;
 
 impl WorkerPool {
-    /// For operations. `asks`: whether they wait for other nodes.
+    /// A pool for operations. `asks`: whether they wait for other nodes.
     pub fn new(asks: bool) -> WorkerPool {
         WorkerPool::of(match asks {
             true => ASKING,
@@ -63,42 +63,42 @@ impl WorkerPool {
         })
     }
 
-    /// Of so many threads, at most; without any yet.
+    /// A pool of at most `most` threads; it starts with none.
     pub fn of(most: usize) -> WorkerPool {
         WorkerPool {
             shared: Arc::default(),
-            under_way: AtomicUsize::new(0),
+            in_progress: AtomicUsize::new(0),
             most,
             generation: Generation::now(),
         }
     }
 
-    /// Counts operations in.
+    /// Adds to the number of operations in progress.
     ///
     /// # Errors
     /// EAGAIN if there would be too many.
     pub fn enter(&self, operations: usize) -> Result<()> {
-        let before = self.under_way.fetch_add(operations, Relaxed);
-        if before > 0 && before + operations > UNDER_WAY_MAX {
+        let before = self.in_progress.fetch_add(operations, Relaxed);
+        if before > 0 && before + operations > IN_PROGRESS_MAX {
             self.leave(operations);
             let text = format!(
-                "{before} operations of this session are under way; with these {operations} they would be \
-                 more than {UNDER_WAY_MAX}: wait for a batch first"
+                "{before} operations of this session are in progress; with these {operations} they would be \
+                 more than {IN_PROGRESS_MAX}: wait for a batch first"
             );
             return Err(Error::new(Errno::AGAIN, text));
         }
         Ok(())
     }
 
-    /// Counts them out.
+    /// Subtracts from the number of operations in progress.
     pub fn leave(&self, operations: usize) {
-        self.under_way.fetch_sub(operations, Relaxed);
+        self.in_progress.fetch_sub(operations, Relaxed);
     }
 
     /// Queues tasks.
     ///
     /// # Errors
-    /// If there is no thread, and none can be made. Nothing is queued then.
+    /// If there is no thread, and none can be started. Nothing is queued then.
     pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
         let mut queue = self.shared.lock();
         let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);
@@ -107,7 +107,7 @@ impl WorkerPool {
             let thread = std::thread::Builder::new().name("iov".into());
             match thread.spawn(move || work(&shared)) {
                 Ok(thread) => queue.threads.push(thread),
-                // Those that are there will do.
+                // The existing threads will do.
                 Err(_) if !queue.threads.is_empty() => break,
                 Err(e) => {
                     let errno = e.raw_os_error().unwrap_or(libc::EAGAIN);
@@ -119,7 +119,7 @@ impl WorkerPool {
         let wanted = tasks.len().min(queue.idle);
         queue.tasks.extend(tasks);
         drop(queue);
-        // A thread that is awake looks for more before it sleeps.
+        // A thread that is awake takes more tasks before it sleeps.
         (0..wanted).for_each(|_| self.shared.news.notify_one());
         Ok(())
     }
@@ -149,7 +149,7 @@ fn work(shared: &Shared) {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        // In a forked child the threads aren't there, and the lock may be held for ever.
+        // In a forked child the threads don't exist, and the lock may be held for ever.
         if !self.generation.is_now() {
             std::mem::forget(self.shared.clone());
             return;

@@ -1,5 +1,5 @@
-//! What Rust makes of the C types is what `tests/verbs/abi.txt` has; `tests/verbs/run.py` compares
-//! that with the headers.
+//! The Rust layout of the C types agrees with `tests/verbs/abi.txt`, which `tests/verbs/run.py`
+//! compares with the headers.
 
 use forebay_iov::abi::*;
 use std::mem::offset_of;
@@ -42,7 +42,7 @@ fn layouts_are_those_recorded() {
         uuid
     );
     layout!(all, "iov_address", Address, workspace, name, uuid);
-    // It would take a line for each field.
+    // Otherwise it would take a line for each field.
     #[rustfmt::skip]
     layout!(
         all, "iov_backend_table", BackendTable, abi, outlives_process, size, kind, init, shutdown, supports, create,

@@ -24,7 +24,7 @@ fn errno<T>(result: forebay_iov::Result<T>) -> Errno {
     result.map(|_| ()).unwrap_err().errno()
 }
 
-/// Another process, which does what it is told, line by line.
+/// Another process, which carries out the commands that it reads, line by line.
 struct Other(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Other {
@@ -44,9 +44,9 @@ impl Other {
     fn ask(&mut self, line: &str) -> String {
         writeln!(self.1, "{line}").unwrap();
         loop {
-            let mut said = String::new();
-            assert_ne!(self.2.read_line(&mut said).unwrap(), 0, "it has ended");
-            if let Some((_, answer)) = said.trim().split_once("answer ") {
+            let mut line = String::new();
+            assert_ne!(self.2.read_line(&mut line).unwrap(), 0, "it has ended");
+            if let Some((_, answer)) = line.trim().split_once("answer ") {
                 return answer.into();
             }
         }
@@ -139,7 +139,7 @@ fn what_is_stored_is_the_collections() {
     c.read(&mut seen, (1 << 20) + 4).unwrap();
     assert_eq!(&seen[..5], b"kept\0");
 
-    // Closed and deleted, it stays for who has it.
+    // Closed and deleted, it stays for processes that have it mapped.
     let token = chunk.share().unwrap();
     c.close().unwrap();
     Collection::delete(&w, Key::Name("c")).unwrap();
@@ -166,7 +166,7 @@ fn other_processes_attach_it_and_may_die() {
     assert_eq!(one.ask("put 7"), "put");
     assert_eq!(bytes(&mine)[0], 7);
 
-    // What one has made stays with those who have it, when it is killed.
+    // A killed process's buffer stays with the processes that have it mapped.
     let theirs = one.ask("allocate");
     assert_eq!(one.ask("put 9"), "put");
     assert_eq!(other.ask(&format!("attach {theirs}")), "attached");

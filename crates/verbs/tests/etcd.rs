@@ -59,12 +59,12 @@ fn it_is_killed_and_started_again() {
         .create(scope, &new("b", &[("k", "v")]), &mut |_| Ok(()))
         .unwrap();
     assert_eq!(names(store, scope, "k = \"v\""), ["a", "b"]);
-    // Who comes while it is started again waits a little.
+    // A request during the restart waits a little.
     etcd.kill();
     std::thread::scope(|threads| {
         let found = threads.spawn(|| store.find(scope, Key::Name("b")));
         assert!(etcd.start());
-        // It may have come too late for it on a busy machine; then it says so.
+        // On a busy machine the request may have come too late; then its error says so.
         if let Err(e) = found.join().unwrap() {
             assert_eq!(e.errno(), Errno::HOSTUNREACH, "{e}");
         }
@@ -143,7 +143,7 @@ fn what_answers_is_not_etcd() {
             });
         }
     });
-    // One that is sound is found behind those that aren't.
+    // An intact record is found behind damaged ones.
     let etcd = TestEtcd::new();
     let unused = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -187,17 +187,17 @@ fn nothing_is_done_twice_or_denied_when_answers_are_lost() {
         .unwrap();
     let scope = Scope::In(w.uuid);
     losing();
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     let a = store.create(scope, &new("a", &[("k", "1")]), &mut |r| {
-        told.push(r.uuid);
+        seen.push(r.uuid);
         Ok(())
     });
     let a = a.unwrap();
-    assert_eq!(told, [a.uuid]);
+    assert_eq!(seen, [a.uuid]);
     assert_eq!(store.find(scope, Key::Name("a")).unwrap(), a);
     losing();
     let again = store.create(scope, &new("a", &[]), &mut |_| Ok(()));
-    // It wasn't created, and is tried again, which tells why.
+    // It wasn't created; the second try gives the reason.
     assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
     losing();
     let change = [("k".to_owned(), Some("2".to_owned()))];
@@ -266,23 +266,23 @@ fn a_creation_cannot_come_true_late() {
     });
     let session = Session::open(&format!("etcd://{}?cache=off", relay.endpoint())).unwrap();
     let store = session.store();
-    let mut told = 0;
+    let mut seen = 0;
     let made = store.create(Scope::Root, &new("late", &[("late", "late")]), &mut |_| {
-        told += 1;
+        seen += 1;
         Ok(())
     });
     let made = made.unwrap();
-    assert_eq!(told, 2);
+    assert_eq!(seen, 2);
     store.remove(Scope::Root, made.uuid).unwrap();
     let kept = late.lock().unwrap().take().unwrap();
     let done = etcd.ask("/v3/kv/txn", &kept);
     assert!(done.contains("responses"), "{done}");
-    // As etcd itself says: the relay knows only some requests.
+    // Asks etcd itself: the relay knows only some requests.
     let plain = Session::open(&etcd.place("?cache=off")).unwrap();
     assert_eq!(names(plain.store(), Scope::Root, ""), [""; 0]);
 }
 
-/// Whoever may write to etcd has made a record of a name that leads out of the back end's
+/// A client with write access to etcd has made a record whose name leads out of the back end's
 /// directory.
 #[test]
 fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
@@ -306,9 +306,9 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
             .filter(|k| k.contains("/r/"))
             .find(|k| k.ends_with(&uuid.to_string()));
         let key = encoded(key.unwrap().as_bytes());
-        let asked = etcd.ask("/v3/kv/range", &format!("{{\"key\": \"{key}\"}}"));
-        let asked: serde_json::Value = serde_json::from_str(&asked).unwrap();
-        let value = support::etcd::decoded(asked["kvs"][0]["value"].as_str().unwrap());
+        let reply = etcd.ask("/v3/kv/range", &format!("{{\"key\": \"{key}\"}}"));
+        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        let value = support::etcd::decoded(reply["kvs"][0]["value"].as_str().unwrap());
         let value = String::from_utf8(value).unwrap();
         assert!(value.contains("innocent"));
         let planted = value.replace("innocent", "../../secret");
@@ -342,7 +342,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
     }
 }
 
-/// What the children of these tests do, being this program again.
+/// The code of the children of these tests, which are this program again.
 #[test]
 fn child() {
     let Ok(what) = std::env::var("ETCD_TEST_CHILD") else {
@@ -394,8 +394,8 @@ fn processes_that_create_the_same_names() {
     let made = children.into_iter().map(|child| {
         let done = child.wait_with_output().unwrap();
         assert!(done.status.success());
-        let said = String::from_utf8(done.stdout).unwrap();
-        let count = said.lines().find_map(|line| line.strip_prefix("made "));
+        let output = String::from_utf8(done.stdout).unwrap();
+        let count = output.lines().find_map(|line| line.strip_prefix("made "));
         count.unwrap().parse::<u32>().unwrap()
     });
     assert_eq!(made.sum::<u32>(), 100);
@@ -435,7 +435,7 @@ fn a_workspace_of_two_pools() {
             "{text}"
         );
     }
-    // Where both are attached, both can be used.
+    // With both attached, both can be used.
     sessions[1].attach("first", "forebay", "one").unwrap();
     let here = Collection::create(&w2, "d", &options("forebay", &[])).unwrap();
     here.write(b"in two", 0).unwrap();

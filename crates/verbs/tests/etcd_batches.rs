@@ -1,4 +1,5 @@
-//! Logs of batches in etcd: who undoes what, when processes die, or are only taken for dead.
+//! Logs of batches in etcd: which process undoes what, when processes die, or are only taken for
+//! dead.
 
 mod support;
 
@@ -13,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::etcd::{TestEtcd, encoded};
 use support::{Dir, names, options};
 
-/// What the child of a test does, being this program again.
+/// The code of a test's child, which is this program again.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("ETCD_TEST_CHILD") else {
@@ -72,7 +73,7 @@ fn an_owner_that_was_taken_for_dead_does_nothing_more() {
     log.end();
     drop(log);
     assert!(one.store().left_behind().unwrap().is_empty());
-    // One that is done with it unfinished leaves it to the next.
+    // A process that ends with it unfinished leaves it to the next.
     drop(left);
     let left = one.store().left_behind().unwrap();
     assert_eq!(left.len(), 1);

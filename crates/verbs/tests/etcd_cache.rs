@@ -115,8 +115,8 @@ fn what_others_change_is_seen_at_once() {
 #[test]
 fn a_copy_asks_for_one_thing_or_for_nothing() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());
-    let asked = Arc::new(AtomicU32::new(0));
-    let count = asked.clone();
+    let requests = Arc::new(AtomicU32::new(0));
+    let count = requests.clone();
     let relay = Server::relay(etcd.port, move |_| {
         count.fetch_add(1, SeqCst);
         false
@@ -129,11 +129,11 @@ fn a_copy_asks_for_one_thing_or_for_nothing() {
         create(strict, scope, &format!("n{n}"), "1");
     }
     let requests = |what: &dyn Fn()| {
-        let before = asked.load(SeqCst);
+        let before = requests.load(SeqCst);
         what();
-        asked.load(SeqCst) - before
+        requests.load(SeqCst) - before
     };
-    // What is behind, or isn't there yet, is fetched.
+    // A copy that is behind, or missing, is fetched.
     assert!(requests(&|| assert_eq!(names(strict, scope, "k = 1").len(), 50)) > 1);
     let ten = || {
         for n in 0..10 {
@@ -152,7 +152,7 @@ fn a_copy_asks_for_one_thing_or_for_nothing() {
         }
     };
     assert_eq!(requests(&some), 0);
-    // Its own changes are seen at once, and fetched when it is worth it.
+    // A session's own changes are seen at once, and fetched when that pays.
     create(loose, scope, "own", "1");
     for _ in 0..10 {
         assert_eq!(names(loose, scope, "k = 1").len(), 51);
@@ -169,16 +169,16 @@ fn what_others_change_is_seen_within_the_bound() {
     let scope = workspace(plain.store(), "w");
     assert_eq!(names(cached.store(), scope, "k = 1"), [""; 0]);
     for n in 0..3 {
-        let asked = Instant::now();
+        let start = Instant::now();
         create(plain.store(), scope, &format!("n{n}"), "1");
         let written = Instant::now();
         loop {
-            // What was read last counts from when it was asked for.
+            // The age of the last read counts from its request.
             let read = Instant::now();
             let found = names(cached.store(), scope, "k = 1").len();
             match found > n {
                 true => break,
-                false => assert!(read < written + AGE, "{:?}", asked.elapsed()),
+                false => assert!(read < written + AGE, "{:?}", start.elapsed()),
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -208,7 +208,7 @@ fn an_etcd_that_forgets_its_past_or_everything() {
     etcd.kill();
     etcd.wipe();
     assert!(etcd.start());
-    // It has another store now, even if it calls itself as before and counts as far.
+    // It has another store now, although under the same name and with as high a revision.
     let (plain, anew) = sessions(&etcd, &dir);
     for n in 0..30 {
         workspace(plain.store(), &format!("w{n}"));
@@ -219,7 +219,7 @@ fn an_etcd_that_forgets_its_past_or_everything() {
     assert_eq!(gone.errno(), Errno::NOENT);
 }
 
-/// What the children of these tests do, being this program again.
+/// The code of the children of these tests, which are this program again.
 #[test]
 fn child() {
     let Ok(what) = std::env::var("CACHE_TEST_CHILD") else {
@@ -306,7 +306,7 @@ fn a_damaged_copy_is_made_anew() {
         ("gone", &|| std::fs::remove_dir_all(&copy).unwrap()),
     ];
     for (what, damage) in damages {
-        // As long as it is open, no other file gets its number.
+        // While it is open, no other file gets its inode number.
         let before = std::fs::File::open(&records).unwrap();
         damage();
         read(what);
@@ -320,7 +320,7 @@ fn a_damaged_copy_is_made_anew() {
     }
     let cached = Session::open(&place).unwrap();
     same(plain.store(), cached.store(), scope);
-    // It goes while it is in use.
+    // It is removed while it is in use.
     std::fs::remove_dir_all(&copy).unwrap();
     for n in 0..20 {
         create(cached.store(), scope, &format!("m{n}"), "1");
@@ -329,7 +329,7 @@ fn a_damaged_copy_is_made_anew() {
     let again = Session::open(&place).unwrap();
     same(plain.store(), again.store(), scope);
     assert!(records.exists());
-    // Where there can be none, one is told so at the beginning.
+    // If there can be no copy, the session's start says so.
     let nowhere = etcd.place("?cache=/proc/nowhere");
     let error = Session::open(&nowhere).err().unwrap().to_string();
     assert!(
@@ -389,7 +389,7 @@ fn large_scopes_are_loaded_later_and_loading_may_be_killed() {
         assert_eq!(names(cached.store(), scope, "k = 1").len(), 3000);
         assert_eq!(names(cached.store(), scope, "n = \"n02999\""), ["n02999"]);
     }
-    // Who was killed at it is waited for no longer than 10 s.
+    // A load whose process was killed is waited for no longer than 10 s.
     let until = Instant::now() + Duration::from_secs(60);
     while used() < before + 3000 {
         assert!(Instant::now() < until, "it isn't loaded");

@@ -56,8 +56,8 @@ impl WithUsers {
             ),
             ("enable", serde_json::json!({})),
         ] {
-            let said = etcd.ask(&format!("/v3/auth/{path}"), &request.to_string());
-            assert!(said.contains("cluster_id"), "{path}: {said}");
+            let reply = etcd.ask(&format!("/v3/auth/{path}"), &request.to_string());
+            assert!(reply.contains("cluster_id"), "{path}: {reply}");
         }
         // It is in force.
         let refused = etcd.ask("/v3/kv/range", r#"{"key": "AA=="}"#);
@@ -86,12 +86,12 @@ impl WithUsers {
         self.place_at(&self.etcd.endpoint(), user, prefix, more)
     }
 
-    /// What root changes.
+    /// Changes made by root.
     fn as_root(&self, path: &str, request: &serde_json::Value) {
         let login = serde_json::json!({"name": "root", "password": ROOT}).to_string();
-        let said = self.etcd.ask("/v3/auth/authenticate", &login);
-        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
-        let token = said["token"].as_str().unwrap();
+        let reply = self.etcd.ask("/v3/auth/authenticate", &login);
+        let reply: serde_json::Value = serde_json::from_str(&reply).unwrap();
+        let token = reply["token"].as_str().unwrap();
         let done = post_as(self.etcd.port, path, &request.to_string(), token).unwrap();
         assert!(done.contains("cluster_id"), "{done}");
     }
@@ -108,13 +108,13 @@ fn counting(port: u16) -> (Server, Arc<AtomicU32>) {
     (relay, logins)
 }
 
-fn refused(place: &str, errno: Errno, says: &[&str]) {
+fn refused(place: &str, errno: Errno, words: &[&str]) {
     let error = Session::open(place)
         .err()
         .unwrap_or_else(|| panic!("{place}: it opened"));
     let text = error.to_string();
     assert_eq!(error.errno(), errno, "{place}: {text}");
-    for word in says {
+    for word in words {
         assert!(text.contains(word), "{place}: {word:?} isn't in: {text}");
     }
     assert!(
@@ -123,7 +123,7 @@ fn refused(place: &str, errno: Errno, says: &[&str]) {
     );
 }
 
-/// Everything that asks etcd in a way of its own: transactions, ranges, leases, logs, watches.
+/// Every kind of request to etcd: transactions, ranges, leases, logs, watches.
 fn use_it(session: &Session, name: &str) {
     let w = Workspace::create(session, name, &Meta::new()).unwrap();
     let mut batch = Batch::new(session, Failure::Rollback, Order::Free);
@@ -165,7 +165,7 @@ fn who_logs_in_can_use_it() {
 }
 
 #[test]
-fn who_does_not_is_told_why() {
+fn a_refused_login_is_explained() {
     let these = WithUsers::new();
     let endpoint = these.etcd.endpoint();
     let of = |user: &str, file: &str| format!("etcd://{user}@{endpoint}?cache=off&password={file}");
@@ -227,10 +227,10 @@ fn a_token_that_ran_out_is_renewed() {
     make("a").unwrap();
     let first = logins.load(SeqCst);
     assert!(first > 0);
-    // It has run out when it wasn't used for so long.
+    // It has expired, unused for that long.
     let run_out = || std::thread::sleep(Duration::from_secs(2 * TTL.parse::<u64>().unwrap() + 1));
     run_out();
-    // Several threads notice it at once; none is told.
+    // Several threads notice it at once; none gets an error.
     std::thread::scope(|threads| {
         for n in 0..6 {
             let make = &make;
@@ -284,7 +284,7 @@ fn a_login_survives_a_restart_of_etcd() {
     assert_eq!(names(again.store(), Scope::Root, ""), ["u", "v", "w"]);
 }
 
-/// What the children of the next test do, being this program again.
+/// The code of the children of the next test, which are this program again.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("ETCD_LOGIN_PLACE") else {

@@ -1,4 +1,4 @@
-//! What every metadata store has to do.
+//! The behaviour that every metadata store must have.
 
 mod support;
 
@@ -35,13 +35,13 @@ fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
     (key.into(), value.map(str::to_owned))
 }
 
-/// A workspace of its own for each test.
+/// Makes a separate workspace for each test.
 type Fresh<'a> = &'a dyn Fn(&str) -> Scope;
 
 fn check(store: &dyn Store) {
     let fresh = |name: &str| Scope::In(create(store, Scope::Root, name, &[]).uuid);
     records_come_and_go(store, &fresh);
-    what_is_told_before_can_refuse(store, &fresh);
+    the_call_before_creation_can_refuse(store, &fresh);
     metadata_changes(store, &fresh);
     searches_find_what_holds(store, &fresh);
     random_changes_and_searches(store, &fresh);
@@ -51,7 +51,7 @@ fn check(store: &dyn Store) {
     records_with_much_metadata(store, &fresh);
 }
 
-/// Of two that exclude each other, one is refused.
+/// Of two changes that exclude each other, one is refused.
 fn a_workspace_goes_or_gets_a_collection(store: &dyn Store, fresh: Fresh<'_>) {
     for round in 0..40 {
         let scope = fresh(&format!("goes {round}"));
@@ -95,11 +95,11 @@ fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
         ..New::default()
     };
     let all: Vec<New<'_>> = names.iter().map(|name| new(name)).collect();
-    let mut told = Vec::new();
+    let mut seen = Vec::new();
     let made = store.create_all(scope, &all, &mut |i, record| match i {
         9 => Err(forebay_iov::Error::new(Errno::NOSPC, "no")),
         _ => {
-            told.push((i, record.uuid));
+            seen.push((i, record.uuid));
             Ok(())
         }
     });
@@ -110,7 +110,7 @@ fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
                 assert!(i < 150 || i == 159);
                 assert_eq!((&record.name, &record.meta), (&names[i], &all[i].meta));
                 assert_eq!(&store.find(scope, Key::Name(&names[i])).unwrap(), record);
-                assert!(told.contains(&(i, record.uuid)));
+                assert!(seen.contains(&(i, record.uuid)));
             }
             Err(e) if i == 9 => assert_eq!(e.errno(), Errno::NOSPC),
             Err(e) => {
@@ -129,7 +129,7 @@ fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
     many_are_found_and_removed_together(store, scope, nowhere);
 }
 
-/// Of the records n0 to n149 in `scope`.
+/// The records n0 to n149 in `scope`.
 fn many_are_found_and_removed_together(store: &dyn Store, scope: Scope, nowhere: Scope) {
     let uuid = store.find(scope, Key::Name("n3")).unwrap().uuid;
     let unknown = Uuid::random().unwrap();
@@ -257,7 +257,7 @@ fn records_come_and_go(store: &dyn Store, fresh: Fresh<'_>) {
     );
 }
 
-fn what_is_told_before_can_refuse(store: &dyn Store, fresh: Fresh<'_>) {
+fn the_call_before_creation_can_refuse(store: &dyn Store, fresh: Fresh<'_>) {
     let scope = fresh("before");
     let new = New {
         name: "a",
@@ -265,13 +265,13 @@ fn what_is_told_before_can_refuse(store: &dyn Store, fresh: Fresh<'_>) {
         backend: "memory",
         ..New::default()
     };
-    let mut told = None;
+    let mut seen = None;
     let refused = store.create(scope, &new, &mut |record| {
-        told = Some(record.clone());
+        seen = Some(record.clone());
         Err(forebay_iov::Error::new(Errno::NOSPC, "no"))
     });
     assert_eq!(refused.unwrap_err().errno(), Errno::NOSPC);
-    assert_eq!(told.unwrap().meta, new.meta);
+    assert_eq!(seen.unwrap().meta, new.meta);
     assert_eq!(search(store, scope, ""), [""; 0]);
     assert_eq!(search(store, scope, "exists k"), [""; 0]);
     create(store, scope, "a", &[]);
@@ -313,7 +313,7 @@ fn metadata_changes(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(search(store, scope, "long > \"k\" and e = \"\""), ["a"]);
     let nobody = store.update(scope, Uuid::random().unwrap(), &again);
     assert_eq!(nobody.unwrap_err().errno(), Errno::NOENT);
-    // Of workspaces as well.
+    // The same for workspaces.
     let Scope::In(workspace) = scope else {
         unreachable!()
     };
@@ -340,7 +340,7 @@ fn searches_find_what_holds(store: &dyn Store, fresh: Fresh<'_>) {
         );
     }
     create(store, scope, "bare", &[]);
-    // What is like it elsewhere isn't found.
+    // A similar record in another scope isn't found.
     let elsewhere = fresh("searches-not");
     create(
         store,
@@ -430,7 +430,7 @@ fn ranges(store: &dyn Store, scope: &Scope) {
     assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["two"]);
 }
 
-/// Searches find what a look at everything would find, whatever was changed before.
+/// Searches find the same as a comparison of all records, after any changes.
 fn random_changes_and_searches(store: &dyn Store, fresh: Fresh<'_>) {
     let scope = fresh("random");
     let mut random = Random::new(7);
@@ -527,7 +527,7 @@ fn etcd_without_a_cache() {
 #[test]
 fn etcd_with_a_cache() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());
-    // What a session has changed it sees at once, however old other things may be.
+    // A session sees its own changes at once, however old other data may be.
     for (prefix, age) in [("strict", "0s"), ("old", "3600s")] {
         let place = etcd.place(&format!("/{prefix}?cache={}&age={age}", dir.text()));
         let session = Session::open(&place).unwrap();

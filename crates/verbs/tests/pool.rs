@@ -28,7 +28,7 @@ fn collections_are_files_with_attributes() {
     c.close().unwrap();
     drop((c, w, session));
 
-    // As programs see it.
+    // The path as programs see it.
     let fs = Fs::new(Arc::new(Pool::open("files").unwrap()));
     assert_eq!(fs.stat(b"/w/p.3", true).unwrap().size, 11);
     assert_eq!(fs.xattr(b"/w/p.3", b"user.project", true).unwrap(), b"mcse");
@@ -107,7 +107,7 @@ fn every_back_end_under_a_pool() {
         std::fs::metadata(dir.0.join("w/scratch")).unwrap().len(),
         (1 << 20) + 3
     );
-    // Who hasn't attached it, or is another process, is told so.
+    // A session without the back end, or another process, gets an error.
     let other = pool.session();
     let same = Workspace::load(&other, Key::Name("w")).unwrap();
     let refused = |name| Collection::open(&same, Key::Name(name)).err().unwrap();
@@ -192,7 +192,7 @@ fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
     batch.set_meta(&old, &changes).unwrap();
     batch.delete(&w, Key::Name("doomed")).unwrap();
     match commit {
-        // Its deletion is what kills the process.
+        // Its deletion kills the process.
         true => batch.delete(&w, Key::Name("stuck")).unwrap(),
         false => batch.create(&w, "stuck", options("stuck", &[])).unwrap().0,
     };
@@ -235,7 +235,7 @@ fn what_a_killed_process_has_begun_is_undone_or_completed() {
             all.into_iter().map(|r| r.name).collect()
         };
         assert!(names(&w).contains(&"new".into()));
-        // Who lacks a back end can't settle it, and is told which one.
+        // A session without a back end can't settle it; the error names the back end.
         let lacking = pool.session();
         let error = Workspace::load(&lacking, Key::Name("w")).err().unwrap();
         assert_eq!(error.errno(), Errno::NODEV, "{error}");
@@ -363,7 +363,7 @@ fn a_batch_on_a_pool_is_rolled_back_where_it_runs() {
     batch.create(&w, "new", Options::default()).unwrap();
     batch.create(&w, "memory", options("memory", &[])).unwrap();
     batch.write(&c, 0, b"behind it all").unwrap();
-    // While it runs nobody else takes its log for one of the dead.
+    // While it runs no other process takes its log for a dead one's.
     let (_, again) = batch.open(&w, Key::Name("c")).unwrap();
     batch.open(&w, Key::Name("absent")).unwrap();
     let running = batch.start().unwrap();
@@ -484,7 +484,7 @@ fn half_a_workspace_of_a_killed_process_is_swept() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // One that is being made by who lives stays.
+        // A directory that a living process is creating stays.
         while hidden() == 0 {
             assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
         }

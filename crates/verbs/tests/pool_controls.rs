@@ -11,15 +11,15 @@ use std::sync::Arc;
 use support::TestPool;
 
 /// Options with controls, in the pool.
-fn with(said: &str) -> Options {
+fn with(declared: &str) -> Options {
     Options {
-        controls: said.parse::<Declared>().unwrap().resolve(),
+        controls: declared.parse::<Declared>().unwrap().resolve(),
         backend: Some("forebay".into()),
         ..Options::default()
     }
 }
 
-/// What is said of the file of the collection `name` of the workspace `w`.
+/// The controls declared of the file of the collection `name` of the workspace `w`.
 fn of_file(fs: &Fs, name: &str) -> Declared {
     let stat = fs.stat(format!("/w/{name}").as_bytes(), false).unwrap();
     fs.controls_of(forebay_posix::ObjectId(stat.ino)).unwrap().0
@@ -75,8 +75,8 @@ fn a_collection_can_go_with_its_process() {
     let pool = TestPool::new("scratch");
     let session = Session::open(&pool.place()).unwrap();
     let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
-    let said = "persistence=process,mutability=append";
-    let scratch = Collection::create(&w, "scratch", &with(said)).unwrap();
+    let declared = "persistence=process,mutability=append";
+    let scratch = Collection::create(&w, "scratch", &with(declared)).unwrap();
     scratch.append(b"x").unwrap();
     scratch.close().unwrap();
     Collection::create(&w, "stays", &with(""))
@@ -91,10 +91,10 @@ fn a_collection_can_go_with_its_process() {
     assert!(of_file(&fs, "stays").is_nothing());
     let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
     assert_eq!(record.controls.persistence, Persistence::Process);
-    // Its maker, this process, runs.
+    // Its creator, this process, runs.
     let followed = fs.cluster().follow_makers().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
-    // Where the record lies elsewhere it would lead nowhere.
+    // With the record elsewhere, it would lead nowhere.
     let memory = Session::open("memory").unwrap();
     memory.attach("forebay", "forebay", "scratch").unwrap();
     let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();
@@ -142,13 +142,14 @@ fn a_pool_keeps_what_its_media_can() {
         assert!(node.is_ok() || !only_files, "{name}");
         drop(node);
 
-        // A hint: taken everywhere, said of the file where something comes of it.
-        for (said, moves) in [("once", true), ("bursty", name == "kept-both")] {
-            let c = Collection::create(&w, said, &with(&format!("temporality={said}"))).unwrap();
+        // A hint: taken everywhere, declared of the file if that has an effect.
+        for (declared, moves) in [("once", true), ("bursty", name == "kept-both")] {
+            let c = Collection::create(&w, declared, &with(&format!("temporality={declared}")))
+                .unwrap();
             c.close().unwrap();
-            let own = of_file(&fs, said);
+            let own = of_file(&fs, declared);
             assert_eq!(own.temporality.is_some(), moves, "{name}: {own}");
-            let record = Collection::lookup(&w, Key::Name(said)).unwrap();
+            let record = Collection::lookup(&w, Key::Name(declared)).unwrap();
             assert_ne!(record.controls.temporality, Temporality::Multiple);
         }
         w.close();

@@ -121,7 +121,7 @@ fn errors_name_the_column() {
 #[test]
 fn what_an_index_is_asked() {
     let number = |text: &str| Order::of_value(text.as_bytes());
-    let said = |term: &Term| match term {
+    let in_words = |term: &Term| match term {
         Term::Equal(key, value) => {
             let [key, value] = [key, value].map(|b| String::from_utf8_lossy(b));
             format!("{key}={value}")
@@ -143,7 +143,7 @@ fn what_an_index_is_asked() {
     };
     let plan = |text: &str| {
         let plan = Predicate::parse(text).unwrap().plan()?;
-        let all = |terms: &Vec<Term>| terms.iter().map(said).collect::<Vec<_>>().join("&");
+        let all = |terms: &Vec<Term>| terms.iter().map(in_words).collect::<Vec<_>>().join("&");
         Some(plan.iter().map(all).collect::<Vec<_>>().join(" "))
     };
     let of = |text: &str| plan(text).unwrap();
@@ -208,7 +208,7 @@ fn random_predicates_are_read_written_and_planned_alike() {
             let meta = some_meta(random);
             let holds = predicate.holds(&meta);
             assert_eq!(again.holds(&meta), holds, "{text}");
-            // What matches is among what the index is asked for.
+            // Every match is among the results of the index.
             if let (true, Some(plan)) = (holds, &plan) {
                 let of = |key: &[u8]| meta.get(std::str::from_utf8(key).unwrap());
                 let is = |term: &Term| match term {

@@ -1,4 +1,4 @@
-//! Workspaces and collections on every back end; what is refused, and how it is said.
+//! Workspaces and collections on every back end; refusals and their messages.
 
 mod support;
 
@@ -50,7 +50,7 @@ fn what_is_written_is_read() {
             again.uuid().unwrap(),
             Collection::lookup(&w, Key::Name(backend)).unwrap().uuid
         );
-        // Who has it open goes on.
+        // A process that has it open can go on using it.
         Collection::delete(&w, Key::Name(backend)).unwrap();
         assert_eq!(again.read(&mut bytes, 0).unwrap(), 4);
         let gone = Collection::open(&w, Key::Name(backend)).err().unwrap();
@@ -257,7 +257,7 @@ fn what_cannot_be_is_refused_in_words() {
         Collection::search(&w, &all).unwrap().is_empty(),
         "refused, nothing is left"
     );
-    // Nobody's file is overwritten, and the name is free again.
+    // No file is overwritten, and the name is free again.
     std::fs::create_dir(dir.0.join("w")).unwrap();
     std::fs::write(dir.0.join("w/c"), "mine").unwrap();
     refused("c", &options("scratch", &[]), Errno::EXIST, "w/c");
@@ -287,7 +287,7 @@ fn a_forked_child_is_refused_and_opens_its_own() {
     let dir = Dir::new();
     let (session, w) = in_memory(&dir);
     let c = Collection::create(&w, "c", &options("memory", &[])).unwrap();
-    // Threads are there.
+    // The threads exist.
     let mut batch = forebay_iov::Batch::new(&session, Default::default(), Default::default());
     batch.write(&c, 0, b"x").unwrap();
     batch.start().unwrap().wait(None).unwrap();

@@ -19,7 +19,8 @@ def packages(t):
 
 
 def on_all_nodes(t, f, python, script, *arguments):
-    """The script on all nodes at once: argv is the arguments, then the node's number. Waits until each has said a line, then lets all go on."""
+    """Runs the script on all nodes at once: argv is the arguments, then the node's number. Waits until each
+    has printed a line, then lets all go on."""
     running = []
     for node in range(NODES):
         p = t.start(f.on(node, python, "-c", script, *arguments, str(node)), env={**f.env, "PYTHONDONTWRITEBYTECODE": "1"},
@@ -97,7 +98,7 @@ a = numpy.lib.format.open_memmap(own, mode="w+", dtype="f8", shape=(N,))
 a[:] = numpy.arange(N) * (node + 1)
 
 def add(part):
-    # A forked worker, through the mapping that it inherits, and through one of its own.
+    # A forked worker, through the inherited mapping, and through its own.
     a[part::8] += 0.5
     b = numpy.load(own, mmap_mode="r+")
     b[part::8] += 0.25
@@ -112,7 +113,7 @@ c[:] = 0
 assert numpy.load(own)[3] == 3 * (node + 1) + 0.75
 print("written", flush=True)
 sys.stdin.readline()
-# What the others wrote, mapped for reading; this is on another node.
+# The writes of the other ranks, mapped for reading, on another node.
 for other in range(3):
     b = numpy.load(top + "/own%d.npy" % other, mmap_mode="r")
     numpy.testing.assert_array_equal(b, numpy.arange(N) * (other + 1) + 0.75)

@@ -20,7 +20,7 @@ LAUNCHERS = {
 class Plain:
     """A directory of /dev/shm, without a pool: whether a failure is Forebay's."""
 
-    # What the words of a rank begin with.
+    # The beginning of a rank's command.
     words = ()
 
     def __init__(self, t, nodes=NODES):
@@ -118,7 +118,7 @@ FACES = {"preload": Preload, "fuse": Fuse, "plain": Plain}
 
 
 def face(t, nodes=NODES):
-    """The face that was asked for, up."""
+    """The face that was chosen, started."""
     f = FACES[os.environ.get("FOREBAY_TEST_FACE", "preload")](t, nodes)
     f.up()
     return f
@@ -142,14 +142,15 @@ def job(t, f, kind, *words, at, ranks=RANKS, options=(), timeout=60, env=None):
     """Runs a program as ranks of one job, spread over the nodes; its files are below `at`."""
     argv = [*LAUNCHERS[kind], *options, "-n", str(ranks), *f.words, *words]
     r = t.command(argv, env={**f.env, **(env or {})}, rc=None, timeout=timeout)
-    # On a busy machine Open MPI 4.1's launcher said twice in some eighty jobs, all through FUSE, that a rank had ended
-    # without MPI_Finalize; one had printed its result. Not explained. A rank that fails says why, or ends with another code.
+    # On a busy machine Open MPI 4.1's launcher reported twice in some eighty jobs, all through
+    # FUSE, that a rank had ended without MPI_Finalize; one of these ranks had printed its result.
+    # Not explained. A rank that fails prints why, or ends with another code.
     if r.rc == 1 and "exiting improperly" in r.err and "MPI_ABORT" not in r.err:
         print("tried again: Open MPI's launcher took a rank's end for a failure")
         f.outside("bash", "-c", 'rm -rf "$1"/*', "-", at)
         r = t.command(argv, env={**f.env, **(env or {})}, rc=None, timeout=timeout)
     if r.rc != 0:
-        # What counts is the first to fail; launchers say much behind it.
+        # The first failure counts; launchers print much after it.
         lines = [x for x in r.err.split("\n") if ", line " in x]
         raise Failed("%s\n%s" % ("\n    ".join(lines[:8]), r.told()))
     return r

@@ -40,7 +40,7 @@ for at, dirs, files in os.walk(top):
 
 
 def said(r, directory):
-    """What a program told, without what is other each time."""
+    """A program's output, without what differs each time."""
     text = re.sub(r" in [\d.]+ s\b", " in @TIME@ s", r.out.replace(directory, "@CASE@"))
     return [x for x in text.split("\n") if not OTHER.search(x)]
 
@@ -64,9 +64,9 @@ def prepare(t, f, name, handler):
 
 
 def solve(t, f, name, handler, counted=None):
-    """The whole workflow: what it said, its files, its seconds. With `counted`, the solver runs under strace."""
+    """The whole workflow: its output, its files, its seconds. With `counted`, the solver runs under strace."""
     directory = prepare(t, f, name, handler)
-    # What PWD says is compared with the real one.
+    # $PWD is compared with the real directory.
     env = {"PWD": t.work, "WM_PROJECT_DIR": "/usr/share/openfoam", "FOAM_FILEHANDLER": handler}
     logs, seconds = {}, {}
     options = ["-case", directory]

@@ -70,7 +70,7 @@ def mpi4py(t, kind, *options):
 
 
 def outcomes(r):
-    """What pytest says of each test, without the reasons: those have names of files in them."""
+    """pytest's result of each test, without the reasons: these contain names of files."""
     lines = re.findall(r"^(PASSED|FAILED|ERROR|SKIPPED|XFAIL|XPASS) (\S+|\[\d+\] \S+)", r.out, re.M)
     return sorted(" ".join(line) for line in lines)
 

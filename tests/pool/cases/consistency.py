@@ -67,7 +67,7 @@ def consistent_two_per_node(t):
 
 @case(60 + 2 * SECONDS)
 def consistent_where_made(t):
-    """Entries lie with who makes them (distribution local-all)."""
+    """Entries lie with their creator (distribution local-all)."""
     if NODES == 1:
         raise Skipped("one node")
     up(t)
@@ -94,8 +94,8 @@ def consistent_striped(t):
 
 @case(90 + 4 * SECONDS)
 def consistent_as_was_said(t):
-    """Files of which less is asked: what was committed is seen, what a process wrote itself, and nothing else; also when
-    processes are killed. A process that doesn't commit what it says it has is found out."""
+    """Files with weaker consistency: reads see committed writes and the process's own, and nothing else; also
+    when processes are killed. The checker detects a process that doesn't commit as it claims."""
     if NODES == 1:
         raise Skipped("one node")
     up(t)
@@ -161,7 +161,7 @@ def consistent_though_daemons_are_killed(t):
         node(t, "restart", k)
 
     while_it_runs(t, disturb, "--mixed-locks")
-    # What was committed is there whatever becomes of daemons.
+    # Committed data survive whatever happens to daemons.
     for said in ("commit", "session"):
         t.fb("set", "--pool", POOL, "/x", "consistency=" + said)
         while_it_runs(t, disturb, "--consistency", said, "--kill", "50", prepare=False, seconds=max(2, SECONDS // 3))

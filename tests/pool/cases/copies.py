@@ -4,7 +4,7 @@ import sys
 from harness import Lines, case
 from .nodes import NODES, POOL, PREAMBLE, node, on, ranks, tidy, up
 
-# Copies a file over another, again and again, and says so when it was told that it is done; then looks.
+# Copies a file over another, again and again, reports each acknowledged copy, then checks.
 COPIER = r'''
 LOST = (errno.EIO, errno.EHOSTDOWN, errno.ESTALE)
 data = whole(top + "/from")
@@ -66,7 +66,8 @@ for n, (a, b) in enumerate([("own", "own"), ("own", "s"), ("s", "own"), ("s", "s
 
 @case(90)
 def copies_and_deaths(t):
-    """The daemons of the nodes that copy are killed and started again: what was told to be copied is, and it goes on."""
+    """The daemons of the copying nodes are killed and started again: acknowledged copies are there, and
+    copying goes on."""
     if NODES == 1:
         return
     up(t, "--patience", "3")

@@ -49,7 +49,7 @@ def run(t, node, script, *arguments, **more):
 
 
 def free(t):
-    """What a program is told is free, MiB."""
+    """Free bytes as a program sees them. MiB."""
     r = run(t, 0, "import os; s = os.statvfs('/fb'); print(s.f_bavail * s.f_frsize >> 20)")
     return int(r.out)
 
@@ -68,7 +68,7 @@ def a_file_grows_on_other_nodes(t):
     before = free(t)
     mib = NODES * SIZE * 9 // 10
     run(t, 0, WRITE, "/fb/big", str(mib), timeout=30).prints("^%d$" % mib)
-    # What other nodes say is remembered for a second.
+    # Replies of other nodes are cached for a second.
     wait_until(lambda: free(t) <= NODES * SIZE - mib, 15, "df to follow")
     for other in range(NODES):
         run(t, other, CHECK, "/fb/big", str(mib), timeout=30).prints("same")

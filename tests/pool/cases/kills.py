@@ -1,4 +1,4 @@
-"""Random kills of daemons and programs under load: nothing acknowledged is lost, nobody hangs."""
+"""Random kills of daemons and programs under load: nothing acknowledged is lost, no process hangs."""
 import errno
 import os
 import random
@@ -10,11 +10,12 @@ from harness import Failed, Lines, Skipped, alive, case, kill
 from .nodes import NODES, PREAMBLE, POOL, daemon, node, on, tidy, up
 
 KILLS = int(os.environ.get("FOREBAY_KILLS", "25"))
-# What an operation may take while nodes come and go: the patience of the pool, and some.
+# Longest time of an operation while nodes come and go: the pool's request timeout, and some.
+# Seconds.
 PATIENCE, BOUND = 2, 12
 
-# Makes, appends to, renames and removes files of its own in directories that all share. After each that was
-# acknowledged it says so on its standard output; before each, what it is about to do.
+# Makes, appends to, renames and removes its own files in shared directories. Prints each
+# acknowledged operation on its standard output; before each, what it is about to do.
 WORKER = r'''
 LOST = (errno.EIO, errno.EHOSTDOWN, errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENOTCONN)
 BOUND = float(sys.argv[5])
@@ -78,7 +79,7 @@ while True:
         time.sleep(0.05)
 '''
 
-# What has to be there, by the logs of all workers.
+# What must exist, by the logs of all workers.
 LOOK = r'''
 wanted, maybe = {}, set()
 for log in sys.argv[5:]:
@@ -90,7 +91,7 @@ for log in sys.argv[5:]:
         what = words[0]
         if what in ("slow", "error", "wrong"):
             print("PROBLEM", log.rsplit("/", 1)[1], line.strip())
-        # Who began and didn't finish has done it or not.
+        # An unfinished operation was done or not.
         if what == "make":
             maybe.add(words[1])
         elif what == "made":
@@ -232,7 +233,7 @@ for path in ("/fb/one", "/fb/one"):
 
 @case(60)
 def whoever_is_out_of_reach_is_named(t):
-    """An errno can't say which node is down: the program's user is told, once."""
+    """An errno can't name the node that is down: the program's user gets one line about it."""
     if NODES == 1:
         raise Skipped("for several nodes")
     up(t, "--patience", "2")

@@ -1,4 +1,4 @@
-"""What daemons take of their hosts: nothing while idle, and no more than --cpus, --memory and --bandwidth say."""
+"""The resources of daemons: none while idle, and no more than --cpus, --memory and --bandwidth allow."""
 import os
 import sys
 import threading
@@ -126,7 +126,7 @@ print(done)
 @case(120)
 def memory(t):
     several()
-    # Far less than these 64 threads have under way without a limit.
+    # Far less than these 64 threads have in progress without a limit.
     limit = 32 << 20
     up(t, "--memory", "32M")
     pids = daemons(t)
@@ -211,7 +211,7 @@ else:
 
 @case(60)
 def capacity(t):
-    """statfs tells of the whole pool, also while a node is dead."""
+    """statfs reports the whole pool, also while a node is dead."""
     several()
     up(t, media="memory:128M")
     script = r'''
@@ -225,7 +225,7 @@ print(s.f_blocks * s.f_frsize >> 20, (s.f_blocks - s.f_bfree) * s.f_frsize >> 20
         return [float(x) for x in t.command(on(t, node, sys.executable, "-c", script), timeout=30).out.split()]
     for n in range(NODES):
         t.command(on(t, n, "dd", "if=/dev/zero", "of=/fb/f%d" % n, "bs=1M", "count=20", "status=none"))
-    # What was known a second ago may be told.
+    # The reply may be one second old.
     time.sleep(1.1)
     for n in range(NODES):
         size, used, _ = look(n)
@@ -242,7 +242,7 @@ print(s.f_blocks * s.f_frsize >> 20, (s.f_blocks - s.f_bfree) * s.f_frsize >> 20
 
 @case(60)
 def capacity_for_many(t):
-    """Many ask at the same time, and nobody yet knows: all get an answer at once."""
+    """Many ask at the same time, before any reply is cached: all get a reply at once."""
     several()
     for _ in range(3):
         up(t)

@@ -81,7 +81,7 @@ assert list(struct.unpack("12q", os.pread(fd, 96, 0))) == wanted
 
 @case(120)
 def owners_die(t):
-    """Who waits for the lock of a process that is killed, on whatever node, gets it soon."""
+    """A waiter for the lock of a killed process gets it soon, whatever their nodes."""
     up(t)
     for kind in ("flock", "posix", "ofd"):
         for n, signal_number in enumerate((signal.SIGKILL, signal.SIGKILL, signal.SIGTERM)):
@@ -125,7 +125,7 @@ os.close(fd)
 
 CIRCLE = r'''
 def circle(members, name):
-    # Each of the members has one file and wants the next one's. What it was told.
+    # Each member has one file and wants the next one's. Returns the result.
     if rank not in members:
         return
     at = members.index(rank)
@@ -153,7 +153,7 @@ def meeting(members, name):
 
 @case(120)
 def deadlock(t):
-    """Processes that wait for each other in a circle over nodes: one is told EDEADLK, the others go on."""
+    """Processes that wait for each other in a circle over nodes: one gets EDEADLK, the others go on."""
     up(t)
     # Ranks 0 to 3 are on nodes 0 to 3, 4 and 5 on 0 and 1 again.
     circles = [[0, 1], [0, 4], [0, 1, 2], [3, 2, 1, 0], [0, 4, 1], [0, 1, 4, 5], [0, 1, 2, 3, 4, 5]]
@@ -208,8 +208,8 @@ assert rounds > 10, rounds
 
 @case(180)
 def circles_of_many(t):
-    """Many processes that take locks in any order, on all nodes, and begin anew when they are told EDEADLK: every circle ends
-    soon, also if some of them are killed."""
+    """Many processes that take locks in any order, on all nodes, and start again at EDEADLK: every circle
+    ends soon, also if some of them are killed."""
     up(t)
     outs = ranks(t, LOCKS + r'''
 import signal
@@ -256,8 +256,8 @@ print(rounds, told, "%.2f" % longest)
 
 @case(150)
 def restarts(t):
-    """Locks of all sorts outlive the daemons: of the node of the file, of that of the process. Those of who died
-    meanwhile don't."""
+    """Locks of all kinds outlive the daemons of the file's node and of the process's node. Those of processes
+    that died meanwhile don't."""
     up(t)
     hold = PREAMBLE + LOCKS + r'''
 fd = os.open(sys.argv[5], os.O_RDWR | os.O_CREAT, 0o644)
@@ -285,7 +285,7 @@ except OSError as e:
     def looks(node_number, path, kind):
         r = t.command(on(t, node_number, sys.executable, "-c", look, "0", "1", "/fb", "-", path, kind), timeout=30)
         return r.out.strip()
-    # The file lies with who made it, on node 1; of the owners one is there, one on node 2.
+    # The file lies with its creator, on node 1; one owner is there, one on node 2.
     for round_number, hurt in enumerate(((1,), (2,), (1, 2))):
         owners = {}
         for kind in ("flock", "posix", "ofd"):
@@ -306,7 +306,7 @@ except OSError as e:
                 o.wait()
         for number in hurt:
             node(t, "restart", number)
-        # At once: nobody gets what another holds.
+        # All at once: none gets what another holds.
         for n, (path, (o, _, kind, fate)) in enumerate(owners.items()):
             if fate == "lives":
                 got = looks(n % NODES, path, kind)
@@ -319,7 +319,7 @@ except OSError as e:
             if fate == "lives":
                 got = looks((n + 2) % NODES, path, kind)
                 t.ok(got == "locked", "%s: it is %s" % (path, got))
-        # What its owner gives up afterwards is free.
+        # What its owner releases afterwards is free.
         for n, (path, (o, lines, kind, fate)) in enumerate(owners.items()):
             if fate == "lives":
                 o.stdin.write(b"\n")
@@ -335,8 +335,9 @@ except OSError as e:
 
 @case(60)
 def interrupted(t):
-    """Who waits for a lock, here or on another node, is interrupted by a signal; after one with SA_RESTART the wait goes on. Who
-    leaves a handler by an exception doesn't wait any more: no deadlock is seen then."""
+    """A signal interrupts a wait for a lock, here or on another node; after one with SA_RESTART the wait goes
+    on. A process that leaves a handler by an exception doesn't wait any more: no deadlock is detected
+    then."""
     up(t)
     ranks(t, LOCKS + r'''
 import ctypes, signal
@@ -466,7 +467,7 @@ def lost_locks_of_parts(t):
     third nodes."""
     up(t, "--patience", "1", "--lease", "2", nodes=3)
     t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "1M", "/s")
-    # Of 24 chunks each node has some (but once in 6000 runs).
+    # Each node has some of 24 chunks (but once in 6000 runs).
     t.command(on(t, 0, "bash", "-c", "truncate -s 24M /fb/s/f", nodes=3))
     owner = t.start(on(t, 1, sys.executable, "-c", PARTS + r'''
 lock(fd, "posix")
@@ -484,7 +485,7 @@ line(each(lambda at: os.pwrite(fd, b"again", at)))
 line("waits")
 lock(fd, "posix")
 line("has it")
-# What lies on node 1 can't be reached now.
+# Node 1 can't be reached now.
 each(lambda at: os.pwrite(fd, b"yours", at))
 line("wrote")
 ''', "0", "1", "/fb", "-", "/fb/s/f", nodes=3), stdin=subprocess.PIPE)
@@ -516,7 +517,7 @@ line("wrote")
     wait_until(lambda: t.command(read, rc=None).rc == 0, 15, "all of the file can be read")
     out = t.command(read).out.strip()
     t.ok(out == "[b'mine!', b'yours']", "the file has %s" % out)
-    # Closed and opened anew, it is as for others.
+    # Closed and opened again, it behaves as for others.
     go_on(owner)
     mine.wait_for(5, 40)
     t.ok(mine.lines[-1] == "done", "opened anew: %s" % mine.lines[-1])

@@ -61,7 +61,7 @@ for path in top + "/one", top + "/s/striped":
     same(m[:], wanted, "invalidated")
     same(mapped(path)[:], wanted, "mapped anew")
     barrier()
-    # Halves, in words at random places; at the end nobody says a word.
+    # Halves, in words at random offsets; at the end nobody writes.
     if rank < 2:
         half, dice = rank * SIZE // 2, random.Random(rank)
         for n in range(3000):
@@ -121,8 +121,8 @@ for path in top + "/one", top + "/s/striped":
 
 @case(60)
 def mapped_where_it_lies(t):
-    """Of a striped file, what lies on a process's own node is mapped as it lies: stores there are seen by all nodes at once, and outlive
-    who is killed; cutting takes it away."""
+    """Of a striped file, the chunks on a process's own node are mapped directly: all nodes see stores there
+    at once, and the stores outlive a killed process; truncating takes them away."""
     up(t)
     t.fb("set", "--pool", POOL, "--distribution", "striped", "/s")
     t.fb("set", "--pool", POOL, "--distribution", "striped", "--chunk-size", "2M", "/t")
@@ -157,7 +157,7 @@ for path, each in (top + "/s/f", 1), (top + "/t/f", 2):
         print(sorted((r, sorted(chunks)) for r, chunks in owns.items()), file=f)
     barrier()
     assert len({open("%s/own-%d-%d" % (meet, each, r)).read() for r in range(ranks)}) == 1
-    # One by whom another's writes are seen at once, and who is killed.
+    # A killed process that had seen another's writes at once.
     for chunk in own:
         if rank < 4:
             os.pwrite(fd, b"w", chunk * MIB + 2000)
@@ -423,7 +423,7 @@ def mapped_storm(t):
 
 @case(60)
 def mapped_by_threads(t):
-    """What a thread has stored stays, whatever other threads of its process do to the file meanwhile."""
+    """A thread's stores stay, whatever other threads of its process do to the file meanwhile."""
     program = os.path.join(t.work, "threads")
     source = os.path.join(os.path.dirname(__file__), "..", "..", "programs", "c", "mapped_threads.c")
     t.command(["gcc", "-O1", "-w", "-pthread", "-o", program, source])

@@ -124,9 +124,9 @@ def up_by_ranks(t, kind, *options):
     launch("exec", "--", "bash", "-c", "echo $FOREBAY_NODE > /fb/on$FOREBAY_NODE")
     r = launch("exec", "--", "bash", "-c", "echo all: $(cat /fb/on*)")
     t.ok(r.out.splitlines() == ["all: 0 1 2 3"] * 4, r.told())
-    # What is there is left alone, and all ranks end.
+    # The existing pool is left alone, and all ranks end.
     r = launch(*start, rc=None)
-    # MPICH kills the ranks as soon as one has failed, and may lose what they have said.
+    # MPICH kills the ranks as soon as one has failed, and may lose their output.
     t.ok(r.rc != 0 and (kind == "mpich" or "exists already" in r.err), r.told())
     t.exec(POOL, "cat", "/fb/on3").prints("^3$")
     t.fb("node", "restart", "2", env=env, rc=None)
@@ -139,7 +139,7 @@ def up_by_ranks(t, kind, *options):
         # A rank that says nothing: no waiting for ever, and nothing is left.
         r = t.command(["mpiexec.mpich", "-n", "3", t.forebay, *start, "--within", "2", ":", "-n", "1", "sleep", "30"],
                       env=env, rc=None, timeout=20)
-        # What the first one to give up says may be lost with the others' end.
+        # The output of the first rank to give up may be lost when the others end.
         t.ok(r.rc != 0 and r.seconds < 10, r.told())
         t.nothing_left("a start without a rank")
 
@@ -165,7 +165,7 @@ def mpich_networks(t):
         nets.ip("addr", "add", nets.net + ".254/24", "dev", nets.bridge)
         launcher = ["mpiexec.mpich", "-launcher", "ssh", "-launcher-exec", nets.shell(), "-iface", nets.bridge,
                     "-hosts", ",".join(nets.names), "-ppn", "1", "-n", str(COUNT)]
-        # They have one name, so that it has to be said that this isn't all on one host.
+        # They have one host name, so a test must make clear that not all are on one host.
         t.command([*launcher, t.forebay, "up", "--mpi", "--pool", POOL, "--media", "memory:64M", "--listen",
                    nets.net + ".0/24", "--rsh", "false"], timeout=40).prints("is up: %d nodes" % COUNT)
 

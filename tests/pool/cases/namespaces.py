@@ -67,7 +67,7 @@ class Networks:
         path = os.path.join(self.t.work, "rsh")
         with open(path, "w") as f:
             f.write('''#!/bin/bash
-# As ssh does: options, host, command for a shell there.
+# Like ssh: options, host, command for a shell there.
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
 exec ip netns exec "$host" bash -c "$*"

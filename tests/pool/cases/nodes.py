@@ -1,4 +1,4 @@
-"""What the cases share: a pool of several nodes, and programs on each of them."""
+"""Shared by the cases: a pool of several nodes, and programs on each of them."""
 import os
 import sys
 import time
@@ -8,7 +8,7 @@ from harness import Failed, alive
 NODES = int(os.environ.get("FOREBAY_TEST_NODES", "4"))
 POOL = "p"
 
-# What every rank's program begins with. The ranks meet at barriers outside the pool.
+# The beginning of every rank's program. The ranks meet at barriers outside the pool.
 PREAMBLE = r'''
 import errno, fcntl, os, random, struct, sys, time
 rank, ranks, top, meet = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
@@ -64,7 +64,7 @@ def ranks(t, script, n=4, top="/fb", timeout=60, nodes=NODES, rc=0):
     running = [t.start(on(t, r, sys.executable, "-c", PREAMBLE + script, str(r), str(n), top, meet,
                           nodes=nodes))
                for r in range(n)]
-    # Who fails lets the others wait in vain.
+    # If one fails, the others wait in vain.
     until = time.monotonic() + timeout
     while any(p.poll() is None for p in running) and time.monotonic() < until:
         if rc == 0 and any(p.poll() for p in running):
@@ -86,7 +86,7 @@ def ranks(t, script, n=4, top="/fb", timeout=60, nodes=NODES, rc=0):
 
 
 def tidy(t, settled=True):
-    """All is whole, nothing is lost, nobody is left."""
+    """The pool is intact, nothing is lost, no process is left."""
     t.fb("fsck", "--pool", POOL, timeout=60)
     if settled:
         t.fb("down", "--pool", POOL, timeout=30)

@@ -56,7 +56,7 @@ $F exec -- ls -R /fb/tree | wc -l
 $F status --json > again
 $F down
 ls -A $FOREBAY_HOME > left
-# In one step for all, a pool of its own for the job.
+# In one step for all, with its own pool for the job.
 $F run --pool job --media memory:96M --listen 127.0.0.1 --in {tree}:/in --out /out:{out} -- \
     bash -c 'mkdir /fb/out && cp -r /fb/in/. /fb/out'
 ls -A $FOREBAY_HOME >> left
@@ -65,7 +65,7 @@ echo done > end
 
 
 def free_ports(n):
-    """The first of n ports in a row that nobody listens on."""
+    """The first of n consecutive free ports."""
     for _ in range(100):
         first = random.randrange(20000, 32000)
         taken = []

@@ -36,7 +36,7 @@ assert os.fstat(fd).st_size == 60 * BLOCK
 for n in range(60):
     same(os.pread(fd, BLOCK, n * BLOCK), block(n), "block %d" % n)
 barrier()
-# Over each other: who wrote last is seen, as a whole.
+# Over each other: the last write is seen, as a whole.
 for turn in range(8):
     if turn % ranks == rank:
         os.pwrite(fd, content(9000 + turn, 200000), 12345)
@@ -135,7 +135,7 @@ for who, numbers in seen.items():
 
 @case(90)
 def one_winner(t):
-    """O_EXCL, mkdir, link and rename of one thing, and renames to one free name: of those who try at once, one succeeds."""
+    """O_EXCL, mkdir, link and rename of one name, and renames to one free name: of several at once, one succeeds."""
     up(t)
     outs = ranks(t, r'''
 import ctypes
@@ -232,7 +232,7 @@ while time.monotonic() < until:
             mine += 1
             path = "%s/f%d-%d" % (d, rank, mine)
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-            # Nobody else removes it, so its directory stays, and it does.
+            # Only this process removes the file, so its directory stays, and so does the file.
             for _ in range(3):
                 assert os.stat(path).st_size == 0
             fails(errno.ENOTEMPTY, os.rmdir, d)
@@ -309,7 +309,7 @@ for n in range(N):
 
 @case(90)
 def listing_what_changes(t):
-    """What stays is listed exactly once, whatever comes and goes at other nodes meanwhile."""
+    """Names that stay are listed exactly once, whatever comes and goes at other nodes meanwhile."""
     up(t)
     ranks(t, r'''
 d = top + "/many"
@@ -369,7 +369,7 @@ barrier()
 os.unlink(path)
 os.close(fd)
 ''')
-    # What is freed for others is freed soon, not at once.
+    # Room freed for others is free soon, not at once.
     try:
         wait_until(lambda: used(t) <= before, 10, "")
     except Failed:
@@ -455,7 +455,7 @@ else:
 
 @case(60)
 def by_node(t):
-    """A program is on the node that is asked for, and sees what the others do."""
+    """A program is on the node that was chosen, and sees what the others do."""
     up(t)
     for n in range(4):
         t.command(on(t, n, "bash", "-c", "echo from %d >> /fb/log; mkdir -p /fb/a/b; cd /fb/a/b; touch n%d" % (n, n)))
@@ -471,8 +471,8 @@ SIZES = [100, 5000, 1 << 20, (4 << 20) + 99]
 
 @case(90)
 def laminated_files_are_copied(t):
-    """What a process of a node has read of a laminated file, the next one reads while the file's home doesn't answer; the copy
-    goes with the file, a daemon that was killed notwithstanding."""
+    """A process has read a laminated file: the next one on its node can read it while the file's home doesn't
+    answer. The copy is removed with the file, even if a daemon was killed meanwhile."""
     up(t, nodes=2)
     t.command(on(t, 0, "mkdir", "/fb/ckpt", nodes=2))
     t.fb("set", "--pool", POOL, "/ckpt", "mutability=immutable")

@@ -1,4 +1,4 @@
-"""Stage-in and stage-out by all nodes: each moves a part, and who fails is named."""
+"""Stage-in and stage-out by all nodes: each moves a part, and failing nodes are named."""
 import json
 import os
 import random
@@ -84,7 +84,7 @@ def staging(t):
 
 @case(150)
 def staging_deaths(t):
-    """A mover that is killed, and one that can't start, are told of; the rest arrives, and a repetition completes it."""
+    """A mover that is killed, or can't start, is reported; the rest arrives, and a repetition completes it."""
     if NODES == 1:
         return
     up(t, media="memory:300M")
@@ -111,7 +111,7 @@ def staging_deaths(t):
     again = report(t, "in", top, "/case")
     t.ok(again["failed"] == 0, json.dumps(again))
     t.same(t.walk(top), t.walk("/fb/case", POOL), "the pool")
-    # Who leads is killed: the movers end by themselves.
+    # The leading process is killed: the movers end by themselves.
     t.exec(POOL, "rm", "-r", "/fb/case")
     leader = t.start([t.forebay, "stage", "--pool", POOL, "in", top, "/case", "--threads", "1"])
     until = time.monotonic() + 30
@@ -164,7 +164,7 @@ def staging_by_run(t):
     tree(top)
     words = [t.forebay, "run", "--nodes", str(NODES), "--media", "memory:400M", "--in", top + ":/in", "--out"]
     r = t.command([*words, "/out:" + out, "--", "cp", "-r", "/fb/in", "/fb/out"], timeout=60)
-    # What `cp` has made lies on the first node, so that this one writes it.
+    # The files made by `cp` lie on the first node, so this node writes them.
     r.says(r"staged in .* by %d nodes" % NODES, r"staged out ")
     t.same({k: v[4] for k, v in t.walk(top).items()}, {k: v[4] for k, v in t.walk(out).items()}, "what came back")
     t.nothing_left("run")
@@ -177,8 +177,8 @@ def staging_by_run(t):
 
 
 HOSTS = ["n1", "n2", "n3"]
-# As ssh does: options, host, command for a shell there. What a host has of its own are its pools, and, on the
-# last one, another directory in the place of the tree.
+# Like ssh: options, host, command for a shell there. Each host has its own pools, and the last one
+# another directory in the place of the tree.
 RSH = r'''#!/bin/bash
 while [[ $1 == -* ]]; do shift; done
 host=$1; shift
@@ -215,7 +215,8 @@ def staging_hosts(t):
         r = at("n1", "stage", "out", "/case", back, "--json").json()
         t.ok(r["failed"] == 0 and [s["node"] for s in r["nodes"]] == [0, 1, 2], json.dumps(r))
         t.same(t.walk(top), t.walk(back), "what came back")
-        # One that doesn't see the source, but a directory of the same name, stays out of it, and is named.
+        # A node that doesn't see the source, but a directory of the same name, takes no part, and
+        # is named.
         os.mkdir(t.work + "/hide")
         r = at("n1", "stage", "in", top, "/again", "--json").json()
         t.ok(r["failed"] == 0 and [s["node"] for s in r["nodes"]] == [0, 1], json.dumps(r))

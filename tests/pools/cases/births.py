@@ -63,7 +63,7 @@ def five_thousand_programs(t):
 
 @case(limit=60)
 def killed_programs_without_a_keeper(t):
-    """The slots of the dead are found by whoever needs them, if there is no keeper."""
+    """Without a keeper, a process that needs a slot frees those of the dead."""
     program = births(t)
     t.up("alone", media=("memory:64M",))
     t.bash("alone", "seq 1000 > /fb/f")
@@ -169,7 +169,7 @@ def used_up(t):
     for f in held:
         f.seek(128 + 64 * 64)
         f.write(slot * (FOR_PROGRAMS - 64))
-        # Those in front are the keeper's, or free: all of them are taken, too.
+        # The slots in front are the keeper's, or free: all of them are taken, too.
         for i in range(64):
             f.seek(128 + 64 * i + 8)
             if f.read(4) == b"\0\0\0\0":

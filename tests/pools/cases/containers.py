@@ -10,7 +10,7 @@ REFUSED = "^forebay: .*another PID namespace.*--pid=host.*forebay mount"
 
 
 def need_namespaces():
-    """A namespace needs root, and some machines let nobody make one."""
+    """A namespace needs root, and some machines allow none."""
     if not shutil.which("unshare") or subprocess.run(APART + ["true"], stderr=subprocess.DEVNULL).returncode:
         raise Skipped("PID namespaces need root and unshare(1)")
 
@@ -20,7 +20,7 @@ def another_pid_namespace(t):
     need_namespaces()
     t.up("p")
     t.bash("p", "echo whole > /fb/f")
-    # From there all others look dead, and their locks free: nobody gets in, by whatever way.
+    # From there all others look dead, and their locks free: every way to attach is refused.
     r = t.command(APART + [t.forebay, "exec", "--pool", "p", "--", "cat", "/fb/f"], rc=None)
     t.ok(r.rc != 0 and not r.out, "it was let in: %r" % r.out)
     r.says("another PID namespace", "--pid=host", "forebay mount")
@@ -37,7 +37,8 @@ def another_pid_namespace(t):
     t.fb("down", "--pool", "p")
 
 
-# What a container is made of: a root of its own, namespaces, a bound directory; here with a program that no library reaches.
+# The parts of a container: its own root, namespaces, a bound directory; here with a program that no
+# library reaches.
 CONTAINER = r'''
 set -e; cd "$1"
 gcc -O1 -static -o root/program program.c

@@ -1,4 +1,4 @@
-"""Controls: rules of a pool, what they rule out for programs, what is told of it; on one node and on several."""
+"""Controls: rules of a pool, what they refuse to programs, how that is reported; on one node and on several."""
 import ctypes
 import mmap
 import os
@@ -27,7 +27,7 @@ mutability = "append"
 on_violation = "report"
 """
 
-# What a shell makes of it, wherever the pool is seen. Each error is the word behind the last colon.
+# The view of a shell, wherever the pool is seen. Each error is the word behind the last colon.
 WORK = r"""
 cd {at} || exit 1
 last() {{ grep -v '^forebay: ' | sed 's/.*: //'; }}
@@ -95,7 +95,7 @@ def rules_hold_for_programs(t):
 
 @case(60)
 def staging_and_rules(t):
-    """What is staged in comes whole, and is then as the rules say; what is staged again replaces it."""
+    """Staged files arrive whole, and are then as the rules say; files staged again replace them."""
     source = os.path.join(t.disk, "source")
     os.makedirs(source + "/ckpt/empty")
     for path, size in (("ckpt/large", 70 << 20), ("ckpt/small", 10), ("ckpt/empty/none", 0), ("run.log", 3 << 20)):
@@ -115,7 +115,7 @@ def staging_and_rules(t):
         t.fb("down", "--pool", "p")
 
 
-# What the programs of examples/rules do, and who may do it no more afterwards.
+# The actions of the programs of examples/rules, and those that are refused afterwards.
 PROGRAMS = {
     "git": (r"""
 export HOME=/fb GIT_CONFIG_NOSYSTEM=1 GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
@@ -172,7 +172,8 @@ def example_rules_are_those_of_their_programs(t):
 
 @case(120)
 def programs_do_the_same_with_their_rules(t):
-    """What `make bench ONLY=rules` runs, small: bowtie2, git and a loader, on one node and on two, with their rules and without."""
+    """`make bench ONLY=rules` in small: bowtie2, git and a loader, on one node and on two, with their rules
+    and without."""
     target = os.path.dirname(os.path.dirname(t.forebay))
     script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../examples/rules/run.py")
     said = t.command([sys.executable, script, "--check", "--disk", t.disk], env={"CARGO_TARGET_DIR": target}, timeout=110)
@@ -193,14 +194,14 @@ def rules_are_explained(t):
     t.fb("rules", "explain", "--pool", "p", "/ckpt/x.log").prints(
         "mutability +append +line 8: ", "parallelism +exclusive +line 3: ", "consistency +sequential +default")
     t.bash("p", "mkdir /fb/ckpt /fb/said && echo x > /fb/ckpt/x")
-    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +said of it", "laminated")
+    t.fb("rules", "explain", "--pool", "p", "/fb/ckpt/x").prints("mutability +immutable +declared for it", "laminated")
     t.fb("rules", "explain", "--pool", "p", "/fb/ckpt").says("is a directory").prints(
         "mutability +immutable +line 3: /ckpt", "consistency +sequential +default")
     t.fb("set", "--pool", "p", "/said", "mutability=append", "parallelism=exclusive")
-    t.fb("rules", "explain", "--pool", "p", "/said").prints("mutability +append +said of its directory")
+    t.fb("rules", "explain", "--pool", "p", "/said").prints("mutability +append +declared for its directory")
     t.fb("set", "--pool", "p", "/said", "parallelism=")
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
-    t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +said of its directory")
+    t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +declared for its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
     t.fb("set", "--pool", "p", "/ckpt/x", "persistence=process", rc=2).says("decided when a file is made")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
@@ -212,7 +213,7 @@ def rules_are_explained(t):
 
 @case(90)
 def rules_hold_between_nodes(t):
-    """Every node's programs are told the same; a pool goes on with its rules when daemons die."""
+    """The programs of every node get the same errors; a pool goes on with its rules when daemons die."""
     t.up("p", "--nodes", "3", "--patience", "5", "--rules", rules(t))
 
     def on(node, script, rc=0):
@@ -233,7 +234,7 @@ def rules_hold_between_nodes(t):
             on(node, "echo y > /fb/ckpt/%d" % n, rc=1).says("Operation not permitted")
             on(node, "echo y > /fb/%d.log" % n, rc=1).says("Operation not permitted")
             on(node, "echo y >> /fb/%d.log && cat /fb/ckpt/%d" % (n, n)).prints("^x$")
-    # One node has it open, the others are told so, and who is killed gives it up.
+    # One node has it open, the others are notified, and a killed process gives it up.
     holder = t.start([t.forebay, "exec", "--pool", "p", "--node", "0", "--", "python3", "-c",
                       "import time; f = open('/fb/ckpt/held', 'w'); f.write('x'); f.flush(); print('open', flush=True);"
                       "time.sleep(60)"])
@@ -252,7 +253,7 @@ def rules_hold_between_nodes(t):
     t.fb("down", "--pool", "p")
 
 
-# Has a file open, or nothing but a mapping of it. Stores what it is told to.
+# Has a file open, or only a mapping of it. Stores as it is commanded.
 USER = r"""
 import ctypes, os, signal, sys
 signal.alarm(100)
@@ -331,7 +332,7 @@ def others(t, one, two, three, path, mount):
         return t.fb("set", "--pool", "p", path, what, rc=rc)
 
     def said(what, face=one):
-        # The kernel tells of the end of one who used a mount when it comes to that.
+        # The kernel reports the end of a process that used a mount at any later time.
         def now():
             r = say(what, rc=(0, 1))
             return r.rc == 0
@@ -363,7 +364,8 @@ def others(t, one, two, three, path, mount):
     # Mappings without a descriptor.
     mapping = User(t, two, path, "map")
     if two[1] == mount:
-        # Nobody tells a file system what is mapped; but the kernel is told that it can't be written back.
+        # A file system isn't notified of what is mapped; but the kernel learns that a page can't be
+        # written back.
         say("mutability=append")
         t.ok(mapping.store("xxxxx") == "not stored", "a file that only grows was changed by a mapping")
         on(one, "head -c 5 @").prints("^still")
@@ -392,7 +394,7 @@ def others(t, one, two, three, path, mount):
 
 @case(60)
 def impossible_persistence(t):
-    """What a pool's media can't keep is refused by rule, command and attribute; files keep it."""
+    """Controls that a pool's media can't keep are refused by rule, command and attribute; files keep theirs."""
     node = '[[rule]]\npath = "/log/**"\npersistence = "node"\n'
     t.up("p", "--rules", rules(t, node, "node.toml"), rc=2).says("line 1", 'persistence = "node" is impossible on this pool, of whose media none is files')
     text = '[[rule]]\npath = "/log/**"\npersistence = "durable"\n'
@@ -436,7 +438,7 @@ mv large renamed; cat small log > both; cmp <(cat small log) both
 
 @case(120)
 def node_keeps_bytes_out_of_memory(t):
-    """Files with persistence=node lie on files media, whoever writes them how; no byte of memory is used, none instead of files."""
+    """Files with persistence=node lie on files media, whichever process writes them how; they use no byte of memory."""
     path = rules(t, NODE, "node.toml")
     source = t.file(os.path.join(t.disk, "source"), 2 << 20, seed=3)
 
@@ -464,7 +466,7 @@ def node_keeps_bytes_out_of_memory(t):
                 t.fb("umount", at)
         t.fb("stage", "in", "--pool", "p", source, "/n/staged")
         t.ok(used("memory") == 0, "%d bytes of memory are used by what was staged in" % used("memory"))
-        # What was there before is moved when it is said of it.
+        # The existing bytes are moved when it is declared.
         t.bash("p", "head -c 7000000 /dev/urandom > /fb/before; md5sum < /fb/before > /fb/n/sum")
         t.ok(used("memory") >= 7000000, "it isn't there")
         t.fb("set", "--pool", "p", "/before", "persistence=node")
@@ -638,7 +640,7 @@ def what_is_read_once_leaves_the_page_cache(t):
     t.fb("down", "--pool", "p")
 
 
-# What a shell finds of damage, wherever the pool is seen.
+# Damage as a shell sees it, wherever the pool is seen.
 DAMAGED = r"""
 cd {at} || exit 1
 cat safe/f > /dev/null 2>&1; echo "cat $?"

@@ -46,9 +46,9 @@ print(os.path.exists("/fb/y"), os.path.isdir("/"))
     import errno
     r.prints("^%d$" % errno.ENOTCONN, "^False True$").one_line()
     t.check("a pool that never was", r.says, "/fb", "gone|removed|no pool|no longer")
-    # Settings that lead nowhere don't harm who doesn't touch the pool.
+    # Settings that lead nowhere don't harm a program that doesn't use the pool.
     t.command(["bash", "-c", "echo ok; ls / > /dev/null"], env=env).prints("^ok$").quiet()
-    # A program that has the pool open: rm -rf of its directory by somebody.
+    # A program has the pool open while its directory is removed by rm -rf.
     t.up("q")
     p = t.start([t.forebay, "exec", "--pool", "q", "--", "bash", "-c", '''
         exec 3> /fb/open; echo ready; read -r x; echo more >&3; echo y > /fb/new; cat /fb/new
@@ -93,7 +93,7 @@ def pool_of_another_user(t):
     r.prints("^1$").says("forebay: /fb: .*another user")
     t.ok("secret" not in r.out, "another user reads the pool\n" + r.told())
     t.bash("p", "cat /fb/x; ls /fb").prints("^secret$", "^x$")
-    # Their own pool, in a home of their own; nobody else uses it, not even root.
+    # The user's own pool, in its own home; no other user uses it, not even root.
     theirs = t.work + "/theirs"
     os.mkdir(theirs, 0o700)
     os.chown(theirs, 65534, 65534)
@@ -103,7 +103,7 @@ def pool_of_another_user(t):
           "echo x > /fb/x; test -O /fb/x && test -O /fb", rc=0, **env).quiet()
     t.fb("status", "--pool", "n", env=env, rc=3).one_line().says("another user")
     other(own, "down", "--pool", "n", rc=0, **env)
-    # A directory that anybody may write to is nobody's to trust, not even root's.
+    # A directory that anybody may write to isn't trusted, not even by root.
     os.chown(t.pool_dir("p"), 65534, 65534)
     os.chmod(t.pool_dir("p"), 0o777)
     for words in (["status"], ["exec", "--", "true"], ["down", "--force"]):
@@ -146,7 +146,7 @@ def damaged(t):
         for file, how in ways if not alive_keeper else ways[::5]:
             what = "%s %s%s" % (file, how, ", keeper alive" if alive_keeper else "")
             t.check(what, damaged_one, t, file, how, alive_keeper)
-            # Whatever came of it, the next one starts anew.
+            # Whatever the result, the next round starts again.
             t.kill_everything()
             shutil.rmtree(t.pool_dir("p"), ignore_errors=True)
 
@@ -170,7 +170,7 @@ def damaged_one(t, file, how, alive_keeper):
     else:
         damage(path, how)
     bad = []
-    # Records may be damaged where nobody looks at once; all else is noticed by everybody.
+    # Damage to records may go unnoticed at first; all else is noticed by every command.
     records = file.startswith("records/") or how == "garbage" and file.startswith("medium")
     for words in (["status"], ["df"], ["exec", "--", "sha256sum", "/fb/x", "/fb/y"], ["ls", "-l"],
                   ["up", "--reopen"], ["up", "--media", "memory:16M"], ["pools"], ["down"]):
@@ -240,7 +240,7 @@ def checked_and_repaired(t):
     t.bash("p", "touch /fb/enough")
     t.finish(busy)
     t.bash("p", "rm /fb/enough")
-    # Of everything, something; each time it is told, mended, and told no more.
+    # Some damage of each kind; each time it is reported, repaired, and reported no more.
     for file, how, words in (("control", "garbage", "control region .* can't be used"),
                              ("control", "zeros", "control region .* can't be used"),
                              ("control", "short", "control region .* can't be used"),
@@ -278,7 +278,7 @@ def checked_and_repaired(t):
         if r.rc == 4:
             t.fb("down", "--pool", "p")
             make()
-    # What can't be repaired is said to be so.
+    # What can't be repaired is reported as such.
     kill(t.keeper("p"))
     damage(os.path.join(t.pool_dir("p"), "records/01"), "zeros")
     t.fb("fsck", "--pool", "p", rc=4).prints("meta pages").says("forebay fsck --repair")
@@ -306,7 +306,7 @@ while True:
 
 @case(40)
 def stopped_while_it_holds_a_lock(t):
-    """Who waits for a stopped process says for whom, and goes on when it does."""
+    """A process that waits for a stopped one names it, and goes on when it does."""
     t.up("p", media=["memory:256M"])
 
     def state(pid):
@@ -351,7 +351,7 @@ def name_of(pid):
 
 @case(20)
 def damaged_with_files(t):
-    """What lies in the directory of `files` media isn't left there silently."""
+    """Files in the directory of `files` media aren't left there silently."""
     for how in ("garbage", "missing"):
         t.up("p", media=["files:%s:64M" % t.disk])
         t.bash("p", "head -c 5000000 /dev/zero > /fb/y")

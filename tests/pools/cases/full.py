@@ -38,7 +38,7 @@ while True:
     total += n
 assert os.fstat(fd).st_size == total
 assert os.pread(fd, total + 10, 0) == b"s" * total
-# What needs no room goes on.
+# Operations that need no room go on.
 keep = os.open("/fb/keep", os.O_RDWR)
 old = os.pread(keep, 100, 70000)
 assert os.pwrite(keep, b"o" * 100, 70000) == 100

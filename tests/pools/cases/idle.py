@@ -1,4 +1,4 @@
-"""What a pool costs that nobody uses."""
+"""The cost of an unused pool."""
 import os
 import time
 
@@ -24,7 +24,7 @@ def tree_blocks(top):
 
 @case(60)
 def idle(t):
-    """A pool that nobody uses costs no CPU, and little memory beyond its data and reserve."""
+    """An unused pool costs no CPU, and little memory beyond its data and reserve."""
     t.up("p", "--reserve", "64M", media=["memory:2G"])
     t.bash("p", "mkdir /fb/d; for i in $(seq 2000); do echo $i > /fb/d/$i; done; "
            "head -c 100000000 /dev/urandom > /fb/big; rm /fb/d/1*")

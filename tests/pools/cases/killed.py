@@ -140,7 +140,7 @@ def killed(t, media):
     t.same(tree, t.walk("/fb/tree", "p"), "the tree after a second kill")
     t.fb("up", "--reopen", "--pool", "p").prints("already")
     t.check("room", all_gives_room_back, t, "p")
-    # One that is dead can be removed as well.
+    # A dead pool can be removed as well.
     t.kill_everything()
     t.fb("down", "--pool", "p").says("dead already")
     t.nothing_left("down")
@@ -209,7 +209,7 @@ def killed_and_rebooted(t):
     t.fb("down", "--pool", "p").quiet()
     t.nothing_left("down")
     t.ok(os.listdir(t.disk) == [], "left in the medium: %s" % os.listdir(t.disk))
-    # With memory among the media nothing can be had back, and that is said.
+    # With memory among the media nothing can be recovered, and the error says so.
     t.up("m", media=["memory:16M", "files:%s:64M" % t.disk])
     t.kill_everything()
     shutil.rmtree(t.pool_dir("m"))

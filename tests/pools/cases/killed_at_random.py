@@ -7,8 +7,8 @@ import time
 from harness import Failed, Lines, case, kill
 from .killed import all_gives_room_back, works
 
-# Works without end on files of its own and on shared ones. A file's name says what has
-# to be in it once it is called done-*: done-SEED-SIZE.
+# Works without end on its own files and on shared ones. The name of a file gives its content once
+# it is named done-*: done-SEED-SIZE.
 WORKER = r'''
 import errno, os, random, signal, sys, time
 top, me, seed = sys.argv[1], sys.argv[2], int(sys.argv[3])

@@ -38,7 +38,7 @@ def a_time_to_live(t):
 
 @case(60)
 def a_pool_whose_time_is_over_can_be_gone_on_with(t):
-    """Who reopens one wants what is in it: its time begins again."""
+    """A user who reopens a pool wants its content: its time begins again."""
     t.up("p", "--ttl", "4s")
     t.bash("p", "echo precious > /fb/f")
     keeper = t.keeper("p")
@@ -55,7 +55,7 @@ def a_pool_whose_time_is_over_can_be_gone_on_with(t):
 
 @case(60)
 def an_idle_limit(t):
-    """A pool goes when nobody has used it for so long; each use begins it anew."""
+    """A pool is removed when it was unused for its idle limit; each use starts the time again."""
     t.up("p", "--idle", "3s")
     for _ in range(5):
         time.sleep(1)
@@ -95,7 +95,7 @@ def the_end_of_a_batch_job(t):
     path = {**job, "PATH": bin_dir + ":" + os.environ["PATH"]}
     t.up("asked", env=path)
     t.ok(2980 < lifetime("asked")["ttl_left"] <= 3000, lifetime("asked"))
-    # What can be opened again stays, and so does what the user wants to.
+    # Pools that can be opened again stay, and so do those that the user wants to keep.
     t.up("files", media=["files:%s:32M" % t.disk], env=path)
     t.up("none", "--ttl", "none", env=path)
     t.up("silent", env={**job, "PATH": os.environ["PATH"]})

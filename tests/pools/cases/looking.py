@@ -1,4 +1,5 @@
-"""Who is dead: only whom the kernel says is. Who can't look takes nothing from the living."""
+"""Which processes count as dead: only those that the kernel reports as such. A process that can't find out
+takes nothing from the living."""
 import os
 import resource
 import signal
@@ -67,7 +68,7 @@ def a_lock_is_not_granted_by_who_cant_look(t):
 
 FORKS = FULL + r'''
 f = open("/fb/f", "w+")
-# As users have it: the hard limit is above, and the pool's own files find room there.
+# The usual setting: the hard limit is higher, and the pool's own files find room there.
 taken = fill(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
 # Its start time can't be read by opening a file as usual: it must be known all the same.
 child = os.fork()
@@ -147,7 +148,7 @@ def without_descriptors(t, nodes):
 
 @case(60)
 def a_hidden_proc_is_an_error_at_attach(t):
-    """Without /proc nobody gets in, and nobody who is in is taken for dead."""
+    """Without /proc no process can attach, and no attached one is taken for dead."""
     apart = ["unshare", "-m"]
     if os.geteuid() or subprocess.run(apart + ["true"], stderr=subprocess.DEVNULL).returncode:
         raise Skipped("a /proc can only be hidden by root with unshare(1)")

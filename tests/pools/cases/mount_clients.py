@@ -1,6 +1,6 @@
-"""Mounts and what their clients may be in the middle of: exec, ptrace, a core dump, a stop, their end.
-No thread that answers the kernel waits for what a client may hold; a server that is stopped or killed
-holds up nobody for ever."""
+"""Mounts and the states of their clients: exec, ptrace, a core dump, a stop, their end. No thread that
+answers the kernel waits for what a client may hold; a server that is stopped or killed blocks no process for
+ever."""
 import contextlib
 import errno
 import os
@@ -14,8 +14,8 @@ import time
 from harness import Failed, Skipped, alive, case, kill, wait_until
 from .mounts import mounted, the_server
 
-# Whoever looks at a process that waits in exec hangs with it (the runner too, when it cleans up): so
-# this process frees the mount after some seconds, whatever has become of the case. By the server's
+# A process that inspects one that waits in exec hangs with it (the runner too, when it cleans up).
+# So this process frees the mount after some seconds, whatever happened to the case: by the server's
 # end, and by the kernel's own switch where that may be used.
 FREES = '''
 import os, sys, time
@@ -126,7 +126,7 @@ int main(int n, char **v) {
 
 @case(60)
 def mount_exec_loop(t):
-    """exec waits until the files that it closes are answered for, and who looks at it waits, too."""
+    """exec waits for replies about the files that it closes, and a process that inspects it waits, too."""
     t.up("p")
     execs = compiled(t, "execs", EXECS)
     with freed(t, "p", seconds=30) as (at, _):
@@ -182,7 +182,7 @@ int main(int n, char **v) {
 
 
 def does_all(t, at, name):
-    """One of everything, by this process: it is answered, whoever else is held up."""
+    """One of each request, by this process: it is answered, whichever other process waits."""
     path = "%s/%s" % (at, name)
 
     def work():
@@ -198,7 +198,7 @@ def does_all(t, at, name):
 
 
 def in_time(f, seconds, what):
-    """Has a thread do it, which nobody waits for if it hangs."""
+    """Has a thread do it, for which nothing waits if it hangs."""
     result = []
 
     def work():
@@ -220,7 +220,7 @@ def in_time(f, seconds, what):
 
 @case(60)
 def mount_traced_client(t):
-    """A client that a debugger stops, at the entry and the exit of each call on the mount, holds up nobody."""
+    """A client that a debugger stops, at the entry and the exit of each call on the mount, blocks no other process."""
     t.up("p")
     traces = compiled(t, "traces", TRACES)
     with freed(t, "p") as (at, _):
@@ -294,7 +294,7 @@ def mount_stopped_client(t):
         t.bash("p", "tail -c +4097 /fb/held | head -c 4").prints("^dirt$")
         p.send_signal(signal.SIGCONT)
         t.ok(t.finish(p, feed=b"\n").out == "8192\n", "it has lost something")
-        # One that is killed while it is stopped lets go of all.
+        # A process that is killed while it is stopped releases everything.
         p = held()
         p.kill()
         p.wait(10)
@@ -331,7 +331,7 @@ def mount_programs(t):
         look_at_all(t, "programs of the mount")
         for p in storm:
             t.finish(p, timeout=30)
-        # Many children at once, each with files of its own.
+        # Many children at once, each with its own files.
         fork = ("import os, sys\nos.chdir(sys.argv[1])\nfor n in range(150):\n    if not os.fork():\n"
                 "        try:\n            f = os.open('s%d' % n, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC); os.write(f, b'x')\n"
                 "            os.rename('s%d' % n, 't%d' % n)\n            os.execl('./true', 'true')\n"
@@ -435,7 +435,7 @@ sys.stdin.readline()
 
 @case(60)
 def mount_aborted(t):
-    """However a mount ends while it is used, nothing counts users who are gone."""
+    """However a mount ends while it is used, no table counts users that are gone."""
     ways = ["term", "lazy", "kill"]
     t.up("p")
     with freed(t, "p", seconds=50) as (at, _):
@@ -464,7 +464,7 @@ def mount_aborted(t):
             t.fb("umount", "--force", at, rc=None)
             wanted = "its traces are gone"
             if way == "kill":
-                # That takes somebody who looks after the dead.
+                # That needs a process that cleans up behind the dead.
                 wait_until(lambda: t.fb("fsck", "--pool", "p", rc=None).rc == 0, 10, "%s: %s" % (way, wanted))
             t.check(way, t.fb, "fsck", "--pool", "p")
             t.bash("p", "cat /fb/f1; ls /fb/f0 2> /dev/null || echo removed").prints("^kept", "removed$")
@@ -500,7 +500,7 @@ def trying(f, *a):
         return r
     except OSError as e:
         lacked[0] += 1
-        # What couldn't be made isn't there.
+        # What couldn't be made doesn't exist.
         if e.errno not in LACK and not (e.errno == errno.ENOENT and f in (os.unlink, os.rmdir)):
             wrong.append((f.__name__, e.errno))
 
@@ -603,7 +603,7 @@ for path in sys.argv[1:]:
 
 @case(30)
 def mount_writes_from_kernel_memory(t):
-    """As docs/limits.md says: EFAULT by a mount, with nothing written; it works under `exec`."""
+    """As documented in docs/limits.md: EFAULT by a mount, with nothing written; it works under `exec`."""
     outside = t.command([sys.executable, "-c", KERNELS, os.path.join(t.disk, "x")]).out.strip()
     if outside != "512 0 516":
         raise Skipped("there is no such memory here: " + outside)
@@ -621,7 +621,7 @@ def wait_until_kept(t, server, paths):
             with contextlib.suppress(OSError):
                 os.stat(path)
 
-    # How many requests that takes says nothing as long as attributes are asked for each time.
+    # The number of requests proves nothing while attributes are read each time.
     until = time.monotonic() + 1
     while time.monotonic() < until:
         look()
@@ -639,7 +639,8 @@ for line in sys.stdin:
 
 @case(60)
 def mount_keeps_names(t):
-    """While nobody else uses the pool the kernel keeps names and attributes; what others do is seen when it is done."""
+    """While the mount alone uses the pool, the kernel caches names and attributes; changes of others are seen
+    when they are done."""
     t.up("p")
     with freed(t, "p", seconds=50) as (at, server):
         def path(name):
@@ -746,7 +747,7 @@ print(n)
 
 @case(60)
 def mount_keeps_nothing_old(t):
-    """What is changed through a mount while others look at it: no answer of before stays."""
+    """Changes through a mount while others look: no old reply stays cached."""
     t.up("p")
     with freed(t, "p") as (at, server):
         wait_until_kept(t, server, [at + "/none"])

@@ -64,7 +64,7 @@ def the_server(t, pool):
 def mount_beside_programs(t):
     t.up("p", media=("memory:256M",))
     with mounted(t, "p") as at:
-        # What one face does, the other sees at once.
+        # Each face sees the other's changes at once.
         t.bash("p", "mkdir /fb/d; echo one > /fb/d/f; ln -s f /fb/d/s; setfattr -n user.k -v v /fb/d/f")
         f = os.path.join(at, "d", "f")
         with open(f) as opened:
@@ -102,7 +102,7 @@ def mount_beside_programs(t):
         t.fb("status", "--pool", "p").prints("^mount +%s, served by process %d$" % (at, server))
         told = json.loads(t.fb("status", "--pool", "p", "--json").out)
         t.ok(told["mounts"] == [{"dir": at, "process": server}], told)
-        # In use: told, and not taken away.
+        # In use: reported, and not unmounted.
         with open(at + "/static"):
             t.fb("umount", at, rc=1).says("in use", "--lazy").one_line()
             t.fb("down", "--pool", "p", rc=1).says("mounted at", "busy|use").one_line()
@@ -123,7 +123,7 @@ def mount_beside_programs(t):
             except OSError as e:
                 t.ok(e.errno == errno.EROFS, "a read-only mount says %s" % e)
         t.fb("umount", at)
-        # `down` takes mounts that nobody uses along.
+        # `down` unmounts unused mounts.
         t.fb("mount", "--pool", "p", at)
         t.fb("down", "--pool", "p")
         t.ok(os.listdir(at) == [], "the mount outlived its pool")
@@ -189,7 +189,7 @@ def mount_in_turns(t):
     t.fb("down", "--pool", "p")
 
 
-# What mappings show of what the other face writes, and the other way.
+# Mappings show the writes of the other face, and the other way round.
 MAPPED = '''
 import mmap, os, sys, time
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -327,7 +327,7 @@ def mount_locks(t):
                     w = start_waiting(other, kind, what)
                     t.ok(w.poll() is None, what + ": it doesn't wait")
                     if other == "mount" and holder == "exec":
-                        # Ctrl-C gets through to who waits.
+                        # Ctrl-C reaches a waiting process.
                         i = start_waiting(other, kind, what)
                         i.send_signal(signal.SIGALRM)
                         t.ok(t.finish(i).out == "interrupted\n", what + ": it can't be interrupted")
@@ -341,7 +341,8 @@ def mount_locks(t):
                         h.stdin.flush()
                     t.ok(t.finish(w).out == "has it\n", what + ": who waits never gets it")
                     h.wait(5)
-                    # The lock of who has ended is gone (a close reaches the mount's server a moment later).
+                    # The lock of a process that has ended is gone (a close reaches the mount's
+                    # server a moment later).
                     def free():
                         return t.finish(start(holder, kind, "now")).out == "has it\n"
                     wait_until(free, 10, what + ": the end of the lock")
@@ -417,7 +418,7 @@ def mount_of_nodes(t):
     t.fb("down", "--pool", "p")
 
 
-# Stores to a mapping as it is told: "AT BYTE" stores, "sync" writes back, "AT" says what is there.
+# Executes commands on a mapping: "AT BYTE" stores, "sync" writes back, "AT" prints the byte.
 STORES = '''
 import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR)
@@ -456,7 +457,7 @@ def mount_pages_of_two_nodes(t):
             for process in (one, two):
                 t.ok(store(process, "100") == "0" and store(process, "5000") == "0", "it isn't zero")
             for n in range(1, 6):
-                # Both have the page as it was, and store to it before they are told.
+                # Both have the old page, and store to it before they are notified.
                 store(one, "%d %d" % (100 + n, n))
                 store(two, "%d %d" % (200 + n, n))
                 store(two, "%d %d" % (5000 + n, n))
@@ -526,7 +527,7 @@ def mount_of_ordinary_user(t):
     for path in (t.forebay, t.preload):
         shutil.copy(path, own)
     os.chmod(t.disk, 0o711)
-    # With mounts of its own: here, /dev/fuse may be for root alone.
+    # In its own mount namespace: here, /dev/fuse may be for root alone.
     r = t.command(["unshare", "--mount", "bash", "-c", ORDINARY, "bash", own], timeout=40,
                   env={"FOREBAY_HOME": own + "/home"})
     r.prints("^mine$", "^owner 65534$", "^root is kept out$", "^mounted again$", "^gone$")

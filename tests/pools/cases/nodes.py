@@ -83,7 +83,7 @@ def a_node_dies_and_comes_back(t):
     t.fb("node", "kill", "2", "--pool", "p").quiet()
     t.ok(states(t) == ["up", "up", "dead"], "states: %s" % states(t))
     t.fb("status", "--pool", "p").prints("^node 2: its daemon is dead.*forebay node restart 2")
-    # What is elsewhere goes on; what is there fails, soon.
+    # Files elsewhere stay usable; those of the node fail soon.
     good, rest = on(t, 0, TRY, "/fb/d", "60").out.split(" ", 1)
     t.ok(0 < int(good) < 60 and rest.startswith("['EHOSTDOWN'] "), "%s good, %s" % (good, rest))
     t.ok(float(rest.split()[1]) < 4, "one took %s s" % rest.split()[1])
@@ -211,7 +211,7 @@ def a_pool_on_files_comes_back_from_its_media(t):
     for node in range(4):
         on(t, node, SYNCED, "/fb/d%d" % node, "30")
     on(t, 0, SYNCED, "/fb/s/x", "30")
-    # One that is longer than its node has room for.
+    # A file that is longer than its node has room for.
     on(t, 0, BIG, "/fb/big")
     churns = [t.start([t.forebay, "exec", "--pool", "p", "--node", str(n), "--", "python3", "-c",
                        CHURN, "/fb/churn"]) for n in (0, 3)]

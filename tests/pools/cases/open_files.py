@@ -24,9 +24,9 @@ for i in range(count):
     except OSError as e:
         failed = errno.errorcode[e.errno]
         break
-# What is open works, whether there is room for more or not.
+# Open files work, whether there is room for more or not.
 for fd in opened[:: max(1, len(opened) // 50)]:
-    # All write the same to the one file, whoever comes first.
+    # All write the same to the one file, in any order.
     word = b"%7d" % (fd if what == "many" else 7)
     os.pwrite(fd, word, 0)
     assert os.pread(fd, 20, 0) == word, fd
@@ -49,7 +49,7 @@ def tables(t, pool="p"):
 
 
 def openers(t, processes, what, count):
-    """Starts them all at once; what each has said: how many it has open, and why not more."""
+    """Starts them all at once; returns each one's output: how many files it has open, and why not more."""
     started = []
     for n in range(processes):
         name = "/fb/%d" % n if what == "many" else "/fb/one"
@@ -92,7 +92,7 @@ def hundred_thousand_open_files(t):
 
 @case(120)
 def no_room_for_another_open_file(t):
-    """The limit is ENFILE, told by status and the keeper; what is open goes on, and so does everything afterwards."""
+    """The limit is ENFILE, reported by status and the keeper; open files go on, and so does everything afterwards."""
     t.up("p", media=["memory:32M"])
     limit = tables(t)["opened files"]["limit"]
     if limit > 150000:
@@ -133,7 +133,7 @@ assert os.fstat(100000).st_size == 3
 
 @case(30)
 def names_and_sizes_that_are_too_much(t):
-    """What docs/limits.md says of files, names and attributes."""
+    """The rows of docs/limits.md about files, names and attributes."""
     t.up("p")
     t.python("p", r'''
 import errno, os

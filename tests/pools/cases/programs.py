@@ -120,7 +120,7 @@ def run_without_media(t):
     for n, p in enumerate(many):
         t.ok(t.finish(p).out == "%d\n" % n, "run %d prints something else" % n)
     t.nothing_left("run")
-    # What the program leaves running is ended, and that is said.
+    # Processes that the program leaves running are ended, and that is reported.
     r = t.fb("run", "--media", "memory:16M", "--", "bash", "-c",
              "(exec 3> /fb/x; exec sleep 100) > /dev/null 2>&1 & sleep 0.1")
     r.says("warning: ended what the program had left running: \\d+ \\(sleep\\)")

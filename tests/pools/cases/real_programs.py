@@ -60,7 +60,7 @@ psql -qAt -c "vacuum analyze t"
 pgbench -c 4 -j 2 -t 100 > bench.log 2>&1
 sed -n 's/^number of transactions actually processed: /transactions: /p' bench.log
 psql -qAt -c "select count(*), sum(abalance), (select sum(bbalance) = sum(b.abalance) from pgbench_branches) from pgbench_accounts b"  | cut -d'|' -f1,3
-# What was committed is there after a crash, at whatever moment.
+# Committed data are there after a crash, at whatever moment.
 pgbench -c 4 -j 2 -T 60 > crash.log 2>&1 & bench=$!
 until [ "$(psql -qAt -c 'select count(*) > 600 from pgbench_history')" = t ]; do sleep 0.1; done
 psql -qAt -c "insert into t values (0, 'last')"
@@ -180,7 +180,7 @@ def java(t):
     both(t, JAVA_SCRIPT, 50, env={"PROGRAM": JAVA}).prints("^overlaps$", "^locked$", "^free$", "^other: 0$", "^[1-9]$")
 
 
-# A package with a program, made by `fakeroot`: its files belong to root, and one to somebody else.
+# A package with a program, made by `fakeroot`: its files belong to root, and one to another user.
 PACKAGE = r'''
 mkdir -p "$1"; cd "$1"; umask 022
 mkdir -p greet-1.0/debian; cd greet-1.0

@@ -8,8 +8,8 @@ import time
 
 from harness import Skipped, case, wait_until
 
-# Runs in a mount namespace of its own: sys.argv is the program, then a directory that becomes a
-# tmpfs of so many MiB.
+# Runs in its own mount namespace: sys.argv is the program, then a directory that becomes a tmpfs of
+# that many MiB.
 PRELUDE = r'''
 import errno, json, os, random, subprocess, sys, threading, time
 forebay, top, size = sys.argv[1:4]
@@ -51,7 +51,7 @@ def in_namespace(t, script, size, *arguments, timeout=40, home=None, **more):
                      timeout=timeout, env={"FOREBAY_HOME": home or os.path.join(top, "home")}, **more)
 
 
-# What the programs do while others take all memory. Each error must be one of lack of room.
+# The actions of the programs while others take all memory. Each error must be one of lack of room.
 BUSY = r'''
 import errno, fcntl, mmap, os, random, resource, sys, time
 me, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
@@ -147,7 +147,7 @@ finally:
     thread.join()
 assert done > 100 and lacked > 20, (done, lacked)
 assert json.loads(fb("status", "--pool", "p", "--json").stdout)["keeper"], "the keeper died"
-# It is as if nothing had been.
+# As if nothing had happened.
 fb("fsck", "--pool", "p")
 fb("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; rm -f *; head -c 20000000 /dev/zero > z; cmp -n 20000000 z /dev/zero")
 fb("fsck", "--pool", "p")
@@ -157,7 +157,7 @@ fb("down", "--pool", "p")
 
 @case(60)
 def full_shared_memory(t):
-    """Somebody fills /dev/shm again and again: programs get ENOSPC, none gets SIGBUS."""
+    """Another process fills /dev/shm again and again: programs get ENOSPC, none gets SIGBUS."""
     in_namespace(t, FULL_SHM, 96, BUSY)
 
 
@@ -191,7 +191,7 @@ for n in range(1, 290):
     os.unlink("/fb/d/%d" % n)
 """
 fb("exec", "--pool", "p", "--", sys.executable, "-c", churn)
-# What the pool doesn't need any more, the disk has again.
+# What the pool doesn't need any more is free on the disk again.
 until = time.monotonic() + 20
 def free():
     s = os.statvfs(top)
@@ -235,7 +235,7 @@ def full_disk_and_shared_memory(t):
 
 
 def group(t, limit):
-    """A control group of version 1 with so many bytes of memory; Skipped where there can't be one."""
+    """A control group of version 1 with a limit of memory in bytes; Skipped if there can't be one."""
     root = "/sys/fs/cgroup/memory"
     if not os.path.exists(root + "/memory.limit_in_bytes"):
         raise Skipped("there is no control group for memory (version 1)")
@@ -273,7 +273,7 @@ def memory_limit(t):
             r.says("No space left on device")
             size = int(t.bash("p", "stat -c %s /fb/big").out)
             t.ok(40 << 20 < size < 160 << 20, "%d MiB were written" % (size >> 20))
-            # What needs none goes on; and then there is room again.
+            # Operations that need no room go on; and then there is room again.
             inside("exec", "--pool", "p", "--", "bash", "-c", "cd /fb; echo a > a; cat a; rm a big")
         with open(path + "/memory.oom_control") as f:
             t.ok(re.search(r"oom_kill 0\b", f.read() + "oom_kill 0"), "somebody was killed")
@@ -293,7 +293,7 @@ def memory_limit(t):
 
 @case(30)
 def promises(t):
-    """What a host can't hold is refused, with both figures: also beside what others were promised."""
+    """Media that a host can't hold are refused, with both figures: also together with what others were promised."""
     r = t.up("p", media=["memory:900T"], rc=1).one_line()
     r.says(r"900\.0 TiB of memory", r"[KMG]iB left for pools", "--force")
     r = t.fb("up", "--pool", "p", "--nodes", "1000", "--media", "memory:1T", rc=1).one_line()
@@ -350,7 +350,7 @@ def given_back(t):
 
 @case(40)
 def ready_on_one_host(t):
-    """What is kept ready is bounded for the host, not for each node."""
+    """The room kept ready is bounded for the host, not for each node."""
     with open("/proc/meminfo") as f:
         fields = dict(line.split(":", 1) for line in f)
     most = (int(fields["MemTotal"].split()[0]) << 10) // 16
@@ -380,7 +380,7 @@ fb("down", "--pool", "p")
 
 @case(40)
 def sizes_before_staging(t):
-    """What doesn't fit isn't begun: both sizes are said, and nothing is left."""
+    """A staging that doesn't fit isn't begun: both sizes are reported, and nothing is left."""
     source = t.work + "/source"
     os.makedirs(source + "/below/empty")
     t.file(source + "/a", 15 << 20)
@@ -390,7 +390,7 @@ def sizes_before_staging(t):
     r = t.fb("stage", "in", source, "/d", "--pool", "p", rc=120).one_line()
     r.says(r"needs 20\.0 MiB", r"pool 'p' \(memory:16M\) has 16\.0 MiB free", "--force")
     t.ok(t.bash("p", "ls -A /fb").out == "", "something is left of it")
-    # Who insists gets what fits.
+    # With --force, what fits is staged.
     t.fb("stage", "in", source, "/d", "--force", "--pool", "p", rc=120).says("No space left|full")
     t.bash("p", "rm -r /fb/d")
     # Holes take no room, nor does what is there already.

@@ -21,7 +21,7 @@ def snapshot(top):
 
 @case(40)
 def a_home_of_another_user(t):
-    """Root doesn't use a home that somebody else has put where it looks, whatever is in it."""
+    """Root doesn't use a home that another user has put where it looks, whatever is in it."""
     other = nobody()
     shared = os.path.join(t.base, "shared")
     os.mkdir(shared)
@@ -116,7 +116,7 @@ def media_and_mounts_of_another_user(t):
 
 @case(40)
 def a_cache_of_patches_of_another_user(t):
-    """What lies in a home that others can write to isn't loaded by programs, nor is anything written there."""
+    """Programs load nothing from a home that others can write to, and write nothing there."""
     if os.geteuid():
         raise Skipped("root's directories are needed")
     t.up("p")

@@ -139,7 +139,7 @@ def run_interrupted(t):
         r = t.finish(p, rc=121).says("interrupted; nothing was run, and the pool is removed")
         t.ok(not os.path.exists(flag), "the program was run")
         t.nothing_left("run ended in stage-in")
-    # During stage-out: the pool stays, and what is said is enough to get everything.
+    # During stage-out: the pool stays, and the message is enough to get everything.
     wanted = t.walk(source)
     p = t.start(run + ["--pool", "keep-me", "--in", source + ":/case",
                        "--out", "/case:" + dest, "--", "touch", flag])

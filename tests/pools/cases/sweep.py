@@ -18,7 +18,7 @@ fault, disk = sys.argv[4:6]
 home = os.environ["FOREBAY_HOME"]
 small = os.path.join(top, "disk")
 
-# What a program does: writes files, and says of each that was written and synced.
+# The program: writes files, and reports each that was written and synced.
 PROGRAM = """
 import hashlib, os, sys
 where, first, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -144,7 +144,7 @@ def one(role):
                 # Programs need nothing of it.
                 assert len(safe) >= 60, told
         elif role == "mount":
-            # 107 and 103 are ENOTCONN and ECONNABORTED: nobody serves it.
+            # 107 and 103 are ENOTCONN and ECONNABORTED: no process serves it.
             done = run([sys.executable, "-c", PROGRAM, mount, "30", "60"])
             safe |= acknowledged(done, 30, 60)
             told = done.stderr
@@ -179,7 +179,7 @@ def one(role):
             back()
     # All is given back: everything that was acknowledged is there.
     if role == "mount":
-        # It is served by the same process, which has all it needs again.
+        # The same process serves it, which has all it needs again.
         done = run([sys.executable, "-c", PROGRAM, mount, "90", "10"])
         assert len(acknowledged(done, 90, 10)) == 10, done.stderr
         assert all(os.path.exists("/proc/%d" % pid) for pid in served), "the mount's server has ended"
@@ -241,13 +241,13 @@ def sweep_addresses(t):
 
 @case(120)
 def sweep_memory(t):
-    """The tmpfs of the pool is full, by somebody else, to the last page."""
+    """The tmpfs of the pool is full to the last page, with other files."""
     sweep(t, "memory")
 
 
 @case(120)
 def sweep_disk(t):
-    """The disk of `files` media is full, by somebody else."""
+    """The disk of `files` media is full, with other files."""
     sweep(t, "disk")
 
 

@@ -36,7 +36,7 @@ assert open(os.open("real/inside", os.O_RDONLY, dir_fd=d)).read() == "in\\n"
          "the real directory was written to: %s" % os.listdir(real))
     t.fb("ls", "--pool", "p").prints("^inside$")
     t.fb("ls", "--pool", "p", real).prints("^inside$")
-    # What lies under the prefix can't be staged: nobody could tell which is meant.
+    # Files under the prefix can't be staged: a path there would be ambiguous.
     t.fb("stage", "in", real + "/outside", "/x", "--pool", "p", rc=120).says("under the mount prefix")
     t.fb("down", "--pool", "p").quiet()
     t.ok(sorted(os.listdir(real)) == ["outside", "sub"], "down removed what is not the pool's")

@@ -5,7 +5,7 @@ import sys
 from harness import case
 from .mounts import mounted
 
-# What programs make of it, in the same words through each face. {at} is where the pool is seen.
+# The view as programs see it, in the same words through each face. {at} is where the pool is seen.
 LOOK = r'''
 cd {at} || exit 1
 ls -a | sort
@@ -72,7 +72,7 @@ def view_by_attributes(t):
             t.ok(inside == outside, "the faces differ:\n%s\n%s" % (inside, outside))
             looks_right(t, inside)
             t.fb("fsck", "--pool", "p")
-            # What the other face does is seen at once.
+            # Each face sees the other's changes at once.
             t.bash("p", "cd /fb && setfattr -x user.project two && mv three t3 && rm -r runs")
             t.ok(os.listdir(at + "/.by/project=other") == ["t3"], "a new name isn't there")
             t.ok(not os.path.exists(at + "/.by/project=mcse"), "what has no attribute is there")

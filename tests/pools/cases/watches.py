@@ -27,7 +27,7 @@ while True:
 
 
 def shadows(t, pool):
-    """What is there for watches."""
+    """The resources of watches."""
     found = []
     for top, dirs, files in os.walk(t.pool_dir(pool)):
         if "/watches" in top:
@@ -51,7 +51,7 @@ def watchers_killed(t):
     forked = t.start_python("p", WATCH, "fork", "/fb/d", stdout=subprocess.PIPE)
     Lines(forked).wait_for(2)
     t.ok(len(shadows(t, "p")) >= 3, "what is watched isn't there: %s" % shadows(t, "p"))
-    # Those who tell are killed at any moment: the others are told all the same.
+    # Notifying processes are killed at any moment: the others are notified all the same.
     for n in range(20):
         teller = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
                           "cd /fb/d; echo; while :; do : > x; mv x y; rm y; done"], stdout=subprocess.PIPE)
@@ -96,7 +96,7 @@ def mount_watched(t):
         os.unlink(os.path.join(d, "moved"))
         wanted = ["100 new", "2 new", "8 new", "40 new", "80 moved", "4 moved", "40000100 dir",
                   "40000200 dir", "2 f", "2 ", "8 f", "8 ", "200 moved"]
-        # The kernel tells of the last close when it likes.
+        # The kernel reports the last close at any later time.
         wait_until(lambda: not [w for w in wanted if w not in lines.lines], 10,
                    "%s of %s" % ([w for w in wanted if w not in lines.lines], lines.lines))
         kill(watcher.pid)

@@ -1,4 +1,4 @@
-"""Files of which it was said that others may see later what is written: when they do, by whatever way a program goes on."""
+"""Files with weaker consistency: when others see a program's writes, for all ways in which a program goes on."""
 import os
 import shutil
 import subprocess
@@ -25,7 +25,7 @@ exec(event)
 say("done")
 '''
 
-# What a program does, and others see what it had written. Behind `ends` it isn't there any more.
+# A program's actions, and what others see of its writes. From `ends` on it has ended.
 EVENTS = {
     "fsync": "os.fsync(fd)",
     "fdatasync": "os.fdatasync(fd)",
@@ -53,7 +53,7 @@ EVENTS = {
     "an exception": "raise SystemExit(3)",
 }
 
-# Answers what is in the files that it is asked for.
+# Prints the content of the files that it is asked for.
 READER = r'''
 import sys
 for line in sys.stdin:
@@ -136,7 +136,7 @@ def what_was_not_committed_is_lost_with_the_program(t):
     writer.wait(10)
     reader.kill()
     reader.wait(10)
-    # Whoever can't be told of an error by a call is told on standard error.
+    # An error that no call can return is reported on standard error.
     for event, told in (("os.close(fd)", "No space left on device"),
                         ("os._exit(0)", "/fb/c/full: some of what was written before the last commit is lost")):
         script = ("import os\nfd = os.open('/fb/c/full', os.O_WRONLY)\n"
@@ -182,7 +182,7 @@ for line in sys.stdin:
         t.ok(False, "it isn't seen")
     reader.kill()
     reader.wait(10)
-    t.fb("rules", "explain", "--pool", "p", "/c/e").prints("consistency +eventual.200ms. +said of it")
+    t.fb("rules", "explain", "--pool", "p", "/c/e").prints("consistency +eventual.200ms. +declared for it")
     t.fb("down", "--pool", "p")
 
 

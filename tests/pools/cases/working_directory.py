@@ -111,7 +111,7 @@ def unseen_programs_touch_nothing_outside(t):
             said = f.read()
         t.ok(codes[str(number)] != "0" or way == "by find", "%s %s: exit code 0" % (way, words))
         t.ok(re.search(SENTENCE, said), "%s %s: no hint\n%s" % (way, words, said))
-    # Outside again it works as ever, whoever changed the directory, and how.
+    # Outside again it works as ever, whichever process changed the directory, and how.
     t.bash("p", r'''cd /fb/w; cd "$OLDPWD"; "$S" pwd; cd /fb/w; (cd /usr; "$S" pwd)
         cd ../../usr; "$S" pwd; cd /fb/w; "$PYTHON" -c 'import os
 here = os.open("/usr/bin", os.O_RDONLY); inside = os.open(".", os.O_RDONLY)
@@ -303,7 +303,7 @@ except OSError as e:
     assert e.errno == errno.EMFILE
 try:
     os.chdir("/fb/w")
-    # It is in the pool, or where it was; never in between.
+    # The working directory is in the pool, or where it was; never in between.
     assert os.getcwd() == "/fb/w" and open("victim").close() is None
 except OSError as e:
     assert e.errno == errno.EMFILE, e

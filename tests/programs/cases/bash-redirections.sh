@@ -1,4 +1,4 @@
-# What a shell does with descriptors, directories, globs, tests and jobs.
+# A shell's use of descriptors, directories, globs, tests and jobs.
 # needs: mktemp
 set -euo pipefail
 source "$CASES/../lib.sh"

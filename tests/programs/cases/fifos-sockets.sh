@@ -56,7 +56,7 @@ refused(lambda: f.sendto(b"x", "nothing")); refused(lambda: f.sendmsg([b"x"], []
 os.unlink("talker"); refused(lambda: e.sendto(b"x", "talker"))
 os.unlink("datagrams"); print(sorted(os.listdir(".")))
 PY
-# What python keeps in TMPDIR: the socket of a manager's server.
+# Python's file in TMPDIR: the socket of a manager's server.
 mkdir tmp
 TMPDIR=$PWD/tmp python3 - <<'PY'
 from multiprocessing import Process, Manager

@@ -1,7 +1,7 @@
 # Following a file that grows: by descriptor and by name, while it is replaced.
 # needs: tail head
 set -euo pipefail
-# Waits until a file has so many lines.
+# Waits until a file has a number of lines.
 lines() { local i; touch "$1"; for i in $(seq 400); do [ "$(wc -l < "$1")" -ge "$2" ] && return; sleep 0.02; done; echo "$1: not $2 lines" >&2; return 1; }
 seq 5 > log
 tail -n 2 -f -s 0.05 log > followed & follower=$!

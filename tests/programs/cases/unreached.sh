@@ -1,7 +1,7 @@
 # needs: gcc
 # media: memory
-# Programs that the library can't reach: statically linked, Go, set-user-ID. They run as ever; who gives one a path of the
-# pool under `forebay exec` is told that it sees nothing there. Through a mount they see everything.
+# Programs that the library can't reach: statically linked, Go, set-user-ID. They run as ever. Under
+# `forebay exec`, a message says that such a program sees no path of the pool. Through a mount they see everything.
 source "$CASES/../lib.sh"
 cat > "$OUTER/show.c" <<'C'
 #include <stdio.h>
@@ -17,7 +17,7 @@ int main(int argc, char **argv) {
 C
 echo inside > file; echo outside > "$OUTER/file"
 hints() { grep -c 'forebay: .*forebay mount' "$OUTER/err" || :; }
-# A program shows a file of $WORK, or says why not and a hint tells more.
+# A program shows a file of $WORK, or an error and a hint.
 sees() {
   local rc=0 out
   out=$("$@" 2> "$OUTER/err") || rc=$?
@@ -29,7 +29,7 @@ sees() {
 try() {
   echo "= $1"
   sees "$OUTER/$1" "$WORK/file"
-  # Nothing is said where nothing is missed; in $WORK its working directory is (pools: working_directory.py).
+  # No hint where nothing is missed; in $WORK its working directory is (pools: working_directory.py).
   bash -c "cd /; $OUTER/$1 $OUTER/file; cd '$OUTER'; $OUTER/$1 file" 2> "$OUTER/err"; hints
   (cd "$OUTER"; "./$1" file; "./$1" nothere) 2> "$OUTER/err" || echo "exit code $?"; hints
   "$OUTER/$1" "$OUTER/file" | cat > copy; cat copy
@@ -51,7 +51,7 @@ if type -P gofmt > /dev/null; then
   rm -r file.go; rm -rf "$OUTER/home"
 fi
 section set-user-ID
-# Needs a program that belongs to somebody else: root can make one, others have passwd.
+# Needs a program that belongs to another user: root can make one, others have passwd.
 if [ "$CASE_UID" = 0 ]; then
   cp "$(type -P id)" "$OUTER/set"; chown 65534:65534 "$OUTER/set"; chmod 6755 "$OUTER/set"; "$OUTER/set" -u; (cd "$WORK"; "$OUTER/set" -g)
   cp "$(type -P cat)" "$OUTER/set"; chown 65534:65534 "$OUTER/set"; chmod 6755 "$OUTER/set"; chmod 644 "$OUTER/file"

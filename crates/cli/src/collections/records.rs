@@ -1,8 +1,8 @@
-//! Collections as a place that files are staged from: their bytes through this process, their
-//! metadata as attributes `user.*`.
+//! Collections as a source of staging: their bytes through this process, their metadata as
+//! attributes `user.*`.
 //!
-//! All lie in one directory, `/`, with this run's beginning as their time, as collections have
-//! none. Nothing can be changed.
+//! All lie in one directory, `/`, with the beginning of this run as their time, as collections have
+//! none. Read-only.
 
 use forebay_iov::{Collection, Key, Record, Workspace};
 use forebay_staging::{Meta, Place, PlaceFile};
@@ -12,15 +12,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const USER: &[u8] = b"user.";
 
-/// See the module.
+/// A source of staging.
 pub struct Records {
-    /// None: only what is known of them is asked for.
+    /// None: only records are wanted.
     workspace: Option<Workspace>,
     records: BTreeMap<Vec<u8>, Record>,
     began: i64,
 }
 
-/// The bytes of one.
+/// The bytes of one collection.
 pub struct Bytes {
     collection: Collection,
     meta: Meta,

@@ -1,9 +1,9 @@
 //! `import` and `export`: files of a directory become collections, and collections files.
 //!
-//! What lies in the pool is staged there and back, by all nodes that hold it. Where the pool is the
-//! metadata store, that is all: files are records. Metadata in etcd are said and read by this
-//! process, besides; and what lies in directories that were attached goes through it. A pool is
-//! open once in a process, so the session is closed before its files are staged.
+//! Files of the pool are staged there and back, by all nodes that hold them. If the pool is the
+//! metadata store, that is all: files are records. Otherwise this process also reads and writes the
+//! metadata in etcd, and copies the bytes of attached directories. A process may open a pool only
+//! once, so the session is closed before its files are staged.
 
 use super::records::Records;
 use super::{At, FILES, Said, failed};
@@ -30,11 +30,11 @@ use std::time::Instant;
 
 /// Collections that are made, and filled, at a time.
 const TOGETHER: usize = 256;
-/// Bytes that are read and written at a time.
+/// Bytes of one read or write.
 const BLOCK: usize = 1 << 20;
-/// Threads that copy through this process, at most.
+/// Most threads that copy through this process.
 const THREADS: usize = 8;
-/// Failures and warnings of its own that a report lists.
+/// Most of its own failures and warnings that a report lists.
 const LISTED: usize = 1000;
 
 fn note(list: &mut Vec<Failure>, path: impl Into<String>, what: impl ToString) {
@@ -49,7 +49,7 @@ fn fail(report: &mut Report, path: impl Into<String>, what: impl ToString) {
     note(&mut report.failures, path, what);
 }
 
-/// Adds what was staged.
+/// Adds the report of a staging.
 fn add(report: &mut Report, staged: Report) {
     report.files += staged.files;
     report.directories += staged.directories;
@@ -65,8 +65,8 @@ fn add(report: &mut Report, staged: Report) {
     report.nodes.extend(staged.nodes);
 }
 
-/// Tells about it, and whether it is complete.
-fn told(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result<u8, Fail> {
+/// Prints the report, and returns whether all is complete.
+fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result<u8, Fail> {
     report.seconds = began.elapsed().as_secs_f64();
     if as_json {
         json(&report)?;
@@ -91,7 +91,7 @@ fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
 
-/// A directory under the pool's prefix isn't what it seems to be.
+/// A directory under the pool's prefix would be the wrong one here.
 fn check_outside(pool: &str, directory: &Path) -> Result<(), Fail> {
     let place = forebay_client::choose(pool, None).ok();
     let mount = place.and_then(|place| Some(PoolConfig::read(&place.dir).ok()?.mount));
@@ -109,7 +109,7 @@ fn check_outside(pool: &str, directory: &Path) -> Result<(), Fail> {
 
 // ---- import ----
 
-/// Names of the files that can be collections; says which can't.
+/// Names of the files that can be collections; reports the others.
 fn listed(directory: &Path) -> Result<Vec<String>, Fail> {
     let cannot = |e| Fail::failed(format!("{}: can't be listed: {e}", directory.display()));
     let (mut names, mut left_out) = (Vec::new(), Vec::new());
@@ -163,14 +163,14 @@ pub(super) fn import(
                 collection.set_meta(&changes).map_err(failed)?;
             }
         }
-        return told(report, began, &what, as_json);
+        return finish(report, began, &what, as_json);
     }
     let inside = import_records(&loaded, directory, &names, (said, &into), &mut report)?;
     drop(loaded);
     if !inside.is_empty() {
         add(&mut report, staged(at.pool, &way, inside)?);
     }
-    told(report, began, &what, as_json)
+    finish(report, began, &what, as_json)
 }
 
 /// The back end of new collections.
@@ -196,14 +196,14 @@ fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, 
 /// A file that becomes a collection.
 struct File<'a> {
     name: &'a str,
-    /// The collection, if it is there.
+    /// The existing collection.
     record: Option<Record>,
-    /// What the file says, and the command line.
+    /// Metadata from the file and the command line.
     meta: Meta,
 }
 
-/// Makes those collections that aren't there, says what is to be said of all, and fills those that
-/// don't lie in the pool. Returns the names of the others.
+/// Makes the missing collections, sets all metadata, and fills those that don't lie in the pool.
+/// Returns the names of the others.
 fn import_records(
     workspace: &Workspace,
     directory: &Path,
@@ -237,9 +237,8 @@ fn import_records(
         for (file, made) in some.iter().zip(made) {
             let ready = match made {
                 Made::Failed => continue,
-                Made::There(record) => {
-                    say_of(workspace, &record, &file.meta).map(|()| (record.backend == FILES, None))
-                }
+                Made::There(record) => declare_meta(workspace, &record, &file.meta)
+                    .map(|()| (record.backend == FILES, None)),
                 Made::New(collection) if into == FILES => collection.close().map(|()| (true, None)),
                 Made::New(collection) => Ok((false, Some(collection))),
             };
@@ -254,7 +253,7 @@ fn import_records(
     Ok(inside)
 }
 
-/// The attributes `user.*` of a file, as metadata; warns of those that can't be.
+/// The attributes `user.*` of a file, as metadata; warns of invalid ones.
 fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno> {
     let path = path.as_os_str().as_bytes();
     let mut meta = Meta::new();
@@ -283,7 +282,7 @@ fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno>
     Ok(meta)
 }
 
-/// What became of the collection for a file.
+/// The result for the collection of a file.
 enum Made {
     There(Record),
     New(Collection),
@@ -291,7 +290,7 @@ enum Made {
 }
 
 /// Makes the collections of those files that have none, together. Not in a batch, whose threads may
-/// hold the session for a moment longer.
+/// hold the session a moment longer.
 fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Report) -> Vec<Made> {
     let missing = files.iter().filter(|file| file.record.is_none());
     let new = missing.map(|file| {
@@ -323,8 +322,12 @@ fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Repo
     files.iter().map(one).collect()
 }
 
-/// Says this of a collection, as far as it isn't said yet.
-fn say_of(workspace: &Workspace, record: &Record, meta: &Meta) -> Result<(), forebay_iov::Error> {
+/// Sets metadata of a collection, unless it has it already.
+fn declare_meta(
+    workspace: &Workspace,
+    record: &Record,
+    meta: &Meta,
+) -> Result<(), forebay_iov::Error> {
     let new = meta
         .iter()
         .filter(|(key, value)| record.meta.get(*key) != Some(value));
@@ -339,7 +342,7 @@ fn say_of(workspace: &Workspace, record: &Record, meta: &Meta) -> Result<(), for
         .map(|_| ())
 }
 
-/// Fills collections with what is in their files, by some threads.
+/// Fills collections from their files, by several threads.
 fn fill_all(
     workspace: &Workspace,
     directory: &Path,
@@ -384,7 +387,8 @@ fn fill_all(
     });
 }
 
-/// Fills one, unless it has these bytes already: how many, and whether they were moved.
+/// Fills a collection, unless it has these bytes already. Returns how many bytes, and whether they
+/// were moved.
 fn fill(
     workspace: &Workspace,
     path: &Path,
@@ -479,7 +483,7 @@ pub(super) fn export(
     if outside.is_empty() {
         drop(loaded);
     } else {
-        // Nobody else uses the session.
+        // This is the only use of the session.
         through(loaded, outside, directory, &mut report)?;
     }
     if at.store.is_none() {
@@ -509,11 +513,11 @@ pub(super) fn export(
             write_metadata(inside, directory, &mut report);
         }
     }
-    told(report, began, &what, as_json)
+    finish(report, began, &what, as_json)
 }
 
-/// Collections that don't lie in the pool, through this process. Contents are compared with what is
-/// there: collections have no times.
+/// Exports collections that don't lie in the pool, through this process. Compares contents with
+/// existing files: collections have no times.
 fn through(
     workspace: Workspace,
     records: Vec<Record>,

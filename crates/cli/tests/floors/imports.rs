@@ -1,10 +1,10 @@
 //! Which top-level modules of a crate import which others, read from its source.
 //!
-//! The source is cut into tokens (no comments, no strings), what is built for tests only is
+//! The source is cut into tokens (no comments, no strings), code that is built for tests only is
 //! dropped, and every path that begins with `crate::` or `super::` is followed to the top-level
 //! module that it names. A name that the crate's root re-exports stands for the module that it
-//! comes from. What the root itself defines is a node of its own, [`ROOT`]. Not seen: paths that
-//! macros put together, and methods of a type that another module adds.
+//! comes from. Items that the root itself defines are a separate node, [`ROOT`]. Not seen: paths
+//! that macros put together, and methods of a type that another module adds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -86,7 +86,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Where the bracket that opens at `at` is closed.
+/// Index of the bracket that closes the one at `at`.
 fn closing(tokens: &[Token<'_>], at: usize) -> usize {
     let mut depth = 0;
     for (i, token) in tokens.iter().enumerate().skip(at) {

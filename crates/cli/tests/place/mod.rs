@@ -24,7 +24,7 @@ pub struct Place {
     pub files: PathBuf,
 }
 
-/// What a finished command said.
+/// The output of a finished command.
 pub struct Said {
     pub code: i32,
     pub out: String,

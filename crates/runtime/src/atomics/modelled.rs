@@ -1,10 +1,10 @@
-//! What `atomics` means under loom. An atomic has the size of the plain one, so that it can lie
-//! in a mapped region; loom's atomic behind it is found by its address, and made when it is
-//! first used, with the value found there. All of that lasts for one run of a model. loom wants
-//! an atomic to be made before it is shared: models use all once before they start threads.
+//! The types and functions of `atomics` under loom. An atomic has the size of the plain one, so
+//! that it can lie in a mapped region. The loom atomic behind it is found by its address, and made
+//! at the first use with the value found there. All of that lasts for one run of a model. loom
+//! wants an atomic to be made before it is shared: models use all once before they start threads.
 //!
-//! loom knows no single order of all SeqCst accesses, only of SeqCst fences; so such an
-//! access is one between two fences here, which is a little stronger. (Miri checks the real ones.)
+//! loom has no single order of all SeqCst accesses, only of SeqCst fences. So such an access stands
+//! between two fences here, which is a little stronger. (Miri checks the real ones.)
 
 pub use loom;
 pub use loom::hint::spin_loop;
@@ -70,8 +70,8 @@ macro_rules! atomic {
 
             pub fn store(&self, value: $value, order: Ordering) {
                 ordered(order, || self.it().store(value, order));
-                // For who maps the same file later.
-                // SAFETY: one thread at a time, and nobody holds a reference into the cell.
+                // Kept for a process that maps the same file later. SAFETY: one thread at a time,
+                // and nobody holds a reference into the cell.
                 unsafe { *self.0.get() = value };
             }
 
@@ -143,8 +143,8 @@ atomic!(AtomicU64, u64);
 atomic!(AtomicI64, i64);
 atomic!(AtomicUsize, usize);
 
-/// Sleeping on a word. Nobody wakes by himself here: a model in which a sleeper is forgotten
-/// doesn't end, which loom reports; unless [`TIMEOUTS`](futex::TIMEOUTS) says that time passes.
+/// Sleeping on a word. There are no spurious wakeups here: a model in which a sleeper is forgotten
+/// doesn't end, which loom reports; unless [`TIMEOUTS`](futex::TIMEOUTS) is set.
 pub mod futex {
     use super::{AtomicU32, Ordering, behind, loom};
     use rustix::io::Errno;

@@ -1,14 +1,14 @@
 //! Reading a small file without a free descriptor.
 //!
 //! A process at its limit of descriptors must still be able to find out when it started, and
-//! whether another one lives. A helper process that shares its memory, but has a copy of its
+//! whether another one lives. A helper process, which shares its memory but has a copy of its
 //! descriptors, closes one of the copies, opens the file in its place, reads it and ends. The
 //! calling thread sleeps until then (as in vfork), with all signals held back; other threads go on.
 
 use rustix::io::Errno;
 use std::ffi::CStr;
 
-/// What the helper does, and what came of it.
+/// The helper's arguments and its result.
 #[cfg(target_arch = "x86_64")]
 struct Job<'a> {
     path: &'a CStr,
@@ -16,7 +16,7 @@ struct Job<'a> {
     result: Result<usize, Errno>,
 }
 
-/// Runs in the helper, in the caller's memory: system calls alone.
+/// The helper's code, in the caller's memory: system calls alone.
 #[cfg(target_arch = "x86_64")]
 extern "C" fn work(job: *mut Job<'_>) {
     // SAFETY: the caller sleeps meanwhile, and nobody else knows of its job.
@@ -27,11 +27,11 @@ extern "C" fn work(job: *mut Job<'_>) {
     job.result = super::read_whole(job.path, job.text);
 }
 
-/// Reads the beginning of the file at `path`, up to the length of `text`; how many bytes there
-/// were. Takes some tens of microseconds, more with many descriptors.
+/// Reads the beginning of the file at `path`, up to the length of `text`. Returns the number of
+/// bytes. Takes some tens of microseconds, more with many descriptors.
 ///
 /// # Errors
-/// What open and read say; EMFILE if the helper can't be made.
+/// Those of open and read; EMFILE if the helper can't be created.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
     let mut job = Job {
@@ -72,7 +72,7 @@ pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
         );
     }
     if helper > 0 {
-        // It has ended: only its number is left. Only those who ask for such children wait for it.
+        // The helper has ended: only its number is left. A wait without __WALL doesn't see it.
         let wait = [helper, 0, libc::__WALL as i64, 0];
         while syscall(libc::SYS_wait4, wait) == -i64::from(libc::EINTR) {}
     }
@@ -80,16 +80,16 @@ pub(super) fn read(path: &CStr, text: &mut [u8]) -> Result<usize, Errno> {
     job.result
 }
 
-/// There is no other way on this architecture.
+/// Not available on this architecture.
 ///
 /// # Errors
-/// EMFILE.
+/// EMFILE, always.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn read(_path: &CStr, _text: &mut [u8]) -> Result<usize, Errno> {
     Err(Errno::MFILE)
 }
 
-/// Sets this thread's signal mask; the one before goes to `before`.
+/// Sets this thread's signal mask; stores the old one in `before`.
 #[cfg(target_arch = "x86_64")]
 fn set_mask(mask: &u64, before: Option<&mut u64>) {
     let before = before.map_or(0, |b| &raw mut *b as i64);
@@ -100,7 +100,7 @@ fn set_mask(mask: &u64, before: Option<&mut u64>) {
     );
 }
 
-/// A system call, not by way of libc, whose call sites may lead here again.
+/// A system call made without libc, whose call sites may lead here again.
 #[cfg(target_arch = "x86_64")]
 fn syscall(number: i64, a: [i64; 4]) -> i64 {
     let result: i64;

@@ -1,8 +1,8 @@
 //! The back end for any mounted file system: a collection's bytes are the file
 //! `DIR/WORKSPACE/NAME`.
 //!
-//! A workspace's directory comes with its first collection and goes with its last one. The files
-//! can be read and written by others; what they see, and when, is up to the file system.
+//! A workspace's directory is made with its first collection and removed with its last one. Other
+//! programs can read and write the files; what they see, and when, is up to the file system.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::meta::check_name;
@@ -17,10 +17,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How long an append waits for one of another process.
+/// How long an append waits for another process's append.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// See the module.
+/// The back end `directory`.
 pub struct Directory {
     dir: PathBuf,
 }
@@ -28,7 +28,7 @@ pub struct Directory {
 struct Open {
     path: PathBuf,
     file: File,
-    /// Held from looking for the end until it has been written to.
+    /// Held from finding the end until it has been written to.
     end: Mutex<()>,
 }
 
@@ -40,10 +40,10 @@ fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl Directory {
-    /// The back end in this directory, which must be there.
+    /// Opens the back end in this directory, which must exist.
     ///
     /// # Errors
-    /// EINVAL without a directory, what the system says of it.
+    /// EINVAL if no directory is named, those of the system for the directory.
     pub fn open(dir: &str) -> Result<Directory> {
         if dir.is_empty() {
             return Err(Error::invalid(
@@ -62,7 +62,7 @@ impl Directory {
         self.dir.join(&address.workspace).join(&address.name)
     }
 
-    /// A name that leads out of the directory is an error, wherever it comes from.
+    /// Refuses any name that leads out of the directory.
     fn check(address: &Address) -> std::result::Result<(), Errno> {
         let names = [&address.workspace, &address.name];
         match names.iter().all(|name| check_name(name).is_ok()) {
@@ -102,7 +102,7 @@ impl Backend for Directory {
     fn create(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
         let how = OFlags::CREATE | OFlags::EXCL;
         let cannot = |e| Error::of(format!("can't make {}", self.path(address).display()), e);
-        // Somebody may remove the workspace's directory with its last file at the same time.
+        // Another process may remove the workspace's directory with its last file at the same time.
         for _ in 0..100 {
             match self.open_file(address, how) {
                 Ok(open) => return Ok(Box::new(open)),
@@ -135,14 +135,14 @@ impl Backend for Directory {
             Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed("remove", &path, &e)),
             _ => {}
         }
-        // Stays if there are others.
+        // The directory stays if it has other files.
         let _ = std::fs::remove_dir(self.dir.join(&address.workspace));
         Ok(())
     }
 }
 
 impl Open {
-    /// Keeps other processes' appends away.
+    /// Excludes appends of other processes.
     fn lock(&self) -> std::result::Result<(), Errno> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -177,8 +177,8 @@ impl Object for Open {
     }
 
     fn append(&self, from: &[u8]) -> Result<u64> {
-        // Handles of one process take turns here; those of others are kept away by a lock on the
-        // file.
+        // Handles of one process take turns here; a lock on the file excludes those of other
+        // processes.
         let _turn = self.end.lock().unwrap_or_else(|e| e.into_inner());
         self.lock()
             .map_err(|e| Error::of(format!("can't lock {}", self.path.display()), e))?;

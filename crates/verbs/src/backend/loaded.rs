@@ -1,29 +1,29 @@
 //! Back ends from shared objects: a table of functions, `iov_backend_ops()`, as
-//! `include/forebay/iov_backend.h` has it.
+//! `include/forebay/iov_backend.h` declares it.
 //!
-//! An object stays loaded until the process ends: its threads may outlive what it was loaded for.
-//! Each attachment has an instance of its own (`init`), which goes with the last collection that
-//! uses it (`shutdown`).
+//! A shared object stays loaded until the process ends: its threads may outlive its use. Each
+//! attachment has its own instance (`init`), which ends with the last collection that uses it
+//! (`shutdown`).
 
 use super::{Address, Backend, Object};
 use crate::abi::{self, BACKEND_ABI, BackendTable};
+use crate::controls_text::write_controls;
 use crate::process::Generation;
-use crate::said::write_controls;
 use crate::{Error, Result};
 use forebay_controls::Controls;
 use rustix::io::Errno;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 
-/// See the module.
+/// The back end of a shared object.
 pub struct Loaded(Arc<Instance>);
 
 struct Instance {
     ops: BackendTable,
     kind: String,
-    /// What `init` gave.
+    /// The result of `init`.
     backend: *mut c_void,
-    /// Whether there is something to shut down.
+    /// Whether `shutdown` must be called.
     initialised: bool,
     generation: Generation,
 }
@@ -35,7 +35,7 @@ unsafe impl Sync for Instance {}
 
 struct Open {
     instance: Arc<Instance>,
-    /// Null when it is closed.
+    /// Null when the object is closed.
     object: *mut c_void,
 }
 
@@ -48,17 +48,17 @@ fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains NUL")))
 }
 
-/// A C text as it can be shown.
+/// A C text as a string to be shown.
 ///
 /// # Safety
-/// Null, or a text that ends with NUL.
+/// `text` is null, or ends with NUL.
 unsafe fn shown(text: *const c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     let text = (!text.is_null()).then(|| unsafe { CStr::from_ptr(text) });
     text.map(|text| text.to_string_lossy().into_owned())
 }
 
-/// The table of the shared object at `path`.
+/// Loads the table of the shared object at `path`.
 fn table(path: &str) -> Result<BackendTable> {
     let file = c_text(path)?;
     // SAFETY: loading runs the object's constructors: who attaches it trusts it as part of the
@@ -105,7 +105,7 @@ impl Loaded {
     /// Loads the shared object at `path` and makes an instance with this configuration.
     ///
     /// # Errors
-    /// ENOENT, EINVAL if it can't be loaded or is no back end of this version; what `init` says.
+    /// ENOENT; EINVAL if it can't be loaded or is no back end of this version; those of `init`.
     pub fn open(path: &str, config: &str) -> Result<Loaded> {
         let ops = table(path)?;
         // SAFETY: the header demands a text that stays.
@@ -195,21 +195,21 @@ fn with_address<T>(address: &Address, f: impl FnOnce(&abi::Address) -> T) -> Res
 }
 
 impl Instance {
-    /// What a function returned: a number, or an errno below zero.
+    /// Checks a function's result: a number, or an errno below zero.
     fn check(&self, returned: i64, what: &str) -> Result<u64> {
         if let Ok(number) = u64::try_from(returned) {
             return Ok(number);
         }
         let code = i32::try_from(-returned).unwrap_or(libc::EIO);
         let errno = Errno::from_raw_os_error(if code < 4096 { code } else { libc::EIO });
-        let told = match self.ops.error {
+        let message = match self.ops.error {
             // SAFETY: the header demands a text that is valid until this thread's next call, or
             // null.
             Some(error) => unsafe { shown(error()) },
             None => None,
         };
         let about = format!("the back end '{}' can't {what}", self.kind);
-        Err(match told {
+        Err(match message {
             Some(text) => Error::new(errno, format!("{about}: {text}")),
             None => Error::of(about, errno),
         })
@@ -236,15 +236,15 @@ impl Backend for Loaded {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        let text = write_controls(controls);
-        let said = c_text(&text)?;
+        let declared = write_controls(controls);
+        let text = c_text(&declared)?;
         let able = match self.0.ops.supports {
             // SAFETY: as the header has it.
-            Some(f) => unsafe { f(self.0.backend, said.as_ptr()) },
+            Some(f) => unsafe { f(self.0.backend, text.as_ptr()) },
             None => -libc::ENOSYS,
         };
         self.0
-            .check(i64::from(able), &format!("keep '{text}'"))
+            .check(i64::from(able), &format!("keep '{declared}'"))
             .map(|_| ())
     }
 
@@ -271,7 +271,7 @@ macro_rules! call {
     ($open:expr, $function:ident, $what:literal $(, $argument:expr)*) => {{
         let open: &Open = $open;
         let returned = match open.instance.ops.$function {
-            // SAFETY: as the header has it; the object is open, and the slices are as long as said.
+            // SAFETY: as the header has it; the object is open, and the slices are as long as text.
             Some(f) => i64::from(unsafe { f(open.object $(, $argument)*) }),
             None => -i64::from(libc::ENOSYS),
         };
@@ -310,7 +310,7 @@ impl Object for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        call!(self, length, "tell the length")
+        call!(self, length, "get the length")
     }
 
     fn sync(&self) -> Result<()> {

@@ -1,7 +1,7 @@
-//! The back end of one process: bytes on its heap, as long as the session.
+//! The back end `memory`: bytes on this process's heap, for the life of the session.
 //!
-//! Bytes lie in pieces of 1 MiB that come when they are first written, so that a sparse collection
-//! costs what was written, and growing moves nothing.
+//! Bytes lie in pieces of 1 MiB, allocated by the first write. So a sparse collection costs what
+//! was written, and growing moves nothing.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::{Error, Result, Uuid};
@@ -11,17 +11,17 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 const PIECE: u64 = 1 << 20;
-/// Bytes of a collection, at most.
+/// Most bytes of a collection.
 const SIZE_MAX: u64 = 1 << 62;
 
 #[derive(Default)]
 struct Bytes {
     size: u64,
-    /// By number. What lies behind the end, in the last one, is zero.
+    /// The pieces by number. Bytes behind the end, in the last one, are zero.
     pieces: BTreeMap<u64, Box<[u8]>>,
 }
 
-/// See the module.
+/// The back end `memory`.
 #[derive(Default)]
 pub struct Memory {
     objects: Mutex<HashMap<Uuid, Arc<RwLock<Bytes>>>>,
@@ -30,7 +30,7 @@ pub struct Memory {
 struct Open(Arc<RwLock<Bytes>>);
 
 impl Bytes {
-    /// The parts of a range: piece, where in it, how many bytes.
+    /// The pieces of a range: number, offset in the piece, bytes.
     fn parts(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let end = at + len as u64;
         let mut next = at;

@@ -1,14 +1,14 @@
-//! The back end that discards everything, to measure the cost of the verbs themselves.
+//! The back end `null`, which discards everything, to measure the cost of the verbs themselves.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::Result;
 use forebay_controls::{Controls, Persistence};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// See the module.
+/// The back end `null`.
 pub struct Null;
 
-/// Only its size is known, as long as it is open.
+/// Only the size is kept, while it is open.
 #[derive(Default)]
 struct Nothing {
     size: AtomicU64,

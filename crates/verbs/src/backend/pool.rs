@@ -1,11 +1,11 @@
 //! The back end `forebay`: a collection's bytes are the file `/WORKSPACE/NAME` of a pool.
 //!
-//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files.
-//! Where the session's metadata lie in the same pool, the file is the record, too: the store makes
-//! and removes it.
+//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. If
+//! the session's metadata lie in the same pool, the file is the record, too: the store makes and
+//! removes it.
 //!
-//! The controls become the file's own, which the pool keeps for whoever opens it. `temporality` is
-//! a hint: what the pool's media can't do of it is left out.
+//! The collection's controls are declared of the file, and the pool keeps them for every program
+//! that opens it. `temporality` is a hint: the pool ignores what its media can't do.
 
 use super::{Address, Backend, Mapped, Object};
 use crate::mapped::Access;
@@ -19,7 +19,7 @@ use libc::{O_CREAT, O_EXCL, O_NOFOLLOW, O_RDONLY, O_RDWR};
 use rustix::io::Errno;
 use std::sync::{Mutex, PoisonError};
 
-/// See the module.
+/// The back end `forebay`.
 pub struct Forebay {
     fs: Attached,
     /// Whether the metadata store makes and removes the files.
@@ -39,10 +39,10 @@ struct Open {
 }
 
 impl Forebay {
-    /// The back end in this pool; an empty name means as for the command line.
+    /// Opens the back end in this pool; an empty name selects the pool as on the command line.
     ///
     /// # Errors
-    /// If it can't be opened.
+    /// If the pool can't be opened.
     pub fn open(pool: &str) -> Result<Forebay> {
         Attached::open(pool).map(|fs| Forebay::over(fs, false))
     }
@@ -54,23 +54,18 @@ impl Forebay {
         }
     }
 
-    /// Says of the file of a new collection what is said of the collection.
+    /// Declares the controls of a new collection of its file.
     fn declare(&self, address: &Address, controls: &Controls) -> Result<()> {
-        let said = self.in_file(controls);
-        if said.is_nothing() {
+        let declared = self.in_file(controls);
+        if declared.is_nothing() {
             return Ok(());
         }
         let id = self.id(address);
-        id.and_then(|id| self.fs.set_controls(id, said))
-            .map_err(|e| {
-                Error::of(
-                    format!("can't say of {} that it is {said}", path(address)),
-                    e,
-                )
-            })
+        id.and_then(|id| self.fs.set_controls(id, declared))
+            .map_err(|e| Error::of(format!("can't declare {declared} of {}", path(address)), e))
     }
 
-    /// What of a collection's controls is said of its file.
+    /// The collection's controls that are declared of its file.
     fn in_file(&self, controls: &Controls) -> Declared {
         let needed = Declared::needed_for(controls);
         let hint = Controls {
@@ -79,13 +74,13 @@ impl Forebay {
         };
         Declared {
             temporality: needed.temporality.filter(|_| self.cannot(&hint).is_none()),
-            // What batches do with it isn't the file's.
+            // How batches treat failures isn't a control of the file.
             failure: None,
             ..needed
         }
     }
 
-    /// Why the pool can't keep the controls, if it can't.
+    /// The reason why the pool can't keep the controls, if it can't.
     fn cannot(&self, controls: &Controls) -> Option<String> {
         impossible(controls, &self.fs.pool().config().media)
     }
@@ -95,8 +90,8 @@ impl Forebay {
         &self.fs
     }
 
-    /// The file of a collection. Where files are records, its UUID leads to it, and nobody has to
-    /// be asked for the name.
+    /// The file of a collection. If files are records, the UUID leads to the file, without a
+    /// look-up of the name.
     fn id(&self, address: &Address) -> std::result::Result<ObjectId, Errno> {
         match self
             .files_are_records
@@ -107,7 +102,7 @@ impl Forebay {
         }
     }
 
-    /// Makes the file, and opens it.
+    /// Creates and opens the file.
     fn create_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
         let open = self
@@ -126,8 +121,8 @@ impl Forebay {
             id: self.id(address)?,
             kind: libc::S_IFREG,
         };
-        // A laminated one can only be read. Where the record is the file, it is known that this
-        // can't be one, unless it became one since.
+        // A laminated file can only be read. If the record is the file, this can't be one, unless
+        // it was laminated since.
         let may_be = !self.files_are_records || controls.mutability == Mutability::Immutable;
         let sealed = || self.fs.controls_of(entry.id).map(|(_, sealed)| sealed);
         let open = match may_be && sealed()? {
@@ -189,24 +184,24 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // Only a file that is the record, too, can go with its maker: nothing is left that leads
-        // nowhere.
+        // Only a file that is also the record can be removed with its creator: no record is left
+        // that leads nowhere.
         if controls.persistence == Persistence::Process && !self.files_are_records {
             return Err(Error::unsupported(
                 "the back end 'forebay' can't keep persistence=process where the metadata lie elsewhere",
             ));
         }
-        let asked = Controls {
+        let wanted = Controls {
             temporality: Temporality::default(),
             ..*controls
         };
-        match self.cannot(&asked) {
+        match self.cannot(&wanted) {
             Some(why) => Err(Error::unsupported(format!("the back end 'forebay': {why}"))),
             None => Ok(()),
         }
     }
 
-    fn said_of_record(&self, controls: &Controls) -> Declared {
+    fn declared_of_record(&self, controls: &Controls) -> Declared {
         match self.files_are_records {
             true => self.in_file(controls),
             false => Declared::NOTHING,
@@ -218,7 +213,7 @@ impl Backend for Forebay {
             return self.open(address, controls);
         }
         let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);
-        // Somebody may remove the workspace's directory with its last file at the same time.
+        // Another process may remove the workspace's directory with its last file at the same time.
         for _ in 0..100 {
             match self.create_file(address) {
                 Ok(open) if self.in_file(controls).is_nothing() => return Ok(Box::new(open)),
@@ -259,7 +254,7 @@ impl Backend for Forebay {
                 ));
             }
         }
-        // Stays if there are others.
+        // The directory stays if it has other files.
         let _ = self.fs.rmdir(format!("/{}", address.workspace).as_bytes());
         Ok(())
     }
@@ -310,7 +305,7 @@ impl Object for Open {
         let _turn = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         match self.fs.append_chunk(self.open(), from) {
             Ok((at, n)) if n == from.len() => Ok(at),
-            // The rest could come behind somebody else's bytes.
+            // The rest could land behind another writer's bytes.
             Ok(_) => Err(self.failed("append all to", Errno::NOSPC)),
             Err(e) => Err(self.failed("append to", e)),
         }
@@ -322,7 +317,7 @@ impl Object for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // What was written and isn't committed counts.
+        // Bytes that were written but not committed count.
         let size = self.fs.publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
         let size = size.and_then(|live| self.fs.cluster().size(live));
@@ -376,7 +371,7 @@ impl Object for Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // A child's copy isn't the child's to close.
+        // A forked child's copy isn't the child's to close.
         if self.generation.is_now() {
             let _ = self.close();
         }

@@ -1,4 +1,4 @@
-//! A batch that was started: which operations may run, their results, waiting and cancelling.
+//! A started batch: which operations may run, their results, waiting and cancelling.
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::meta::undo::UndoLog;
@@ -12,10 +12,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Collections that are made or deleted together, at most: several threads share a large batch.
+/// Most collections that are created or deleted together, so that several threads share a large
+/// batch.
 const TOGETHER: usize = 256;
 
-/// What became of an operation.
+/// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
     /// It waits for others, or for a thread.
@@ -32,7 +33,7 @@ pub enum Status {
     Undone,
 }
 
-/// A batch that was started. A clone is the same. Dropped, the batch goes on.
+/// A batch that was started. A clone is the same batch. If it is dropped, the batch goes on.
 #[derive(Clone)]
 pub struct Running(Arc<Inner>);
 
@@ -40,34 +41,34 @@ struct Inner {
     session: Session,
     failure: Failure,
     log: Option<Box<dyn UndoLog>>,
-    /// For each operation, those that wait for it.
+    /// For each operation, the operations that wait for it.
     waiters: Vec<Vec<Edge>>,
     progress: Mutex<Progress>,
-    /// The batch has ended.
+    /// Signals that the batch has ended.
     end: Condvar,
 }
 
 struct Progress {
     operations: Vec<Operation>,
-    /// Operations of which it isn't known yet what becomes of them.
+    /// Number of operations whose result isn't known yet.
     open: usize,
-    /// Why what hasn't begun is skipped.
+    /// Why operations that haven't begun are skipped.
     stopped: Option<Error>,
-    /// What the batch as a whole failed of: its first failure, its cancellation, an undoing that
+    /// The failure of the batch as a whole: its first failure, its cancellation, an undoing that
     /// failed.
     error: Option<Error>,
     ended: bool,
-    /// The function to call when an operation, or the batch, has ended.
+    /// The functions to call when an operation, or the batch, has ended.
     calls: HashMap<Awaited, Vec<Task>>,
 }
 
-/// Whose end somebody awaits.
+/// An operation, or the batch (None), whose end is awaited.
 type Awaited = Option<Op>;
 
 struct Operation {
     what: &'static str,
     work: Option<Work>,
-    /// How many others it waits for.
+    /// Number of operations that it waits for.
     left: usize,
     status: Status,
     result: Option<Result<Outcome>>,
@@ -126,8 +127,8 @@ impl Running {
         Ok(Running(inner))
     }
 
-    /// Waits until the batch has ended, and says whether it has. None waits without a limit: an
-    /// operation may take as long as it takes to write what it was given.
+    /// Waits until the batch has ended, and returns whether it has. None waits without a limit: an
+    /// operation may take as long as its data take.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -153,8 +154,8 @@ impl Running {
     }
 
     /// Has `call` called when an operation has ended, or, with None, the batch: once, by a thread
-    /// of the session that does nothing else, with all signals blocked. False, and no call, if it
-    /// has ended already.
+    /// of the session that does nothing else, with all signals blocked. Returns false, and makes no
+    /// call, if it has ended already.
     ///
     /// # Errors
     /// EINVAL if there is no such operation; EPERM in a forked child; if no thread can be started.
@@ -163,7 +164,7 @@ impl Running {
         // Threads are started now, while that may fail.
         self.0
             .session
-            .teller()
+            .notifier()
             .push(std::iter::once(Box::new(|| ()) as Task))?;
         let mut progress = self.0.lock();
         let ended = match what {
@@ -187,7 +188,7 @@ impl Running {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Skips what hasn't begun. What is in progress is done; wait for the end.
+    /// Skips operations that haven't begun. Those in progress are completed; wait for the end.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -202,7 +203,7 @@ impl Running {
         Ok(())
     }
 
-    /// What became of an operation, so far.
+    /// The present state of an operation.
     ///
     /// # Errors
     /// EINVAL if there is none of this number, EPERM in a forked child.
@@ -213,11 +214,11 @@ impl Running {
         operation.map(|o| o.status).ok_or_else(|| none(op))
     }
 
-    /// What an operation brought, or why it wasn't done. Can be asked once for what isn't small.
+    /// The result of an operation, or why it wasn't done. Large results can be taken once.
     ///
     /// # Errors
-    /// Its error; EINVAL if there is none of this number; EINPROGRESS if it isn't known yet;
-    /// ECANCELED if it was skipped.
+    /// Its error; EINVAL if there is no operation of this number; EINPROGRESS if the result isn't
+    /// known yet; ECANCELED if it was skipped.
     pub fn result(&self, op: Op) -> Result<Outcome> {
         self.0.session.check()?;
         let mut progress = self.0.lock();
@@ -238,8 +239,8 @@ impl Running {
         }
     }
 
-    /// Why the batch as a whole failed: its first failure, that it was cancelled, or what couldn't
-    /// be undone.
+    /// Why the batch as a whole failed: its first failure, its cancellation, or what couldn't be
+    /// undone.
     pub fn error(&self) -> Option<Error> {
         self.0
             .session
@@ -255,11 +256,11 @@ fn none(op: Op) -> Error {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        // Operations run outside of it.
+        // Operations run without this lock, so none can panic under it.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has operations run by the session's threads.
+    /// Queues operations for the session's threads.
     fn queue(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         let tasks = ready.into_iter().map(|number| {
             let inner = self.clone();
@@ -268,8 +269,8 @@ impl Inner {
         self.session.crew().push(tasks)
     }
 
-    /// Has those run with which the batch begins. Where operations ask other nodes, collections of
-    /// one workspace are made together, and deleted together.
+    /// Queues the operations with which the batch begins. If operations ask other nodes,
+    /// collections of one workspace are created together, and deleted together.
     fn queue_first(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         if !self.session.asks() {
             return self.queue(ready);
@@ -293,7 +294,7 @@ impl Inner {
         self.session.crew().push(tasks.into_iter())
     }
 
-    /// Makes collections together, or deletes them. What waited for them is queued.
+    /// Creates or deletes collections together, then queues the operations that waited for them.
     fn run_together(self: &Arc<Inner>, group: &[u32]) {
         let mut taken = Vec::new();
         let mut all = Vec::new();
@@ -322,18 +323,18 @@ impl Inner {
             });
             ready.extend(self.finish(number, result));
         }
-        // What closes something that nothing was done with takes less than waking another thread.
+        // A close without work takes less time than waking another thread.
         let progress = self.lock();
         let (closes, others): (Vec<u32>, _) = ready
             .into_iter()
             .partition(|&number| progress.operations[number as usize].what == CLOSE);
         drop(progress);
-        // Threads are there: this is one.
+        // Can't fail: this is a thread of the pool.
         let _ = self.queue(others);
         closes.into_iter().for_each(|number| self.run(number));
     }
 
-    /// Runs an operation, and those behind it that only it held up.
+    /// Runs an operation, then operations that waited only for it.
     fn run(self: &Arc<Inner>, first: u32) {
         let mut next = Some(first);
         while let Some(number) = next {
@@ -354,13 +355,14 @@ impl Inner {
             let mut ready = self.finish(number, result);
             next = ready.pop_front();
             if !ready.is_empty() {
-                // Threads are there: this is one.
+                // Can't fail: this is a thread of the pool.
                 let _ = self.queue(ready.into());
             }
         }
     }
 
-    /// Notes what became of an operation (None: skipped), and returns what can run now.
+    /// Records the result of an operation (None: skipped), and returns the operations that can run
+    /// now.
     fn finish(&self, number: u32, result: Option<Result<Outcome>>) -> VecDeque<u32> {
         let mut progress = self.lock();
         let mut ready = VecDeque::new();
@@ -376,7 +378,7 @@ impl Inner {
                 let operation = &mut progress.operations[waiter.on as usize];
                 operation.left -= 1;
                 if waiter.needs && failed {
-                    // Nobody else takes it: it is skipped when all others are through with it.
+                    // No thread takes it: it is skipped when all operations before it have ended.
                     operation.work = None;
                 }
                 match operation.left {
@@ -390,18 +392,19 @@ impl Inner {
             0 => self.end(progress),
             _ => drop(progress),
         }
-        self.tell(calls);
+        self.make_calls(calls);
         ready
     }
 
-    /// Has calls made. The thread for it is there.
-    fn tell(&self, calls: Vec<Task>) {
+    /// Makes the calls, on a thread that exists already.
+    fn make_calls(&self, calls: Vec<Task>) {
         if !calls.is_empty() {
-            let _ = self.session.teller().push(calls.into_iter());
+            let _ = self.session.notifier().push(calls.into_iter());
         }
     }
 
-    /// The last operation has ended: what is left is to undo, or to carry out deletions.
+    /// Ends the batch: the last operation has ended; what is left is to undo, or to carry out
+    /// deletions.
     fn end(&self, progress: MutexGuard<'_, Progress>) {
         let failed = progress.error.is_some();
         drop(progress);
@@ -426,12 +429,12 @@ impl Inner {
         let calls = progress.take_calls(None);
         drop(progress);
         self.end.notify_all();
-        self.tell(calls);
+        self.make_calls(calls);
     }
 }
 
 impl Progress {
-    /// The calls that wait for this end.
+    /// Takes the calls that wait for this end.
     fn take_calls(&mut self, what: Awaited) -> Vec<Task> {
         self.calls.remove(&what).unwrap_or_default()
     }

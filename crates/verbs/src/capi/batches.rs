@@ -53,10 +53,10 @@ fn op(request: i64) -> Result<Op> {
     number.map_err(|_| Error::invalid(format!("{request} is the number of no request")))
 }
 
-/// An empty batch.
+/// Makes an empty batch.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_create(
     session: *const Session,
@@ -89,7 +89,7 @@ pub unsafe extern "C" fn iov_batch_create(
 /// Makes a request need others.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_after(
     batch: *const Collected,
@@ -111,10 +111,10 @@ pub unsafe extern "C" fn iov_batch_after(
     code(done)
 }
 
-/// Starts it.
+/// Starts the batch.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
     // SAFETY: the caller's promise.
@@ -137,10 +137,10 @@ pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
     code(started)
 }
 
-/// Waits until it has ended.
+/// Waits until the batch has ended.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> c_int {
     let limit = u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
@@ -151,20 +151,20 @@ pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> 
     number(ended.map(i64::from)) as c_int
 }
 
-/// Whether it has ended.
+/// Returns whether the batch has ended.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
     // SAFETY: passed on.
     unsafe { iov_wait(batch, 0) }
 }
 
-/// Skips what hasn't begun.
+/// Skips requests that haven't begun.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
     // SAFETY: the caller's promise.
@@ -174,7 +174,7 @@ pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
     code(cancelled)
 }
 
-/// What is passed on to a function of the program's, which may be called by any thread.
+/// The argument of a program's function, which any thread may call.
 struct With(*mut c_void);
 
 // SAFETY: the header demands a function that a thread of the session may call with it.
@@ -189,7 +189,7 @@ impl With {
 /// Has a function called when a request, or the batch, has ended.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_when(
     batch: *const Collected,
@@ -212,10 +212,10 @@ pub unsafe extern "C" fn iov_when(
     number(when()) as c_int
 }
 
-/// What became of a request.
+/// Returns the state of a request.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i64) -> c_int {
     // SAFETY: the caller's promise.
@@ -232,10 +232,10 @@ pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i6
     })) as c_int
 }
 
-/// What a request returned.
+/// Returns the result of a request.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i64 {
     // SAFETY: the caller's promise.
@@ -248,10 +248,10 @@ pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i6
     }))
 }
 
-/// Why the batch as a whole failed.
+/// Returns why the batch as a whole failed.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
     // SAFETY: the caller's promise.
@@ -261,10 +261,10 @@ pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
     code(result)
 }
 
-/// Frees it.
+/// Frees the batch.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_batch_free(batch: *mut Collected) -> c_int {
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! The bytes of open collections: each verb at once, or into a batch.
+//! The bytes of open collections: each verb at once, or added to a batch.
 
 use super::batches::Collected;
 use super::collections::now_or_later;
@@ -6,7 +6,7 @@ use super::{handle, number};
 use crate::{Collection, Error, Result};
 use std::ffi::c_void;
 
-/// Memory of the caller's that stays until the batch has ended.
+/// The caller's memory, valid until the batch has ended.
 struct Bytes(*mut u8, usize);
 
 // SAFETY: the header has the caller leave it alone meanwhile.
@@ -45,7 +45,7 @@ fn signed(n: u64) -> Result<i64> {
 /// Reads a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_read(
     collection: *const Collection,
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn iov_read(
 /// Writes a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_write(
     collection: *const Collection,
@@ -99,7 +99,7 @@ pub unsafe extern "C" fn iov_write(
 /// Appends a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_append(
     collection: *const Collection,
@@ -122,10 +122,10 @@ pub unsafe extern "C" fn iov_append(
     number(done)
 }
 
-/// Makes a collection so long.
+/// Sets the size of a collection.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_truncate(
     collection: *const Collection,
@@ -144,10 +144,10 @@ pub unsafe extern "C" fn iov_truncate(
     number(done)
 }
 
-/// What fsync(2) does.
+/// Makes written bytes durable, as fsync(2) does.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const Collected) -> i64 {
     // SAFETY: the caller's promise.
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn iov_sync(collection: *const Collection, batch: *const C
 /// Copies a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_copy(
     from: *const Collection,
@@ -183,10 +183,10 @@ pub unsafe extern "C" fn iov_copy(
     number(done)
 }
 
-/// How many bytes it has.
+/// Returns the size of a collection in bytes.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_size(collection: *const Collection) -> i64 {
     // SAFETY: the caller's promise.

@@ -1,4 +1,4 @@
-//! Collections: each verb at once, or into a batch. What is done to their bytes is in `bytes.rs`.
+//! Collections: each verb at once, or added to a batch. `bytes.rs` has the verbs on their bytes.
 
 use super::batches::Collected;
 use super::records::Records;
@@ -6,13 +6,13 @@ use super::sessions::{give, take};
 use super::{changes, code, handle, meta, number, place, text, text_or};
 use crate::abi;
 use crate::batch::Touch;
-use crate::said::read_controls;
+use crate::controls_text::read_controls;
 use crate::{
     Batch, Collection, Error, Key, Op, Options, Outcome, Predicate, Record, Result, Uuid, Workspace,
 };
 use std::ffi::{c_char, c_int};
 
-/// Where the caller wants records.
+/// Where to store the caller's records.
 struct Place(*mut *mut Records);
 
 // SAFETY: the header has the caller leave it alone until the batch has ended.
@@ -20,7 +20,7 @@ unsafe impl Send for Place {}
 
 impl Place {
     /// # Safety
-    /// Null, or writable until the verb has been carried out.
+    /// `to` is null, or writable until the verb has been carried out.
     unsafe fn new(to: *mut *mut Records) -> Result<Place> {
         // SAFETY: the caller's promise.
         *unsafe { place(to, "the place for the records")? } = std::ptr::null_mut();
@@ -35,7 +35,7 @@ impl Place {
     }
 }
 
-/// Carries a verb out, or notes it in the batch.
+/// Carries a verb out, or adds it to the batch.
 ///
 /// # Safety
 /// `batch` is null or a handle.
@@ -54,8 +54,8 @@ pub(super) unsafe fn now_or_later(
 /// The options of a new collection.
 ///
 /// # Safety
-/// As the header has it.
-unsafe fn options(at: *const abi::Options) -> Result<Options> {
+/// As documented in the header.
+unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
     if at.is_null() {
         return Ok(Options::default());
     }
@@ -68,15 +68,15 @@ unsafe fn options(at: *const abi::Options) -> Result<Options> {
         )));
     }
     // SAFETY: it has this size.
-    let said = unsafe { *at };
+    let options = unsafe { *at };
     // SAFETY: the caller's promise.
     unsafe {
         Ok(Options {
-            meta: meta(said.meta, said.meta_count)?,
-            controls: read_controls(text_or(said.controls, "controls", "")?)?,
-            backend: match said.backend.is_null() {
+            meta: meta(options.meta, options.meta_count)?,
+            controls: read_controls(text_or(options.controls, "controls", "")?)?,
+            backend: match options.backend.is_null() {
                 true => None,
-                false => Some(text(said.backend, "back end")?.to_owned()),
+                false => Some(text(options.backend, "back end")?.to_owned()),
             },
         })
     }
@@ -85,12 +85,12 @@ unsafe fn options(at: *const abi::Options) -> Result<Options> {
 /// Makes a collection.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_create(
     workspace: *const Workspace,
     name: *const c_char,
-    said: *const abi::Options,
+    options: *const abi::Options,
     collection: *mut *mut Collection,
     batch: *const Collected,
 ) -> i64 {
@@ -99,12 +99,12 @@ pub unsafe extern "C" fn iov_collection_create(
     let given = unsafe {
         give(collection, || {
             let workspace = handle(workspace, "workspace")?;
-            let (name, said) = (text(name, "name")?, options(said)?);
+            let (name, options) = (text(name, "name")?, read_options(options)?);
             let Some(batch) = batch.as_ref() else {
-                return Collection::create(workspace, name, &said);
+                return Collection::create(workspace, name, &options);
             };
             batch.collect(|batch| {
-                let (op, new) = batch.create(workspace, name, said)?;
+                let (op, new) = batch.create(workspace, name, options)?;
                 done = Ok(i64::from(op.0));
                 Ok(new)
             })
@@ -114,7 +114,7 @@ pub unsafe extern "C" fn iov_collection_create(
 }
 
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 unsafe fn open(
     workspace: *const Workspace,
     key: Result<Key<'_>>,
@@ -143,7 +143,7 @@ unsafe fn open(
 /// Opens a collection by its name.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_open(
     workspace: *const Workspace,
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn iov_collection_open(
 /// Opens a collection by its UUID.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_open_uuid(
     workspace: *const Workspace,
@@ -179,7 +179,7 @@ pub unsafe extern "C" fn iov_collection_open_uuid(
 /// Looks a collection up.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_lookup(
     workspace: *const Workspace,
@@ -193,7 +193,7 @@ pub unsafe extern "C" fn iov_collection_lookup(
         let workspace = handle(workspace, "workspace")?.clone();
         let name = text(name, "name")?.to_owned();
         let find = move || {
-            // All of it, not its field.
+            // Captures the whole value, not its field.
             let to = to;
             to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])
         };
@@ -212,7 +212,7 @@ pub unsafe extern "C" fn iov_collection_lookup(
 /// Searches collections.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_search(
     workspace: *const Workspace,
@@ -244,7 +244,7 @@ pub unsafe extern "C" fn iov_collection_search(
 /// Deletes a collection.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_delete(
     workspace: *const Workspace,
@@ -267,7 +267,7 @@ pub unsafe extern "C" fn iov_collection_delete(
 /// Ends the use of a collection.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_close(
     collection: *mut Collection,
@@ -288,25 +288,25 @@ pub unsafe extern "C" fn iov_collection_close(
 /// Its UUID.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_collection_uuid(
     collection: *const Collection,
     uuid: *mut abi::Uuid,
 ) -> c_int {
     // SAFETY: the caller's promise.
-    let told = (|| unsafe {
+    let done = (|| unsafe {
         let to = place(uuid, "the place for the UUID")?;
         to.bytes = handle(collection, "collection")?.uuid()?.0;
         Ok(())
     })();
-    code(told)
+    code(done)
 }
 
 /// Its record.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_get_meta(
     collection: *const Collection,
@@ -339,7 +339,7 @@ pub unsafe extern "C" fn iov_get_meta(
 /// Changes its metadata.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_set_meta(
     collection: *const Collection,

@@ -1,5 +1,5 @@
-//! Buffers, and chunks under addresses. To C programs an address is the handle: each session knows
-//! what lies where.
+//! Buffers, and mapped chunks. To C programs the address is the handle: each session has a table of
+//! them.
 
 use super::{code, handle, place};
 use crate::abi;
@@ -8,7 +8,7 @@ use crate::{Access, Chunk, Collection, Error, Result, Session, Token};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 
-/// Keeps a chunk for the session, and gives its address.
+/// Keeps a chunk in the session's table, and returns its address.
 fn keep(session: &Session, chunk: Chunk) -> Result<*mut c_void> {
     let address = chunk.address();
     session
@@ -40,10 +40,10 @@ fn allocate(session: &Session, len: usize) -> Result<*mut c_void> {
     }
 }
 
-/// Memory for bytes.
+/// Allocates a buffer.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *mut c_void {
     // SAFETY: the caller's promise.
@@ -56,10 +56,10 @@ pub unsafe extern "C" fn iov_allocate(session: *const Session, len: usize) -> *m
     memory
 }
 
-/// Frees it.
+/// Frees a buffer.
 ///
 /// # Safety
-/// What `iov_allocate` gave, or null.
+/// `at` is a result of `iov_allocate`, or null.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) {
     // SAFETY: the caller's promise.
@@ -67,7 +67,7 @@ pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) 
         return;
     };
     if session.pool().is_some() {
-        // In a forked child it isn't there.
+        // A forked child doesn't have the memory.
         let taken = session.mapped().map(|mut all| all.remove(&memory.addr()));
         drop(taken);
         return;
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) 
 /// Maps a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_map(
     collection: *const Collection,
@@ -105,10 +105,10 @@ pub unsafe extern "C" fn iov_chunk_map(
     code(map())
 }
 
-/// Takes a chunk out of memory.
+/// Unmaps a chunk.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c_void) -> c_int {
     // SAFETY: the caller's promise.
@@ -119,10 +119,10 @@ pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c
     code(unmap())
 }
 
-/// Names memory to other processes.
+/// Makes a token for memory, for other processes.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_share(
     session: *const Session,
@@ -146,10 +146,10 @@ pub unsafe extern "C" fn iov_chunk_share(
     code(share())
 }
 
-/// Maps what another process has named.
+/// Maps memory by another process's token.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_chunk_attach(
     session: *const Session,

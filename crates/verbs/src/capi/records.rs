@@ -2,7 +2,7 @@
 //! together.
 
 use crate::abi;
-use crate::said::write_controls;
+use crate::controls_text::write_controls;
 use crate::{Error, Record, Result};
 use std::ffi::CString;
 
@@ -20,7 +20,7 @@ impl Records {
         let mut pairs = Vec::new();
         let mut keep = |text: &str| {
             let text = CString::new(text).map_err(|_| Error::invalid("a text contains NUL"))?;
-            // What a CString points to doesn't move with it.
+            // The text of a CString doesn't move when the CString does.
             let at = text.as_ptr();
             texts.push(text);
             Ok::<_, Error>(at)
@@ -54,7 +54,7 @@ impl Records {
     }
 }
 
-/// How many there are.
+/// Returns the number of records.
 ///
 /// # Safety
 /// A handle of the header's kind.
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn iov_records_count(records: *const Records) -> usize {
     unsafe { records.as_ref() }.map_or(0, |r| r.records.len())
 }
 
-/// One of them.
+/// Returns one record.
 ///
 /// # Safety
 /// A handle of the header's kind.

@@ -37,7 +37,7 @@ pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
 /// Opens a session.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut Session) -> c_int {
     // SAFETY: the caller's promise.
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut 
 /// Ends the use of a session.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_session_close(session: *mut Session) -> c_int {
     // SAFETY: the caller's promise.
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn iov_session_close(session: *mut Session) -> c_int {
 /// Attaches a back end.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_backend_attach(
     session: *const Session,
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn iov_backend_attach(
 /// Chooses a back end for new collections.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_backend_choose(
     session: *const Session,
@@ -98,10 +98,10 @@ pub unsafe extern "C" fn iov_backend_choose(
     let choose = || unsafe {
         let session = handle(session, "session")?;
         let (pattern, name) = (text(pattern, "pattern")?, text(name, "name")?);
-        let said = text_or(controls, "controls", "")?;
-        let controls = said.parse::<Declared>();
+        let declared = text_or(controls, "controls", "")?;
+        let controls = declared.parse::<Declared>();
         let controls =
-            controls.map_err(|e| Error::invalid(format!("the controls '{said}': {e}")))?;
+            controls.map_err(|e| Error::invalid(format!("the controls '{declared}': {e}")))?;
         session.choose(pattern, controls, name)
     };
     code(choose())
@@ -110,7 +110,7 @@ pub unsafe extern "C" fn iov_backend_choose(
 /// Makes a workspace.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_create(
     session: *const Session,
@@ -131,7 +131,7 @@ pub unsafe extern "C" fn iov_workspace_create(
 /// Uses a workspace.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_load(
     session: *const Session,
@@ -150,7 +150,7 @@ pub unsafe extern "C" fn iov_workspace_load(
 /// Searches workspaces.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_search(
     session: *const Session,
@@ -170,7 +170,7 @@ pub unsafe extern "C" fn iov_workspace_search(
 /// The record of a workspace.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_get_meta(
     workspace: *const Workspace,
@@ -190,7 +190,7 @@ pub unsafe extern "C" fn iov_workspace_get_meta(
 /// Changes a workspace's metadata.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_set_meta(
     workspace: *const Workspace,
@@ -205,7 +205,7 @@ pub unsafe extern "C" fn iov_workspace_set_meta(
 /// Ends the use of a workspace.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int {
     // SAFETY: the caller's promise.
@@ -215,7 +215,7 @@ pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int
 /// Deletes a workspace.
 ///
 /// # Safety
-/// As the header has it.
+/// As documented in the header.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_workspace_delete(workspace: *mut Workspace) -> c_int {
     // SAFETY: the caller's promise.

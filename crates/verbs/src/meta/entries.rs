@@ -1,4 +1,4 @@
-//! Entries of the logs of batches, as bytes; each store decides where they lie.
+//! Entries of the logs of batches, as bytes. Each store decides where it keeps them.
 //!
 //! ```text
 //! entry = length of the rest (8 bytes) kind (1) workspace (16) record (16) ...
@@ -58,12 +58,12 @@ fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend(text.as_bytes());
 }
 
-/// The entry that says that all is done, but the deletions.
+/// The entry that says that everything but the deletions is done.
 pub(super) fn end() -> Vec<u8> {
     entry(b'E', (Uuid::default(), Uuid::default()), &[])
 }
 
-/// The entries, and whether the batch was committed. None for what can't be a log.
+/// Decodes the entries, and whether the batch was committed. None if the bytes can't be a log.
 pub(super) fn decode(mut bytes: &[u8]) -> Option<(Vec<Undo>, bool)> {
     let mut entries = Vec::new();
     let mut committed = false;

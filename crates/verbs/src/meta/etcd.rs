@@ -1,15 +1,15 @@
 //! etcd as metadata store: for workspaces that outlive a job, or that several pools share.
 //!
 //! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of
-//! etcd, with conditions: a name isn't there yet, a record is as it was read, a workspace has
-//! nothing in it. So nobody sees half a change, and of two that exclude each other one is refused.
-//! Searches are ranges of the index, all as of one revision. Reads go by a local copy ([`copy`]),
-//! of which etcd only says whether it is fresh ([`fresh`]).
+//! etcd, with conditions: a name doesn't exist yet, a record is as it was read, a workspace is
+//! empty. So no process sees half a change, and of two changes that exclude each other one is
+//! refused. Searches are ranges of the index, all as of one revision. Reads use a local copy
+//! ([`copy`]), for which etcd only tells whether it is fresh ([`fresh`]).
 //!
-//! A request whose answer was lost may have been carried out. Most can be repeated, as their
-//! conditions then don't hold any more. A creation could come true late, behind the removal of what
-//! the repetition has made; so it is forbidden first by a *fence*, a key that it has as a
-//! condition, and then one looks what has become of it.
+//! A request whose reply was lost may have been carried out. Most can be repeated, as their
+//! conditions then don't hold any more. But a creation could take effect late, after the removal of
+//! what its repetition created. So it is first forbidden by a *fence*, a key whose absence is one
+//! of its conditions; then its state is read.
 
 mod api;
 mod client;
@@ -37,11 +37,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Entries of the index that go with a record into one transaction. etcd takes 128 parts in one,
-/// those nested in it counted with it; more go before, where they lead nowhere yet, or behind,
-/// where they do so no more.
+/// Index entries that share a transaction with their record. etcd takes 128 operations in one,
+/// including those of nested ones. Further entries are written before the record, when they lead
+/// nowhere yet, or removed after it, when they lead nowhere any more.
 const TOGETHER: usize = 50;
-/// Parts of a transaction that has nothing else in it.
+/// Operations of a transaction that has nothing else in it.
 const PARTS: usize = 100;
 /// How long an update is repeated when others change the same record.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -49,16 +49,16 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const TRANSACTION: &str = "/v3/kv/txn";
 const RANGE: &str = "/v3/kv/range";
 
-/// See the module.
+/// A metadata store in etcd.
 pub struct Etcd {
     shared: Arc<Shared>,
     name: String,
     lease: Lease,
-    /// The local copy, if there is to be one.
+    /// The local copy, if one is to be used.
     cache: Option<Cache>,
 }
 
-/// What logs use as well.
+/// The part that logs use as well.
 struct Shared {
     client: Client,
     schema: Schema,
@@ -85,7 +85,7 @@ impl Shared {
         self.client.ask_once(TRANSACTION, &request)
     }
 
-    /// Which store this is: a random number, as old as the store.
+    /// The store's identity: a random number, made with the store.
     fn identity(&self) -> Result<String> {
         let key = self.schema.store();
         let look = |answer: &Answer| answer.one(0).map(|pair| pair.value.0.clone());
@@ -106,10 +106,10 @@ impl Shared {
 }
 
 impl Etcd {
-    /// The store at this place, without the `etcd:` before it.
+    /// Opens the store at this place, a text without the leading `etcd:`.
     ///
     /// # Errors
-    /// EINVAL for a place that can't be; if etcd can't be reached, or has something else there.
+    /// EINVAL for an invalid place; if etcd can't be reached, or has something else there.
     pub fn open(text: &str) -> Result<Etcd> {
         let place = Place::parse(text)?;
         let name = format!("etcd://{}{}", place.endpoints.join(","), place.prefix);
@@ -139,7 +139,7 @@ impl Etcd {
         &self.shared.schema
     }
 
-    /// This session has changed a scope, at a revision, or at one that isn't known.
+    /// Records that this session has changed a scope, at a revision, or at an unknown one.
     fn changed(&self, scope: Scope, revision: Option<u64>) {
         if let Some(cache) = &self.cache {
             cache.changed(scope, revision);
@@ -163,10 +163,10 @@ impl Etcd {
         Error::new(Errno::NOENT, text)
     }
 
-    /// What is at a key of a scope, and at the end of the parts, if the scope is there.
+    /// Reads a key of a scope, and the scope's end of the transaction.
     ///
     /// # Errors
-    /// ENOENT without the workspace.
+    /// ENOENT if the workspace doesn't exist.
     fn look(&self, scope: Scope, key: &[u8]) -> Result<Option<Pair>> {
         let parts = vec![api::get(&self.schema().state(scope)), api::get(key)];
         let found = self.shared.transaction(vec![], parts, vec![])?;
@@ -182,7 +182,7 @@ impl Etcd {
         pair.map(read).transpose()
     }
 
-    /// Entries that lead nowhere yet.
+    /// Writes index entries that lead nowhere yet.
     fn put_before(&self, scope: Scope, entries: &[Vec<u8>]) -> Result<()> {
         for part in entries.chunks(PARTS) {
             let puts = part.iter().map(|entry| api::put(entry, b"")).collect();
@@ -195,9 +195,9 @@ impl Etcd {
         Ok(())
     }
 
-    /// Takes away entries that lead nowhere any more, as long as the record is what it was at
-    /// `revision`. It is written again with each part: else one who has put such an entry just now,
-    /// for what he makes of the record, would lose it.
+    /// Removes index entries that lead nowhere any more, as long as the record is unchanged since
+    /// `revision`. Each part writes the record again: otherwise another session that has just
+    /// written such an entry, for its next version of the record, would lose it.
     fn delete_behind(
         &self,
         scope: Scope,
@@ -212,7 +212,7 @@ impl Etcd {
             let same = vec![api::unchanged(record, revision)];
             let done = self.shared.transaction(same, parts, vec![])?;
             if !done.succeeded {
-                // They do no harm.
+                // The entries left do no harm.
                 break;
             }
             revision = done.revision();
@@ -268,7 +268,7 @@ impl Etcd {
             }
             Ok(_) => Ok(None),
             Err(Trouble::Failed(error)) => Err(error),
-            // Done or not: the record tells, and to do it twice changes nothing.
+            // Done or not: the record tells, and repeating it changes nothing.
             Err(Trouble::Lost(_)) => {
                 self.changed(scope, None);
                 lost.get_or_insert(before);
@@ -277,7 +277,7 @@ impl Etcd {
         }
     }
 
-    /// Whether it was removed.
+    /// Tries to remove a record once; returns whether it was removed.
     fn try_remove(&self, scope: Scope, uuid: Uuid, lost: &mut bool) -> Result<bool> {
         let schema = self.schema();
         let Some((record, pair)) = self.record(scope, uuid)? else {
@@ -299,7 +299,7 @@ impl Etcd {
         if scope == Scope::Root {
             let inside = Scope::In(uuid);
             let names = schema.names(inside);
-            // A look, as the comparison goes over all of them.
+            // Reads first, since the comparison goes over all records.
             let first =
                 self.shared
                     .transaction(vec![], vec![api::first_keys(&names, 1)], vec![])?;
@@ -333,7 +333,7 @@ impl Etcd {
         }
     }
 
-    /// Repeats what others' changes have kept from being done.
+    /// Repeats an operation that others' changes have prevented.
     fn patiently<T>(&self, mut what: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let until = Instant::now() + PATIENCE;
         for turn in 0u32.. {
@@ -343,7 +343,7 @@ impl Etcd {
             if Instant::now() > until {
                 break;
             }
-            // Others are spread by what their threads and processes differ in.
+            // Spreads processes and threads in time by their ids.
             let spread = u64::from(std::process::id() % 7) + 1;
             std::thread::sleep(Duration::from_millis(u64::from(turn.min(10)) * spread));
         }
@@ -417,7 +417,7 @@ impl Store for Etcd {
     fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
         let mut lost = None;
         let updated = self.patiently(|| self.try_update(scope, uuid, changes, &mut lost));
-        // What it was before the first try, one of which may have been carried out.
+        // The metadata before the first try, which may have been carried out.
         let updated = updated.map(|before| lost.unwrap_or(before));
         updated.map_err(|e| match e.errno() {
             Errno::NOENT | Errno::TOOBIG => e,

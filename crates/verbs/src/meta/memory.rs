@@ -1,4 +1,4 @@
-//! The metadata store of one process: maps, with an index by key and value.
+//! The metadata store of one process: maps, and an index by key and value.
 
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::meta::undo::{InProcess, UndoLog};
@@ -13,11 +13,11 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 struct Shelf {
     records: HashMap<Uuid, Record>,
     names: BTreeMap<String, Uuid>,
-    /// By key, then by value in its order: who has it.
+    /// By key, then by value in its order: the records that have it.
     index: HashMap<String, BTreeMap<(Order, String), BTreeSet<Uuid>>>,
 }
 
-/// See the module.
+/// A metadata store in this process.
 #[derive(Default)]
 pub struct Memory {
     shelves: RwLock<HashMap<Scope, Shelf>>,
@@ -66,12 +66,12 @@ impl Shelf {
         places.map(|(_, who)| who)
     }
 
-    /// Candidates for terms that hold together: those for which the one holds that has the fewest.
+    /// Candidates for terms that hold together: the records of the term with the fewest.
     fn candidates(&self, terms: &[Term]) -> Vec<Uuid> {
         let mut fewest: Option<(usize, &Term)> = None;
         for term in terms {
             let mut count = 0;
-            // A term with more isn't counted to the end.
+            // Counting stops when another term has fewer.
             let _ = self.having(term).try_for_each(|who| {
                 count += who.len();
                 fewest.is_none_or(|(least, _)| count < least).then_some(())
@@ -85,7 +85,7 @@ impl Shelf {
     }
 }
 
-/// Where a value is among those of its key.
+/// The place of a value in its key's order.
 fn place(value: &str) -> (Order, String) {
     (Order::of_value(value.as_bytes()), value.into())
 }
@@ -100,7 +100,7 @@ fn absent(key: Key<'_>) -> Error {
 
 impl Memory {
     fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Shelf>> {
-        // Nothing under the lock panics half-way.
+        // Code under the lock doesn't panic half-way.
         self.shelves.read().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -1,22 +1,22 @@
 //! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in
-//! that.
+//! it.
 //!
 //! Metadata are `user.*` attributes, so shells, `getfattr` and the view `.by/` see them, and the
 //! pool's own index answers searches. A UUID is made of the pool's and the object's id, which never
-//! changes; nothing has to be kept for it. Files that programs have put there are collections like
-//! others, with the back end `forebay`. To find such a one by its UUID takes a look through the
-//! workspace, as the pool doesn't know the names of files without attributes.
+//! changes, so it needs no record. Files that programs have put there are collections like others,
+//! with the back end `forebay`. To find such a file by its UUID, all names of the workspace are
+//! read, as the pool doesn't know the names of files without attributes.
 //!
-//! A file is made with its attributes and its name at once, so nobody sees half a record. A
-//! directory is made under a hidden name and renamed.
+//! A file is created with its attributes and its name at once, so no process sees half a record. A
+//! directory is created under a hidden name and renamed.
 
 mod hidden;
 mod log;
 
 use super::{Change, Key, New, Record, Scope, Store};
+use crate::controls_text::{read_controls, write_controls};
 use crate::meta::undo::UndoLog;
 use crate::pool::Attached;
-use crate::said::{read_controls, write_controls};
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use forebay_controls::{Controls, Declared};
 use forebay_posix::{Entry, Fail, FileToMake, Follow, ObjectId, RenameMode};
@@ -28,28 +28,28 @@ use std::collections::BTreeMap;
 const USER: &[u8] = b"user.";
 /// The attribute that names a collection's back end.
 const BACKEND: &[u8] = b"user.forebay.backend";
-/// What was said of a collection or workspace. (Not of the file that stands for it: that is
+/// The declared controls of a collection or workspace. (Those of the file that stands for it are in
 /// `user.forebay.controls`.)
 const CONTROLS: &[u8] = b"user.forebay.said";
 const DEFAULT: &str = "forebay";
 
-/// See the module.
+/// A metadata store in a pool.
 pub struct Pool {
     fs: Attached,
-    /// What its UUIDs begin with.
+    /// The first bytes of its UUIDs.
     prefix: [u8; 6],
     name: String,
 }
 
-/// Records that are asked for together where all are looked at.
+/// Records of one request when all are read.
 const AT_ONCE: usize = 1024;
 
-/// How often something is made again, because names have changed meanwhile.
+/// Most tries of an operation whose names have changed meanwhile.
 const ATTEMPTS: usize = 1000;
 
 type Errnos<T> = std::result::Result<T, Errno>;
 
-/// What UUIDs of a pool begin with.
+/// The first bytes of UUIDs of a pool.
 fn prefix(fs: &Attached) -> [u8; 6] {
     let mut prefix = [0; 6];
     // The configuration was checked: 32 hexadecimal digits.
@@ -148,7 +148,7 @@ impl Pool {
         self.record_described((id, name), &self.fs.cluster().describe(id)?)
     }
 
-    /// The record of an object that was asked for.
+    /// The record of an object with its attributes.
     fn record_described(&self, (id, name): (ObjectId, &[u8]), is: &Description) -> Errnos<Record> {
         let (own, _) = declared(is.inode.controls);
         if let Some(all) = &is.attributes {
@@ -169,7 +169,8 @@ impl Pool {
         self.record_of((id, name), own, &attributes)
     }
 
-    /// The record of an object with these attributes, and of which this was said itself.
+    /// The record of an object with these attributes and these declared controls of the file
+    /// itself.
     fn record_of(
         &self,
         (id, name): (ObjectId, &[u8]),
@@ -200,7 +201,7 @@ impl Pool {
                 }
             }
         }
-        // A file's own, which may have been said by a rule, or by somebody else since.
+        // A file's own controls may come from a rule, or have been declared since.
         let controls = &mut record.controls;
         controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
@@ -221,7 +222,7 @@ impl Pool {
         if scope != Scope::Root {
             all.push((BACKEND.to_vec(), new.backend.as_bytes().to_vec()));
         }
-        // What is said of the file itself needn't be noted.
+        // Controls declared of the file itself needn't be recorded again.
         let noted = Declared::needed_for(&new.controls)
             .beside(&new.of_file)
             .resolve();
@@ -231,7 +232,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// Why a record can't be made.
+    /// The error of a record that can't be created.
     fn cannot(&self, new: &New<'_>, errno: Errno) -> Error {
         match errno {
             Errno::EXIST => Error::new(
@@ -242,8 +243,8 @@ impl Pool {
         }
     }
 
-    /// The record that was made.
-    fn told(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
+    /// The record that was created.
+    fn new_record(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
         Record {
             uuid: self.uuid_of(id),
             name: new.name.into(),
@@ -257,8 +258,8 @@ impl Pool {
         }
     }
 
-    /// Makes files in a workspace's directory, once: of each the record, why `before` or the record
-    /// refused it, or what the pool says.
+    /// Creates files in a workspace's directory, in one try. Returns for each the record, the
+    /// refusal of `before` or of the record, or the pool's error.
     fn make_files(
         &self,
         (scope, dir): (Scope, ObjectId),
@@ -272,7 +273,7 @@ impl Pool {
         };
         let planned = all.iter().zip(&ids).enumerate().map(|(i, (new, id))| {
             let attributes = Pool::attributes(new, scope)?;
-            let record = self.told(scope, new, *id);
+            let record = self.new_record(scope, new, *id);
             before(i, &record).map(|()| (record, attributes))
         });
         let planned: Vec<Result<_>> = planned.collect();
@@ -298,7 +299,7 @@ impl Pool {
         planned.into_iter().map(end).collect()
     }
 
-    /// The record with this name. Its entry leads to it, so the workspace isn't looked at.
+    /// The record with this name. Its entry leads to it, so the workspace isn't looked up.
     fn find_name(&self, scope: Scope, name: &str) -> Errnos<Record> {
         super::check_name(name).map_err(|_| Errno::NOENT)?;
         let dir = self.dir_id(scope)?;
@@ -346,7 +347,7 @@ impl Pool {
         Ok(is_one.then_some(name))
     }
 
-    /// The record of what the index has found, if it is one of the scope.
+    /// The record of a match of the index, if it is one of the scope.
     fn found(&self, scope: Scope, found: &Match) -> Errnos<Option<Record>> {
         if !Pool::is_record(scope, found.kind, &found.name) {
             return Ok(None);
@@ -393,7 +394,7 @@ impl Pool {
         Ok(found.into_values().collect())
     }
 
-    /// Looks at everything in a directory.
+    /// Reads all records of a directory.
     fn search_all(
         &self,
         scope: Scope,
@@ -457,7 +458,7 @@ impl Store for Pool {
         let path = [b"/", new.name.as_bytes()].concat();
         let attributes = Pool::attributes(new, scope)?;
         let failed = |e| self.cannot(new, e);
-        // Not to make what can't get its name; who is faster decides below.
+        // Avoids creating what can't get its name; the rename below decides races.
         if self.at(ObjectId::ROOT, &path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
@@ -465,7 +466,7 @@ impl Store for Pool {
         let made = (|| {
             let (id, _) = self.at(ObjectId::ROOT, hidden.path()).map_err(failed)?;
             self.set_all(id, &attributes).map_err(failed)?;
-            let record = self.told(scope, new, id);
+            let record = self.new_record(scope, new, id);
             before(&record)?;
             let root = ObjectId::ROOT;
             let (from, to) = ((root, hidden.path()), (root, &path[..]));
@@ -526,7 +527,7 @@ impl Store for Pool {
             Key::Uuid(uuid) => self.find_uuid(scope, uuid),
         };
         found.map_err(|e| match (e, key) {
-            // Without its workspace?
+            // Is the workspace gone?
             (Errno::NOENT, _) if let Err(gone) = self.dir(scope) => gone,
             (Errno::NOENT, Key::Name(name)) => Error::new(
                 Errno::NOENT,
@@ -543,11 +544,11 @@ impl Store for Pool {
             _ => None,
         };
         let names: Vec<Option<String>> = keys.iter().map(name).collect();
-        let asked: Vec<&[u8]> = names.iter().flatten().map(String::as_bytes).collect();
+        let wanted: Vec<&[u8]> = names.iter().flatten().map(String::as_bytes).collect();
         let found = match scope {
-            Scope::In(_) if !asked.is_empty() => {
+            Scope::In(_) if !wanted.is_empty() => {
                 let dir = self.dir(scope).ok();
-                dir.and_then(|(dir, _)| self.fs.look_up_all(dir, &asked).ok())
+                dir.and_then(|(dir, _)| self.fs.look_up_all(dir, &wanted).ok())
             }
             _ => None,
         };
@@ -559,7 +560,7 @@ impl Store for Pool {
                     let record = self.record(e.id, name.as_bytes());
                     record.map_err(|e| self.failed("can't look it up", e))
                 }
-                // It isn't there, or is asked for by itself: that says why.
+                // It doesn't exist, or is looked up alone, which gives the error.
                 _ => self.find(scope, *key),
             }
         };
@@ -580,11 +581,11 @@ impl Store for Pool {
         let mut removed = removed.unwrap_or_default().into_iter();
         let one = |record: &Record| match removed.next() {
             Some(Ok(true)) => Ok(()),
-            // Nobody knows what has become of it.
+            // Its state isn't known.
             Some(Err(e @ (Errno::HOSTDOWN | Errno::IO | Errno::TIMEDOUT | Errno::PROTO))) => {
                 Err(self.failed(format!("can't remove '{}'", record.name), e))
             }
-            // Something is in the way, or has changed: by itself it is waited for, or said why.
+            // A conflict or a change: removing it alone waits, or gives the error.
             _ => self.remove(scope, record.uuid),
         };
         all.iter().map(one).collect()

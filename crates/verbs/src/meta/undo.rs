@@ -1,51 +1,51 @@
-//! What takes a batch back: entries, and who keeps them.
+//! Undo logs: the entries that take a batch back, and where they are kept.
 //!
-//! Each operation of a batch whose failure rule is `rollback` notes here what takes it back,
-//! *before* it does anything that others can see. When the batch fails or is cancelled, the entries
-//! are undone from the last one to the first; when all went well, the log is committed and goes.
-//! Deletions can't be taken back, so they are noted and carried out behind the commit.
+//! Each operation of a batch with `rollback` logs how it is undone *before* it does anything that
+//! others can see. When the batch fails or is cancelled, the entries are undone from the last to
+//! the first; when all went well, the log is committed and removed. Deletions can't be undone, so
+//! they are logged and carried out after the commit.
 //!
-//! A log has to live as long as what it could undo. [`InProcess`] goes with its process, so it is
-//! for collections that do the same; for others the operation is refused by name. Pools and etcd
-//! keep logs themselves; what a killed process has left is settled by who loads a workspace next.
+//! A log must live as long as what it could undo. [`InProcess`] ends with its process, so it serves
+//! collections that do the same; for others the operation is refused by name. Pools and etcd keep
+//! logs themselves; the next process that loads a workspace settles those of killed processes.
 
 use super::{Change, Scope};
 use crate::{Meta, Result, Uuid};
 use std::sync::{Mutex, PoisonError};
 
-/// What takes an operation back, or completes it.
+/// How an operation is undone, or completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// A collection was created: it goes.
+    /// A collection was created: delete it.
     Created {
         /// Its workspace.
         workspace: Uuid,
         /// The collection.
         uuid: Uuid,
     },
-    /// Bytes were written, or cut off: they come back, and so does the size.
+    /// Bytes were written, or cut off: restore them and the size.
     Wrote {
         /// Its workspace.
         workspace: Uuid,
         /// The collection.
         uuid: Uuid,
-        /// Where the bytes were.
+        /// Offset of the bytes.
         at: u64,
-        /// What was there.
+        /// The old bytes.
         old: Vec<u8>,
-        /// How many bytes the collection had.
+        /// The old size of the collection. Bytes.
         size: u64,
     },
-    /// Metadata was changed: it changes back.
+    /// Metadata was changed: change it back.
     Meta {
-        /// Where the record is.
+        /// The scope of the record.
         scope: Scope,
         /// The record.
         uuid: Uuid,
-        /// The changes back.
+        /// The changes that restore it.
         back: Vec<Change>,
     },
-    /// A collection goes when the batch is committed.
+    /// Delete a collection when the batch is committed.
     Delete {
         /// Its workspace.
         workspace: Uuid,
@@ -56,29 +56,29 @@ pub enum Undo {
 
 /// Keeps entries while a batch runs.
 pub trait UndoLog: Send + Sync {
-    /// Adds an entry; it is kept when this returns.
+    /// Adds an entry; it is stored when this returns.
     ///
     /// # Errors
-    /// If it can't be kept. The operation must not be done then.
+    /// If it can't be stored. The operation must not be done then.
     fn note(&self, entry: Undo) -> Result<()>;
 
-    /// The entries, in the order they came, and whether the log was committed.
+    /// Returns the entries, in their order, and whether the log was committed.
     ///
     /// # Errors
     /// If they can't be read.
     fn entries(&self) -> Result<(Vec<Undo>, bool)>;
 
-    /// From here on nothing is undone any more, whatever happens.
+    /// Commits: from here on nothing is undone any more, whatever happens.
     ///
     /// # Errors
-    /// If that can't be noted, or an answer was lost: [`UndoLog::entries`] tells then whether it
+    /// If that can't be recorded, or a reply was lost: [`UndoLog::entries`] then tells whether it
     /// was.
     fn commit(&self) -> Result<()>;
 
-    /// All was undone, or carried out: the log goes.
+    /// Removes the log: everything was undone, or carried out.
     fn end(&self);
 
-    /// Whether what it keeps outlives this process.
+    /// Whether the log outlives this process.
     fn outlives_process(&self) -> bool;
 }
 
@@ -109,7 +109,7 @@ impl UndoLog for InProcess {
     }
 }
 
-/// The changes that lead from `after` changes back to what was `before`.
+/// The changes that turn metadata back into `before`, after `changes`.
 pub(crate) fn changes_back(before: &Meta, changes: &[Change]) -> Vec<Change> {
     let back = |(key, _): &Change| (key.clone(), before.get(key).cloned());
     changes.iter().map(back).collect()

@@ -1,5 +1,5 @@
-//! The bytes of an open collection: reading, writing, copying; and what is noted first, so that a
-//! batch can undo it.
+//! The bytes of an open collection: reading, writing, copying; and the log entries written before,
+//! by which a batch can undo it.
 
 use super::{Collection, Log, Opened, check_log};
 use crate::backend::Mapped;
@@ -8,12 +8,12 @@ use crate::meta::undo::Undo;
 use crate::{Error, Result};
 use std::cmp::Ordering;
 
-/// Bytes that a copy moves at once.
+/// Bytes of one step of a copy.
 const COPY: u64 = 1 << 20;
 
 impl Collection {
-    /// As [`Collection::with`], of two, or of one twice: always in the same order, so that nobody
-    /// waits for who waits for him.
+    /// Like [`Collection::with`], for two collections, or for one twice. Always locks in the same
+    /// order, so that no two threads wait for each other.
     fn with_both<T>(
         &self,
         other: &Collection,
@@ -26,7 +26,7 @@ impl Collection {
         }
     }
 
-    /// Notes how to bring back the bytes from `at` to `end`, and the size.
+    /// Logs the bytes from `at` to `end`, and the size, to restore them.
     fn note_bytes(
         &self,
         log: Log<'_>,
@@ -53,20 +53,19 @@ impl Collection {
         })
     }
 
-    /// Reads the chunk at `at`. Fewer bytes come only at the end.
+    /// Reads the chunk at byte `at`. Fewer bytes are returned only at the end.
     ///
     /// # Errors
-    /// EBADF if it isn't open; what the back end has to say.
+    /// EBADF if it isn't open; those of the back end.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
         self.with(|open| open.object.read(to, at))
     }
 
-    /// Writes the chunk at `at`, all of it. Behind the end, the collection grows, with zeros
+    /// Writes all of the chunk at byte `at`. Behind the end, the collection grows, with zeros
     /// between.
     ///
     /// # Errors
-    /// EBADF if it isn't open; ENOSPC, what the back end has to say. A first part may be written
-    /// then.
+    /// EBADF if it isn't open; ENOSPC, those of the back end. A first part may be written then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
         self.with(|open| open.object.write(from, at))
     }
@@ -79,7 +78,7 @@ impl Collection {
         })
     }
 
-    /// Writes a chunk behind the end, in one piece, and says where it lies.
+    /// Writes a chunk behind the end, in one piece, and returns its offset. Bytes.
     ///
     /// # Errors
     /// As for [`Collection::write`].
@@ -94,7 +93,7 @@ impl Collection {
         })
     }
 
-    /// Makes it `size` bytes long: cut, or with zeros behind.
+    /// Sets the size to `size` bytes: cuts it, or adds zeros.
     ///
     /// # Errors
     /// As for [`Collection::write`].
@@ -109,7 +108,7 @@ impl Collection {
         })
     }
 
-    /// Its bytes.
+    /// Returns the size in bytes.
     ///
     /// # Errors
     /// EBADF if it isn't open.
@@ -117,10 +116,10 @@ impl Collection {
         self.with(|open| open.object.size())
     }
 
-    /// Does what fsync(2) does, where the back end has it.
+    /// Makes written bytes durable, as fsync(2) does, if the back end supports it.
     ///
     /// # Errors
-    /// EBADF if it isn't open; what the back end has to say.
+    /// EBADF if it isn't open; those of the back end.
     pub fn sync(&self) -> Result<()> {
         self.with(|open| open.object.sync())
     }
@@ -129,8 +128,8 @@ impl Collection {
         self.with(|open| open.object.map(at, len, access))
     }
 
-    /// Copies the chunk of `len` bytes at `at` to `to`, and says how many there were. The caller's
-    /// memory isn't used for it.
+    /// Copies the chunk of `len` bytes at `at` to `to`, and returns the number of bytes copied.
+    /// Doesn't use the caller's memory.
     ///
     /// # Errors
     /// As for reading and writing; EINVAL if both are one collection and the chunks overlap.
@@ -157,7 +156,7 @@ impl Collection {
             let mut done = 0;
             while done < len {
                 let (at, to_at, left) = (at + done, to_at + done, len - done);
-                // What was there is noted block by block.
+                // The old bytes are logged block by block.
                 let block = if log.is_some() { left.min(COPY) } else { left };
                 to.note_bytes(log, into, |_| (to_at, to_at.saturating_add(block)))?;
                 let copied = match from.object.copy_to(at, block, into.object, to_at)? {

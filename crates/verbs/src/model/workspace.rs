@@ -1,11 +1,11 @@
-//! Workspaces: namespaces with metadata of their own.
+//! Workspaces: namespaces with their own metadata.
 
 use super::set_meta;
 use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use std::sync::Arc;
 
-/// A workspace that is in use. A clone is the same.
+/// A workspace in use. A clone is the same workspace.
 #[derive(Clone)]
 pub struct Workspace {
     pub(super) session: Session,
@@ -14,10 +14,10 @@ pub struct Workspace {
 }
 
 impl Workspace {
-    /// Makes a workspace.
+    /// Creates a workspace.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for names and metadata that can't be.
+    /// EEXIST if there is one of this name; EINVAL for invalid names and metadata.
     pub fn create(session: &Session, name: &str, meta: &Meta) -> Result<Workspace> {
         session.check()?;
         check_name(name)?;
@@ -31,11 +31,10 @@ impl Workspace {
         Ok(Workspace::of(session, made.map_err(about(name))?))
     }
 
-    /// Uses a workspace that is there. What killed processes have left half done in batches with
-    /// `rollback` is undone first.
+    /// Uses an existing workspace. First undoes unfinished `rollback` batches of killed processes.
     ///
     /// # Errors
-    /// ENOENT if it isn't there; ENODEV if a back end that is needed to undo isn't attached.
+    /// ENOENT if there is none; ENODEV if a back end that is needed to undo isn't attached.
     pub fn load(session: &Session, key: Key<'_>) -> Result<Workspace> {
         session.check()?;
         session.settle()?;
@@ -53,10 +52,10 @@ impl Workspace {
         }
     }
 
-    /// The workspaces whose metadata fits, by name.
+    /// Returns the workspaces that match the predicate, by name.
     ///
     /// # Errors
-    /// What the metadata store has to say.
+    /// Those of the metadata store.
     pub fn search(session: &Session, predicate: &Predicate) -> Result<Vec<Record>> {
         session.check()?;
         session.store().search(Scope::Root, predicate, usize::MAX)
@@ -77,7 +76,7 @@ impl Workspace {
         self.uuid
     }
 
-    /// Its metadata.
+    /// Returns its metadata.
     ///
     /// # Errors
     /// ENOENT if it was deleted.
@@ -90,16 +89,16 @@ impl Workspace {
     /// Changes its metadata.
     ///
     /// # Errors
-    /// ENOENT if it was deleted; EINVAL, E2BIG for what can't be metadata.
+    /// ENOENT if it was deleted; EINVAL, E2BIG for invalid metadata.
     pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
         self.session.check()?;
         set_meta(&self.session, Scope::Root, self.uuid, changes, None).map_err(about(&self.name))
     }
 
-    /// Ends its use. What uses it still, goes on.
+    /// Ends its use. Other users aren't affected.
     pub fn close(self) {}
 
-    /// Deletes it. It must be empty.
+    /// Deletes the workspace, which must be empty.
     ///
     /// # Errors
     /// ENOTEMPTY if it has collections, ENOENT if it is gone.

@@ -1,12 +1,12 @@
-//! Reading predicates: words, then recursive descent. Errors name the column, counted in characters
-//! from 1.
+//! Parser of predicates: tokens, then recursive descent. Errors name the column, counted in
+//! characters from 1.
 
 use super::{Number, Operator, Predicate, Value};
 use crate::{Error, Result};
 
-/// Parentheses and `not` inside each other, at most.
+/// Deepest nesting of parentheses and `not`.
 const DEPTH: usize = 64;
-/// Bytes of a predicate, at most.
+/// Most bytes of a predicate.
 const LENGTH: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -25,9 +25,9 @@ enum Word {
 
 struct Reader<'a> {
     text: &'a str,
-    /// Bytes read.
+    /// Number of bytes read.
     at: usize,
-    /// The next word, and where it begins.
+    /// The next token, and its offset.
     next: Word,
     begins: usize,
     depth: usize,
@@ -68,7 +68,7 @@ impl Reader<'_> {
         self.error(self.begins, &format!("expected {what}"))
     }
 
-    /// Reads the next word and returns the one before.
+    /// Reads the next token and returns the one before.
     fn advance(&mut self) -> Result<Word> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -78,7 +78,7 @@ impl Reader<'_> {
         Ok(std::mem::replace(&mut self.next, word))
     }
 
-    /// The word that `rest` begins with, and its length.
+    /// The token at the beginning of `rest`, and its length.
     fn word(&self, rest: &str) -> Result<(Word, usize)> {
         let Some(first) = rest.chars().next() else {
             return Ok((Word::End, 0));

@@ -1,23 +1,23 @@
 //! Plans: the searches of an index that a predicate needs.
 //!
-//! A plan is a list of conjunctions of terms: what one of them finds may match, what none finds
-//! doesn't. An index that is sorted by [`Order`] answers each term by a range; it can go over
-//! whichever has the fewest places and check the others. What it finds is compared once more, by
-//! the predicate itself.
+//! A plan is a list of conjunctions of terms. A record found by one of them may match; one found by
+//! none doesn't. An index sorted by [`Order`] answers each term by a range; for a conjunction it
+//! can go over the term with the fewest entries and check the others. The predicate itself then
+//! decides on what was found.
 
 use super::{Operator, Predicate, Value};
 use forebay_store::{Term, record::Order};
 
-/// Conjunctions that the parts of an `and` make together, at most: what would make more only
-/// filters.
+/// Most conjunctions that the parts of an `and` may produce; parts that would produce more are only
+/// used as filters.
 const MOST: usize = 16;
 
 /// Terms that hold together.
 type All = Vec<Term>;
 
 impl Predicate {
-    /// What an index has to look up; None if only a look at everything will do. No conjunction is
-    /// empty.
+    /// The searches of an index that the predicate needs; None if all records must be read. No
+    /// conjunction is empty.
     pub fn plan(&self) -> Option<Vec<Vec<Term>>> {
         match self {
             Predicate::All(all) => {
@@ -51,7 +51,7 @@ impl Predicate {
             Predicate::Compare(key, operator, Value::Text(text)) => {
                 let at = Order::of_text(text);
                 let texts = part(*operator, Order::FIRST_TEXT, at, Order::LAST);
-                // As texts, numbers are sorted in another way.
+                // The order of numbers as texts is another one.
                 let numbers = (Order::FIRST_NUMBER, Order::LAST_NUMBER);
                 Some(within(key, &[numbers, texts]))
             }
@@ -64,8 +64,8 @@ fn within(key: &str, ranges: &[(Order, Order)]) -> Vec<All> {
     ranges.iter().map(term).collect()
 }
 
-/// The places, of those from `first` to `last`, that compare so with the one at `at`. That one may
-/// have neighbours there.
+/// The values, of those from `first` to `last`, for which `operator` holds with the one at `at`.
+/// Other values may share that place in the order.
 fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Order) {
     match operator {
         Operator::Equal => (at, at),
@@ -75,13 +75,14 @@ fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Ord
     }
 }
 
-/// One of `a` and one of `b`, in all ways that are possible.
+/// One of `a` and one of `b`, in all possible combinations.
 fn product(a: &[All], b: &[All]) -> Vec<All> {
     let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
     pairs.filter_map(|(a, b)| both(a, b)).collect()
 }
 
-/// Both together; None if they exclude each other. A key has one value, so ranges of it become one.
+/// The conjunction of both; None if they exclude each other. A key has one value, so ranges of it
+/// become one.
 fn both(a: &All, b: &All) -> Option<All> {
     let mut all = a.clone();
     for new in b {

@@ -16,7 +16,7 @@ pub struct TestEtcd {
     arguments: Vec<String>,
 }
 
-/// A port that nobody uses now.
+/// A free port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap().port()
@@ -27,9 +27,9 @@ impl TestEtcd {
         TestEtcd::with(&[])
     }
 
-    /// One that is started with these arguments, too.
+    /// An etcd started with these additional arguments.
     pub fn with(arguments: &[&str]) -> TestEtcd {
-        // Somebody else may take a port before etcd does.
+        // Another process may take a port before etcd does.
         for _ in 0..5 {
             let mut etcd = TestEtcd {
                 port: free_port(),
@@ -101,9 +101,9 @@ impl TestEtcd {
     /// Whether it has a leader and writes.
     fn answers(&self) -> bool {
         let put = r#"{"key": "cHJvYmU=", "value": ""}"#;
-        let said = post(self.port, "/v3/kv/put", put);
-        // One with users refuses it behind its leader.
-        said.is_ok_and(|text| text.contains("cluster_id") || text.contains("user name is empty"))
+        let reply = post(self.port, "/v3/kv/put", put);
+        // An etcd with users refuses it once it has a leader.
+        reply.is_ok_and(|text| text.contains("cluster_id") || text.contains("user name is empty"))
     }
 
     pub fn kill(&mut self) {
@@ -113,7 +113,7 @@ impl TestEtcd {
         }
     }
 
-    /// It loses all it has.
+    /// It loses all its data.
     pub fn wipe(&self) {
         std::fs::remove_dir_all(self.dir.0.join("data")).unwrap();
     }
@@ -131,7 +131,7 @@ impl TestEtcd {
         post(self.port, path, request).unwrap()
     }
 
-    /// All keys that it has, with what isn't text replaced.
+    /// All its keys, with bytes that aren't text replaced.
     pub fn keys(&self) -> Vec<String> {
         let all = self.ask(
             "/v3/kv/range",
@@ -177,7 +177,7 @@ pub fn decoded(text: &str) -> Vec<u8> {
         .unwrap()
 }
 
-/// One request, by HTTP 1.0: what the answer has as its body.
+/// Sends one request by HTTP 1.0; returns the body of the reply.
 pub fn post(port: u16, path: &str, body: &str) -> std::io::Result<String> {
     post_as(port, path, body, "")
 }

@@ -1,4 +1,4 @@
-//! What the tests of this folder share.
+//! Shared by the tests in this directory.
 #![allow(
     dead_code,
     reason = "each test that includes this file uses a part of it"
@@ -147,7 +147,7 @@ impl TestPool {
     /// Fails unless its store is whole. Nothing else may have it open.
     pub fn assert_whole(&self) {
         let pool = forebay_client::Pool::open(&self.name).unwrap();
-        // No keeper runs here, which would do that behind who was killed.
+        // No keeper runs here, which would clean up behind a killed process.
         pool.store().reap().unwrap();
         let findings = pool.store().check().unwrap();
         assert!(findings.is_empty(), "{findings:#?}");

@@ -14,7 +14,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// One that does this with each connection, each in a thread.
+    /// A relay that handles each connection in this way, each in a thread.
     pub fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -90,7 +90,7 @@ fn pass_on(mut stream: TcpStream, port: u16, lose: &dyn Fn(&str) -> bool) -> std
     loop {
         match to.read(&mut block)? {
             0 => return Ok(()),
-            // It is read to its end, so it was done.
+            // It was read to its end, so it was carried out.
             _ if lost => {}
             n => stream.write_all(&block[..n])?,
         }

@@ -1,7 +1,7 @@
 //! Messages to and from etcd: the JSON of its gateway (`/v3/...`), as far as the store needs it.
 //!
 //! Keys and values are in base64, 64-bit numbers are texts, and zero values are absent. The
-//! functions here build requests, so that no other module has to know the names of fields; replies
+//! functions here build requests, so that no other module has to know the names of fields. Replies
 //! of all kinds are read into one structure, [`Answer`].
 
 use base64::Engine;
@@ -12,13 +12,13 @@ use serde_json::{Value, json};
 /// Keys from the first one up to, but without, the second one.
 pub(super) type Range = (Vec<u8>, Vec<u8>);
 
-/// All keys that begin so.
+/// All keys with this prefix.
 pub(super) fn beginning(prefix: Vec<u8>) -> Range {
     let end = behind(&prefix);
     (prefix, end)
 }
 
-/// The first key behind all that begin so. The prefixes here are never all 0xff.
+/// The first key behind all with this prefix. The prefixes here are never all 0xff.
 pub(super) fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
@@ -34,13 +34,13 @@ fn text(bytes: &[u8]) -> String {
     STANDARD.encode(bytes)
 }
 
-// ---- what a transaction does ----
+// ---- operations of a transaction ----
 
 pub(super) fn put(key: &[u8], value: &[u8]) -> Value {
     json!({"request_put": {"key": text(key), "value": text(value)}})
 }
 
-/// It goes with the lease.
+/// Writes a key that is removed with the lease.
 pub(super) fn put_leased(key: &[u8], value: &[u8], lease: u64) -> Value {
     json!({"request_put": {"key": text(key), "value": text(value), "lease": lease.to_string()}})
 }
@@ -57,29 +57,29 @@ pub(super) fn get(key: &[u8]) -> Value {
     json!({"request_range": {"key": text(key)}})
 }
 
-/// The value as of a revision.
+/// Reads the value as of a revision.
 pub(super) fn get_at(key: &[u8], revision: u64) -> Value {
     json!({"request_range": {"key": text(key), "revision": revision.to_string()}})
 }
 
-/// How many keys there are.
+/// Counts the keys of a range.
 pub(super) fn count((from, to): &Range) -> Value {
     json!({"request_range": {"key": text(from), "range_end": text(to), "count_only": true}})
 }
 
-/// The first keys of a range, without values.
+/// Reads the first keys of a range, without values.
 pub(super) fn first_keys((from, to): &Range, most: usize) -> Value {
     json!({"request_range": {
         "key": text(from), "range_end": text(to), "keys_only": true, "limit": most.to_string(),
     }})
 }
 
-/// A part of a transaction with conditions of its own.
+/// A nested transaction with its own conditions.
 pub(super) fn nested(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
     json!({"request_txn": transaction(compare, then, otherwise)})
 }
 
-// ---- what a transaction depends on ----
+// ---- conditions of a transaction ----
 
 pub(super) fn absent(key: &[u8]) -> Value {
     json!({"key": text(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"})
@@ -89,7 +89,7 @@ pub(super) fn present(key: &[u8]) -> Value {
     json!({"key": text(key), "target": "CREATE", "result": "GREATER", "create_revision": "0"})
 }
 
-/// It was changed last at this revision.
+/// The key was last changed at this revision.
 pub(super) fn unchanged(key: &[u8], revision: u64) -> Value {
     json!({"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string()})
 }
@@ -111,7 +111,7 @@ pub(super) fn transaction(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<
     json!({"compare": compare, "success": then, "failure": otherwise})
 }
 
-/// A page of a range, as of a revision (0: now).
+/// Reads a page of a range, as of a revision (0: now).
 pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bool) -> Value {
     json!({
         "key": text(from), "range_end": text(to), "revision": revision.to_string(),
@@ -119,14 +119,14 @@ pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bo
     })
 }
 
-/// Changes of a range from a revision on.
+/// Watches changes of a range from a revision on.
 pub(super) fn watch((from, to): &Range, revision: u64) -> Value {
     json!({"create_request": {
         "key": text(from), "range_end": text(to), "start_revision": revision.to_string(),
     }})
 }
 
-// ---- answers ----
+// ---- replies ----
 
 /// A 64-bit number, written as a text.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
@@ -139,7 +139,7 @@ pub(super) struct Bytes(pub Vec<u8>);
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
         let text = String::deserialize(from)?;
-        // Ids of clusters have no sign; of the others, none is below zero.
+        // Ids of clusters have no sign; none of the others is below zero.
         let number = text.parse();
         number
             .map(Number)
@@ -155,7 +155,7 @@ impl<'de> Deserialize<'de> for Bytes {
     }
 }
 
-/// Which cluster answers, and what its latest revision is.
+/// The cluster that replies, and its latest revision.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub(super) struct Header {
@@ -163,7 +163,7 @@ pub(super) struct Header {
     pub revision: Number,
 }
 
-/// A key with what is there.
+/// A key with its value and revisions.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub(super) struct Pair {
@@ -172,7 +172,7 @@ pub(super) struct Pair {
     pub mod_revision: Number,
 }
 
-/// A change that was watched for.
+/// A watched change.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
 pub(super) struct Event {
@@ -182,7 +182,7 @@ pub(super) struct Event {
     pub kv: Pair,
 }
 
-/// What came of one part of a transaction.
+/// The result of one operation of a transaction.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub(super) struct Part {
@@ -190,7 +190,7 @@ pub(super) struct Part {
     response_txn: Option<Answer>,
 }
 
-/// An answer of any kind.
+/// A reply of any kind.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub(super) struct Answer {
@@ -211,7 +211,7 @@ pub(super) struct Answer {
     pub token: String,
 }
 
-/// A line of an answer that comes in lines.
+/// A line of a reply in lines.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub(super) struct Line {
@@ -219,7 +219,7 @@ pub(super) struct Line {
     pub error: Option<Refusal>,
 }
 
-/// What was watched for.
+/// Watched changes.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub(super) struct Watched {
@@ -227,12 +227,12 @@ pub(super) struct Watched {
     pub canceled: bool,
     pub compact_revision: Number,
     pub events: Vec<Event>,
-    /// Of a lease that was kept alive.
+    /// Of a renewed lease.
     #[serde(rename = "TTL")]
     pub seconds: Number,
 }
 
-/// Why it wasn't done.
+/// A refusal.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
 pub(super) struct Refusal {
@@ -243,31 +243,31 @@ pub(super) struct Refusal {
 }
 
 impl Answer {
-    /// What the part of this number has found.
+    /// The keys found by operation `part`.
     pub fn found(&self, part: usize) -> &[Pair] {
         let range = self.responses.get(part);
         let range = range.and_then(|p| p.response_range.as_ref());
         range.map_or(&[], |r| &r.kvs)
     }
 
-    /// The one that the part of this number has found.
+    /// The one key found by operation `part`.
     pub fn one(&self, part: usize) -> Option<&Pair> {
         self.found(part).first()
     }
 
-    /// What the part of this number has counted.
+    /// The number counted by operation `part`.
     pub fn counted(&self, part: usize) -> u64 {
         let range = self.responses.get(part);
         let range = range.and_then(|p| p.response_range.as_ref());
         range.map_or(0, |r| r.count.0)
     }
 
-    /// What came of the nested transaction of this number.
+    /// The result of the nested transaction `part`.
     pub fn inner(&self, part: usize) -> Option<&Answer> {
         self.responses.get(part)?.response_txn.as_ref()
     }
 
-    /// The latest revision of the cluster then.
+    /// The latest revision of the cluster at that time.
     pub fn revision(&self) -> u64 {
         self.header.revision.0
     }

@@ -1,9 +1,9 @@
-//! Requests to etcd: over HTTP, to one endpoint after the other, each with a bound.
+//! Requests to etcd over HTTP, to one endpoint after the other, each with a time limit.
 //!
 //! A request without a reply may have been carried out. A caller that can't simply repeat it
-//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and has to look. Unreachable endpoints are
-//! skipped. When none can be reached, all of them are tried again for [`PATIENCE`], as an etcd that
-//! is started again is away for a second or two.
+//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and must read the state. Unreachable endpoints are
+//! skipped. When none can be reached, all are tried again for [`PATIENCE`], as a restarted etcd is
+//! away for a second or two.
 
 use super::api::{Answer, Line, Refusal};
 use super::place::{Login, Place};
@@ -18,16 +18,16 @@ use std::time::{Duration, Instant};
 
 /// How long requests are repeated.
 const PATIENCE: Duration = Duration::from_secs(4);
-/// How long one waits to be connected.
+/// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(1);
-/// How long for an answer to begin, and how long for the rest of it.
+/// How long to wait for a reply to begin, and again for the rest of it.
 const ANSWER: Duration = Duration::from_secs(4);
-/// Between two rounds of tries.
+/// Pause between two rounds of tries.
 const PAUSE: Duration = Duration::from_millis(50);
-/// Bytes of an answer, at most.
+/// Most bytes of a reply.
 const LONGEST: u64 = 512 << 20;
 
-/// Numbers that gRPC gives to failures.
+/// gRPC's numbers of failures.
 mod code {
     pub const INVALID_ARGUMENT: i64 = 3;
     pub const PERMISSION_DENIED: i64 = 7;
@@ -37,13 +37,13 @@ mod code {
     pub const UNAUTHENTICATED: i64 = 16;
 }
 
-/// What etcd says to who hasn't logged in.
+/// etcd's message for a client that hasn't logged in.
 const NOBODY: &str = "user name is empty";
 
 struct Endpoint {
-    /// As it was given.
+    /// As given by the user.
     name: String,
-    /// With its address: names are resolved once.
+    /// The URL with its address: names are resolved once.
     url: String,
 }
 
@@ -51,22 +51,22 @@ struct Endpoint {
 pub(super) struct Client {
     agent: ureq::Agent,
     endpoints: Vec<Endpoint>,
-    /// The endpoint that answered last.
+    /// The endpoint that replied last.
     first: AtomicUsize,
-    /// The cluster that answers; 0 until one has.
+    /// The id of the cluster that replies; 0 until one has.
     cluster: AtomicU64,
     user: Option<Login>,
-    /// What the last login gave. It runs out when it isn't used for some minutes, and when etcd is
+    /// The token of the last login. It expires when unused for some minutes, and when etcd is
     /// started again.
     token: Mutex<Option<String>>,
 }
 
-/// Why there is no answer.
+/// Why there is no reply.
 #[derive(Debug)]
 pub(super) enum Trouble {
-    /// It wasn't done.
+    /// The request wasn't carried out.
     Failed(Error),
-    /// It may have been done.
+    /// The request may have been carried out.
     Lost(Error),
 }
 
@@ -77,19 +77,19 @@ impl From<Trouble> for Error {
     }
 }
 
-/// What came of a try at one endpoint.
+/// The result of a try at one endpoint.
 enum Tried {
     /// It can't be reached: nothing was done.
     Away(String),
-    /// Something was sent.
+    /// A request was sent, and may have been carried out.
     Lost(String),
-    /// It was refused, for good.
+    /// The request was refused, for good.
     Refused(Error),
-    /// The login has run out: nothing was done.
+    /// The login has expired: nothing was done.
     LoggedOut,
 }
 
-/// The errno of what was asked about is compacted away.
+/// The errno for a revision that is compacted away.
 pub(super) const COMPACTED: Errno = Errno::STALE;
 
 impl Client {
@@ -104,8 +104,8 @@ impl Client {
             .max_idle_connections(64)
             .max_idle_connections_per_host(32)
             .max_idle_age(Duration::from_secs(60))
-            // Not one bound for all of it: to keep that one, a thread would be started to resolve
-            // the name each time.
+            // No limit for the whole request: for that, a thread would be started to resolve the
+            // name each time.
             .timeout_connect(Some(CONNECT))
             .timeout_send_request(Some(ANSWER))
             .timeout_send_body(Some(ANSWER))
@@ -137,16 +137,15 @@ impl Client {
         })
     }
 
-    /// For requests that may be carried out twice.
+    /// Sends a request that may be carried out twice.
     ///
     /// # Errors
-    /// What etcd has to say; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good
-    /// answer.
+    /// Those of etcd; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good reply.
     pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
         Ok(self.try_all(path, request, true)?)
     }
 
-    /// For others.
+    /// Sends a request that must not be carried out twice.
     pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
         self.try_all(path, request, false)
     }
@@ -197,7 +196,7 @@ impl Client {
         }
     }
 
-    /// Endpoints, that which answered last first.
+    /// The endpoints, the one that replied last first.
     fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
         let (first, n) = (self.first.load(Relaxed), self.endpoints.len());
         (0..n).map(move |i| (first + i) % n)
@@ -227,7 +226,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Sends a request, logged in, until its answer begins. A refusal is an error.
+    /// Sends a request, logged in, and waits until its reply begins. A refusal is an error.
     fn begin(
         &self,
         endpoint: usize,
@@ -258,7 +257,7 @@ impl Client {
         Err(why)
     }
 
-    /// All endpoints have to be of one cluster.
+    /// Checks that all endpoints are of one cluster.
     fn check_cluster(&self, id: u64) -> std::result::Result<(), Tried> {
         if id == 0 {
             return Err(Tried::Lost(not_etcd(b"no cluster")));
@@ -307,7 +306,7 @@ impl Client {
         })
     }
 
-    /// The token of the login, where there is a user.
+    /// The token of the login, if there is a user.
     fn login(&self, endpoint: usize) -> std::result::Result<Option<String>, Tried> {
         let Some(login) = &self.user else {
             return Ok(None);
@@ -338,10 +337,11 @@ impl Client {
         Ok(token.clone())
     }
 
-    /// For answers that come in lines, until `bound` is over or `each` returns false.
+    /// Sends a request with a reply in lines, and reads them until `bound` is over or `each`
+    /// returns false.
     ///
     /// # Errors
-    /// If no endpoint begins to answer, or one breaks off, or sends what isn't etcd's.
+    /// If no endpoint begins to reply, or one breaks off, or sends something invalid.
     pub fn lines(
         &self,
         path: &str,
@@ -389,7 +389,8 @@ fn read_lines(reader: impl Read, each: &mut dyn FnMut(Line) -> Result<bool>) -> 
     Err(Error::new(Errno::TIMEDOUT, "etcd's answer ended too early"))
 }
 
-/// The first address of `HOST:PORT`. The system may take longer for that than we wait.
+/// Resolves the first address of `HOST:PORT`. The system may take longer for that than the time
+/// limit.
 fn resolve(endpoint: &str) -> std::result::Result<SocketAddr, String> {
     if let Ok(address) = endpoint.parse() {
         return Ok(address);
@@ -431,44 +432,44 @@ fn not_etcd(content: &[u8]) -> String {
     format!("what answers isn't etcd 3.4 or later: {begin:?}")
 }
 
-/// What etcd means by refusing it.
+/// The result for a refusal of etcd.
 fn refused(status: u16, content: &[u8]) -> Tried {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
         let text = format!("HTTP status {status}, {}", not_etcd(content));
         return Tried::Lost(text);
     };
-    let said = match refusal.message.is_empty() {
+    let text = match refusal.message.is_empty() {
         true => refusal.error,
         false => refusal.message,
     };
-    // A login of before users or roles were changed.
-    if said.contains("revision in header is old") || said.contains("auth store is old") {
+    // The login is older than a change of users or roles.
+    if text.contains("revision in header is old") || text.contains("auth store is old") {
         return Tried::LoggedOut;
     }
     let errno = match refusal.code {
         code::UNAUTHENTICATED => return Tried::LoggedOut,
         code::OUT_OF_RANGE => COMPACTED,
         code::PERMISSION_DENIED => Errno::ACCESS,
-        code::RESOURCE_EXHAUSTED if said.contains("database space") => Errno::NOSPC,
-        code::RESOURCE_EXHAUSTED if said.contains("larger than max") => Errno::TOOBIG,
-        code::INVALID_ARGUMENT if said.contains("too large") => Errno::TOOBIG,
+        code::RESOURCE_EXHAUSTED if text.contains("database space") => Errno::NOSPC,
+        code::RESOURCE_EXHAUSTED if text.contains("larger than max") => Errno::TOOBIG,
+        code::INVALID_ARGUMENT if text.contains("too large") => Errno::TOOBIG,
         code::INVALID_ARGUMENT
-            if said.contains(NOBODY) || said.contains("authentication failed") =>
+            if text.contains(NOBODY) || text.contains("authentication failed") =>
         {
             Errno::ACCESS
         }
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
-        // It has no leader, is busy, or gave up waiting: it may yet be done.
-        _ => return Tried::Lost(format!("HTTP status {status}, {said}")),
+        // It has no leader, is busy, or gave up waiting: the request may still be carried out.
+        _ => return Tried::Lost(format!("HTTP status {status}, {text}")),
     };
     let hint = match errno {
         Errno::ACCESS if refusal.code == code::PERMISSION_DENIED => {
             "; the user needs a role that may read and write all keys below the prefix"
         }
-        Errno::ACCESS if said.contains(NOBODY) => {
+        Errno::ACCESS if text.contains(NOBODY) => {
             "; it wants to know who you are: name a user (etcd://USER@HOST:PORT), and a file with the password (?password=FILE)"
         }
         _ => "",
     };
-    Tried::Refused(Error::new(errno, format!("etcd: {said}{hint}")))
+    Tried::Refused(Error::new(errno, format!("etcd: {text}{hint}")))
 }

@@ -1,4 +1,4 @@
-//! A local copy of what etcd has, in LMDB: the records of scopes with their names and index, each
+//! A local copy of etcd's data, in LMDB: the records of scopes with their names and index, each
 //! scope as of some revision.
 //!
 //! ```text
@@ -10,8 +10,8 @@
 //!
 //! All processes of a user on the node share it. A reader takes a scope only when it is ready and
 //! new enough, both seen in the same snapshot; a writer goes on only from the revision that it
-//! knew. So none of them has to know of the others. Nothing here is asked of etcd: `fresh.rs` does
-//! that.
+//! knew. So no process has to know of the others. `fresh.rs` sends the requests to etcd, nothing
+//! here does.
 
 mod files;
 
@@ -31,13 +31,13 @@ use std::sync::Mutex;
 
 /// Changes of keys in one transaction: LMDB takes 8191 pages in one.
 const CHANGES: usize = 1500;
-/// Bytes in one transaction, at most.
+/// Most bytes in one transaction.
 const BYTES: usize = 4 << 20;
-/// Milliseconds after which a load counts as given up that makes no progress.
+/// Time without progress after which a load counts as given up. Milliseconds.
 const GIVEN_UP: u64 = 10_000;
-/// Entries of the parts of a search that are counted at first.
+/// Entries of each term that are counted at first.
 const COUNTED: usize = 16;
-/// What a record takes besides its bytes, of the room that is reserved for it.
+/// Bytes reserved for a record besides its own.
 const OVERHEAD: usize = 512;
 
 pub(super) type Errnos<T> = std::result::Result<T, Errno>;
@@ -45,22 +45,21 @@ pub(super) type Errnos<T> = std::result::Result<T, Errno>;
 /// A record's new bytes, or None: it is gone.
 pub(super) type Changed = (Uuid, Option<Vec<u8>>);
 
-/// How far the copy of a scope is.
+/// The state of a scope's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Absent,
-    /// All as of this revision.
+    /// Complete, as of this revision.
     Ready(u64),
-    /// Since when, in milliseconds, and by whom.
+    /// Being loaded: since when, in milliseconds, and by which session.
     Loading(u64, Uuid),
 }
 
-/// See the module.
+/// A local copy of a store.
 pub(super) struct Copy {
     env: Env,
     room: Room,
-    /// Writers of this process take turns here, those of others are kept away by a lock on the
-    /// file.
+    /// Writers of this process take turns here; a lock on the file excludes those of others.
     turn: Mutex<()>,
     lock: File,
     files: files::Files,
@@ -102,7 +101,7 @@ impl Head {
     }
 }
 
-/// A scope, ready and as new as was asked for.
+/// A scope's copy, ready and as new as required.
 pub(super) struct View<'a> {
     snapshot: Snapshot<'a>,
     scope: Scope,
@@ -130,17 +129,17 @@ impl View<'_> {
         Ok(bytes.map(|bytes| (uuid, bytes.to_vec())))
     }
 
-    /// Goes over the entries for which a term holds, until `each` returns false.
+    /// Calls `each` with the entries for which a term holds, until it returns false.
     fn having(&self, term: &Term, mut each: impl FnMut(&[u8]) -> bool) -> Errnos<()> {
         let (from, to) = schema::of_term(term);
         let (from, to) = (key(b'i', self.scope, &from), key(b'i', self.scope, &to));
         self.snapshot.scan(&from, |at, _| at < &to[..] && each(at))
     }
 
-    /// Candidates for terms that hold together: those of the one with the fewest entries.
+    /// Candidates for terms that hold together: the entries of the term with the fewest.
     fn candidates(&self, terms: &[Term], to: &mut BTreeSet<Uuid>) -> Errnos<()> {
-        // Each is counted up to a bound, until one has fewer: that costs a fixed part of what is
-        // then gone over.
+        // Each is counted up to a bound, until one has fewer: that costs a fixed part of the search
+        // that follows.
         let mut most = COUNTED;
         let term = loop {
             let mut fewest: Option<(usize, &Term)> = None;
@@ -166,7 +165,7 @@ impl View<'_> {
         })
     }
 
-    /// Hands `found` what may fit.
+    /// Calls `found` with the records that may match.
     pub fn search(&self, predicate: &Predicate, found: &mut Found<'_>) -> Result<()> {
         let failed = |e| crate::Error::of("the local copy", e);
         let Some(plan) = predicate.plan() else {
@@ -196,12 +195,12 @@ impl View<'_> {
 }
 
 impl Copy {
-    /// How far a scope is.
+    /// The state of a scope's copy.
     pub fn head(&self, scope: Scope) -> Errnos<Head> {
         Head::read(self.env.snapshot()?.get(&key(b'h', scope, &[]))?)
     }
 
-    /// A scope, if it is ready, as of this revision or a later one.
+    /// A scope's copy, if it is ready, as of this revision or a later one.
     pub fn view(&self, scope: Scope, revision: u64) -> Errnos<Option<View<'_>>> {
         let snapshot = self.env.snapshot()?;
         match Head::read(snapshot.get(&key(b'h', scope, &[]))?)? {
@@ -210,8 +209,8 @@ impl Copy {
         }
     }
 
-    /// Carries out `what` in one transaction, if the scope is at `head`, and then sets that to what
-    /// comes of it. False if somebody else was faster.
+    /// Carries out `what` in one transaction, if the scope is at `head`, and sets the head to its
+    /// result. False if another process was faster.
     fn change(
         &self,
         scope: Scope,
@@ -260,7 +259,7 @@ impl Copy {
         )
     }
 
-    /// Begins to load a scope again, for `by`. False if somebody else is at it.
+    /// Begins to load a scope, for `by`. False if another process is doing it.
     pub fn begin(&self, scope: Scope, by: Uuid) -> Errnos<bool> {
         let free = |head| match head {
             Head::Loading(since, _) => now() > since + GIVEN_UP,
@@ -301,7 +300,7 @@ impl Copy {
         Ok(gone.len())
     }
 
-    /// Adds records to what is being loaded. False if somebody else has taken over.
+    /// Adds loaded records. False if another process has taken over.
     pub fn add(&self, scope: Scope, by: Uuid, records: &[(Uuid, Vec<u8>)]) -> Errnos<bool> {
         let bytes = records.iter().map(|(_, b)| room_for(Some(b))).sum();
         self.change(
@@ -317,13 +316,13 @@ impl Copy {
         )
     }
 
-    /// Ends loading: the scope is ready, or, without a revision, isn't there.
+    /// Ends loading: the scope is ready, or, without a revision, doesn't exist.
     pub fn end(&self, scope: Scope, by: Uuid, revision: Option<u64>) -> Errnos<bool> {
         let head = revision.map_or(Head::Absent, Head::Ready);
         self.change(scope, OVERHEAD, |head| is_mine(head, by), |_| Ok(head))
     }
 
-    /// It is of no use any more: the next one who opens it makes another one.
+    /// Gives the copy up: the next process that opens it makes another one.
     pub fn throw_away(&self) {
         self.files.throw_away(&self.lock);
     }
@@ -333,7 +332,7 @@ fn is_mine(head: Head, by: Uuid) -> bool {
     matches!(head, Head::Loading(_, owner) if owner == by)
 }
 
-/// Room for a record with its index: not less than it takes.
+/// Room for a record with its index: an upper bound. Bytes.
 fn room_for(bytes: Option<&[u8]>) -> usize {
     // Each key of the metadata is in the index with 40 bytes more, and takes 5 in the record.
     bytes.map_or(OVERHEAD, |bytes| {
@@ -341,7 +340,7 @@ fn room_for(bytes: Option<&[u8]>) -> usize {
     })
 }
 
-/// Puts a record in the place of what was there.
+/// Replaces the old record.
 fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -> Errnos<()> {
     let at = key(b'r', scope, &uuid.0);
     let read = |bytes: &[u8]| decode(uuid, bytes).map_err(|_| Errno::PROTO);
@@ -367,7 +366,7 @@ fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -
         (_, _, Some(old)) => {
             txn.del(&at)?;
             let name = key(b'n', scope, old.name.as_bytes());
-            // Another record may have got it meanwhile.
+            // Another record may have this name meanwhile.
             if txn.get(&name)? == Some(&uuid.0[..]) {
                 txn.del(&name)?;
             }
@@ -377,8 +376,7 @@ fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -
     }
 }
 
-/// Splits what is to be changed into parts that a transaction takes. `weight`: how many keys, and
-/// how many bytes.
+/// Splits changes into parts that a transaction takes. `weight`: the number of keys and of bytes.
 pub(super) fn parts<T>(all: Vec<T>, weight: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
     let mut parts: Vec<Vec<T>> = Vec::new();
     let (mut keys, mut bytes) = (usize::MAX / 2, 0);

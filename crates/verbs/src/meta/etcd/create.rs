@@ -1,7 +1,7 @@
-//! Making records: many in one transaction of etcd, each with conditions of its own.
+//! Creating records: many in one transaction of etcd, each with its own conditions.
 //!
-//! etcd writes to its disk once for each transaction, which is what a creation costs. So creations
-//! that come at the same time share one.
+//! etcd writes to its disk once for each transaction, which is the cost of a creation. So
+//! simultaneous creations share one.
 
 use super::schema;
 use super::{Etcd, TOGETHER, api, client::Trouble};
@@ -10,32 +10,32 @@ use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-/// Records of one transaction, at most: with [`TOGETHER`] entries in each, and what goes around,
-/// etcd's limit is kept.
+/// Most records of one transaction. With [`TOGETHER`] entries in each, and their surroundings, that
+/// stays below etcd's limit.
 const RECORDS: usize = 48;
-/// Bytes of records in one transaction, at most.
+/// Most bytes of records in one transaction.
 const BYTES: usize = 1 << 20;
-/// Rounds in which nothing gets done, at most.
+/// Most rounds without progress.
 const STUCK: usize = 3;
-/// Seconds for which a fence stands.
+/// Life of a fence. Seconds.
 const FENCE: u64 = 600;
 
-/// A record that is about to be made.
+/// A record that is ready to be created.
 struct Ready {
-    /// Which of those that were asked for.
+    /// Its index in the caller's list.
     which: usize,
     record: Record,
     bytes: Vec<u8>,
-    /// Entries of the index.
+    /// Its entries of the index.
     entries: Vec<Vec<u8>>,
 }
 
-/// What became of it.
+/// The result of a creation.
 enum Made {
     Yes,
     /// The name is taken.
     Taken,
-    /// It wasn't made, and never will be.
+    /// It wasn't created, and never will be.
     Not,
 }
 
@@ -64,16 +64,16 @@ impl Etcd {
                 Err(Error::new(Errno::AGAIN, text))
             })
         };
-        let told = |result: Result<Record>| {
+        let in_words = |result: Result<Record>| {
             result.map_err(|e| match e.errno() {
                 Errno::NOENT | Errno::EXIST | Errno::TOOBIG => e,
                 _ => self.failed("can't create it", e),
             })
         };
-        results.into_iter().map(not).map(told).collect()
+        results.into_iter().map(not).map(in_words).collect()
     }
 
-    /// Makes those that have no result yet; of several of one name the first.
+    /// One round for the records without a result; of several with one name the first.
     fn make_round(
         &self,
         scope: Scope,
@@ -204,7 +204,7 @@ impl Etcd {
         }
     }
 
-    /// Forbids creations whose answer was lost, and looks which have taken place.
+    /// Forbids the creations whose reply was lost, then reads which have taken place.
     fn fence(&self, scope: Scope, group: &[Ready]) -> Result<Vec<Made>> {
         let schema = self.schema();
         let lease = self.shared.grant(FENCE)?;

@@ -1,14 +1,14 @@
-//! Keeping a local copy as fresh as it has to be.
+//! Keeps a local copy as fresh as it has to be.
 //!
-//! A read by the copy asks etcd for one thing: at which revision its scope was changed last. With
-//! `age=BOUND` an answer is good for so long, and reads in that time ask nothing. What this session
-//! has changed itself is seen in any case.
+//! A read through the copy asks etcd only for the revision of the scope's last change. With
+//! `age=BOUND` a reply is valid for that time, and reads during it ask nothing. This session's own
+//! changes are seen in any case.
 //!
-//! If the copy is behind, the changes since can be fetched by a watch, which ends with that
-//! revision. That takes some 50 ms, as etcd looks after watches of the past ten times a second. So
-//! it is done when reads without the copy have cost as much; and a scope is loaded when they have
-//! cost as much as loading it does, a small one at once. Whatever can't be done with the copy, by a
-//! damage, for lack of room or because others have it, is done without.
+//! If the copy is behind, a watch can fetch the changes since, up to that revision. That takes some
+//! 50 ms, as etcd serves watches of past revisions ten times a second. So it is done once reads
+//! without the copy have cost as much. A scope is loaded once they have cost as much as loading it,
+//! a small one at once. Whatever the copy can't serve, being damaged, out of room or in use by
+//! others, is read from etcd.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
@@ -20,36 +20,36 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long one waits for changes that have taken place.
+/// How long to wait for changes that have taken place.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// Records that are fetched at once.
+/// Records fetched by one request.
 const PAGE: usize = 1000;
-/// Records for which no reads are waited for.
+/// Scopes of up to this many records are loaded at once.
 const SMALL: u64 = 100;
-/// What catching up costs, in records that are loaded.
+/// Cost of catching up, in loaded records.
 const CATCH_UP: u64 = 200;
-/// What finding one record costs without a copy, in records that are loaded.
+/// Cost of finding one record without a copy, in loaded records.
 const FIND: u64 = 10;
 
 /// A session's use of a local copy.
 pub(super) struct Cache {
     copy: Arc<Copy>,
-    /// How long what etcd has said is good.
+    /// How long a reply of etcd is valid.
     age: Duration,
-    /// What of.
+    /// The identity of the store.
     store: String,
     scopes: Mutex<HashMap<Scope, Known>>,
     off: AtomicBool,
 }
 
-/// What a session knows of a scope.
+/// A session's knowledge of a scope.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// Its last change, and when etcd was asked for that.
-    asked: Option<(Instant, u64)>,
-    /// This session's last change.
+    /// The scope's last change, and when etcd was asked for it.
+    last_change: Option<(Instant, u64)>,
+    /// The revision of this session's last change.
     own: u64,
-    /// What loading it costs, as far as is known, and what reads without it have cost.
+    /// The cost of loading the scope, if known, and of reads without the copy. In loaded records.
     price: Option<u64>,
     spent: u64,
 }
@@ -69,22 +69,22 @@ impl Cache {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This session has changed a scope, with the change of this revision, or one that isn't known.
+    /// Records that this session has changed a scope, at this revision, or at an unknown one.
     pub fn changed(&self, scope: Scope, revision: Option<u64>) {
         let mut scopes = self.known();
         let known = scopes.entry(scope).or_default();
         match revision {
             Some(revision) => known.own = known.own.max(revision),
-            None => known.asked = None,
+            None => known.last_change = None,
         }
     }
 
-    /// What reads have cost that went without the copy.
+    /// The cost of reads without the copy so far.
     fn spent(&self, scope: Scope) -> u64 {
         self.known().get(&scope).map_or(0, |known| known.spent)
     }
 
-    /// The copy can't be used any more, by this session; the next one gets another.
+    /// Gives the copy up for this session; the next session makes another one.
     fn spoilt(&self) {
         if !self.off.swap(true, Relaxed) {
             self.copy.throw_away();
@@ -93,10 +93,10 @@ impl Cache {
 }
 
 impl Etcd {
-    /// What `read` makes of a scope's local copy; None if etcd is to be asked itself.
+    /// Returns the result of `read` on a scope's local copy; None if etcd is to be asked instead.
     ///
     /// # Errors
-    /// ENOENT without the workspace, and what etcd has to say.
+    /// ENOENT if the workspace doesn't exist, those of etcd.
     pub(super) fn by_copy<T>(
         &self,
         scope: Scope,
@@ -115,7 +115,7 @@ impl Etcd {
                 self.cost(scope, FIND);
                 return Ok(None);
             }
-            // Others are at it for long; it is all right otherwise.
+            // Others use it for long; the copy is fine otherwise.
             Err(Errno::TIMEDOUT | Errno::AGAIN) => return Ok(None),
             Err(_) => {
                 cache.spoilt();
@@ -132,18 +132,18 @@ impl Etcd {
         }
     }
 
-    /// A read without the copy has fetched so many records.
+    /// Adds a read that fetched `records` records without the copy.
     pub(super) fn cost(&self, scope: Scope, records: u64) {
         if let Some(cache) = &self.cache {
             cache.known().entry(scope).or_default().spent += records;
         }
     }
 
-    /// The revision that a copy of the scope has to have; None if it can't be one of what is in
+    /// The revision that a copy of the scope must have; None if no copy can be one of what is in
     /// etcd now.
     fn last_change(&self, cache: &Cache, scope: Scope) -> Result<Option<u64>> {
         let known = cache.known().get(&scope).copied().unwrap_or_default();
-        if let Some((at, revision)) = known.asked
+        if let Some((at, revision)) = known.last_change
             && at.elapsed() < cache.age
         {
             return Ok(Some(revision.max(known.own)));
@@ -164,17 +164,17 @@ impl Etcd {
             return Err(self.no_workspace(scope));
         }
         let revision = state.map_or(0, |pair| pair.mod_revision.0);
-        // What it has can't be newer: then etcd was set back.
+        // The copy can't be newer: then etcd was set back.
         if matches!(before, Ok(Head::Ready(had)) if had > revision) {
             return Ok(None);
         }
         let mut scopes = cache.known();
         let known = scopes.entry(scope).or_default();
-        known.asked = Some((asked, revision));
+        known.last_change = Some((asked, revision));
         Ok(Some(revision.max(known.own)))
     }
 
-    /// The copy of a scope, brought to a revision; None if it can't be had now.
+    /// The copy of a scope, brought to a revision; None if that isn't possible now.
     fn fresh_view<'a>(
         &self,
         cache: &'a Cache,
@@ -188,7 +188,7 @@ impl Etcd {
             let brought = match cache.copy.head(scope)? {
                 Head::Ready(_) if cache.spent(scope) < CATCH_UP => false,
                 Head::Ready(from) => match self.catch_up(cache, scope, from, revision)? {
-                    // Its past is compacted away.
+                    // The changes since then are compacted away.
                     None => self.load(cache, scope)?,
                     Some(done) => done,
                 },
@@ -203,7 +203,7 @@ impl Etcd {
         Ok(None)
     }
 
-    /// Whether a scope is to be loaded.
+    /// Whether loading a scope pays.
     fn is_worth_it(&self, cache: &Cache, scope: Scope) -> bool {
         let price = cache.known().get(&scope).and_then(|known| known.price);
         let price = match price {
@@ -222,7 +222,7 @@ impl Etcd {
     }
 
     /// Fetches the changes from one revision to another. None if they are compacted away; false if
-    /// they don't come, or others bring them.
+    /// they don't come, or another process fetches them.
     fn catch_up(&self, cache: &Cache, scope: Scope, from: u64, to: u64) -> Errnos<Option<bool>> {
         let request = api::watch(&self.schema().changes(scope), from + 1);
         let (mut at, mut compacted, mut failed) = (from, false, None);
@@ -238,7 +238,7 @@ impl Etcd {
                 for (revision, changed) in self.changes(&watched.events)? {
                     match cache.copy.advance(scope, (at, revision), &changed) {
                         Ok(true) => at = revision,
-                        // Somebody else is faster.
+                        // Another process is faster.
                         Ok(false) => return Ok(false),
                         Err(errno) => {
                             failed = Some(errno);
@@ -251,12 +251,12 @@ impl Etcd {
         match (failed, compacted) {
             (Some(errno), _) => Err(errno),
             (_, true) => Ok(None),
-            // The next look shows how far it is.
+            // The next read shows how far the copy is.
             _ => Ok(Some(watched.is_ok())),
         }
     }
 
-    /// What is to be done in the copy for these events, in parts that each end with a revision.
+    /// Turns events into changes of the copy, in parts that each end with a revision.
     fn changes(&self, events: &[api::Event]) -> Result<Vec<(u64, Vec<Changed>)>> {
         let mut by_revision: Vec<(u64, Vec<Changed>)> = Vec::new();
         for event in events {
@@ -288,7 +288,7 @@ impl Etcd {
         Ok(parts.map(join).collect())
     }
 
-    /// Loads a scope. False if it can't be had, or somebody else is at it.
+    /// Loads a scope. False if that isn't possible, or another process is doing it.
     fn load(&self, cache: &Cache, scope: Scope) -> Errnos<bool> {
         let by = Uuid::random().map_err(|e| e.errno())?;
         if !cache.copy.begin(scope, by)? {
@@ -328,7 +328,7 @@ impl Etcd {
         }
     }
 
-    /// Forgets a workspace that is gone.
+    /// Removes a deleted workspace from the copy.
     fn forget(&self, cache: &Cache, scope: Scope) {
         let forget = || -> Errnos<()> {
             if cache.copy.head(scope)? != Head::Absent {
@@ -339,14 +339,14 @@ impl Etcd {
             }
             Ok(())
         };
-        // If it can't be done, it takes room, no more.
+        // If this fails, it takes room, no more.
         let _ = forget();
     }
 }
 
-/// Keys, at most, and bytes that a record changes in the copy.
+/// Upper bounds for the keys and bytes that a record changes in the copy.
 fn weight(bytes: &[u8]) -> (usize, usize) {
-    // A key of the metadata takes 6 bytes in a record, at least; those of the record that was there
-    // before have to go.
+    // A key of the metadata takes at least 6 bytes in a record. Those of the old record are removed
+    // as well.
     (2 + 2 * (bytes.len() / 6).min(300), bytes.len())
 }

@@ -1,5 +1,5 @@
-//! The sign of life of a process: a lease that a thread keeps alive. Keys on it are removed some
-//! seconds after the process has gone.
+//! The sign of life of a process: a lease that a thread keeps alive. etcd removes the keys on it
+//! some seconds after the process is gone.
 
 use super::Shared;
 use crate::process::{Generation, block_signals};
@@ -10,14 +10,14 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Seconds after which a process counts as dead that gives no sign of life.
+/// Life of the lease. Seconds.
 const LIFE: u64 = 6;
-/// How often it gives one.
+/// How often the lease is renewed.
 const SIGN: Duration = Duration::from_millis(1500);
-/// How long one waits for its receipt.
+/// How long to wait for the confirmation.
 const RECEIPT: Duration = Duration::from_secs(2);
 
-/// See the module. Nothing is asked for before it is needed.
+/// A lease of this process. It is granted when first needed.
 pub(super) struct Lease {
     shared: Arc<Shared>,
     state: Arc<Mutex<State>>,
@@ -26,14 +26,14 @@ pub(super) struct Lease {
 
 #[derive(Default)]
 struct State {
-    /// The lease, as far as is known alive.
+    /// The lease, if it is known to be alive.
     id: Option<u64>,
-    /// The thread ends when this goes.
+    /// The thread ends when this is dropped.
     alive: Option<Sender<()>>,
 }
 
 impl Shared {
-    /// A lease of so many seconds.
+    /// Grants a lease of `seconds` seconds.
     pub(super) fn grant(&self, seconds: u64) -> Result<u64> {
         let request = json!({"TTL": seconds.to_string()});
         match self.client.ask("/v3/lease/grant", &request)?.lease.0 {
@@ -42,7 +42,7 @@ impl Shared {
         }
     }
 
-    /// Whether the lease is alive, and is so for its full time again.
+    /// Renews the lease for its full time; false if it has expired.
     fn renew(&self, id: u64) -> Result<bool> {
         let mut alive = false;
         let request = json!({"ID": id.to_string()});
@@ -68,7 +68,7 @@ impl Lease {
         }
     }
 
-    /// One that is alive.
+    /// Returns a lease that is alive.
     pub fn id(&self) -> Result<u64> {
         let mut state = lock(&self.state);
         if let Some(id) = state.id {
@@ -83,7 +83,7 @@ impl Lease {
                 block_signals();
                 while end.recv_timeout(SIGN) == Err(RecvTimeoutError::Timeout) {
                     let id = lock(&own).id;
-                    // Without an answer nothing is known: etcd decides.
+                    // Without a reply nothing is known: etcd decides.
                     let gone = id.is_some_and(|id| matches!(shared.renew(id), Ok(false)));
                     if gone {
                         lock(&own).id = None;
@@ -102,7 +102,7 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A child has no such thread, and doesn't touch what the parent's may have held.
+        // A forked child has no such thread, and doesn't touch what the parent's may have held.
         if !self.generation.is_now() {
             std::mem::forget(std::mem::take(&mut self.state));
             return;

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //! PREFIX/undo/UUID/head      there is such a log
-//! PREFIX/undo/UUID/owner     who writes it, or undoes it: goes with his lease
+//! PREFIX/undo/UUID/owner     the process that writes or undoes it: removed with its lease
 //! PREFIX/undo/UUID/piece/N   its bytes, in pieces: entries.rs
 //! ```
 //!
-//! Each piece is put under the condition that the log is still its owner's. So who was taken for
-//! dead (stopped, or cut off from etcd for longer than the lease lasts) notices it with the next
-//! entry, and does nothing more.
+//! Each piece is written under the condition that the log is still its owner's. So a process that
+//! was taken for dead (stopped, or cut off from etcd for longer than the lease lasts) notices it
+//! with the next entry, and does nothing more.
 
 use super::lease::Lease;
 use super::{Shared, api};
@@ -20,19 +20,19 @@ use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a piece, at most.
+/// Most bytes of a piece.
 const PIECE: usize = 512 << 10;
-/// Pieces that are read at once.
+/// Pieces read at once.
 const PIECES: usize = 8;
-/// Bytes of a log, at most: etcd keeps what is in it in memory, for everybody.
+/// Most bytes of a log: etcd keeps its content in memory, for all its users.
 const LONGEST: usize = 64 << 20;
-/// Keys that are listed at once.
+/// Keys listed at once.
 const KEYS: usize = 10_000;
 
 pub(super) struct Log {
     shared: Arc<Shared>,
     uuid: Uuid,
-    /// What it is known by as the owner.
+    /// Identifies the owner.
     token: Uuid,
     state: Mutex<State>,
     generation: Generation,
@@ -40,10 +40,10 @@ pub(super) struct Log {
 
 #[derive(Default)]
 struct State {
-    /// The next piece.
+    /// The number of the next piece.
     next: u64,
     bytes: usize,
-    /// A piece that may have been put, or may yet be; and why no more come behind it.
+    /// A piece that may have been written, or may still be; and the reason why none follows it.
     broken: Option<(u64, Error)>,
     ended: bool,
 }
@@ -53,7 +53,7 @@ fn piece_name(number: u64) -> String {
 }
 
 impl Log {
-    /// A new one.
+    /// Creates a log.
     pub fn create(shared: &Arc<Shared>, lease: &Lease) -> Result<Log> {
         let log = Log::of(shared, Uuid::random()?, 0)?;
         match log.take(lease, true)? {
@@ -75,7 +75,7 @@ impl Log {
         })
     }
 
-    /// Those whose owners have died. They are ours now.
+    /// Takes over the logs whose owners have died.
     pub fn left_behind(shared: &Arc<Shared>, lease: &Lease) -> Result<Vec<Log>> {
         let mut heads: BTreeMap<Uuid, u64> = BTreeMap::new();
         let mut owned = BTreeSet::new();
@@ -112,7 +112,7 @@ impl Log {
             if log.take(lease, false)? {
                 left.push(log);
             } else {
-                // Somebody else was faster.
+                // Another process was faster.
                 log.state().ended = true;
             }
         }
@@ -131,7 +131,7 @@ impl Log {
         api::is(&self.key("owner"), &self.token.0)
     }
 
-    /// Makes it ours, if it is nobody's.
+    /// Takes the log, if it has no owner.
     fn take(&self, lease: &Lease, new: bool) -> Result<bool> {
         let (head, owner) = (self.key("head"), self.key("owner"));
         let own = api::put_leased(&owner, &self.token.0, lease.id()?);
@@ -148,7 +148,7 @@ impl Log {
         Ok(taken.succeeded || mine)
     }
 
-    /// Puts a piece, unless it is there.
+    /// Writes a piece, unless it exists.
     fn put(&self, number: u64, piece: &[u8]) -> Result<()> {
         let (owner, key) = (self.key("owner"), self.key(&piece_name(number)));
         let compare = vec![self.is_mine(), api::absent(&key)];
@@ -157,7 +157,7 @@ impl Log {
             .shared
             .transaction(compare, vec![api::put(&key, piece)], look)?;
         let mine = put.one(0).is_some_and(|pair| pair.value.0 == self.token.0);
-        // Nobody else puts pieces, so it is ours, from before an answer was lost.
+        // No other process writes pieces, so it is ours, from before a reply was lost.
         if put.succeeded || mine {
             return Ok(());
         }
@@ -201,7 +201,7 @@ impl UndoLog for Log {
     fn entries(&self) -> Result<(Vec<Undo>, bool)> {
         let state = self.state();
         if let Some((number, _)) = state.broken {
-            // It is decided whether that piece is there: it can't come any more behind this one.
+            // Decides whether that piece exists: it can't come any more behind this one.
             self.put(number, b"")?;
         }
         let cannot = |e: Error| e.about(format!("can't read the log {}", self.uuid));
@@ -233,7 +233,7 @@ impl UndoLog for Log {
     fn end(&self) {
         let all = api::beginning(self.key(""));
         let parts = vec![api::delete_all(&all)];
-        // If it can't be done, the next one finds nothing left to do.
+        // If this fails, the next owner finds nothing left to do.
         let done = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
         self.state().ended = done.is_ok();
     }
@@ -248,7 +248,7 @@ impl Drop for Log {
         if !self.generation.is_now() || self.state().ended {
             return;
         }
-        // What is left to do is the next one's.
+        // The next owner does the rest.
         let parts = vec![api::delete(&self.key("owner"))];
         let _ = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
     }

@@ -1,8 +1,8 @@
 //! Where the metadata lie:
 //! `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
 //!
-//! A place is seen by others: it stands in command lines and messages. So a password isn't part of
-//! it, but lies in a file that only its user can read, or in the environment.
+//! Others see a place, in command lines and messages. So a password isn't part of it, but lies in a
+//! file that only its user can read, or in the environment.
 
 use crate::{Error, Result};
 use rustix::fs::{FileType, Mode, OFlags, fstat};
@@ -11,14 +11,14 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The port, where none is named.
+/// The default port.
 const PORT: &str = "2379";
-/// What all keys begin with, where nothing is said of it.
+/// The default prefix of all keys.
 const PREFIX: &str = "forebay";
-/// The variable that has the password.
+/// The environment variable with the password.
 const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 
-/// Bytes of a file with a password, at most.
+/// Most bytes of a file with a password.
 const LONGEST: u64 = 4096;
 
 /// The user who logs in.
@@ -26,7 +26,7 @@ const LONGEST: u64 = 4096;
 pub(super) struct Login {
     pub user: String,
     pub password: String,
-    /// Where the password is from, for messages.
+    /// The source of the password, for messages.
     from: String,
 }
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Login {
 }
 
 impl Login {
-    /// Why etcd has refused it, and what to do.
+    /// The message for a refused login, with what to do.
     pub fn refused(&self, error: &Error) -> Error {
         let hint = match error.errno() {
             Errno::ACCESS => format!(
@@ -53,7 +53,7 @@ impl Login {
     }
 }
 
-/// The password in a file: its first line.
+/// Reads the password in a file: its first line.
 fn password_in(file: &Path) -> Result<String> {
     let wrong = |errno, why: &str| {
         let text = format!(
@@ -68,7 +68,7 @@ fn password_in(file: &Path) -> Result<String> {
             e,
         )
     };
-    // Without waiting, should it be a FIFO.
+    // Opens without waiting, in case it is a FIFO.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let open = rustix::fs::open(file, flags, Mode::empty()).map_err(cannot)?;
     let stat = fstat(&open).map_err(cannot)?;
@@ -93,23 +93,22 @@ fn password_in(file: &Path) -> Result<String> {
     }
 }
 
-/// See the module.
+/// A place of metadata in etcd.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
     /// `HOST:PORT`, in the order given.
     pub endpoints: Vec<String>,
-    /// What all keys begin with; it begins and ends with '/'.
+    /// The prefix of all keys; it begins and ends with '/'.
     pub prefix: String,
     /// The user who logs in.
     pub user: Option<Login>,
     /// The directory of the local copies; None: no copies.
     pub cache: Option<PathBuf>,
-    /// How old what is read may be; zero: as of now.
+    /// How old read data may be; zero: as of now.
     pub age: Duration,
 }
 
-/// The directory of local copies, where none is named: in memory, so that it goes with a restart of
-/// the node.
+/// The default directory of local copies: in memory, so that it ends with a restart of the node.
 fn default_cache() -> PathBuf {
     let home = forebay_client::home();
     // Without a slash at its end.
@@ -119,7 +118,7 @@ fn default_cache() -> PathBuf {
 }
 
 impl Place {
-    /// Reads what stands behind `etcd:`.
+    /// Parses the text behind `etcd:`.
     pub fn parse(text: &str) -> Result<Place> {
         let wrong = |why: &str| {
             Error::invalid(format!(
@@ -136,7 +135,7 @@ impl Place {
         };
         match user {
             Some("") => return Err(wrong("has no user before the @")),
-            // Not to be repeated.
+            // The text isn't repeated in the message: it may have a password.
             Some(user) if user.contains(':') => {
                 return Err(Error::invalid(format!(
                     "the place of the metadata store, etcd://..., has a password in it, where others see it: \

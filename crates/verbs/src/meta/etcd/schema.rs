@@ -2,17 +2,17 @@
 //!
 //! ```text
 //! PREFIX/store                   format, and a random number of this store
-//! PREFIX/SCOPE/s                 changes with each change in the scope; of a workspace, it is there as long as that is
+//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace has it as long as it exists
 //! PREFIX/SCOPE/r/UUID            a record: JSON
 //! PREFIX/SCOPE/n/NAME            its UUID
 //! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID    in the index: 16 bytes of order, 8 of the value's hash, the UUID
-//! PREFIX/SCOPE/f/UUID            a creation that must not take place any more
+//! PREFIX/SCOPE/f/UUID            a fence: this creation must not take place any more
 //! PREFIX/undo/UUID/...           logs of batches: log.rs
 //! ```
 //!
-//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so it can be
-//! removed in one go. An entry of the index may lead to a record that has another value meanwhile:
-//! who follows it looks. The other way round there is none missing.
+//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so one request
+//! can remove it. An index entry may lead to a record that has another value meanwhile, so a reader
+//! checks the record. No record lacks an entry.
 
 use super::api::{Range, beginning, behind};
 use crate::meta::{Record, Scope, check_changes, check_name};
@@ -22,14 +22,14 @@ use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use twox_hash::XxHash3_64;
 
-/// The version of what lies in etcd.
+/// The version of the format in etcd.
 const FORMAT: u64 = 1;
-/// Bytes of what says where a collection's bytes lie, at most.
+/// Most bytes of a back end's place.
 const PLACE_MAX: usize = 8192;
-/// Bytes of a record, at most: etcd takes requests of 1.5 MiB.
+/// Most bytes of a record: etcd takes requests of 1.5 MiB.
 const RECORD_MAX: usize = 1 << 20;
 
-/// A record, as it is written.
+/// The stored form of a record.
 #[derive(Serialize, Deserialize)]
 struct Stored {
     name: String,
@@ -43,6 +43,8 @@ struct Stored {
     meta: Meta,
 }
 
+/// Encodes a record.
+///
 /// # Errors
 /// E2BIG if it is too long.
 pub(super) fn encode(record: &Record) -> Result<Vec<u8>> {
@@ -67,16 +69,18 @@ pub(super) fn encode(record: &Record) -> Result<Vec<u8>> {
     }
 }
 
+/// Decodes a record.
+///
 /// # Errors
-/// EPROTO for what isn't a record.
+/// EPROTO if it isn't a record.
 pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
     let wrong = |why: String| {
         let text = format!("the record {uuid} in etcd isn't one of this version of Forebay: {why}");
         Error::new(Errno::PROTO, text)
     };
     let stored: Stored = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
-    // The gate: whoever can write to etcd could have written anything. A name becomes part of a
-    // path in back ends and where collections are exported to.
+    // Checked, since anybody who can write to etcd may have written anything. A name becomes part
+    // of a path in back ends and at the destination of exports.
     check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
     let meta = stored
         .meta
@@ -98,20 +102,22 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
     })
 }
 
-/// What says which store this is.
+/// The text that identifies a store.
 pub(super) fn store_text(store: Uuid) -> Vec<u8> {
     let text = serde_json::json!({"format": FORMAT, "store": store.to_string()});
     text.to_string().into_bytes()
 }
 
-/// Which store it is.
+/// The identity of a store.
 ///
 /// # Errors
 /// EPROTO for one of another format, or something else.
 pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
-    let said: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
-    let store = said["store"].as_str().filter(|s| s.parse::<Uuid>().is_ok());
-    let why = match (said["format"].as_u64(), store) {
+    let stored: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let store = stored["store"]
+        .as_str()
+        .filter(|s| s.parse::<Uuid>().is_ok());
+    let why = match (stored["format"].as_u64(), store) {
         (Some(FORMAT), Some(store)) => return Ok(store.into()),
         (Some(format), _) if format != FORMAT => {
             format!("has the format {format}; this version of Forebay knows {FORMAT}")
@@ -124,7 +130,7 @@ pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
     ))
 }
 
-/// What a scope is called in keys.
+/// The UUID of a scope in keys.
 pub(super) fn scope_uuid(scope: Scope) -> Uuid {
     match scope {
         Scope::Root => Uuid::default(),
@@ -132,7 +138,7 @@ pub(super) fn scope_uuid(scope: Scope) -> Uuid {
     }
 }
 
-/// Where a value is in the index, behind its key: its order, and its hash.
+/// A value's place in the index, behind its key: its order, and its hash.
 pub(super) fn spot(value: &[u8]) -> [u8; 24] {
     let mut spot = [0; 24];
     spot[..16].copy_from_slice(&Order::of_value(value).0.to_be_bytes());
@@ -140,12 +146,12 @@ pub(super) fn spot(value: &[u8]) -> [u8; 24] {
     spot
 }
 
-/// What entries of a key in the index begin with, without the scope.
+/// The beginning of a key's index entries, without the scope.
 pub(super) fn of_key(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// An entry of the index, without the scope.
+/// An index entry, without the scope.
 pub(super) fn entry(key: &str, value: &str, uuid: Uuid) -> Vec<u8> {
     [
         &of_key(key.as_bytes())[..],
@@ -155,7 +161,7 @@ pub(super) fn entry(key: &str, value: &str, uuid: Uuid) -> Vec<u8> {
     .concat()
 }
 
-/// The entries for which a term holds, without the scope: from the first to behind the last.
+/// The index entries for which a term holds, without the scope: from the first to behind the last.
 pub(super) fn of_term(term: &Term) -> Range {
     match term {
         Term::Equal(key, value) => beginning([&of_key(key)[..], &spot(value)].concat()),
@@ -166,7 +172,7 @@ pub(super) fn of_term(term: &Term) -> Range {
     }
 }
 
-/// Whose an entry of the index is.
+/// The UUID in an index entry.
 pub(super) fn whose(entry: &[u8]) -> Option<Uuid> {
     entry.last_chunk().map(|bytes| Uuid(*bytes))
 }
@@ -182,7 +188,7 @@ impl Schema {
         Schema { prefix }
     }
 
-    /// What says which store this is.
+    /// The key of the store's identity.
     pub fn store(&self) -> Vec<u8> {
         format!("{}store", self.prefix).into()
     }
@@ -191,12 +197,12 @@ impl Schema {
         format!("{}{}/{rest}", self.prefix, scope_uuid(scope)).into()
     }
 
-    /// All of a scope.
+    /// All keys of a scope.
     pub fn all(&self, scope: Scope) -> Range {
         beginning(self.in_scope(scope, ""))
     }
 
-    /// What changes with each change in the scope.
+    /// The key that changes with each change in the scope.
     pub fn state(&self, scope: Scope) -> Vec<u8> {
         self.in_scope(scope, "s")
     }
@@ -209,7 +215,7 @@ impl Schema {
         beginning(self.in_scope(scope, "r/"))
     }
 
-    /// What changes with each change in a scope: records, and its state.
+    /// The keys that changes in a scope touch: records, and its state.
     pub fn changes(&self, scope: Scope) -> Range {
         (self.in_scope(scope, "r/"), self.in_scope(scope, "t"))
     }
@@ -235,7 +241,7 @@ impl Schema {
         beginning(self.in_scope(scope, "n/"))
     }
 
-    /// A creation that was given up.
+    /// The fence of a creation that was given up.
     pub fn fence(&self, scope: Scope, uuid: Uuid) -> Vec<u8> {
         self.in_scope(scope, &format!("f/{uuid}"))
     }

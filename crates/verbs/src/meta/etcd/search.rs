@@ -1,7 +1,7 @@
 //! Searches: ranges of the index, as of one revision.
 //!
-//! Of the parts of a conjunction, all of which are counted in one request, the one with the fewest
-//! entries is gone over. Its records are fetched in groups, and the predicate decides.
+//! One request counts the entries of all terms of a conjunction; the search goes over the term with
+//! the fewest. Its records are fetched in groups, and the predicate decides.
 
 use super::client::COMPACTED;
 use super::{Etcd, RANGE, TRANSACTION, api, schema};
@@ -11,18 +11,18 @@ use forebay_store::Term;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Entries of the index that are fetched at once. etcd 3.4 goes over all of a range for each page.
+/// Index entries fetched at once. etcd 3.4 goes over all of a range for each page.
 const ENTRIES: usize = 20_000;
-/// Records that are fetched at once, by what they are.
+/// Records fetched at once by their UUIDs.
 const RECORDS: usize = 64;
-/// The same of a range of them.
+/// Records fetched at once as a range.
 const PAGE: usize = 1000;
-/// Terms that are counted at once.
+/// Terms counted at once.
 const TERMS: usize = 100;
-/// So often a search begins again because its revision was compacted away.
+/// How often a search starts again because its revision was compacted away.
 const AGAIN: usize = 3;
 
-/// What is found, by name, and how many of them are wanted.
+/// The records found, by name, and how many are wanted.
 pub(super) struct Found<'a> {
     predicate: &'a Predicate,
     most: usize,
@@ -38,7 +38,7 @@ impl<'a> Found<'a> {
         }
     }
 
-    /// Takes a record, if the predicate holds for it.
+    /// Adds a record, if the predicate holds for it.
     pub fn see(&mut self, uuid: Uuid, bytes: &[u8]) -> Result<()> {
         let record = schema::decode(uuid, bytes)?;
         if self.predicate.holds(&record.meta) {
@@ -52,7 +52,7 @@ impl<'a> Found<'a> {
 }
 
 impl Etcd {
-    /// Those for which the predicate holds, by name.
+    /// The records for which the predicate holds, by name.
     pub(super) fn search_in(
         &self,
         scope: Scope,
@@ -114,7 +114,7 @@ impl Etcd {
         Ok(found.records.into_values().collect())
     }
 
-    /// The revision of now, and how many entries each term has.
+    /// The current revision, and the number of entries of each term.
     fn count(&self, scope: Scope, terms: &[&Term]) -> Result<(u64, Vec<u64>)> {
         let mut counts = Vec::new();
         let mut revision = 0;
@@ -137,7 +137,7 @@ impl Etcd {
         }
     }
 
-    /// All of a range, page by page.
+    /// Reads all of a range, page by page.
     pub(super) fn pages(
         &self,
         (from, to): &api::Range,

@@ -1,7 +1,8 @@
-//! Incomplete directories: a workspace is made as `/.new-UUID`, gets its attributes, then its name.
+//! Incomplete directories: a workspace is created as `/.new-UUID`, gets its attributes, then its
+//! name.
 //!
-//! Its maker holds it locked. When the maker is killed, its lock goes with it, and the next process
-//! that loads a workspace removes the directory.
+//! Its creator holds it locked. When the creator is killed, its lock goes with it, and the next
+//! process that loads a workspace removes the directory.
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -12,8 +13,8 @@ use rustix::io::Errno;
 
 const NAME: &[u8] = b".new-";
 
-/// A directory that this process makes. Dropped, it is anybody's: it has its name by then, or has
-/// gone.
+/// A directory that this process is creating. Dropping it releases the lock: it has its name by
+/// then, or is gone.
 pub(super) struct Hidden {
     fs: Attached,
     path: Vec<u8>,
@@ -22,7 +23,7 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// Makes an empty one, which is to become the workspace `becomes`.
+    /// Makes an empty directory, which is to become the workspace `becomes`.
     pub fn make(fs: &Attached, becomes: &str) -> Result<Hidden> {
         let cannot = |e| Error::of("can't make a directory in the pool's root", e);
         for _ in 0..100 {
@@ -30,7 +31,7 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // A sweeping process may have been faster: then it goes, or has gone.
+            // A sweeping process may have been faster: then the directory is gone, or will be.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -40,7 +41,7 @@ impl Hidden {
         Err(cannot(Errno::BUSY))
     }
 
-    /// Opens and locks it; None if it is somebody's who lives.
+    /// Opens and locks the directory; None if a living process has it.
     fn open(fs: &Attached, path: Vec<u8>) -> std::result::Result<Option<Hidden>, Errno> {
         let flags = O_DIRECTORY | O_RDONLY | O_NOFOLLOW;
         let hidden = Hidden {
@@ -55,22 +56,22 @@ impl Hidden {
         }
     }
 
-    /// Where it is.
+    /// The path.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
 
-    /// Removes it.
+    /// Removes the directory.
     pub fn remove(self) {
         let _ = self.fs.rmdir(&self.path);
     }
 
-    /// Whether a name in the root is that of one.
+    /// Whether a name in the root is that of an incomplete directory.
     pub fn is(name: &[u8]) -> bool {
         name.starts_with(NAME)
     }
 
-    /// Removes the one of this name, unless somebody is making it.
+    /// Removes the directory of this name, unless a process is creating it.
     pub fn sweep(fs: &Attached, name: &[u8]) {
         // A process without the right to remove it leaves it.
         if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {

@@ -2,9 +2,9 @@
 //! that runs the batch.
 //!
 //! An entry is appended before its operation is done. When the process is killed, its lock goes
-//! with it, and the next process that loads a workspace finds a log that nobody holds. It undoes
-//! the entries, or carries on where the batch was committed already. Doing that twice does no harm,
-//! so it may be killed as well.
+//! with it, and the next process that loads a workspace finds an unlocked log. It undoes the
+//! entries, or completes a batch that was committed. Repeating that does no harm, so that process
+//! may be killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
@@ -23,19 +23,20 @@ pub(super) struct Log {
     fs: Attached,
     path: Vec<u8>,
     open: u32,
-    /// Entries come one after the other.
+    /// Serialises appends of entries.
     turn: Mutex<()>,
     generation: Generation,
 }
 
 impl Log {
-    /// A new one.
+    /// Creates an empty log.
     pub fn create(fs: &Attached) -> Result<Log> {
         let cannot = |e| Error::of("can't make the log of a batch in the pool", e);
         for _ in 0..100 {
             let path = format!("/{NAME}{}", Uuid::random()?).into_bytes();
             let made = Log::open(fs, path, O_CREAT | O_EXCL).map_err(cannot)?;
-            // A process that looks for logs of the dead may have been faster: then it has gone.
+            // A process that looks for logs of the dead may have been faster: then this file is
+            // gone.
             if let Some(log) = made {
                 return Ok(log);
             }
@@ -43,7 +44,7 @@ impl Log {
         Err(cannot(Errno::BUSY))
     }
 
-    /// Those that dead processes have left. What else they have left goes.
+    /// Takes over the logs of dead processes, and removes what else they have left.
     pub fn left_behind(fs: &Attached) -> std::result::Result<Vec<Log>, Errno> {
         let names = fs.list(b"/")?.into_iter().map(|entry| entry.name);
         let mut names = names
@@ -61,7 +62,7 @@ impl Log {
             }
             match Log::open(fs, [b"/", &name[..]].concat(), 0) {
                 Ok(log) => found.extend(log),
-                // Somebody else was faster, or isn't allowed to.
+                // Another process was faster, or this one has no permission.
                 Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
                 Err(e) => return Err(e),
             }
@@ -69,7 +70,7 @@ impl Log {
         Ok(found)
     }
 
-    /// Opens and locks it; None if it belongs to somebody who lives, or has gone.
+    /// Opens and locks a log; None if a living process has it, or it is gone.
     fn open(fs: &Attached, path: Vec<u8>, flags: i32) -> std::result::Result<Option<Log>, Errno> {
         let flags = flags | O_RDWR | O_NOFOLLOW;
         let open = fs.open(&path, flags, 0o600)?.into_open();
@@ -99,7 +100,7 @@ impl Log {
                     part = &part[n..];
                 }
                 failed => {
-                    // What comes next must not be taken for the rest of this one.
+                    // The next entry must not be read as the rest of this one.
                     if let Some(before) = before {
                         self.fs.truncate_open(self.open, before).map_err(cannot)?;
                     }
@@ -160,7 +161,7 @@ impl UndoLog for Log {
 
 impl Drop for Log {
     fn drop(&mut self) {
-        // A child's copy isn't the child's to close, or its lock to give up.
+        // A forked child's copy isn't the child's to close, nor its lock to release.
         if self.generation.is_now() {
             let _ = self.fs.release(self.open);
         }

@@ -1,13 +1,12 @@
-//! The files of local copies: `DIR/STORE/`, with STORE the random number of what is copied.
+//! The files of local copies: `DIR/STORE/`, with STORE the random number of the copied store.
 //!
-//! LMDB's file isn't synced, so what a loss of power has left isn't used: `boot` has the number of
-//! the node's start in which it was made. Nor is a file used of which a part is missing, or that
-//! isn't LMDB's. Opening and throwing away are done under `lock`. A process has a copy open once,
-//! and until it ends.
+//! LMDB's file isn't synced, so it isn't used after a loss of power: `boot` has the id of the boot
+//! in which it was made. A file is also not used if part of it is missing, or if it isn't LMDB's.
+//! Opening and removing are done under `lock`. A process opens a copy once, and until it ends.
 
 use super::{Copy, Errnos, key};
 use crate::meta::Scope;
-use crate::process::{Generation, patient};
+use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};
 use forebay_store::lmdb::{Env, OnFull, Room};
 use rustix::fs::{FlockOperation, flock};
@@ -18,16 +17,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Bytes of addresses for a copy; what isn't used takes no room.
+/// Address space of a copy. Bytes; unused parts take no room.
 const MAP: usize = 8 << 30;
-/// How long one waits for others who write.
+/// How long to wait for other writers.
 const PATIENCE: Duration = Duration::from_secs(3);
-/// The format, in a record of its own.
+/// The format, in its own record.
 const FORMAT: &[u8] = b"etcd copy 1";
 
 pub(super) struct Files {
     dir: PathBuf,
-    /// Of the records, when they were opened.
+    /// The inode of the records' file when it was opened.
     inode: u64,
 }
 
@@ -42,6 +41,8 @@ static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 pub(super) struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
+    /// Takes the lock.
+    ///
     /// # Errors
     /// ETIMEDOUT if others have it for too long.
     pub fn new(lock: &'a File) -> Errnos<Locked<'a>> {
@@ -65,13 +66,13 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// The copy of a store in `dir`.
+/// Opens the copy of a store in `dir`.
 ///
 /// # Errors
-/// EACCES if the directory is another user's; what the system says.
+/// EACCES if the directory is another user's; those of the system.
 pub(in super::super) fn open(dir: &Path, store: &str) -> Result<Arc<Copy>> {
     let dir = dir.join(store);
-    let mut open = patient(&OPEN, "opening a local copy")?;
+    let mut open = lock_in_time(&OPEN, "opening a local copy")?;
     let at = open.iter().position(|o| o.copy.files.dir == dir);
     if let Some(at) = at {
         let there = inode(&dir.join("records"));
@@ -80,7 +81,7 @@ pub(in super::super) fn open(dir: &Path, store: &str) -> Result<Arc<Copy>> {
         }
         let gone = open.swap_remove(at);
         if !gone.generation.is_now() {
-            // The parent's isn't ours to close.
+            // The parent's copy isn't this child's to close.
             std::mem::forget(gone);
         }
     }
@@ -122,7 +123,7 @@ fn open_files(dir: &Path) -> Errnos<Copy> {
     let is_whole = size.is_none_or(|size| size == MAP as u64);
     let anew = || {
         remove(dir);
-        // In one step: whoever dies here doesn't cost others their copy.
+        // In one step, so that a death here doesn't cost others their copy.
         let new = dir.join("boot.new");
         let written = std::fs::write(&new, &boot);
         let put = written.and_then(|()| std::fs::rename(&new, dir.join("boot")));
@@ -173,7 +174,7 @@ fn remove(dir: &Path) {
 }
 
 impl Files {
-    /// Removes them, if they are still these.
+    /// Removes the files, if they are still these.
     pub fn throw_away(&self, lock: &File) {
         let Ok(_locked) = Locked::new(lock) else {
             return;

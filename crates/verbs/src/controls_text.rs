@@ -1,41 +1,41 @@
-//! Controls as texts: `mutability=append,temporality=once`; controls that aren't named have their
-//! defaults. As texts they cross C interfaces, where an unknown one is refused by name rather than
-//! lost in a number.
+//! Controls as texts: `mutability=append,temporality=once`. Controls that aren't named have their
+//! defaults. Controls cross C interfaces as texts, so that an unknown one is refused by name rather
+//! than lost in a number.
 
 use crate::{Error, Result};
 use forebay_controls::Controls;
 use serde_json::{Map, Value};
 
-/// Reads them.
+/// Parses controls.
 ///
 /// # Errors
-/// EINVAL for what is no control, or no value of one.
+/// EINVAL for an unknown control, or an invalid value of one.
 pub fn read_controls(text: &str) -> Result<Controls> {
-    let mut said = Map::new();
+    let mut declared = Map::new();
     for part in text.split(',').map(str::trim).filter(|p| !p.is_empty()) {
         let wrong = |why: &str| Error::invalid(format!("'{part}' in the controls '{text}': {why}"));
         let (name, value) = part.split_once('=').ok_or_else(|| wrong("no '='"))?;
         let value = Value::String(value.trim().into());
-        if said.insert(name.trim().into(), value).is_some() {
-            return Err(wrong("said twice"));
+        if declared.insert(name.trim().into(), value).is_some() {
+            return Err(wrong("declared twice"));
         }
     }
-    let controls = serde_json::from_value(Value::Object(said));
+    let controls = serde_json::from_value(Value::Object(declared));
     controls.map_err(|e| Error::invalid(format!("the controls '{text}': {e}")))
 }
 
-/// Writes those down that aren't the default.
+/// Formats the controls that aren't the default.
 pub fn write_controls(controls: &Controls) -> String {
     let fields = |controls: &Controls| match serde_json::to_value(controls) {
         Ok(Value::Object(fields)) => fields,
         _ => Map::new(),
     };
     let strict = fields(&Controls::default());
-    let said = fields(controls)
+    let declared = fields(controls)
         .into_iter()
         .filter(|(name, value)| strict.get(name) != Some(value))
         .filter_map(|(name, value)| Some(format!("{name}={}", value.as_str()?)));
-    said.collect::<Vec<_>>().join(",")
+    declared.collect::<Vec<_>>().join(",")
 }
 
 #[cfg(test)]
@@ -44,17 +44,20 @@ mod tests {
     use forebay_controls::{Mutability, Temporality};
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn formatted_controls_are_parsed_again() {
         assert_eq!(read_controls("").unwrap(), Controls::default());
         assert_eq!(write_controls(&Controls::default()), "");
-        let said = read_controls(" mutability=append, temporality = once ,").unwrap();
+        let declared = read_controls(" mutability=append, temporality = once ,").unwrap();
         let meant = Controls {
             mutability: Mutability::Append,
             temporality: Temporality::Once,
             ..Controls::default()
         };
-        assert_eq!(said, meant);
-        assert_eq!(write_controls(&said), "mutability=append,temporality=once");
+        assert_eq!(declared, meant);
+        assert_eq!(
+            write_controls(&declared),
+            "mutability=append,temporality=once"
+        );
         for (wrong, word) in [
             ("append", "no '='"),
             ("mutability=soft", "soft"),

@@ -27,15 +27,15 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// Those of the pool `name`, which has a node here; None if all its nodes are here.
+    /// The other hosts of the pool `name`, which has a node here; None if all its nodes are here.
     pub fn of(name: &str) -> Option<Peers> {
         Peers::look(name).ok().flatten()
     }
 
-    /// As [`Peers::of`].
+    /// Like [`Peers::of`], but reports failures.
     ///
     /// # Errors
-    /// If that can't be found out: there may be some.
+    /// If the hosts can't be found out: there may be some.
     pub fn look(name: &str) -> Result<Option<Peers>, Fail> {
         let places = places(name);
         let mut unread = None;
@@ -47,7 +47,7 @@ impl Peers {
             (Some(plan), _) => Ok(Peers::among(plan, &places)),
             (None, None) => Ok(None),
             (None, Some((dir, e))) => Err(Fail::failed(format!(
-                "can't tell on which hosts the pool '{name}' is: {}: {e}",
+                "can't find out on which hosts the pool '{name}' is: {}: {e}",
                 dir.join("plan.json").display()
             ))),
         }
@@ -76,8 +76,8 @@ impl Peers {
         }
     }
 
-    /// Runs `forebay` with these arguments on all other hosts, some at a time. The first failure is
-    /// the result, but all are tried.
+    /// Runs `forebay` with these arguments on all other hosts, several at a time. Returns the first
+    /// failure, but tries all.
     pub fn each(&self, arguments: &[&str]) -> Result<(), Fail> {
         let hosts: Vec<&String> = self.hosts.iter().collect();
         let mut failed = None;
@@ -100,14 +100,14 @@ impl Peers {
 
     fn call(&self, host: &str, arguments: &[&str]) -> Result<(), Fail> {
         let failed = |why: &str| Fail::failed(format!("{host}: {why}"));
-        let said = at_host(&self.plan, host, arguments)
+        let output = at_host(&self.plan, host, arguments)
             .stdin(Stdio::null())
             .output()
             .map_err(|e| failed(&format!("can't be reached: {e}")))?;
-        if said.status.success() {
+        if output.status.success() {
             return Ok(());
         }
-        let text = String::from_utf8_lossy(&said.stderr);
+        let text = String::from_utf8_lossy(&output.stderr);
         let last = text.lines().rfind(|l| !l.trim().is_empty());
         let last = last.map(|l| l.strip_prefix("forebay: ").unwrap_or(l));
         Err(failed(last.unwrap_or("can't be reached")))
