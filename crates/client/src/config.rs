@@ -228,7 +228,7 @@ impl PoolConfig {
     /// others.
     ///
     /// # Errors
-    /// Those of [`PoolConfig::read`].
+    /// As for [`PoolConfig::read`].
     pub(crate) fn read_of_medium(dir: &Path) -> Result<PoolConfig, PoolError> {
         PoolConfig::read_in(dir, Above::Any)
     }
@@ -346,7 +346,7 @@ fn errno(e: &std::io::Error) -> Errno {
 /// Restarts the lifetime of the pool, or node, in `dir`, if it has one. The keeper must have ended.
 ///
 /// # Errors
-/// Those of [`PoolConfig::read`]; [`PoolError::Io`] if pool.json can't be written.
+/// As for [`PoolConfig::read`]; [`PoolError::Io`] if pool.json can't be written.
 pub fn begin_lifetime(dir: &Path) -> Result<(), PoolError> {
     let mut config = PoolConfig::read(dir)?;
     if !config.lifetime.any() {

@@ -78,7 +78,7 @@ const SYNC_ALL: Duration = Duration::from_secs(30);
 /// before.
 ///
 /// # Errors
-/// Those of [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be
+/// As for [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be
 /// continued.
 pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), PoolError> {
     let keeper = Keeper::take_charge(Arc::new(Pool::open_dir(dir)?))?;
@@ -199,7 +199,7 @@ fn keep_copies(pool: &Pool) {
     while is_there(pool.dir()) {
         // After a loss of power the number of copies is unknown.
         if !known || pool.store().copied().files > 0 {
-            // What fails now is tried again in the next turn.
+            // A failure is retried in the next turn.
             known = pool.cluster().sweep_copies().is_ok();
         }
         std::thread::sleep(SWEEP_COPIES);
@@ -288,7 +288,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             }
         }
         if swept.elapsed() >= SWEEP {
-            // What fails now is tried again in the next turn.
+            // A failure is retried in the next turn.
             let _ = store.sweep_watches();
             let _ = store.sweep_readers();
             if among {

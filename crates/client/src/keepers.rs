@@ -74,7 +74,7 @@ fn is_dying(pid: u32) -> bool {
 /// Ends the keeper of the pool in `dir`, if there is one.
 ///
 /// # Errors
-/// Those of [`keeper_of`].
+/// As for [`keeper_of`].
 pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
     // Not SIGTERM: the keeper would first sync what is about to be removed.
     for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {

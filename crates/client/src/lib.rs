@@ -109,7 +109,7 @@ impl Pool {
     /// As [`Pool::create`], with a limited lifetime.
     ///
     /// # Errors
-    /// Those of [`Pool::create`].
+    /// As for [`Pool::create`].
     pub fn create_for(o: &CreateOptions, lifetime: &Lifetime) -> Result<Pool, PoolError> {
         let mut config = PoolConfig::new(o)?;
         config.lifetime = lifetime.begun();
@@ -218,7 +218,7 @@ impl Pool {
     /// As [`Pool::open`], at node `wanted` if it is given.
     ///
     /// # Errors
-    /// Those of [`Pool::open`]; [`PoolError::Invalid`] if the node isn't on this host.
+    /// As for [`Pool::open`]; [`PoolError::Invalid`] if the node isn't on this host.
     pub fn open_node(name: &str, wanted: Option<u32>) -> Result<Pool, PoolError> {
         let place = choose(name, wanted)?;
         let pool = Pool::open_dir(&place.dir)?;
@@ -229,7 +229,7 @@ impl Pool {
     /// Opens the pool, or node, in `dir`. A node of several reaches the others through its daemon.
     ///
     /// # Errors
-    /// Those of [`Pool::open`].
+    /// As for [`Pool::open`].
     pub fn open_dir(dir: &Path) -> Result<Pool, PoolError> {
         Pool::open_with(dir, None)
     }
@@ -237,7 +237,7 @@ impl Pool {
     /// Opens the node in `dir` with `others` as the way to its peers. For the daemon.
     ///
     /// # Errors
-    /// Those of [`Pool::open`].
+    /// As for [`Pool::open`].
     pub fn open_dir_among(dir: &Path, others: Arc<dyn Peers>) -> Result<Pool, PoolError> {
         Pool::open_with(dir, Some(others))
     }

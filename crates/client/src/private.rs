@@ -174,7 +174,7 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
 /// passes [`check`], and missing directories above are created in the same way.
 ///
 /// # Errors
-/// Those of [`check`]; [`PoolError::Io`] with EEXIST if it exists without `shared`, or with the
+/// As for [`check`]; [`PoolError::Io`] with EEXIST if it exists without `shared`, or with the
 /// error of mkdir.
 pub fn make(dir: &Path, shared: bool, above: Above) -> Result<(), PoolError> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {

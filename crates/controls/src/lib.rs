@@ -29,7 +29,7 @@ use serde::{Deserialize, Serialize};
 pub struct Controls {
     /// When other processes see a finished write.
     pub consistency: Consistency,
-    /// Who may use the object at the same time.
+    /// Which processes may use the object at the same time.
     pub parallelism: Parallelism,
     /// How it changes after its creation.
     pub mutability: Mutability,
@@ -39,9 +39,9 @@ pub struct Controls {
     pub persistence: Persistence,
     /// How damage of its stored bytes is noticed.
     pub integrity: Integrity,
-    /// What a batch does when one of its operations fails.
+    /// Reaction of a batch to a failed operation.
     pub failure: Failure,
-    /// What happens to an operation that the controls above rule out.
+    /// Treatment of an operation that the controls above rule out.
     pub on_violation: OnViolation,
 }
 

@@ -139,7 +139,7 @@ impl FromStr for Consistency {
 by_text!(Consistency);
 
 words! {
-    /// Who may use an object at the same time.
+    /// Which processes may use an object at the same time.
     Parallelism {
         /// Any process.
         #[default]
@@ -204,7 +204,7 @@ words! {
 }
 
 words! {
-    /// What a batch does when one of its operations fails.
+    /// Reaction of a batch to a failed operation.
     Failure {
         /// Stop at the first failure.
         #[default]
@@ -217,12 +217,12 @@ words! {
 }
 
 words! {
-    /// What happens to an operation that an object's controls rule out.
+    /// Treatment of an operation that an object's controls rule out.
     OnViolation {
-        /// It fails, and is listed.
+        /// The operation fails, and is listed.
         #[default]
         Refuse = "refuse",
-        /// It is done, and is listed.
+        /// The operation is carried out, and is listed.
         Report = "report",
     }
 }

@@ -243,7 +243,7 @@ impl Cached {
     }
 }
 
-/// What a check needs of the server.
+/// The parts of the server that a check uses.
 pub trait Serves: Send + Sync + 'static {
     fn cached(&self) -> &Cached;
     fn fs(&self) -> &Fs;

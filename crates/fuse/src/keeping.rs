@@ -58,7 +58,7 @@ const COUNTERS: usize = 1024;
 /// How often the thread that waits for the end checks whether the mount still exists.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the kernel may cache of a mount.
+/// Names and attributes of a mount that the kernel may cache.
 pub struct Keeping {
     pool: Arc<Pool>,
     notices: Arc<Notices>,

@@ -1,4 +1,4 @@
-//! What the network costs: round trips and transfers on loopback, beside bare TCP in the same run.
+//! Cost of the network: round trips and transfers on loopback, beside bare TCP in the same run.
 //!
 //! `cargo run --release -p forebay-net --example lanes [REPETITIONS [ROW]]`. Each row alternates
 //! between bare TCP (two threads, blocking sockets, a reply to each message or transfer) and two of
@@ -19,7 +19,7 @@ const PUT: u16 = 2;
 const GET: u16 = 3;
 /// Size of a small message on the wire, in both cases. Bytes.
 const SMALL: usize = 64;
-/// What this crate adds to a small head. Bytes.
+/// Bytes that this crate adds to a small head.
 const AROUND: usize = 2 + 20 + 16;
 
 /// Answers, with buffers that are reused, as a store's would be.

@@ -47,7 +47,7 @@ struct Shared {
     faults: Mutex<Faults>,
     stopped: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
-    /// What callers have sent, by connection.
+    /// Bytes sent by callers, by connection.
     sent: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
 }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// What the node answers to these bytes until it closes; None if it doesn't close within `wait`.
+/// The node's answer to these bytes until it closes; None if it doesn't close within `wait`.
 fn answer_to(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).unwrap();
     let _ = socket.write_all(bytes);

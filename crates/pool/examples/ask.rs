@@ -1,4 +1,4 @@
-//! What a request to another node costs a process: through a cell and two daemons, each its own
+//! Cost of a request to another node for a process: through a cell and two daemons, each its own
 //! process, on loopback, beside bare TCP between two processes in the same run.
 //!
 //! `cargo run --release -p forebay-pool --example ask [REPETITIONS [ROW]]`. Each row alternates

@@ -45,7 +45,7 @@ impl Default for Costs {
 pub enum Fault {
     /// The launch fails.
     NoLaunch,
-    /// It is launched and never sends a message.
+    /// The node is launched and never sends a message.
     Silent,
     /// It can't make its store.
     NoStore,

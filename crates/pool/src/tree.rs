@@ -52,7 +52,7 @@ impl Tree {
 
     /// Number of nodes in the subtree of `n`, `n` included.
     pub fn below(&self, n: u32) -> u32 {
-        // Those of each level have consecutive numbers.
+        // Nodes of one level have consecutive numbers.
         let (mut row, mut count) = (n..n.saturating_add(1).min(self.nodes), 0);
         while !row.is_empty() {
             count += row.len() as u32;

@@ -140,7 +140,7 @@ fn the_home_is_killed_and_started_again() {
     within(100, || {
         let (nodes, _daemons, results) = restarted(1, 10, NOTE);
         let failed = check(&nodes, &results, false);
-        // Those that were being carried out at a kill may have failed.
+        // Notes that were being carried out at a kill may have failed.
         assert!(failed <= 8 * 10, "{failed}");
         assert!(
             results

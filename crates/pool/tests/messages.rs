@@ -165,7 +165,7 @@ fn arbitrary_bytes_do_no_harm() {
         };
         r.mutate(&mut bytes, &other);
         let heard = || {
-            // What is accepted is the same when it is encoded and decoded again.
+            // An accepted message is the same when it is encoded and decoded again.
             if let Ok(b) = Begin::read(&mut &bytes[..]) {
                 assert_eq!(Begin::read(&mut &b.encode()[..]).unwrap(), b);
             }

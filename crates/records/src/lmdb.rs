@@ -217,7 +217,7 @@ impl Env {
     /// As [`Env::snapshot`], of the state committed now: the caller excludes writers.
     ///
     /// # Errors
-    /// Those of [`Env::snapshot`].
+    /// As for [`Env::snapshot`].
     pub fn fresh_snapshot(&self) -> Result<Snapshot<'_>> {
         let mut snapshot = self.snapshot()?;
         snapshot.renew()?;

@@ -15,7 +15,7 @@ pub struct Options {
     pub checksum: bool,
     /// Sync the destination before success is reported.
     pub sync: bool,
-    /// Of a directory, stage only the files with these names directly in it, without the
+    /// Stage only the files with these names directly in a directory, without the
     /// directory's own attributes; None: all.
     #[serde(skip)]
     pub only: Option<Names>,

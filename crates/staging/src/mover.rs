@@ -185,7 +185,7 @@ fn other_directory<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> Strin
 
 /// Sends what was done since the last report.
 fn send_report<S: Place, D: Place>(job: &Job<'_, S, D>, output: &mut impl Write) -> Result<()> {
-    // What is counted here is in the report.
+    // Files counted here are in the report.
     let files = job.progress.files_done.swap(0, Relaxed);
     let bytes = job.progress.bytes_done.swap(0, Relaxed);
     let report = job.ledger.take();

@@ -13,7 +13,7 @@ const LISTED: usize = 1000;
 pub struct Failure {
     /// The path, converted to text.
     pub path: String,
-    /// What failed, and what to do where that is known.
+    /// The failure, and what to do where that is known.
     pub what: String,
 }
 
@@ -42,12 +42,12 @@ pub struct Report {
     pub warnings: Vec<Failure>,
     /// Whether the staging was stopped.
     pub interrupted: bool,
-    /// What each node has copied, if several did.
+    /// Each node's share, if several have copied.
     #[serde(default)]
     pub nodes: Vec<Share>,
 }
 
-/// What one node has copied.
+/// One node's share of the copied files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
     /// The node's number.

@@ -33,7 +33,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         let Some(free) = &self.options.room else {
             return Ok(());
         };
-        // Of several hard links to a file, count one.
+        // Count one of several hard links to a file.
         let mut seen = HashSet::new();
         let mut once = |e: &&Entry| e.meta.nlink <= 1 || seen.insert((e.meta.dev, e.meta.ino));
         let files: Vec<&Entry> = files

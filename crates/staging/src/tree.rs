@@ -224,7 +224,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
     }
 
     /// Whether the destination itself gets the source's attributes: not if others share it, or if
-    /// its mode has reasons of its own.
+    /// there are other reasons for its mode.
     fn may_set_root(&self, is_new: bool) -> bool {
         is_new
             || self.dst != b"/"

@@ -54,7 +54,7 @@ pub enum FromMover {
     Ready,
     /// The mover can't take part.
     Cannot(String),
-    /// What the mover did since its last message. Sent several times a second, even if nothing was
+    /// Results since the mover's last message. Sent several times a second, even if nothing was
     /// done.
     Did {
         files: u64,

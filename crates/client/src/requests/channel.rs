@@ -324,7 +324,7 @@ impl Channel {
         if len > MAX_HEAD || received > room {
             return Err(Errno::PROTO);
         }
-        // SAFETY: the area has so many bytes, and is this thread's.
+        // SAFETY: the area has this many bytes, and is this thread's.
         let head = unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }.to_vec();
         if let Bytes::Receive(to, room) = bytes
             && received > 0

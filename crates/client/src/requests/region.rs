@@ -228,7 +228,7 @@ pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
 /// Reclaims cells of ended processes on the node in `dir`. Returns their number.
 ///
 /// # Errors
-/// Those of [`Shared::open`].
+/// As for [`Shared::open`].
 pub fn reclaim_cells(dir: &Path) -> Result<usize> {
     let shared = Shared::open(dir)?;
     Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))

@@ -44,7 +44,7 @@ pub struct Unreachable {
     pub why: Option<String>,
 }
 
-/// What a daemon needs to answer [`ABOUT`].
+/// State for answering [`ABOUT`].
 #[derive(Default)]
 pub struct AboutHandler {
     core: OnceLock<Weak<Core>>,

@@ -82,7 +82,7 @@ pub struct Link {
 /// A connection on which both sides have said hello.
 pub(super) struct Live {
     pub connection: Arc<dyn Connection>,
-    /// What the other daemon has sent in its hello.
+    /// The hello of the other daemon.
     pub hello: Hello,
     /// Whether this daemon made it.
     pub ours: bool,
@@ -479,7 +479,7 @@ fn milliseconds(time: Duration) -> u32 {
 }
 
 impl State {
-    /// What the next request declares settled.
+    /// The requests that the next one declares settled.
     fn settled(&mut self) -> Settled {
         let lowest = self.open.first().copied().unwrap_or(0);
         self.unlisted += 1;

@@ -206,7 +206,7 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
-            // What fails is tried again at the next tick.
+            // A failure is retried at the next tick.
             let _ = store.server.begin_names(&store.pool.cluster());
             store.server.check_open(&store.pool.cluster());
             store.server.release_late(&store.pool.cluster());
@@ -229,7 +229,7 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
         loop {
             std::thread::sleep(tick);
             let Some(store) = store.upgrade() else { return };
-            // What can't be found out now is found out at the next tick.
+            // A failure is retried at the next tick.
             let leased = store.pool.cluster().leased().unwrap_or_default();
             for (home, files) in leased {
                 if !core::lock(&renewing).insert(home) {
@@ -342,7 +342,7 @@ impl Daemon {
     /// As [`Daemon::listen`], over the transport that `start` makes. For simulations.
     ///
     /// # Errors
-    /// Those of [`Daemon::listen`].
+    /// As for [`Daemon::listen`].
     pub fn listen_over(
         dir: &Path,
         options: Options,
@@ -394,7 +394,7 @@ impl Daemon {
     /// As [`Daemon::listen`], with a replacement for the store. For tests.
     ///
     /// # Errors
-    /// Those of [`Daemon::listen`].
+    /// As for [`Daemon::listen`].
     pub fn listen_as(
         dir: &Path,
         identity: Identity,

@@ -73,9 +73,9 @@ pub struct Nature {
 /// What to do with a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Verdict<R> {
-    /// It is new: carry it out. The way back is kept here until [`ReplyCache::finish`].
+    /// A new request: carry it out. The way back is kept here until [`ReplyCache::finish`].
     New,
-    /// It is being carried out already.
+    /// The request is being carried out already.
     Joined,
     /// It was carried out; this is the reply. With true, an earlier daemon gave it.
     Again(R, Arc<Kept>, bool),

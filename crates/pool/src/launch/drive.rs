@@ -142,7 +142,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                         self.send_up(&Up::Report(map.nodes().to_vec()));
                     }
                     if let Err(why) = self.serve(map) {
-                        // What would follow its success is cancelled.
+                        // Cancel the actions that would follow its success.
                         acts.clear();
                         let node = self.begin.me;
                         if self.start.is_running() {

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a host has for its node.
+/// Resources of a host for its node.
 pub struct Host {
     /// The media of the node, or why there are none.
     pub media: Result<Vec<MediumSpec>, String>,

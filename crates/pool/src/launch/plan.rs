@@ -55,7 +55,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Those of a host's addresses on which its daemons listen.
+    /// The addresses of a host on which its daemons listen.
     pub fn pick(&self, own: &[IpAddr]) -> Vec<IpAddr> {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => u128::from(u32::from(ip)) << 96,

@@ -205,7 +205,7 @@ impl Nodes {
         Channel::open(&self.of(node), NodeId(node), self.count).unwrap()
     }
 
-    /// What was recorded at a node, and how often.
+    /// The notes recorded at a node, and how often each.
     pub fn noted(&self, node: u32) -> HashMap<String, usize> {
         let text = std::fs::read_to_string(self.of(node).join("done")).unwrap_or_default();
         let mut noted = HashMap::new();

@@ -38,7 +38,7 @@ pub fn is_parked(key: &[u8]) -> bool {
     matches!(key, [TAG, number @ ..] if number.len() == 4)
 }
 
-/// What a transaction has to do before its commit.
+/// Work for a transaction before its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     Nothing,

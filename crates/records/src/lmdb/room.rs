@@ -28,7 +28,7 @@ pub(super) const READERS_AHEAD: u32 = 100;
 /// Pages that suffice for a removal when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
-/// What a transaction does when no more room can be reserved.
+/// Reaction of a transaction when no more room can be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnFull {
     /// It adds records, so it fails.
@@ -252,7 +252,7 @@ impl Env {
     /// Reserves memory for the first `readers` slots of the lock file.
     ///
     /// # Errors
-    /// Those of [`Env::reserve_reader`].
+    /// As for [`Env::reserve_reader`].
     #[cold]
     pub(super) fn reserve_readers(&self, file: impl AsFd, readers: u32) -> Result<()> {
         let fd = file.as_fd();
@@ -331,7 +331,7 @@ mod tests {
         // Only old pages are left now.
         let second = fill(&env, &room);
         assert!(second > first / 2, "{second} after {first}");
-        // What a reader sees stays while it reads, so each commit uses pages up.
+        // Pages that a reader sees stay in use, so each commit uses pages up.
         let (ready, is_ready) = std::sync::mpsc::channel();
         let read_for = |time: Duration| {
             let reader = env.fresh_snapshot().unwrap();

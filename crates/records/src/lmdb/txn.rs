@@ -205,7 +205,7 @@ pub struct WriteTxn<'a> {
     pub(super) txn: *mut ffi::MDB_txn,
     /// The last page of the file when it began.
     pub(super) last: u64,
-    /// What to do with free pages.
+    /// Whether to park free pages, or give parked ones back.
     pub(super) todo: Todo,
 }
 
