@@ -291,19 +291,19 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let moves = media.first().is_some_and(is_memory) && has_files;
     if controls.persistence == Persistence::Durable && !only_files {
         return Some(
-            "persistence = \"durable\" is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
+            "persistence = \"durable\" is impossible on this pool: not all of its media are files; make one with: forebay up --media files:DIR:SIZE"
                 .into(),
         );
     }
     if controls.persistence == Persistence::Node && !has_files {
         return Some(
-            "persistence = \"node\" is impossible on this pool, of whose media none is files; make one with: forebay up --media memory:SIZE \
+            "persistence = \"node\" is impossible on this pool: none of its media is files; make one with: forebay up --media memory:SIZE \
              --media files:DIR:SIZE"
                 .into(),
         );
     }
     (controls.temporality == Temporality::Bursty && !moves).then(|| {
-        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which what was written \
+        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which written data \
          is moved; make one with: forebay up --media memory:SIZE --media files:DIR:SIZE"
             .into()
     })

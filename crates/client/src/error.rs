@@ -132,7 +132,7 @@ impl fmt::Display for PoolError {
             ),
             PoolError::Blind => write!(
                 f,
-                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be told from dead ones; mount a /proc where it runs"
+                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be distinguished from dead ones; mount a /proc where it runs"
             ),
             PoolError::Lost(name) => write!(
                 f,

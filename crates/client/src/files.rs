@@ -79,7 +79,7 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     let failed = |what: &Path, e: &std::io::Error| {
         let e = Errno::from_io_error(e).unwrap_or(Errno::IO);
         PoolError::io(
-            "can't find out who uses the pool; a repair has to be alone",
+            "can't find out which processes use the pool, which a repair needs for itself",
             what,
             e,
         )
@@ -127,7 +127,7 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     }
     if !closed.is_empty() {
         forebay_store::process::write_notice(format_args!(
-            "warning: it can't be seen whether process {} uses the pool '{name}'; a repair has to be alone",
+            "warning: can't find out whether process {} uses the pool '{name}', which a repair needs for itself",
             closed.join(", ")
         ));
     }

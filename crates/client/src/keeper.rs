@@ -175,7 +175,7 @@ impl EphemeralFiles {
         let failed = followed.err();
         // EHOSTDOWN is reported by the operations that need the node.
         if let Some(e) = failed.filter(|e| failed != self.reported && *e != Errno::HOSTDOWN) {
-            eprintln!("forebay keeper: can't remove files whose makers have ended: {e}");
+            eprintln!("forebay keeper: can't remove ephemeral files: {e}");
         }
         self.reported = failed;
         followed.map_or(true, |f| f.left > 0)

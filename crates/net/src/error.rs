@@ -94,7 +94,7 @@ impl fmt::Display for Error {
             Error::Unreachable { peer, why } => write!(f, "{peer} can't be reached: {why}"),
             Error::Silent { peer } => write!(
                 f,
-                "{peer} closed the connection without a word: it belongs to another pool, or has too many connections to answer"
+                "{peer} closed the connection without an answer: it belongs to another pool, or has too many connections to answer"
             ),
             Error::Version { peer, theirs, ours } => write!(
                 f,
@@ -104,10 +104,13 @@ impl fmt::Display for Error {
             Error::Deadline { peer } => write!(f, "{peer} didn't answer in time"),
             Error::Cut { peer, why } => write!(f, "the connection to {peer} ended: {why}"),
             Error::Full { peer } => {
-                write!(f, "{peer} has as many requests to answer as there may be")
+                write!(
+                    f,
+                    "{peer} has as many requests in progress as the limit allows"
+                )
             }
             Error::NotServed { peer, why } => write!(f, "{peer} didn't serve the request: {why}"),
-            Error::Damaged { peer } => write!(f, "what {peer} sent arrived damaged"),
+            Error::Damaged { peer } => write!(f, "a body from {peer} arrived damaged"),
             Error::TooLarge {
                 peer,
                 what,

@@ -2,9 +2,9 @@
 //!
 //! Noise NNpsk0, three messages of fixed size, on each lane of a connection:
 //!
-//! 1. *hello*: proves the key; states, encrypted, version, lane and nodes. 2. *welcome*: proves the
-//! key, freshly; accepts, or gives the reason for refusing. 3. *confirm*: proves that the hello
-//! wasn't recorded earlier and replayed.
+//! 1. *hello*: proves the key; states, encrypted, version, lane and nodes.
+//! 2. *welcome*: proves the key, freshly; accepts, or gives the reason for refusing.
+//! 3. *confirm*: proves that the hello wasn't recorded earlier and replayed.
 //!
 //! Until a hello has proved the key, nothing is answered. Sizes, the prologue, and the positions of
 //! version and status stay the same in all versions of the protocol, so that nodes of different

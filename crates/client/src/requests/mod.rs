@@ -20,7 +20,7 @@ mod request_server;
 mod tests;
 
 pub use channel::Channel;
-pub use region::{cells_of, questions_of, random, reclaim_cells};
+pub use region::{cells_of, random, reclaim_cells, requests_sent};
 pub use replies::{Known, Left, Replies, ahead};
 pub use request_server::{Body, Payload, RequestServer, Room, Taken};
 

@@ -197,7 +197,7 @@ impl Shared {
 ///
 /// # Errors
 /// ENOENT if there is no file; EINVAL if it isn't of this version.
-pub fn questions_of(dir: &Path) -> Result<u64> {
+pub fn requests_sent(dir: &Path) -> Result<u64> {
     let region = Region::open(&dir.join("requests"), LEN)?;
     // SAFETY: as in `Shared::header`.
     let header: &Header = unsafe { region.at(0) };

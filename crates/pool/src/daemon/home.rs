@@ -285,7 +285,7 @@ fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
 /// Answers a request whose outcome is unknown.
 fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
     core.log(&format!(
-        "{} asks again for something (kind {kind}) whose outcome isn't known any more: it gets EIO",
+        "{} repeated a request of kind {kind} whose outcome is no longer known: it gets EIO",
         core.name_of(from)
     ));
     way.fail(core, Errno::IO);

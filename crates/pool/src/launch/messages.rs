@@ -84,7 +84,7 @@ impl fmt::Display for Unread {
                 "its Forebay is of another version (messages {v}, not {})",
                 GREETING[7]
             ),
-            Unread::Malformed => write!(f, "its daemon says what can't be understood"),
+            Unread::Malformed => write!(f, "its daemon sent a malformed message"),
         }
     }
 }
