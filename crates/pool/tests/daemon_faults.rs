@@ -601,7 +601,7 @@ fn a_daemon_with_another_port_tells_the_others() {
 }
 
 #[test]
-fn askers_are_killed() {
+fn requesters_are_killed() {
     within(100, || {
         let nodes = Nodes::new(2);
         let daemons = nodes.processes(&Settings::default());

@@ -3,8 +3,8 @@
 //! ```text
 //!       requester       requester          daemon            daemon         requester
 //! FREE ---------> CLAIMED ---------> POSTED ---------> TAKEN ---------> DONE ---------> FREE
-//!                                      |                 | asker           | daemon
 //!                                      |                 | requester       | daemon
+//!                                      v                 v                 v
 //!                                   CLAIMED          ABANDONED --------> FREE
 //! ```
 //! The requester owns the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`. In
