@@ -5,11 +5,14 @@
 //! has the reply. So the next daemon knows which requests a killed one had begun and what their
 //! replies were: a request that is sent again is answered, never carried out twice.
 //!
-//! ```text 0       header: magic, id, number of records that have pages 4 KiB   16,384 records of
-//! 256 bytes ``` The file `replies` is sparse. Pages are allocated for 256 records at a time before
-//! these are touched, so that a full file system gives an error and no SIGBUS. One daemon at a time
-//! has the file, under the lock of [`super::RequestServer`]. A record's state is stored last, so
-//! that a kill leaves the old record valid.
+//! ```text
+//! 0       header: magic, id, number of records that have pages
+//! 4 KiB   16,384 records of 256 bytes
+//! ```
+//! The file `replies` is sparse. Pages are allocated for 256 records at a time before these are
+//! touched, so that a full file system gives an error and no SIGBUS. One daemon at a time has the
+//! file, under the lock of [`super::RequestServer`]. A record's state is stored last, so that a
+//! kill leaves the old record valid.
 
 use super::clock;
 use super::region::random;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! greeting, first on each pipe:   "FBSTART" version:1
-//! frame: length:4 (of what follows, without the newline)  kind:1 body "\n"
+//! frame:    length:4 (of what follows, without the newline)  kind:1 body "\n"
 //! down:  1  begin: number of the node:4, key:32, plan (JSON)
 //!        2  map: the pool map          3  go         4  stop
 //! up:   17  report: nodes              18  failed: count:4, then (node:4 below:4 length:2 why)
