@@ -210,7 +210,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Absent`], [`PoolError::Foreign`], [`PoolError::Damaged`],
     /// [`PoolError::Elsewhere`], [`PoolError::Blind`]; [`PoolError::Io`] if a file can't be looked
-    /// at.
+    /// at; [`PoolError::Invalid`] if FOREBAY_NODE is no node on this host.
     pub fn open(name: &str) -> Result<Pool, PoolError> {
         Pool::open_node(name, None)
     }

@@ -85,8 +85,8 @@ impl Share {
         self.held.strict_add_signed(self.change)
     }
 
-    /// Slots that it must give (negative) or take: a node further away than twice the slack moves
-    /// to within the slack; one with next to nothing gets its share.
+    /// Slots that it must give (negative) or take: a node further from its share than twice the
+    /// slack moves to that distance; one with less than half of its share gets its share.
     fn must(&self) -> i32 {
         let (least, most) = (self.floor - 2 * self.slack(), self.ceil + 2 * self.slack());
         let to = match self.held {

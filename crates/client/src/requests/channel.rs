@@ -30,7 +30,7 @@ const SPIN: u64 = 40_000;
 const PREEMPTED: u64 = 20_000;
 /// After such a gap, how long no thread spins. Nanoseconds.
 const NO_SPIN: u64 = 50_000_000;
-/// After this many requests in a row that outlasted the spin, one in this many spins.
+/// After `MISSES` spins in a row without success, only one request in `ONE_IN` spins.
 const MISSES: u32 = 4;
 const ONE_IN: u32 = 32;
 /// Limit on one caller's requests in progress.

@@ -1,7 +1,7 @@
 //! The home's side: requests of other nodes to this one.
 //!
-//! The transport's threads only record a request and pass it to a worker of its class, except for
-//! brief ones.
+//! The transport's threads record a request and pass it to a worker of its class. A `Leaf` or
+//! `Entry` they may carry out themselves.
 
 use super::Serve;
 use super::core::{Core, lock};
@@ -154,8 +154,7 @@ fn fail(reply: Responder, error: Errno) {
     reply.reply(code(error), wire::encode_answer(&[], &[]));
 }
 
-/// Handles a request to the store. With `here`, this thread may carry it out if that needs no other
-/// node.
+/// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or `Entry`.
 fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(serve) = core.serving().cloned() else {
         return;
