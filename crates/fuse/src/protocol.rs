@@ -209,6 +209,9 @@ impl<'a> Args<'a> {
     }
 
     /// A text up to its terminating zero.
+    ///
+    /// # Errors
+    /// EPROTO without a terminating zero.
     pub fn text(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Errno::PROTO)?;
         let text = &self.0[..end];
@@ -292,6 +295,9 @@ impl Reply {
     }
 
     /// Lets `f` fill up to `n` bytes, which aren't zeroed before; `f` returns how many it filled.
+    ///
+    /// # Errors
+    /// The error of `f`.
     pub fn fill(
         &mut self,
         n: usize,

@@ -89,6 +89,9 @@ struct Aside {
 }
 
 /// Negotiates with the kernel. Returns a server that isn't running yet.
+///
+/// # Errors
+/// If the kernel is too old, the device can't be read, or a thread can't be started.
 pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
     let minor = greet(&device)?;
     let notices = Arc::new(Notices(device.try_clone()?));

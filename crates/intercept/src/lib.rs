@@ -65,6 +65,9 @@ fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
 /// inside a system call of libc or about to make one; in a library's constructor that is the case.
 /// (Most sites tolerate other threads, since the `syscall` instruction stays in place, but not
 /// all.)
+///
+/// # Errors
+/// [`Error`] with the reason; then the process is as it was.
 pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result<Report, Error> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.

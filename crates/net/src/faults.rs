@@ -56,6 +56,9 @@ const REMEMBERED: usize = 64 << 10;
 
 impl Relay {
     /// Starts a relay to the node at `node`.
+    ///
+    /// # Errors
+    /// If it can't listen on loopback.
     pub fn start(node: SocketAddr) -> std::io::Result<Relay> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -106,6 +109,9 @@ impl Relay {
 
     /// Sends recorded bytes to the node again, on a new connection. Returns what it answers until
     /// it closes, or within `wait`.
+    ///
+    /// # Errors
+    /// Errors of the connection.
     pub fn replay(&self, bytes: &[u8], wait: Duration) -> std::io::Result<Vec<u8>> {
         let mut socket = TcpStream::connect(*lock(&self.shared.node))?;
         // The node may close before it has all of it.

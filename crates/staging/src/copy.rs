@@ -76,6 +76,10 @@ fn next_data(file: &impl PlaceFile, at: u64, end: u64) -> Result<Option<(u64, u6
 }
 
 /// Copies the bytes from `start` to `end`.
+///
+/// # Errors
+/// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
+/// [`Trouble::Stopped`].
 pub fn copy(
     from: &impl PlaceFile,
     to: &impl PlaceFile,
@@ -128,6 +132,9 @@ pub fn copy(
 }
 
 /// Reads `range` back from the destination, and compares.
+///
+/// # Errors
+/// [`Trouble::Differs`], [`Trouble::ReadBack`], [`Trouble::Stopped`].
 pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result<(), Trouble> {
     let mut hasher = blake3::Hasher::new();
     let mut at = range.start;
@@ -152,6 +159,9 @@ pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result
 }
 
 /// Whether two files of `size` bytes have the same content.
+///
+/// # Errors
+/// [`Trouble::Read`] for an error of reading `a`; [`Trouble::Stopped`].
 pub fn same(
     a: &impl PlaceFile,
     b: &impl PlaceFile,

@@ -66,6 +66,9 @@ pub enum FromMover {
 }
 
 /// Writes one message.
+///
+/// # Errors
+/// Errors of writing.
 pub fn write_message(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
@@ -74,6 +77,9 @@ pub fn write_message(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
 }
 
 /// Reads the next message; None: the other side is closed.
+///
+/// # Errors
+/// InvalidData for a line over the limit; errors of reading.
 pub fn read_message<T: for<'d> Deserialize<'d>>(from: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = Vec::new();
     loop {

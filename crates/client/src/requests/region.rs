@@ -264,6 +264,9 @@ fn create(dir: &Path, path: &Path) -> Result<()> {
 }
 
 /// A random number other than 0.
+///
+/// # Errors
+/// Errors of getrandom.
 pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

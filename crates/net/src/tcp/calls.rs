@@ -47,6 +47,10 @@ impl Calls {
     }
 
     /// Waits until there is room for another request.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none by `deadline`; the reason of the end, if the connection has
+    /// ended.
     pub fn wait_for_room(&self, deadline: Instant) -> Result<(), Error> {
         let mut state = lock(&self.state);
         state.waiting += 1;
@@ -72,6 +76,10 @@ impl Calls {
     }
 
     /// Registers a request; returns its id.
+    ///
+    /// # Errors
+    /// [`Error::Full`] with [`WINDOW`] requests in progress; the reason of the end, if the
+    /// connection has ended.
     pub fn begin(
         &self,
         landing: Option<Box<dyn Landing>>,

@@ -157,6 +157,10 @@ impl Core {
         states
     }
 
+    /// Connects to a peer.
+    ///
+    /// # Errors
+    /// [`Error::Local`] without a network, or while the daemon ends; errors of the transport.
     pub fn connect(
         &self,
         peer: Peer,

@@ -68,6 +68,9 @@ fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
 impl Core {
     /// Takes `map` into use, with this node's own addresses. Whether they differ from those in
     /// `map`.
+    ///
+    /// # Errors
+    /// If the file can't be written.
     pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
         let mut present = lock(&self.maps.map);
         let own = lock(&self.maps.own).clone();

@@ -258,6 +258,9 @@ impl Origin {
     }
 
     /// The room for received bytes, if the request has any.
+    ///
+    /// # Errors
+    /// [`Busy`] if an earlier attempt still uses the room.
     pub fn landing(&self) -> Result<Option<Box<dyn Landing>>, Busy> {
         match self {
             Origin::Cell(taken) => match taken.payload() {

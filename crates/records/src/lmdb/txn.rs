@@ -38,6 +38,9 @@ pub struct Snapshot<'a> {
 
 impl Snapshot<'_> {
     /// The value of `key`.
+    ///
+    /// # Errors
+    /// EIO if the seal doesn't match; errors of LMDB.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }
@@ -211,6 +214,9 @@ pub struct WriteTxn<'a> {
 
 impl WriteTxn<'_> {
     /// The value of `key` as this transaction sees it; valid until its next change.
+    ///
+    /// # Errors
+    /// EIO if the seal doesn't match; errors of LMDB.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }
