@@ -52,13 +52,13 @@ const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
 };
 /// How long what a dead daemon held is left unchanged.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often other nodes are owners_asked whether the owners of locks held here are alive.
+/// How often other nodes are asked whether the owners of locks held here are alive.
 const ASK_OWNERS: Duration = Duration::from_secs(5);
 const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: ASK_OWNERS.as_secs() as i64,
     tv_nsec: 0,
 };
-/// How often other nodes are owners_asked whether the files that this node has copies of still exist.
+/// How often other nodes are asked whether the files that this node has copies of still exist.
 const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
 /// Room used within this time, or twice of it, stays reserved.
@@ -97,8 +97,8 @@ impl Keeper {
     /// Takes charge of an open pool.
     ///
     /// # Errors
-    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Io`] if keeper.pid can't
-    /// be opened or written.
+    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Io`] if keeper.pid
+    /// can't be opened or written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
         let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);

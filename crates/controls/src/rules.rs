@@ -11,7 +11,6 @@
 //!
 //! Invalid rules are refused with line and column: malformed TOML, unknown words, paths that match
 //! nothing, two rules for the same path that contradict each other.
-//! match nothing, two rules for the same path that contradict each other.
 
 use crate::declared::{Declared, NAMES, no_control};
 use crate::glob::Pattern;

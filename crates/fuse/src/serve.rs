@@ -11,7 +11,6 @@
 //!
 //! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no
 //! thread is started then.
-//! thread is started then.
 
 use crate::cached::{Cached, Serves};
 use crate::face::{Answer, Face, Wait};

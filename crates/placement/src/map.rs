@@ -4,7 +4,6 @@
 //! node may make one, and distribute it. Guarantees: a map is valid; the same input makes the same
 //! map everywhere; and a server that calls [`PoolMap::answer`] before it serves a request never
 //! serves slots of another node.
-//! it serves a request never serves slots that aren't its own.
 
 use crate::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
 use std::collections::BTreeMap;

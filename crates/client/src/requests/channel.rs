@@ -2,7 +2,7 @@
 //!
 //! Runs inside any program: on any thread, in forked children, and in vfork children. The latter
 //! use their parent's memory but have cells of their own, since the owner of a cell is the process
-//! id, which the kernel is posted for each time. No lock is held while waiting.
+//! id, which the kernel is asked for each time. No lock is held while waiting.
 
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;

@@ -1,6 +1,6 @@
 //! Size and use of the whole pool. Processes ask their own daemon for it, for statfs.
 //!
-//! A reply is cached for a second, so each node is requests once a second at most, however many
+//! A reply is cached for a second, so each node is asked once a second at most, however many
 //! programs ask. A node that doesn't answer soon counts with its last reply; a node that can't be
 //! reached counts as full.
 

@@ -131,7 +131,6 @@ pub trait Serve: Send + Sync {
 
 /// Bounds of the interval between two looks at the locks that programs of this node hold on other
 /// nodes. The interval is an eighth of the lease.
-/// lease, within these.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -477,7 +476,6 @@ impl Daemon {
     ///
     /// # Errors
     /// [`PoolError`] if the map is of another pool, or can't be written.
-    /// If the map is of another pool, or can't be written.
     pub fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
         let core = &self.core;
         let Some(me) = map.node(core.me) else {

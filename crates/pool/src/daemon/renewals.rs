@@ -2,9 +2,9 @@
 //!
 //! They are waited for as long as their home reports progress. Each tick, an eighth of the request
 //! timeout, the homes of the open ones are asked ([`PROGRESS`](super::wire::PROGRESS)). A home at
-//! work gets the whole timeout again, counted from the moment of request_head. So a dead or stopped home
+//! work gets the whole timeout again, counted from the moment of asking. So a dead or stopped home
 //! is noticed within the timeout. Requests that this daemon carries out for its own node need no
-//! request_head.
+//! asking.
 
 use super::core::{Core, lock};
 use super::pending::PendingRequest;
