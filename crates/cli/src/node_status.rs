@@ -8,7 +8,7 @@ use crate::mount::{Served, mounts};
 use crate::output::{json, say, seconds, write};
 use crate::survey::{Known, State, Survey};
 use crate::tables::{df_table, medium, percent, table, tables};
-use forebay_client::requests::questions_of;
+use forebay_client::requests::requests_sent;
 use forebay_client::{MediumUsage, home};
 use forebay_media::format_size;
 use serde_json::{Value, json as value};
@@ -44,7 +44,7 @@ fn as_json(k: &Known, all: bool) -> Value {
     if let Some(here) = &k.here {
         report["dir"] = value!(here.place.dir);
         report["keeper"] = value!(here.keeper);
-        report["questions"] = value!(questions_of(&here.place.dir).ok());
+        report["questions"] = value!(requests_sent(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
             report["lifetime"] = lifetime::as_json(pool);
             if all {

@@ -1,4 +1,4 @@
-//! What a pool is made of, as written in its `pool.json`.
+//! A pool's configuration, as written in its `pool.json`.
 
 use crate::home::{name_of, sync_path};
 use crate::private::{self, Above};
@@ -17,7 +17,7 @@ const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.
 const MAX_NAME: usize = 64;
 
-/// What the user asks for.
+/// Options for creating a pool.
 #[derive(Clone, Debug)]
 pub struct CreateOptions {
     pub name: String,
@@ -28,18 +28,18 @@ pub struct CreateOptions {
     /// Bytes that the keeper keeps reserved ahead of use in each medium, at most; None for
     /// [`DEFAULT_RESERVE`].
     pub reserve: Option<u64>,
-    /// What new objects are said to be, by their paths.
+    /// Controls of new objects, by path.
     pub rules: Rules,
 }
 
-/// The warm reserve of each medium, unless something else is asked for.
+/// Default of [`CreateOptions::reserve`]. Bytes.
 pub const DEFAULT_RESERVE: u64 = 256 << 20;
 
 fn default_reserve() -> u64 {
     DEFAULT_RESERVE
 }
 
-/// What a pool is made of. Fixed for its lifetime.
+/// A pool's configuration. Fixed for the pool's lifetime.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PoolConfig {
     pub version: u32,
@@ -55,31 +55,31 @@ pub struct PoolConfig {
     /// Bytes that the keeper keeps reserved ahead of use in each medium, at most.
     #[serde(default = "default_reserve")]
     pub reserve: u64,
-    /// What an object's controls are of which nothing is said.
+    /// Controls of objects for which neither a rule nor a declaration sets others.
     #[serde(default)]
     pub controls: Controls,
     /// The rules: controls of new objects, by their paths.
     #[serde(default, skip_serializing_if = "Rules::is_empty")]
     pub rules: Rules,
-    /// Which of a pool's nodes this is; None if it has only one.
+    /// Which of the pool's nodes this is; None in a pool of one node.
     #[serde(default)]
     pub member: Option<Member>,
-    /// How long it lives, unless it is removed before.
+    /// Limits after which the pool is removed by itself.
     #[serde(default)]
     pub lifetime: Lifetime,
 }
 
-/// One node among several.
+/// One node of a pool of several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Member {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
-    /// How many there were when the pool was made.
+    /// Number of nodes when the pool was created.
     pub nodes: u32,
 }
 
 impl PoolConfig {
-    /// Whether something of the pool lies on disks.
+    /// Whether any medium is `files`.
     pub fn has_files(&self) -> bool {
         has_files(&self.media)
     }
@@ -119,10 +119,11 @@ impl PoolConfig {
         })
     }
 
-    /// What node `member` of a pool with this identity (32 hexadecimal digits) is made of.
+    /// The configuration of node `member` of a pool with this identity (32 hexadecimal digits).
     ///
     /// # Errors
-    /// If something the user asks for, or the identity, can't be.
+    /// [`PoolError::Invalid`] for a name, mount prefix, number of media or identity that can't be
+    /// used; [`PoolError::Io`] if there are no random numbers.
     pub fn of_node(o: &CreateOptions, uuid: &str, member: Member) -> Result<PoolConfig, PoolError> {
         let mut config = PoolConfig::new(o)?;
         if uuid.len() != config.uuid.len() || !uuid.bytes().all(|b| b.is_ascii_hexdigit()) {
@@ -135,8 +136,8 @@ impl PoolConfig {
         Ok(config)
     }
 
-    /// The warm reserve of medium `i` in bytes: what was asked for, but no more than an
-    /// eighth of the medium.
+    /// The warm reserve of medium `i`: the configured reserve, but at most an eighth of the
+    /// medium's capacity. Bytes.
     pub fn reserve_of(&self, i: usize) -> u64 {
         self.reserve.min(self.media[i].capacity / 8)
     }
@@ -160,18 +161,18 @@ impl PoolConfig {
         }
     }
 
-    /// Where the map of medium `i` lies.
+    /// Path of the map of medium `i`.
     pub fn map_path(&self, dir: &Path, i: usize) -> PathBuf {
         dir.join(format!("map-{i}"))
     }
 
-    /// Where the records lie.
+    /// Directory of the records.
     pub fn records_dir(&self, dir: &Path) -> PathBuf {
         dir.join("records")
     }
 
-    /// Where checkpoint and journal lie, if the pool has any: if no medium is memory, whose
-    /// loss the records couldn't outlive.
+    /// Directory of checkpoint and journal. None if any medium is memory: its bytes are lost at a
+    /// reboot, and then records of them are useless.
     pub fn journal_dir(&self, dir: &Path) -> Option<PathBuf> {
         let memory = self.media.iter().any(|m| m.kind == MediumKind::Memory);
         (!memory).then(|| self.medium_dir(dir, 0))
@@ -182,7 +183,7 @@ impl PoolConfig {
         journal_bound(self.media.iter().map(|m| m.capacity).sum())
     }
 
-    /// Opens all media of a pool in `dir`.
+    /// Opens all media of the pool in `dir`.
     pub(crate) fn open_media(&self, dir: &Path) -> Result<Vec<Medium>, PoolError> {
         let open = |(i, spec): (usize, &MediumSpec)| {
             let (at, map) = (self.medium_dir(dir, i), self.map_path(dir, i));
@@ -190,7 +191,7 @@ impl PoolConfig {
                 private::check(&at, Above::Any)?;
             }
             Medium::open(i, spec.kind.clone(), &at, &map, spec.capacity).map_err(|e| match e {
-                // Nothing is known to be wrong.
+                // This process may not look; the medium may be sound.
                 e if crate::error::cant_look(e) => {
                     PoolError::io("can't open the medium in", &at, e)
                 }
@@ -214,18 +215,20 @@ impl PoolConfig {
         sync_path(dir).map_err(failed)
     }
 
-    /// Reads that of the pool, or node, in `dir`.
+    /// Reads `pool.json` of the pool, or node, in `dir`.
     ///
     /// # Errors
-    /// If it isn't ours, isn't there, or is damaged.
+    /// [`PoolError::Foreign`] if others own or can change `dir`; [`PoolError::Damaged`] if the file
+    /// is missing, malformed or of another version; [`PoolError::Io`] if it can't be looked at.
     pub fn read(dir: &Path) -> Result<PoolConfig, PoolError> {
         PoolConfig::read_in(dir, Above::Strict)
     }
 
-    /// As [`PoolConfig::read`], of the directory of a medium.
+    /// As [`PoolConfig::read`], for the directory of a medium: directories above it may belong to
+    /// others.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`PoolConfig::read`].
     pub(crate) fn read_of_medium(dir: &Path) -> Result<PoolConfig, PoolError> {
         PoolConfig::read_in(dir, Above::Any)
     }
@@ -269,8 +272,8 @@ fn journal_bound(capacity: u64) -> u64 {
     (capacity / 16).clamp(4 << 20, 64 << 20)
 }
 
-/// Bytes that a pool of `files` media with this capacity takes beside them when it is made: two
-/// journals and two checkpoints.
+/// Bytes that a pool of `files` media with this capacity needs beside the media when it is created:
+/// two journals and two checkpoints.
 pub(crate) fn beside_files(capacity: u64) -> u64 {
     2 * (journal_bound(capacity) + forebay_store::RING as u64) + capacity / 512 + (4 << 20)
 }
@@ -279,8 +282,8 @@ fn has_files(media: &[MediumSpec]) -> bool {
     media.iter().any(|m| m.kind != MediumKind::Memory)
 }
 
-/// Why a pool with these media can't keep the controls, if it can't. No media: some that are chosen
-/// later, memory among them.
+/// Why a pool with these media can't keep the controls; None if it can. An empty list stands for
+/// media that are chosen later, memory among them.
 pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
     let has_files = has_files(media);
@@ -288,28 +291,29 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
     let moves = media.first().is_some_and(is_memory) && has_files;
     if controls.persistence == Persistence::Durable && !only_files {
         return Some(
-            "persistence = \"durable\" is impossible on this pool, whose media aren't all files; make one with: forebay up --media files:DIR:SIZE"
+            "persistence = \"durable\" is impossible on this pool: not all of its media are files; make one with: forebay up --media files:DIR:SIZE"
                 .into(),
         );
     }
     if controls.persistence == Persistence::Node && !has_files {
         return Some(
-            "persistence = \"node\" is impossible on this pool, of whose media none is files; make one with: forebay up --media memory:SIZE \
+            "persistence = \"node\" is impossible on this pool: none of its media is files; make one with: forebay up --media memory:SIZE \
              --media files:DIR:SIZE"
                 .into(),
         );
     }
     (controls.temporality == Temporality::Bursty && !moves).then(|| {
-        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which what was written \
+        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which written data \
          is moved; make one with: forebay up --media memory:SIZE --media files:DIR:SIZE"
             .into()
     })
 }
 
-/// Refuses what can't be a pool's name: it is part of paths.
+/// Checks a pool's name. It becomes part of paths: 1 to 64 letters, digits, `-`, `_` and `.`, not
+/// beginning with `.`.
 ///
 /// # Errors
-/// [`PoolError::Invalid`].
+/// [`PoolError::Invalid`] for any other name.
 pub fn check_name(name: &str) -> Result<(), PoolError> {
     let ok = |b: u8| b.is_ascii_alphanumeric() || b"-_.".contains(&b);
     if !name.is_empty() && name.len() <= MAX_NAME && !name.starts_with('.') && name.bytes().all(ok)
@@ -339,11 +343,10 @@ fn errno(e: &std::io::Error) -> Errno {
     Errno::from_io_error(e).unwrap_or(Errno::IO)
 }
 
-/// Lets the lifetime of the pool, or node, in `dir` begin again, if it has one. Its keeper must
-/// have ended.
+/// Restarts the lifetime of the pool, or node, in `dir`, if it has one. The keeper must have ended.
 ///
 /// # Errors
-/// If its pool.json can't be read or written.
+/// As for [`PoolConfig::read`]; [`PoolError::Io`] if pool.json can't be written.
 pub fn begin_lifetime(dir: &Path) -> Result<(), PoolError> {
     let mut config = PoolConfig::read(dir)?;
     if !config.lifetime.any() {
@@ -381,7 +384,7 @@ mod tests {
         for (i, place) in places.iter().enumerate() {
             assert!(!places[..i].contains(place), "{places:?}");
         }
-        // A pool that was made before there were several nodes.
+        // The format from before pools of several nodes.
         let mut text = serde_json::to_value(&config).unwrap();
         text.as_object_mut().unwrap().remove("member");
         let read: PoolConfig = serde_json::from_value(text).unwrap();
@@ -389,23 +392,23 @@ mod tests {
     }
 
     #[test]
-    fn what_media_can_keep_is_possible_and_nothing_else() {
-        let possible = |said: &str, media: &[&str]| {
+    fn only_controls_that_the_media_can_keep_are_possible() {
+        let possible = |text: &str, media: &[&str]| {
             let media: Vec<MediumSpec> = media.iter().map(|m| m.parse().unwrap()).collect();
-            let declared: forebay_controls::Declared = said.parse().unwrap();
+            let declared: forebay_controls::Declared = text.parse().unwrap();
             impossible(&declared.resolve(), &media).is_none()
         };
         let (memory, files) = ("memory:1G", "files:/ssd:1G");
-        // None; memory; files; both, memory first; both, files first.
+        // No media; memory; files; both, memory first; both, files first.
         let all: [&[&str]; 5] = [&[], &[memory], &[files], &[memory, files], &[files, memory]];
-        for (said, on) in [
+        for (text, on) in [
             ("persistence=pool", [true; 5]),
             ("persistence=process", [true; 5]),
             ("persistence=node", [false, false, true, true, true]),
             ("persistence=durable", [false, false, true, false, false]),
             ("temporality=bursty", [false, false, false, true, false]),
         ] {
-            assert_eq!(all.map(|media| possible(said, media)), on, "{said}");
+            assert_eq!(all.map(|media| possible(text, media)), on, "{text}");
         }
     }
 

@@ -1,14 +1,13 @@
-//! The kernel's working directory of a process whose own working directory lies in a pool: a dead
-//! end.
+//! Dead ends: the kernel's working directory of a process whose working directory is in a pool.
 //!
 //! Only the library knows the directory in the pool. A program that the library doesn't reach
-//! (static, Go, set-user-ID) uses the kernel's working directory, so that one must never be a
-//! directory of somebody's files. A dead end is the innermost of [`DEPTH`] nested directories, all
-//! of which have been removed: no name is found in it, none can be made, and as many `..` lead to
-//! nothing else. It can't be listed but by root (mode 0111).
+//! (static, Go, set-user-ID) uses the kernel's working directory, which must therefore never be a
+//! directory with somebody's files. A dead end is the innermost of [`DEPTH`] nested directories,
+//! all of them removed: no name is found in it, none can be created, and up to [`DEPTH`] `..` lead
+//! nowhere else. Only root can list it (mode 0111).
 //!
-//! The environment variable [`VARIABLE`] carries the directory in the pool over programs that don't
-//! see it: it holds for a process as long as that process is at a dead end.
+//! The environment variable [`VARIABLE`] carries the pool's directory across programs that don't
+//! see the pool. It is valid while the process's working directory is a dead end.
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, fchmod, mkdirat, open, openat, unlinkat};
@@ -17,23 +16,23 @@ use std::ffi::CStr;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// `ID:DIR`: the number of the working directory, and the directory of the pool in which it lies.
+/// Value `ID:DIR`: the id of the working directory, and the directory of the pool that contains it.
 pub const VARIABLE: &CStr = c"FOREBAY_CWD";
-/// How many removed directories lie one in the other.
+/// Number of nested removed directories.
 pub const DEPTH: usize = 32;
-/// The innermost one: by this name /proc shows where the process is.
+/// Name of the innermost directory; /proc shows it as the process's location.
 const NAME: &str = "forebay-nowhere";
-/// The others, but for the outermost.
+/// Name of the directories between the outermost and the innermost.
 const OTHER: &str = "n";
-/// Where to make one if that can't be done in the pool's directory.
+/// Directories to create a dead end in if the pool's directory doesn't allow it.
 const PLACES: [&str; 4] = ["/dev/shm", "/tmp", "/var/tmp", "/"];
-/// Most names that are tried for the outermost directory.
+/// Limit on the names tried for the outermost directory.
 const MAX_NAMES: u32 = 1000;
 
-/// Makes a dead end: a descriptor for fchdir(2).
+/// Creates a dead end. The result is a descriptor for fchdir(2).
 ///
 /// # Errors
-/// What making directories says where none can be made anywhere: EACCES, EROFS, ENOSPC.
+/// EACCES, EROFS, ENOSPC or another error of mkdir(2), if no directory allows it.
 pub fn make(pool: &Path) -> Result<OwnedFd> {
     let first = match make_in(pool) {
         Err(e) => e,
@@ -61,7 +60,7 @@ fn make_in(place: &Path) -> Result<OwnedFd> {
         let made = dig(&place, &mut names);
         let removed = match &made {
             Ok(bottom) => remove(bottom, &place, &names),
-            // Remove the directories made so far.
+            // Remove the directories created so far.
             Err(_) => remove_by_path(&place, &names),
         };
         let bottom = made?;
@@ -72,12 +71,12 @@ fn make_in(place: &Path) -> Result<OwnedFd> {
     Err(Errno::EXIST)
 }
 
-/// Makes the directories below the outermost one, `names[0]`. Their names are added. The innermost
-/// one.
+/// Creates the directories below the outermost one, `names[0]`, and appends their names to `names`.
+/// Returns the innermost.
 fn dig(place: &OwnedFd, names: &mut Vec<&str>) -> Result<OwnedFd> {
     let way = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let list = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    // A umask may take the owner's rights away.
+    // A umask may have removed the owner's permissions.
     let bare = |at: &OwnedFd| {
         rustix::fs::fstat(at).is_ok_and(|s| s.st_mode & Mode::RWXU.bits() != Mode::RWXU.bits())
     };
@@ -112,7 +111,7 @@ fn remove(bottom: &OwnedFd, place: &OwnedFd, names: &[&str]) -> Result<()> {
     unlinkat(place, names[0], AtFlags::REMOVEDIR)
 }
 
-/// As [`remove`], where the innermost one couldn't be opened.
+/// As [`remove`], for an innermost directory that couldn't be opened.
 fn remove_by_path(place: &OwnedFd, names: &[&str]) -> Result<()> {
     for depth in (1..=names.len()).rev() {
         unlinkat(place, names[..depth].join("/"), AtFlags::REMOVEDIR)?;
@@ -128,17 +127,17 @@ pub fn is_here() -> bool {
             let end = link.strip_suffix(b" (deleted)");
             end.is_some_and(|path| path.ends_with(format!("/{NAME}").as_bytes()))
         }
-        // Without /proc. A removed directory has no path.
+        // No /proc here. A removed directory has no path.
         Err(_) => rustix::process::getcwd(Vec::new()) == Err(Errno::NOENT),
     }
 }
 
-/// The value of [`VARIABLE`].
+/// Encodes a value of [`VARIABLE`].
 pub fn describe(id: u64, pool: &[u8]) -> Vec<u8> {
     [format!("{id}:").as_bytes(), pool].concat()
 }
 
-/// What [`VARIABLE`] says: number of the directory, directory of the pool.
+/// Decodes a value of [`VARIABLE`]: id of the directory, directory of the pool.
 pub fn read(value: &[u8]) -> Option<(u64, &[u8])> {
     let cut = value.iter().position(|&b| b == b':')?;
     let id = std::str::from_utf8(&value[..cut]).ok()?.parse().ok()?;

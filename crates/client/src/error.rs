@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// Why something with a pool failed.
+/// Why an operation on a pool failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PoolError {
     /// A name or mount prefix that can't be used.
@@ -13,26 +13,26 @@ pub enum PoolError {
     Exists(String),
     ExistsStale(String),
     Absent(String),
-    /// Another user owns or can change this directory; how.
+    /// Another user owns or can change this directory; the text says how.
     Foreign(PathBuf, String),
     Damaged {
         name: String,
         why: String,
     },
-    /// What its records could be loaded from is missing or damaged.
+    /// The checkpoint or journal in this directory is missing or damaged.
     NoCheckpoint(PathBuf),
-    /// Its processes are those of another PID namespace.
+    /// The pool's processes are in another PID namespace.
     Elsewhere(String),
-    /// This process can't look at processes, so it can't know who lives.
+    /// /proc isn't usable, so this process can't tell living processes from dead ones.
     Blind,
-    /// Its data was in memory and has gone.
+    /// The pool had data in memory, which is lost.
     Lost(String),
     Io {
         what: String,
         path: PathBuf,
         error: Errno,
     },
-    /// Something with its daemon, in words.
+    /// A failure of the node's daemon, as a sentence.
     Daemon(String),
 }
 
@@ -45,7 +45,7 @@ impl PoolError {
         }
     }
 
-    /// Whether it only says that something couldn't be looked at: nothing is known to be wrong.
+    /// Whether the error only says that something couldn't be looked at: the pool may be sound.
     pub(crate) fn is_unknown(&self) -> bool {
         match self {
             PoolError::Io { error, .. } => cant_look(*error),
@@ -54,7 +54,7 @@ impl PoolError {
         }
     }
 
-    /// Why a pool can't be used, as part of a sentence that says so.
+    /// The reason why a pool can't be used, as part of a sentence.
     pub(crate) fn why(self) -> String {
         match self {
             PoolError::Damaged { why, .. } => why,
@@ -73,7 +73,7 @@ impl PoolError {
     }
 }
 
-/// Whether an error only says that this process couldn't look, not that something is wrong.
+/// Whether an errno only says that this process couldn't look, not that something is damaged.
 pub(crate) fn cant_look(e: Errno) -> bool {
     matches!(
         e,
@@ -88,7 +88,7 @@ pub(crate) fn cant_look(e: Errno) -> bool {
     )
 }
 
-/// What an error code means, in words.
+/// An errno's meaning, as part of a sentence.
 pub(crate) fn words(e: Errno) -> String {
     match e {
         Errno::NODATA | Errno::INVAL => "not of this version of Forebay, or cut short".into(),
@@ -132,7 +132,7 @@ impl fmt::Display for PoolError {
             ),
             PoolError::Blind => write!(
                 f,
-                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be told from dead ones; mount a /proc where it runs"
+                "this process can't see itself in /proc, without which no pool can be used: living processes couldn't be distinguished from dead ones; mount a /proc where it runs"
             ),
             PoolError::Lost(name) => write!(
                 f,

@@ -1,5 +1,5 @@
-//! Rebuilds files of a pool that can't even be opened: the control region, and the maps of media.
-//! Their content is found again in the records, or lost; bytes and records are never touched here.
+//! Rebuilds the control region and the media's maps of a pool that can't be opened. Their content
+//! is recovered from the records, or lost. Bytes and records are never changed here.
 
 use crate::error::cant_look;
 use crate::home::{is_absent, name_of};
@@ -10,12 +10,12 @@ use rustix::io::Errno;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Makes again what of a pool, or of one node of it, can't be opened. A finding for each such file;
-/// none if it can be opened. Its keeper is ended if there is one.
+/// Rebuilds those files of a pool, or of one node, that can't be opened. Returns a finding for
+/// each; none if all can be opened. Ends the keeper, if there is one.
 ///
 /// # Errors
-/// If pool.json, records or segments are damaged or missing: nothing can be done about that;
-/// if a program still uses the pool.
+/// [`PoolError::Damaged`] if pool.json, records or segments are damaged or missing: these can't be
+/// rebuilt. Also if a program still uses the pool.
 pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     let dir = &place.dir;
     let mut findings = Vec::new();
@@ -37,11 +37,11 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
         alone(name, dir, &map)?;
         let tracks = config.journal_dir(dir).is_some();
         Medium::recreate_map(&medium, &map, spec.capacity, tracks)
-            .map_err(|e| PoolError::io("can't make the map anew of the medium in", &medium, e))?;
+            .map_err(|e| PoolError::io("can't rebuild the map of the medium in", &medium, e))?;
         findings.push(Finding {
             part: "space",
             what: format!("medium {i}: its map {} can't be used", map.display()),
-            remedy: "it was made anew; all pages of files count as written".into(),
+            remedy: "it was rebuilt; all pages of files count as written".into(),
             repaired: true,
         });
     }
@@ -62,7 +62,7 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
         findings.push(Finding {
             part: "control",
             what: format!("the control region {} can't be used", control.display()),
-            remedy: "it was made anew; files that were open are as of their last close or fsync"
+            remedy: "it was rebuilt; files that were open are as of their last close or fsync"
                 .into(),
             repaired: true,
         });
@@ -70,7 +70,7 @@ pub fn mend_files(place: &Place) -> Result<Vec<Finding>, PoolError> {
     Ok(findings)
 }
 
-/// Fails if a program has `file` mapped. Ends the keeper first.
+/// Fails if any process has `file` mapped. Ends the keeper first.
 fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     end_keeper(dir)?;
     if is_absent(file)? {
@@ -79,7 +79,7 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
     let failed = |what: &Path, e: &std::io::Error| {
         let e = Errno::from_io_error(e).unwrap_or(Errno::IO);
         PoolError::io(
-            "can't find out who uses the pool; a repair has to be alone",
+            "can't find out which processes use the pool, which a repair needs for itself",
             what,
             e,
         )
@@ -102,10 +102,10 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
         let maps = match std::fs::read_to_string(process.path().join("maps")) {
             Ok(maps) => maps,
             Err(e) => match Errno::from_io_error(&e) {
-                // It has ended.
+                // The process has ended.
                 Some(Errno::NOENT | Errno::SRCH) => continue,
-                // Of another user, who can't get at the pool, or one with more rights than this
-                // process.
+                // The process belongs to another user, who can't reach the pool, or has more
+                // privileges than this process.
                 Some(Errno::ACCESS | Errno::PERM) => {
                     if process.metadata().is_ok_and(|m| m.uid() == me) {
                         closed.push(pid);
@@ -122,12 +122,12 @@ fn alone(name: &str, dir: &Path, file: &Path) -> Result<(), PoolError> {
         }
     }
     if !sees_itself {
-        // That is no /proc, or not the one of its processes.
+        // /proc is missing, or shows another PID namespace.
         return Err(PoolError::Blind);
     }
     if !closed.is_empty() {
         forebay_store::process::write_notice(format_args!(
-            "warning: it can't be seen whether process {} uses the pool '{name}'; a repair has to be alone",
+            "warning: can't find out whether process {} uses the pool '{name}', which a repair needs for itself",
             closed.join(", ")
         ));
     }

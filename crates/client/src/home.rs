@@ -1,4 +1,5 @@
-//! Where pools and their nodes lie: the directory of all pools of this user, and what is in it.
+//! Locations: the directory of all pools of this user, and the directories of pools and nodes in
+//! it.
 
 use crate::PoolError;
 use crate::private::{self, Above};
@@ -7,7 +8,7 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::path::{Path, PathBuf};
 
-/// Beginning of the name of a node's directory.
+/// Prefix of the names of nodes' directories.
 pub(crate) const PREFIX: &str = "node-";
 
 /// The directory that holds this user's pools: `$FOREBAY_HOME`, or `/dev/shm/forebay-UID`.
@@ -21,16 +22,16 @@ pub fn home() -> PathBuf {
     }
 }
 
-/// Makes the directory of this user's pools, unless it is there.
+/// Creates the directory of this user's pools, unless it exists.
 pub(crate) fn make_home() -> Result<(), PoolError> {
     private::make(&home(), true, Above::Strict)
 }
 
-/// Refuses a directory of pools ([`home`]) that others own or can change; one that isn't there is
-/// all right.
+/// Refuses a directory of pools ([`home`]) that others own or can change. A missing one passes.
 ///
 /// # Errors
-/// [`PoolError::Foreign`]; what looking at it says.
+/// [`PoolError::Foreign`] if others own or can change it; [`PoolError::Io`] if it can't be looked
+/// at.
 pub fn check_home() -> Result<(), PoolError> {
     match private::check(&home(), Above::Strict) {
         Err(PoolError::Io { error, .. }) if error == Errno::NOENT => Ok(()),
@@ -38,12 +39,12 @@ pub fn check_home() -> Result<(), PoolError> {
     }
 }
 
-/// Where node `node` of pool `name` lies, or would.
+/// Directory of node `node` of pool `name`, whether or not it exists.
 pub fn node_dir(name: &str, node: u32) -> PathBuf {
     home().join(name).join(format!("{PREFIX}{node}"))
 }
 
-/// The name of the pool that has its directory, or that of a node, at `dir`.
+/// The name of the pool whose directory, or whose node's directory, is `dir`.
 pub(crate) fn name_of(dir: &Path) -> String {
     let last = |d: &Path| d.file_name().map(|n| n.to_string_lossy().into_owned());
     let own = last(dir).unwrap_or_default();
@@ -54,7 +55,7 @@ pub(crate) fn name_of(dir: &Path) -> String {
     }
 }
 
-/// Whether nothing is at `path`. What can't be looked at may well be there.
+/// Whether nothing exists at `path`. A path that can't be looked at is an error: it may exist.
 pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
     match rustix::fs::lstat(path) {
         Ok(_) => Ok(false),
@@ -63,7 +64,7 @@ pub(crate) fn is_absent(path: &Path) -> Result<bool, PoolError> {
     }
 }
 
-/// Writes a file, or the names in a directory, to stable storage.
+/// Syncs a file, or a directory's names, to stable storage.
 pub(crate) fn sync_path(path: &Path) -> Result<(), Errno> {
     let fd = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
     forebay_media::sync_all(fd.as_fd())

@@ -1,9 +1,9 @@
-//! Memory and disk that the pools of this user on this host may take together.
+//! Memory and disk space that all pools of this user on this host may take together.
 //!
-//! A pool's memory is promised when it is made, and taken as it is used. So the free room of the
-//! host isn't the room for a new pool: other pools have been promised a part of it. Promises of
-//! pools are found in their directories ([`crate::home`]), by the sizes of their segments. Pools of
-//! other users, and those below another FOREBAY_HOME, can't be seen.
+//! A pool's memory is promised when it is created, and taken as it is used. So a new pool can't
+//! have all free room of the host: other pools have been promised a part of it. Promises are found
+//! by the sizes of the segments in the pools' directories ([`crate::home`]). Pools of other users,
+//! and those below another FOREBAY_HOME, can't be seen.
 
 use forebay_media::{MediumKind, MediumSpec, format_size, memory};
 use std::collections::BTreeMap;
@@ -12,31 +12,31 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Of the host's memory (or that of its control group), all keepers together keep this share
-/// ready at most: one in ...
+/// All keepers of a host together keep at most this share of its memory (or its control group's)
+/// ready: one part in `READY_SHARE`.
 const READY_SHARE: u64 = 16;
-/// ... and of what is left, one in ...
+/// They also keep at most this share of the memory that is left ready: one part in `READY_LEFT`.
 const READY_LEFT: u64 = 8;
-/// What a node takes of shared memory besides its media, at first.
+/// Shared memory that a new node takes besides its media. Bytes.
 const BESIDE: u64 = 8 << 20;
-/// How long what was found is used again by [`Host::now`].
+/// How long [`Host::now`] reuses a result.
 const FRESH: Duration = Duration::from_millis(500);
 
-/// The pools of this user on this host, their media in memory.
+/// Memory of this host, and what this user's pools have in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Number of media in memory.
+    /// Number of memory media.
     pub media: u64,
-    /// Bytes promised by them that they haven't taken yet.
+    /// Memory that is promised to these media but not taken yet. Bytes.
     pub promised: u64,
-    /// Bytes that are left for pools; `u64::MAX` if that can't be found out.
+    /// Memory that is left for pools; `u64::MAX` if it can't be found out. Bytes.
     pub left: u64,
-    /// Bytes of memory that there are, of the host or the group that leaves least.
+    /// Memory limit of the host or of the control group that leaves least. Bytes.
     pub limit: u64,
 }
 
-/// Calls `each` for all media of this user's pools on this host: whether it is in memory, and its
-/// segment.
+/// Calls `each` for every medium of this user's pools on this host, with whether it is in memory,
+/// and its segment's metadata.
 fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     let mut of_node = |dir: &Path| {
         for i in 0.. {
@@ -45,7 +45,7 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
                 return;
             };
             if let Ok(segment) = std::fs::metadata(medium.join("segment")) {
-                // A link leads to a medium on files.
+                // A medium on files is reached by a link.
                 each(stat.is_dir(), segment);
             }
         }
@@ -60,12 +60,13 @@ fn media(mut each: impl FnMut(bool, std::fs::Metadata)) {
     }
 }
 
-/// Bytes promised of a segment and not taken yet.
+/// Bytes of a segment that are promised but not taken yet.
 fn open_promise(segment: &std::fs::Metadata) -> u64 {
     segment.len().saturating_sub(segment.blocks() * 512)
 }
 
-/// Free bytes of the file system that `path`, or what exists of it, lies on, and its device number.
+/// Free bytes of the file system of `path` (or of its nearest existing parent), and its device
+/// number.
 fn free_at(path: &Path) -> Option<(u64, u64)> {
     let there = path.ancestors().find(|p| p.exists())?;
     let s = rustix::fs::statvfs(there).ok()?;
@@ -73,11 +74,11 @@ fn free_at(path: &Path) -> Option<(u64, u64)> {
     Some((s.f_bavail.saturating_mul(s.f_frsize), device))
 }
 
-/// Whether this host can hold `nodes` more nodes with these media each, beside what other pools
-/// have been promised.
+/// Checks whether this host has room for `nodes` more nodes with these media each, beside what
+/// other pools have been promised.
 ///
 /// # Errors
-/// Both figures and what can be done, in words.
+/// A sentence with the room that is needed, the room that is free, and what can be done.
 pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
     let each = |n: u64| match nodes {
         1 => format_size(n),
@@ -131,9 +132,10 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
             promises(host.promised)
         ));
     }
-    // By file system: the sum that is wanted, and beside that, a directory, and what is free.
+    // By device number: the sum needed, the part of it besides media, a directory, and the free
+    // bytes.
     let mut disks: BTreeMap<u64, (u64, u64, PathBuf, u64)> = BTreeMap::new();
-    // Journals and checkpoints lie beside the first one, if there is no memory.
+    // Journals and checkpoints lie beside the first medium, if no medium is memory.
     let only_files = wanted.iter().all(|m| m.kind != MediumKind::Memory);
     let capacity: u64 = wanted.iter().map(|m| m.capacity).sum();
     let mut beside = if only_files {
@@ -172,7 +174,7 @@ pub fn check(wanted: &[MediumSpec], nodes: u64) -> Result<(), String> {
 }
 
 impl Host {
-    /// Looks now.
+    /// Measures now.
     pub fn look() -> Host {
         let left = memory::left();
         let mut host = Host {
@@ -192,10 +194,10 @@ impl Host {
         host
     }
 
-    /// A result of a moment ago, or of now.
+    /// A measurement at most [`FRESH`] old.
     pub fn now() -> Host {
         static KNOWN: Mutex<Option<(Instant, Host)>> = Mutex::new(None);
-        // Never waited for: a forked child may have inherited it locked.
+        // Never block here: a forked child may have inherited the lock held.
         let Ok(mut known) = KNOWN.try_lock() else {
             return Host::look();
         };
@@ -205,14 +207,14 @@ impl Host {
         }
     }
 
-    /// Bytes that each medium in memory may keep ready.
+    /// Bytes that each memory medium may keep ready.
     pub fn ready_each(&self) -> u64 {
         let all = (self.limit / READY_SHARE).min(self.left / READY_LEFT);
         all / self.media.max(1)
     }
 
-    /// Of what is left, the part of a medium that has been promised so many bytes more: all
-    /// parts together are no more than what is left.
+    /// Share of what is left for a medium with `promised` bytes not taken yet. All shares together
+    /// don't exceed what is left.
     pub fn part_of(&self, promised: u64) -> u64 {
         if self.promised <= self.left {
             return promised;

@@ -1,13 +1,13 @@
 //! The keeper: one background process per pool, never on the path of an operation.
 //!
-//! It keeps some room reserved ahead of use (first touches of memory are slow), gives room back
-//! that hasn't been used for a while, and releases what dead processes held, removes files that go
-//! with them, and moves bursty files out of memory. While nobody is attached it sleeps, and looks
-//! once a minute whether the pool is still there. Without it the pool works on, only slower and
-//! without cleaning up.
+//! It keeps some room reserved ahead of use (first touches of memory are slow), gives back room
+//! that hasn't been used for a while, releases what dead processes held, removes ephemeral files,
+//! and moves bursty files out of memory. While nobody is attached it sleeps, and checks once a
+//! minute that the pool still exists. Without a keeper the pool works on, only slower and without
+//! cleanup.
 //!
-//! Of a pool with a journal it keeps what would be lost with the node's power small: the
-//! journal goes to stable storage every second, all bytes every 30 s.
+//! For a pool with a journal, the keeper bounds what a loss of power takes: it syncs the journal
+//! every second and all bytes every 30 s.
 
 use crate::home::is_absent;
 use crate::host::Host;
@@ -25,71 +25,71 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
 const TICK: Duration = Duration::from_millis(100);
-/// How long it sleeps at most: it must notice that the pool's directory was removed by hand.
+/// Longest sleep. The keeper must notice that the pool's directory was removed by hand.
 const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 60,
     tv_nsec: 0,
 };
-/// How often it is told, at most, that a table is full.
-const TELL_FULL: Duration = Duration::from_secs(60);
-/// How often it looks for watches that nobody has any more, if there are any, and for reader slots
-/// of the dead.
+/// Shortest time between two reports that a table is full.
+const FULL_REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// How often watches without an owner are removed, if there are watches, and reader slots of the
+/// dead are freed.
 const SWEEP: Duration = Duration::from_secs(2);
-/// How often files that came in bursts are moved from memory, and how many bytes of them in one
-/// turn, or a few more.
+/// How often bursty files are moved from memory; and about how many bytes one turn moves.
 const DRAIN: Duration = Duration::from_secs(1);
 const DRAIN_MOST: u64 = 256 << 20;
-/// How often files are looked for whose makers have ended; more rarely, if there are so many that
-/// looking takes more than a twentieth of the time.
-const FOLLOW: Duration = Duration::from_secs(1);
+/// How often files of ended creators are looked for. Less often if looking takes more than a
+/// twentieth of the time.
+const EPHEMERAL_INTERVAL: Duration = Duration::from_secs(1);
 const FOLLOW_SHARE: u32 = 20;
-/// How long what the dead have begun on other nodes is looked for: what they asked for just before
-/// may still be carried out.
+/// How long the intents of dead processes are looked for on other nodes: a request that they sent
+/// just before may still be carried out.
 const LATE: Duration = Duration::from_secs(15);
-/// The same while something is left to be written to stable storage.
+/// Longest sleep while something is left to be synced.
 const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: 1,
     tv_nsec: 0,
 };
-/// How long what a dead daemon held is left as it was.
+/// How long what a dead daemon held is left unchanged.
 const GRACE: Duration = Duration::from_secs(2);
-/// How often other nodes are asked whether those who have locks here still live.
+/// How often other nodes are asked whether the owners of locks held here are alive.
 const ASK_OWNERS: Duration = Duration::from_secs(5);
 const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
     tv_sec: ASK_OWNERS.as_secs() as i64,
     tv_nsec: 0,
 };
-/// How often other nodes are asked whether the files are there of which this one has copies.
+/// How often other nodes are asked whether the files that this node has copies of still exist.
 const SWEEP_COPIES: Duration = Duration::from_secs(5);
 const QUIET_TICK: Duration = Duration::from_secs(1);
-/// Room that was used within this time, or twice as long, stays ready for what comes next.
-const GIVES_BACK: Duration = Duration::from_secs(5);
-/// Most cells, of 1 MiB, whose room is given back in one turn.
-const GIVES_BACK_MOST: usize = 256;
-/// How often it is looked how much all keepers of the host may keep ready.
-const LOOKS: Duration = Duration::from_secs(5);
-/// How long no room is reserved ahead after there was none.
+/// Room used within this time, or twice of it, stays reserved.
+const PEAK_PERIOD: Duration = Duration::from_secs(5);
+/// Most cells (1 MiB each) whose room is given back in one turn.
+const GIVE_BACK_CELLS: usize = 256;
+/// How often the keeper recomputes how much room it may keep ready on this host.
+const SHARE_PERIOD: Duration = Duration::from_secs(5);
+/// How long no room is reserved ahead after the host had none.
 const NO_ROOM: Duration = Duration::from_secs(1);
-/// How often the journal, and everything, is written to stable storage.
+/// How often the journal, and everything, is synced.
 const SYNC_JOURNAL: Duration = Duration::from_secs(1);
 const SYNC_ALL: Duration = Duration::from_secs(30);
 
-/// Runs the keeper of the pool in `dir` until the pool is removed or the process is
-/// killed. Calls `ready` once it has taken charge; who ends the process should call
-/// [`Store::sync_all`] before.
+/// Runs the keeper of the pool in `dir` until the pool is removed or the process is killed. Calls
+/// `ready` when it has taken charge. A caller that ends the process should call [`Store::sync_all`]
+/// before.
 ///
 /// # Errors
-/// If the pool can't be opened, or has a keeper already.
+/// As for [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be
+/// continued.
 pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), PoolError> {
     let keeper = Keeper::take_charge(Arc::new(Pool::open_dir(dir)?))?;
     ready(&keeper.pool);
     keeper.run()
 }
 
-/// The one process that keeps a pool.
+/// The process that keeps a pool.
 pub struct Keeper {
     pool: Arc<Pool>,
-    /// Locked as long as this is there.
+    /// Lock on keeper.pid, held while this exists.
     _charge: OwnedFd,
 }
 
@@ -97,7 +97,8 @@ impl Keeper {
     /// Takes charge of an open pool.
     ///
     /// # Errors
-    /// If it has a keeper already.
+    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Io`] if keeper.pid
+    /// can't be opened or written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
         let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
@@ -122,7 +123,7 @@ impl Keeper {
         Ok(Keeper { pool, _charge: fd })
     }
 
-    /// What it keeps.
+    /// The pool that is kept.
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
@@ -130,14 +131,14 @@ impl Keeper {
     /// Keeps the pool until it is removed.
     ///
     /// # Errors
-    /// If its journal can't be gone on with.
+    /// If the journal can't be continued.
     pub fn run(self) -> Result<(), PoolError> {
         if self.pool.config().member.is_some() {
             let pool = self.pool.clone();
-            // By themselves: nothing else waits for a node that doesn't answer.
+            // Threads of their own: nothing else waits for a node that doesn't answer.
             self.spawn("fb-copies", move || keep_copies(&pool))?;
             let pool = self.pool.clone();
-            self.spawn("fb-makers", move || follow_makers(&pool))?;
+            self.spawn("fb-makers", move || remove_ephemeral_files(&pool))?;
         }
         keep(&self.pool)
     }
@@ -151,54 +152,54 @@ impl Keeper {
     }
 }
 
-/// Looks for files whose makers have ended.
-struct Follower {
+/// Removes ephemeral files.
+struct EphemeralFiles {
     next: Instant,
-    told: Option<Errno>,
+    reported: Option<Errno>,
 }
 
-impl Follower {
-    fn new() -> Follower {
-        Follower {
+impl EphemeralFiles {
+    fn new() -> EphemeralFiles {
+        EphemeralFiles {
             next: Instant::now(),
-            told: None,
+            reported: None,
         }
     }
 
-    /// Removes what dead makers have left. Whether there are files of others, or such as couldn't
-    /// be removed.
+    /// Removes the ephemeral files of ended creators. Whether there are files of living creators,
+    /// or files that couldn't be removed.
     fn step(&mut self, store: Cluster<'_>) -> bool {
         let begun = Instant::now();
         let followed = store.follow_makers();
-        self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(FOLLOW);
+        self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(EPHEMERAL_INTERVAL);
         let failed = followed.err();
-        // A node that is out of reach is told of by whoever needs it.
-        if let Some(e) = failed.filter(|e| failed != self.told && *e != Errno::HOSTDOWN) {
-            eprintln!("forebay keeper: can't remove files whose makers have ended: {e}");
+        // EHOSTDOWN is reported by the operations that need the node.
+        if let Some(e) = failed.filter(|e| failed != self.reported && *e != Errno::HOSTDOWN) {
+            eprintln!("forebay keeper: can't remove ephemeral files: {e}");
         }
-        self.told = failed;
+        self.reported = failed;
         followed.map_or(true, |f| f.left > 0)
     }
 }
 
-/// Removes files whose makers have ended, on whatever node, until the pool is removed.
-fn follow_makers(pool: &Pool) {
-    // Until other nodes have said again what they have open here.
+/// Removes ephemeral files, on every node, until the pool is removed.
+fn remove_ephemeral_files(pool: &Pool) {
+    // Wait until other nodes have repeated what they have open here.
     std::thread::sleep(GRACE);
-    let mut follower = Follower::new();
+    let mut ephemeral = EphemeralFiles::new();
     while is_there(pool.dir()) {
-        follower.step(pool.cluster());
-        std::thread::sleep(follower.next.saturating_duration_since(Instant::now()));
+        ephemeral.step(pool.cluster());
+        std::thread::sleep(ephemeral.next.saturating_duration_since(Instant::now()));
     }
 }
 
-/// Removes copies of files of other nodes that are gone, until the pool is.
+/// Removes copies of remote files that no longer exist, until the pool is removed.
 fn keep_copies(pool: &Pool) {
     let mut known = false;
     while is_there(pool.dir()) {
-        // How many there are isn't known after a loss of power.
+        // After a loss of power the number of copies is unknown.
         if !known || pool.store().copied().files > 0 {
-            // What can't be removed now will be the next time.
+            // A failure is retried in the next turn.
             known = pool.cluster().sweep_copies().is_ok();
         }
         std::thread::sleep(SWEEP_COPIES);
@@ -209,30 +210,30 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let dir = pool.dir();
     let store = pool.store();
     let cluster = pool.cluster();
-    // What programs have used up must not keep it from cleaning up behind them.
-    // (A daemon works for programs, too, and leaves the reserve to others.)
+    // Resources that programs have used up must not keep the keeper from cleaning up behind them.
+    // (A daemon also works for programs, and leaves the reserve to others.)
     if pool.config().member.is_none() {
         forebay_store::process::use_reserve();
     }
     let header = store.control().header();
     let mut used_before = 0;
-    let (mut told, mut undrained) = (None, None);
-    let (mut refused, mut told_full) = (0, None::<Instant>);
+    let (mut reported, mut drain_failed) = (None, None);
+    let (mut refused, mut full_reported) = (0, None::<Instant>);
     if store.journal_stopped() {
-        let failed = |e| PoolError::io("can't begin the journal anew of the pool", dir, e);
+        let failed = |e| PoolError::io("can't restart the journal of the pool", dir, e);
         store.restart_journal().map_err(failed)?;
     }
     let mut saver = Saver::new(store);
-    // What processes, or the node's daemon before this one, have begun on other nodes.
+    // Intents that processes, or this node's previous daemon, have left on other nodes.
     let among = pool.config().member.is_some();
     let mut unfinished = among;
-    // A daemon before this one had files open for other nodes, which need a moment to say so again.
+    // Other nodes need a moment to repeat which files they have open here.
     let until = Instant::now() + GRACE;
-    let mut asked = Instant::now();
-    let mut late = asked;
+    let mut owners_asked = Instant::now();
+    let mut late = owners_asked;
     let mut swept = Instant::now();
     let mut drained = Instant::now();
-    let mut follower = Follower::new();
+    let mut ephemeral = EphemeralFiles::new();
     let mut made = false;
     let mut room: Vec<Room> = store.media().iter().map(|_| Room::new()).collect();
     loop {
@@ -240,7 +241,8 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if !is_there(dir) {
             return Ok(());
         }
-        // When nobody else is left, also what was lost at the instant of a death.
+        // When no other process is left, this also recovers what was lost at the instant of a
+        // death.
         if among && Instant::now() < until && store.is_unsettled() {
             std::thread::sleep(TICK);
             continue;
@@ -254,39 +256,39 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         if unfinished {
             unfinished = cluster.settle_notes().is_err();
         }
-        if among && asked.elapsed() >= ASK_OWNERS {
+        if among && owners_asked.elapsed() >= ASK_OWNERS {
             let _ = cluster.check_lock_owners();
-            asked = Instant::now();
+            owners_asked = Instant::now();
         }
         let failed = reaped.and_then(|_| store.put_in_order()).err();
-        if let Some(e) = failed.filter(|_| failed != told) {
+        if let Some(e) = failed.filter(|_| failed != reported) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
-        told = failed;
-        // Of the last one to go, before sleeping.
+        reported = failed;
+        // For what the last process to end has left, before sleeping.
         let mut landed = false;
         if store.drains() && (drained.elapsed() >= DRAIN || !store.any_attached()) {
             let left = cluster.drain(DRAIN_MOST);
             landed = left.is_ok_and(|d| d.left > 0);
             drained = Instant::now();
             let failed = left.err();
-            if let Some(e) = failed.filter(|_| failed != undrained) {
+            if let Some(e) = failed.filter(|_| failed != drain_failed) {
                 eprintln!("forebay keeper: can't move files from memory: {e}");
             }
-            undrained = failed;
+            drain_failed = failed;
         }
-        if !among && (Instant::now() >= follower.next || !store.any_attached()) {
-            made = follower.step(cluster);
+        if !among && (Instant::now() >= ephemeral.next || !store.any_attached()) {
+            made = ephemeral.step(cluster);
         }
-        let due = told_full.is_none_or(|told| told.elapsed() >= TELL_FULL);
+        let due = full_reported.is_none_or(|at| at.elapsed() >= FULL_REPORT_INTERVAL);
         if due && store.refusals() != refused {
-            (refused, told_full) = (store.refusals(), Some(Instant::now()));
+            (refused, full_reported) = (store.refusals(), Some(Instant::now()));
             for text in store.tables().iter().filter_map(Table::complaint) {
                 eprintln!("forebay keeper: {text}");
             }
         }
         if swept.elapsed() >= SWEEP {
-            // What can't be looked at now will be the next time.
+            // A failure is retried in the next turn.
             let _ = store.sweep_watches();
             let _ = store.sweep_readers();
             if among {
@@ -309,15 +311,15 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             && !landed
             && !made
             && !store.has_watches();
-        // The keeper itself may be attached (it writes dead processes' files back). As a daemon it
-        // stays so: it has files open for other nodes.
+        // The keeper itself may be attached (it writes dead processes' files back). A daemon stays
+        // attached: it has files open for other nodes.
         if !among {
             let _ = store.detach();
         }
         if store.any_attached() {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {
-            // Those who have locks here from elsewhere may have died there.
+            // Owners on other nodes of locks held here may have died there.
             let locked = among && store.has_foreign_locks();
             let idle = match (calm, locked) {
                 (true, false) => IDLE,
@@ -331,11 +333,11 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     }
 }
 
-/// Writes to stable storage what has changed, for pools that have any.
+/// Syncs changes of a pool with `files` media.
 struct Saver {
     journal: Instant,
     all: Instant,
-    /// The journal's end when all was saved.
+    /// The journal's end at the last complete sync.
     saved: u64,
     failed: bool,
 }
@@ -350,14 +352,14 @@ impl Saver {
         }
     }
 
-    /// Does what is due. Whether nothing is left to be done.
+    /// Does the syncs that are due. Whether nothing is left to sync.
     fn step(&mut self, store: &Store) -> bool {
         if self.failed {
             return true;
         }
         let result = self.save(store);
         if let Err(e) = result {
-            // Said once: who asks for a promise gets the error.
+            // Reported once: operations that need the guarantee get the error themselves.
             eprintln!("forebay keeper: can't write to stable storage: {e}");
             self.failed = e == Errno::IO;
         }
@@ -381,16 +383,17 @@ impl Saver {
     }
 }
 
-/// The room of one medium: what is kept ready, and what is given back.
+/// Reserve of one medium: what is kept ready, and what is given back.
 struct Room {
-    /// Most bytes in use since `since`, and in the time before that.
+    /// Most bytes in use since `since`, and in the period before.
     peak: u64,
     before: u64,
     since: Instant,
-    /// What all keepers of the host leave this one to keep ready, and when that was found out.
+    /// The keeper's share of the room that may be kept ready on this host, and when it was
+    /// computed.
     share: u64,
     looked: Option<Instant>,
-    /// There was no room until then.
+    /// The host had no room; nothing is reserved until then.
     none_until: Option<Instant>,
 }
 
@@ -408,10 +411,10 @@ impl Room {
         }
     }
 
-    /// Reserves room ahead of use, up to `most` bytes; gives back what is more. A full file system
-    /// shows when the room is needed. Whether nothing is left to be done.
+    /// Reserves room ahead of use, up to `most` bytes, and gives back the rest. That the file
+    /// system is full shows when the room is needed. Whether nothing is left to do.
     fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
-        if self.looked.is_none_or(|at| at.elapsed() >= LOOKS) {
+        if self.looked.is_none_or(|at| at.elapsed() >= SHARE_PERIOD) {
             self.share = match m.kind() {
                 MediumKind::Memory => Host::look().ready_each(),
                 MediumKind::Files(_) => u64::MAX,
@@ -420,7 +423,7 @@ impl Room {
         }
         let goal = most.min(self.share);
         let used = m.usage().used;
-        if self.since.elapsed() >= GIVES_BACK {
+        if self.since.elapsed() >= PEAK_PERIOD {
             (self.before, self.peak, self.since) = (self.peak, used, Instant::now());
         }
         self.peak = self.peak.max(used);
@@ -429,12 +432,12 @@ impl Room {
             self.none_until = (!filled).then(|| Instant::now() + NO_ROOM);
         }
         let kept = self.peak.max(self.before) + goal;
-        // What was used a moment ago is given back in the end.
+        // Room that was used until a moment ago is given back later.
         give_back(store, m, kept) && self.peak.max(self.before) == used
     }
 }
 
-/// Reserves room ahead of use, up to `goal` bytes. False if there is none.
+/// Reserves up to `goal` bytes ahead of use. False if there is no room.
 fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     loop {
         let u = m.usage();
@@ -451,11 +454,11 @@ fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
     }
 }
 
-/// Gives back the room of unused cells, until no more than `kept` bytes are reserved. Whether
-/// nothing is left that can be given back.
+/// Gives back the room of unused cells until at most `kept` bytes are reserved. Whether no more can
+/// be given back.
 fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
     let mut end = usize::MAX;
-    for _ in 0..GIVES_BACK_MOST {
+    for _ in 0..GIVE_BACK_CELLS {
         if m.usage().reserved <= kept {
             return true;
         }
@@ -464,14 +467,14 @@ fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
         };
         match m.give_back(end) {
             Ok(Some(cell)) => end = cell,
-            // All others have something in them; or the file system can't.
+            // All other cells are in use, or the file system can't give room back.
             Ok(None) | Err(_) => return true,
         }
     }
     false
 }
 
-/// Whether the pool in `dir` hasn't been removed: only what the kernel says is gone is gone.
+/// Whether the pool in `dir` still exists. Only ENOENT counts as removed.
 fn is_there(dir: &Path) -> bool {
     !matches!(is_absent(&dir.join("pool.json")), Ok(true))
 }

@@ -7,7 +7,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The process id of the keeper of the pool in `dir`, if it runs and can be looked at: for reports.
+/// The process id of the keeper of the pool in `dir`, for reports. None if it doesn't run or can't
+/// be looked at.
 pub fn keeper_pid(dir: &Path) -> Option<u32> {
     keeper_of(dir).ok().flatten()
 }
@@ -15,7 +16,7 @@ pub fn keeper_pid(dir: &Path) -> Option<u32> {
 /// The process id of the keeper of the pool in `dir`; None if it doesn't run.
 ///
 /// # Errors
-/// If that can't be found out.
+/// [`PoolError::Io`] if keeper.pid can't be opened, locked or read.
 pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     let file = dir.join("keeper.pid");
     let failed = |e: Errno| PoolError::io("can't look for the keeper of the pool, by", &file, e);
@@ -25,8 +26,8 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     };
     let dies_by = Instant::now() + Duration::from_secs(2);
     loop {
-        // The lock goes with the keeper, so a number left behind deceives nobody.
-        // Shared: those who only look don't keep each other, or a starting keeper, out for long.
+        // The lock ends with the keeper, so a stale number in the file does no harm. The lock is
+        // shared: readers exclude neither each other nor, for long, a starting keeper.
         match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(None),
             Err(Errno::WOULDBLOCK) => {}
@@ -35,9 +36,9 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
         let mut text = [0u8; 16];
         let n = rustix::io::pread(&fd, &mut text, 0).map_err(failed)?;
         let pid = std::str::from_utf8(&text[..n]).ok();
-        // One that is taking charge hasn't written its number yet.
+        // A keeper that is taking charge hasn't written its number yet.
         let pid = pid.and_then(|t| t.trim().parse().ok());
-        // One that was killed holds its lock for some instants more.
+        // A killed keeper holds its lock for a few instants more.
         match pid {
             Some(pid) if !is_dying(pid) || Instant::now() > dies_by => return Ok(Some(pid)),
             None if Instant::now() > dies_by => return Err(failed(Errno::AGAIN)),
@@ -46,17 +47,17 @@ pub fn keeper_of(dir: &Path) -> Result<Option<u32>, PoolError> {
     }
 }
 
-/// Whether process `pid` has been killed, or is on its way out: it does nothing any more.
+/// Whether process `pid` is killed or exiting: it executes no more of its program.
 fn is_dying(pid: u32) -> bool {
-    /// Of the kernel's task flags in /proc/PID/stat (include/linux/sched.h).
+    /// A task flag of the kernel in /proc/PID/stat (include/linux/sched.h).
     const PF_EXITING: u64 = 4;
     const SIGKILL: u64 = 1 << (Signal::KILL.as_raw() - 1);
     let read = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/{what}"));
-    // Of another container: nothing can be said.
+    // The process is in another container; its state is unknown.
     let (Ok(stat), Ok(status)) = (read("stat"), read("status")) else {
         return false;
     };
-    // Its name may hold anything; what follows its closing parenthesis doesn't.
+    // The command name may hold anything; the fields after its closing parenthesis don't.
     let mut fields = stat.rsplit(')').next().unwrap_or("").split_whitespace();
     let state = fields.next().unwrap_or("X");
     let flags: u64 = fields.nth(5).and_then(|f| f.parse().ok()).unwrap_or(0);
@@ -70,12 +71,12 @@ fn is_dying(pid: u32) -> bool {
         || (pending("SigPnd:") | pending("ShdPnd:")) & SIGKILL != 0
 }
 
-/// Ends the keeper of the pool in `dir`, if it has one.
+/// Ends the keeper of the pool in `dir`, if there is one.
 ///
 /// # Errors
-/// If it can't be found out whether it has one.
+/// As for [`keeper_of`].
 pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
-    // Not TERM: it would first save what is about to be removed.
+    // Not SIGTERM: the keeper would first sync what is about to be removed.
     for (signal, turns) in [(Signal::INT, 100), (Signal::KILL, 200)] {
         for turn in 0..turns {
             let Some(pid) = keeper_of(dir)? else {
@@ -96,7 +97,7 @@ pub fn end_keeper(dir: &Path) -> Result<(), PoolError> {
 mod tests {
     use super::*;
 
-    /// A killed process that its parent hasn't waited for yet, and one that lives.
+    /// One killed process that its parent hasn't waited for, and one that lives.
     #[test]
     fn a_killed_process_is_dying() {
         let mut child = std::process::Command::new("sleep")
@@ -105,7 +106,7 @@ mod tests {
             .unwrap();
         assert!(!is_dying(child.id()));
         assert!(!is_dying(std::process::id()));
-        // Stopped it can't die yet, but it will never do anything again.
+        // A stopped process can't end yet, but never executes its program again.
         let pid = Pid::from_child(&child);
         kill_process(pid, Signal::STOP).unwrap();
         assert!(!is_dying(child.id()));

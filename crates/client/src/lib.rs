@@ -3,24 +3,24 @@
 //! Every pool has a directory below [`home`] (in shared memory, mode 0700):
 //!
 //! ```text
-//! HOME/NAME/pool.json     what it is made of ([`PoolConfig`])
+//! HOME/NAME/pool.json     configuration ([`PoolConfig`])
 //! HOME/NAME/control       control region of the node store
 //! HOME/NAME/records/      records
 //! HOME/NAME/map-0         map of medium 0
 //! HOME/NAME/medium-0/     segment of a memory medium
 //! HOME/NAME/journal       the latest part of the journal, if all media are `files`
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
-//! HOME/NAME/violations    what was done or refused against the controls of files, if anything was
+//! HOME/NAME/violations    operations done or refused against the controls of files, if any
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
 //!                         medium is memory, in the first one checkpoint and journal, and of
 //!                         a node of several copies of key, map and plan.json
 //! ```
-//! A pool of several nodes has a directory HOME/NAME/node-K for each node that is on this host
-//! ([`places`]), with more in it: `map` (the pool's map), `key`, and `requests`, by which its
-//! processes reach other nodes ([`requests`]).
+//! A pool of several nodes has a directory HOME/NAME/node-K for each of its nodes on this host
+//! ([`places`]). Besides the above it contains `map` (the pool map), `key`, and `requests`, through
+//! which processes reach other nodes ([`requests`]).
 //!
-//! A process uses a pool by opening these files; there is no server. The keeper
-//! ([`run_keeper`]) only reserves room ahead and cleans up behind dead processes.
+//! A process uses a pool by opening these files; there is no server. The keeper ([`run_keeper`])
+//! only reserves room ahead and cleans up behind dead processes.
 
 mod config;
 pub mod dead_end;
@@ -82,9 +82,9 @@ pub struct MediumUsage {
     pub capacity: u64,
     pub used: u64,
     pub reserved: u64,
-    /// Room kept ready beyond what is used, at most.
+    /// Most room kept ready beyond what is used.
     pub reserve: u64,
-    /// What can still be written, as far as the host has that much.
+    /// Bytes that can still be written: limited by the capacity, and by what the host has left.
     pub available: u64,
 }
 
@@ -97,18 +97,19 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Makes a new, empty pool. Its keeper isn't started.
+    /// Creates an empty pool, without starting its keeper.
     ///
     /// # Errors
-    /// If the name is taken or malformed, or a medium can't be made. Nothing is left then.
+    /// [`PoolError`] if the name is taken or malformed, or a medium can't be made. Nothing is left
+    /// behind.
     pub fn create(o: &CreateOptions) -> Result<Pool, PoolError> {
         Pool::create_for(o, &Lifetime::default())
     }
 
-    /// As [`Pool::create`]: a pool that lives so long.
+    /// As [`Pool::create`], with a limited lifetime.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Pool::create`].
     pub fn create_for(o: &CreateOptions, lifetime: &Lifetime) -> Result<Pool, PoolError> {
         let mut config = PoolConfig::new(o)?;
         config.lifetime = lifetime.begun();
@@ -124,11 +125,11 @@ impl Pool {
         made
     }
 
-    /// Makes a node of a new pool of several nodes, with the pool's key; see
-    /// [`PoolConfig::of_node`]. It can be used when it has its map.
+    /// Creates a node of a new pool of several nodes, with the pool's key; see
+    /// [`PoolConfig::of_node`]. The node is usable once it has its map.
     ///
     /// # Errors
-    /// If the name is taken, or a medium can't be made. Nothing is left then.
+    /// [`PoolError`] if the name is taken, or a medium can't be made. Nothing is left behind.
     pub fn create_node(config: &PoolConfig, key: &[u8]) -> Result<(), PoolError> {
         let member = config.member.unwrap_or(Member { node: 0, nodes: 1 });
         make_home()?;
@@ -136,7 +137,7 @@ impl Pool {
         let dir = node_dir(&config.name, member.node);
         let above = home().join(&config.name);
         let mut made = Err(PoolError::io("can't make", &above, Errno::NOENT));
-        // A node of a pool of this name that was removed just now takes the directory with it.
+        // The removal of another node of this name may remove the common directory meanwhile.
         for _ in 0..8 {
             private::make(&above, true, Above::Strict)?;
             made = private::make(&dir, false, Above::Strict);
@@ -200,22 +201,24 @@ impl Pool {
             journal,
         )
         .map_err(|e| PoolError::io("can't make the records", &records, e))?;
-        // Last: a directory without it is a pool that was never finished.
+        // Written last: a directory without it is a pool whose creation was never completed.
         config.write(dir)
     }
 
-    /// Opens the pool `name`, at the node that this process uses if it has several ([`choose`]).
+    /// Opens the pool `name`. Of a pool of several nodes, opens the node that [`choose`] returns.
     ///
     /// # Errors
-    /// If there is none, it belongs to somebody else, or it is damaged.
+    /// [`PoolError::Absent`], [`PoolError::Foreign`], [`PoolError::Damaged`],
+    /// [`PoolError::Elsewhere`], [`PoolError::Blind`]; [`PoolError::Io`] if a file can't be looked
+    /// at; [`PoolError::Invalid`] if FOREBAY_NODE is no node on this host.
     pub fn open(name: &str) -> Result<Pool, PoolError> {
         Pool::open_node(name, None)
     }
 
-    /// Opens the pool `name` at the node that this process uses: see [`choose`].
+    /// As [`Pool::open`], at node `wanted` if it is given.
     ///
     /// # Errors
-    /// If there is none, it belongs to somebody else, or it is damaged.
+    /// As for [`Pool::open`]; [`PoolError::Invalid`] if the node isn't on this host.
     pub fn open_node(name: &str, wanted: Option<u32>) -> Result<Pool, PoolError> {
         let place = choose(name, wanted)?;
         let pool = Pool::open_dir(&place.dir)?;
@@ -223,7 +226,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens the pool in `dir`: if it is one node of several, with a way to the others.
+    /// Opens the pool, or node, in `dir`. A node of several reaches the others through its daemon.
     ///
     /// # Errors
     /// As for [`Pool::open`].
@@ -231,7 +234,7 @@ impl Pool {
         Pool::open_with(dir, None)
     }
 
-    /// Opens the node in `dir`, for who reaches other nodes by a way of its own: its daemon.
+    /// Opens the node in `dir` with `others` as the way to its peers. For the daemon.
     ///
     /// # Errors
     /// As for [`Pool::open`].
@@ -245,7 +248,7 @@ impl Pool {
         }
         let config = PoolConfig::read(dir)?;
         let damaged = |what: &str, e: Errno| match e {
-            // Nothing is wrong with the pool.
+            // This process may not look; the pool may be sound.
             e if error::cant_look(e) => PoolError::io(&format!("can't open {what}"), dir, e),
             e => PoolError::Damaged {
                 name: config.name.clone(),
@@ -261,7 +264,7 @@ impl Pool {
         };
         let records = config.records_dir(dir);
         for shard in 0..config.shards {
-            // LMDB would make an empty one in place of one that is gone.
+            // LMDB would create an empty shard in place of a missing one.
             if is_absent(&records.join(format!("{shard:02}")))? {
                 return Err(damaged("the records", Errno::NOENT));
             }
@@ -295,7 +298,7 @@ impl Pool {
         })
     }
 
-    /// The same, as one node of a pool of several.
+    /// The same store, as one node of a pool of several.
     pub fn among(self, others: std::sync::Arc<dyn forebay_cluster::peers::Peers>) -> Pool {
         let nodes = Nodes::new(others);
         Pool {
@@ -305,11 +308,11 @@ impl Pool {
         }
     }
 
-    /// All pools of this user, by name.
+    /// All pools of this user, sorted by name. Empty if the directory of pools doesn't exist.
     ///
     /// # Errors
-    /// If the home can't be read, or others own or can change it. One that isn't there has no
-    /// pools.
+    /// [`PoolError::Foreign`] if others own or can change that directory; [`PoolError::Io`] if it
+    /// can't be read.
     pub fn list() -> Result<Vec<Listing>, PoolError> {
         check_home()?;
         let home = home();
@@ -338,7 +341,7 @@ impl Pool {
         Ok(pools)
     }
 
-    /// The state of the pool `name`: that of its nodes on this host, the worst if they differ.
+    /// The state of the pool `name`: the worst state of its nodes on this host.
     pub fn state(name: &str) -> PoolState {
         let mut worst = PoolState::Absent;
         for place in places(name) {
@@ -357,22 +360,22 @@ impl Pool {
         worst
     }
 
-    /// What it is made of.
+    /// The configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// Its directory.
+    /// The pool's directory; of a pool of several nodes, this node's.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// This node's store: what concerns this node and its processes alone.
+    /// This node's store, for what concerns this node and its processes alone.
     pub fn store(&self) -> &Store {
         &self.store
     }
 
-    /// In a forked child, before anything else: nothing of the parent's may be used.
+    /// Must be the first call in a forked child: the parent's handles can't be used there.
     pub fn after_fork_in_child(&self) {
         self.store.after_fork_in_child();
         if let Some(nodes) = &self.nodes {
@@ -380,12 +383,12 @@ impl Pool {
         }
     }
 
-    /// The pool as one store, on whatever nodes its objects lie.
+    /// The pool as one store, whichever nodes its objects are on.
     pub fn cluster(&self) -> Cluster<'_> {
         Cluster::new(&self.store, self.nodes.as_deref())
     }
 
-    /// How full its media are.
+    /// How full the media of this node are.
     pub fn usage(&self) -> Vec<MediumUsage> {
         self.config
             .media
@@ -409,8 +412,8 @@ impl Pool {
             .collect()
     }
 
-    /// The bytes that the whole pool has, on all nodes, and those of them that are used; as they
-    /// were a moment ago, elsewhere. What the hosts haven't isn't counted.
+    /// Capacity of the whole pool on all nodes, and how much of it is used. Bytes. Remote figures
+    /// are a moment old. Room that the hosts don't have isn't counted.
     pub fn capacity(&self) -> (u64, u64) {
         self.cluster().capacity_of_all().unwrap_or_else(|| {
             self.usage().iter().fold((0, 0), |(size, used), u| {
@@ -419,7 +422,7 @@ impl Pool {
         })
     }
 
-    /// Processes that use it, this one and the keeper left out.
+    /// Process ids of the attached processes, without this one and the keeper.
     pub fn attached(&self) -> Vec<u32> {
         let not = [Some(std::process::id()), self.keeper_pid()];
         let mut pids = self.store.attached();
@@ -429,13 +432,13 @@ impl Pool {
         pids
     }
 
-    /// The keeper's process id, if it runs.
+    /// The keeper's process id, if the keeper runs.
     pub fn keeper_pid(&self) -> Option<u32> {
         keeper_pid(&self.dir)
     }
 
-    /// Releases what dead processes held, completes what they began, removes what only
-    /// they knew. A sentence about it.
+    /// Releases what dead processes held, completes the operations that they began, and removes
+    /// what only they could reach. Returns a sentence about it.
     ///
     /// # Errors
     /// If the records can't be read or written.
@@ -450,10 +453,10 @@ impl Pool {
         ))
     }
 
-    /// Ends the keepers and removes all of the pool `name` on this host, whatever state it is in.
+    /// Ends the keepers of the pool `name` and removes all of it on this host, whatever its state.
     ///
     /// # Errors
-    /// If it doesn't exist, isn't ours, or can't be removed.
+    /// [`PoolError`] if the pool doesn't exist, belongs to another user, or can't be removed.
     pub fn destroy(name: &str) -> Result<(), PoolError> {
         config::check_name(name)?;
         let dir = home().join(name);
@@ -464,7 +467,7 @@ impl Pool {
         let until = Instant::now() + REMOVAL;
         loop {
             let places = places(name);
-            // All at once: each may take a moment to end.
+            // In parallel: each keeper may take a moment to end.
             std::thread::scope(|s| {
                 let all: Vec<_> = places
                     .iter()
@@ -491,7 +494,8 @@ impl Pool {
     }
 }
 
-/// What can still be written to a medium: no more than it has been promised, and than there is.
+/// Bytes that can still be written to a medium: no more than it was promised, and no more than the
+/// host has.
 fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
     let promised = u.capacity.saturating_sub(u.reserved);
     let there = match (kind, host) {
@@ -504,8 +508,8 @@ fn available(kind: &MediumKind, u: &Usage, host: Option<Host>) -> u64 {
     u.reserved.saturating_sub(u.used) + promised.min(there)
 }
 
-/// Ends the keepers of pool `name` on this host and removes what it has in shared memory. Its media
-/// stay as they are, with all that was written to stable storage.
+/// Ends the keepers of pool `name` on this host and removes its shared memory. Media on files stay
+/// as they are, with all that was synced.
 pub fn forget(name: &str) {
     let places = places(name);
     // A keeper that can't be ended notices that its pool is gone.
@@ -513,17 +517,17 @@ pub fn forget(name: &str) {
     let _ = std::fs::remove_dir_all(home().join(name));
 }
 
-/// How long a pool is removed again and again while others put something into it: a start that was
-/// cut short, whose processes are about to find that out.
+/// How long the removal of a pool is repeated while a cancelled start, whose processes are about to
+/// notice, still puts files into it.
 const REMOVAL: Duration = Duration::from_secs(5);
 
-/// Removes all of the node that this describes, finished or not. Its keeper must have ended.
+/// Removes all of the node with this configuration, complete or not. Its keeper must have ended.
 pub fn remove_node(config: &PoolConfig) {
     let Some(member) = config.member else {
         return;
     };
     let dir = node_dir(&config.name, member.node);
-    // It may have come to nothing because another pool is there.
+    // The creation may have failed because another pool is there.
     if !dir.join("pool.json").exists()
         || PoolConfig::read(&dir).is_ok_and(|c| c.uuid == config.uuid)
     {
@@ -532,7 +536,7 @@ pub fn remove_node(config: &PoolConfig) {
     }
 }
 
-/// Writes a new file that only its owner may read.
+/// Writes a new file with mode 0600.
 fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -542,12 +546,13 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
     }
 }
 
-/// Makes a pool usable again whose media are all `files`, after shared memory was lost
-/// (a reboot, or a loss of power): `medium` is the pool's directory in the first of them. Of a pool
-/// of several nodes, that makes one node; see [`PoolConfig::member`]. Also what was found there.
+/// Makes a pool whose media are all `files` usable again after shared memory was lost (reboot, loss
+/// of power). `medium` is the pool's directory in its first medium. Of a pool of several nodes,
+/// reopens one node; see [`PoolConfig::member`]. Also returns what was loaded.
 ///
 /// # Errors
-/// If it isn't one, has media in memory, or a pool of its name exists.
+/// [`PoolError`] if `medium` isn't such a directory, the pool has media in memory, its checkpoint
+/// is missing or damaged, or a pool of this name exists.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     let mut config = PoolConfig::read_of_medium(medium)?;
     config.lifetime = config.lifetime.begun();
@@ -618,27 +623,27 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
         ))
     })();
     if made.is_err() {
-        // Only what was made here: the medium stays as it was.
+        // Remove only what was created here: the medium stays as it was.
         let _ = std::fs::remove_dir_all(&dir);
     }
     made
 }
 
-/// The ring of a journal in the pool's directory, and the journal whose files are in `at`.
+/// The journal whose ring is in the pool's directory and whose files are in `at`.
 fn make_journal(dir: &Path, at: &Path) -> Result<Journal, Errno> {
     let ring = dir.join("journal");
     Journal::create_ring(&ring)?;
     Journal::open(&ring, at)
 }
 
-/// Links a pool's directory to that of a `files` medium, so that it is found even if
-/// pool.json should be lost.
+/// Links the directory of a `files` medium from the pool's directory, so that it is found even
+/// without pool.json.
 fn link_medium(dir: &Path, i: usize, medium: &Path) -> Result<(), PoolError> {
     let link = dir.join(format!("medium-{i}"));
     rustix::fs::symlink(medium, &link).map_err(|e| PoolError::io("can't make", &link, e))
 }
 
-/// Removes the directories in other file systems that a pool's directory links to.
+/// Removes the directories on other file systems that a pool's directory links to.
 fn remove_linked_media(dir: &Path) {
     let Ok(entries) = std::fs::read_dir(dir) else {
         return;

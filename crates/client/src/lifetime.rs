@@ -1,26 +1,26 @@
-//! The lifetime of a pool that nobody removes before.
+//! Limits on the lifetime of a pool that nobody removes.
 //!
-//! Two limits: a time to live, counted from the start, and an idle limit, counted from the last
-//! use. Both are measured on the clock that no one sets (CLOCK_BOOTTIME). A pool in use is never
-//! removed: when its time is over it goes as soon as nobody uses it.
+//! There are two: a time to live, counted from the start, and an idle limit, counted from the last
+//! use. Both are measured on a clock that nobody can set (CLOCK_BOOTTIME). A pool in use is never
+//! removed: one whose time is over is removed as soon as nobody uses it.
 
 use forebay_store::process;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// The limits of a pool, as in its `pool.json`.
+/// A pool's limits, as in its `pool.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lifetime {
     /// Time to live. Seconds.
     #[serde(default)]
     pub ttl: Option<u64>,
-    /// How long it may be unused. Seconds.
+    /// Longest time without use. Seconds.
     #[serde(default)]
     pub idle: Option<u64>,
-    /// Where the time to live comes from, in words: `--ttl`, `the end of job 7`.
+    /// Origin of the time to live, in words: `--ttl`, `the end of job 7`.
     #[serde(default)]
     pub why: String,
-    /// When it ends, in seconds of the clock of boot `boot`.
+    /// End of the time to live, on the clock of boot `boot`. Seconds.
     #[serde(default)]
     ends: Option<u64>,
     #[serde(default)]
@@ -33,7 +33,7 @@ pub fn boot_clock() -> u64 {
 }
 
 impl Lifetime {
-    /// With these limits in seconds; why the time to live is what it is. It hasn't begun.
+    /// Limits in seconds, and the origin of the time to live. The lifetime hasn't begun.
     pub fn new(ttl: Option<u64>, idle: Option<u64>, why: &str) -> Lifetime {
         Lifetime {
             ttl,
@@ -43,12 +43,12 @@ impl Lifetime {
         }
     }
 
-    /// Whether there is any limit.
+    /// Whether any limit is set.
     pub fn any(&self) -> bool {
         self.ttl.is_some() || self.idle.is_some()
     }
 
-    /// The same, beginning now on this host.
+    /// The same limits, beginning now on this host.
     pub fn begun(&self) -> Lifetime {
         Lifetime {
             ends: self.ttl.map(|ttl| boot_clock().saturating_add(ttl)),
@@ -57,14 +57,14 @@ impl Lifetime {
         }
     }
 
-    /// Seconds until its end; 0 if it is over. None without a time to live, and in another boot.
+    /// Time left. Seconds; 0 if it is over. None without a time to live, or in another boot.
     pub fn left(&self) -> Option<u64> {
         let boot = process::boot();
         let ends = self.ends.filter(|_| boot != 0 && self.boot == boot)?;
         Some(ends.saturating_sub(boot_clock()))
     }
 
-    /// Seconds since its end; 0 before.
+    /// Time since the end. Seconds; 0 before it.
     pub fn over_for(&self) -> u64 {
         match (self.left(), self.ends) {
             (Some(0), Some(ends)) => boot_clock().saturating_sub(ends),
@@ -72,8 +72,8 @@ impl Lifetime {
         }
     }
 
-    /// Seconds until it has been unused for too long, if it was last used at `used`
-    /// ([`boot_clock`]; 0: not known). None without such a limit.
+    /// Time until the idle limit is reached, for a last use at `used` ([`boot_clock`]; 0: unknown).
+    /// Seconds. None without an idle limit.
     pub fn idle_left(&self, used: u64) -> Option<u64> {
         let idle = self.idle?;
         let unused = match used {

@@ -1,15 +1,15 @@
 //! The nodes of a pool on this host: where their directories lie, and which of them a process uses.
 //!
-//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each that is on this
-//! host lies in HOME/NAME/node-K, complete as a pool of one node is; besides, it has
+//! A pool of one node lies in HOME/NAME itself. Of a pool of several nodes, each node on this host
+//! lies in HOME/NAME/node-K, complete like a pool of one node. Besides, it has
 //!
 //! ```text
-//! key    the pool's key, by which nodes know each other (mode 0600)
-//! map    the pool map as this node knows it; there when the pool has come up
+//! key    the pool's key, by which nodes authenticate each other (mode 0600)
+//! map    the pool map as this node knows it; exists once the pool has started
 //! ```
 //!
-//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside the first one
-//! of them, so that the pool can be opened again after shared memory was lost ([`crate::reopen`]).
+//! If the node's media are all `files`, `key`, `map` and `plan.json` also lie beside its first
+//! medium, so that the pool can be reopened after shared memory was lost ([`crate::reopen`]).
 
 use crate::error::cant_look;
 use crate::home::{PREFIX, home, is_absent, sync_path};
@@ -20,8 +20,8 @@ use rustix::io::Errno;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Variables that tell a process its place among those that were started with it on this host, then
-/// those that tell it among all; the first one that is there counts.
+/// Environment variables with a process's rank: first those that count the ranks of this host, then
+/// those that count all ranks. The first one that is set counts.
 const RANKS: [&str; 7] = [
     "MPI_LOCALRANKID",
     "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -32,26 +32,26 @@ const RANKS: [&str; 7] = [
     "SLURM_PROCID",
 ];
 
-/// What can be said of a pool without opening it.
+/// A pool's state, as far as it shows without opening the pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum PoolState {
-    /// Its keeper runs.
+    /// The keeper runs.
     Running,
-    /// Its keeper is dead; the data is still there.
+    /// The keeper is dead; the data is still there.
     Stale,
     /// There is no such pool.
     Absent,
-    /// Something of it is there, but can't be used.
+    /// Parts of the pool exist, but it can't be used; the text says why.
     Damaged(String),
-    /// It couldn't be looked at, and nothing is known of it; why.
+    /// The pool couldn't be looked at, so its state is unknown; the text says why.
     Unknown(String),
 }
 
-/// Where one node of a pool lies.
+/// Location of one node of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Its number; None if the pool has only this one.
+    /// The node's number; None in a pool of one node.
     pub node: Option<u32>,
     pub dir: PathBuf,
 }
@@ -71,7 +71,7 @@ impl Place {
         match PoolConfig::read(&self.dir).and_then(|c| check_started(&c, &self.dir)) {
             Err(e) if e.is_unknown() => return PoolState::Unknown(why(e)),
             Err(PoolError::Damaged { why, .. }) if self.node.is_none() => {
-                // Its nodes, if it has any, may not have been found.
+                // The directory may be that of a pool of several nodes, none of which was found.
                 return match std::fs::read_dir(&self.dir).map_err(|e| Errno::from_io_error(&e)) {
                     Err(Some(e)) if cant_look(e) => {
                         PoolState::Unknown(PoolError::io("can't list", &self.dir, e).why())
@@ -90,7 +90,7 @@ impl Place {
     }
 }
 
-/// Where the nodes of pool `name` on this host lie, by number; none if there is no such pool.
+/// The nodes of pool `name` on this host, by number; empty if there is no such pool.
 pub fn places(name: &str) -> Vec<Place> {
     let dir = home().join(name);
     let mut nodes: Vec<Place> = std::fs::read_dir(&dir)
@@ -112,11 +112,11 @@ pub fn places(name: &str) -> Vec<Place> {
     nodes
 }
 
-/// The files of a node's directory that [`write_kept`] has written there.
+/// The files that [`write_kept`] writes to a node's directory.
 pub(crate) const KEPT: [&str; 3] = ["key", "plan.json", "map"];
 
-/// Writes the file `name` of the node in `dir`, readable for its owner only. If the node outlives a
-/// loss of shared memory, a copy goes to stable storage beside its first medium.
+/// Writes the file `name` of the node in `dir`, with mode 0600. If the node outlives a loss of
+/// shared memory, also syncs a copy beside its first medium.
 ///
 /// # Errors
 /// If one of the two can't be written.
@@ -129,14 +129,14 @@ pub fn write_kept(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     }
 }
 
-/// Writes a file beside a medium, to stable storage.
+/// Writes a file beside a medium and syncs it.
 pub(crate) fn keep(medium: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     write_whole(medium, name, bytes)?;
     sync_path(&medium.join(name))?;
     Ok(sync_path(medium)?)
 }
 
-/// A reader finds the old file or the new one, never a mixture.
+/// Replaces a file atomically: a reader finds the old content or the new, never a mixture.
 pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write;
     use std::os::unix::fs::OpenOptionsExt;
@@ -149,12 +149,13 @@ pub(crate) fn write_whole(dir: &Path, name: &str, bytes: &[u8]) -> std::io::Resu
     std::fs::rename(&part, dir.join(name))
 }
 
-/// The place that this process uses of pool `name`: that of node `wanted`; else of the one that
-/// FOREBAY_NODE names; else processes that an MPI launcher or srun has started are spread over the
-/// nodes here by their rank; else the lowest.
+/// Chooses the node of pool `name` that this process uses. In this order: node `wanted`; the node
+/// in FOREBAY_NODE; for processes of an MPI launcher or srun, a node on this host by rank; the
+/// lowest.
 ///
 /// # Errors
-/// If there is no such pool or node on this host.
+/// [`PoolError::Absent`] if there is no such pool on this host; [`PoolError::Invalid`] if the node
+/// isn't here, or FOREBAY_NODE is no number.
 pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     config::check_name(name)?;
     let mut places = places(name);
@@ -197,8 +198,8 @@ pub fn choose(name: &str, wanted: Option<u32>) -> Result<Place, PoolError> {
     Ok(places.swap_remove(at))
 }
 
-/// Before a pool is reopened: takes over what a keeper of another PID namespace, which is gone, has
-/// left. What can't be taken over is told by whoever opens it.
+/// Before a pool is reopened: takes over what a dead keeper of another PID namespace has left. A
+/// failure shows when the pool is opened.
 pub fn take_over(name: &str) {
     let places = places(name).into_iter();
     for place in places.filter(|p| p.state() == PoolState::Stale) {
@@ -206,7 +207,7 @@ pub fn take_over(name: &str) {
     }
 }
 
-/// Refuses a node whose pool never came up: nobody may use it alone.
+/// Refuses a node of a pool whose start was never completed: it can't be used alone.
 pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolError> {
     if config.member.is_none() || !is_absent(&dir.join("map"))? {
         return Ok(());
@@ -217,7 +218,7 @@ pub(crate) fn check_started(config: &PoolConfig, dir: &Path) -> Result<(), PoolE
     })
 }
 
-/// Refuses to make a pool where one of its name is.
+/// Refuses to create a pool whose name is taken.
 pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError> {
     match state {
         PoolState::Absent => Ok(()),
@@ -231,11 +232,11 @@ pub(crate) fn check_absent(name: &str, state: PoolState) -> Result<(), PoolError
     }
 }
 
-/// Refuses to make a node where something of another pool is.
+/// Refuses to create a node where part of another pool is.
 pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), PoolError> {
     let empty = |dir: &Path| std::fs::read_dir(dir).is_ok_and(|mut d| d.next().is_none());
     for place in places(&config.name) {
-        // Of the same pool; or just being made, or removed, by one.
+        // A node of the same pool passes; so does one that is just being created or removed.
         let passes = match place.node {
             Some(node) if node == member.node => false,
             Some(_) => {
@@ -249,7 +250,7 @@ pub(crate) fn check_room(config: &PoolConfig, member: Member) -> Result<(), Pool
         }
         let now = places(&config.name);
         if place.node.is_none() && now.iter().all(|p| p.node.is_some()) {
-            // A sibling came between these two looks.
+            // A sibling node appeared between the two looks.
             return check_room(config, member);
         }
         check_absent(&config.name, place.state())?;

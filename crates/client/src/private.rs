@@ -1,10 +1,10 @@
 //! Directories that only their owner can change: homes, pools, media.
 //!
-//! What lies in them is trusted (records, patches of libraries), so nobody else may have made them,
-//! or be able to put others in their places. A directory is opened by descriptor without following
-//! a link, and what counts is what fstat says of that descriptor: its owner is the effective user,
-//! and nobody else can write to it. Of the directories above, each belongs to this user or to root,
-//! and where others can write, it is sticky, so that they can't rename what isn't theirs.
+//! The content of these directories is trusted (records, patches of libraries). So nobody else may
+//! have created them, or be able to replace them. A directory is opened without following a link,
+//! and fstat of that descriptor decides: the owner is the effective user, and nobody else can
+//! write. Each directory above belongs to this user or to root; where others can write to it, it is
+//! sticky, so that they can't rename entries of other users.
 
 use crate::PoolError;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
@@ -14,16 +14,16 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
-/// How strict the rule about the directories above is.
+/// Strictness of the rule about the directories above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Above {
-    /// Of a home: nobody else may be able to rename what lies in them.
+    /// For homes: no other user may be able to rename entries of the directories above.
     Strict,
-    /// Of media and mounts: they may belong to others, as directories of projects do.
+    /// For media and mounts: directories above may belong to others, as project directories do.
     Any,
 }
 
-/// Most symbolic links on the way to a directory, as in the kernel.
+/// Limit on symbolic links in the path of a directory, as in the kernel.
 const MAX_LINKS: usize = 40;
 
 fn foreign(dir: &Path, why: impl Into<String>) -> PoolError {
@@ -34,7 +34,7 @@ fn look(dir: &Path, e: Errno) -> PoolError {
     PoolError::io("can't look at", dir, e)
 }
 
-/// Opens a directory, which isn't a link, to look at it.
+/// Opens a directory with O_PATH, refusing a link.
 fn open(dir: &Path) -> Result<OwnedFd, PoolError> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(dir, flags, Mode::empty()).map_err(|e| match e {
@@ -43,11 +43,11 @@ fn open(dir: &Path) -> Result<OwnedFd, PoolError> {
     })
 }
 
-/// Refuses a directory that another user owns or can write to, or whose place another user can
-/// take.
+/// Refuses a directory that another user owns or can write to, or that another user can replace.
 ///
 /// # Errors
-/// [`PoolError::Foreign`] says which and why; what open and stat say.
+/// [`PoolError::Foreign`] with the directory and the reason; [`PoolError::Io`] if open or fstat
+/// fails.
 pub fn check(dir: &Path, above: Above) -> Result<(), PoolError> {
     let fd = open(dir)?;
     check_open(&fd, dir)?;
@@ -78,7 +78,7 @@ fn check_open(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Whether a user who isn't this one nor root can rename what lies in a directory above; why.
+/// Why a user other than this one and root can rename entries of a directory; None if nobody can.
 fn unsafe_above(stat: &Stat) -> Option<String> {
     let me = rustix::process::geteuid().as_raw();
     let uid = stat.st_uid;
@@ -86,29 +86,29 @@ fn unsafe_above(stat: &Stat) -> Option<String> {
         return Some(format!("belongs to another user ({uid})"));
     }
     let sticky = stat.st_mode & 0o1000 != 0;
-    // A group of one's own, as many systems give to each user.
+    // Many systems give each user a group with that user alone.
     let own_group = stat.st_gid == rustix::process::getegid().as_raw() || stat.st_gid == 0;
     let others = stat.st_mode & 0o002 != 0 || stat.st_mode & 0o020 != 0 && !own_group;
     (others && !sticky).then(|| "lets another user rename what lies in it".into())
 }
 
-/// The owner of what belongs to nobody in this user namespace.
+/// The user id that the kernel shows for users without one in this user namespace.
 const OVERFLOW: u32 = 65534;
 
-/// Whether users have other numbers here than outside: then root's directories may be nobody's.
+/// Whether user ids are mapped here: then root's directories may show as [`OVERFLOW`]'s.
 fn in_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     let mut words = map.split_whitespace();
     [words.next(), words.next(), words.next()] != [Some("0"), Some("0"), Some("4294967295")]
 }
 
-/// Looks at all directories above `dir`, and at the links on the way.
+/// Checks all directories above `dir`, and the links in the path.
 fn check_above(dir: &Path) -> Result<(), PoolError> {
     let dir = std::path::absolute(dir).map_err(|e| {
         let e = Errno::from_io_error(&e).unwrap_or(Errno::IO);
         look(dir, e)
     })?;
-    // What is still to be walked, last part first.
+    // Components that are still to be walked, in reverse.
     let mut left: Vec<OsString> = Vec::new();
     let push = |left: &mut Vec<OsString>, path: &Path| {
         for part in path.components().rev() {
@@ -135,7 +135,7 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
                 format!("lies below {}, which {why}", at.display()),
             ));
         }
-        // The next directory on the way.
+        // Go to the next directory of the path.
         loop {
             let Some(name) = left.pop() else {
                 return Ok(());
@@ -170,11 +170,12 @@ fn check_above(dir: &Path) -> Result<(), PoolError> {
     }
 }
 
-/// Makes `dir` with mode 0700, whatever the umask. With `shared`, it may be there already, if it is
-/// ours alone; what is missing above it is made in the same way.
+/// Creates `dir` with mode 0700, whatever the umask. With `shared`, it may exist already if it
+/// passes [`check`], and missing directories above are created in the same way.
 ///
 /// # Errors
-/// As [`check`]; EEXIST if it is there without `shared`; what mkdir says.
+/// As for [`check`]; [`PoolError::Io`] with EEXIST if it exists without `shared`, or with the
+/// error of mkdir.
 pub fn make(dir: &Path, shared: bool, above: Above) -> Result<(), PoolError> {
     match rustix::fs::mkdir(dir, Mode::RWXU) {
         Ok(()) => {
@@ -202,7 +203,7 @@ pub fn make(dir: &Path, shared: bool, above: Above) -> Result<(), PoolError> {
     }
 }
 
-/// Makes a directory above one of ours, and those above it, as far as they are missing.
+/// Creates a directory and the missing ones above it, with mode 0700.
 fn make_above(dir: &Path) -> Result<(), Errno> {
     let made = match rustix::fs::mkdir(dir, Mode::RWXU) {
         Err(Errno::NOENT) => {
@@ -231,7 +232,7 @@ fn set_private(fd: &OwnedFd, dir: &Path) -> Result<(), PoolError> {
     chmod(fd).map_err(|e| PoolError::io("can't set the mode of", dir, e))
 }
 
-/// Mode 0700 for what a descriptor opened for looking leads to: fchmod doesn't take such a one.
+/// Sets mode 0700 by an O_PATH descriptor, which fchmod doesn't accept.
 fn chmod(fd: &OwnedFd) -> Result<(), Errno> {
     let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
     rustix::fs::chmod(path, Mode::RWXU)
@@ -293,8 +294,8 @@ mod tests {
         assert!(refused(&dir));
         mode(&dir, 0o755);
         assert!(!refused(&dir));
-        // Above: a link of ours will do, a directory in which others rename won't, unless it is
-        // sticky.
+        // Above, a link of this user passes; a directory in which others can rename doesn't, unless
+        // it is sticky.
         let inner = dir.join("inner");
         make(&inner, false, Above::Strict).unwrap();
         assert!(!refused(&link.join("inner")));

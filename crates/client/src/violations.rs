@@ -1,8 +1,8 @@
-//! The pool's list of violations: what programs did, or were refused, against the controls of
-//! files.
+//! The pool's list of violations: operations that programs did, or were refused, against the
+//! controls of files.
 //!
-//! One line of JSON each, appended whole by the process that did it. Bounded: a process records the
-//! same violation of a file once a minute, and the list ends at [`MAX_BYTES`].
+//! Each is one line of JSON, appended whole by the process. The list is bounded: a process records
+//! the same violation of a file once a minute, and the list ends at [`MAX_BYTES`].
 
 use crate::{Pool, PoolError};
 use rustix::fs::{Mode, OFlags};
@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 
-/// Where the list ends.
+/// Size at which the list ends.
 const MAX_BYTES: u64 = 4 << 20;
-/// A process repeats itself after so many seconds.
+/// How long a process doesn't record the same violation again. Seconds.
 const REPEATS: u64 = 60;
 
 /// An operation that the controls of a file rule out.
@@ -23,20 +23,20 @@ pub struct Violation {
     pub time: i64,
     /// The process.
     pub pid: u32,
-    /// The file, from the root of the pool, as far as it is known.
+    /// The path from the root of the pool, as far as it is known.
     pub path: String,
     /// The control, with its value: `mutability = "append"`.
     pub control: String,
     /// The operation: `write at 0 of 10 bytes`.
     pub what: String,
-    /// It was refused; otherwise it was done, and only reported.
+    /// Whether the operation was refused; otherwise it was done, and only reported.
     pub refused: bool,
 }
 
-/// When this process noted which violations last: a hash and the second, in one word each.
+/// The violations that this process recorded last: a hash and the second, in one word each.
 static NOTED: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
 
-/// Whether a violation with this hash is to be noted again in this second.
+/// Whether a violation with this hash is to be recorded at second `now`.
 fn is_due(hash: u64, now: u64) -> bool {
     let place = &NOTED[hash as usize % NOTED.len()];
     let (mark, last) = (hash >> 32, place.load(Relaxed));
@@ -49,23 +49,23 @@ fn file(dir: &Path) -> PathBuf {
 }
 
 impl Pool {
-    /// Notes a violation. `hash` tells which violation of which file it is: the same isn't noted
-    /// again at once. Whether it was due.
+    /// Records a violation, unless this process did so within [`REPEATS`] s. `hash` identifies the
+    /// violation and the file. Whether it was due.
     pub fn note_violation(&self, hash: u64, violation: impl FnOnce() -> Violation) -> bool {
         let now = forebay_store::now() / 1_000_000_000;
         if !is_due(hash, now as u64) {
             return false;
         }
-        // What can't be noted doesn't keep the program.
+        // A violation that can't be recorded doesn't stop the program.
         let _ = append(self.dir(), &violation());
         true
     }
 
-    /// All that was noted of the pool, or node, in `dir`, the oldest first; and whether the list is
-    /// full.
+    /// All violations recorded of the pool, or node, in `dir`, oldest first; and whether the list
+    /// is full.
     ///
     /// # Errors
-    /// If the list can't be read.
+    /// [`PoolError::Io`] if the list can't be read.
     pub fn violations(dir: &Path) -> Result<(Vec<Violation>, bool), PoolError> {
         let path = file(dir);
         let text = match std::fs::read(&path) {
@@ -76,7 +76,7 @@ impl Pool {
             })?,
         };
         let lines = text.split(|b| *b == b'\n');
-        // One that was cut short by a full disk, or a kill, is left out.
+        // A line cut short by a full disk or a kill is left out.
         let all = lines.filter_map(|line| serde_json::from_slice(line).ok());
         Ok((all.collect(), text.len() as u64 >= MAX_BYTES))
     }
@@ -104,7 +104,7 @@ mod tests {
         assert!(!is_due(hash, 1000));
         assert!(!is_due(hash, 1059));
         assert!(is_due(hash, 1060));
-        // Another that shares its place.
+        // Another hash with the same index.
         assert!(is_due(0x1234_5679_0000_0005, 1060));
     }
 

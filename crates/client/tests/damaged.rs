@@ -1,5 +1,5 @@
-//! Pools whose files hold anything: opening one says what is wrong or works; it doesn't panic,
-//! hang, or ask for absurd amounts of memory.
+//! Pools whose files hold arbitrary bytes. Opening one succeeds or reports what is wrong; it
+//! doesn't panic, hang, or allocate absurd amounts of memory.
 
 use forebay_client::{CreateOptions, Pool};
 use forebay_fuzz::{Random, Watched, largest_allocation};
@@ -17,7 +17,7 @@ impl Drop for Home {
     }
 }
 
-/// The words of a configuration, replaced by others.
+/// Replaces values of a configuration.
 fn damage_text(r: &mut Random, sound: &[u8]) -> Vec<u8> {
     let mut text = String::from_utf8(sound.to_vec()).unwrap();
     for _ in 0..1 + r.below(3) {
@@ -110,7 +110,7 @@ fn a_damaged_pool_is_an_error_at_most() {
                     .open(&path)
                     .unwrap();
                 let len = file.metadata().unwrap().len();
-                // All of the header: cutting the file takes it away.
+                // The whole header: truncating the file removes it.
                 let mut before = vec![0; len.min(16 << 10) as usize];
                 file.read_exact_at(&mut before, 0).unwrap();
                 let mut after = before.clone();

@@ -1,5 +1,5 @@
-//! Pools that are removed while somebody still makes a part of them, as after a start that was cut
-//! short.
+//! Pools that are removed while another process still creates a part of them, as after a cancelled
+//! start.
 
 use forebay_client::{CreateOptions, Pool};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ impl Drop for Home {
     }
 }
 
-/// Puts files into the pool as long as its directory is there, at most that long.
+/// Puts files into the pool while its directory exists, for at most `time`.
 fn makes_a_node(pool: &Path, time: Duration) {
     let end = Instant::now() + time;
     for n in 0.. {
@@ -44,7 +44,7 @@ fn a_pool_that_is_still_being_made_is_removed() {
         drop(Pool::create(&options).unwrap());
         std::thread::scope(|s| {
             let made = s.spawn(|| makes_a_node(&dir, Duration::from_millis(200)));
-            // So that it is at it.
+            // Wait until the thread is at work.
             while !dir.join("part-9").exists() {
                 std::thread::yield_now();
             }

@@ -1,7 +1,7 @@
-//! What was said of an object: each control, or nothing about it.
+//! An object's declarations: each control has a value, or none was declared.
 //!
-//! Kept in an object's record as one number ([`Declared::bits`]), 0 where nothing was said, and
-//! written as `consistency=commit,mutability=append`.
+//! Stored in an object's record as one number ([`Declared::bits`]), 0 without declarations; written
+//! as `consistency=commit,mutability=append`.
 
 use crate::{
     Consistency, Controls, Failure, Integrity, Mutability, OnViolation, Parallelism, Persistence,
@@ -10,7 +10,7 @@ use crate::{
 use std::fmt;
 use std::str::FromStr;
 
-/// Each control, if something was said about it.
+/// The declared values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Declared {
     pub consistency: Option<Consistency>,
@@ -23,7 +23,7 @@ pub struct Declared {
     pub on_violation: Option<OnViolation>,
 }
 
-/// Names of the controls, as they are written, in order.
+/// Names of the controls as they are written, in order.
 pub(crate) const NAMES: [&str; 8] = [
     "consistency",
     "parallelism",
@@ -42,7 +42,7 @@ pub(crate) fn no_control(name: &str) -> String {
     )
 }
 
-/// What is wrong in a text, and where in it (bytes from its start).
+/// An error in a text, and its position (bytes from the start).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Syntax {
     pub at: usize,
@@ -55,14 +55,14 @@ impl fmt::Display for Syntax {
     }
 }
 
-/// The number of a value among all, from 1; 0 for none.
+/// The index of a value in `all`, from 1; 0 for none.
 fn number<T: Copy + PartialEq>(value: Option<T>, all: &[T]) -> u64 {
     value
         .and_then(|v| all.iter().position(|a| *a == v))
         .map_or(0, |at| at as u64 + 1)
 }
 
-/// The value with this number; None if there is no such.
+/// The value with this index; None if there is none.
 fn numbered<T: Copy>(number: u64, all: &[T]) -> Option<Option<T>> {
     match number.checked_sub(1) {
         None => Some(None),
@@ -70,7 +70,7 @@ fn numbered<T: Copy>(number: u64, all: &[T]) -> Option<Option<T>> {
     }
 }
 
-/// In the bits: first bit and number of bits of each control; behind them the bound of `eventual`.
+/// First bit and number of bits of each control; after them comes the bound of `eventual`.
 const AT: [(u32, u32); 8] = [
     (0, 3),
     (3, 3),
@@ -84,7 +84,7 @@ const AT: [(u32, u32); 8] = [
 const BOUND_AT: u32 = 32;
 
 impl Declared {
-    /// Nothing was said.
+    /// No declarations.
     pub const NOTHING: Declared = Declared {
         consistency: None,
         parallelism: None,
@@ -96,7 +96,7 @@ impl Declared {
         on_violation: None,
     };
 
-    /// Where nothing was said here, what `other` says.
+    /// These declarations, and those of `other` for controls not declared here.
     pub fn or(self, other: Declared) -> Declared {
         Declared {
             consistency: self.consistency.or(other.consistency),
@@ -110,7 +110,7 @@ impl Declared {
         }
     }
 
-    /// What has to be said for these controls: nothing of those that are the default.
+    /// The declarations needed for these controls: none for default values.
     pub fn needed_for(controls: &Controls) -> Declared {
         let (all, strict) = (*controls, Controls::default());
         Declared {
@@ -125,7 +125,7 @@ impl Declared {
         }
     }
 
-    /// What was said here of which `other` says nothing.
+    /// The declarations here of controls that `other` doesn't declare.
     pub fn beside(self, other: &Declared) -> Declared {
         Declared {
             consistency: self.consistency.filter(|_| other.consistency.is_none()),
@@ -139,7 +139,7 @@ impl Declared {
         }
     }
 
-    /// The controls of an object of which this was said: strict where nothing was.
+    /// The controls of an object with these declarations: the default where nothing is declared.
     pub fn resolve(self) -> Controls {
         Controls {
             consistency: self.consistency.unwrap_or_default(),
@@ -157,7 +157,7 @@ impl Declared {
         *self == Declared::NOTHING
     }
 
-    /// As a number; 0 if nothing was said. Part of the pool's format and of messages.
+    /// Encodes the declarations; 0 if there are none. Part of the pool's format and of messages.
     pub fn bits(self) -> u64 {
         let (consistency, bound) = match self.consistency {
             None => (0, 0),
@@ -180,7 +180,7 @@ impl Declared {
         all.fold(u64::from(bound) << BOUND_AT, |sum, n| sum | n)
     }
 
-    /// What [`Declared::bits`] made; None if it can't have.
+    /// Decodes [`Declared::bits`]; None for an invalid number.
     pub fn from_bits(bits: u64) -> Option<Declared> {
         let n = |i: usize| bits >> AT[i].0 & ((1 << AT[i].1) - 1);
         let bound = (bits >> BOUND_AT) as u32;
@@ -206,10 +206,10 @@ impl Declared {
         (declared.bits() == bits).then_some(declared)
     }
 
-    /// Says `value` of the control `name`.
+    /// Declares `value` for the control `name`.
     ///
     /// # Errors
-    /// In words, if there is no such control or value.
+    /// A text, if there is no such control or value.
     pub fn declare(&mut self, name: &str, value: &str) -> Result<(), String> {
         fn parse<T: FromStr<Err = String>>(value: &str) -> Result<Option<T>, String> {
             value.parse().map(Some)
@@ -228,10 +228,10 @@ impl Declared {
         Ok(())
     }
 
-    /// Takes back what was said of the control `name`.
+    /// Removes the declaration of the control `name`.
     ///
     /// # Errors
-    /// In words, if there is no such control.
+    /// A text, if there is no such control.
     pub fn unsay(&mut self, name: &str) -> Result<(), String> {
         match name {
             "consistency" => self.consistency = None,
@@ -247,7 +247,7 @@ impl Declared {
         Ok(())
     }
 
-    /// Each control with its value as it is written, if something was said about it.
+    /// Each control's name, and its value as it is written if it is declared.
     pub fn values(&self) -> [(&'static str, Option<String>); 8] {
         let text = [
             self.consistency.map(|v| v.to_string()),
@@ -281,16 +281,16 @@ impl From<Controls> for Declared {
 
 impl fmt::Display for Declared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let said = self.values().into_iter();
-        let said = said.filter_map(|(name, value)| value.map(|v| format!("{name}={v}")));
-        f.write_str(&said.collect::<Vec<_>>().join(","))
+        let declared = self.values().into_iter();
+        let declared = declared.filter_map(|(name, value)| value.map(|v| format!("{name}={v}")));
+        f.write_str(&declared.collect::<Vec<_>>().join(","))
     }
 }
 
 impl FromStr for Declared {
     type Err = Syntax;
 
-    /// Reads `consistency=commit,mutability=append`; nothing from an empty text.
+    /// Parses `consistency=commit,mutability=append`; an empty text declares nothing.
     fn from_str(s: &str) -> Result<Declared, Syntax> {
         let mut declared = Declared::NOTHING;
         let mut at = 0;
@@ -318,7 +318,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bits_and_text_bring_back_what_was_said() {
+    fn bits_and_text_keep_declarations() {
         let text = "consistency=eventual(500ms),parallelism=exclusive(node),mutability=append,\
                     temporality=once,persistence=durable,integrity=checksum,failure=rollback,on_violation=report";
         let all: Declared = text.parse().unwrap();
@@ -336,10 +336,10 @@ mod tests {
     #[test]
     fn what_is_needed_and_what_is_left() {
         let text = "parallelism=exclusive(node),mutability=append,failure=rollback";
-        let said: Declared = text.parse().unwrap();
-        let needed = Declared::needed_for(&said.resolve());
-        assert_eq!(needed, said);
-        assert_eq!(needed.resolve(), said.resolve());
+        let declared: Declared = text.parse().unwrap();
+        let needed = Declared::needed_for(&declared.resolve());
+        assert_eq!(needed, declared);
+        assert_eq!(needed.resolve(), declared.resolve());
         let strict = Controls::default();
         assert!(Declared::needed_for(&strict).is_nothing());
         let of_file = Declared {
@@ -352,9 +352,8 @@ mod tests {
     }
 
     #[test]
-    fn bits_that_nobody_made_are_refused() {
-        // A code that isn't one; a bound without `eventual`; `eventual` without one; a bit of
-        // nobody.
+    fn invalid_bits_are_refused() {
+        // An invalid index; a bound without `eventual`; `eventual` without a bound; an unused bit.
         for bits in [
             7,
             1 | 5 << 32,
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_first_counts() {
+    fn the_first_declaration_counts() {
         let a: Declared = "mutability=append".parse().unwrap();
         let b: Declared = "mutability=immutable,temporality=once".parse().unwrap();
         assert_eq!(a.or(b).to_string(), "mutability=append,temporality=once");

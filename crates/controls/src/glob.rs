@@ -1,21 +1,21 @@
 //! Patterns of paths: `/ckpt/**`, `/run-*/out.{dat,log}`.
 //!
 //! A pattern is matched name by name. In a name, `*` stands for any characters, `?` for one,
-//! `[a-z]` for one of these, `[!a-z]` for one of the others, `{a,b}` for either text, and `\`
-//! takes the meaning from the character behind it. A name `**` stands for any number of names,
-//! also none; at the end for at least one: `/ckpt/**` is all below `/ckpt`, not itself.
+//! `[a-z]` for one of these, `[!a-z]` for one of the others, `{a,b}` for either text, and `\` makes
+//! the next character literal. A name `**` stands for any number of names, including none; at the
+//! end for at least one: `/ckpt/**` is all below `/ckpt`, not itself.
 //!
-//! Matching keeps no path: [`Pattern::below`] goes from what is known of a directory to what is
-//! known of an entry, so that creating a file costs one step and not a walk.
+//! Matching is incremental: [`Pattern::below`] computes an entry's state from its directory's, so
+//! that creating a file costs one step and no walk along its path.
 
 use std::fmt;
 
-/// Most names in a pattern: each is a bit of [`Pattern::below`]'s state.
+/// Limit on names in a pattern: each is a bit of [`Pattern::below`]'s state.
 const MAX_NAMES: usize = 62;
-/// Most ways of choosing among the alternatives of all braces.
+/// Limit on the combinations of alternatives of all braces.
 const MAX_CHOICES: usize = 64;
 
-/// What is wrong in a pattern, and where in it (bytes from its start).
+/// An error in a pattern, and its position (bytes from the start).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternError {
     pub at: usize,
@@ -35,33 +35,33 @@ pub struct Pattern {
     names: Vec<Name>,
 }
 
-/// What one name must be.
+/// A pattern of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Name {
     /// Any number of names.
     Any,
-    /// One of these.
+    /// One of these alternatives.
     Either(Vec<Choice>),
 }
 
-/// A text that a name may be, in pieces.
+/// An alternative, as a sequence of pieces.
 type Choice = Vec<Piece>;
 
-/// A part of a name.
+/// A piece of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Piece {
     Char(char),
     One,
     Star,
-    /// One of these ranges, or none of them.
+    /// A character in one of these ranges; with true, in none of them.
     Class(Vec<(char, char)>, bool),
 }
 
 impl Pattern {
-    /// Reads a pattern.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// Says what is wrong, and where.
+    /// The reason, and its position.
     pub fn parse(text: &str) -> Result<Pattern, PatternError> {
         let wrong = |at: usize, message: &str| {
             Err(PatternError {
@@ -96,18 +96,17 @@ impl Pattern {
         })
     }
 
-    /// As it was written.
+    /// The pattern as it was written.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What is known at the root.
+    /// The state at the root.
     pub fn root(&self) -> u64 {
         self.closed(1)
     }
 
-    /// What is known of the entry `name` of a directory of which `state` is known. 0: nothing here
-    /// or below matches.
+    /// The state of the entry `name` of a directory with `state`. 0: nothing here or below matches.
     pub fn below(&self, state: u64, name: &[u8]) -> u64 {
         let mut next = 0;
         for (i, wanted) in self.names.iter().enumerate() {
@@ -125,12 +124,12 @@ impl Pattern {
         self.closed(next)
     }
 
-    /// Whether that of which `state` is known matches.
+    /// Whether an object with `state` matches.
     pub fn matches(&self, state: u64) -> bool {
         state >> self.names.len() & 1 != 0
     }
 
-    /// A `**` may stand for nothing.
+    /// Adds the positions after `**`, which may stand for no name.
     fn closed(&self, mut state: u64) -> u64 {
         for (i, wanted) in self.names.iter().enumerate() {
             if *wanted == Name::Any && state >> i & 1 != 0 {
@@ -141,11 +140,10 @@ impl Pattern {
     }
 }
 
-/// The texts that a name with braces stands for, each in pieces. It begins at `start` in the
-/// pattern.
+/// The alternatives of a name with braces. The name begins at `start` in the pattern.
 fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
     let mut done: Vec<Choice> = vec![Vec::new()];
-    // Inside braces: what was there before them, and what the alternatives so far have made.
+    // Inside braces: the alternatives before them, and those made so far.
     let mut before: Option<(Vec<Choice>, Vec<Choice>)> = None;
     let mut chars = name.char_indices().peekable();
     while let Some((i, c)) = chars.next() {
@@ -203,7 +201,7 @@ fn alternatives(name: &str, start: usize) -> Result<Vec<Choice>, PatternError> {
     Ok(done)
 }
 
-/// What is between `[` and `]`.
+/// Parses the content of `[` and `]`.
 fn class(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) -> Option<Piece> {
     let mut ranges = Vec::new();
     let not = chars.next_if(|(_, c)| matches!(c, '!' | '^')).is_some();
@@ -234,7 +232,8 @@ fn class(chars: &mut std::iter::Peekable<std::str::CharIndices<'_>>) -> Option<P
     }
 }
 
-/// The first character of a name, and the rest; bytes that aren't UTF-8 are one character each.
+/// The first character of a name, and the rest; bytes that aren't UTF-8 count as one character
+/// each.
 fn first(name: &[u8]) -> Option<(char, &[u8])> {
     let length = match name.first()? {
         0..=0x7f => 1,
@@ -252,8 +251,8 @@ fn first(name: &[u8]) -> Option<(char, &[u8])> {
     }
 }
 
-/// Whether a name is what the pieces say. At most pieces times length steps: only the last star is
-/// taken back.
+/// Whether a name matches the pieces. At most pieces times length steps: backtracking goes to the
+/// last star only.
 fn fits(pieces: &[Piece], name: &[u8]) -> bool {
     let (mut pieces, mut name) = (pieces, name);
     let mut star: Option<(&[Piece], &[u8])> = None;

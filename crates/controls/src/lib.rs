@@ -1,12 +1,12 @@
-//! The vocabulary of semantics: what an application may say about an object's I/O.
+//! The vocabulary of I/O semantics: what an application may declare for an object.
 //!
-//! Seven controls, each a small closed set of values with a strict default: what POSIX
-//! promises for one file. [`Controls`] has a value for each; [`Declared`] is what was said
-//! of an object, where nothing was said there is nothing; [`Rules`] declare by path.
+//! Seven controls, each a small closed set of values with a strict default, which is what POSIX
+//! promises for one file. [`Controls`] has a value for each; [`Declared`] only those that were
+//! declared; [`Rules`] declare by path.
 //!
-//! Pure data, no I/O. What the values mean to readers and writers stands in `docs/semantics.md`;
-//! higher floors enforce them. What a pool can't keep is refused by name, so that nobody relies on
-//! it.
+//! Pure data, no I/O. `docs/semantics.md` says what the values mean to readers and writers; higher
+//! floors enforce them. A value that a pool can't keep is refused with its name, so that nobody
+//! relies on it.
 
 mod declared;
 mod glob;
@@ -23,25 +23,25 @@ pub use words::{
 
 use serde::{Deserialize, Serialize};
 
-/// All seven controls of an object, and what becomes of a violation. The default is strict.
+/// An object's seven controls, and the treatment of violations. The default is strict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Controls {
-    /// When a finished write must be visible to readers elsewhere.
+    /// When other processes see a finished write.
     pub consistency: Consistency,
-    /// Who uses the object at the same time.
+    /// Which processes may use the object at the same time.
     pub parallelism: Parallelism,
     /// How it changes after its creation.
     pub mutability: Mutability,
-    /// How often and in which rhythm its data is used.
+    /// How often, and in which rhythm, its data is used.
     pub temporality: Temporality,
-    /// What its data outlives.
+    /// Which events its data outlives.
     pub persistence: Persistence,
-    /// How damage of its bytes at rest is noticed.
+    /// How damage of its stored bytes is noticed.
     pub integrity: Integrity,
-    /// What a batch does when one of its operations fails.
+    /// Reaction of a batch to a failed operation.
     pub failure: Failure,
-    /// What becomes of an operation that the controls above rule out.
+    /// Treatment of an operation that the controls above rule out.
     pub on_violation: OnViolation,
 }
 

@@ -6,11 +6,11 @@
 //! mutability = "immutable"
 //! on_violation = "report"
 //! ```
-//! For each control, the last rule counts that matches the path and says something about it. Rules
-//! decide when an object is made; it keeps its controls when it is renamed.
+//! For each control, the last rule counts that matches the path and declares it. Rules apply when
+//! an object is created; it keeps its controls when it is renamed.
 //!
-//! What can't hold is refused with its line and column: what isn't TOML, unknown words, paths that
-//! match nothing, two rules for the same path that contradict each other.
+//! Invalid rules are refused with line and column: malformed TOML, unknown words, paths that match
+//! nothing, two rules for the same path that contradict each other.
 
 use crate::declared::{Declared, NAMES, no_control};
 use crate::glob::Pattern;
@@ -19,23 +19,23 @@ use std::fmt;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A name that no rule means: those that match it match any.
+/// A name that no rule has in mind: rules that match it match any name.
 const UNGUESSED: &[u8] = "\u{fdd0}".as_bytes();
 
-/// Most rules of a pool.
+/// Limit on the rules of a pool.
 pub const MAX_RULES: usize = 1000;
 
-/// One rule: what is said of all objects with such paths.
+/// One rule: declarations for all objects whose paths match.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Written", into = "Written")]
 pub struct Rule {
     pub pattern: Pattern,
     pub said: Declared,
-    /// Line of the file in which it begins.
+    /// Line of the file in which the rule begins.
     pub line: usize,
 }
 
-/// A rule as a pool's configuration has it.
+/// A rule's form in a pool's configuration.
 #[derive(Clone, Serialize, Deserialize)]
 struct Written {
     path: String,
@@ -65,7 +65,7 @@ impl TryFrom<Written> for Rule {
     }
 }
 
-/// What is wrong in a file of rules, and where (both from 1).
+/// An error in a file of rules, and its line and column (both from 1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RuleError {
     pub line: usize,
@@ -93,20 +93,20 @@ pub struct Rules {
     rules: Vec<Rule>,
 }
 
-/// What the rules know of a directory: for each that may match it or something below, its state.
+/// State of a directory: that of each rule that may match it or something below.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct At(Vec<(u32, u64)>);
 
-/// Where the value of a control comes from.
+/// Origin of a control's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// Nobody said anything.
+    /// The default: nothing was declared.
     Default,
     /// The rule with this index.
     Rule(usize),
 }
 
-/// A control, its value as it is written, and where that comes from.
+/// A control, its value as it is written, and its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Said {
     pub control: &'static str,
@@ -115,10 +115,10 @@ pub struct Said {
 }
 
 impl Rules {
-    /// Reads the text of a file of rules for a pool that programs see under `mount`.
+    /// Parses a file of rules for a pool that programs see under `mount`.
     ///
     /// # Errors
-    /// Says what can't be, with line and column.
+    /// The reason, with line and column.
     pub fn parse(text: &str, mount: &str) -> Result<Rules, RuleError> {
         let at = |offset: usize, message: String| {
             let before = &text[..text.floor_char_boundary(offset)];
@@ -180,7 +180,8 @@ impl Rules {
             _ => &written,
         };
         let pattern = Pattern::parse(inside).map_err(|e| {
-            // Behind the quotation mark and what was taken off; exact unless the text has escapes.
+            // After the quotation mark and the removed mount prefix; exact unless the text has
+            // escapes.
             let offset = 1 + written.len() - inside.len() + e.at;
             at(path.span().start + offset, e.message)
         })?;
@@ -226,7 +227,7 @@ impl Rules {
         Ok(rule)
     }
 
-    /// An earlier rule for the same path that says otherwise of control `name`.
+    /// An earlier rule for the same path with another value for control `name`.
     fn contradicted(&self, rule: &Rule, name: &str) -> Option<&Rule> {
         let wanted = value_of(&rule.said, name);
         let same = self.rules.iter().filter(|r| r.pattern == rule.pattern);
@@ -243,13 +244,13 @@ impl Rules {
         &self.rules
     }
 
-    /// What is known at the root of the pool.
+    /// The state at the root of the pool.
     pub fn root(&self) -> At {
         let all = self.rules.iter().enumerate();
         At(all.map(|(i, r)| (i as u32, r.pattern.root())).collect())
     }
 
-    /// What is known of the entry `name` of a directory of which `at` is known.
+    /// The state of the entry `name` of a directory with state `at`.
     pub fn below(&self, at: &At, name: &[u8]) -> At {
         let next = at.0.iter().filter_map(|&(i, state)| {
             let state = self.rules[i as usize].pattern.below(state, name);
@@ -258,30 +259,30 @@ impl Rules {
         At(next.collect())
     }
 
-    /// What is known of a path from the root of the pool, with or without `/` before it.
+    /// The state of a path from the root of the pool, with or without a leading `/`.
     pub fn at(&self, path: &[u8]) -> At {
         let names = path.split(|b| *b == b'/').filter(|name| !name.is_empty());
         names.fold(self.root(), |at, name| self.below(&at, name))
     }
 
-    /// What the rules say of that of which `at` is known.
+    /// The declarations for an object with state `at`.
     pub fn said(&self, at: &At) -> Declared {
-        self.matching(at)
-            .fold(Declared::NOTHING, |said, i| said.or(self.rules[i].said))
+        self.matching(at).fold(Declared::NOTHING, |declared, i| {
+            declared.or(self.rules[i].said)
+        })
     }
 
-    /// What the rules say of the entry `name` of a directory of which `at` is known.
+    /// The declarations for the entry `name` of a directory with state `at`.
     pub fn said_of(&self, at: &At, name: &[u8]) -> Declared {
         self.said(&self.below(at, name))
     }
 
-    /// What the rules say of whatever is made in a directory of which `at` is known, whatever its
-    /// name.
+    /// The declarations for any entry of a directory with state `at`, whatever its name.
     pub fn said_within(&self, at: &At) -> Declared {
         self.said_of(at, UNGUESSED)
     }
 
-    /// The rules that match that of which `at` is known, the last first.
+    /// The rules that match an object with state `at`, the last first.
     fn matching(&self, at: &At) -> impl Iterator<Item = usize> {
         at.0.iter()
             .rev()
@@ -289,13 +290,12 @@ impl Rules {
             .map(|(i, _)| *i as usize)
     }
 
-    /// For each control, which value a path gets and from where.
+    /// For each control, the value that a path gets, and its origin.
     pub fn explain(&self, path: &[u8]) -> Vec<Said> {
         self.explain_at(&self.at(path))
     }
 
-    /// As [`Rules::explain`], for whatever is made in the directory of this path, whatever its
-    /// name.
+    /// As [`Rules::explain`], for any entry of the directory with this path, whatever its name.
     pub fn explain_within(&self, path: &[u8]) -> Vec<Said> {
         self.explain_at(&self.below(&self.at(path), UNGUESSED))
     }
@@ -324,8 +324,8 @@ impl Rules {
     }
 }
 
-fn value_of(said: &Declared, name: &str) -> Option<String> {
-    said.values().into_iter().find(|(n, _)| *n == name)?.1
+fn value_of(declared: &Declared, name: &str) -> Option<String> {
+    declared.values().into_iter().find(|(n, _)| *n == name)?.1
 }
 
 #[cfg(test)]
@@ -359,7 +359,7 @@ mutability = "append"
     }
 
     #[test]
-    fn the_last_rule_that_says_something_counts() {
+    fn the_last_rule_that_declares_a_control_counts() {
         let r = rules(EXAMPLE).unwrap();
         let of = |path: &str| r.said(&r.at(path.as_bytes())).to_string();
         let ckpt = "parallelism=exclusive,mutability=immutable,on_violation=refuse";
@@ -372,7 +372,7 @@ mutability = "append"
     }
 
     #[test]
-    fn what_is_said_of_all_in_a_directory() {
+    fn declarations_for_all_entries_of_a_directory() {
         let text = "[[rule]]\npath = '/a/**'\nparallelism = 'exclusive'\n[[rule]]\npath = '/b/*.x'\nmutability = 'append'";
         let r = rules(text).unwrap();
         let within = |path: &str| r.said_within(&r.at(path.as_bytes())).to_string();
@@ -385,8 +385,8 @@ mutability = "append"
     #[test]
     fn it_is_explained() {
         let r = rules(EXAMPLE).unwrap();
-        let said = r.explain(b"/ckpt/a.log");
-        let of = |control: &str| said.iter().find(|s| s.control == control).unwrap();
+        let explained = r.explain(b"/ckpt/a.log");
+        let of = |control: &str| explained.iter().find(|s| s.control == control).unwrap();
         assert_eq!(of("mutability").origin, Origin::Rule(1));
         assert_eq!(of("mutability").value, "append");
         assert_eq!(of("parallelism").origin, Origin::Rule(0));
@@ -451,7 +451,7 @@ mutability = "append"
 
     #[test]
     fn a_configuration_keeps_them() {
-        // Through any format of serde; here by its own words.
+        // Through any format of serde; here through their own text.
         let r = rules(EXAMPLE).unwrap();
         for rule in r.all() {
             let written = Written::from(rule.clone());
@@ -460,7 +460,7 @@ mutability = "append"
     }
 
     #[test]
-    fn rubbish_is_an_error_and_no_panic() {
+    fn arbitrary_text_is_an_error_and_no_panic() {
         forebay_fuzz::run("files of rules", |random| {
             let mut text = EXAMPLE.as_bytes().to_vec();
             random.mutate(&mut text, b"/**/[a-z]{,}\"'''=");

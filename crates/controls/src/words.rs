@@ -1,13 +1,13 @@
 //! The values of each control, and how they are written.
 //!
-//! A value is written as one word, some with what belongs to it in parentheses:
-//! `commit`, `exclusive(node)`, `eventual(500ms)`.
+//! A value is written as one word, some with a parameter in parentheses: `commit`,
+//! `exclusive(node)`, `eventual(500ms)`.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Longest staleness that `eventual(...)` may allow, in milliseconds: an hour.
+/// Longest staleness that `eventual(...)` allows: an hour. Milliseconds.
 pub const MAX_STALENESS_MS: u32 = 3_600_000;
 
 /// An enumeration whose values are words.
@@ -22,7 +22,7 @@ macro_rules! words {
             /// All values, the default first.
             pub const ALL: &[$name] = &[$($name::$value),*];
 
-            /// How it is written.
+            /// The value as it is written.
             pub fn word(self) -> &'static str {
                 match self { $($name::$value => $word,)* }
             }
@@ -47,7 +47,7 @@ macro_rules! words {
     };
 }
 
-/// For serde: as text.
+/// Serializes as text.
 macro_rules! by_text {
     ($name:ident) => {
         impl From<$name> for String {
@@ -70,7 +70,7 @@ fn unknown(what: &str, known: &[&str]) -> String {
     format!("\"{what}\" isn't one of {}", known.join(", "))
 }
 
-/// When a finished write must be visible to readers elsewhere.
+/// When other processes see a finished write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Consistency {
@@ -139,12 +139,12 @@ impl FromStr for Consistency {
 by_text!(Consistency);
 
 words! {
-    /// Who uses an object at the same time.
+    /// Which processes may use an object at the same time.
     Parallelism {
-        /// Anybody.
+        /// Any process.
         #[default]
         Shared = "shared",
-        /// One process at a time has it open, with those that it has given its descriptors to.
+        /// One process at a time has it open, and those that got its descriptors.
         Process = "exclusive",
         /// The processes of one node at a time have it open.
         Node = "exclusive(node)",
@@ -154,18 +154,18 @@ words! {
 words! {
     /// How an object changes after its creation.
     Mutability {
-        /// Any byte, any time.
+        /// Any byte may change at any time.
         #[default]
         Overwrite = "overwrite",
-        /// Only at its end.
+        /// Bytes are only added at its end.
         Append = "append",
-        /// Not after its first close (laminated).
+        /// It doesn't change after its first close (laminated).
         Immutable = "immutable",
     }
 }
 
 words! {
-    /// How often and in which rhythm data is used.
+    /// How often, and in which rhythm, data is used.
     Temporality {
         /// Used repeatedly.
         #[default]
@@ -178,51 +178,51 @@ words! {
 }
 
 words! {
-    /// What data outlives.
+    /// Which events data outlives.
     Persistence {
-        /// Lives as long as the pool.
+        /// Stays as long as the pool.
         #[default]
         Pool = "pool",
-        /// Lives as long as the process that made it.
+        /// Removed when the process that made it ends.
         Process = "process",
         /// Survives every process of the node, and takes none of its memory (`files` media).
         Node = "node",
-        /// `fsync` means on stable storage.
+        /// After `fsync` it is on stable storage.
         Durable = "durable",
     }
 }
 
 words! {
-    /// How damage of an object's bytes at rest is noticed.
+    /// How damage of an object's stored bytes is noticed.
     Integrity {
         /// Not at all.
         #[default]
         None = "none",
-        /// Checksums are kept of what is written, and verified by whoever reads it.
+        /// Checksums of written data are stored, and verified by each reader.
         Checksum = "checksum",
     }
 }
 
 words! {
-    /// What a batch does when one of its operations fails.
+    /// Reaction of a batch to a failed operation.
     Failure {
         /// Stop at the first failure.
         #[default]
         Stop = "stop",
-        /// Do the others all the same.
+        /// Carry out the others.
         Continue = "continue",
-        /// Undo what was done.
+        /// Undo the completed ones.
         Rollback = "rollback",
     }
 }
 
 words! {
-    /// What becomes of an operation that an object's controls rule out.
+    /// Treatment of an operation that an object's controls rule out.
     OnViolation {
-        /// It fails, and is listed.
+        /// The operation fails, and is listed.
         #[default]
         Refuse = "refuse",
-        /// It is done, and is listed.
+        /// The operation is carried out, and is listed.
         Report = "report",
     }
 }

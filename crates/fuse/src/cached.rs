@@ -1,18 +1,18 @@
 //! Files of which the kernel has pages in its cache, because they are mapped or executed.
 //!
-//! Reads and writes bypass that cache; a mapping's pages are in it. So while there are any, a
-//! thread checks whether others have changed the file, and tells the kernel, which asks for the
-//! pages again when they are touched. A mapping sees writes of others within [`PERIOD`], those to a
-//! file of another node within [`PERIOD_AWAY`].
+//! Reads and writes bypass that cache; mappings use it. So while there are mappings, a thread
+//! checks whether others have changed the files, and notifies the kernel, which requests the pages
+//! again when they are touched. A mapping sees writes of others within [`PERIOD`]; to a file of
+//! another node within [`PERIOD_AWAY`].
 //!
-//! The kernel throws attributes away that are on their way while it is told so, and then takes no
-//! notice of the new size in them: a page behind the old one would be SIGBUS, and SEEK_END lead
-//! there. Therefore:
-//! - What has grown is told by a notice before it is answered ([`Cached::tell`]); notices aren't
-//!   thrown away.
-//! - There is none for what has become shorter. So the kernel isn't told to forget pages while a
-//!   file's size changes and somebody asks for it ([`SETTLES`]). It forgets them by itself with
-//!   each answer that has another size.
+//! While the kernel handles such a notice, it discards attributes that are being returned to it,
+//! with the new size in them. A page behind the old size would then be SIGBUS, and SEEK_END would
+//! lead to the old end. Therefore:
+//! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]); notices aren't
+//!   discarded.
+//! - There is no notice for a smaller size. So the kernel isn't told to forget pages while a file's
+//!   size changes and is being requested ([`SETTLES`]). It forgets them by itself with each reply
+//!   that has another size.
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;
@@ -27,38 +27,37 @@ use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(5);
 const PERIOD_AWAY: Duration = Duration::from_millis(100);
-/// A time of change younger than this may stay the same with the next change.
+/// A change within this time after the last one may get the same time stamp. Nanoseconds.
 const TICK: i64 = 20_000_000;
-/// After this time the kernel has taken in what it was answered; a program may wait so long for a
-/// core.
+/// After this time the kernel has processed a reply; a program may wait this long for a core.
 const SETTLES: Duration = Duration::from_millis(100);
 
-/// The files, by node.
+/// The mapped files, by node number.
 pub struct Cached {
     notices: Arc<Notices>,
-    /// What the kernel's pages were when it got them.
+    /// Content of the kernel's pages when it got them.
     pub fetched: Fetched,
     files: Mutex<HashMap<u64, File>>,
-    /// There is something to look at.
+    /// Signals that there is a file to check.
     some: Condvar,
 }
 
-/// A file as it was when it was last looked at.
+/// A file as of the last check.
 struct File {
-    /// The handles through which pages were read, or written back.
+    /// The handles through which pages were read or written back.
     handles: Vec<u32>,
     changed: Option<(i64, u64)>,
     at: Instant,
-    /// The kernel has pages of before.
+    /// Whether the kernel has outdated pages.
     is_old: bool,
-    /// Whether by a look or by an answer.
+    /// The size, from a check or from a reply.
     size: u64,
     resized: Instant,
-    /// When the kernel was last answered with its size.
-    told: Instant,
-    /// What the kernel takes for the size.
+    /// When the kernel last got a reply with the size.
+    replied: Instant,
+    /// The size that the kernel assumes.
     kernels: u64,
-    /// Held by who tells it that the file has grown.
+    /// Held while the kernel is told that the file has grown.
     telling: Arc<Mutex<()>>,
 }
 
@@ -75,14 +74,14 @@ impl File {
         }
     }
 
-    /// Whether no answer can be on its way that has a size that the kernel doesn't know yet.
+    /// Whether no reply can be on its way with a size that the kernel doesn't know yet.
     fn is_settled(&self) -> bool {
-        self.resized.elapsed() >= SETTLES || self.told.elapsed() >= SETTLES
+        self.resized.elapsed() >= SETTLES || self.replied.elapsed() >= SETTLES
     }
 }
 
 impl Cached {
-    /// No files yet.
+    /// An empty table.
     pub fn new(notices: Arc<Notices>) -> Cached {
         Cached {
             notices,
@@ -96,13 +95,13 @@ impl Cached {
         self.files.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// The kernel asks for pages by this handle. Before they are read: what changes from now on is
-    /// seen.
+    /// Called when the kernel requests pages through this handle, before they are read: changes
+    /// from now on are noticed.
     pub fn note(&self, fs: &Fs, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             return file.add(open);
         }
-        // Not under the lock: it may be another node that is asked.
+        // Not under the lock: this may be a request to another node.
         let changed = changed(fs, open);
         let now = Instant::now();
         let size = changed.map_or(0, |(_, size)| size);
@@ -112,9 +111,9 @@ impl Cached {
             at: now,
             is_old: false,
             size,
-            // It was looked up to be opened.
+            // It was looked up in order to be opened.
             resized: now,
-            told: now,
+            replied: now,
             kernels: size,
             telling: Arc::default(),
         };
@@ -122,8 +121,8 @@ impl Cached {
         self.some.notify_one();
     }
 
-    /// The handle is gone, and no mapping has it any more. The file stays for a while: who asks for
-    /// it now may be answered while the kernel is still being told of its pages.
+    /// Called when the handle and its mappings are gone. The file stays for a while: a reply about
+    /// it may be sent while the kernel is still being notified about its pages.
     pub fn forget(&self, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.handles.retain(|&h| h != open);
@@ -131,12 +130,13 @@ impl Cached {
         }
     }
 
-    /// The kernel is about to be answered with this size of a file, whose last byte `last` reads.
+    /// Called before the kernel gets a reply with this size of a file. `last` reads the file's last
+    /// byte.
     ///
     /// # Errors
-    /// [`ASIDE`]: the kernel has to be told first, which waits for programs that use the pages, and
+    /// [`ASIDE`]: the kernel has to be notified first, which waits for programs that use the pages;
     /// the calling thread may not wait for them.
-    pub fn tell(
+    pub fn announce_size(
         &self,
         node: u64,
         size: u64,
@@ -150,12 +150,12 @@ impl Cached {
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size).is_some() {
-            // As with the answer, if it isn't thrown away. And no answer of before is left, nor
+            // This has the effect of a reply that isn't discarded. Also no older reply is left, nor
             // what was stored to the last byte through a mapping.
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);
-                self.fetched.told(node, size - 1, last);
+                self.fetched.got_byte(node, size - 1, last);
                 self.set(node, size);
             }
         }
@@ -163,12 +163,12 @@ impl Cached {
         Ok(())
     }
 
-    /// Somebody, if the kernel takes the file for shorter.
+    /// The file's lock, if the kernel assumes a smaller size.
     fn answers(&self, node: u64, size: u64) -> Option<Arc<Mutex<()>>> {
         let mut files = self.files();
         let file = files.get_mut(&node)?;
         file.saw(size);
-        file.told = Instant::now();
+        file.replied = Instant::now();
         if size > file.kernels {
             return Some(file.telling.clone());
         }
@@ -180,46 +180,45 @@ impl Cached {
         None
     }
 
-    /// The kernel has given the file this size, or takes it from an answer that it doesn't throw
-    /// away.
+    /// The kernel has set this size itself, or takes it from a reply that it doesn't discard.
     pub fn set(&self, node: u64, size: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.saw(size);
-            file.told = Instant::now();
+            file.replied = Instant::now();
             file.kernels = size;
         }
         self.fetched.cut(node, size);
     }
 
-    /// The kernel has written a file up to there, by its reckoning.
+    /// The kernel has written up to `end`, as it believes.
     pub fn reaches(&self, node: u64, end: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels = file.kernels.max(end);
         }
     }
 
-    /// The kernel gets a page for its cache that ends there: it concludes that the file does.
+    /// The kernel gets a page for its cache that ends at `at`: it concludes that the file does.
     pub fn ends(&self, node: u64, at: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels = file.kernels.min(at);
         }
     }
 
-    /// The kernel has appended to a file: behind what it takes for its end.
+    /// The kernel has appended `n` bytes at the end that it assumes.
     pub fn appended(&self, node: u64, n: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels += n;
         }
     }
 
-    /// A file was looked at by a handle: whether the kernel shall forget its pages now.
-    fn is_to_be_told(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
+    /// Records a check of a file. Whether the kernel has to forget its pages now.
+    fn must_forget(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
         let mut files = self.files();
         let Some(file) = files.get_mut(&node) else {
             return false;
         };
         if !file.handles.contains(&open) {
-            // It was another file's by then.
+            // The handle belonged to another file by then.
             return false;
         }
         let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
@@ -234,21 +233,21 @@ impl Cached {
         std::mem::take(&mut file.is_old)
     }
 
-    /// Starts to look, for as long as there is a server.
+    /// Starts the thread that checks files while there is a server.
     ///
     /// # Errors
-    /// If there can't be a thread.
+    /// If the thread can't be started.
     pub fn watch<S: Serves>(server: &Arc<S>) -> io::Result<()> {
         let server = Arc::downgrade(server);
         watch("pages", move || look(&server))
     }
 }
 
-/// What a look at the files needs of the server.
+/// The parts of the server that a check uses.
 pub trait Serves: Send + Sync + 'static {
     fn cached(&self) -> &Cached;
     fn fs(&self) -> &Fs;
-    /// Does `f` unless the server is ending.
+    /// Calls `f` unless the server is ending.
     fn while_it_runs(&self, f: impl FnOnce());
 }
 
@@ -258,7 +257,7 @@ fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
         .map(|s| (s.mtime.max(s.ctime), s.size))
 }
 
-/// Once; None if the server is gone.
+/// One round of checks; None if the server is gone.
 fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let cached = server.cached();
@@ -283,12 +282,12 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
         }
     }
     for (node, open) in due {
-        let mut is_to_be_told = false;
+        let mut must_forget = false;
         server.while_it_runs(|| {
-            is_to_be_told = cached.is_to_be_told(fs, node, open, changed(fs, open));
+            must_forget = cached.must_forget(fs, node, open, changed(fs, open));
         });
-        if is_to_be_told {
-            // Not under the lock: the kernel may ask for pages meanwhile, and wait for them here.
+        if must_forget {
+            // Not under the lock: the kernel may request pages meanwhile, and wait for them here.
             cached.notices.forget_pages(node);
         }
     }

@@ -1,4 +1,4 @@
-//! Mounting and unmounting: directly as root, else by `fusermount3`, which has the rights.
+//! Mounting and unmounting: directly as root, else by `fusermount3`, which is set-user-ID root.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -10,24 +10,24 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Programs that mount for users, by age.
+/// Programs that mount for users, the newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
-/// How a pool is mounted.
+/// Options of a mount.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What `df` and /proc/mounts show as the source.
+    /// The source shown by `df` and /proc/mounts.
     pub name: String,
-    /// Other users may use it too (they need the rights that the files' modes give).
+    /// Other users may use the mount (as far as the files' modes allow).
     pub allow_other: bool,
     /// The kernel refuses all changes.
     pub read_only: bool,
 }
 
-/// Mounts at `dir`; the descriptor by which the kernel asks.
+/// Mounts at `dir`. Returns the descriptor of /dev/fuse.
 ///
 /// # Errors
-/// With a sentence for people.
+/// With a sentence for users.
 pub fn mount(dir: &Path, options: &Options) -> io::Result<OwnedFd> {
     match rustix::process::geteuid().is_root() {
         true => mount_as_root(dir, options),
@@ -37,7 +37,7 @@ pub fn mount(dir: &Path, options: &Options) -> io::Result<OwnedFd> {
 
 fn mount_as_root(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
     let device = rustix::fs::open("/dev/fuse", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|e| said("can't open /dev/fuse", e))?;
+        .map_err(|e| error_in("can't open /dev/fuse", e))?;
     let mut data = format!(
         "fd={},rootmode=40000,user_id={},group_id={},default_permissions",
         device.as_raw_fd(),
@@ -51,7 +51,7 @@ fn mount_as_root(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
     let mut flags = MountFlags::NOSUID | MountFlags::NODEV;
     flags.set(MountFlags::RDONLY, o.read_only);
     rustix::mount::mount(o.name.as_str(), dir, "fuse.forebay", flags, Some(&*data))
-        .map_err(|e| said("mount(2)", e))?;
+        .map_err(|e| error_in("mount(2)", e))?;
     Ok(device)
 }
 
@@ -97,7 +97,7 @@ fn mount_as_user(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
     )))
 }
 
-/// The descriptor that a helper sends.
+/// Receives the descriptor that a helper sends.
 fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
     let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -117,10 +117,10 @@ fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other("fusermount3 sent no descriptor"))
 }
 
-/// Takes the mount at `dir` away; with `lazy` even while it is in use.
+/// Unmounts `dir`; with `lazy` even while it is in use.
 ///
 /// # Errors
-/// EBUSY; EINVAL if nothing is mounted there.
+/// EBUSY if it is in use; EINVAL if nothing is mounted there.
 pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     if rustix::process::geteuid().is_root() {
         let flags = match lazy {
@@ -148,7 +148,7 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Err(tried)
 }
 
-/// What is mounted at `dir`, by /proc/self/mountinfo: the source, if it is one of ours.
+/// The source of the mount at `dir` by /proc/self/mountinfo, if it is one of Forebay's.
 pub fn mounted(dir: &Path) -> Option<String> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     table.lines().rev().find_map(|line| {
@@ -161,7 +161,7 @@ pub fn mounted(dir: &Path) -> Option<String> {
     })
 }
 
-/// Blanks, tabs, newlines and backslashes stand as octal numbers in the table of mounts.
+/// Decodes the octal numbers that stand for blanks, tabs, newlines and backslashes in mountinfo.
 fn unescaped(text: &str) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);
@@ -184,7 +184,7 @@ fn text(bytes: &[u8]) -> String {
         .to_owned()
 }
 
-fn said(what: &str, e: Errno) -> io::Error {
+fn error_in(what: &str, e: Errno) -> io::Error {
     let e = io::Error::from(e);
     io::Error::new(e.kind(), format!("{what}: {e}"))
 }

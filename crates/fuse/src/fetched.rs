@@ -1,53 +1,53 @@
-//! Bytes of mapped pages as the kernel got them.
+//! Content of mapped pages as the kernel got them.
 //!
 //! The kernel writes back whole pages, whichever bytes a program has stored to. That must not undo
-//! what others, on this node or another, have written meanwhile to other bytes of the page. So the
-//! bytes of a page are kept as they were when kernel and file last agreed. Only bytes that differ
-//! from them are written ([`Fs::merge`](forebay_posix::Fs::merge)), and a change of the same bytes
-//! by others is noticed.
+//! what others, on this node or another, have written meanwhile to other bytes of the page. So a
+//! page's bytes are kept as of the last time that kernel and file agreed. Only bytes that differ
+//! from them are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the
+//! same bytes are noticed.
 //!
-//! Only files that are open for reading and writing through this mount can be mapped so that the
-//! kernel writes back; when the first is opened so, the kernel has no pages of it that matter (it
-//! forgets all when a file is mapped). What is kept is bounded: beyond [`MOST`] pages the kernel is
-//! told to forget the file that has most. A page that isn't known is written whole.
+//! Only files opened for reading and writing through this mount can have writable mappings. At the
+//! first such open, the kernel has no pages of the file that matter (it forgets all when a file is
+//! mapped). Memory is bounded: beyond [`MOST`] pages the kernel is told to forget the file with the
+//! most. A page whose content isn't known is written whole.
 
 use crate::notices::Notices;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Bytes of a page.
+/// Size of a page. Bytes.
 pub const PAGE: usize = 4096;
-/// Pages that are kept (256 MiB); twice as many until the kernel has forgotten some.
+/// Limit on the pages kept (256 MiB). It may double until the kernel has forgotten some.
 const MOST: usize = 1 << 16;
 
-/// The files, by node.
+/// The files, by node number.
 #[derive(Default)]
 pub struct Fetched(Mutex<Files>);
 
 #[derive(Default)]
 struct Files {
     by_node: HashMap<u64, File>,
-    /// Of all.
+    /// Pages of all files.
     pages: usize,
-    /// Ages of pages.
+    /// Age of the last page.
     clock: u64,
 }
 
 #[derive(Default)]
 struct File {
-    /// How often it is open for reading and writing.
+    /// Number of opens for reading and writing.
     writers: usize,
     pages: HashMap<u64, Page>,
 }
 
 struct Page {
     bytes: Box<[u8; PAGE]>,
-    /// Since when it is kept.
+    /// Value of the clock when it was added.
     age: u64,
 }
 
 impl Files {
-    /// The kernel's page `n` of a file is these bytes, and zeros.
+    /// Records that the kernel's page `n` of a file consists of these bytes, then zeros.
     fn put(&mut self, node: u64, n: u64, bytes: &[u8]) {
         let Some(file) = self.by_node.get_mut(&node) else {
             return;
@@ -83,12 +83,12 @@ impl Fetched {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A file is opened for reading and writing.
+    /// Called when a file is opened for reading and writing.
     pub fn opened(&self, node: u64) {
         self.files().by_node.entry(node).or_default().writers += 1;
     }
 
-    /// It is closed, and no mapping of that descriptor is left.
+    /// Called when such a descriptor and its mappings are gone.
     pub fn closed(&self, node: u64) {
         let mut files = self.files();
         let Some(file) = files.by_node.get_mut(&node) else {
@@ -102,8 +102,9 @@ impl Fetched {
         }
     }
 
-    /// The kernel's pages of a file from `at` on are these bytes, behind which the file ends if
-    /// they end inside a page. Before the kernel gets them, or after it has written them back.
+    /// Records that the kernel's pages of a file from `at` on have these bytes; if they end inside
+    /// a page, the file ends there. Called before the kernel gets them, or after it has written
+    /// them back.
     pub fn agree(&self, node: u64, at: u64, bytes: &[u8]) {
         if !at.is_multiple_of(PAGE as u64) {
             return;
@@ -114,12 +115,12 @@ impl Fetched {
         }
     }
 
-    /// The kernel was told one byte at `at`, behind which the file ends.
-    pub fn told(&self, node: u64, at: u64, byte: u8) {
+    /// Called when the kernel was given one byte at `at`, where the file ends.
+    pub fn got_byte(&self, node: u64, at: u64, byte: u8) {
         let (n, within) = (at / PAGE as u64, at as usize % PAGE);
         let mut files = self.files();
         if within == 0 {
-            // With that alone the page is whole to it.
+            // The kernel considers the page complete with that byte alone.
             return files.put(node, n, &[byte]);
         }
         let file = files.by_node.get_mut(&node);
@@ -128,7 +129,7 @@ impl Fetched {
         }
     }
 
-    /// The kernel has cut the file, or takes it for so long.
+    /// Called when the kernel has truncated the file, or assumes this size.
     pub fn cut(&self, node: u64, size: u64) {
         let (n, within) = (size / PAGE as u64, size as usize % PAGE);
         let mut files = self.files();
@@ -139,8 +140,8 @@ impl Fetched {
         }
     }
 
-    /// What the pages in `now`, which the kernel writes back from `at` on, were when it got them,
-    /// in pieces: how many bytes, and what they were if that is known.
+    /// The previous content of the pages in `now`, which the kernel writes back from `at` on:
+    /// pieces with their length in bytes, and the bytes if they are known.
     pub fn before(&self, node: u64, at: u64, now: &[u8]) -> Vec<(usize, Option<Vec<u8>>)> {
         let mut pieces: Vec<(usize, Option<Vec<u8>>)> = Vec::new();
         if !at.is_multiple_of(PAGE as u64) {
@@ -163,8 +164,8 @@ impl Fetched {
         pieces
     }
 
-    /// Has the kernel forget pages if too many are kept. Not in answering it: it may wait for other
-    /// answers.
+    /// Makes the kernel forget pages if too many are kept. Not while answering a request: this may
+    /// wait for other replies.
     pub fn trim(&self, notices: &Notices) {
         let (node, clock) = {
             let files = self.files();
@@ -175,7 +176,7 @@ impl Fetched {
             let Some((&node, _)) = largest else { return };
             (node, files.clock)
         };
-        // It writes back what was changed first. What it has got since then it may still have.
+        // The kernel writes changed pages back first. Pages that it has got since then it may keep.
         notices.forget_pages(node);
         self.files().keep(node, |_, page| page.age > clock);
     }
@@ -198,7 +199,7 @@ mod tests {
         second.resize(2 * PAGE, 0);
         let known = [(PAGE, None), (2 * PAGE, Some(second))];
         assert_eq!(fetched.before(5, 0, &now), known);
-        // The last page isn't whole.
+        // The last page isn't complete.
         assert_eq!(
             fetched.before(5, PAGE as u64, &now[..PAGE + 4])[0].0,
             PAGE + 4
@@ -224,7 +225,7 @@ mod tests {
             fetched.before(5, PAGE as u64, &now[PAGE..]),
             [(PAGE, Some(second.clone()))]
         );
-        fetched.told(5, PAGE as u64 + 9, 1);
+        fetched.got_byte(5, PAGE as u64 + 9, 1);
         second[9] = 1;
         assert_eq!(
             fetched.before(5, PAGE as u64, &now[PAGE..]),
@@ -232,7 +233,7 @@ mod tests {
         );
         fetched.cut(5, PAGE as u64);
         assert_eq!(fetched.before(5, PAGE as u64, &now[PAGE..]), [(PAGE, None)]);
-        fetched.told(5, PAGE as u64, 4);
+        fetched.got_byte(5, PAGE as u64, 4);
         assert!(
             fetched.before(5, PAGE as u64, &now[PAGE..])[0]
                 .1

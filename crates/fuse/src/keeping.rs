@@ -1,28 +1,26 @@
-//! Names (and attributes, see [`KEEPS_ATTRIBUTES`]) that the kernel may keep, as long as no other
-//! process uses the pool.
+//! Which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
 //!
-//! While the mount is the sole user of the store ([`Store::take_sole_use`]), nobody but its clients
-//! changes anything, so answers say that they hold for long. A process that attaches to the pool
-//! first asks for the end of that: then answers hold for no moment again, and the kernel forgets
-//! all before the sole use is given back. So what others do beside the mount is seen at once, as it
-//! always is. Pools of several nodes have no sole user, nor has a kernel before Linux 6.16.
+//! It may cache them while the mount is the sole user of the store ([`Store::take_sole_use`]): then
+//! only the mount's clients change anything, and replies have a long validity. A process that
+//! attaches to the pool first requests the end of that. Then replies have no validity, and the
+//! kernel forgets all names before sole use is given back. So changes outside of the mount are seen
+//! at once. Pools of several nodes have no sole user; nor do mounts of kernels before Linux 6.16.
 //!
-//! What must hold though an answer may reach its program late:
-//! - *Names*: the kernel notes with each name the mount's epoch at the beginning of the look-up,
-//!   and takes it for unknown once the epoch is another one (NOTIFY_INC_EPOCH).
-//! - *Attributes* are kept by answers to GETATTR alone: then the kernel has the inode, and throws
-//!   the answer away if the inode was invalidated after the request began (NOTIFY_INVAL_INODE). So
-//!   each object whose attributes the kernel may have is noted before the answer is sent
-//!   ([`State::nodes`]). The kernel marks an inode's attributes as good before it stores them, and
-//!   others read them without a lock: so an answer may be kept only if the kernel has the same
-//!   attributes already, from one that wasn't to be kept ([`Seen`]).
-//! - *Changes through the mount*: the kernel keeps its names right by itself. An object whose
-//!   attributes a request has changed is invalidated before the request is answered
-//!   ([`Keeping::changed`]); answers that were made before, and aren't sent yet, keep nothing
-//!   ([`Keeping::changes`]). The thread that answers doesn't wait there: the kernel only looks the
-//!   inode up, which the waiting request uses. Files open for writing are left out: their
-//!   attributes change with requests for which nobody waits.
-//! - The view by attributes (`.by`) changes by itself: nothing of it is kept.
+//! These hold although a reply may reach its program late:
+//! - *Names*: the kernel stores with each name the mount's epoch at the beginning of the look-up,
+//!   and ignores the name once the epoch has changed (NOTIFY_INC_EPOCH).
+//! - *Attributes* are cached from replies to GETATTR alone. Then the kernel has the inode, and
+//!   discards the reply if the inode was invalidated after the request began (NOTIFY_INVAL_INODE).
+//!   So each object whose attributes the kernel may have is recorded before the reply is sent
+//!   ([`State::nodes`]). The kernel marks an inode's attributes as valid before it stores them, and
+//!   readers take no lock. So a reply may be cacheable only if the kernel has the same attributes
+//!   already, from a reply that wasn't ([`Seen`]).
+//! - *Changes through the mount*: the kernel updates its names itself. An object whose attributes a
+//!   request has changed is invalidated before the reply ([`Keeping::changed`]); replies made
+//!   before but not sent yet aren't cacheable ([`Keeping::changes`]). The answering thread doesn't
+//!   wait there: the kernel only looks up the inode, which the waiting request uses. Files open for
+//!   writing are excluded: their attributes change with requests for which nobody waits.
+//! - The view by attributes (`.by`) changes by itself and is never cached.
 //!
 //! [`Store::take_sole_use`]: forebay_store::Store::take_sole_use
 
@@ -38,66 +36,66 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long what the kernel keeps holds, if nobody says otherwise. Seconds.
+/// Validity of cacheable replies. Seconds.
 const HOLDS: u64 = 3600;
-/// How long sole use isn't asked for after it was wanted back, or refused: at first, and at most;
-/// doubled each time that it was short.
+/// How long sole use isn't requested after it was asked back, or refused: at first, and at most.
+/// Doubled each time that it was short.
 const PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Sole use that lasts so long was worth it.
+/// Sole use of at least this length doesn't count as short.
 const WORTH: Duration = Duration::from_secs(10);
-/// Objects whose attributes the kernel may have, at most; the attributes of others aren't kept.
+/// Limit on the objects whose attributes the kernel may have; those of others aren't cacheable.
 const MOST_NODES: usize = 1 << 17;
-/// Whether attributes are kept, too. Not strictly yet: an older answer that arrives in between has
-/// the kernel throw the one away that wasn't to be kept, so that [`Seen`] is no proof (once in some
-/// 1,000 changes, while three others look at the object).
+/// Whether attributes are cacheable, too. Not yet strictly safe: if an older reply arrives in
+/// between, the kernel discards the one that wasn't cacheable, and then [`Seen`] proves nothing
+/// (about once in 1,000 changes, while three others read the object).
 const KEEPS_ATTRIBUTES: bool = false;
-/// After this time an answer has reached the kernel's inode, if its program hasn't asked again
-/// before.
+/// After this time a reply has reached the kernel's inode, unless a later request of its program
+/// shows that earlier.
 const STORED: Duration = Duration::from_secs(1);
-/// Counters of changes; an object has that of its number.
+/// Number of counters of changes; an object uses the one of its number.
 const COUNTERS: usize = 1024;
-/// How often the thread that waits for the end looks whether there still is a mount.
+/// How often the thread that waits for the end checks whether the mount still exists.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What the kernel of a mount may keep.
+/// Names and attributes of a mount that the kernel may cache.
 pub struct Keeping {
     pool: Arc<Pool>,
     notices: Arc<Notices>,
     is_possible: bool,
-    /// The number of the present time of sole use; 0: there is none.
+    /// Number of the current period of sole use; 0: none.
     current: AtomicU64,
     changes: [AtomicU32; COUNTERS],
     state: Mutex<State>,
-    /// Sole use has begun.
+    /// Signals that sole use has begun.
     taken: Condvar,
 }
 
 struct State {
-    /// Of whose attributes the kernel was told.
+    /// Objects whose attributes were sent to the kernel.
     nodes: HashMap<u64, Seen>,
     /// How often files are open for writing through the mount.
     writers: HashMap<u64, u32>,
-    /// How many times of sole use there were.
+    /// Number of periods of sole use so far.
     count: u64,
     begun: Instant,
-    /// Not taken before.
+    /// Sole use isn't requested before this time.
     next: Instant,
     pause: Duration,
     is_over: bool,
 }
 
-/// An object whose attributes haven't changed since the kernel was told of them.
+/// An object whose attributes haven't changed since they were sent to the kernel.
 struct Seen {
-    /// When, and which thread it was that asked: when it asks again, the kernel has stored the
-    /// answer.
+    /// When they were sent, and to which thread: when it sends another request, the kernel has
+    /// stored the reply.
     at: Instant,
     thread: u32,
-    /// The kernel may keep them.
+    /// Whether the kernel may cache them.
     is_kept: bool,
 }
 
-/// What an answer is made by.
+/// The state at the beginning of a request.
 #[derive(Clone, Copy)]
 pub struct Ticket {
     time: u64,
@@ -105,7 +103,7 @@ pub struct Ticket {
 }
 
 impl Keeping {
-    /// For a mount of this pool, whose kernel can forget all names at once or not.
+    /// For a mount of this pool. `forgets`: whether the kernel can forget all names at once.
     pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, forgets: bool) -> Keeping {
         let now = Instant::now();
         Keeping {
@@ -139,7 +137,7 @@ impl Keeping {
         &self.changes[node as usize % COUNTERS]
     }
 
-    /// Before anything is looked at for the answer to a request.
+    /// Called before anything is read for the reply to a request.
     pub fn begin(&self, head: &Head) -> Ticket {
         if self.is_possible && self.current.load(SeqCst) == 0 && may_keep(head.opcode) {
             self.try_to_take();
@@ -162,13 +160,13 @@ impl Keeping {
             self.current.store(state.count, SeqCst);
             self.taken.notify_one();
         } else {
-            // Others use the pool: they may do so for long.
+            // Others use the pool, and may do so for long.
             state.next = now + state.pause.min(Duration::from_secs(1));
         }
     }
 
-    /// The answer to a request is about to be sent: if it may be kept, it says so. Without a
-    /// `result` because there is no such name, that may be kept, too: then there is an answer.
+    /// Called before the reply is sent: sets its validity if it is cacheable. Without a `result`
+    /// because the name doesn't exist, that may be cacheable, too; then there is a reply.
     pub fn stamp(
         &self,
         ticket: Ticket,
@@ -199,8 +197,7 @@ impl Keeping {
         result
     }
 
-    /// Whether the kernel may keep this object's attributes as they were when the ticket was given;
-    /// then it is noted.
+    /// Whether the kernel may cache this object's attributes as of the ticket; if so, records it.
     fn notes(&self, ticket: Ticket, head: &Head) -> bool {
         let (node, thread) = (head.node, head.pid);
         let mut state = self.state();
@@ -220,7 +217,7 @@ impl Keeping {
             None => {
                 let seen = Seen {
                     at: Instant::now(),
-                    // 0: it can't be told from others.
+                    // 0: the thread can't be told from others.
                     thread: if thread == 0 { u32::MAX } else { thread },
                     is_kept: false,
                 };
@@ -230,7 +227,7 @@ impl Keeping {
         }
     }
 
-    /// A request that uses this object, and isn't answered yet, has changed its attributes.
+    /// Called when an unanswered request that uses this object has changed its attributes.
     pub fn changed(&self, node: u64) {
         if self.is_possible {
             self.changes_with(node, |_| ());
@@ -248,14 +245,14 @@ impl Keeping {
         }
     }
 
-    /// A request that isn't answered yet has opened the file for writing.
+    /// Called when an unanswered request has opened the file for writing.
     pub fn opened(&self, node: u64) {
         if self.is_possible {
             self.changes_with(node, |s| *s.writers.entry(node).or_default() += 1);
         }
     }
 
-    /// Nobody writes to the file any more by one of these.
+    /// Called when one of these descriptions is closed.
     pub fn closed(&self, node: u64) {
         if !self.is_possible {
             return;
@@ -269,13 +266,13 @@ impl Keeping {
         }
     }
 
-    /// The end: no sole use any more.
+    /// Ends sole use for good.
     pub fn end(&self) {
         self.state().is_over = true;
         self.give_back();
     }
 
-    /// The kernel forgets all, and others may use the pool.
+    /// Makes the kernel forget all names, and lets others use the pool.
     fn give_back(&self) {
         let mut state = self.state();
         if self.current.swap(0, SeqCst) == 0 {
@@ -296,18 +293,17 @@ impl Keeping {
         self.store().end_sole_use();
     }
 
-    /// Starts the thread that gives the sole use back when it is wanted, for as long as there is a
-    /// server.
+    /// Starts the thread that gives sole use back on request, while there is a server.
     ///
     /// # Errors
-    /// If there can't be a thread.
+    /// If the thread can't be started.
     pub fn watch<S: AsRef<Keeping> + Send + Sync + 'static>(server: &Arc<S>) -> io::Result<()> {
         let server = Arc::downgrade(server);
         watch("keeping", move || look(&server))
     }
 }
 
-/// Once; None if the server is gone.
+/// One round; None if the server is gone.
 fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let keeping = (*server).as_ref();
@@ -323,7 +319,7 @@ fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     Some(())
 }
 
-/// Whether something of the answer may be kept.
+/// Whether parts of the reply may be cacheable.
 fn may_keep(opcode: u32) -> bool {
     matches!(opcode, op::LOOKUP | op::GETATTR | op::STATX)
 }

@@ -1,20 +1,21 @@
-//! Names that the kernel has just asked for.
+//! Names that the kernel has looked up recently.
 //!
-//! The kernel sets an attribute of a node number. For the object to be found by its attribute, the
-//! store has to know a name of it, and searching for one takes long. Most of the time it is one
-//! that was looked up, or made, a moment ago.
+//! The kernel sets attributes by node number. For the object to be found by its attribute, the
+//! store needs one of its names, and searching for one takes long. Most of the time it was looked
+//! up, or made, a moment ago.
 
 use forebay_posix::ObjectId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// So many are kept at least, twice as many at most: the kernel may have asked for a name long ago.
+/// Number of names kept at least, twice as many at most: the kernel may have looked a name up long
+/// ago.
 const KEPT: usize = 1 << 15;
 
 /// Directory and name of an object.
 type Name = (ObjectId, Vec<u8>);
 
-/// By number.
+/// Names by node number.
 #[derive(Default)]
 pub struct Known(Mutex<Generations>);
 
@@ -25,7 +26,7 @@ struct Generations {
 }
 
 impl Known {
-    /// Keeps a name.
+    /// Records a name.
     pub fn note(&self, node: u64, dir: ObjectId, name: &[u8]) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if all.young.len() >= KEPT {
@@ -34,7 +35,7 @@ impl Known {
         all.young.insert(node, (dir, name.to_vec()));
     }
 
-    /// A name that the object had, if there is one.
+    /// A recorded name of the object, if there is one.
     pub fn name(&self, node: u64) -> Option<Name> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.young.get(&node).or_else(|| all.old.get(&node)).cloned()

@@ -1,20 +1,20 @@
 //! The FUSE face: a pool as a mounted file system.
 //!
 //! For programs that the preloaded library can't reach: static binaries, Go, shells that are
-//! running already, file managers. One process serves a mount ([`Mounted::serve`]); it uses the
-//! pool as every other process does, through `posix`, so that what it does and what preloaded
-//! programs do at the same time are one.
+//! already running, file managers. One process serves a mount ([`Mounted::serve`]). It uses the
+//! pool like any other process, through `posix`, so its clients and preloaded programs see each
+//! other's changes.
 //!
-//! The kernel judges permissions (`default_permissions`) by the attributes that it is given. It
-//! keeps names and attributes only while no other process uses the pool ([`keeping`]), and no data:
-//! else it asks each time, since others may change them at any moment without telling us. Only
-//! mappings go through its page cache ([`cached`]), and only what was changed of its pages is
-//! written back ([`fetched`]). What was just looked up stays there for a moment ([`recent`]). What
-//! the kernel has to know unasked, it is told ([`notices`]).
+//! The kernel checks permissions (`default_permissions`) by the attributes that it gets. It caches
+//! names and attributes only while no other process uses the pool ([`keeping`]), and no data:
+//! others may change them at any moment without notice. Only mappings use its page cache
+//! ([`cached`]), and only changed bytes of its pages are written back ([`fetched`]). Files that
+//! were just looked up are kept for a moment ([`recent`]). Messages that the kernel hasn't
+//! requested are [`notices`].
 //!
-//! - [`protocol`]: what is said. [`device`]: mounting. [`face`]: the answers.
-//! - [`serve`]: the threads that take requests.
-//!   [`keeping`]: what the kernel keeps. [`reserve`]: memory when there is none.
+//! - [`protocol`]: messages. [`device`]: mounting. [`face`]: answers to requests.
+//! - [`serve`]: the threads that take requests. [`keeping`]: what the kernel may cache.
+//!   [`reserve`]: memory for when there is none.
 
 #![warn(missing_docs)]
 
@@ -38,10 +38,10 @@ use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A mount that nobody serves yet.
+/// A mount that isn't served yet.
 pub struct Mounted(Arc<serve::Server>);
 
-/// What ends the service of a mount from elsewhere.
+/// Ends the service of a mount, from any thread.
 #[derive(Clone)]
 pub struct Stopper(Arc<serve::Server>);
 
@@ -49,19 +49,19 @@ impl Mounted {
     /// Mounts a pool at a directory.
     ///
     /// # Errors
-    /// As device.rs says: no /dev/fuse, no `fusermount3`, no right to the directory. If the kernel
-    /// is too old.
+    /// Without /dev/fuse, `fusermount3`, or the right to use the directory; if the kernel is too
+    /// old.
     pub fn new(pool: Arc<Pool>, dir: &Path, options: &Options) -> io::Result<Mounted> {
         serve::greeted(device::mount(dir, options)?, pool).map(Mounted)
     }
 
-    /// Its end.
+    /// A handle to end the service.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.0.clone())
     }
 
-    /// Answers the kernel until the mount is taken away, and closes what was open through it.
-    /// `ready` is called when it is usable.
+    /// Answers the kernel until the mount is removed, then closes what was open through it. Calls
+    /// `ready` when the mount is usable.
     ///
     /// # Errors
     /// If threads can't be started.
@@ -71,8 +71,8 @@ impl Mounted {
 }
 
 impl Stopper {
-    /// Has nothing more answered, and closes what was open through the mount. False: some still
-    /// waited for after 2 s; then this process is to end as if it were killed.
+    /// Stops answering, and closes what was open through the mount. False if requests still wait
+    /// after 2 s; then this process must end as if it were killed.
     pub fn stop(&self) -> bool {
         self.0.stop()
     }

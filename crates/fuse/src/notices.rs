@@ -1,9 +1,9 @@
-//! Notices: messages to the kernel that it hasn't asked for.
+//! Notices: messages to the kernel that it hasn't requested.
 
 use crate::protocol::{self as p, Reply};
 use std::os::fd::OwnedFd;
 
-/// The way to the kernel, by a descriptor of the mount.
+/// Sends notices through a descriptor of the mount.
 pub struct Notices(pub OwnedFd);
 
 impl Notices {
@@ -11,21 +11,20 @@ impl Notices {
         let len = (message.len() + p::REPLY_HEAD) as u32;
         let mut bytes = message.finish(0).to_owned();
         bytes[..p::REPLY_HEAD].copy_from_slice(&p::head(len, what, 0));
-        // ENOENT: it has nothing of the file. Anything else: the mount is gone.
+        // ENOENT: the kernel has nothing of the file. Other errors: the mount is gone.
         let _ = rustix::io::write(&self.0, &bytes);
     }
 
-    /// What the kernel has of a file in its page cache is old: it writes back what was changed
-    /// through mappings, and forgets it all. Waits for requests of the kernel, which others have to
-    /// answer.
+    /// Makes the kernel write back what was changed through mappings of a file, and forget the
+    /// file's pages. Waits for requests of the kernel, which other threads have to answer.
     pub fn forget_pages(&self, node: u64) {
         let mut message = Reply::new();
         message.u64(node).u64(0).u64(0);
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// What the kernel has of an object's attributes is old, and so are those in answers to
-    /// requests that have begun. Waits only where the inode is being made or removed.
+    /// Makes the kernel forget an object's attributes, and discard those in replies to requests
+    /// that have begun. Waits only where the inode is being made or removed.
     pub fn forget_attributes(&self, node: u64) {
         let mut message = Reply::new();
         // A negative offset: no pages.
@@ -33,15 +32,13 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// All names that the kernel has are old, and so are those in answers to requests that have
-    /// begun.
+    /// Makes the kernel forget all names, and ignore those in replies to requests that have begun.
     pub fn forget_names(&self) {
         self.send(p::NOTIFY_INC_EPOCH, Reply::new());
     }
 
-    /// A file has these bytes there, and so reaches at least so far: the kernel takes both for true
-    /// at once, unlike the size in an answer, which it may throw away. Waits as `forget_pages`
-    /// does.
+    /// Gives the kernel bytes of a file, which reaches at least that far: the kernel accepts both
+    /// at once, unlike the size in a reply, which it may discard. Waits as `forget_pages` does.
     pub fn store(&self, node: u64, at: u64, bytes: &[u8]) {
         let mut message = Reply::new();
         message.u64(node).u64(at).u32(bytes.len() as u32).u32(0);

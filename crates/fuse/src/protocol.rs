@@ -4,23 +4,23 @@
 
 use forebay_posix::{Errno, Stat};
 
-/// The version that we speak. Kernels with an older minor than [`OLDEST_MINOR`] (Linux 5.4) are
-/// refused.
+/// The version of this server. Kernels with an older minor version than [`OLDEST_MINOR`] (Linux
+/// 5.4) are refused.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
 pub const OLDEST_MINOR: u32 = 31;
 
-/// The kernel's number of the root directory.
+/// The kernel's node number of the root directory.
 pub const ROOT_NODE: u64 = 1;
-/// Bytes before the content of a reply.
+/// Size of a reply's head. Bytes.
 pub const REPLY_HEAD: usize = 16;
-/// Bytes of what LOOKUP answers with.
+/// Size of the reply to LOOKUP. Bytes.
 pub const ENTRY: usize = 128;
-/// Where it says how long the name holds, in seconds; and where what GETATTR answers with says so
-/// of the attributes.
+/// Offsets of the validity in seconds: of the name in a reply to LOOKUP, of the attributes in a
+/// reply to GETATTR.
 pub const ENTRY_VALID: usize = 16;
 pub const ATTR_VALID: usize = 0;
-/// Most bytes of one write.
+/// Limit on the bytes of one write.
 pub const MAX_WRITE: usize = 1 << 20;
 
 pub mod opcode {
@@ -69,7 +69,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// What both sides can do, told in INIT.
+/// Capabilities, negotiated by INIT.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -78,10 +78,10 @@ pub mod init {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// A write, a truncation or a change of owner takes the set-user-ID bit off.
+    /// A write, a truncation or a change of owner removes the set-user-ID bit.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Mappings of files that are read and written without the page cache.
+    /// Mappings of files that bypass the page cache for reads and writes.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
     pub const WANTED: u64 = ASYNC_READ
@@ -96,7 +96,7 @@ pub mod init {
         | DIRECT_IO_ALLOW_MMAP;
 }
 
-/// Which attributes SETATTR sets.
+/// The attributes that SETATTR sets.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -110,27 +110,27 @@ pub mod fattr {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// In GETATTR: there is a handle.
+/// In GETATTR: the request has a handle.
 pub const GETATTR_FH: u32 = 1;
-/// In READ: the one that reads is known. It isn't where the kernel fills its page cache.
+/// In READ: the reader is known. It isn't where the kernel fills its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// In WRITE: it is from the page cache, at an offset that holds even if the file is open to append.
+/// In WRITE: from the page cache, at an offset that is valid even if the file is open to append.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// In OPEN: with O_TRUNC, the set-user-id bit goes.
+/// In OPEN: with O_TRUNC, the set-user-ID bit is removed.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// In SETLK: it is flock(2)'s.
+/// In SETLK: the lock is one of flock(2).
 pub const LK_FLOCK: u32 = 1;
-/// In the answer to OPEN: reads and writes pass the page cache by; several at once.
+/// In the reply to OPEN: reads and writes bypass the page cache; several at once.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-/// Told without having been asked: pages of a file in the cache, or its attributes, are old.
+/// Notice: cached pages of a file, or its attributes, are outdated.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Told likewise: all names are old. Linux 6.16, which has this minor version.
+/// Notice: all names are outdated. From Linux 6.16, which has this minor version.
 pub const NOTIFY_INC_EPOCH: i32 = 8;
 pub const EPOCH_MINOR: u32 = 44;
-/// Told likewise: bytes of a file.
+/// Notice: bytes of a file.
 pub const NOTIFY_STORE: i32 = 4;
 
 /// The head of a request.
@@ -141,18 +141,18 @@ pub struct Head {
     pub node: u64,
     pub uid: u32,
     pub gid: u32,
-    /// The thread that asks, as we number threads; 0: none, or of another namespace.
+    /// The requesting thread, in this process's namespace; 0: none, or of another namespace.
     pub pid: u32,
 }
 
-/// Reads the content of a request. Errors are EPROTO: it is shorter than it should be.
+/// Reads the content of a request. The error is EPROTO: the request is too short.
 pub struct Args<'a>(&'a [u8]);
 
 impl<'a> Args<'a> {
-    /// Divides a request into head and content.
+    /// Splits a request into head and content.
     ///
     /// # Errors
-    /// EPROTO.
+    /// EPROTO: the request is too short.
     pub fn divide(request: &'a [u8]) -> Result<(Head, Args<'a>), Errno> {
         let mut a = Args(request);
         let len = a.u32()? as usize;
@@ -167,7 +167,7 @@ impl<'a> Args<'a> {
             gid: a.u32()?,
             pid: a.u32()?,
         };
-        // Room for extensions.
+        // Reserved for extensions.
         a.skip(4)?;
         Ok((head, a))
     }
@@ -175,17 +175,17 @@ impl<'a> Args<'a> {
     /// The next `n` bytes of the request.
     ///
     /// # Errors
-    /// EPROTO: the request is shorter than that.
+    /// EPROTO: the request is too short.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or(Errno::PROTO)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    /// Leaves out `n` bytes.
+    /// Skips `n` bytes.
     ///
     /// # Errors
-    /// EPROTO: the request is shorter than that.
+    /// EPROTO: the request is too short.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.take(n).map(|_| ())
     }
@@ -193,7 +193,7 @@ impl<'a> Args<'a> {
     /// The next 32-bit number.
     ///
     /// # Errors
-    /// EPROTO: the request is shorter than that.
+    /// EPROTO: the request is too short.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let bytes = self.take(4)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u32::from_ne_bytes(bytes))
@@ -202,13 +202,16 @@ impl<'a> Args<'a> {
     /// The next 64-bit number.
     ///
     /// # Errors
-    /// EPROTO: the request is shorter than that.
+    /// EPROTO: the request is too short.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let bytes = self.take(8)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// A text up to its zero.
+    /// A text up to its terminating zero.
+    ///
+    /// # Errors
+    /// EPROTO without a terminating zero.
     pub fn text(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Errno::PROTO)?;
         let text = &self.0[..end];
@@ -217,9 +220,9 @@ impl<'a> Args<'a> {
     }
 }
 
-/// A reply: room for its head, then what is put into it.
+/// A reply: room for its head, then its content.
 pub struct Reply {
-    /// Only grows: what is behind `len` is of earlier replies.
+    /// Never shrinks: bytes behind `len` are left from earlier replies.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -229,7 +232,7 @@ impl Reply {
         Reply::of_size(4096)
     }
 
-    /// With so many bytes; more are made when they are needed.
+    /// With room for `size` bytes, which grows as needed.
     pub fn of_size(size: usize) -> Reply {
         Reply {
             bytes: vec![0; size.max(REPLY_HEAD)],
@@ -273,25 +276,28 @@ impl Reply {
         self
     }
 
-    /// How many bytes have been put into it.
+    /// Bytes of content.
     pub fn len(&self) -> usize {
         self.len - REPLY_HEAD
     }
 
-    /// Replaces the number at this place of the content.
+    /// Replaces the 64-bit number at this offset of the content.
     pub fn set(&mut self, at: usize, v: u64) {
         let at = REPLY_HEAD + at;
         self.bytes[at..at + 8].copy_from_slice(&v.to_ne_bytes());
     }
 
-    /// The number at this place of the content.
+    /// The 64-bit number at this offset of the content.
     pub fn get(&self, at: usize) -> u64 {
         let at = REPLY_HEAD + at;
         let bytes = self.bytes[at..at + 8].try_into();
         bytes.map_or(0, u64::from_ne_bytes)
     }
 
-    /// Has `f` fill up to `n` bytes, which aren't zeroed before; it says how many it did.
+    /// Lets `f` fill up to `n` bytes, which aren't zeroed before; `f` returns how many it filled.
+    ///
+    /// # Errors
+    /// The error of `f`.
     pub fn fill(
         &mut self,
         n: usize,
@@ -301,7 +307,7 @@ impl Reply {
         Ok(())
     }
 
-    /// The attributes of an object.
+    /// Puts an object's attributes.
     pub fn attributes(&mut self, s: &Stat) -> &mut Reply {
         let times = [s.atime, s.mtime, s.ctime].map(seconds);
         self.u64(node_of(s.ino)).u64(s.size).u64(s.blocks);
@@ -315,15 +321,15 @@ impl Reply {
         self.u32(old_device(s.rdev)).u32(4096).u32(0)
     }
 
-    /// What LOOKUP and all that make a name answer with.
+    /// Puts the reply to LOOKUP and to all requests that create a name.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
-        // Node, generation, and how long name and attributes hold: not at all, unless keeping.rs
-        // says so.
+        // Node, generation, and the validity of name and attributes: none, unless keeping.rs sets
+        // it.
         self.u64(node_of(s.ino)).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.attributes(s)
     }
 
-    /// The whole reply, its head filled in.
+    /// The whole reply, with its head filled in.
     pub fn finish(&mut self, unique: u64) -> &[u8] {
         self.bytes[..REPLY_HEAD].copy_from_slice(&head(self.len as u32, 0, unique));
         &self.bytes[..self.len]
@@ -332,18 +338,18 @@ impl Reply {
 
 const NANOS: i64 = 1_000_000_000;
 
-/// Nanoseconds since 1970 as seconds (negative ones wrapped) and the rest.
+/// Splits nanoseconds since 1970 into seconds (negative ones wrapped) and nanoseconds.
 pub fn seconds(time: i64) -> (u64, u32) {
     (time.div_euclid(NANOS) as u64, time.rem_euclid(NANOS) as u32)
 }
 
-/// The other way; what is too far away becomes the first or last time that there is.
+/// The reverse of [`seconds`]; clamped to the range of the result.
 pub fn time(seconds: u64, nanos: u32) -> i64 {
     let whole = (seconds as i64).saturating_mul(NANOS);
     whole.saturating_add(i64::from(nanos))
 }
 
-/// The head of a reply.
+/// Encodes the head of a reply.
 pub fn head(len: u32, error: i32, unique: u64) -> [u8; REPLY_HEAD] {
     let mut head = [0; REPLY_HEAD];
     head[..4].copy_from_slice(&len.to_ne_bytes());
@@ -352,12 +358,12 @@ pub fn head(len: u32, error: i32, unique: u64) -> [u8; REPLY_HEAD] {
     head
 }
 
-/// An answer that is an error.
+/// A reply that is an error.
 pub fn refusal(error: Errno, unique: u64) -> [u8; REPLY_HEAD] {
     head(REPLY_HEAD as u32, -error.raw_os_error(), unique)
 }
 
-/// The kernel's number for an object, which is ours but for the root's.
+/// The kernel's node number of an object: the pool's id, except for the root.
 pub fn node_of(ino: u64) -> u64 {
     match ino == forebay_posix::ObjectId::ROOT.0 {
         true => ROOT_NODE,
@@ -365,13 +371,13 @@ pub fn node_of(ino: u64) -> u64 {
     }
 }
 
-/// As `new_encode_dev` of the kernel: major and minor in 32 bits.
+/// Like `new_encode_dev` of the kernel: major and minor in 32 bits.
 fn old_device(rdev: u64) -> u32 {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)
 }
 
-/// The other way.
+/// The reverse of [`old_device`].
 pub fn device(old: u32) -> u64 {
     let (major, minor) = ((old & 0xfff00) >> 8, (old & 0xff) | ((old >> 12) & 0xfff00));
     libc::makedev(major, minor)

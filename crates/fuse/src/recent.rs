@@ -1,6 +1,6 @@
 //! Files that were looked up a moment ago, kept open.
 //!
-//! To open a file, the kernel asks for its name, then for its attributes, then to open that node
+//! To open a file, the kernel looks up its name, requests its attributes, then opens the node
 //! number. If others replace the file in between, again and again as programs do with rename, the
 //! open would never succeed: the object that was found is gone. So it is kept open for a moment.
 
@@ -11,22 +11,22 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a file is kept, at least; twice as long at most.
+/// How long a file is kept at least; twice as long at most.
 const KEPT: Duration = Duration::from_millis(200);
-/// How many are kept, as a rule: when there are twice as many, the oldest are closed.
+/// Usual limit on kept files: at twice as many, the oldest are closed.
 const MOST: usize = 128;
 const WAKES: usize = 2 * MOST;
-/// How many are kept, at most: then the thread that closes them is held up, and further ones aren't
+/// Hard limit on kept files: then the thread that closes them is delayed, and further files aren't
 /// kept.
 const FULL: usize = 8 * MOST;
 
-/// By the time of the look-up.
+/// The files, by the time of their look-up.
 #[derive(Default)]
 pub struct Recent {
     files: Mutex<VecDeque<File>>,
-    /// There is one, or too many.
+    /// Signals that there is a file, or that there are too many.
     some: Condvar,
-    /// Held by who closes some.
+    /// Held while files are closed.
     closing: Mutex<()>,
 }
 
@@ -41,15 +41,15 @@ impl Recent {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether it is kept, and will be for a while.
+    /// Whether the file is kept, and will be for a while.
     pub fn has(&self, node: u64) -> bool {
         let files = self.files();
         let young = files.iter().rev().take_while(|f| f.since.elapsed() < KEPT);
         young.into_iter().any(|f| f.node == node)
     }
 
-    /// Keeps a file, by a description of it. It is closed by another thread, since that may wait
-    /// for those who use the file.
+    /// Keeps a file by a description of it. Another thread closes it, since that may wait for users
+    /// of the file.
     pub fn keep(&self, fs: &Fs, node: u64, open: u32) {
         let file = File {
             node,
@@ -68,17 +68,17 @@ impl Recent {
         }
     }
 
-    /// Whether none is kept.
+    /// Whether no file is kept.
     pub fn is_empty(&self) -> bool {
         self.files().is_empty()
     }
 
-    /// Lets all go: their room is wanted, or counted. Waits for those who use them.
+    /// Closes all kept files: their room is wanted, or counted. Waits for their users.
     pub fn let_go(&self, fs: &Fs) {
         self.close(fs, |files| files.len());
     }
 
-    /// Closes as many of the oldest as `how_many` says.
+    /// Closes as many of the oldest as `how_many` returns.
     fn close(&self, fs: &Fs, how_many: impl FnOnce(&VecDeque<File>) -> usize) {
         let one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files = self.files();
@@ -91,17 +91,17 @@ impl Recent {
         drop(one);
     }
 
-    /// Starts the thread that lets them go in time, for as long as there is a face.
+    /// Starts the thread that closes kept files in time, while there is a face.
     ///
     /// # Errors
-    /// If there can't be a thread.
+    /// If the thread can't be started.
     pub fn watch(this: &Arc<Recent>, fs: Arc<Fs>) -> io::Result<()> {
         let recent = Arc::downgrade(this);
         watch("recent", move || look(&recent, &fs))
     }
 }
 
-/// Once; None if the face is gone.
+/// One round; None if the face is gone.
 fn look(recent: &Weak<Recent>, fs: &Fs) -> Option<()> {
     let this = recent.upgrade()?;
     this.close(fs, |files| {

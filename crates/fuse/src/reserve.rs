@@ -1,18 +1,18 @@
 //! Memory for a mount's server when the system gives it no more.
 //!
-//! Rust ends a process that can't allocate. A mount would then say ENOTCONN for ever, so a server
-//! at its limit of addresses (RLIMIT_AS), or on a system that overcommits nothing, must answer
-//! ENOMEM and go on.
+//! Rust aborts a process that can't allocate; the mount would then answer ENOTCONN for ever. So a
+//! server at its limit of address space (RLIMIT_AS), or on a system without overcommit, must answer
+//! ENOMEM and continue.
 //!
-//! - [`hold`] maps [`SIZE`] bytes ahead. They cost addresses, and no memory until they are used.
-//! - [`Allocator`], the program's global allocator, gives from them what malloc can't give.
-//! - [`is_short`]: a request is refused before it is carried out if what is left might not suffice
-//!   for it.
+//! - [`hold`] maps [`SIZE`] bytes ahead. They take address space, and no memory until they are
+//!   used.
+//! - [`Allocator`], the program's global allocator, uses them when malloc fails.
+//! - [`is_short`]: a request is refused before it is carried out if the rest might not suffice for
+//!   it.
 //! - Threads are started only where there is room for their beginning ([`forebay_store::threads`]).
 //!
 //! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is only used without
-//! memory, so a search from the beginning is fast enough. What was taken from it goes back when it
-//! is freed.
+//! memory, so a linear search is fast enough. Units are returned when they are freed.
 
 use forebay_store::threads::has_room;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,28 +21,27 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of the reserve.
+/// Size of the reserve. Bytes.
 pub const SIZE: usize = 64 << 20;
-/// Bytes that one request may take while it is answered, at most: copies of the largest write, and
-/// its answer.
+/// Most bytes that one request takes while it is answered: copies of the largest write, and its
+/// reply.
 const PER_REQUEST: usize = 4 << 20;
-/// Bytes of a unit; it is the largest alignment, too.
+/// Size of a unit, and the largest alignment. Bytes.
 const UNIT: usize = 256;
 const UNITS: usize = SIZE / UNIT;
 
-/// Where the reserve is mapped; 0: nowhere.
+/// Address of the reserve; 0: not mapped.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of it that are in use.
+/// Bytes of the reserve in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// The system had no memory when it was asked last, by who looks ([`is_short`]) or by who needed
-/// some.
+/// Whether the system had no memory at the last attempt, by [`is_short`] or by an allocation.
 static IS_LACKING: AtomicBool = AtomicBool::new(false);
 static TAKEN: Mutex<Bitmap> = Mutex::new(Bitmap([0; UNITS / 64]));
 
-/// Maps the reserve. Once is enough for a process.
+/// Maps the reserve; once in a process.
 ///
 /// # Errors
-/// ENOMEM.
+/// ENOMEM if it can't be mapped.
 pub fn hold() -> io::Result<()> {
     if BASE.load(Acquire) == 0 {
         let base = mapped(SIZE)?;
@@ -53,8 +52,8 @@ pub fn hold() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a request had better be refused: `busy` others are being answered, the system gives no
-/// memory, and the reserve might not suffice for them all.
+/// Whether a request should be refused: `busy` others are being answered, the system has no memory,
+/// and the reserve might not suffice for them all.
 pub fn is_short(busy: usize) -> bool {
     if !IS_LACKING.load(Relaxed) {
         return false;
@@ -81,7 +80,7 @@ fn unmapped(at: usize, len: usize) {
     let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), len) };
 }
 
-/// Which units are in use.
+/// The units in use.
 struct Bitmap([u64; UNITS / 64]);
 
 impl Bitmap {
@@ -95,7 +94,7 @@ impl Bitmap {
         }
     }
 
-    /// Takes the first `n` units in a row that are free.
+    /// Takes the first `n` consecutive free units.
     fn take(&mut self, n: usize) -> Option<usize> {
         let mut first = 0;
         while first + n <= UNITS {
@@ -124,7 +123,7 @@ fn units(layout: Layout) -> usize {
     layout.size().max(1).div_ceil(UNIT)
 }
 
-/// From the reserve; null if that has nothing left, or isn't held.
+/// Allocates from the reserve; null if it is used up or not mapped.
 fn take(layout: Layout) -> *mut u8 {
     IS_LACKING.store(true, Relaxed);
     let base = BASE.load(Acquire);
@@ -140,7 +139,7 @@ fn take(layout: Layout) -> *mut u8 {
     std::ptr::with_exposed_provenance_mut(base + first * UNIT)
 }
 
-/// Whether this is in the reserve.
+/// Whether this address is in the reserve.
 fn is_ours(p: *mut u8) -> bool {
     let base = BASE.load(Relaxed);
     base != 0 && p.addr().wrapping_sub(base) < SIZE
@@ -155,11 +154,11 @@ fn give(p: *mut u8, layout: Layout) {
     USED.fetch_sub(n * UNIT, Relaxed);
 }
 
-/// The system's allocator, and the reserve where that has nothing.
+/// The system's allocator, with the reserve for when it fails.
 pub struct Allocator;
 
-// SAFETY: what the system's allocator gives goes back to it; units of the reserve belong to one
-// allocation at a time, are as large as asked for and aligned to UNIT. Nothing here allocates or
+// SAFETY: memory of the system's allocator returns to it; units of the reserve belong to one
+// allocation at a time, are as many as requested and aligned to UNIT. Nothing here allocates or
 // unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -176,7 +175,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let p = take(layout);
         if let Some(p) = NonNull::new(p) {
-            // SAFETY: so many bytes were taken.
+            // SAFETY: this many bytes were taken.
             unsafe { p.write_bytes(0, layout.size()) };
         }
         p
@@ -199,8 +198,8 @@ unsafe impl GlobalAlloc for Allocator {
                 return moved;
             }
         }
-        // SAFETY: the caller says that this size is one for a layout; both are different
-        // allocations, of these sizes at least; the old one is freed once, where it came from.
+        // SAFETY: the caller promises a valid size for a layout; both are different allocations of
+        // at least these sizes; the old one is freed once, to where it came from.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
@@ -224,7 +223,7 @@ mod tests {
         let more = bits.take(3).unwrap();
         assert_eq!((one, many, more), (0, 1, 201));
         bits.give(many, 200);
-        // What fits is put in between.
+        // A fitting request uses the gap.
         assert_eq!(bits.take(201), Some(204));
         assert_eq!(bits.take(200), Some(1));
         assert_eq!(bits.take(UNITS), None);
@@ -242,10 +241,10 @@ mod tests {
         let p = take(layout);
         assert!(is_ours(p) && p.addr().is_multiple_of(64));
         assert_eq!(USED.load(Relaxed), 1024);
-        // SAFETY: by the layouts they were made with, once each.
+        // SAFETY: freed once each, by the layouts they were made with.
         unsafe {
             p.write_bytes(7, 1000);
-            // It goes back to the system's, which has memory here.
+            // It moves to the system's allocator, which has memory here.
             let p = Allocator.realloc(p, layout, 3000);
             assert!(!is_ours(p) && (0..1000).all(|n| *p.add(n) == 7));
             assert_eq!(USED.load(Relaxed), 0);

@@ -1,13 +1,13 @@
 //! The threads that take the kernel's requests and answer them.
 //!
 //! Each thread takes a request, answers it, and takes the next. There are two to four. When all are
-//! held up (nobody waits for a request, and none was taken for [`HELD_UP`]) another one is started,
+//! blocked (none waits for a request, and none was taken for [`HELD_UP`]) another one is started,
 //! up to [`MOST_WORKERS`]; it ends when enough others wait.
 //!
-//! No such thread waits for what a client may hold, since the client may wait for its answer: it
-//! reads nothing of other processes in /proc ([`answer_others`]), and it sends the kernel no
-//! notice. A request that needs one of these, or that waits for a lock of a program, goes to a
-//! thread of its own.
+//! Such a thread never waits for a resource that a client may hold, since the client may wait for
+//! the thread's reply: it reads nothing about other processes in /proc ([`answer_others`]), and
+//! sends the kernel no notices. A request that needs these, or that waits for a program's lock,
+//! gets its own thread.
 //!
 //! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no
 //! thread is started then.
@@ -31,62 +31,66 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Threads that take requests, at most. Requests beyond wait in the kernel.
+/// Limit on threads that take requests. Further requests wait in the kernel.
 const MOST_WORKERS: usize = 256;
-/// Threads that take requests as a rule: as many as there are cores, within these bounds.
+/// Usual number of these threads: the number of cores, within these bounds.
 const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
-/// How long all threads may be busy until another one is started, at least; twice as long at most.
+/// How long all threads may be busy, at least, before another one is started; twice as long at
+/// most.
 const HELD_UP: Duration = Duration::from_millis(2);
-/// Requests that have a thread of their own, at most; then ENOLCK for a lock, EAGAIN for others.
+/// Limit on requests with their own threads; beyond it ENOLCK for a lock, EAGAIN for others.
 const MOST_ASIDE: usize = 1024;
 const STACK: usize = 512 << 10;
-/// Bytes of the largest request, and of the largest answer.
+/// Size of the largest request and of the largest reply. Bytes.
 const LARGEST: usize = p::MAX_WRITE + 4096;
-/// Interrupts whose request hasn't been found: it may be about to begin to wait.
+/// Limit on recorded interrupts whose request isn't known: it may be about to wait.
 const EARLY: usize = 64;
-/// How long those who still answer may take when the mount's process is to end.
+/// How long requests may still take when the mount's process is to end.
 const END: Duration = Duration::from_secs(2);
 
-/// What the threads of a mount share.
+/// State that the threads of a mount share.
 pub struct Server {
     pub face: Face,
     device: OwnedFd,
     threads: Mutex<Threads>,
-    /// Threads that take requests as a rule.
+    /// Usual number of threads that take requests.
     usual: usize,
-    /// A thread has ended, or has answered after the end.
+    /// Signals that a thread has ended, or has answered after the end.
     changed: Condvar,
-    /// Nobody waits for a request.
+    /// Signals that no thread waits for a request.
     scarce: Condvar,
-    /// Whether all has been closed at the end.
+    /// Whether everything was closed at the end.
     ended: Mutex<Option<bool>>,
     aside: Mutex<Aside>,
 }
 
-/// How many threads there are, and do what.
+/// Numbers of threads by what they do.
 #[derive(Default)]
 struct Threads {
     /// Threads that take requests, and how many of them wait for one.
     workers: usize,
     idle: usize,
-    /// Requests that were taken.
+    /// Number of requests taken.
     taken: u64,
-    /// It isn't looked whether threads are held up, until somebody says that nobody waits.
+    /// Whether the watching thread sleeps until no thread waits for a request.
     is_unwatched: bool,
-    /// Threads in the middle of an answer, those with a single request included.
+    /// Threads that are answering a request, those for a single request included.
     busy: usize,
-    /// Nothing is answered any more.
+    /// Whether answering has ended.
     is_over: bool,
 }
 
-/// Requests that wait on a thread of their own, by number; and interrupts that came too early.
+/// Requests that wait on their own threads, by number; and interrupts that came too early.
 #[derive(Default)]
 struct Aside {
     cancel: HashMap<u64, Arc<AtomicBool>>,
     early: VecDeque<u64>,
 }
 
-/// Greets the kernel: a server that nobody runs yet.
+/// Negotiates with the kernel. Returns a server that isn't running yet.
+///
+/// # Errors
+/// If the kernel is too old, the device can't be read, or a thread can't be started.
 pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
     let minor = greet(&device)?;
     let notices = Arc::new(Notices(device.try_clone()?));
@@ -105,7 +109,7 @@ pub fn greeted(device: OwnedFd, pool: Arc<Pool>) -> io::Result<Arc<Server>> {
     }))
 }
 
-/// INIT: the first request. The minor version that the kernel speaks.
+/// Answers INIT, the first request. Returns the kernel's minor version.
 fn greet(device: &OwnedFd) -> io::Result<u32> {
     let mut request = vec![0u8; LARGEST];
     let n = take(device, &mut request)?
@@ -132,10 +136,10 @@ fn greet(device: &OwnedFd) -> io::Result<u32> {
     let mut reply = Reply::new();
     reply.u32(p::MAJOR).u32(p::MINOR.min(minor));
     reply.u32(max_readahead).u32(both as u32);
-    // Requests in the background, and from how many on it counts as congested.
+    // Limit on background requests, and the number from which on they count as congestion.
     reply.u16(64).u16(48);
     reply.u32(p::MAX_WRITE as u32);
-    // Times are kept in nanoseconds.
+    // Granularity of times. Nanoseconds.
     reply.u32(1);
     reply.u16((p::MAX_WRITE / 4096) as u16).u16(0);
     reply.u32((both >> 32) as u32).zeros(4 + 2 + 22);
@@ -143,10 +147,10 @@ fn greet(device: &OwnedFd) -> io::Result<u32> {
     Ok(minor)
 }
 
-/// The next request's length; None if the mount is gone.
+/// Reads the next request. Returns its length; None if the mount is gone.
 ///
 /// # Errors
-/// What reading the device says.
+/// An errno of reading the device.
 fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(device, &mut *into) {
@@ -159,7 +163,7 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Whether such a request gives memory back, room in the pool, or a lock: it takes little itself.
+/// Whether such a request frees memory, room in the pool, or a lock, and takes little itself.
 fn gives_back(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -175,14 +179,14 @@ fn gives_back(opcode: u32) -> bool {
     )
 }
 
-/// Has the kernel make the calling thread's stack as long as it may become: the main thread's grows
-/// when it is used, and where it can't, that ends the process.
+/// Makes the kernel extend the calling thread's stack to its limit. The main thread's stack grows
+/// as it is used, and a failure of that ends the process.
 #[inline(never)]
 fn touch_stack() {
     std::hint::black_box(&mut [0u8; STACK]);
 }
 
-/// One thread: until the mount is gone, or enough others wait.
+/// Main loop of one thread: until the mount is gone, or enough others wait.
 fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
     answer_others();
     while let Ok(Some(len)) = take(&server.device, &mut request) {
@@ -214,7 +218,7 @@ impl Serves for Server {
         self.face.fs()
     }
 
-    // What uses handles of the kernel's outside of an answer.
+    // For code that uses the kernel's handles outside of an answer.
     fn while_it_runs(&self, f: impl FnOnce()) {
         let mut threads = self.threads();
         if !threads.is_over {
@@ -227,14 +231,14 @@ impl Serves for Server {
 }
 
 impl Server {
-    /// Answers until the mount is gone.
+    /// Answers requests until the mount is gone.
     ///
     /// # Errors
     /// If no thread can be started.
     pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
         reserve::hold()?;
         touch_stack();
-        // Not in an answer: whoever attaches may have to wait for another mount.
+        // Not during an answer: attaching may have to wait for another mount.
         self.face.fs().store().process_slot()?;
         Cached::watch(self)?;
         Keeping::watch(self)?;
@@ -248,7 +252,7 @@ impl Server {
             0,
             move || server.watch(),
         )?;
-        // What isn't opened or begun by now might find no memory for it later.
+        // Opened now, as there might be no memory for it later.
         let _ = self.face.fs().store().open_records();
         threads::have_begun();
         ready();
@@ -262,13 +266,13 @@ impl Server {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread that takes requests, unless there are too many.
+    /// Starts a thread that takes requests, unless the limit is reached.
     fn one_more(self: &Arc<Server>, threads: &mut Threads) -> io::Result<()> {
         if threads.workers >= MOST_WORKERS {
             return Ok(());
         }
         let server = self.clone();
-        // Each page of them gets memory when it is used first.
+        // Each page of these buffers gets memory at its first use.
         start(Builder::new(), STACK, 2 * LARGEST, move || {
             work(&server, vec![0; LARGEST], Reply::of_size(LARGEST));
         })?;
@@ -277,7 +281,8 @@ impl Server {
         Ok(())
     }
 
-    /// The calling thread has taken a request; false: nothing is answered any more, and it ends.
+    /// Called when the calling thread has taken a request. False: answering has ended, and so must
+    /// the thread.
     fn begins(self: &Arc<Server>) -> bool {
         let mut threads = self.threads();
         threads.idle -= 1;
@@ -293,7 +298,7 @@ impl Server {
         true
     }
 
-    /// Starts another thread whenever all are held up, until the mount is gone.
+    /// Starts another thread whenever all are blocked, until the mount is gone.
     fn watch(self: &Arc<Server>) {
         let mut threads = self.threads();
         while threads.workers > 0 {
@@ -307,7 +312,7 @@ impl Server {
             std::thread::sleep(HELD_UP);
             threads = self.threads();
             if threads.idle == 0 && threads.taken == taken {
-                // If there can't be one, those that are there go on.
+                // If it can't be started, the existing threads continue.
                 let _ = self.one_more(&mut threads);
             }
         }
@@ -323,7 +328,7 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The calling thread has answered: whether it shall take another request.
+    /// Called when the calling thread has answered. Whether it takes another request.
     fn goes_on(&self) -> bool {
         let mut threads = self.threads();
         self.answered(&mut threads);
@@ -335,7 +340,7 @@ impl Server {
         true
     }
 
-    /// Threads that answer a request now.
+    /// Number of threads that are answering a request.
     fn busy(&self) -> usize {
         let threads = self.threads();
         threads.workers.saturating_sub(threads.idle)
@@ -348,7 +353,7 @@ impl Server {
         }
     }
 
-    /// The calling thread takes no more requests.
+    /// Called when the calling thread takes no more requests.
     fn leaves(&self, threads: &mut Threads) {
         threads.workers -= 1;
         if threads.workers == 0 {
@@ -357,20 +362,20 @@ impl Server {
         }
     }
 
-    /// The end: nothing more is answered, and what the kernel's handles have open is closed. What
-    /// of that can't be done in time is left to who cleans up after the dead.
+    /// Ends answering, and closes what the kernel's handles have open. What can't be closed in time
+    /// is left to the cleanup behind dead processes.
     pub fn stop(&self) -> bool {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
     }
 
-    /// Nothing more is answered; whether nobody answers any more.
+    /// Ends answering. Whether no thread is answering any longer.
     fn answers_end(&self) -> bool {
         self.threads().is_over = true;
         let until = Instant::now() + END;
         let mut threads = self.threads();
         while threads.busy > 0 {
-            // One more may have begun to wait.
+            // Another request may have begun to wait.
             for cancel in self.aside().cancel.values() {
                 cancel.store(true, Release);
             }
@@ -422,18 +427,18 @@ impl Server {
             Ok(()) => rustix::io::write(&self.device, reply.finish(head.unique)),
             Err(e) => rustix::io::write(&self.device, &refusal(e, head.unique)),
         };
-        // ENOENT: who asked is gone. What was opened for it nobody closes.
+        // ENOENT: the requester is gone, so nobody will close what was opened for it.
         if sent == Err(Errno::NOENT) && result.is_ok() {
             self.face.unanswered(head, reply);
         }
     }
 
-    /// Waits for a lock.
+    /// Waits for a lock on another thread.
     fn wait_for(self: &Arc<Server>, head: Head, lock: Wait) {
         self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
     }
 
-    /// Has a thread of its own answer a request, which may wait for others; `refusal` if there are
+    /// Answers a request, which may wait for others, on its own thread; with `refusal` if there are
     /// too many of them.
     fn aside_for(
         self: &Arc<Server>,
@@ -492,7 +497,7 @@ impl Server {
     }
 
     fn aside(&self) -> MutexGuard<'_, Aside> {
-        // A panic ends the process: nobody leaves it half changed.
+        // A panic ends the process: nobody sees a half-changed table.
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

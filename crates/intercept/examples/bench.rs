@@ -1,8 +1,7 @@
-//! What interception costs: nanoseconds per call on each way through, microseconds of the
-//! installation.
+//! Cost of interception: nanoseconds per call on each path, microseconds of the installation.
 //!
 //! `bench` runs itself in fresh processes for the installation with and without a cache, with the
-//! calls of a file system face wanted and with all wanted; then measures calls here. Here the
+//! calls of a file system face wanted and with all wanted; then it measures calls here. Here the
 //! trampolines are out of a near jump's reach of the program, which costs a jump more than in a
 //! preloaded library.
 
@@ -20,7 +19,7 @@ mod bench {
             1001 => -9,
             // SAFETY: a descriptor that doesn't exist.
             1002 => unsafe { raw(call.nr, call.args) },
-            // The kernel is asked by the gate.
+            // The gate makes the call.
             1004 => WATCH,
             _ => PASS,
         }
@@ -145,7 +144,7 @@ mod bench {
         ..HOOKS
     };
 
-    /// The best of several runs, in nanoseconds.
+    /// The best of several runs. Nanoseconds.
     fn time(mut call: impl FnMut()) -> f64 {
         const N: u32 = 200_000;
         (0..15)
@@ -219,8 +218,8 @@ mod bench {
         installs("cache, file calls", cache, "files");
         installs("cache, all calls", cache, "all");
         let _ = std::fs::remove_dir_all(&dir);
-        // A raw getppid is the unpatched yardstick for the kernel; close of nothing goes through
-        // libc. SAFETY: no arguments.
+        // A raw getppid is the unpatched reference for the kernel; closing an invalid descriptor
+        // goes through libc. SAFETY: no arguments.
         let ppid = time(|| unsafe {
             black_box(libc::getppid());
         });
@@ -247,7 +246,7 @@ mod bench {
         println!("syscall(SYS_getppid), not wanted: {unknown:.1} ns");
     }
 
-    /// Before the installation: what patched calls are compared with.
+    /// Before the installation: the reference for patched calls.
     pub fn unpatched() {
         if std::env::args().len() > 1 {
             return;

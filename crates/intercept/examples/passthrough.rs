@@ -1,4 +1,4 @@
-//! A library to preload that sends every call on to the kernel, for the whole test: unmodified
+//! A preload library that passes every call on to the kernel, for the `whole` test: unmodified
 //! programs must not notice it.
 //!
 //! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own
@@ -90,11 +90,11 @@ mod library {
         unsafe { raw(call.nr, args) }
     }
 
-    /// Compares byte by byte, as far as it is equal: the pointer may be bad, but a test's isn't.
+    /// Compares byte by byte up to a difference: the pointer may be bad, but a test's isn't.
     fn is_magic(path: i64) -> bool {
         path > 4096
             && b"/magic\0".iter().enumerate().all(|(i, &b)| {
-                // SAFETY: the bytes up to here were no end.
+                // SAFETY: the bytes up to here weren't the end.
                 b == unsafe { *(path as *const u8).add(i) }
             })
     }
@@ -120,7 +120,7 @@ mod library {
 
     /// Changes all registers that a handler may change.
     fn clobber() {
-        // SAFETY: says what it changes.
+        // SAFETY: the clobbered registers are declared.
         unsafe {
             std::arch::asm!(
                 "xor edi, edi", "xor esi, esi", "xor edx, edx", "xor r8d, r8d", "xor r9d, r9d", "xor r10d, r10d",
@@ -129,9 +129,9 @@ mod library {
                 out("xmm0") _, out("xmm1") _, out("xmm7") _, out("xmm15") _
             );
         }
-        // What libc's own functions change, in code that isn't for the baseline.
+        // Registers that libc's own functions may change with instructions beyond the baseline.
         if std::is_x86_feature_detected!("avx") {
-            // SAFETY: the processor has it; nobody here keeps anything in these registers.
+            // SAFETY: the processor has it; no value is kept in these registers here.
             unsafe { clobber_wide() };
         }
         if std::is_x86_feature_detected!("avx512f") {
@@ -142,7 +142,7 @@ mod library {
 
     #[target_feature(enable = "avx")]
     unsafe fn clobber_wide() {
-        // SAFETY: says what it changes.
+        // SAFETY: the clobbered registers are declared.
         unsafe {
             std::arch::asm!("vzeroall", out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _, out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _, out("xmm12") _, out("xmm13") _, out("xmm14") _, out("xmm15") _)
         }
@@ -150,7 +150,7 @@ mod library {
 
     #[target_feature(enable = "avx512f")]
     unsafe fn clobber_widest() {
-        // SAFETY: says what it changes.
+        // SAFETY: the clobbered registers are declared.
         unsafe {
             std::arch::asm!(
                 "kxnorw k1, k1, k1", "kxnorw k7, k7, k7", "vpxord zmm16, zmm16, zmm16", "vpxord zmm31, zmm31, zmm31",
@@ -226,7 +226,7 @@ mod library {
         // SAFETY: in a constructor; the hooks need nothing.
         let result = unsafe { install(hooks, cache) };
         if result.is_ok() {
-            // SAFETY: as above; the program hasn't begun.
+            // SAFETY: as above; the program hasn't started.
             unsafe { install_in_others(hooks, cache) };
         }
         if report {

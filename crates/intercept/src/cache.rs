@@ -1,9 +1,9 @@
-//! The cache of an object's sites: one file per build id. Reading allocates nothing and calls no
+//! The cache of an object's sites: one file per build id. Reading it allocates nothing and calls no
 //! libc function.
 //!
-//! Promises: a file that is damaged, foreign or made for other code is taken for absent; a reader
-//! sees a whole file or none (written under another name, then renamed); failure to write is
-//! silent.
+//! Guarantees: a file that is damaged, another user's or made for other code counts as absent; a
+//! reader sees a whole file or none (it is written under a temporary name, then renamed); failures
+//! to write are silent.
 
 use crate::arch::{Site, raw};
 use crate::object::{ID_MAX, Object};
@@ -11,15 +11,15 @@ use core::ffi::CStr;
 
 const MAGIC: [u8; 8] = *b"FBSITES1";
 const PATH_MAX: usize = 4096;
-/// More records than any C library has sites; bounds what is read.
+/// Limit on the records that are read: more than any C library has sites.
 pub(crate) const SITES_MAX: usize = 4096;
 
-/// What a file begins with.
+/// The head of a file.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Head {
     magic: [u8; 8],
-    /// Over everything behind this field, the build id included.
+    /// Checksum of everything after this field, the build id included.
     sum: u64,
     code_low: u32,
     code_high: u32,
@@ -27,7 +27,7 @@ struct Head {
     id: [u8; ID_MAX],
 }
 
-/// Sites mapped from a file.
+/// The sites of a file.
 pub(crate) struct Cached {
     start: usize,
     len: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Cached {
 
 impl Cached {
     pub(crate) fn sites(&self) -> &[Site] {
-        // SAFETY: `open` saw to length and alignment; any bits are a valid Site.
+        // SAFETY: `open` checked length and alignment; any bits are a valid Site.
         unsafe {
             core::slice::from_raw_parts((self.start + size_of::<Head>()) as *const Site, self.count)
         }
@@ -45,7 +45,7 @@ impl Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        // SAFETY: our own mapping.
+        // SAFETY: an owned mapping.
         unsafe {
             raw(
                 libc::SYS_munmap,
@@ -62,7 +62,7 @@ pub(crate) struct Path {
 
 impl Path {
     fn push(&mut self, part: &[u8]) {
-        // The last byte stays 0. A path cut short is only a file that isn't found.
+        // The last byte stays 0. A path cut short only names a file that doesn't exist.
         let n = part.len().min(PATH_MAX - 1 - self.len);
         self.bytes[self.len..self.len + n].copy_from_slice(&part[..n]);
         self.len += n;
@@ -77,7 +77,7 @@ impl Path {
         }
     }
 
-    /// A file's path.
+    /// Path of a file.
     pub(crate) fn in_dir(dir: &CStr, name: &[u8]) -> Path {
         let mut path = Path {
             bytes: [0; PATH_MAX],
@@ -101,13 +101,13 @@ impl Path {
         path
     }
 
-    /// As a call's argument.
+    /// The path as an argument of a call.
     pub(crate) fn arg(&self) -> i64 {
         self.bytes.as_ptr() as i64
     }
 }
 
-/// A sum over bytes, going on from another.
+/// A checksum of bytes, continued from another.
 pub(crate) fn mix(sum: u64, bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(8);
     let step = |sum: u64, word: u64| {
@@ -151,8 +151,8 @@ fn head(object: &Object, count: usize) -> Head {
     }
 }
 
-/// Whether a directory is this user's alone: only then is anything in it believed, or written.
-/// (Whoever could put a file there could have any code patched into every program.)
+/// Whether a directory belongs to this user alone: only then its content is trusted, or written.
+/// (Whoever can put a file there can have any code patched into every program.)
 pub(crate) fn is_private(dir: &CStr) -> bool {
     let at = i64::from(libc::AT_FDCWD);
     let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);
@@ -171,7 +171,7 @@ pub(crate) fn is_private(dir: &CStr) -> bool {
         && stat.st_mode & 0o022 == 0
 }
 
-/// The object's cached sites, if there is a sound file for exactly this object.
+/// The object's cached sites, if there is a valid file for exactly this object.
 pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     if object.id().is_empty() {
         return None;
@@ -189,12 +189,12 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
         return None;
     }
     let cached = map(fd, object);
-    // SAFETY: our own descriptor.
+    // SAFETY: an owned descriptor.
     unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
     cached
 }
 
-/// The length of an open file, if it is one that nobody else can write.
+/// The length of an open file, if nobody else can write it.
 pub(crate) fn sealed(fd: i64) -> Option<usize> {
     // SAFETY: all zeros is a valid stat, and the kernel fills it.
     let (stat, uid) = unsafe {
@@ -217,7 +217,7 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
     if !whole || len > size_of::<Head>() + SITES_MAX * size_of::<Site>() {
         return None;
     }
-    // Read, not mapped: a file that is cut short under a mapping would be a SIGBUS.
+    // Read, not mapped: truncating a mapped file would cause SIGBUS.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, and a read into it.
@@ -257,7 +257,7 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
     sound.then_some(cached)
 }
 
-/// Writes the object's sites, if it can.
+/// Writes the object's sites, if possible.
 pub(crate) fn save(dir: &CStr, object: &Object, sites: &[Site]) {
     if object.id().is_empty() || sites.len() > SITES_MAX {
         return;
@@ -271,7 +271,7 @@ pub(crate) fn save(dir: &CStr, object: &Object, sites: &[Site]) {
     let path = Path::of(dir, object, b"");
     let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL | libc::O_CLOEXEC | libc::O_NOFOLLOW;
     let at = i64::from(libc::AT_FDCWD);
-    // SAFETY: paths that end in 0, buffers with their lengths, our own descriptor.
+    // SAFETY: paths that end in 0, buffers with their lengths, an owned descriptor.
     unsafe {
         let fd = raw(
             libc::SYS_openat,
@@ -279,7 +279,7 @@ pub(crate) fn save(dir: &CStr, object: &Object, sites: &[Site]) {
         );
         if fd < 0 {
             if fd == -i64::from(libc::EEXIST) {
-                // Left by a process that died with our number.
+                // Left by a process that died with this process id.
                 raw(libc::SYS_unlinkat, [at, temporary.arg(), 0, 0, 0, 0]);
             }
             return;

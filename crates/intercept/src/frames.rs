@@ -1,36 +1,36 @@
-//! Where functions begin and end, from `.eh_frame_hdr` and `.eh_frame`: the tables by which
-//! unwinders find their way, also in stripped libraries. Reads them as they are needed; whatever
-//! has an unusual form is taken for absent.
+//! Bounds of functions, from `.eh_frame_hdr` and `.eh_frame`: the tables of unwinders, which
+//! stripped libraries have, too. Reads entries as they are needed; an entry of unusual form counts
+//! as absent.
 
-/// Reads bytes at an address relative to the object's load address; false unless all are there.
+/// Reads bytes at an address relative to the object's load address; false if any are missing.
 pub(crate) type Read<'a> = &'a dyn Fn(u32, &mut [u8]) -> bool;
 
 /// One function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub start: u32,
-    /// Where it ends.
+    /// The function's end.
     pub end: u32,
-    /// Where the next one begins; the object's highest address behind the last.
+    /// The start of the next function; for the last one, the object's highest address.
     pub next: u32,
 }
 
 /// An object's functions.
 pub(crate) struct Frames<'a> {
     read: Read<'a>,
-    /// The sorted table: where a function begins, where its description is.
+    /// The sorted table: start of a function, address of its description.
     table: Vec<(u32, u32)>,
     end: u32,
 }
 
-/// More entries than any library has.
+/// Limit on the entries: more than any library has.
 const ENTRIES_MAX: usize = 1 << 24;
-/// Bytes of a description that are looked at.
+/// Bytes of a description that are read.
 const HEAD: usize = 64;
 
 impl<'a> Frames<'a> {
-    /// The table at `at`. `end`: the end of the object's code. None if there is none of the usual
-    /// form.
+    /// Reads the table at `at`. `end`: the end of the object's code. None if there is no table of
+    /// the usual form.
     pub(crate) fn read(at: u32, end: u32, read: Read<'a>) -> Option<Frames<'a>> {
         let mut head = [0; 12];
         if at == 0 || !read(at, &mut head) {
@@ -56,26 +56,26 @@ impl<'a> Frames<'a> {
         sorted.then_some(Frames { read, table, end })
     }
 
-    /// The function that `at` lies in.
+    /// The function that contains `at`.
     pub(crate) fn around(&mut self, at: u32) -> Option<Function> {
         let behind = self.table.partition_point(|&(start, _)| start <= at);
         let &(start, description) = self.table.get(behind.checked_sub(1)?)?;
         let end = start.checked_add(self.len(start, description)?)?;
         let next = self.table.get(behind).map_or(self.end, |e| e.0);
-        // One that overlaps the next isn't what it seems.
+        // A function that overlaps the next is wrong.
         (at < end && end <= next).then_some(Function { start, end, next })
     }
 
-    /// How long a function is, by its description.
+    /// The length of a function by its description. Bytes.
     fn len(&self, start: u32, at: u32) -> Option<u32> {
         let mut fde = [0; 24];
         if !(self.read)(at, &mut fde) || matches!(word(&fde, 0), 0 | u32::MAX) {
             return None;
         }
-        // The common part is as far back as the second word says.
+        // The second word is the distance back to the common part.
         let common = at.checked_add(4)?.checked_sub(word(&fde, 4))?;
         let mut cie = [0; HEAD];
-        // All of it, or as much as there is before the segment's end.
+        // Read all of it, or up to the segment's end.
         let there = (16..=HEAD)
             .rev()
             .step_by(4)
@@ -91,7 +91,7 @@ impl<'a> Frames<'a> {
         };
         let begins = match encoding & 0x70 {
             0x10 => at.wrapping_add(8).wrapping_add(begin),
-            // Absolute: relocated or not, the table says the same.
+            // Absolute: relocated or not, the table's address is the same.
             0x00 => start,
             _ => return None,
         };
@@ -100,7 +100,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// How pointers are written in the descriptions that share this part.
+/// The encoding of pointers in the descriptions with this common part.
 fn pointers(cie: &[u8]) -> Option<u8> {
     if word(cie, 4) != 0 || !matches!(cie.get(8)?, 1 | 3) {
         return None;
@@ -111,7 +111,7 @@ fn pointers(cie: &[u8]) -> Option<u8> {
     fn leb(rest: &mut impl Iterator<Item = u8>) -> Option<u8> {
         rest.find(|b| b & 0x80 == 0)
     }
-    // Two alignment factors, the return address's column.
+    // Two alignment factors, and the column of the return address.
     for _ in 0..3 {
         leb(&mut rest)?;
     }

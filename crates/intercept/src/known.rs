@@ -1,27 +1,26 @@
-//! Which libraries have no system calls of their own, so that nobody need search them again: one
-//! file for all of them, a table of keys by hash. An entry that is lost or overwritten only costs
-//! another search.
+//! A table of libraries without `syscall` instructions, so that they needn't be searched again: one
+//! file for all, with keys by hash. A lost or overwritten entry only costs another search.
 
 use crate::arch::raw;
 use crate::cache::{self, Path, mix};
 use crate::object::Object;
 use core::ffi::CStr;
 
-/// Buckets, of one line each.
+/// Buckets of one cache line each.
 const BUCKETS: u64 = 2048;
 const KEYS: usize = 8;
 
 /// The open file.
 pub(crate) struct Known(i64);
 
-/// What stands for an object: never 0.
+/// The key of an object: never 0.
 fn key(object: &Object) -> u64 {
     let bounds = u64::from(object.code_low) << 32 | u64::from(object.code_high);
     mix(mix(1, object.id()), &bounds.to_le_bytes()) | 1
 }
 
 impl Known {
-    /// None if it can't be opened, or others can write it.
+    /// Opens the file; None if that fails, or if others can write it.
     pub(crate) fn open(dir: &CStr) -> Option<Known> {
         let path = Path::in_dir(dir, b"sites-none-v1");
         let open = |flags: i32| {
@@ -49,7 +48,7 @@ impl Known {
             key / 64 % BUCKETS * size_of::<[u64; KEYS]>() as u64,
         );
         let to = (&raw mut keys) as i64;
-        // SAFETY: a buffer with its length; what isn't there stays 0.
+        // SAFETY: a buffer with its length; missing bytes stay 0.
         unsafe {
             raw(
                 libc::SYS_pread64,
@@ -83,7 +82,7 @@ impl Known {
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // SAFETY: our own descriptor.
+        // SAFETY: an owned descriptor.
         unsafe { raw(libc::SYS_close, [self.0, 0, 0, 0, 0, 0]) };
     }
 }

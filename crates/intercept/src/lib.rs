@@ -1,21 +1,20 @@
 //! Interception of a running process's system calls, made by patching `syscall` instructions in
 //! memory.
 //!
-//! What it is for: a preloaded library that wants to see what libc and the loader ask of the
-//! kernel, whichever libc function asks. No libc function is wrapped; the `syscall` instructions of
+//! For a preloaded library that needs to see what libc and the loader request from the kernel,
+//! whichever libc function does. No libc function is wrapped. The `syscall` instructions of
 //! `libc.so.6`, of the loader and, for older glibc, of `libpthread`, `librt` and `libdl` become
 //! jumps into small trampolines, which lead to one handler. So do, on request, those of the program
 //! and of other libraries.
 //!
-//! What it promises: an intercepted call behaves to the code around it like the instruction that it
-//! replaces (only `rax`, `rcx`, `r11` and the flags change; the stack below `rsp` beyond the red
-//! zone is free to use). Calls that the handler doesn't want cost a few nanoseconds. Unwinding
-//! (exceptions, `pthread_cancel`, debuggers) passes through the trampolines. A damaged cache is
-//! noticed and ignored.
+//! Guarantees: to the code around it, an intercepted call behaves like the instruction that it
+//! replaces (only `rax`, `rcx`, `r11` and the flags change; the stack below the red zone is free to
+//! use). Calls that the handler doesn't want cost a few nanoseconds. Unwinding (exceptions,
+//! `pthread_cancel`, debuggers) passes through the trampolines. A damaged cache is detected and
+//! ignored.
 //!
-//! What it doesn't do: it knows nothing of files; it doesn't see `syscall` instructions in
-//! functions that `.eh_frame` doesn't describe (Go, hand-written assembly), nor static programs,
-//! nor the vDSO.
+//! Limits: it knows nothing of files; it doesn't see `syscall` instructions in functions that
+//! `.eh_frame` doesn't describe (Go, hand-written assembly), in static programs, or in the vDSO.
 
 #![warn(missing_docs)]
 
@@ -42,33 +41,36 @@ pub use report::{Error, MAX_OBJECTS, ObjectReport, Report};
 
 use core::ffi::CStr;
 
-/// Most bytes that a hook's [`Call`] lies below the stack pointer that the program had at the
-/// instruction: so a child of clone is known by the stack that it was given.
+/// Most bytes between a hook's [`Call`] and the program's stack pointer at the instruction. By this
+/// a child of clone is recognised by its stack.
 pub const CALL_DEPTH: usize = arch::CALL_DEPTH;
 
-/// The directory of the cache, if it is this user's alone.
+/// The directory of the cache, if it belongs to this user alone.
 #[cfg(target_arch = "x86_64")]
 fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
     cache_dir.filter(|dir| cache::is_private(dir))
 }
 
-/// Patches the process that calls it, once. From the first patched instruction on, the hooks are
-/// called, also by what the calling library itself asks of libc.
+/// Patches the calling process, once. From the first patched instruction on, the hooks are called,
+/// also for what the calling library itself requests from libc.
 ///
-/// `cache_dir` is an existing directory in which the sites found are kept by build id, so that
-/// later processes needn't search for them. It may be absent or unwritable. It isn't used unless it
-/// belongs to the effective user and nobody else can write to it. A cache file that isn't owned by
-/// this user or root, or that others can write, isn't used.
+/// `cache_dir` is an existing directory that keeps the sites by build id, so that later processes
+/// needn't search for them. It may be absent or unwritable. It isn't used unless it belongs to the
+/// effective user and nobody else can write to it. A cache file isn't used if others can write it,
+/// or if it belongs to neither this user nor root.
 ///
 /// # Safety
 ///
-/// The hooks must keep what [`Hooks`] says, and be ready to be called. No other thread may be
-/// inside a system call of libc or about to make one; in a library's constructor that is given.
-/// (Most sites tolerate other threads, since the `syscall` instruction stays where it is, but not
+/// The hooks must keep the contract of [`Hooks`], and be ready to be called. No other thread may be
+/// inside a system call of libc or about to make one; in a library's constructor that is the case.
+/// (Most sites tolerate other threads, since the `syscall` instruction stays in place, but not
 /// all.)
+///
+/// # Errors
+/// [`Error`] with the reason; then the process is as it was.
 pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result<Report, Error> {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: our own contract is the same.
+    // SAFETY: the caller's promise.
     return unsafe { patch::install(hooks, private(cache_dir)) };
     #[cfg(not(target_arch = "x86_64"))]
     {
@@ -77,19 +79,17 @@ pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result
     }
 }
 
-/// Patches the system calls that other objects make by instructions of their own: those that are
-/// loaded now, and those of which [`mapped`] is told later. Once, after [`install`], with the same
-/// hooks.
+/// Patches `syscall` instructions of other objects: those loaded now, and those reported by
+/// [`mapped`] later. Once, after [`install`], with the same hooks.
 ///
-/// To the hooks there is no difference, but that such a call may come from any code: from one that
-/// has vector registers in use, or from a thread that libc doesn't know (its calls go to the
-/// kernel).
+/// For the hooks, the only difference is that such a call may come from any code: with vector
+/// registers in use, or on a thread that libc doesn't know (its calls go to the kernel).
 ///
 /// # Safety
 /// As for [`install`]; nothing of these objects has run yet.
 pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: our own contract is the same.
+    // SAFETY: the caller's promise.
     unsafe {
         others::start(hooks, private(cache_dir))
     };
@@ -97,8 +97,8 @@ pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>)
     let _ = (hooks, cache_dir);
 }
 
-/// The loader has mapped `len` bytes of a file's code, from `offset` on, to `at`: patches what
-/// system calls are in it.
+/// Called when the loader has mapped `len` bytes of a file's code, from `offset` on, to `at`:
+/// patches its system calls.
 ///
 /// Does nothing without [`install_in_others`].
 ///
@@ -106,7 +106,7 @@ pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>)
 /// The code is mapped there, privately, and nothing runs in it yet.
 pub unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: our own contract is the same.
+    // SAFETY: the caller's promise.
     unsafe {
         others::mapped(file, at, len, offset)
     };
@@ -120,19 +120,18 @@ pub struct LoaderPatch(patch::Patched);
 
 #[cfg(target_arch = "x86_64")]
 impl LoaderPatch {
-    /// Puts the loader's own instructions back.
+    /// Restores the loader's instructions.
     ///
     /// # Safety
     /// As for [`install`]; and nothing may be inside an intercepted call of the loader.
     pub unsafe fn remove(self) {
-        // SAFETY: our own contract.
+        // SAFETY: the caller's promise.
         unsafe { self.0.remove() };
     }
 }
 
-/// Patches only the loader, for a library in a namespace of its own (`LD_AUDIT`), which is there
-/// before the program's libraries are. Another library can install itself once this has been
-/// removed.
+/// Patches only the loader, for a library in its own namespace (`LD_AUDIT`), which is there before
+/// the program's libraries. Another library can install itself once this has been removed.
 ///
 /// # Safety
 /// As for [`install`].
@@ -144,19 +143,19 @@ pub unsafe fn install_in_loader(
     hooks: &'static Hooks,
     cache_dir: Option<&CStr>,
 ) -> Result<LoaderPatch, Error> {
-    // SAFETY: our own contract is the same.
+    // SAFETY: the caller's promise.
     unsafe { patch::install_in_loader(hooks, private(cache_dir)).map(LoaderPatch) }
 }
 
-/// Asks the kernel directly, with an instruction of this crate that is never patched. Returns
-/// `-errno` on error.
+/// Makes a system call with an instruction of this crate that is never patched. Returns `-errno` on
+/// error.
 ///
 /// # Safety
 ///
-/// As the call itself; not for calls that return twice or on another stack (fork is fine, vfork and
-/// clone with a stack are not).
+/// As for the call itself; not for calls that return twice or on another stack (fork is fine, vfork
+/// and clone with a stack are not).
 #[inline]
 pub unsafe fn raw(nr: i64, args: [i64; 6]) -> i64 {
-    // SAFETY: the caller's duty.
+    // SAFETY: the caller's promise.
     unsafe { arch::raw(nr, args) }
 }

@@ -1,11 +1,10 @@
-//! The loaded objects whose code is patched: where they are, their build id, their functions. Reads
-//! the mapped image only, never a file. Promises to read only inside the segments that the loader
-//! reports.
+//! The loaded objects whose code is patched: addresses, build id, functions. Reads the mapped image
+//! only, never a file. Guarantees to read only inside the segments that the loader reports.
 
 use crate::report::MAX_OBJECTS;
 use core::ffi::{CStr, c_int, c_void};
 
-/// The most bytes of a build id that are used (SHA-1 has 20).
+/// Limit on the bytes of a build id that are used (SHA-1 has 20).
 pub(crate) const ID_MAX: usize = 32;
 const SEGMENTS: usize = 16;
 
@@ -14,23 +13,23 @@ const SEGMENTS: usize = 16;
 pub(crate) struct Object {
     /// Its load address; all other addresses are relative to it.
     pub base: usize,
-    /// Where its code segment begins.
+    /// Start of its code segment.
     pub code_low: u32,
-    /// Where it ends.
+    /// End of its code segment.
     pub code_high: u32,
-    /// Which of its segments of code that is: nearly all have one.
+    /// Index of this segment among its code segments: nearly all objects have one.
     pub part: u8,
-    /// Its file's name.
+    /// File name.
     pub name: [u8; 32],
     id: [u8; ID_MAX],
     id_len: usize,
-    /// Segments that are readable and not writable: from, to.
+    /// Segments that are readable and not writable: start and end.
     segments: [(u32, u32); SEGMENTS],
-    /// Where `.eh_frame_hdr` is; 0 if nowhere.
+    /// Address of `.eh_frame_hdr`; 0: none.
     pub frames: u32,
 }
 
-/// File names of the objects whose system calls count, as prefixes.
+/// Prefixes of the file names of the objects that are patched.
 const NAMES: [&[u8]; 5] = [
     b"libc.so",
     b"ld-linux",
@@ -39,14 +38,14 @@ const NAMES: [&[u8]; 5] = [
     b"libdl.so",
 ];
 
-/// The objects found.
+/// The objects that were found.
 pub(crate) struct Objects {
     pub list: [Option<Object>; MAX_OBJECTS],
     pub count: usize,
 }
 
 impl Objects {
-    /// Those of them whose file name begins so.
+    /// Keeps the objects whose file name has this prefix.
     pub(crate) fn only(mut self, prefix: &[u8]) -> Objects {
         for place in &mut self.list {
             if place.is_some_and(|o| !o.name.starts_with(prefix)) {
@@ -58,13 +57,13 @@ impl Objects {
     }
 }
 
-/// Whether a file of this name is patched by [`crate::install`] itself.
+/// Whether a file with this name is patched by [`crate::install`] itself.
 pub(crate) fn is_libc(file: &[u8]) -> bool {
     NAMES.iter().any(|n| file.starts_with(n))
 }
 
-/// Passes all objects that are loaded to `visit`, with their paths as the loader says them; one
-/// with several segments of code once for each of them.
+/// Passes all loaded objects to `visit`, with their paths from the loader; an object with several
+/// code segments once for each of them.
 pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
     unsafe extern "C" fn pass<F: FnMut(&CStr, Object)>(
         info: *mut libc::dl_phdr_info,
@@ -94,23 +93,23 @@ pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
         pass::<F>
     }
     let callback = passing(&visit);
-    // SAFETY: the callback gets what the loader says, and our own closure.
+    // SAFETY: the callback gets the loader's data, and this closure.
     unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast()) };
 }
 
-/// The last part of a path.
+/// The last component of a path.
 pub(crate) fn file_name(path: &CStr) -> &[u8] {
     let path = path.to_bytes();
     path.rsplit(|&b| b == b'/').next().unwrap_or(path)
 }
 
-/// Finds the objects that are loaded.
+/// Finds the loaded objects that are patched.
 pub(crate) fn loaded() -> Objects {
     let mut found = Objects {
         list: [None; MAX_OBJECTS],
         count: 0,
     };
-    // SAFETY: the callback gets what the loader says, and our own pointer.
+    // SAFETY: the callback gets the loader's data, and this pointer.
     unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut found).cast()) };
     found
 }
@@ -157,8 +156,7 @@ impl Object {
         Some(object)
     }
 
-    /// What program headers say of an object and one of its segments of code. It has no build id
-    /// yet.
+    /// The object with these program headers, and one of its code segments. It has no build id yet.
     pub(crate) fn of_headers(
         base: usize,
         file: &[u8],
@@ -202,7 +200,7 @@ impl Object {
         (object.code_high > object.code_low).then_some(object)
     }
 
-    /// Takes this for its build id if it has none.
+    /// Sets the build id, if there is none.
     pub(crate) fn set_id(&mut self, id: &[u8]) {
         if self.id_len == 0 && id.len() <= ID_MAX {
             self.id[..id.len()].copy_from_slice(id);
@@ -210,7 +208,7 @@ impl Object {
         }
     }
 
-    /// Finds the build id among notes.
+    /// Finds the build id in notes.
     pub(crate) fn read_notes(&mut self, mut notes: &[u8]) {
         let word = |b: &[u8], i: usize| {
             b.get(i..i + 4)
@@ -243,7 +241,7 @@ impl Object {
         }
     }
 
-    /// Made-up code, for tests.
+    /// Artificial code, for tests.
     #[cfg(test)]
     pub(crate) fn of_code(code: &'static [u8]) -> Object {
         let (mut segments, end) = ([(0, 0); SEGMENTS], code.len() as u32);
@@ -275,10 +273,10 @@ impl Object {
         )
     }
 
-    /// Bytes that lie in one segment.
+    /// Bytes inside one segment.
     ///
     /// # Safety
-    /// As for [`Object::code`].
+    /// That of [`Object::code`].
     pub(crate) unsafe fn bytes(&self, at: u32, len: usize) -> Option<&'static [u8]> {
         let fits = self
             .segments
@@ -305,9 +303,9 @@ impl Object {
     /// All segments that aren't writable, with their relative addresses.
     ///
     /// # Safety
-    /// As for [`Object::code`].
+    /// That of [`Object::code`].
     pub(crate) unsafe fn readable(&self) -> Vec<(u64, &'static [u8])> {
-        // SAFETY: by the contract.
+        // SAFETY: the caller's promise.
         let bytes = |low: u32, high: u32| unsafe { self.bytes(low, (high - low) as usize) };
         self.segments
             .iter()
@@ -316,20 +314,20 @@ impl Object {
             .collect()
     }
 
-    /// Where functions begin, from the sorted table that unwinders use. Empty if there is none of
+    /// The starts of functions, from the sorted table of unwinders. Empty if there is no table of
     /// the usual form.
     ///
     /// # Safety
-    /// As for [`Object::code`].
+    /// That of [`Object::code`].
     pub(crate) unsafe fn functions(&self) -> Vec<u32> {
-        // SAFETY: by the contract.
+        // SAFETY: the caller's promise.
         let head = unsafe { self.bytes(self.frames, 12) };
         // Version 1; any pointer, a 32-bit count, 32-bit entries relative to the table.
         let Some(&[1, _, 0x03, 0x3b, .., a, b, c, d]) = head else {
             return Vec::new();
         };
         let count = u32::from_le_bytes([a, b, c, d]) as usize;
-        // SAFETY: by the contract.
+        // SAFETY: the caller's promise.
         let Some(table) = (unsafe { self.bytes(self.frames + 12, count.saturating_mul(8)) }) else {
             return Vec::new();
         };

@@ -1,10 +1,9 @@
-//! The objects that aren't libc's: programs and libraries that make some system calls by
-//! instructions of their own.
+//! Objects other than libc's: programs and libraries with `syscall` instructions of their own.
 //!
-//! Most have none, which a table remembers ([`crate::known`]). Those that have are patched like
-//! libc, but found function by function, and with gates that keep all vector registers. Promises:
-//! code that is patched means the same as before; what isn't understood is left alone; the same
-//! file at the same place again needs no new memory.
+//! Most have none, which a table records ([`crate::known`]). The others are patched like libc, but
+//! their sites are found function by function, and their gates save all vector registers.
+//! Guarantees: patched code means the same as before; code that isn't understood is left alone;
+//! loading the same file at the same place again needs no new memory.
 
 use crate::arch::{self, raw};
 use crate::cache;
@@ -17,10 +16,10 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// More code than this isn't searched: reading it would take longer than the calls in it are worth.
+/// Larger code isn't searched: reading it would take longer than its calls are worth. Bytes.
 const CODE_MAX: u32 = 256 << 20;
-/// Libraries that bypass libc on purpose: sanitizers, whose own work nobody should see; the
-/// kernel's; ours.
+/// Libraries that bypass libc on purpose: sanitizers, whose own calls should not be seen; the
+/// kernel's; Forebay's.
 const LEFT_ALONE: [&[u8]; 8] = [
     b"libasan.so",
     b"libtsan.so",
@@ -32,11 +31,11 @@ const LEFT_ALONE: [&[u8]; 8] = [
     b"libforebay_",
 ];
 
-/// Bytes of a note segment that are looked at.
+/// Limit on the bytes of a note segment that are read.
 const NOTES_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
-/// What [`start`] was given, and what has been patched.
+/// The arguments of [`start`], and what has been patched.
 struct Others {
     hooks: &'static Hooks,
     dir: Option<std::ffi::CString>,
@@ -44,11 +43,11 @@ struct Others {
 }
 
 struct Shared(UnsafeCell<Option<Others>>);
-// SAFETY: only used by who holds `BUSY`.
+// SAFETY: only used by the holder of `BUSY`.
 unsafe impl Sync for Shared {}
 
 static ALL: Shared = Shared(UnsafeCell::new(None));
-/// The process whose thread is at it; another's was forked away and never ends.
+/// Id of the process whose thread holds this lock; that of a parent process never becomes free.
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 fn with(f: impl FnOnce(&mut Option<Others>)) {
@@ -58,12 +57,12 @@ fn with(f: impl FnOnce(&mut Option<Others>)) {
     if before == me || BUSY.compare_exchange(before, me, Acquire, Relaxed).is_err() {
         return;
     }
-    // SAFETY: nobody else has it.
+    // SAFETY: no other thread has it.
     f(unsafe { &mut *ALL.0.get() });
     BUSY.store(0, Release);
 }
 
-/// Patches what is loaded, and from now on what [`mapped`] is told of.
+/// Patches the loaded objects; from now on [`mapped`] patches others.
 ///
 /// # Safety
 /// As for [`crate::install`], which has been called.
@@ -79,7 +78,7 @@ pub(crate) unsafe fn start(hooks: &'static Hooks, dir: Option<&CStr>) {
         }
         let mut object = object;
         if object.id().is_empty() {
-            // The program has no name.
+            // The program's name is empty.
             let path = if name.is_empty() {
                 c"/proc/self/exe"
             } else {
@@ -105,13 +104,13 @@ pub(crate) unsafe fn start(hooks: &'static Hooks, dir: Option<&CStr>) {
                     true
                 })
             };
-            // SAFETY: loaded, and nothing has run in it yet.
+            // SAFETY: loaded, and nothing of it has run yet.
             unsafe { others.patch(object, known.as_ref(), &read) };
         }
     });
 }
 
-/// Gives an object that has no build id one by its file.
+/// Gives an object without a build id one by its file.
 fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
     // SAFETY: a path that ends in 0; all zeros is a valid stat, and the kernel fills it.
     let stat = unsafe {
@@ -125,7 +124,7 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
         let args = [dirfd, path.as_ptr() as i64, to, flags.into(), 0, 0];
         (raw(libc::SYS_newfstatat, args) == 0).then_some(stat)
     };
-    // A file without a name comes but once.
+    // A file without a name isn't loaded again.
     if let Some(s) = stat.filter(|s| s.st_nlink > 0) {
         let fields = [
             s.st_dev as i64,
@@ -146,7 +145,7 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
 }
 
 impl Others {
-    /// Patches one object, if there is anything to patch in it. `read`: its bytes by address.
+    /// Patches one object, if it has any sites. `read` returns its bytes by address.
     ///
     /// # Safety
     /// Its code is mapped, and nothing runs in it yet.
@@ -157,7 +156,7 @@ impl Others {
         read: &dyn Fn(u32, &mut [u8]) -> bool,
     ) {
         if let Some(job) = self.done.iter().find(|j| j.is_for(&object)) {
-            // SAFETY: by the contract.
+            // SAFETY: the caller's promise.
             return unsafe { job.patch_other() };
         }
         if object.code_high - object.code_low > CODE_MAX || known.is_some_and(|k| k.has(&object)) {
@@ -167,7 +166,7 @@ impl Others {
         let sites = dir
             .and_then(|d| Sites::kept(&object, d, self.hooks))
             .unwrap_or_else(|| {
-                // SAFETY: by the contract.
+                // SAFETY: the caller's promise.
                 let code = unsafe { object.code() };
                 let mut frames = Frames::read(object.frames, object.code_high, read);
                 let sites = frames.as_mut().map_or(Vec::new(), |frames| {
@@ -180,7 +179,7 @@ impl Others {
                 }
                 Sites::Found(sites)
             });
-        // SAFETY: by the contract.
+        // SAFETY: the caller's promise.
         unsafe {
             if let Some(job) = Job::of_other(self.hooks, object, sites) {
                 job.patch_other();
@@ -190,10 +189,10 @@ impl Others {
     }
 }
 
-/// Patches the code that the loader has just mapped from a file, see [`crate::mapped`].
+/// Patches code that the loader has just mapped from a file, see [`crate::mapped`].
 ///
 /// # Safety
-/// As there.
+/// That of [`crate::mapped`].
 pub(crate) unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     with(|all| {
         let Some(others) = all else { return };
@@ -222,7 +221,7 @@ pub(crate) unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     });
 }
 
-/// What the file's headers say of the segment that lies at `at`.
+/// The object by the file's headers, for the segment at `at`.
 fn look(
     file: &File,
     at: usize,
@@ -236,13 +235,13 @@ fn look(
     if n < HEADER || head[..6] != *b"\x7fELF\x02\x01" {
         return None;
     }
-    // SAFETY: as many bytes as it has, of which any are a valid one.
+    // SAFETY: as many bytes as a header, of which any are valid.
     let header: libc::Elf64_Ehdr =
         unsafe { head.as_ptr().cast::<libc::Elf64_Ehdr>().read_unaligned() };
     if usize::from(header.e_phentsize) != ENTRY {
         return None;
     }
-    // Nearly always there already.
+    // Nearly always already read.
     let bytes = |from: u64, len: usize| {
         let start = usize::try_from(from).ok()?;
         if let Some(there) = head[..n].get(start..start.checked_add(len)?) {

@@ -1,9 +1,9 @@
 //! The installation: find or fetch the sites, write the trampolines, make them executable, then
 //! patch.
 //!
-//! Promises: until the first patch nothing of the process has changed, so that every error leaves
-//! it as it was; between the first and the last patch no libc function is called; code is left
-//! readable and executable, not writable.
+//! Guarantees: until the first patch nothing of the process has changed, so that every error leaves
+//! it as it was; between the first and the last patch no libc function is called; afterwards code
+//! is readable and executable, not writable.
 
 use crate::arch::{
     self, FAR_HEAD, FAR_TAIL, FORM_HOP, FORM_NONE, JUMP, OWN_SLOTS, Region, SLOT, Site, raw,
@@ -22,17 +22,17 @@ const RX: i32 = libc::PROT_READ | libc::PROT_EXEC;
 const RW: i32 = libc::PROT_READ | libc::PROT_WRITE;
 const RWX: i32 = RX | libc::PROT_WRITE;
 
-/// Sites from the cache or newly found.
+/// Sites from the cache, or newly found ones.
 pub(crate) enum Sites {
     Cached(Cached),
     Found(Vec<Site>),
 }
 
 impl Sites {
-    /// What the cache has.
+    /// The cached sites.
     pub(crate) fn kept(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Sites> {
-        // A cache that was made from code that something else had patched would hide sites for
-        // ever: all or none.
+        // A cache made from code that something else had patched would hide sites for ever: all or
+        // none.
         let fits = |s: &Site| !s.wanted(hooks) || s.form == FORM_NONE || is_patchable(object, s);
         let cached = cache::open(dir, object).filter(|c| c.sites().iter().all(fits));
         cached.map(Sites::Cached)
@@ -58,17 +58,17 @@ impl Sites {
     }
 }
 
-/// One object's share of the work.
+/// The work for one object.
 pub(crate) struct Job {
     object: Object,
     sites: Sites,
     region: Region,
-    /// The first slot of this job.
+    /// Address of this job's first slot.
     first: usize,
     chosen: Chosen,
 }
 
-/// One bit per site: it has a slot.
+/// One bit per site: whether it has a slot.
 type Chosen = [u64; SITES_MAX / 64];
 
 pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Result<Report, Error> {
@@ -76,7 +76,7 @@ pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Resul
     if INSTALLED.swap(true, Ordering::SeqCst) {
         return Err(Error::AlreadyInstalled);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's promise.
     let result = unsafe { install_once(hooks, dir, object::loaded()) };
     if result.is_err() {
         INSTALLED.store(false, Ordering::SeqCst);
@@ -87,7 +87,7 @@ pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Resul
     })
 }
 
-/// Objects as they were patched.
+/// Patched objects.
 pub(crate) struct Patched([Option<Job>; MAX_OBJECTS]);
 
 pub(crate) unsafe fn install_in_loader(
@@ -97,7 +97,7 @@ pub(crate) unsafe fn install_in_loader(
     if INSTALLED.swap(true, Ordering::SeqCst) {
         return Err(Error::AlreadyInstalled);
     }
-    // SAFETY: the caller's contract.
+    // SAFETY: the caller's promise.
     let result = unsafe { install_once(hooks, dir, object::loaded().only(b"ld-linux")) };
     if result.is_err() {
         INSTALLED.store(false, Ordering::SeqCst);
@@ -106,10 +106,10 @@ pub(crate) unsafe fn install_in_loader(
 }
 
 impl Patched {
-    /// Puts back what was there.
+    /// Restores the original code.
     ///
     /// # Safety
-    /// As [`crate::LoaderPatch::remove`].
+    /// That of [`crate::LoaderPatch::remove`].
     pub(crate) unsafe fn remove(self) {
         for job in self.0.iter().flatten() {
             let (low, len) = code_pages(&job.object);
@@ -120,7 +120,7 @@ impl Patched {
                 continue;
             }
             for site in marked(&job.sites, &job.chosen) {
-                // SAFETY: writable now, and a site that was compared with the code before it was
+                // SAFETY: writable now, and the site was compared with the code before it was
                 // patched.
                 unsafe { arch::unpatch(job.object.base, site) };
             }
@@ -208,7 +208,7 @@ unsafe fn install_once(
                     line.patched = n;
                 }
             }
-            // Nothing of this object was changed. If it is the first, nothing at all was.
+            // Nothing of this object was changed; nor of any, if it is the first.
             Err(e) if i == 0 => return Err(e),
             Err(_) => {}
         }
@@ -216,7 +216,7 @@ unsafe fn install_once(
     Ok((report, jobs))
 }
 
-/// The sites that are patched, one bit each, and how many slots they need.
+/// The sites to patch, one bit each, and the number of slots that they need.
 fn choose(
     hooks: &Hooks,
     object: &Object,
@@ -237,10 +237,10 @@ fn choose(
     (chosen, slots)
 }
 
-/// Makes a far region executable, and known to the unwinder.
+/// Makes a far region executable, and registers it with the unwinder.
 fn finish_far(mut region: Region) -> Result<(), Error> {
-    // SAFETY: far and still writable; the table stays for ever. The unwinder's library is part of
-    // std's needs.
+    // SAFETY: far and still writable; the table stays for ever. std needs the unwinder's library
+    // anyway.
     unsafe {
         let table = region.end_far();
         protect(region.start, region.len, RX)?;
@@ -250,8 +250,8 @@ fn finish_far(mut region: Region) -> Result<(), Error> {
 }
 
 impl Job {
-    /// Another object's sites, with their trampolines; its code is as it was. None if there is
-    /// nothing to patch.
+    /// The sites of another object, with their trampolines; its code isn't changed yet. None if
+    /// there is nothing to patch.
     ///
     /// # Safety
     /// The object is mapped, and not patched yet; the gates have their hooks; one thread at a time.
@@ -278,7 +278,7 @@ impl Job {
         })
     }
 
-    /// Patches the object's code, if it is still what the sites were made for.
+    /// Patches the object's code, if it is still that of the sites.
     ///
     /// # Safety
     /// Made by [`Job::of_other`]; the object is mapped, and nothing runs in it yet.
@@ -295,12 +295,13 @@ impl Job {
         }
         low &= !(PAGE - 1);
         if low < high {
-            // SAFETY: by the contract. Without permission to write, all is as it was.
+            // SAFETY: the caller's promise. Without permission to write, nothing changes.
             let _ = unsafe { patch(self, (low, high.next_multiple_of(PAGE) - low)) };
         }
     }
 
-    /// Whether it was made for the same code at the same place. What has no id is never the same.
+    /// Whether it was made for the same code at the same place. An object without an id is never
+    /// the same.
     pub(crate) fn is_for(&self, object: &Object) -> bool {
         !object.id().is_empty()
             && self.object.code_range() == object.code_range()
@@ -318,11 +319,11 @@ impl ObjectReport {
 }
 
 fn is_patchable(object: &Object, site: &Site) -> bool {
-    // SAFETY: sites are sane for the object, whether found or cached.
+    // SAFETY: sites are plausible for the object, whether found or cached.
     site.form != FORM_NONE && unsafe { site.matches(object.base) }
 }
 
-/// The sites that have a slot, in the order of their slots.
+/// The sites with a slot, in the order of their slots.
 fn marked<'a>(sites: &'a Sites, chosen: &'a Chosen) -> impl Iterator<Item = &'a Site> {
     let list = sites.list().iter().take(SITES_MAX).enumerate();
     list.filter(|(i, _)| chosen[i / 64] >> (i % 64) & 1 == 1)
@@ -337,14 +338,14 @@ fn code_pages(object: &Object) -> (usize, usize) {
 }
 
 unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
-    // Of libc the whole segment at once: a part of it would leave several mappings behind. Without
-    // permission for both at once the code can't be executed for a moment, which only matters to
-    // other threads: nothing here is in libc.
+    // For libc the whole segment at once: protecting a part would leave several mappings behind.
+    // Without permission for both at once, the code isn't executable for a moment, which only
+    // matters to other threads: this code isn't in libc.
     protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
     let mut patched = 0;
     for site in marked(&job.sites, &job.chosen) {
-        // SAFETY: compared with the code again, since windows that overlap would no longer match.
+        // SAFETY: compared with the code again, since overlapping windows would no longer match.
         unsafe {
             if site.matches(job.object.base) {
                 arch::patch(job.object.base, site, slot);
@@ -354,19 +355,18 @@ unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
         slot += site.slots() * SLOT;
     }
     arch::code_changed(low, len);
-    // It can't fail in a way that we could do anything about; the code then stays writable, and
-    // runs if RWX was given.
+    // A failure here can't be handled: the code stays writable, and runs if RWX was allowed.
     let _ = protect(low, len, RX);
     Ok(patched)
 }
 
-/// A new mapping in reach of the object's code, writable.
+/// A new writable mapping in reach of the object's code.
 fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error> {
     let len = (FAR_HEAD + slots * SLOT + FAR_TAIL).next_multiple_of(PAGE);
     let code = object.code_range();
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     let mut error = libc::ENOMEM;
-    // Downwards and upwards in growing steps.
+    // Searches downwards and upwards in growing steps.
     for step in 0..1024usize {
         let distance = (1 << 16) * (step + 1) + (step * step) * 1024;
         let below = (object.base & !(PAGE - 1)).checked_sub(distance + len);
@@ -382,7 +382,7 @@ fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error
                     [start as i64, len as i64, RW.into(), flags.into(), -1, 0],
                 )
             };
-            // A kernel that doesn't know the flag, or valgrind, takes the address for a hint.
+            // A kernel that doesn't know the flag, or valgrind, treats the address as a hint.
             let start = got as usize;
             if got >= 0 && arch::in_reach((start, start + len), code) {
                 let mut region = Region {
@@ -412,8 +412,8 @@ fn undo(own: &Region) {
 }
 
 fn protect(start: usize, len: usize, prot: i32) -> Result<(), Error> {
-    // SAFETY: our own slots, or an object's code, and never less than what runs at the moment (see
-    // the callers).
+    // SAFETY: this library's slots, or an object's code, which stays executable where it runs at
+    // the moment (see the callers).
     match unsafe {
         raw(
             libc::SYS_mprotect,

@@ -1,20 +1,20 @@
-//! What was done to the objects of a process, and why nothing was.
+//! The result of an installation: what was done to each object, or why nothing was.
 
-/// How many objects a [`Report`] has room for.
+/// Limit on the objects in a [`Report`].
 pub const MAX_OBJECTS: usize = 6;
 
 /// Why nothing was installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// Not on this processor architecture.
+    /// This processor architecture isn't supported.
     Unsupported,
-    /// It was installed before in this process.
+    /// This process has an installation already.
     AlreadyInstalled,
     /// None of the objects that it patches is loaded.
     NoLibc,
-    /// No memory for trampolines near the code (the kernel's error number).
+    /// No memory for trampolines near the code (with the kernel's errno).
     NoRoom(i32),
-    /// The kernel refused to make code writable (its error number).
+    /// The kernel refused to make code writable (with its errno).
     Refused(i32),
 }
 
@@ -42,29 +42,29 @@ impl core::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// What was done to one object (`libc.so.6`, the loader, ...).
+/// Result for one object (`libc.so.6`, the loader, ...).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectReport {
     pub(crate) name: [u8; 32],
     /// `syscall` instructions found.
     pub found: u32,
-    /// Those of them that should be patched: their number is wanted, or a clone, or unknown.
+    /// Number of those to patch: their number is wanted, a clone, or unknown.
     pub wanted: u32,
-    /// Those that were patched.
+    /// Number of patched ones.
     pub patched: u32,
-    /// Those that should have been and weren't, by number, one bit each.
+    /// Numbers of calls that should have been patched but weren't, one bit each.
     pub missed: [u64; 8],
-    /// Those that should have been and weren't, whose number isn't known.
+    /// Number of sites with unknown call numbers that should have been patched but weren't.
     pub missed_unknown: u32,
-    /// The sites came from the cache and needn't be searched.
+    /// Whether the sites came from the cache.
     pub cached: bool,
-    /// The trampolines lie in a mapping of their own, because the library was loaded out of a
+    /// Whether the trampolines are in a separate mapping, because the library was loaded out of a
     /// jump's reach.
     pub far: bool,
 }
 
 impl ObjectReport {
-    /// The object's file name, cut to 32 bytes.
+    /// The object's file name, truncated to 32 bytes.
     pub fn name(&self) -> &str {
         let end = self
             .name
@@ -75,17 +75,17 @@ impl ObjectReport {
     }
 }
 
-/// What [`install`] did.
+/// The result of [`install`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
     pub(crate) objects: [ObjectReport; MAX_OBJECTS],
     pub(crate) count: usize,
-    /// How long it took.
+    /// Duration.
     pub microseconds: u64,
 }
 
 impl Report {
-    /// The objects that were looked at.
+    /// The objects examined.
     pub fn objects(&self) -> &[ObjectReport] {
         &self.objects[..self.count]
     }

@@ -1,4 +1,4 @@
-//! Hooks for unit tests: all calls are wanted, and passed on.
+//! Hooks for unit tests: all calls are wanted, and passed to the kernel.
 
 use crate::Hooks;
 

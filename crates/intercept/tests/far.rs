@@ -1,6 +1,6 @@
-//! A program that patches itself: its code is far from libc, so that the trampolines get a mapping
-//! of their own, with an unwind table that is registered. Also: other threads that are in a call
-//! meanwhile, and a second installation.
+//! A program that patches itself: its code is far from libc, so the trampolines get a separate
+//! mapping, with a registered unwind table. Also with other threads inside calls meanwhile, and a
+//! second installation.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod test {
@@ -51,8 +51,8 @@ mod test {
     }
 
     pub fn main() {
-        // Neither test nor time limit may hang: the alarm ends the process.
-        // SAFETY: no arguments that matter.
+        // Neither the test nor its time limit may hang: the alarm ends the process. SAFETY: no
+        // arguments that matter.
         unsafe { libc::alarm(60) };
         let (send, receive) = mpsc::channel::<u32>();
         let mut pipe = [0; 2];
@@ -96,7 +96,7 @@ mod test {
             trace.contains("this_calls_close") && trace.contains("far::test::main"),
             "{trace}"
         );
-        // A panic after all that: exceptions find the registered table beside the others.
+        // A panic after all that: exceptions find the registered table among the others.
         assert!(std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(1))).is_err());
         let threads: Vec<_> = (0..50u32).map(|i| std::thread::spawn(move || i)).collect();
         assert_eq!(

@@ -1,4 +1,4 @@
-//! Unmodified programs under the `passthrough` library, in all its modes: they must do what they do
+//! Unmodified programs under the `passthrough` library, in all its modes: they must behave as
 //! without it. Each process has a time limit.
 #![cfg(all(target_arch = "x86_64", target_os = "linux"))]
 
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 const MODES: [&str; 4] = ["pass", "raw", "fd", "watch"];
 
-/// Where cargo puts examples beside the tests.
+/// Directory of cargo's examples, beside the tests.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let file = exe
@@ -83,7 +83,7 @@ fn has(program: &str) -> bool {
         .is_ok()
 }
 
-/// The same output and status with and without, in each mode.
+/// Output and status are the same with and without it, in each mode.
 fn same(name: &str, program: &str, args: &[&str]) {
     if !has(program) {
         eprintln!("{program} isn't here: not tested");
@@ -171,7 +171,7 @@ fn rewrites_and_reports() {
         );
         println!("{err}");
     }
-    // A cache of noise is replaced.
+    // A cache of random bytes is replaced.
     for file in std::fs::read_dir(dir.0.join("cache")).unwrap() {
         std::fs::write(file.unwrap().path(), [0x5a; 30000]).unwrap();
     }
@@ -179,7 +179,7 @@ fn rewrites_and_reports() {
     assert!(out.status.success() && !out.stdout.is_empty());
     let files = std::fs::read_dir(dir.0.join("cache")).unwrap();
     let files: Vec<PathBuf> = files.map(|f| f.unwrap().path()).collect();
-    // Of those without sites there is a table: what it holds is keys, whatever it holds.
+    // The table of libraries without sites isn't checked: any content of it is valid.
     let sites = files.iter().filter(|f| !f.ends_with("sites-none-v1"));
     for file in sites {
         assert!(std::fs::read(file).unwrap().starts_with(b"FBSITES1"));
@@ -274,7 +274,7 @@ fn processes() {
     compiled("gcc", "processes.c", &[]);
 }
 
-/// What the hook says instead of a child is what the program gets; then it goes on.
+/// The program gets the hook's result instead of a child, and continues.
 #[test]
 fn children_are_refused() {
     if !has("perl") {
@@ -285,8 +285,8 @@ fn children_are_refused() {
     let program = r#"for (1..3) { print fork() // $!{EDQUOT}, "\n"; }"#;
     let with = run(&dir, Some("refuse"), "perl", &["-e", program]);
     assert_eq!(with.status.code(), Some(0));
-    let said = format!("{}\n", libc::EDQUOT).repeat(3);
-    assert_eq!(String::from_utf8_lossy(&with.stdout), said);
+    let expected = format!("{}\n", libc::EDQUOT).repeat(3);
+    assert_eq!(String::from_utf8_lossy(&with.stdout), expected);
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! The allocator: which pages of a segment are in use, shared by all processes.
 //!
-//! Each cell of 256 pages has two bitmaps in the medium's map: `used` and `init`. Pages
-//! are taken and given back by compare-and-swap on words of `used`; nobody holds a lock.
-//! A run of up to 64 pages lies inside one word; a longer one starts at a word. Two
-//! summary bitmaps over the cells (`full`, `busy`) make the search short; they are hints,
-//! and before the medium is called full, every cell is looked at.
+//! Each cell of 256 pages has two bitmaps in the medium's map: `used` and `init`. Pages are taken
+//! and given back by compare-and-swap on words of `used`; there are no locks. A run of up to 64
+//! pages lies inside one word; a longer one starts at a word. Two summary bitmaps over the cells
+//! (`full`, `busy`) shorten the search. They are hints: before the medium counts as full, every
+//! cell is examined.
 //!
-//! Cells whose room was given back to the file system are marked by two bitmaps more: see
+//! Two more bitmaps mark cells whose room was given back to the file system: see
 //! [`crate::parking`].
 //!
-//! Map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per cell. For a pool
-//! that survives a loss of power, what that takes follows: see [`crate::pending`].
+//! Map file: one page of [`Header`], the bitmaps over the cells, then 64 bytes per cell. In a pool
+//! that survives a loss of power, the data of [`crate::pending`] follows.
 
 use crate::CELL_PAGES;
 use crate::atomics::{
@@ -22,7 +22,7 @@ use crate::{Extent, PAGE, Region};
 
 const MAGIC: u64 = 0x3250_414d_5942_4546; // "FEBYMAP2"
 
-/// What isn't settled of one cell on media that survive a loss of power: see [`crate::pending`].
+/// Durability bits of one cell on media that survive a loss of power: see [`crate::pending`].
 #[repr(C, align(32))]
 pub(crate) struct Pending {
     pub(crate) durable: [AtomicU64; 4],
@@ -38,7 +38,7 @@ struct Header {
     magic: AtomicU64,
     cells: AtomicU64,
     used_pages: AtomicU64,
-    /// Cells from 0 on for which the file system has reserved room, but for the parked ones.
+    /// Number of cells, from 0 on, with reserved room, except for parked ones.
     reserved: AtomicU64,
     limbo_pages: AtomicU64,
 }
@@ -54,14 +54,14 @@ pub struct Cells {
     region: Region,
     medium: u8,
     cells: usize,
-    /// Whether it is known which pages are durable.
+    /// Whether the map tracks which pages are durable.
     tracks: bool,
-    /// This process's cell for small extents.
+    /// The cell from which this process takes small extents.
     hint: AtomicUsize,
 }
 
 impl Cells {
-    /// Bytes of a map for `cells` cells; `tracks`: with what tells durable pages.
+    /// Size of a map for `cells` cells; `tracks`: with durability bits. Bytes.
     pub fn map_len(cells: usize, tracks: bool) -> usize {
         let pending = Cells::summary_len(cells) + cells * size_of::<Pending>();
         Cells::pending_at(cells) + if tracks { pending } else { 0 }
@@ -83,7 +83,7 @@ impl Cells {
         h.magic.store(MAGIC, Release);
     }
 
-    /// Uses the map in `region`.
+    /// Opens the map in `region`.
     ///
     /// # Errors
     /// A sentence, if it isn't a map of `cells` cells.
@@ -93,7 +93,7 @@ impl Cells {
         if h.magic.load(Acquire) != MAGIC || h.cells.load(Relaxed) != cells as u64 {
             return Err("not the map of a medium of this size".into());
         }
-        // Processes start at different cells, so that they don't meet in one cache line.
+        // Processes start at different cells, so that they don't share a cache line.
         let hint = AtomicUsize::new(usize::MAX);
         let tracks = region.len() >= Cells::map_len(cells, true);
         Ok(Cells {
@@ -138,7 +138,7 @@ impl Cells {
         self.bitmap(3, word)
     }
 
-    /// Whether it is known which pages are durable.
+    /// Whether the map tracks which pages are durable.
     pub fn tracks(&self) -> bool {
         self.tracks
     }
@@ -162,7 +162,7 @@ impl Cells {
         self.medium
     }
 
-    /// Cells with pages in use.
+    /// The cells with pages in use.
     pub(crate) fn busy_cells(&self) -> impl Iterator<Item = usize> {
         (0..self.cells).filter(|i| self.busy(i / 64).load(Acquire) >> (i % 64) & 1 == 1)
     }
@@ -172,23 +172,23 @@ impl Cells {
         self.cells
     }
 
-    /// Pages in use.
+    /// Number of pages in use.
     pub fn used_pages(&self) -> u64 {
         self.header().used_pages.load(Relaxed)
     }
 
-    /// Cells from 0 on that have reserved room, but for the parked ones.
+    /// Number of cells, from 0 on, with reserved room, except for parked ones.
     pub fn reserved(&self) -> usize {
         self.header().reserved.load(Acquire) as usize
     }
 
-    /// Notes that room is reserved for the first `cells` cells.
+    /// Records that room is reserved for the first `cells` cells.
     pub fn set_reserved(&self, cells: usize) {
         self.header().reserved.fetch_max(cells as u64, AcqRel);
     }
 
-    /// Takes a run of at most `want` pages among the reserved cells: all of it if there
-    /// is such a run; or, with `any`, the longest power-of-two run that can be found.
+    /// Takes a run of `want` pages among the reserved cells. If there is none and `any` is set,
+    /// takes the longest power-of-two run.
     pub fn alloc(&self, want: usize, any: bool) -> Option<Extent> {
         let want = want.clamp(1, CELL_PAGES);
         if let Some(e) = self.alloc_run(want) {
@@ -216,8 +216,8 @@ impl Cells {
                 return Some(e);
             }
         }
-        // An empty cell first: fresh for a whole extent, and a new cell of our own for
-        // small ones. Then any cell that isn't full.
+        // An empty cell first: for a whole extent, or as this process's new cell for small ones.
+        // Then any cell that isn't full.
         for summary in [true, false] {
             for word in 0..reserved.div_ceil(64) {
                 let taken = if summary {
@@ -250,7 +250,8 @@ impl Cells {
     /// Marks the cell full unless it has a free page.
     fn note_full(&self, i: usize) {
         let bit = 1 << (i % 64);
-        // Here and in `free` in one order for all: one of the two sees what the other did.
+        // Here and in `free` all operations have one order, so that one of the two sees the other's
+        // change.
         self.full(i / 64).fetch_or(bit, SeqCst);
         if self.cell(i).used.iter().any(|w| w.load(SeqCst) != u64::MAX) {
             self.full(i / 64).fetch_and(!bit, AcqRel);
@@ -285,7 +286,7 @@ impl Cells {
         ))
     }
 
-    /// Gives the pages back. Durable ones can't be used again at once: [`crate::pending`].
+    /// Frees the pages. Durable ones can't be reused at once: [`crate::pending`].
     pub fn free(&self, e: Extent) {
         let i = e.start() as usize / CELL_PAGES;
         let cell = self.cell(i);
@@ -332,7 +333,7 @@ impl Cells {
             .all(|(word, mask)| cell.init[word].load(Acquire) & mask == mask)
     }
 
-    /// Declares pages inside one cell initialised (after writing them), or not.
+    /// Marks pages inside one cell as initialised (after writing them), or not.
     pub fn set_init(&self, page: u64, pages: usize, init: bool) {
         let cell = self.cell(page as usize / CELL_PAGES);
         for (word, mask) in masks(page as usize % CELL_PAGES, pages) {
@@ -341,14 +342,14 @@ impl Cells {
             } else if cell.init[word].load(Relaxed) & mask != mask {
                 cell.init[word].fetch_or(mask, AcqRel);
             } else {
-                // Set already: only the order of the written bytes matters.
+                // Already set: only the written bytes must be ordered.
                 fence(Release);
             }
         }
     }
 
-    /// Replaces the in-use bits by `used` (4 words per cell) and rebuilds the summaries.
-    /// Only while no other process uses the medium. Returns how many pages differed.
+    /// Replaces the in-use bits by `used` (4 words per cell) and rebuilds the summaries. Returns
+    /// the number of pages that differed. Only while no other process uses the medium.
     pub fn rebuild(&self, used: &[u64]) -> u64 {
         let (mut differed, mut total) = (0, 0);
         for word in 0..self.cells.div_ceil(64) {
@@ -378,13 +379,13 @@ impl Cells {
         differed
     }
 
-    /// Counts the pages in use again, and puts the summaries right. Only while nobody takes
-    /// or frees pages.
+    /// Recounts the pages in use, and corrects the summaries. Only while nobody takes or frees
+    /// pages.
     pub fn recount(&self) {
         let mut total = 0;
         for i in 0..self.cells {
             if self.is_hole(i) {
-                // Also one that a process was parking, or using again, when it died.
+                // Also a cell that a process was parking or unparking when it died.
                 self.park_again(i);
                 continue;
             }
@@ -407,7 +408,7 @@ impl Cells {
         self.recount_limbo();
     }
 
-    /// Cells that are marked as full but have free pages.
+    /// Number of cells that are marked as full but have free pages.
     pub fn wrongly_full(&self) -> usize {
         let marked = |i: usize| self.full(i / 64).load(Relaxed) >> (i % 64) & 1 == 1;
         let free = |i: usize| {
@@ -417,7 +418,7 @@ impl Cells {
         (0..self.cells).filter(|&i| marked(i) && free(i)).count()
     }
 
-    /// Forgets for which cells room is reserved. Only while no other process uses the medium.
+    /// Forgets which cells have reserved room. Only while no other process uses the medium.
     pub(crate) fn forget_reserved(&self) {
         for i in (0..self.cells).filter(|&i| self.is_hole(i)) {
             self.forget_hole(i);
@@ -427,13 +428,13 @@ impl Cells {
         self.header().reserved.store(0, Release);
     }
 
-    /// One more than the last cell in use.
+    /// Index of the last cell in use, plus one.
     pub fn used_cells(&self) -> usize {
         let used = |i: &usize| self.cell(*i).used.iter().any(|w| w.load(Acquire) != 0);
         (0..self.cells).rev().find(used).map_or(0, |i| i + 1)
     }
 
-    /// The in-use bits, 4 words per cell; without the pages in limbo.
+    /// The in-use bits, 4 words per cell, without the pages in limbo.
     pub fn used_bits(&self) -> Vec<u64> {
         (0..self.cells).flat_map(|i| self.used_in(i)).collect()
     }
@@ -442,7 +443,7 @@ impl Cells {
         if self.is_hole(i) {
             return [0; 4];
         }
-        // Limbo first: its end makes the page free.
+        // Read limbo first: a page becomes free when its limbo ends.
         let limbo = self.limbo_in(i);
         std::array::from_fn(|w| self.cell(i).used[w].load(Acquire) & !limbo[w])
     }
@@ -463,7 +464,7 @@ pub(crate) fn masks(first: usize, pages: usize) -> impl Iterator<Item = (usize, 
     })
 }
 
-/// Takes `n` (1..=64) free bits in a row from `word`; the first one's number.
+/// Takes `n` (1..=64) consecutive free bits from `word`. Returns the first one's index.
 fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
     let mut used = word.load(Relaxed);
     loop {
@@ -491,7 +492,7 @@ fn take_run(word: &AtomicU64, n: usize) -> Option<usize> {
     }
 }
 
-/// Takes the first `n` bits of `words`, whole words but for the last; all or nothing.
+/// Takes the first `n` bits of `words`, whole words except the last; all or nothing.
 pub(crate) fn take_words(words: &[AtomicU64], n: usize) -> bool {
     for (k, word) in words.iter().enumerate() {
         let bits = (n - k * 64).min(64);

@@ -20,7 +20,7 @@ impl Extent {
         Extent(u64::from(medium) << 56 | (pages as u64 - 1) << 48 | start)
     }
 
-    /// Whether the run lies inside one cell: one read from elsewhere may hold anything.
+    /// Whether the run lies inside one cell. An extent read from a file may hold anything.
     pub fn is_sound(self) -> bool {
         self.start() as usize % CELL_PAGES + self.pages() <= CELL_PAGES
     }

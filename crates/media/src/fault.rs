@@ -1,11 +1,11 @@
-//! Injected faults: the n-th time that something could fail, it does. Tests check what is left
-//! behind. While no fault is asked for, which is always outside of tests, the cost is a load of a
-//! word that nobody writes.
+//! Injected faults: the n-th attempt of an operation fails. Tests check what is left behind.
+//! Without a planned fault, which is always the case outside of tests, the cost is a load of a word
+//! that nobody writes.
 
 use rustix::io::{Errno, Result};
 use std::sync::atomic::{AtomicI64, AtomicU32, Ordering::*};
 
-/// Something that can fail.
+/// An operation that can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Point {
@@ -15,7 +15,7 @@ pub enum Point {
     Room = 2,
     /// Writing to the segment of a `files` medium.
     Write = 4,
-    /// Reading from one.
+    /// Reading from the segment of a `files` medium.
     Read = 8,
     /// Room for records.
     Records = 16,
@@ -23,16 +23,16 @@ pub enum Point {
     Commit = 32,
 }
 
-/// Which points fail; 0: none.
+/// The points that fail; 0: none.
 static POINTS: AtomicU32 = AtomicU32::new(0);
-/// How often they may still be passed.
+/// Number of attempts that still succeed.
 static LEFT: AtomicI64 = AtomicI64::new(0);
-/// Whether all fail from then on.
+/// Whether all later attempts fail, too.
 static FOR_GOOD: AtomicU32 = AtomicU32::new(0);
 static ERROR: AtomicU32 = AtomicU32::new(0);
 
-/// Lets `point` fail with `error` when it is reached for the `n`-th time (0: at once), and,
-/// with `for_good`, from then on. In this process.
+/// Makes `point` fail in this process with `error` at the `n`-th attempt (0: at once) and, with
+/// `for_good`, at all later ones.
 pub fn plan(point: Point, n: u32, error: Errno, for_good: bool) {
     LEFT.store(n.into(), Relaxed);
     ERROR.store(error.raw_os_error() as u32, Relaxed);
@@ -46,10 +46,10 @@ pub fn end() -> bool {
     LEFT.load(Relaxed) < 0
 }
 
-/// To be asked before doing what can fail.
+/// Called before an operation that can fail.
 ///
 /// # Errors
-/// The one planned.
+/// The planned error.
 #[inline]
 pub fn check(point: Point) -> Result<()> {
     if POINTS.load(Relaxed) == 0 {

@@ -23,19 +23,19 @@ use std::sync::atomic::{
 };
 
 const CELL: usize = CELL_PAGES * PAGE;
-/// Memory segments are mapped in windows of this size, each when it is first used.
+/// Memory segments are mapped in windows of this size, each at its first use. Bytes.
 const WINDOW: usize = 256 << 20;
-/// Windows begin at multiples of this: the reach of one page table.
+/// Windows are aligned to this: the reach of one page table. Bytes.
 const ALIGN: usize = 2 << 20;
 /// Room is reserved in steps of this many cells.
 const RESERVE_STEP: usize = 8;
 
-/// How full a medium is, in bytes.
+/// How full a medium is. Bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Usage {
     pub capacity: u64,
     pub used: u64,
-    /// Reserved from the file system now (never less than what is used).
+    /// Reserved from the file system now, at least as much as is used.
     pub reserved: u64,
 }
 
@@ -47,9 +47,9 @@ pub struct Medium {
     windows: Box<[AtomicPtr<u8>]>,
     /// Which parts of the segment this process has touched.
     touched: Touched,
-    /// Descriptor of the segment, opened when it is first needed; -1 before.
+    /// Descriptor of the segment, opened at its first use; -1 before.
     file: AtomicI32,
-    /// The same, opened for reading only.
+    /// As `file`, opened for reading only.
     reading: AtomicI32,
 }
 
@@ -57,7 +57,7 @@ impl Medium {
     /// Creates the segment in `dir`, and the map.
     ///
     /// # Errors
-    /// EEXIST if there is one already; ENOSPC if not even the map finds room.
+    /// EEXIST if there is one already; ENOSPC if there is no room for the map.
     pub fn create(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let segment = rustix::fs::open(
             dir.join("segment"),
@@ -71,10 +71,10 @@ impl Medium {
         Medium::create_map(map, capacity, tracks)
     }
 
-    /// Creates only the map, with all pages free. `tracks`: it tells which are durable.
+    /// Creates only the map, with all pages free. `tracks`: it tracks which pages are durable.
     ///
     /// # Errors
-    /// As for create.
+    /// As for [`Medium::create`].
     pub fn create_map(map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let cells = (capacity / CELL as u64) as usize;
         let map = Region::create(map, Cells::map_len(cells, tracks), true)?;
@@ -82,11 +82,11 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes the map of the medium in `dir` again. No page is in use then, and every page
-    /// counts as written: what is read of a file is what lies in the segment.
+    /// Rebuilds the map of the medium in `dir`. No page is in use then, and every page counts as
+    /// written: reading a file returns what is in the segment.
     ///
     /// # Errors
-    /// What creating says.
+    /// As for [`Medium::create`].
     pub fn recreate_map(dir: &Path, map: &Path, capacity: u64, tracks: bool) -> Result<()> {
         let cells = (capacity / CELL as u64) as usize;
         if rustix::fs::stat(dir.join("segment"))?.st_size as usize != cells * CELL {
@@ -106,8 +106,7 @@ impl Medium {
     /// Opens medium number `index`, whose segment is in `dir`.
     ///
     /// # Errors
-    /// What open and mmap say; ENODATA or EINVAL if the files aren't a medium of this
-    /// capacity.
+    /// ENODATA or EINVAL if the files aren't a medium of this capacity; errors of open and mmap.
     pub fn open(
         index: usize,
         kind: MediumKind,
@@ -133,7 +132,7 @@ impl Medium {
         })
     }
 
-    /// The kind it was made with.
+    /// The medium's kind.
     pub fn kind(&self) -> &MediumKind {
         &self.kind
     }
@@ -143,7 +142,7 @@ impl Medium {
         &self.cells
     }
 
-    /// How full it is.
+    /// How full the medium is.
     pub fn usage(&self) -> Usage {
         Usage {
             capacity: (self.cells.count() * CELL) as u64,
@@ -173,17 +172,17 @@ impl Medium {
         }
     }
 
-    /// Reserves room for up to `step` more cells: those first whose room was given back. False if
-    /// all is reserved already.
+    /// Reserves room for up to `step` more cells, beginning with those whose room was given back.
+    /// False if all is reserved already.
     ///
     /// # Errors
-    /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC where memory is short.
+    /// ENOSPC, EDQUOT, EIO of the file system under the medium; ENOSPC if memory is short.
     pub fn reserve(&self, step: usize) -> Result<bool> {
         Ok(self.reserve_cells(step)?.is_some())
     }
 
-    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that nobody waits for
-    /// that who writes them first.
+    /// As [`Medium::reserve`], and makes the kernel provide the pages, so that their first write
+    /// needn't wait for that.
     ///
     /// # Errors
     /// As for [`Medium::reserve`].
@@ -195,7 +194,7 @@ impl Medium {
         Ok(cells.is_some())
     }
 
-    /// The cells, one after the other, for which there is room now.
+    /// Reserves room for cells. Returns their range, or None.
     fn reserve_cells(&self, step: usize) -> Result<Option<std::ops::Range<usize>>> {
         if let Some(first) = self.use_again()? {
             let mut end = first + 1;
@@ -222,7 +221,7 @@ impl Medium {
         }
     }
 
-    /// The same for this cell.
+    /// Reserves the room of this parked cell.
     fn use_again_only(&self, cell: usize) -> Result<bool> {
         match self.cells.begin_unparking_of(cell) {
             true => self.end_unparking(cell).map(|()| true),
@@ -246,11 +245,12 @@ impl Medium {
         rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), at, len))
     }
 
-    /// Gives the room of the last unused cell below `end` back to the file system. The cell, below
-    /// which to go on; None if there is none. In a section of the store's.
+    /// Gives the room of the last unused cell below `end` back to the file system. Returns the
+    /// cell, below which to continue; None if there is none. Only within an operation in flight of
+    /// the store.
     ///
     /// # Errors
-    /// EIO and the like; EOPNOTSUPP where the file system can't.
+    /// EOPNOTSUPP where the file system can't do it; EIO and others of the file system.
     pub fn give_back(&self, mut end: usize) -> Result<Option<usize>> {
         while let Some(cell) = self.cells.last_empty(end) {
             end = cell;
@@ -263,7 +263,7 @@ impl Medium {
             let given = file.and_then(|file| {
                 rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, hole, at, len))
             });
-            // What was given back in part is reserved again before it is used.
+            // Room that was given back in part is reserved again before the cell is used.
             match given {
                 Ok(()) => self.cells.end_parking(cell, true),
                 Err(e) => {
@@ -277,8 +277,8 @@ impl Medium {
         Ok(None)
     }
 
-    /// Reserves room again for all cells up to the last one in use: nothing new where there is
-    /// room already. Only while nobody else uses the medium.
+    /// Reserves room for all cells up to the last one in use; existing room stays. Only while
+    /// nobody else uses the medium.
     ///
     /// # Errors
     /// ENOSPC, EDQUOT, EIO.
@@ -290,15 +290,15 @@ impl Medium {
         Ok(())
     }
 
-    /// Bytes of the segment for which the file system has room.
+    /// Room that the file system has allocated to the segment. Bytes.
     ///
     /// # Errors
-    /// What stat says.
+    /// Errors of stat.
     pub fn allocated(&self) -> Result<u64> {
         Ok(rustix::fs::stat(&self.segment)?.st_blocks as u64 * 512)
     }
 
-    /// Gives an extent back.
+    /// Frees an extent.
     pub fn free(&self, e: Extent) {
         self.cells.free(e);
     }
@@ -306,16 +306,16 @@ impl Medium {
     /// The segment's descriptor, for mapping extents into a program.
     ///
     /// # Errors
-    /// What open says.
+    /// Errors of open.
     pub fn file(&self) -> Result<BorrowedFd<'_>> {
         self.opened(&self.file, OFlags::RDWR)
     }
 
-    /// As [`Medium::file`], for reading only: the kernel then refuses to make a shared
-    /// mapping writable.
+    /// As [`Medium::file`], for reading only: the kernel then refuses to make a shared mapping
+    /// writable.
     ///
     /// # Errors
-    /// What open says.
+    /// Errors of open.
     pub fn file_for_reading(&self) -> Result<BorrowedFd<'_>> {
         self.opened(&self.reading, OFlags::RDONLY)
     }
@@ -330,7 +330,7 @@ impl Medium {
             match place.compare_exchange(-1, opened, AcqRel, Acquire) {
                 Ok(_) => raw = opened,
                 Err(other) => {
-                    // SAFETY: `opened` is ours alone: it lost the race to be published.
+                    // SAFETY: `opened` is only known here: it lost the race to be published.
                     fd::drop_kept(unsafe { OwnedFd::from_raw_fd(opened) });
                     raw = other;
                 }
@@ -351,7 +351,7 @@ impl Medium {
             match slot.compare_exchange(base, new, AcqRel, Acquire) {
                 Ok(_) => base = new,
                 Err(other) => {
-                    // SAFETY: the mapping is ours alone: it lost the race.
+                    // SAFETY: the mapping is only known here: it lost the race.
                     let _ = unsafe { munmap(new.cast(), len) };
                     base = other;
                 }
@@ -361,15 +361,15 @@ impl Medium {
         Ok(unsafe { base.add(offset % WINDOW) })
     }
 
-    /// Maps what this process hasn't touched of `len` bytes at `offset` of the segment (in
-    /// one cell), in groups of pages.
+    /// Maps the parts that this process hasn't touched of `len` bytes at `offset` of the segment
+    /// (in one cell), in groups of pages.
     fn touch(&self, offset: usize, len: usize) -> Result<()> {
         let Some(at) = self.mapped(offset)? else {
             return Ok(());
         };
         self.touched.first_time(offset, len, |group| {
-            // SAFETY: the group lies in the cell, and so in the window, of `offset`; its room
-            // is reserved.
+            // SAFETY: the group lies in the cell, and so in the window, of `offset`; its room is
+            // reserved.
             unsafe { at.offset(group as isize - offset as isize).read_volatile() };
         });
         Ok(())
@@ -380,14 +380,14 @@ impl Medium {
         if self.is_memory()
             && let Ok(at) = self.address(cell * CELL)
         {
-            // SAFETY: pages of a mapping of ours; their content stays. If it can't be done, they
-            // come as they are touched.
+            // SAFETY: pages of an owned mapping; their content stays. On failure, the pages come as
+            // they are touched.
             let _ = unsafe { madvise(at.cast(), CELL, Advice::LinuxPopulateWrite) };
         }
     }
 
-    /// Where byte `offset` of the segment is mapped; None if it is read and written by calls:
-    /// on `files`, and where the program may have no more addresses (`ulimit -v`).
+    /// Address of byte `offset` of the segment. None if it is accessed by system calls: on `files`,
+    /// and where the program has no address space left (`ulimit -v`).
     fn mapped(&self, offset: usize) -> Result<Option<*mut u8>> {
         if !self.is_memory() {
             return Ok(None);
@@ -403,11 +403,11 @@ impl Medium {
         self.kind == MediumKind::Memory
     }
 
-    /// Copies `len` bytes at `from` into the extent at byte `offset` and declares the
-    /// touched pages initialised; their untouched rest becomes zero.
+    /// Copies `len` bytes at `from` into the extent at byte `offset` and marks the touched pages
+    /// initialised; their untouched rest becomes zero.
     ///
     /// # Errors
-    /// EFAULT if `from` isn't readable; EIO and the like from `files` media.
+    /// EFAULT if `from` isn't readable; EIO and others of `files` media.
     ///
     /// # Safety
     /// The range is inside the extent.
@@ -424,7 +424,7 @@ impl Medium {
         let (start_page, base) = (e.start(), e.start() as usize * PAGE);
         // Before anything in it is written.
         self.touch(base + offset, len)?;
-        // What lies around the written bytes in a page nobody wrote before is garbage.
+        // Around the written bytes, a page that was never written has garbage.
         let head = offset % PAGE;
         if head > 0 && !self.cells.is_init(start_page + first as u64) {
             self.zero_bytes(base + first * PAGE, head)?;
@@ -434,8 +434,8 @@ impl Medium {
             self.zero_bytes(base + end, PAGE - tail)?;
         }
         if let Some(to) = self.mapped(base + offset)? {
-            // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs
-            // may race on their own bytes.
+            // SAFETY: `to` lies in the segment's mapping with room for the extent. Programs may
+            // race on their own bytes.
             if !unsafe { guard::copy(from, to, len) } {
                 return Err(Errno::FAULT);
             }
@@ -452,7 +452,7 @@ impl Medium {
     /// Copies `len` bytes of the extent from byte `offset` on to `to`.
     ///
     /// # Errors
-    /// EFAULT if `to` isn't writable; EIO and the like from `files` media.
+    /// EFAULT if `to` isn't writable; EIO and others of `files` media.
     ///
     /// # Safety
     /// No reference to the `len` bytes at `to` is alive, and the range is inside the extent.
@@ -486,21 +486,21 @@ impl Medium {
         Ok(())
     }
 
-    /// These pages won't be read soon: of a `files` medium, the kernel forgets what it keeps of
-    /// them and has written.
+    /// Says that these pages won't be read soon: the kernel drops cached pages of a `files` medium
+    /// that are written back.
     pub fn let_go(&self, start: u64, pages: usize) {
         if let (MediumKind::Files(_), Ok(file)) = (&self.kind, self.file()) {
             let (at, len) = (start * PAGE as u64, (pages * PAGE) as u64);
-            // A kernel without the advice does it as always.
+            // Kernels without this advice behave as before.
             let _ = rustix::fs::fadvise(file, at, NonZeroU64::new(len), FileAdvice::DontNeed);
         }
     }
 
-    /// Writes zeros over `len` bytes of the extent from byte `offset` on; pages that
-    /// aren't initialised stay so.
+    /// Writes zeros over `len` bytes of the extent from byte `offset` on. Uninitialised pages stay
+    /// so.
     ///
     /// # Errors
-    /// EIO and the like from `files` media.
+    /// EIO and others of `files` media.
     pub fn zero(&self, e: Extent, offset: usize, len: usize) -> Result<()> {
         let mut at = offset;
         while at < offset + len {
@@ -519,11 +519,11 @@ impl Medium {
         Ok(())
     }
 
-    /// Makes `pages` pages of the extent from page `first` on hold what they read as, so
-    /// that they can be mapped.
+    /// Makes `pages` pages of the extent from page `first` on contain what they read as, so that
+    /// they can be mapped.
     ///
     /// # Errors
-    /// EIO and the like from `files` media.
+    /// EIO and others of `files` media.
     pub fn make_init(&self, e: Extent, first: usize, pages: usize) -> Result<()> {
         let (mut page, end) = (first, first + pages);
         while page < end {
@@ -538,8 +538,8 @@ impl Medium {
         Ok(())
     }
 
-    /// How many pages of the extent, from page `first` on and at most `most`, are alike, and
-    /// whether they are initialised.
+    /// Number of consecutive pages of the extent, from page `first` on and at most `most`, with the
+    /// same state; and whether they are initialised.
     pub fn init_run(&self, e: Extent, first: usize, most: usize) -> (usize, bool) {
         let init = self.is_init(e, first);
         let same = |&p: &usize| self.is_init(e, p) == init;
@@ -551,10 +551,10 @@ impl Medium {
         self.cells.is_init(e.start() + page as u64)
     }
 
-    /// Makes all bytes written so far durable as far as the medium can: nothing on `memory`.
+    /// Makes all bytes written so far durable, as far as the medium can: nothing on `memory`.
     ///
     /// # Errors
-    /// EIO and the like.
+    /// EIO and others of the file system.
     pub fn sync(&self) -> Result<()> {
         match self.kind {
             MediumKind::Memory => Ok(()),
@@ -610,13 +610,13 @@ impl Medium {
     }
 }
 
-/// Maps `len` bytes of a file at an address that is a multiple of [`ALIGN`]: the kernel maps
-/// aligned groups of pages around a fault.
+/// Maps `len` bytes of a file at a multiple of [`ALIGN`]: the kernel maps aligned groups of pages
+/// around a fault.
 fn map_aligned(file: BorrowedFd<'_>, offset: u64, len: usize) -> Result<*mut u8> {
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MapFlags::SHARED | MapFlags::NORESERVE;
-    // SAFETY: room at an address that the kernel chooses, and in it, where it is ours, the
-    // file; what is left over on both sides is given back.
+    // SAFETY: reserves address space that the kernel chooses, maps the file inside it, and unmaps
+    // the rest on both sides.
     unsafe {
         let room: *mut u8 = mmap_anonymous(
             null_mut(),
@@ -651,7 +651,7 @@ impl Drop for Medium {
             let base = w.load(Acquire);
             if !base.is_null() {
                 let len = WINDOW.min(self.cells.count() * CELL - i * WINDOW);
-                // SAFETY: we mapped it, and nobody uses self any more.
+                // SAFETY: mapped by this object, which nobody uses any more.
                 let _ = unsafe { munmap(base.cast(), len) };
             }
         }

@@ -1,14 +1,14 @@
 //! Available memory: of the host, and of the control groups above this process.
 //!
-//! Room in shared memory is charged to the process that reserves it. Where a control group limits
-//! memory (a batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills. So
-//! [`reserve`] looks first, and fails with ENOSPC before the limit is reached. The same holds for
-//! the memory of the host.
+//! Shared memory is charged to the process that reserves it. Where a control group limits memory (a
+//! batch job, a container), the kernel doesn't answer ENOSPC at the limit: it kills. So [`reserve`]
+//! checks first, and fails with ENOSPC before the limit is reached. The same holds for the memory
+//! of the host.
 //!
 //! Both versions of control groups are read. A limit that can't be read counts as none: without
-//! /proc or /sys, the file system's own bound is left.
+//! /proc or /sys, only the file system's own limit is left.
 //!
-//! Looking takes some 50 microseconds, so a result is used again for [`FRESH`], less what this
+//! A check takes some 50 microseconds. So its result is reused for [`FRESH`], less what this
 //! process has reserved since, unless little is left.
 
 use rustix::fd::AsFd;
@@ -17,34 +17,34 @@ use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// How long what was seen is used again, if much was left. Milliseconds.
+/// How long a result is reused, if much was left. Milliseconds.
 const FRESH: u64 = 20;
-/// With less than this left, in bytes, each reservation looks again.
+/// With less than this left, each reservation checks again. Bytes.
 const LITTLE: u64 = 256 << 20;
-/// Of a control group's limit, this share stays free for the programs in it: one in ...
+/// Share of a control group's limit that stays free for its programs: one part in `GROUP_SHARE`.
 const GROUP_SHARE: u64 = 16;
-/// ... but no more than so many bytes.
+/// Limit on that share. Bytes.
 const GROUP_KEEPS: u64 = 64 << 20;
-/// Of the host's memory, this share stays free: one in ...
+/// Share of the host's memory that stays free: one part in `HOST_SHARE`.
 const HOST_SHARE: u64 = 64;
-/// ... but no more than so many bytes.
+/// Limit on that share. Bytes.
 const HOST_KEEPS: u64 = 256 << 20;
-/// A limit from here on is none (version 1 says so by a number near 2^63).
+/// A limit from here on counts as none (version 1 uses a number near 2^63).
 const NO_LIMIT: u64 = 1 << 60;
 
-/// When it was looked last (milliseconds of the clock that doesn't stop), and what was left then,
-/// less what this process has reserved since.
+/// Time of the last check (milliseconds, monotonic clock), and what was left then, less what this
+/// process has reserved since.
 static LOOKED: AtomicU64 = AtomicU64::new(0);
 static LEFT: AtomicU64 = AtomicU64::new(0);
 
-/// What bounds memory, and how much of it is left, in bytes.
+/// A bound on memory, and how much of it is left. Bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
     /// Bytes that can still be taken.
     pub bytes: u64,
-    /// All that there is, free or not.
+    /// The bound itself.
     pub limit: u64,
-    /// Of the limit, what others need to go on: not for pools.
+    /// Part of the bound that pools must leave to others.
     pub keep: u64,
     /// The control group's directory; None if it is the host.
     pub group: Option<PathBuf>,
@@ -73,13 +73,13 @@ fn read(path: &Path) -> Option<String> {
     }
 }
 
-/// The number behind `name` and white space at the beginning of a line.
+/// The number after `name` and white space at the beginning of a line.
 fn field(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Memory of the host that the kernel calls available. Bytes.
+/// The memory of the host, with what the kernel calls available.
 pub fn host() -> Option<Left> {
     let text = read(Path::new("/proc/meminfo"))?;
     let (available, total) = (field(&text, "MemAvailable:")?, field(&text, "MemTotal:")?);
@@ -92,7 +92,7 @@ pub fn host() -> Option<Left> {
     })
 }
 
-/// Memory left in one control group, if it limits memory. Bytes.
+/// The memory of one control group, if it limits memory.
 fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let [limit, used, inactive, active] = match one {
         true => [
@@ -111,7 +111,7 @@ fn in_group(dir: &Path, one: bool) -> Option<Left> {
     let number = |name: &str| -> Option<u64> { read(&dir.join(name))?.trim().parse().ok() };
     let limit = number(limit).filter(|&l| l < NO_LIMIT)?;
     let used = number(used)?;
-    // Pages of files that can be read again are given up before anybody is killed.
+    // File pages that can be read again are dropped before any process is killed.
     let stat = read(&dir.join("memory.stat")).unwrap_or_default();
     let given_up = |name: &str| field(&stat, name).unwrap_or(0);
     let used = used.saturating_sub(given_up(inactive) + given_up(active));
@@ -123,8 +123,8 @@ fn in_group(dir: &Path, one: bool) -> Option<Left> {
     })
 }
 
-/// The directories of the control groups for memory that this process is in, the innermost
-/// first, each with whether it is of version 1.
+/// The directories of this process's control groups for memory, the innermost first; and whether
+/// each is of version 1.
 fn groups() -> Vec<(PathBuf, bool)> {
     let Some(text) = read(Path::new("/proc/self/cgroup")) else {
         return Vec::new();
@@ -145,7 +145,7 @@ fn groups() -> Vec<(PathBuf, bool)> {
         };
         let one = !controllers.is_empty();
         for root in roots.iter().map(Path::new) {
-            // In a container the path may be that of the host, where here is only the root.
+            // In a container the path may be that on the host, while only the root exists here.
             let below = path.trim_start_matches('/');
             let all = root.join(below);
             let above = all.ancestors().take_while(|dir| dir.starts_with(root));
@@ -155,8 +155,7 @@ fn groups() -> Vec<(PathBuf, bool)> {
     found
 }
 
-/// What is left in the control group above this process that leaves pools the least; None if
-/// none limits memory.
+/// The control group above this process that leaves least to pools; None if none limits memory.
 pub fn group() -> Option<Left> {
     groups()
         .iter()
@@ -164,8 +163,7 @@ pub fn group() -> Option<Left> {
         .min_by_key(Left::for_pools)
 }
 
-/// What is left of the host or a control group, whichever leaves pools less; None if nothing
-/// can be found out.
+/// The host or the control group, whichever leaves less to pools; None if neither is known.
 pub fn left() -> Option<Left> {
     [host(), group()]
         .into_iter()
@@ -173,16 +171,16 @@ pub fn left() -> Option<Left> {
         .min_by_key(Left::for_pools)
 }
 
-/// Whether so many bytes may be taken now.
+/// Checks whether `bytes` may be taken now.
 ///
 /// # Errors
-/// ENOSPC if the host or a control group of this process hasn't that much left.
+/// ENOSPC if the host or a control group of this process doesn't have that much left.
 pub fn may_take(bytes: u64) -> Result<()> {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     let now = now.tv_sec as u64 * 1000 + now.tv_nsec as u64 / 1_000_000;
     let known = LEFT.load(Relaxed);
     if now < LOOKED.load(Relaxed) + FRESH && known >= LITTLE && known >= bytes {
-        // Another thread may count at the same time: it is looked again before that matters.
+        // Another thread may subtract at the same time: the next check comes before that matters.
         LEFT.store(known - bytes, Relaxed);
         return Ok(());
     }
@@ -195,18 +193,19 @@ pub fn may_take(bytes: u64) -> Result<()> {
     }
 }
 
-/// Reserves room for `len` bytes at `at` in a file of ours that lies in memory: touching them
-/// can't fail from then on.
+/// Reserves room for `len` bytes at `at` in a pool's file in memory: touching them can't fail from
+/// then on.
 ///
 /// # Errors
-/// ENOSPC if the file system, the host or a control group of this process hasn't that much left.
+/// ENOSPC if the file system, the host or a control group of this process doesn't have that much
+/// left.
 pub fn reserve(file: impl AsFd, keep_size: bool, at: u64, len: u64) -> Result<()> {
     may_take(len)?;
     let flags = match keep_size {
         true => FallocateFlags::KEEP_SIZE,
         false => FallocateFlags::empty(),
     };
-    // A signal makes it give up on tmpfs.
+    // On tmpfs a signal interrupts it.
     rustix::io::retry_on_intr(|| rustix::fs::fallocate(&file, flags, at, len))
 }
 

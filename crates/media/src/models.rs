@@ -1,5 +1,4 @@
-//! The allocator of pages under the model checker: see docs/internals.md, "Checking what has no
-//! locks".
+//! The page allocator under the model checker: see docs/internals.md, "Checking what has no locks".
 
 use crate::atomics::loom::{self, thread};
 use crate::cells::Cells;
@@ -22,7 +21,7 @@ fn cells() -> Arc<Cells> {
     Cells::format(&region, 1);
     let cells = Arc::new(Cells::open(region, 0, 1).unwrap());
     cells.set_reserved(1);
-    // All is used once before there are several threads: loom wants that.
+    // Everything is used once before there are several threads: loom requires that.
     let all = cells.alloc(1, false).unwrap();
     cells.free(all);
     cells.set_init(0, 256, false);
@@ -43,7 +42,7 @@ fn all_different(extents: &[Option<Extent>]) -> usize {
     seen.len()
 }
 
-/// Nobody is at it any more: what is marked, counted and in use agrees.
+/// With no thread at work, marks, counters and pages in use agree.
 fn is_whole(cells: &Cells, in_use: usize) {
     let bits: u32 = cells.used_bits().iter().map(|w| w.count_ones()).sum();
     assert_eq!((bits as usize, cells.used_pages()), (in_use, in_use as u64));

@@ -1,24 +1,20 @@
-//! Giving the room of unused cells back to the file system, and taking it again.
+//! Parking: giving the room of unused cells back to the file system, and reserving it again.
 //!
-//! A cell is *parked* when all of its pages count as in use, by nobody, and its room may have
-//! been given back. So whoever looks for free pages passes it by, without a look at anything
-//! more than before. Two bitmaps over the cells say what is what:
+//! A *parked* cell has all of its pages marked as in use, without an owner, and its room may have
+//! been given back. So a search for free pages skips it without any extra check. Two bitmaps over
+//! the cells give the state:
 //!
-//! - *holes*: the cell may have no room. Set before the room is given back, cleared after it
-//!   was reserved again.
-//! - *parked*: nobody is at work on the cell. The process that clears this bit owns the cell, and
+//! - *holes*: the cell may have no room. Set before the room is given back, cleared after it was
+//!   reserved again.
+//! - *parked*: no process works on the cell. The process that clears this bit owns the cell, and
 //!   alone reserves its room again.
 //!
-//! | step of parking | step of using it again |
-//! |---|---|
-//! | take all pages | clear *parked* |
-//! | set *holes* | reserve room |
-//! | give the room back | clear *holes* |
-//! | set *parked* | free all pages |
+//! Steps of parking: take all pages; set *holes*; give the room back; set *parked*. Steps of
+//! unparking: clear *parked*; reserve room; clear *holes*; free all pages.
 //!
-//! Both happen in sections of the store. If a process dies on the way, the pages belong to
-//! nobody; at the next quiescence ([`Cells::recount`]) a cell in *holes* is parked again, and
-//! the pages of another one are found to be lost and become free.
+//! Both happen in operations in flight of the store. If a process dies in between, the pages have
+//! no owner. At the next quiescence ([`Cells::recount`]) a cell in *holes* is parked again, and the
+//! pages of any other cell are found to be lost and become free.
 
 use crate::CELL_PAGES;
 use crate::atomics::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
@@ -41,7 +37,7 @@ impl Cells {
         self.reserved().saturating_sub(holes)
     }
 
-    /// The last cell below `end` that has room and no page in use, as it seems.
+    /// The last cell below `end` that seems to have room and no page in use.
     pub(crate) fn last_empty(&self, end: usize) -> Option<usize> {
         let end = end.min(self.reserved());
         (0..end)
@@ -69,7 +65,7 @@ impl Cells {
         true
     }
 
-    /// The room of the cell was given back; or not, and it is used again.
+    /// Ends parking. Without `given_back`, the cell is used again.
     pub(crate) fn end_parking(&self, i: usize, given_back: bool) {
         if given_back {
             self.parked(i / 64).fetch_or(bit(i), SeqCst);
@@ -78,7 +74,7 @@ impl Cells {
         }
     }
 
-    /// Takes a parked cell, the first one. The caller reserves its room and calls
+    /// Takes the first parked cell. The caller reserves its room and calls
     /// [`Cells::end_unparking`].
     pub(crate) fn begin_unparking(&self) -> Option<usize> {
         for word in 0..self.count().div_ceil(64) {
@@ -94,15 +90,15 @@ impl Cells {
         None
     }
 
-    /// As [`Cells::begin_unparking`], of this cell, if it is parked.
+    /// As [`Cells::begin_unparking`], for this cell, if it is parked.
     pub(crate) fn begin_unparking_of(&self, i: usize) -> bool {
-        // Of a damaged map, a mark alone says nothing: the cell may have pages in use.
+        // In a damaged map, *parked* alone proves nothing: the cell may have pages in use.
         i < self.count()
             && self.is_hole(i)
             && self.parked(i / 64).fetch_and(!bit(i), SeqCst) & bit(i) != 0
     }
 
-    /// The cell has room now; or not, and it is parked again.
+    /// Ends unparking. Without `has_room`, the cell is parked again.
     pub(crate) fn end_unparking(&self, i: usize, has_room: bool) {
         if has_room {
             self.holes(i / 64).fetch_and(!bit(i), SeqCst);
@@ -117,8 +113,8 @@ impl Cells {
         self.note_freed(i);
     }
 
-    /// Marks a cell of `holes` as parked, whatever was done to it when somebody died. Only while
-    /// nobody else is at work on it.
+    /// Marks a cell of *holes* as parked, whatever a process did to it when it died. Only while
+    /// nobody else works on it.
     pub(crate) fn park_again(&self, i: usize) {
         let used = &self.cell(i).used;
         used.iter().for_each(|w| w.store(u64::MAX, Release));
@@ -127,7 +123,8 @@ impl Cells {
         }
     }
 
-    /// The cell's room is reserved again by other means. Only while nobody else uses the medium.
+    /// Records that the cell's room was reserved by other means. Only while nobody else uses the
+    /// medium.
     pub(crate) fn forget_hole(&self, i: usize) {
         self.parked(i / 64).fetch_and(!bit(i), SeqCst);
         self.holes(i / 64).fetch_and(!bit(i), SeqCst);
@@ -164,14 +161,14 @@ mod tests {
         assert_eq!((c.backed(), c.used_pages()), (1, 10));
         assert_eq!(c.last_empty(70), None);
         assert_eq!(c.alloc(CELL_PAGES, false), None);
-        // Neither a count nor a comparison with the records sees anything in them.
+        // Neither a recount nor a comparison with the records counts its pages.
         c.recount();
         let bits = c.used_bits();
         let used: u32 = bits.iter().map(|w| w.count_ones()).sum();
         assert_eq!((used, c.used_pages(), c.wrongly_full()), (10, 10, 0));
         assert_eq!(c.rebuild(&bits), 0);
         assert_eq!(c.backed(), 1);
-        // One that can't have room stays parked.
+        // A cell for which there is no room stays parked.
         let i = c.begin_unparking().unwrap();
         c.end_unparking(i, false);
         assert_eq!(c.alloc(CELL_PAGES, false), None);
@@ -190,14 +187,14 @@ mod tests {
     #[test]
     fn whoever_dies_on_the_way_leaves_a_cell_parked_or_free() {
         let (c, path) = cells(3, "death");
-        // Before its room was given back, and before it was marked as parked.
+        // A death before its room was given back, and before it was marked as parked.
         assert!(c.begin_parking(0));
         c.recount();
         assert_eq!((c.begin_unparking(), c.backed()), (Some(0), 2));
-        // Before it was reserved again.
+        // A death before its room was reserved again.
         c.recount();
         assert_eq!(c.begin_unparking(), Some(0));
-        // When half of its pages were free.
+        // A death when half of its pages were free.
         c.holes(0).fetch_and(!1, SeqCst);
         c.cell(0).used[0].store(0, SeqCst);
         c.recount();

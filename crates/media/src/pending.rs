@@ -1,22 +1,21 @@
-//! Three more bits per page, for pools that keep their records durable: which pages of a medium
-//! would survive a loss of power.
+//! Three more bits per page, for pools with durable records: which pages of a medium would survive
+//! a loss of power.
 //!
-//! - *durable*: the journal says that the page is initialised, and its bytes have reached
-//!   stable storage. After a loss of power, every other page reads as zero.
-//! - *limbo*: the page has been given back, but the journal on stable storage doesn't say
-//!   so yet, and it is durable: if it were used again now, a loss of power could show the
-//!   new bytes under the old name. It stays in use until the journal is written.
+//! - *durable*: the journal says that the page is initialised, and its bytes are on stable storage.
+//!   After a loss of power, every other page reads as zero.
+//! - *limbo*: the page was freed and is durable, but the journal on stable storage doesn't say that
+//!   it is free. If it were reused now, a loss of power could show the new bytes under the old
+//!   name. It stays in use until the journal is written.
 //! - *fresh*: initialised, and being written to stable storage just now (`sync_all`).
 //!
-//! A page that isn't durable may be used again at once: under its old name it would read
-//! as zero.
+//! A page that isn't durable may be reused at once: under its old name it would read as zero.
 
 use crate::CELL_PAGES;
 use crate::Extent;
 use crate::atomics::Ordering::*;
 use crate::cells::{Cells, masks};
 
-/// Pages of one word of a cell.
+/// Pages of one word of a cell's bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bits {
     pub cell: u32,
@@ -42,7 +41,7 @@ impl Bits {
     }
 }
 
-/// What a file's pages lack to be durable, as of the moment it was looked at.
+/// The durability changes that a file's pages need, as of the moment of looking.
 #[derive(Default, Debug)]
 pub struct Lacking {
     /// Initialised, but not durably so.
@@ -59,7 +58,7 @@ pub struct Changes {
 }
 
 impl Cells {
-    /// Looks what the pages of `e` lack.
+    /// Collects the durability changes that the pages of `e` need.
     pub fn lacking(&self, e: Extent, lacking: &mut Lacking) {
         let i = e.start() as usize / CELL_PAGES;
         let (cell, pending) = (self.cell(i), self.pending(i));
@@ -80,9 +79,9 @@ impl Cells {
         }
     }
 
-    /// Of the pages in `lacking`, whose bytes have been written to stable storage since,
-    /// those that still need to be noted. They count as durable from now on: the caller,
-    /// alone in doing so, notes them. The pages still belong to the same file.
+    /// Called when the bytes of the pages in `lacking` have been written to stable storage. Returns
+    /// those that still need a journal record, and counts them as durable from now on. The caller,
+    /// one at a time, writes the records. The pages must still belong to the same file.
     pub fn make_durable(&self, lacking: &Lacking, changes: &mut Changes) {
         for &b in &lacking.written {
             let init = self.cell(b.cell as usize).init[b.word as usize].load(Acquire);
@@ -104,8 +103,8 @@ impl Cells {
         }
     }
 
-    /// Marks all pages that are written but not durable as fresh; false if there are none
-    /// and nothing else has to be noted. One process at a time.
+    /// Marks all pages that are written but not durable as fresh. False if there are none and
+    /// nothing else needs a record. One process at a time.
     pub fn mark_fresh(&self) -> bool {
         let mut any = false;
         for i in self.busy_cells() {
@@ -120,7 +119,7 @@ impl Cells {
                 let mask = now() & !durable;
                 if mask != pending.fresh[w].load(Relaxed) {
                     pending.fresh[w].store(mask, SeqCst);
-                    // Given back, and perhaps taken again, before the mark was set.
+                    // Freed, and perhaps taken again, before the mark was set.
                     pending.fresh[w].fetch_and(now(), SeqCst);
                 }
                 any |= mask != 0 || self.stale(i, w) != 0;
@@ -129,7 +128,7 @@ impl Cells {
         any
     }
 
-    /// Pages in use that are cleared, but not so on stable storage.
+    /// Pages in use that are cleared, but not on stable storage.
     fn stale(&self, i: usize, w: usize) -> u64 {
         let (cell, pending) = (self.cell(i), self.pending(i));
         pending.durable[w].load(Acquire)
@@ -138,8 +137,8 @@ impl Cells {
             & !pending.limbo[w].load(Acquire)
     }
 
-    /// What was fresh and still is has been written to stable storage: it counts as
-    /// durable from now on. The caller, alone in doing so, notes it.
+    /// Called when the bytes of fresh pages have been written to stable storage: those still fresh
+    /// count as durable from now on. The caller, one at a time, writes the records.
     pub fn make_fresh_durable(&self, changes: &mut Changes) {
         for i in self.busy_cells() {
             let pending = self.pending(i);
@@ -152,8 +151,8 @@ impl Cells {
                 };
                 if fresh != 0 {
                     let new = fresh & !pending.durable[w].fetch_or(fresh, SeqCst);
-                    // A process that gives pages back unmarks them, then looks whether they are
-                    // durable: either that was seen, or this is.
+                    // A process that frees pages first unmarks them, then checks whether they are
+                    // durable: one side sees the other's change.
                     let still = pending.fresh[w].swap(0, SeqCst);
                     pending.durable[w].fetch_and(!(new & !still), SeqCst);
                     bits(new & still).runs(self.medium(), &mut |e| changes.durable.push(e));
@@ -167,7 +166,7 @@ impl Cells {
         }
     }
 
-    /// All pages that are durable.
+    /// Calls `each` for all durable pages.
     pub fn durable(&self, mut each: impl FnMut(Extent)) {
         for i in self.busy_cells() {
             for (w, word) in self.pending(i).durable.iter().enumerate() {
@@ -198,7 +197,7 @@ impl Cells {
         true
     }
 
-    /// After a loss of power: what is initialised is what is durable.
+    /// After a loss of power: durable pages, and only these, become initialised.
     pub fn init_from_durable(&self) {
         for i in 0..self.count() {
             for (init, durable) in self.cell(i).init.iter().zip(&self.pending(i).durable) {
@@ -207,7 +206,7 @@ impl Cells {
         }
     }
 
-    /// What is in use and initialised is durable: the caller sees to that.
+    /// Marks pages that are in use and initialised as durable: the caller makes that true.
     pub fn durable_from_init(&self) {
         for i in 0..self.count() {
             let (cell, pending) = (self.cell(i), self.pending(i));
@@ -218,7 +217,7 @@ impl Cells {
         }
     }
 
-    /// Durable pages that aren't in `used` (4 words per cell).
+    /// Calls `each` for durable pages that aren't in `used` (4 words per cell).
     pub fn durable_beside(&self, used: &[u64], mut each: impl FnMut(Extent)) {
         for i in 0..self.count() {
             for w in 0..4 {
@@ -235,7 +234,7 @@ impl Cells {
 
     // ---- giving back ----
 
-    /// Puts those of `mask` into limbo that are durable; the others.
+    /// Puts the durable pages of `mask` into limbo. Returns the others.
     pub(crate) fn to_limbo(&self, i: usize, word: usize, mask: u64) -> u64 {
         let pending = self.pending(i);
         pending.fresh[word].fetch_and(!mask, SeqCst);
@@ -249,7 +248,7 @@ impl Cells {
         mask & !durable
     }
 
-    /// Pages in limbo.
+    /// Number of pages in limbo.
     pub fn in_limbo(&self) -> u64 {
         if self.tracks() {
             self.limbo_pages().load(Relaxed)
@@ -279,7 +278,7 @@ impl Cells {
         extents
     }
 
-    /// The pages couldn't be released.
+    /// Puts back pages that couldn't be released.
     pub fn keep_in_limbo(&self, extents: &[Extent]) {
         for e in extents {
             let i = e.start() as usize / CELL_PAGES;
@@ -287,7 +286,7 @@ impl Cells {
         }
     }
 
-    /// Ends the limbo of pages that the journal knows to be free: they can be used again.
+    /// Ends the limbo of pages that the journal on stable storage knows to be free.
     pub fn release(&self, extents: &[Extent]) {
         for e in extents {
             let i = e.start() as usize / CELL_PAGES;
@@ -309,7 +308,7 @@ impl Cells {
         }
     }
 
-    /// Part of [`Cells::recount`]: who took the limbo's summary may have died.
+    /// Part of [`Cells::recount`]: a process may have died after clearing the limbo's summary.
     pub(crate) fn recount_limbo(&self) {
         let mut total = 0;
         for i in self.busy_cells().filter(|_| self.tracks()) {

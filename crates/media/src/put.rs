@@ -1,8 +1,8 @@
-//! Writing to the pool's own files inside a process with a limit on file sizes.
+//! Writing to the pool's files inside a process with a limit on file sizes.
 //!
-//! RLIMIT_FSIZE is about the program's files. A segment or a journal is longer than most limits;
-//! the kernel would refuse the write and send the program SIGXFSZ. The limit doesn't apply to
-//! writes through mappings, so these are used as long as there is a limit.
+//! RLIMIT_FSIZE is meant for the program's files. A segment or a journal is longer than most
+//! limits; the kernel would refuse the write and send the program SIGXFSZ. The limit doesn't apply
+//! to writes through mappings, so these are used while there is a limit.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::{Errno, Result};
@@ -14,20 +14,20 @@ use crate::{PAGE, guard};
 
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The largest size to which this process may write a file, in bytes (RLIMIT_FSIZE).
+/// The largest size to which this process may write a file (RLIMIT_FSIZE). Bytes.
 pub fn size_limit() -> u64 {
     LIMIT.load(Relaxed)
 }
 
-/// Tells what [`size_limit`] is; without that, there is none.
+/// Sets [`size_limit`]; by default there is none.
 pub fn set_size_limit(limit: u64) {
     LIMIT.store(limit, Relaxed);
 }
 
-/// Whether this process may make a file of ours `len` bytes long.
+/// Checks whether this process may extend one of the pool's files to `len` bytes.
 ///
 /// # Errors
-/// EFBIG. The kernel would say so as well, and send a signal.
+/// EFBIG if it may not. The kernel would answer that, too, and send a signal.
 pub fn may_grow(len: u64) -> Result<()> {
     if len > size_limit() {
         return Err(Errno::FBIG);
@@ -35,10 +35,10 @@ pub fn may_grow(len: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes all of `bytes` at `at` of a file of ours.
+/// Writes all of `bytes` at `at` of one of the pool's files.
 ///
 /// # Errors
-/// What pwrite says; EFBIG beyond the end of the file and the process's limit.
+/// EFBIG beyond the end of the file and the process's limit; errors of pwrite.
 pub fn put_all(file: BorrowedFd<'_>, bytes: &[u8], at: u64) -> Result<()> {
     let end = at + bytes.len() as u64;
     if end > size_limit() {
@@ -69,7 +69,7 @@ fn put_mapped(file: BorrowedFd<'_>, bytes: &[u8], at: u64, end: u64) -> Result<(
     let protection = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: a new mapping at an address that the kernel chooses, given back below.
     let base = unsafe { mmap(null_mut(), len, protection, MapFlags::SHARED, file, start)? };
-    // SAFETY: within the mapping; an error of the disk is a fault there.
+    // SAFETY: within the mapping; a disk error is a fault there.
     let copied = unsafe {
         let to = base.cast::<u8>().add((at - start) as usize);
         let copied = guard::copy(bytes.as_ptr(), to, bytes.len());

@@ -7,14 +7,14 @@ use rustix::io::{Errno, Result};
 use rustix::mm::{MapFlags, MremapFlags, ProtFlags};
 use std::path::Path;
 
-/// A shared, writable mapping of (a part of) a file. Stays mapped until dropped.
+/// A shared, writable mapping of a file or a part of it. Stays mapped until dropped.
 pub struct Region {
     base: *mut u8,
     len: usize,
 }
 
-// SAFETY: the region is plain memory; what lies in it is accessed through atomics, or
-// under locks that live in it.
+// SAFETY: the region is plain memory; its content is accessed through atomics, or under locks
+// inside it.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
@@ -23,7 +23,7 @@ impl Region {
     /// Creates the file `path` (mode 0600) with `len` bytes of reserved zeros and maps it.
     ///
     /// # Errors
-    /// EEXIST, ENOSPC and what open says.
+    /// EEXIST if it exists; ENOSPC without room; errors of open and mmap.
     pub fn create(path: &Path, len: usize, reserve: bool) -> Result<Region> {
         let fd = rustix::fs::open(
             path,
@@ -40,7 +40,7 @@ impl Region {
     /// Maps the whole file `path`, which must have at least `min` bytes.
     ///
     /// # Errors
-    /// ENODATA if the file is shorter than `min`, and what open says.
+    /// ENODATA if the file is shorter than `min`; errors of open and mmap.
     pub fn open(path: &Path, min: usize) -> Result<Region> {
         let fd = open_rw(path)?;
         let len = rustix::fs::fstat(&fd)?.st_size as usize;
@@ -53,7 +53,7 @@ impl Region {
     /// Maps `len` bytes of `fd` from `offset` on.
     ///
     /// # Errors
-    /// What mmap says.
+    /// Errors of mmap.
     pub fn map(fd: &OwnedFd, offset: u64, len: usize) -> Result<Region> {
         // SAFETY: a new mapping at an address that the kernel chooses.
         let base = unsafe {
@@ -72,19 +72,19 @@ impl Region {
         })
     }
 
-    /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], behind this
+    /// Maps `len` bytes of the same file from `offset` (a multiple of [`crate::PAGE`], after this
     /// region) on, without a descriptor. Takes address space up to there for a moment.
     ///
     /// # Errors
-    /// ENOMEM; EINVAL for an offset that isn't behind this region.
+    /// EINVAL for an offset that isn't after this region; ENOMEM without address space.
     pub fn map_behind(&self, offset: usize, len: usize) -> Result<Region> {
         let last = self.len.checked_sub(PAGE).ok_or(Errno::INVAL)?;
         let before = offset.checked_sub(last).ok_or(Errno::INVAL)?;
         if !offset.is_multiple_of(PAGE) || !self.len.is_multiple_of(PAGE) {
             return Err(Errno::INVAL);
         }
-        // SAFETY: with an old length of 0, what is mapped there stays as it is, and a second
-        // mapping of the same file, from that page on, comes where the kernel likes.
+        // SAFETY: with an old length of 0, the existing mapping stays, and the kernel makes another
+        // mapping of the same file from that page on.
         let base = unsafe {
             rustix::mm::mremap(
                 self.base.add(last).cast(),
@@ -94,7 +94,7 @@ impl Region {
             )?
         };
         let base = base.cast::<u8>();
-        // SAFETY: our own new mapping, of which nothing was used.
+        // SAFETY: a new mapping, of which nothing was used.
         unsafe {
             let _ = rustix::mm::munmap(base.cast(), before);
             Ok(Region {
@@ -104,12 +104,12 @@ impl Region {
         }
     }
 
-    /// First byte.
+    /// Address of the first byte.
     pub fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Length in bytes.
+    /// Length. Bytes.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -122,8 +122,8 @@ impl Region {
     /// The `T` at byte `offset`.
     ///
     /// # Safety
-    /// `T` must be valid for any bytes and made of atomics (others write it at any time),
-    /// and `offset` aligned for it.
+    /// `T` must be valid for any bytes and made of atomics (others write it at any time), and
+    /// `offset` aligned for it.
     pub unsafe fn at<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: in bounds and aligned (asserted); validity is the caller's promise.
@@ -133,7 +133,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: we mapped it, and references to it borrow self.
+        // SAFETY: mapped by this object; references into it borrow self.
         let _ = unsafe { rustix::mm::munmap(self.base.cast(), self.len) };
     }
 }

@@ -9,26 +9,26 @@ use std::str::FromStr;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MediumKind {
-    /// Shared memory. Gone with a reboot of the node.
+    /// Shared memory. Lost at a reboot of the node.
     Memory,
     /// A segment file in a directory on an SSD or any other file system.
     Files(PathBuf),
 }
 
-/// A medium as the user asks for it.
+/// A medium as the user requests it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MediumSpec {
     pub kind: MediumKind,
-    /// Capacity in bytes; a multiple of 1 MiB.
+    /// Capacity, a multiple of 1 MiB. Bytes.
     pub capacity: u64,
 }
 
 const MIB: u64 = 1 << 20;
 
-/// Reads `4G`, `512M`, `1.5T`, `4096` (bytes); binary units, an optional `B` or `iB`.
+/// Parses `4G`, `512M`, `1.5T`, `4096` (bytes); binary units, with an optional `B` or `iB`.
 ///
 /// # Errors
-/// A sentence that says what is wrong.
+/// A sentence with the reason.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || format!("'{text}' is not a size: write a number and K, M, G or T, as in 4G");
     let t = text.trim();
@@ -52,7 +52,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
-/// `4.0 GiB`, `512 B`: for people.
+/// Formats a size for users: `4.0 GiB`, `512 B`.
 pub fn format_size(bytes: u64) -> String {
     let mut value = bytes as f64;
     for unit in ["B", "KiB", "MiB", "GiB"] {
@@ -111,7 +111,7 @@ impl fmt::Display for MediumSpec {
     }
 }
 
-/// The size as `parse_size` reads it back exactly.
+/// Formats a size so that `parse_size` returns exactly the same.
 fn compact(bytes: u64) -> String {
     for (unit, factor) in [("T", 1u64 << 40), ("G", 1 << 30), ("M", 1 << 20)] {
         if bytes >= factor && bytes.is_multiple_of(factor) {

@@ -1,17 +1,17 @@
-//! Writing to stable storage: the only place that asks for it, so that a test can record what has
+//! Writing to stable storage: the only place that requests it, so that a test can record what has
 //! become durable, or let it fail.
 
 use rustix::fd::BorrowedFd;
 use rustix::io::Result;
 use std::sync::OnceLock;
 
-/// Called after the kernel has written a file (or directory) to stable storage; its error
-/// becomes that of the call.
+/// Called after the kernel has written a file (or directory) to stable storage; its error becomes
+/// that of the call.
 pub type Observer = fn(BorrowedFd<'_>) -> Result<()>;
 
 static OBSERVER: OnceLock<Observer> = OnceLock::new();
 
-/// From now on, `observer` is told of everything that becomes durable. For tests; once.
+/// Sets the observer of everything that becomes durable. For tests; once.
 pub fn observe_syncs(observer: Observer) {
     let _ = OBSERVER.set(observer);
 }
@@ -20,10 +20,10 @@ fn observed(fd: BorrowedFd<'_>) -> Result<()> {
     OBSERVER.get().map_or(Ok(()), |observer| observer(fd))
 }
 
-/// Makes the bytes of a file durable, and what is needed to find them again.
+/// Makes the bytes of a file durable, and the metadata needed to find them.
 ///
 /// # Errors
-/// EIO and the like. The kernel tells an error only once: it must not be forgotten.
+/// EIO and others. The kernel reports an error only once: it must not be ignored.
 pub fn sync_data(fd: BorrowedFd<'_>) -> Result<()> {
     rustix::io::retry_on_intr(|| rustix::fs::fdatasync(fd))?;
     observed(fd)

@@ -1,9 +1,9 @@
 //! Which pages of a segment this process has touched.
 //!
-//! The first touch of a page costs a fault, also where the page is there and only the
-//! process's page table doesn't know it yet. If that first touch is a write, the kernel maps
-//! the one page; if it is a read, those around it too, and in a shared mapping for writing as
-//! well. So each group of pages is read once before it is first written.
+//! The first touch of a page costs a fault, even if the page exists and only the process's page
+//! table lacks it. If that first touch is a write, the kernel maps the one page; if it is a read,
+//! the pages around it, too, writable in a shared writable mapping. So each group of pages is read
+//! once before it is first written.
 
 use crate::{CELL_PAGES, PAGE};
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -20,8 +20,8 @@ impl Touched {
         Touched((0..cells).map(|_| AtomicU16::new(0)).collect())
     }
 
-    /// Calls `touch` with where each group begins that `len` bytes at `offset` (all in one
-    /// cell) are the first to touch.
+    /// Calls `touch` with the start of each group that `len` bytes at `offset` (all in one cell)
+    /// are the first to touch.
     #[inline]
     pub fn first_time(&self, offset: usize, len: usize, touch: impl FnMut(usize)) {
         let word = &self.0[offset / CELL];

@@ -1,5 +1,4 @@
-//! Whatever is written as a medium or a size is one or an error; a medium is read back as it
-//! is shown.
+//! Any text is a medium or a size, or an error; a formatted medium is parsed to the same.
 
 use forebay_media::{MediumSpec, format_size, parse_size};
 
@@ -42,7 +41,7 @@ fn any_text_is_a_medium_or_an_error() {
             assert!(medium.capacity >= 1 << 20 && medium.capacity.is_multiple_of(1 << 20));
             assert_eq!(medium.to_string().parse(), Ok(medium), "{text}");
         }
-        // Whole sizes come back from any unit.
+        // Whole sizes are parsed to the same from any unit.
         let n = r.number() >> 14 >> r.below(50);
         assert_eq!(parse_size(&n.to_string()), Ok(n));
     });

@@ -1,8 +1,8 @@
-//! What the network costs: round trips and transfers on loopback, beside bare TCP in the same run.
+//! Cost of the network: round trips and transfers on loopback, beside bare TCP in the same run.
 //!
 //! `cargo run --release -p forebay-net --example lanes [REPETITIONS [ROW]]`. Each row alternates
-//! between bare TCP (two threads, blocking sockets, an answer to each message or transfer) and two
-//! nodes of ours; the ratio is the median of the repetitions' ratios.
+//! between bare TCP (two threads, blocking sockets, a reply to each message or transfer) and two of
+//! this crate's nodes; the ratio is the median of the repetitions' ratios.
 
 use forebay_net::transport::Answer;
 use forebay_net::{
@@ -17,12 +17,12 @@ use std::time::{Duration, Instant};
 const PING: u16 = 1;
 const PUT: u16 = 2;
 const GET: u16 = 3;
-/// Bytes of a small message on the wire, ours and the bare one.
+/// Size of a small message on the wire, in both cases. Bytes.
 const SMALL: usize = 64;
-/// What we add to a small head.
+/// Bytes that this crate adds to a small head.
 const AROUND: usize = 2 + 20 + 16;
 
-/// Answers, with buffers that are used again, as a store's would be.
+/// Answers, with buffers that are reused, as a store's would be.
 struct Served {
     free: Arc<Mutex<Vec<Vec<u8>>>>,
     data: Arc<Vec<u8>>,
@@ -91,7 +91,7 @@ fn soon() -> Instant {
     Instant::now() + Duration::from_secs(30)
 }
 
-/// Seconds for each of `count` bare round trips: `out` bytes there, `back` bytes back.
+/// Seconds for each of `count` bare round trips with `out` bytes there and `back` bytes back.
 fn bare(out: usize, back: usize, count: usize) -> std::io::Result<f64> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
@@ -143,12 +143,12 @@ fn ping() -> Request {
     }
 }
 
-/// One after the other, each waited for by this thread.
+/// One after the other; this thread waits for each.
 fn calls(p: &Pair, count: usize) -> Result<f64, Error> {
     timed(count, || p.c.call(ping(), soon()).map(drop))
 }
 
-/// One after the other, each started by the answer to the one before.
+/// One after the other; the reply to each starts the next.
 fn chain(p: &Pair, count: usize) -> Result<f64, Error> {
     fn next(c: Arc<dyn Connection>, left: usize, end: mpsc::Sender<Result<(), Error>>) {
         let (there, over) = (c.clone(), end.clone());
@@ -202,7 +202,7 @@ fn median(mut all: Vec<f64>) -> f64 {
     all[all.len() / 2]
 }
 
-/// One row: bare and ours by turns.
+/// One row: the two cases alternate.
 fn row(
     name: &str,
     reps: usize,
@@ -220,7 +220,7 @@ fn row(
         let (a, b) = (bare()?, ours()?);
         theirs.push(a);
         own.push(b);
-        // Of times: ours to theirs; of rates: the same way round.
+        // For times, ours to theirs; for rates, theirs to ours.
         ratios.push(if size.is_some() { a / b } else { b / a });
     }
     let (unit, show): (_, Box<dyn Fn(f64) -> f64>) = match size {

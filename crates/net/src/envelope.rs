@@ -1,53 +1,53 @@
-//! The envelope of a message, and how large messages may be. Pure: no I/O.
+//! The envelope of a message, and limits on messages. Pure: no I/O.
 //!
-//! Everything that is sent behind the handshake is a *frame*: the length of what follows (2 bytes,
-//! little-endian), then a Noise message. The plain text of a frame is a [`Header`] and a head. On
-//! the bulk lane a body follows the frame. See "Wire format" in the internals.
+//! Everything after the handshake is a *frame*: the length of what follows (2 bytes,
+//! little-endian), then a Noise message. A frame's plain text is a [`Header`] and a head. On the
+//! bulk lane a body follows the frame. See "Wire format" in the internals.
 
-/// Version of the protocol: of everything behind the handshake.
+/// Version of the protocol after the handshake.
 pub const VERSION: u16 = 4;
 
-/// Bytes in a header.
+/// Size of a header. Bytes.
 pub const HEADER: usize = 20;
 /// Bytes that Noise adds to each message.
 pub const TAG: usize = 16;
-/// Largest Noise message.
+/// Largest Noise message. Bytes.
 pub const MAX_SEALED: usize = 65535;
-/// Largest head.
+/// Largest head. Bytes.
 pub const MAX_HEAD: usize = 60 * 1024;
-/// Largest body.
+/// Largest body. Bytes.
 pub const MAX_BODY: usize = 64 << 20;
-/// Plain bytes in each Noise message of an encrypted body, but the last.
+/// Plain bytes in each Noise message of an encrypted body, except the last.
 pub const CHUNK: usize = MAX_SEALED - TAG;
 
-/// What a message is.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// Asks for something.
+    /// A request.
     Request = 1,
-    /// Answers the request with the same id.
+    /// The reply to the request with the same id.
     Reply = 2,
-    /// There will be no answer to the request with the same id.
+    /// There will be no reply to the request with the same id.
     NoReply = 3,
 }
 
-/// What precedes the head of every message.
+/// Precedes the head of every message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the message is.
+    /// The message's type.
     pub is: Type,
-    /// Which operation; in an answer that of the request.
+    /// The operation; in a reply that of the request.
     pub kind: u16,
-    /// Of a request: milliseconds until its deadline. Of an answer: its status.
+    /// In a request, milliseconds until its deadline; in a reply, its status.
     pub value: u32,
-    /// The sender's number of the request, or the one that is answered.
+    /// The sender's number of the request, or that of the answered request.
     pub id: u64,
-    /// Bytes of the body behind the frame. 0 on the control lane, never 0 on the bulk lane.
+    /// Bytes of the body after the frame: 0 on the control lane, never 0 on the bulk lane.
     pub body: u32,
 }
 
 impl Header {
-    /// Writes the header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER] {
         let mut bytes = [0; HEADER];
         bytes[0] = self.is as u8;
@@ -58,7 +58,7 @@ impl Header {
         bytes
     }
 
-    /// The header and the head in the plain text of a frame, if it is one.
+    /// Decodes a frame's plain text into header and head; None if it is malformed.
     pub fn decode(plain: &[u8]) -> Option<(Header, &[u8])> {
         let (bytes, head) = plain.split_first_chunk::<HEADER>()?;
         let header = Header {
@@ -78,19 +78,19 @@ impl Header {
     }
 }
 
-/// A Noise message and what follows its frame. None: it isn't whole yet.
+/// A Noise message, and what follows its frame; None if the frame is incomplete.
 pub type Frame<'a> = Option<(&'a [u8], &'a [u8])>;
 
-/// The first frame in `bytes`. An error: no frame can begin like this.
+/// The first frame in `bytes`.
 ///
 /// # Errors
-/// No frame can begin like this.
+/// The reason, if no frame can begin like this.
 pub fn frame(bytes: &[u8]) -> Result<Frame<'_>, &'static str> {
     let Some((length, rest)) = bytes.split_first_chunk::<2>() else {
         return Ok(None);
     };
     let length = usize::from(u16::from_le_bytes(*length));
-    // A checksum is the shortest that is sent.
+    // The shortest frame is that of a checksum.
     if !(TAG + 8..=TAG + HEADER + MAX_HEAD).contains(&length) {
         return Err("a frame of impossible length");
     }

@@ -4,87 +4,87 @@ use crate::peer::Peer;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// Why a request, or a connection, failed.
+/// Why a request or a connection failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
     /// Nothing answers at the peer's address.
     Unreachable {
-        /// Whom we tried to reach.
+        /// The peer that was called.
         peer: Peer,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
-    /// The peer closed the connection without a word: it doesn't hold our key, or it is flooded.
+    /// The peer closed the connection silently: it doesn't hold the key, or it is flooded.
     Silent {
-        /// Whom we tried to reach.
+        /// The peer that was called.
         peer: Peer,
     },
-    /// The peer holds our key but speaks another version of the protocol.
+    /// The peer holds the key but speaks another version of the protocol.
     Version {
-        /// Whom we tried to reach.
+        /// The peer that was called.
         peer: Peer,
-        /// Its version.
+        /// The peer's version.
         theirs: u16,
-        /// Ours.
+        /// This node's version.
         ours: u16,
     },
-    /// The peer holds our key and refuses the connection.
+    /// The peer holds the key and refuses the connection.
     Refused {
         /// The peer that refused.
         peer: Peer,
-        /// Why, in words.
+        /// The reason.
         why: &'static str,
     },
-    /// There was no answer in time. Whether the request was carried out isn't known.
+    /// No reply by the deadline. Whether the request was carried out is unknown.
     Deadline {
         /// The peer that didn't answer.
         peer: Peer,
     },
-    /// The connection ended. Whether the request was carried out isn't known.
+    /// The connection ended. Whether the request was carried out is unknown.
     Cut {
         /// The other end.
         peer: Peer,
-        /// What happened.
+        /// The reason.
         why: String,
     },
-    /// As many requests as there may be are in progress already.
+    /// The connection has [`WINDOW`](crate::WINDOW) requests in progress already.
     Full {
-        /// The peer that has so many to answer.
+        /// The peer with these requests.
         peer: Peer,
     },
     /// The peer has the request but doesn't serve it.
     NotServed {
         /// The peer that refused.
         peer: Peer,
-        /// Why, in words.
+        /// The reason.
         why: &'static str,
     },
-    /// The answer's body isn't what was sent, by its checksum.
+    /// The checksum of the reply's body is wrong.
     Damaged {
         /// The sender.
         peer: Peer,
     },
-    /// A message is larger than messages may be. Nothing was sent.
+    /// A message exceeds a limit. Nothing was sent.
     TooLarge {
-        /// Whom it was for.
+        /// The receiver.
         peer: Peer,
-        /// The part that is too large.
+        /// The part that exceeds its limit.
         what: &'static str,
-        /// Its size.
+        /// Its size. Bytes.
         size: usize,
-        /// The limit.
+        /// The limit. Bytes.
         limit: usize,
     },
     /// An address can't be listened on.
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the kernel said.
+        /// The kernel's error.
         why: String,
     },
-    /// The pool's key can't be read or made.
+    /// The pool's key can't be read or written.
     Key(String),
-    /// This process lacks something: descriptors, threads, randomness.
+    /// This process is out of descriptors, threads or randomness.
     Local(String),
 }
 
@@ -94,7 +94,7 @@ impl fmt::Display for Error {
             Error::Unreachable { peer, why } => write!(f, "{peer} can't be reached: {why}"),
             Error::Silent { peer } => write!(
                 f,
-                "{peer} closed the connection without a word: it belongs to another pool, or has too many connections to answer"
+                "{peer} closed the connection without an answer: it belongs to another pool, or has too many connections to answer"
             ),
             Error::Version { peer, theirs, ours } => write!(
                 f,
@@ -104,10 +104,13 @@ impl fmt::Display for Error {
             Error::Deadline { peer } => write!(f, "{peer} didn't answer in time"),
             Error::Cut { peer, why } => write!(f, "the connection to {peer} ended: {why}"),
             Error::Full { peer } => {
-                write!(f, "{peer} has as many requests to answer as there may be")
+                write!(
+                    f,
+                    "{peer} has as many requests in progress as the limit allows"
+                )
             }
             Error::NotServed { peer, why } => write!(f, "{peer} didn't serve the request: {why}"),
-            Error::Damaged { peer } => write!(f, "what {peer} sent arrived damaged"),
+            Error::Damaged { peer } => write!(f, "a body from {peer} arrived damaged"),
             Error::TooLarge {
                 peer,
                 what,

@@ -1,9 +1,9 @@
-//! Faults of a network, for tests and drills: a relay between a node and those that call it.
+//! Faults of a network, for tests and drills: a relay between a node and its callers.
 //!
-//! The caller connects to [`Relay::address`] instead of the node's own. The relay passes bytes on
-//! as they come until it is told otherwise: to delay them, to hold them back, to cut connections,
-//! to cut after so many bytes, to change a bit, to play what a caller has sent once more on a
-//! connection of its own. The code under test is the real one.
+//! A caller connects to [`Relay::address`] instead of the node's. The relay forwards bytes until a
+//! fault is set: it can delay them, hold them, cut connections at once or after a number of bytes,
+//! flip a bit, or replay what a caller has sent on a new connection. The code under test is the
+//! real one.
 
 use crate::lock;
 use std::io::{ErrorKind, Read, Write};
@@ -13,25 +13,25 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How often a thread of the relay looks whether it is told something new.
+/// How often a thread of the relay checks for new faults.
 const ASIDE: Duration = Duration::from_millis(20);
 
-/// What happens to bytes that pass. All apply to connections that are there and to new ones.
+/// Faults, for existing and new connections.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
-    /// They are passed on so much later.
+    /// Delay before bytes are forwarded.
     pub delay: Duration,
-    /// They aren't passed on as long as this holds; nor are new connections.
+    /// Nothing is forwarded while this is set; new connections aren't either.
     pub hold: bool,
-    /// As `hold`, of the bytes towards the caller alone: the node gets all, the caller no answers.
+    /// As `hold`, but only towards the caller: the node gets all, the caller no replies.
     pub hold_back: bool,
-    /// The other way round: the node gets nothing.
+    /// As `hold`, but only towards the node.
     pub hold_to_node: bool,
-    /// Each connection is cut after so many bytes towards the node.
+    /// Each connection is cut after this many bytes towards the node.
     pub cut_after: Option<u64>,
-    /// The lowest bit of this byte towards the node, of each connection, is flipped.
+    /// The lowest bit of the byte at this offset towards the node is flipped, on each connection.
     pub flip: Option<u64>,
-    /// As `flip`, of the bytes towards the caller.
+    /// As `flip`, towards the caller.
     pub flip_back: Option<u64>,
 }
 
@@ -47,15 +47,18 @@ struct Shared {
     faults: Mutex<Faults>,
     stopped: AtomicBool,
     open: Mutex<Vec<TcpStream>>,
-    /// What callers have sent, by connection.
+    /// Bytes sent by callers, by connection.
     sent: Mutex<Vec<Arc<Mutex<Vec<u8>>>>>,
 }
 
-/// Of what each caller has sent, so much is remembered.
+/// Most bytes that are recorded of a connection.
 const REMEMBERED: usize = 64 << 10;
 
 impl Relay {
-    /// A relay to the node at `node`.
+    /// Starts a relay to the node at `node`.
+    ///
+    /// # Errors
+    /// If it can't listen on loopback.
     pub fn start(node: SocketAddr) -> std::io::Result<Relay> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         listener.set_nonblocking(true)?;
@@ -76,17 +79,17 @@ impl Relay {
         })
     }
 
-    /// Where to connect to.
+    /// The address to connect to.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// New connections lead to `node`, which needn't have been there when the relay was started.
+    /// Directs new connections to `node`, which needn't have existed when the relay was started.
     pub fn lead_to(&self, node: SocketAddr) {
         *lock(&self.shared.node) = node;
     }
 
-    /// What happens from now on.
+    /// Sets the faults.
     pub fn set(&self, faults: Faults) {
         *lock(&self.shared.faults) = faults;
     }
@@ -98,17 +101,20 @@ impl Relay {
         }
     }
 
-    /// What callers have sent so far, by connection, the beginning of it.
+    /// The recorded beginning of what callers have sent, by connection.
     pub fn recorded(&self) -> Vec<Vec<u8>> {
         let sent = lock(&self.shared.sent);
         sent.iter().map(|bytes| lock(bytes).clone()).collect()
     }
 
-    /// Sends what was recorded of a connection to the node again. What it answers until it closes,
-    /// or for `wait`.
+    /// Sends recorded bytes to the node again, on a new connection. Returns what it answers until
+    /// it closes, or within `wait`.
+    ///
+    /// # Errors
+    /// Errors of the connection.
     pub fn replay(&self, bytes: &[u8], wait: Duration) -> std::io::Result<Vec<u8>> {
         let mut socket = TcpStream::connect(*lock(&self.shared.node))?;
-        // The node may close before it has it all.
+        // The node may close before it has all of it.
         let _ = socket.write_all(bytes);
         let until = Instant::now() + wait;
         let mut answer = Vec::new();
@@ -185,7 +191,7 @@ impl Shared {
         ])
     }
 
-    /// Passes bytes on until either side closes. `sent`: this is the direction towards the node.
+    /// Forwards bytes until either side closes. `sent` records the direction towards the node.
     fn pass(&self, mut from: TcpStream, mut to: TcpStream, sent: Option<&Mutex<Vec<u8>>>) {
         let mut room = vec![0; 256 << 10];
         let mut passed = 0u64;

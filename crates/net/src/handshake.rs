@@ -2,13 +2,13 @@
 //!
 //! Noise NNpsk0, three messages of fixed size, on each lane of a connection:
 //!
-//! 1. *hello*: proves the key; says, encrypted, which version, lane and nodes.
-//! 2. *welcome*: proves the key, fresh; accepts or says why not.
-//! 3. *confirm*: proves that the hello wasn't an old one, recorded by somebody else.
+//! 1. *hello*: proves the key; states, encrypted, version, lane and nodes.
+//! 2. *welcome*: proves the key, freshly; accepts, or gives the reason for refusing.
+//! 3. *confirm*: proves that the hello wasn't recorded earlier and replayed.
 //!
-//! Until a hello has proved the key the answer to anything is silence. Sizes, the prologue, and the
-//! places of version and status stay the same in all versions of the protocol, so that nodes of
-//! different versions can tell each other so. Why this pattern: docs/decisions/0019.
+//! Until a hello has proved the key, nothing is answered. Sizes, the prologue, and the positions of
+//! version and status stay the same in all versions of the protocol, so that nodes of different
+//! versions can report that. Why this pattern: docs/decisions/0019.
 
 use crate::envelope::{TAG, VERSION};
 use crate::transport::{NodeId, PoolId};
@@ -19,47 +19,47 @@ const PATTERN: &str = "Noise_NNpsk0_25519_AESGCM_SHA256";
 const PROLOGUE: &[u8] = b"Forebay handshake 1\0";
 const PAYLOAD: usize = 64;
 
-/// Bytes of a hello, and of a welcome.
+/// Size of a hello and of a welcome. Bytes.
 pub const HELLO: usize = 32 + PAYLOAD + TAG;
-/// Bytes of a confirm.
+/// Size of a confirm. Bytes.
 pub const CONFIRM: usize = 16 + TAG;
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lane {
-    /// Small messages.
+    /// Messages without a body.
     Control = 0,
     /// Messages with a body.
     Bulk = 1,
 }
 
-/// What the calling node says of itself.
+/// The calling node's first message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// Of the protocol.
+    /// The protocol's version.
     pub version: u16,
-    /// Which lane this is to be.
+    /// The lane that this connection is to be.
     pub lane: Lane,
-    /// Bodies have to be encrypted.
+    /// Whether bodies must be encrypted.
     pub encrypt: bool,
     /// The calling node.
     pub from: NodeId,
     /// The called node.
     pub to: NodeId,
-    /// Of the bulk lane: the session that the welcome on the control lane named.
+    /// On the bulk lane: the session named in the control lane's welcome.
     pub session: [u8; 16],
 }
 
-/// What the called node answers.
+/// The called node's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Welcome {
-    /// Of the protocol.
+    /// The protocol's version.
     pub version: u16,
     /// Whether the connection is accepted.
     pub status: Status,
-    /// Bodies will be encrypted.
+    /// Whether bodies will be encrypted.
     pub encrypt: bool,
-    /// The session to be joined by the bulk lane.
+    /// The session that the bulk lane is to join.
     pub session: [u8; 16],
     /// Start value of the checksums of bodies.
     pub seed: u64,
@@ -68,7 +68,7 @@ pub struct Welcome {
 /// Whether a connection is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// It is.
+    /// Accepted.
     Welcome = 0,
     /// The versions differ.
     Version = 1,
@@ -76,12 +76,12 @@ pub enum Status {
     OtherNode = 2,
     /// There is no such session to join.
     NoSession = 3,
-    /// There are as many connections as there may be.
+    /// The limit on connections is reached.
     Full = 4,
 }
 
 impl Status {
-    /// In words.
+    /// The status as text.
     pub fn words(self) -> &'static str {
         match self {
             Status::Welcome => "no reason",
@@ -93,18 +93,18 @@ impl Status {
     }
 }
 
-/// The keys of a lane. Each message has its number, from 0 on in each direction, as its nonce.
+/// The keys of a lane. A message's number, from 0 on in each direction, is its nonce.
 pub struct Seal(StatelessTransportState);
 
 impl Seal {
-    /// Most messages in one direction: far from what AES-GCM bears with one key. The connection
-    /// ends then.
+    /// Limit on messages in one direction, far below what AES-GCM allows with one key. Then the
+    /// connection ends.
     pub const MESSAGES: u64 = 1 << 36;
 
     /// Appends the sealed `plain` to `out`.
     ///
     /// # Errors
-    /// The connection's keys are used up, or the message is too long.
+    /// If the connection's keys are used up, or the message is too long.
     pub fn seal(&self, nonce: u64, plain: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
         if nonce >= Seal::MESSAGES {
             return Err("its keys are used up");
@@ -120,7 +120,7 @@ impl Seal {
     /// Opens `sealed` into `out`, which should have room for the tag too (it is faster then).
     ///
     /// # Errors
-    /// The message isn't authentic.
+    /// If the message isn't authentic.
     pub fn open(&self, nonce: u64, sealed: &[u8], out: &mut [u8]) -> Result<usize, &'static str> {
         (self.0.read_message(nonce, sealed, out)).map_err(|_| "a message isn't authentic")
     }
@@ -144,10 +144,10 @@ fn local(e: snow::Error) -> Error {
 pub struct Caller(HandshakeState);
 
 impl Caller {
-    /// Begins: the hello to be sent.
+    /// Starts a handshake; also returns the hello to be sent.
     ///
     /// # Errors
-    /// If the key can't be used, or no random bytes are given.
+    /// If the key can't be used, or there are no random bytes.
     pub fn start(
         key: &PoolKey,
         pool: &PoolId,
@@ -168,7 +168,7 @@ impl Caller {
         Ok((Caller(state), bytes))
     }
 
-    /// Reads the welcome: what it says, the keys, and the confirm to be sent. None: who sent it
+    /// Reads the welcome. Returns it, the keys, and the confirm to be sent. None if the sender
     /// doesn't hold the key.
     pub fn finish(mut self, bytes: &[u8; HELLO]) -> Option<(Welcome, Seal, [u8; CONFIRM])> {
         let mut payload = [0; HELLO];
@@ -195,12 +195,12 @@ impl Caller {
     }
 }
 
-/// The called side, when it has read a hello.
+/// The called side after reading a hello.
 pub struct Called(HandshakeState);
 
 impl Called {
-    /// Reads a hello. None: who sent it doesn't hold the key. The hello inside is None if its
-    /// version is another one than ours (given), which has to be told.
+    /// Reads a hello. None if the sender doesn't hold the key. The hello inside is None if its
+    /// version, which is returned, differs from this one's; the caller has to be told.
     pub fn read(
         key: &PoolKey,
         pool: &PoolId,
@@ -232,7 +232,7 @@ impl Called {
         Some((Called(state), Some(hello)))
     }
 
-    /// The welcome to be sent, and the keys, which count once the confirm has come.
+    /// The welcome to be sent, and the keys, which are valid once the confirm has come.
     ///
     /// # Errors
     /// If the message can't be made.
@@ -250,11 +250,11 @@ impl Called {
     }
 }
 
-/// The called side, when it has sent a welcome.
+/// The called side after sending a welcome.
 pub struct Unconfirmed(Seal);
 
 impl Unconfirmed {
-    /// Reads the confirm. None: who sent it doesn't hold the key. The caller's next message has
+    /// Reads the confirm. None if the sender doesn't hold the key. The caller's next message has
     /// number 1.
     pub fn confirm(self, bytes: &[u8; CONFIRM]) -> Option<Seal> {
         let mut payload = [0; CONFIRM];

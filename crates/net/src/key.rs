@@ -1,7 +1,7 @@
 //! The key of a pool: 32 random bytes that all its nodes hold.
 //!
-//! It is never printed, and its memory is cleared when it is dropped. (`snow` has copies while a
-//! handshake runs, which it doesn't clear.) It lies in a file of mode 0600, never on a command
+//! It is never printed, and its memory is cleared when it is dropped. (`snow` keeps copies during a
+//! handshake, which it doesn't clear.) It is stored in a file of mode 0600, never on a command
 //! line.
 
 use crate::Error;
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 pub struct PoolKey(Box<Zeroizing<[u8; PoolKey::LENGTH]>>);
 
 impl PoolKey {
-    /// Bytes in a key.
+    /// Size of a key. Bytes.
     pub const LENGTH: usize = 32;
 
     /// A new random key.
@@ -30,15 +30,16 @@ impl PoolKey {
         Ok(key)
     }
 
-    /// The key of these bytes, which nobody else knows.
+    /// A key of these bytes, which must be secret.
     pub fn of(bytes: [u8; PoolKey::LENGTH]) -> PoolKey {
         PoolKey(Box::new(Zeroizing::new(bytes)))
     }
 
-    /// Reads the key from `path`. The file must be ours, a plain file, and nobody else's to read.
+    /// Reads the key from `path`: a plain file that belongs to this user and that nobody else can
+    /// read.
     ///
     /// # Errors
-    /// If the file can't be read, or isn't a plain file of this user alone; the error names it.
+    /// [`Error::Key`], with the path, if the file can't be read or isn't such a file.
     pub fn read(path: &Path) -> Result<PoolKey, Error> {
         let bad = |why: String| Error::Key(format!("{}: {why}", path.display()));
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -63,10 +64,10 @@ impl PoolKey {
         Ok(key)
     }
 
-    /// Writes the key to a new file at `path`, of mode 0600.
+    /// Writes the key to a new file at `path`, with mode 0600.
     ///
     /// # Errors
-    /// If the file exists already, or can't be written; the error names it.
+    /// [`Error::Key`], with the path, if the file exists already or can't be written.
     pub fn write(&self, path: &Path) -> Result<(), Error> {
         let bad = |why: String| Error::Key(format!("{}: {why}", path.display()));
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
@@ -88,7 +89,7 @@ impl fmt::Debug for PoolKey {
     }
 }
 
-/// Fills `bytes` from the kernel's generator.
+/// Fills `bytes` from the kernel's random number generator.
 pub(crate) fn random(bytes: &mut [u8]) -> Result<(), Error> {
     let got = rustix::rand::getrandom(&mut *bytes, rustix::rand::GetRandomFlags::empty());
     match got {

@@ -4,10 +4,10 @@ use forebay_placement::NodeId;
 use std::fmt;
 use std::net::SocketAddr;
 
-/// A node and where it listens (or, if it called us, where it called from).
+/// A node and its listening address (or, if it has connected, the address that it came from).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
     /// Its address.
     pub address: SocketAddr,

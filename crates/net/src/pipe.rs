@@ -1,6 +1,6 @@
 //! An encrypted byte stream in each direction between two processes that share a key, over one TCP
-//! connection. A daemon is launched over it where no remote shell is used. Daemons among each other
-//! use [`tcp`](crate::tcp).
+//! connection. Daemons are launched over it where no remote shell is used. Running daemons use
+//! [`tcp`](crate::tcp).
 
 use crate::envelope::{TAG, VERSION};
 use crate::handshake::{CONFIRM, Called, Caller, HELLO, Hello, Lane, Seal, Status, Welcome};
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of one piece, at most.
+/// Largest piece. Bytes.
 const PIECE: usize = 32 << 10;
 
 /// Keys are made for one launch, so no pool needs to be named.
@@ -74,7 +74,7 @@ fn ends(socket: TcpStream, seal: Seal, out: u64, come: u64) -> Result<(PipeReade
     Ok((reader, writer))
 }
 
-/// Calls who listens for `node` at one of these addresses.
+/// Connects to the process that listens for `node` at one of these addresses.
 ///
 /// # Errors
 /// If nobody there holds the key.
@@ -86,7 +86,7 @@ pub fn call(
 ) -> Result<(PipeReader, PipeWriter)> {
     let mut last = other("it has no address");
     for (i, address) in addresses.iter().enumerate() {
-        // None of them may take all the time.
+        // No address may use up the time of the others.
         let share = left(deadline)? / (addresses.len() - i) as u32;
         match call_one(address, key, node, Instant::now() + share) {
             Ok(pipe) => return Ok(pipe),
@@ -117,7 +117,7 @@ fn call_one(
     let welcome: [u8; HELLO] = receive(&socket, deadline)?;
     let (welcome, seal, confirm) = caller
         .finish(&welcome)
-        .ok_or_else(|| other("who answers there doesn't hold the key"))?;
+        .ok_or_else(|| other("the process that answers there doesn't hold the key"))?;
     if welcome.status != Status::Welcome {
         return Err(other(welcome.status.words()));
     }
@@ -126,10 +126,10 @@ fn call_one(
     ends(socket, seal, 1, 0)
 }
 
-/// Answers who calls `node` over `socket`; an error if that one doesn't hold the key.
+/// Answers a caller of `node` on `socket`.
 ///
 /// # Errors
-/// The caller's error.
+/// If the caller doesn't hold the key.
 pub fn answer(
     mut socket: TcpStream,
     key: &PoolKey,
@@ -138,7 +138,7 @@ pub fn answer(
 ) -> Result<(PipeReader, PipeWriter)> {
     let bytes: [u8; HELLO] = receive(&socket, deadline)?;
     let (called, hello) = Called::read(key, &NO_POOL, &bytes)
-        .ok_or_else(|| other("a stranger, who doesn't hold the key"))?;
+        .ok_or_else(|| other("an unauthenticated peer: it doesn't hold the key"))?;
     let status = match hello {
         None => Status::Version,
         Some(hello) if hello.to != node => Status::OtherNode,
@@ -161,15 +161,15 @@ pub fn answer(
     let confirm: [u8; CONFIRM] = receive(&socket, deadline)?;
     let seal = unconfirmed
         .confirm(&confirm)
-        .ok_or_else(|| other("it repeats what another one said"))?;
+        .ok_or_else(|| other("it replays a recorded hello"))?;
     ends(socket, seal, 0, 1)
 }
 
 impl PipeReader {
-    /// The next piece; empty when nothing more comes.
+    /// The next piece; empty after the last.
     ///
     /// # Errors
-    /// If the connection is cut, or what came isn't what was sent.
+    /// If the connection is cut, or a piece was changed on the way.
     pub fn next_piece(&mut self) -> Result<Vec<u8>> {
         let mut length = [0; 2];
         self.socket.read_exact(&mut length)?;
@@ -195,7 +195,7 @@ impl PipeWriter {
         bytes.chunks(PIECE).try_for_each(|piece| self.piece(piece))
     }
 
-    /// Nothing more will be sent.
+    /// Announces that no more bytes follow.
     ///
     /// # Errors
     /// If the connection is cut.
@@ -219,14 +219,14 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn bytes_go_both_ways_between_those_who_hold_the_key() {
+    fn bytes_go_both_ways_between_holders_of_the_key() {
         let key = PoolKey::generate().unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let soon = || Instant::now() + Duration::from_secs(10);
         let theirs = key.clone();
         let server = std::thread::spawn(move || {
-            // Unauthenticated peers, a call for somebody else, and nonsense come first.
+            // First come unauthenticated peers, a call for another node, and garbage.
             let mut refused = 0;
             loop {
                 let (socket, _) = listener.accept().unwrap();
@@ -249,13 +249,13 @@ mod tests {
                 return refused;
             }
         });
-        let stranger = PoolKey::generate().unwrap();
-        assert!(call(&[address], &stranger, NodeId(3), soon()).is_err());
+        let wrong_key = PoolKey::generate().unwrap();
+        assert!(call(&[address], &wrong_key, NodeId(3), soon()).is_err());
         assert!(call(&[address], &key, NodeId(4), soon()).is_err());
         let mut raw = TcpStream::connect(address).unwrap();
         raw.write_all(&[7; HELLO]).unwrap();
         drop(raw);
-        // One that says nothing is given up.
+        // A caller that sends nothing is given up.
         let silent = TcpStream::connect(address).unwrap();
         let nobody = TcpListener::bind("127.0.0.1:0")
             .unwrap()

@@ -1,22 +1,21 @@
-//! The checksum of a body: XXH3 of its blocks, each with the sum of the block before as its seed.
-//! Whole blocks are summed from where they lie, which is twice as fast as feeding XXH3 piece by
-//! piece.
+//! The checksum of a body: XXH3 of its blocks, each seeded with the sum of the block before. Whole
+//! blocks are summed in place, which is twice as fast as feeding XXH3 piece by piece.
 
 use twox_hash::XxHash3_64;
 
-/// Bytes of a block; only the last one may have less.
+/// Size of a block; only the last one may be shorter. Bytes.
 pub const BLOCK: usize = 16 << 10;
 
-/// A checksum that grows with what is sent or received.
+/// A checksum that is updated as bytes are sent or received.
 pub struct Sum {
-    /// Of all blocks so far.
+    /// The sum of all whole blocks so far.
     sum: u64,
     /// The beginning of the next block.
     part: Vec<u8>,
 }
 
 impl Sum {
-    /// Of nothing yet.
+    /// The checksum of no bytes.
     pub fn new(seed: u64) -> Sum {
         Sum {
             sum: seed,
@@ -24,7 +23,7 @@ impl Sum {
         }
     }
 
-    /// Takes more bytes in.
+    /// Adds bytes.
     pub fn add(&mut self, mut bytes: &[u8]) {
         if !self.part.is_empty() {
             let (more, rest) = bytes.split_at(bytes.len().min(BLOCK - self.part.len()));
@@ -44,7 +43,7 @@ impl Sum {
         self.part.extend_from_slice(rest);
     }
 
-    /// The checksum of all that was taken in.
+    /// The checksum of all bytes added.
     pub fn value(&self) -> u64 {
         match &self.part[..] {
             [] => self.sum,

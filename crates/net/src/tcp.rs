@@ -1,15 +1,14 @@
 //! The transport over TCP: two connections for each pair of nodes, one a lane.
 //!
 //! Threads: one accepts ([`accept`]), three serve all control lanes, a few serve the bulk lanes
-//! ([`engine`]); none of them grows with the number of nodes. They sleep in epoll. A sender
-//! writes to the socket at once if nobody else does ([`send`]), so that a request and its answer
-//! wake as few threads as possible; what other threads want to send meanwhile goes out with the
-//! next write, in one.
+//! ([`engine`]); their number doesn't grow with the number of nodes. They sleep in epoll. A sender
+//! writes to the socket at once if no other thread does ([`send`]), so that a request and its reply
+//! wake as few threads as possible. What other threads send meanwhile goes out with the next write.
 //!
 //! - [`dial`], [`accept`] and [`half_open`] lead up to the end of the handshake;
-//! - [`session`] is a connection behind it, [`send`] and [`receive`] its two directions, [`calls`]
-//!   what waits for an answer;
-//! - [`timers`] keeps deadlines, [`pace`] a limit on what goes per second.
+//! - [`session`] is a connection after it, [`send`] and [`receive`] its two directions, [`calls`]
+//!   the requests that wait for a reply;
+//! - [`timers`] keeps deadlines, [`pace`] a limit on bytes per second.
 
 mod accept;
 mod calls;
@@ -36,46 +35,47 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use timers::Timers;
 
-/// Connections that one other node may have made to us; beyond, its oldest one goes.
+/// Limit on connections that one other node has made to this one. Beyond it, the oldest is cut.
 const SESSIONS_OF_A_NODE: usize = 4;
 
 /// Threads for control lanes: all but one may be busy with a request.
 const CONTROL_THREADS: usize = 3;
 
-/// How a node takes part.
+/// Parameters of a node's transport.
 pub struct Options {
     /// The pool.
     pub pool: PoolId,
-    /// Our number in it.
+    /// This node's number in the pool.
     pub node: NodeId,
-    /// Its key.
+    /// The pool's key.
     pub key: PoolKey,
-    /// Encrypt bodies, too. They are if either side of a connection wants it.
+    /// Whether to encrypt bodies, too. They are encrypted if either side of a connection asks for
+    /// it.
     pub encrypt: bool,
     /// Bounds.
     pub limits: Limits,
 }
 
-/// Bounds of what a node keeps and waits for.
+/// Limits on what a node keeps and waits for.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Connections that haven't proved the key yet. Beyond, the oldest one goes.
+    /// Limit on connections that haven't proved the key. Beyond it, the oldest is closed.
     pub half_open: usize,
-    /// The same, from one address.
+    /// The same limit for one address.
     pub half_open_of_one: usize,
-    /// Connections to and from other nodes.
+    /// Limit on connections to and from other nodes.
     pub sessions: usize,
-    /// Time for a handshake.
+    /// Time limit for a handshake.
     pub handshake: Duration,
-    /// A peer that makes no progress for so long in the middle of a message has gone.
+    /// A peer without progress for this long within a message is given up.
     pub stall: Duration,
     /// Threads for bulk lanes.
     pub bulk_threads: usize,
-    /// Bytes per second, in each direction, of all connections together.
+    /// Limit on bytes per second, in each direction, for all connections together.
     pub bandwidth: Option<u64>,
 }
 
-/// How many connections may be on their way: 16 to 256, by what descriptors this process may have.
+/// Limit on half-open connections: 16 to 256, by this process's limit on descriptors.
 fn half_open_by_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
     let eighth = limit.map_or(256, |n| n / 8);
@@ -104,16 +104,16 @@ pub struct TcpTransport {
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What the threads share.
+/// State that the threads share.
 struct Core {
     options: Options,
     handler: Arc<dyn Handler>,
     sessions: Mutex<Sessions>,
     next: AtomicU64,
     timers: Timers,
-    /// What is sent, and what is received.
+    /// Limits on sent and on received bytes.
     paces: Option<[Pace; 2]>,
-    /// The first one has the control lanes.
+    /// The groups of I/O threads. The first serves the control lanes.
     io: Vec<Group>,
     stopped: AtomicBool,
 }
@@ -125,7 +125,7 @@ struct Sessions {
     accepted: HashMap<NodeId, VecDeque<u64>>,
 }
 
-/// How many threads wait for the lanes of a group; the first group has the control lanes.
+/// Number of threads of a group; the first group serves the control lanes.
 fn threads_of(group: usize) -> usize {
     if group == 0 { CONTROL_THREADS } else { 1 }
 }
@@ -135,11 +135,12 @@ fn local(what: &'static str) -> impl Fn(rustix::io::Errno) -> Error {
 }
 
 impl TcpTransport {
-    /// Listens on `addresses` (port 0: any that is free) and serves other nodes by `handler`.
-    /// Without addresses the node only calls others.
+    /// Listens on `addresses` (port 0: any free one) and serves other nodes through `handler`.
+    /// Without addresses the node only connects to others.
     ///
     /// # Errors
-    /// If no address can be listened on, or a thread, epoll or a timer can't be made.
+    /// [`Error::Listen`] for an address that can't be listened on; [`Error::Local`] if a thread,
+    /// epoll or a timer can't be made.
     pub fn start(
         options: Options,
         handler: Arc<dyn Handler>,
@@ -185,7 +186,7 @@ impl TcpTransport {
         Ok(())
     }
 
-    /// Ends all connections and threads. What is in progress fails.
+    /// Ends all connections and threads. Requests in progress fail.
     pub fn shutdown(&self) {
         self.core.stopped.store(true, Ordering::SeqCst);
         self.acceptor.wake();
@@ -195,12 +196,12 @@ impl TcpTransport {
         self.core.io.iter().for_each(Group::wake);
         let me = std::thread::current().id();
         for thread in std::mem::take(&mut *lock(&self.threads)) {
-            // A handler may be what shuts us down.
+            // A handler may have called this.
             if thread.thread().id() != me {
                 let _ = thread.join();
             }
         }
-        // One that was just being made.
+        // A session may just have been made.
         for session in self.core.all() {
             session.cut("this node leaves".into());
         }
@@ -238,7 +239,7 @@ impl Transport for TcpTransport {
     }
 }
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Clone, Copy)]
 enum Way {
     Out,
@@ -246,7 +247,7 @@ enum Way {
 }
 
 impl Core {
-    /// Counts bytes that have gone. With `waits`, sleeps as the limit demands.
+    /// Counts transferred bytes. With `waits`, sleeps as the limit demands.
     fn went(&self, way: Way, bytes: usize, waits: bool) {
         if let Some(paces) = &self.paces
             && bytes > 0
@@ -284,7 +285,7 @@ impl Core {
             }
         };
         if let Some(old) = oldest.and_then(|id| self.session(id)) {
-            old.cut("the node has connected anew".into());
+            old.cut("the node has connected again".into());
         }
         if let Err(e) = session.register() {
             session.cut(e.to_string());
@@ -293,7 +294,7 @@ impl Core {
         if self.stopped.load(Ordering::SeqCst) {
             session.cut("this node leaves".into());
         }
-        // It may have ended before it was noted.
+        // It may have ended before it was registered.
         if session.calls.ended().is_some() {
             self.forget(session);
         }

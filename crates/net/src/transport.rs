@@ -1,4 +1,4 @@
-//! The interface to the floors above: nodes, connections, requests and their server.
+//! The interface for higher floors: nodes, connections, requests and their server.
 //!
 //! TCP is one implementation ([`crate::tcp`]). Nothing here depends on it, to leave room for
 //! libfabric: a [`Source`] may be memory registered with a card, a [`Landing`] the target of its
@@ -12,16 +12,16 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-/// Most requests that each side of a connection may have in progress.
+/// Limit on each side's requests in progress on a connection.
 pub const WINDOW: usize = 256;
 
-/// Identity of a pool: random, no secret.
+/// Identity of a pool: random, not secret.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolId(pub [u8; 16]);
 
-/// Bytes to be sent from where they lie, in as many pieces as they lie in.
+/// Bytes to be sent in place, in one or several pieces.
 pub trait Source: Send {
-    /// How many bytes.
+    /// Number of bytes.
     fn length(&self) -> usize;
     /// The bytes from `at` on, up to the end of the piece; not empty if `at` is below the length.
     fn piece(&self, at: usize) -> &[u8];
@@ -45,12 +45,12 @@ impl<T: Source + Sync> Source for Arc<T> {
     }
 }
 
-/// Where a body is received. It belongs to the connection until the request is answered; it is
+/// Memory that receives a body. It belongs to the connection until the request is answered; it is
 /// dropped when the request has failed and no more bytes can come.
 pub trait Landing: Any + Send {
-    /// Bytes that fit.
+    /// Number of bytes that fit.
     fn length(&self) -> usize;
-    /// The place from `at` on, up to the end of the piece; not empty if `at` is below the length.
+    /// The memory from `at` on, up to the end of the piece; not empty if `at` is below the length.
     fn piece(&mut self, at: usize) -> &mut [u8];
 }
 
@@ -63,11 +63,11 @@ impl Landing for Vec<u8> {
     }
 }
 
-/// A body that has arrived, whole and with the right checksum.
+/// A body that has arrived, complete and with the right checksum.
 pub struct Body {
-    /// Where it is.
+    /// The memory with the bytes.
     pub landing: Box<dyn Landing>,
-    /// Its length; the landing may be longer.
+    /// The body's length; the landing may be longer. Bytes.
     pub length: usize,
 }
 
@@ -82,59 +82,59 @@ impl Body {
 /// A request to another node.
 #[derive(Default)]
 pub struct Request {
-    /// Which operation: the numbers are given by the floor above.
+    /// The operation; the higher floor defines the numbers.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
     /// The body, if any.
     pub body: Option<Box<dyn Source>>,
-    /// Where the answer's body goes, if it may have one.
+    /// The landing for the reply's body, if it may have one.
     pub landing: Option<Box<dyn Landing>>,
-    /// It may be left to go with the next message, or at [`Connection::flush`].
+    /// Whether it may wait for the next message, or for [`Connection::flush`].
     pub lazily: bool,
 }
 
-/// What the other node answered.
+/// A reply of another node.
 pub struct Reply {
-    /// As the serving side set it.
+    /// As set by the serving side.
     pub status: u32,
-    /// The answer.
+    /// The reply's head.
     pub head: Vec<u8>,
-    /// The body.
+    /// The reply's body.
     pub body: Option<Body>,
 }
 
-/// Called once with what became of a request: on a thread of the transport, or, if the connection
-/// ends just then, on the one that sends. It must be quick, never wait, and take no lock that is
-/// held while sending.
+/// Called once with a request's result: on a thread of the transport, or, if the connection ends
+/// just then, on the sending thread. It must be quick, never block, and take no lock that is held
+/// while sending.
 pub type Done = Box<dyn FnOnce(Result<Reply, Error>) + Send>;
 
-/// A link to one other node. It works in both directions, whoever made it.
+/// A link to one other node. It works in both directions, whichever node made it.
 pub trait Connection: Send + Sync {
     /// The other end.
     fn peer(&self) -> Peer;
 
-    /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest;
-    /// not at all if this fails. With [`WINDOW`] requests in progress it fails: [`Error::Full`].
+    /// Sends a request and returns. `done` is called exactly once, at `deadline` at the latest; not
+    /// at all if this fails. Fails with [`Error::Full`] if [`WINDOW`] requests are in progress.
     fn start(&self, request: Request, deadline: Instant, done: Done) -> Result<(), Error>;
 
-    /// Sends what was left to go with the next message.
+    /// Sends lazy requests that wait for the next message.
     fn flush(&self);
 
-    /// Waits until another request may be sent.
+    /// Blocks until another request may be sent.
     fn wait_for_room(&self, deadline: Instant) -> Result<(), Error>;
 
-    /// Why the connection ended, if it has.
+    /// Why the connection has ended; None if it hasn't.
     fn ended(&self) -> Option<Error>;
 
-    /// Ends the connection: what is in progress fails on both sides.
+    /// Ends the connection: requests in progress fail on both sides.
     fn close(&self);
 
-    /// Ends the connection once nothing is in progress on it, soon, and after some seconds in any
-    /// case: another one is used from now on.
+    /// Retires the connection, in favour of another one: ends it soon after its last request in
+    /// progress, and after some seconds in any case.
     fn retire(&self);
 
-    /// Sends a request and waits for the answer, `deadline` at most.
+    /// Sends a request and blocks until the reply, at most until `deadline`.
     fn call(&self, request: Request, deadline: Instant) -> Result<Reply, Error> {
         let answer = Arc::new((Mutex::new(None), Condvar::new()));
         let there = answer.clone();
@@ -145,7 +145,7 @@ pub trait Connection: Send + Sync {
         self.wait_for_room(deadline)?;
         self.start(request, deadline, done)?;
         let mut result = lock(&answer.0);
-        // The transport keeps the deadline. If it doesn't, we don't hang either.
+        // The transport keeps the deadline. If it fails to, this thread doesn't hang either.
         let give_up = deadline + Duration::from_secs(1);
         loop {
             if let Some(result) = result.take() {
@@ -165,47 +165,48 @@ pub trait Connection: Send + Sync {
 
 /// A way to reach other nodes.
 pub trait Transport: Send + Sync {
-    /// Connects to `peer` and proves to each other that both hold the key.
+    /// Connects to `peer`. Both sides prove that they hold the key.
     fn connect(&self, peer: Peer, deadline: Instant) -> Result<Arc<dyn Connection>, Error>;
-    /// Where other nodes can reach this one.
+    /// Addresses by which other nodes can reach this one.
     fn addresses(&self) -> Vec<SocketAddr>;
-    /// Ends all connections and threads. What is under way fails.
+    /// Ends all connections and threads. Requests in progress fail.
     fn shutdown(&self);
 }
 
 /// A request from another node.
 pub struct Incoming {
-    /// The asker's connection. Requests in the other direction may use it, too.
+    /// The requester's connection. Requests in the other direction may use it, too.
     pub connection: Arc<dyn Connection>,
-    /// Which operation.
+    /// The operation.
     pub kind: u16,
     /// Its arguments.
     pub head: Vec<u8>,
-    /// The body: what [`Handler::landing`] returned, filled.
+    /// The body, in the landing that [`Handler::landing`] returned.
     pub body: Option<Body>,
     /// When the other side stops waiting.
     pub deadline: Instant,
 }
 
-/// The server for other nodes. Called on threads of the transport: be quick, or pass the work on.
+/// The server for other nodes. Called on threads of the transport: must be quick, or pass the work
+/// on.
 pub trait Handler: Send + Sync {
-    /// Serves a request. The answer is given through `reply`, now or later.
+    /// Serves a request. The reply is given through `reply`, now or later.
     fn serve(&self, request: Incoming, reply: Responder);
 
-    /// As [`Handler::serve`], where others wait for the network meanwhile: it may be served here
-    /// and now, even if that takes long. Saves waking another thread.
+    /// As [`Handler::serve`], on a thread that may be busy for long, since others wait for the
+    /// network. Serving the request here saves waking another thread.
     fn serve_here(&self, request: Incoming, reply: Responder) {
         self.serve(request, reply);
     }
 
-    /// Whether requests of this kind are served quickly: they may be before one that has come with
-    /// them, on the same thread, and their answers go with its.
+    /// Whether requests of this kind are quick. They may be served before a request that came with
+    /// them, on the same thread, and their replies are sent with its reply.
     fn is_brief(&self, _kind: u16) -> bool {
         false
     }
 
-    /// Where the body of a request goes that is arriving, at least `length` bytes. None: the
-    /// request is refused.
+    /// Landing for an arriving request's body, of at least `length` bytes. None: the request is
+    /// refused.
     fn landing(
         &self,
         from: Peer,
@@ -214,28 +215,28 @@ pub trait Handler: Send + Sync {
         length: usize,
     ) -> Option<Box<dyn Landing>>;
 
-    /// Another node has connected to this one.
+    /// Called when another node has connected to this one.
     fn connected(&self, _connection: Arc<dyn Connection>) {}
 
-    /// A connection has ended, whoever had made it.
+    /// Called when a connection has ended, whichever node had made it.
     fn ended(&self, _peer: Peer, _why: &Error) {}
 }
 
-/// Gives one answer. Dropped without, it tells the other side that there will be none.
+/// Gives one reply. Dropping it tells the other side that there will be none.
 pub struct Responder {
     to: Option<Box<dyn ReplyTo>>,
 }
 
 /// The transport's side of a [`Responder`].
 pub trait ReplyTo: Send {
-    /// Sends the answer; None: there is none. Never waits.
+    /// Sends the reply; None: there is none. Never blocks.
     fn reply(self: Box<Self>, answer: Option<Answer>);
 }
 
-/// An answer on its way out.
+/// A reply to be sent.
 #[derive(Default)]
 pub struct Answer {
-    /// The floor above says what it means; 0 is success.
+    /// Defined by the higher floor; 0 is success.
     pub status: u32,
     /// At most [`crate::envelope::MAX_HEAD`] bytes.
     pub head: Vec<u8>,
@@ -249,7 +250,7 @@ impl Responder {
         Responder { to: Some(to) }
     }
 
-    /// Answers without a body.
+    /// Replies without a body.
     pub fn reply(self, status: u32, head: Vec<u8>) {
         self.answer(Answer {
             status,
@@ -258,7 +259,7 @@ impl Responder {
         });
     }
 
-    /// Answers. What can't be sent (too large, connection cut) is an error at the other end.
+    /// Replies. What can't be sent (too large, connection cut) is an error at the other end.
     pub fn answer(mut self, answer: Answer) {
         if let Some(to) = self.to.take() {
             to.reply(Some(answer));

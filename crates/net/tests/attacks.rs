@@ -1,4 +1,4 @@
-//! What somebody without the key can do: nothing.
+//! A peer without the key can do nothing.
 
 mod support;
 
@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// What the node says to these bytes until it closes; None if it doesn't within `wait`.
-fn says(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
+/// The node's answer to these bytes until it closes; None if it doesn't close within `wait`.
+fn answer_to(to: SocketAddr, bytes: &[u8], wait: Duration) -> Option<Vec<u8>> {
     let mut socket = TcpStream::connect(to).unwrap();
     let _ = socket.write_all(bytes);
     socket.set_read_timeout(Some(wait)).unwrap();
@@ -68,7 +68,7 @@ fn another_key_or_pool_is_met_with_silence() {
 }
 
 #[test]
-fn whatever_strangers_send_nothing_is_answered() {
+fn nothing_is_answered_without_the_key() {
     within(60, || {
         let key = PoolKey::generate().unwrap();
         let b = node(2, &key);
@@ -81,31 +81,31 @@ fn whatever_strangers_send_nothing_is_answered() {
             pattern(1 << 20),
             b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(10),
         ] {
-            assert_eq!(says(to, &bytes, second), Some(Vec::new()));
+            assert_eq!(answer_to(to, &bytes, second), Some(Vec::new()));
         }
-        // One bit of a good hello changed.
+        // A valid hello with one bit changed.
         for at in 0..HELLO {
             let (_, mut hello) = hello_of(&key, |_| ());
             hello[at] ^= 1 << (at % 8);
-            assert_eq!(says(to, &hello, second), Some(Vec::new()), "{at}");
+            assert_eq!(answer_to(to, &hello, second), Some(Vec::new()), "{at}");
         }
     });
 }
 
 #[test]
-fn a_node_of_another_version_is_told_so() {
+fn a_version_mismatch_is_reported() {
     within(60, || {
         let key = PoolKey::generate().unwrap();
         let b = node(2, &key);
         let to = b.peer().address;
         let (caller, hello) = hello_of(&key, |h| h.version = VERSION + 1);
-        let answer = says(to, &hello, Duration::from_secs(2)).unwrap();
+        let answer = answer_to(to, &hello, Duration::from_secs(2)).unwrap();
         let (welcome, ..) = caller.finish(answer[..].try_into().unwrap()).unwrap();
         assert_eq!(
             (welcome.version, welcome.status.words()),
             (VERSION, "it speaks another version of the protocol")
         );
-        // The words for people, and other refusals.
+        // Text of this error, and other refusals.
         let error = Error::Version {
             peer: b.peer(),
             theirs: 2,
@@ -136,14 +136,14 @@ fn a_recorded_handshake_is_worth_nothing() {
         echo(&c).unwrap();
         let mut recorded = relay.recorded();
         // The second lane's hello may have overtaken the first one's confirm, been refused, and
-        // come again.
+        // been sent again.
         recorded.retain(|lane| lane.len() >= HELLO + CONFIRM);
         assert_eq!(recorded.len(), 2);
         for lane in &recorded {
             let answer = relay.replay(lane, Duration::from_secs(2)).unwrap();
             assert!(answer.is_empty(), "a hello is answered once");
         }
-        // A node that was started again remembers no hellos. It answers, but not to who can go on.
+        // A restarted node remembers no hellos. It answers, but the replay can't continue.
         let again = node(2, &key);
         let relay = Relay::start(again.peer().address).unwrap();
         for lane in &recorded {
@@ -185,7 +185,7 @@ fn handshakes_that_end_at_any_byte_leave_nothing() {
             let (_, _, confirm) = caller.finish(&answer).unwrap();
             socket.write_all(&confirm[..length]).unwrap();
         }
-        // Those that don't end but stop.
+        // Handshakes that stop without closing.
         let (_, hello) = hello_of(&key, |_| ());
         let mut stopped: Vec<_> = (0..100)
             .map(|length| {
@@ -208,7 +208,7 @@ fn handshakes_that_end_at_any_byte_leave_nothing() {
 }
 
 #[test]
-fn who_sends_a_byte_a_second_is_dropped() {
+fn a_peer_that_sends_a_byte_a_second_is_dropped() {
     within(60, || {
         let key = PoolKey::generate().unwrap();
         let mut options = options(2, key.clone());
@@ -233,7 +233,7 @@ fn who_sends_a_byte_a_second_is_dropped() {
     });
 }
 
-/// Both lanes of a connection that was made by hand.
+/// Both lanes of a connection made by hand.
 struct ByHand {
     lanes: [(TcpStream, Seal); 2],
 }
@@ -341,7 +341,7 @@ fn a_node_keeps_few_connections_of_the_same_other_node() {
     });
 }
 
-/// How many sockets this process has open of connections to this address, or at it.
+/// Number of this process's sockets that are connected to this address, or bound to it.
 fn sockets_of(address: SocketAddr) -> usize {
     let port = format!(":{:04X}", address.port());
     let table = std::fs::read_to_string("/proc/self/net/tcp").unwrap();
@@ -362,7 +362,7 @@ fn sockets_of(address: SocketAddr) -> usize {
 }
 
 #[test]
-fn ten_thousand_connections_of_a_stranger() {
+fn ten_thousand_unauthenticated_connections() {
     within(120, || {
         let key = PoolKey::generate().unwrap();
         let (a, b, joining) = (node(1, &key), node(2, &key), node(3, &key));
@@ -371,13 +371,14 @@ fn ten_thousand_connections_of_a_stranger() {
         let to = b.peer().address;
         std::thread::scope(|s| {
             s.spawn(|| attack(to, &attacking, &made));
-            // By turns without and with, so that others on the machine disturb both alike.
+            // Rounds without and with the attack alternate, so that other load on the machine
+            // affects both.
             let (mut calls, mut spent) = ([0u32; 2], [Duration::ZERO; 2]);
             let (mut joined, mut failed, mut most) = (0u32, 0u32, 0);
             while made.load(Ordering::SeqCst) < 10_000 {
                 for (turn, on) in [false, true].into_iter().enumerate() {
                     attacking.store(on, Ordering::SeqCst);
-                    // What is in progress of the turn before isn't counted.
+                    // Requests in progress from the round before aren't counted.
                     std::thread::sleep(Duration::from_millis(5));
                     let begin = Instant::now();
                     while begin.elapsed() < Duration::from_millis(50) {
@@ -410,7 +411,7 @@ fn ten_thousand_connections_of_a_stranger() {
         });
         echo(&c).unwrap();
         until("they have gone", || b.transport.half_open() == 0);
-        // Those of `a` and those that listen.
+        // The sockets of `a` and the listening ones remain.
         until("no sockets are left", || sockets_of(to) < 10);
     });
 }
@@ -419,9 +420,10 @@ fn ten_thousand_connections_of_a_stranger() {
 /// can get, and the number of cores decides whether the rest of the test runs at all.
 const ATTACKS_PER_SECOND: u32 = 20_000;
 
-/// Makes ten thousand connections while told to: silent ones, garbage, beginnings. They stay open.
+/// Makes ten thousand connections while `attacking` is set: silent ones, garbage, incomplete
+/// hellos. They stay open.
 fn attack(to: SocketAddr, attacking: &AtomicBool, made: &AtomicU64) {
-    // On a machine of its own it would take no time of ours.
+    // A real attacker has its own machine, so this thread should take little time here.
     let _ = rustix::process::nice(10);
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     let room = limit

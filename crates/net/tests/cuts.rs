@@ -1,4 +1,4 @@
-//! What breaks between two nodes, or stops: each request ends in time, and nothing is left over.
+//! Cuts and stalls between two nodes: each request ends in time, and nothing is left over.
 
 mod support;
 
@@ -41,7 +41,7 @@ fn a_body_that_comes_too_late_lands_nowhere() {
 }
 
 #[test]
-fn a_peer_that_dies_ends_what_is_under_way() {
+fn a_peer_that_dies_ends_requests_in_progress() {
     within(60, || {
         let (a, b, c) = pair();
         let (done, answers) = mpsc::channel();
@@ -73,11 +73,11 @@ fn a_peer_that_dies_ends_what_is_under_way() {
             ask(&c, ECHO, Vec::new(), 1000),
             Err(Error::Cut { .. })
         ));
-        until("told", || a.served.ended.lock().unwrap().len() == 1);
+        until("reported", || a.served.ended.lock().unwrap().len() == 1);
         assert_eq!(a.transport.connections(), 0);
         let error = a.connect(peer).err().unwrap();
         assert!(matches!(error, Error::Unreachable { .. }), "{error}");
-        // The held answers go nowhere.
+        // The held replies go nowhere.
         b.served.held.lock().unwrap().clear();
     });
 }
@@ -131,7 +131,7 @@ fn a_changed_bit_is_noticed() {
             };
             c.call(request, soon(5000))
         };
-        // In a plain body: that request fails, the connection lives.
+        // In a plain body: that request fails, the connection stays.
         relay.set(Faults {
             flip: Some(50_000),
             ..Faults::default()
@@ -153,7 +153,7 @@ fn a_changed_bit_is_noticed() {
         };
         let error = c.call(request, soon(5000)).err().unwrap();
         assert!(matches!(error, Error::Damaged { .. }), "{error}");
-        // In a frame: somebody tampers with it, and nothing is believed any more.
+        // In a frame: the connection isn't trusted any longer.
         relay.set(Faults {
             flip: Some(160),
             ..Faults::default()

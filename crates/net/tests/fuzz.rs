@@ -1,5 +1,5 @@
-//! Random input: handshakes from unauthenticated peers, and messages from somebody who holds the
-//! key and is broken or hostile. Nothing panics, and the node serves others afterwards.
+//! Random input: handshakes from unauthenticated peers, and messages from a peer that holds the key
+//! and is broken or hostile. Nothing panics, and the node serves others afterwards.
 
 mod support;
 
@@ -72,22 +72,22 @@ fn hello(r: &mut Random) -> Hello {
 fn handshakes() {
     let key = PoolKey::generate().unwrap();
     forebay_fuzz::run("handshakes", |r| {
-        let said = hello(r);
-        let (caller, bytes) = Caller::start(&key, &POOL, &said).unwrap();
+        let sent = hello(r);
+        let (caller, bytes) = Caller::start(&key, &POOL, &sent).unwrap();
         let changed = |r: &mut Random, bytes: &[u8]| {
             let mut changed = bytes.to_vec();
             r.mutate(&mut changed, &[0; 64]);
             changed.resize(bytes.len(), r.number() as u8);
             changed
         };
-        // What was changed on the way is refused.
+        // A hello changed on the way is refused.
         let other = changed(r, &bytes);
         if other != bytes {
             let other = other[..].try_into().unwrap();
             assert!(Called::read(&key, &POOL, &other).is_none());
         }
         let (called, heard) = Called::read(&key, &POOL, &bytes).unwrap();
-        assert_eq!(heard, (said.version == VERSION).then_some(said));
+        assert_eq!(heard, (sent.version == VERSION).then_some(sent));
         let answer = Welcome {
             version: VERSION,
             status: *r.one_of(&[Status::Welcome, Status::Version, Status::Full]),
@@ -125,7 +125,7 @@ fn confirmed(unconfirmed: Unconfirmed, bytes: &[u8]) -> Option<Seal> {
 
 /// A lane made by hand, for messages that no node would send.
 fn lane(key: &PoolKey, to: SocketAddr, lane: Lane, session: &mut [u8; 16]) -> (TcpStream, Seal) {
-    let said = Hello {
+    let sent = Hello {
         version: VERSION,
         lane,
         encrypt: false,
@@ -133,7 +133,7 @@ fn lane(key: &PoolKey, to: SocketAddr, lane: Lane, session: &mut [u8; 16]) -> (T
         to: NodeId(2),
         session: *session,
     };
-    let (caller, bytes) = Caller::start(key, &POOL, &said).unwrap();
+    let (caller, bytes) = Caller::start(key, &POOL, &sent).unwrap();
     let mut socket = TcpStream::connect(to).unwrap();
     socket
         .set_read_timeout(Some(Duration::from_secs(5)))
@@ -165,7 +165,7 @@ fn messages_behind_the_handshake() {
             let mut header = header(r);
             header.kind = *r.one_of(&[ECHO, TAKE, GIVE, DROP, HOLD, BOTH, HUGE, UNWANTED, 77]);
             if header.kind == GIVE || header.kind == TAKE || header.kind == BOTH {
-                // What the handler of the tests takes for granted isn't the network's.
+                // Not a kind that the tests' handler assumes to be well-formed.
                 header.kind = UNWANTED;
             }
             if r.once_in(2) {
@@ -214,16 +214,16 @@ fn messages_behind_the_handshake() {
     });
     until("they have gone", || b.transport.connections() == 1);
     b.served.connected.lock().unwrap().clear();
-    // Tests beside this one have some, too.
+    // Tests running in parallel have descriptors, too.
     until("their sockets are closed", || open() < before + 100);
 }
 
 #[test]
-fn bytes_of_strangers() {
+fn bytes_of_unauthenticated_peers() {
     let key = PoolKey::generate().unwrap();
     let b = node(2, &key);
     let to = b.transport.addresses()[0];
-    forebay_fuzz::run("strangers", |r| {
+    forebay_fuzz::run("unauthenticated peers", |r| {
         let mut socket = TcpStream::connect(to).unwrap();
         socket
             .set_read_timeout(Some(Duration::from_secs(5)))

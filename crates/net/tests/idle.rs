@@ -1,5 +1,5 @@
-//! Without work no thread of the network wakes up. Alone in its file: it counts what threads of
-//! this process do.
+//! Without work no thread of the network wakes up. The only test of its file: it counts the context
+//! switches of this process's threads.
 
 mod support;
 
@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use support::*;
 
-/// Times that each of the network's threads was put to sleep or interrupted.
+/// Context switches of each of the network's threads.
 fn switches() -> BTreeMap<String, u64> {
     let mut all = BTreeMap::new();
     for task in std::fs::read_dir("/proc/self/task").unwrap().flatten() {

@@ -1,4 +1,4 @@
-//! Two nodes talk: answers in any order, bodies, deadlines, back pressure.
+//! Two nodes: replies in any order, bodies, deadlines, back pressure.
 
 mod support;
 
@@ -62,7 +62,7 @@ fn many_at_once_from_many_threads() {
                 });
             }
         });
-        // And from one, without waiting for each.
+        // And from one thread, without waiting for each.
         let got = Arc::new(AtomicUsize::new(0));
         for i in 0..20_000usize {
             let got = got.clone();
@@ -141,7 +141,7 @@ fn bodies_of_all_sizes_plain_and_encrypted() {
                 let bytes = body.into_landing::<Vec<u8>>().unwrap();
                 assert!(bytes[..size] == pattern(size) && bytes[size..] == [0; 5]);
             }
-            // What has no place is refused, and the next one isn't disturbed.
+            // A body without a landing is refused, and the next one isn't affected.
             let unwanted = Request {
                 kind: UNWANTED,
                 body: Some(Box::new(pattern(3 << 20))),
@@ -221,7 +221,7 @@ fn a_deadline_is_kept_and_names_the_peer() {
         let took = begin.elapsed();
         assert_eq!(error, Error::Deadline { peer: b.peer() });
         assert!((150..600).contains(&took.as_millis()), "{took:?}");
-        // A shorter one set after a longer one.
+        // A shorter deadline set after a longer one.
         let long = Request {
             kind: HOLD,
             ..Request::default()
@@ -230,7 +230,7 @@ fn a_deadline_is_kept_and_names_the_peer() {
         let begin = Instant::now();
         assert!(ask(&c, HOLD, Vec::new(), 50).is_err());
         assert!(begin.elapsed() < Duration::from_millis(400));
-        // Its late answer disturbs nobody.
+        // Its late reply has no effect.
         std::thread::sleep(Duration::from_millis(700));
         assert!(ask(&c, ECHO, Vec::new(), 5000).is_ok());
         assert!(matches!(
@@ -241,7 +241,7 @@ fn a_deadline_is_kept_and_names_the_peer() {
 }
 
 #[test]
-fn who_has_too_much_to_answer_isnt_asked_more() {
+fn a_peer_with_a_full_window_gets_no_more_requests() {
     within(60, || {
         let (_a, b, c) = pair();
         for _ in 0..WINDOW {
@@ -259,7 +259,7 @@ fn who_has_too_much_to_answer_isnt_asked_more() {
             .start(request, soon(60_000), Box::new(|_| ()))
             .unwrap_err();
         assert_eq!(error, Error::Full { peer: b.peer() });
-        // Who waits, waits until its deadline.
+        // A request that waits, waits until its deadline.
         let error = ask(&c, ECHO, Vec::new(), 100).err().unwrap();
         assert_eq!(error, Error::Full { peer: b.peer() });
         std::thread::scope(|s| {
@@ -297,7 +297,7 @@ fn a_node_leaves_no_threads_or_descriptors() {
 }
 
 #[test]
-fn a_node_listens_where_it_is_told_only() {
+fn a_node_listens_only_on_its_addresses() {
     within(60, || {
         let key = PoolKey::generate().unwrap();
         let a = node(1, &key);

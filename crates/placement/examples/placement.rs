@@ -37,7 +37,7 @@ fn pool(nodes: u32, weight: impl Fn(u32) -> u32) -> PoolMap {
     PoolMap::first([7; 16], nodes).expect("a sound pool")
 }
 
-/// All that has to move is moved at once.
+/// Makes all necessary moves at once.
 fn settled(map: PoolMap) -> PoolMap {
     let target = map.target().expect("a target");
     let moves = map.slices().moved(&target);
@@ -58,7 +58,7 @@ fn leave(map: &PoolMap, number: NodeId) -> PoolMap {
     map.without(number).expect("it keeps nothing")
 }
 
-/// Smallest and largest of what nodes have, relative to their fair shares.
+/// Smallest and largest ratio of a node's amount to its fair share.
 fn spread(map: &PoolMap, had: impl Fn(NodeId) -> u64, all: u64) -> (f64, f64) {
     let weights: u64 = map.nodes().iter().map(|n| u64::from(n.weight)).sum();
     let mut spread = (f64::MAX, 0f64);
@@ -77,7 +77,7 @@ fn slot_spread(map: &PoolMap) -> (f64, f64) {
 }
 
 fn objects() -> impl Iterator<Item = ObjectId> {
-    // As a store makes them: slots are hashes of names, sequence numbers count.
+    // As a store makes them: slots are hashes of names, sequence numbers count up.
     (0..OBJECTS).map(|o| {
         let slot = Slot::of_entry(ObjectId::ROOT, format!("file.{o:08}").as_bytes());
         ObjectId::new(2 + o / 16, slot)
@@ -98,7 +98,7 @@ fn chunk_spread(map: &PoolMap, chunks: &[Slot]) -> (f64, f64) {
     spread(map, |n| count[n.0 as usize], chunks.len() as u64)
 }
 
-/// Shares of slots and chunks that have another node now.
+/// Shares of slots and chunks whose node has changed.
 fn moved(old: &PoolMap, new: &PoolMap, chunks: &[Slot]) -> (f64, f64) {
     let moves = old.moved(new);
     let slots: u32 = moves.iter().map(|m| m.slots.end - m.slots.start).sum();
@@ -210,7 +210,7 @@ fn main() {
         );
     }
 
-    // `-- long` goes on to 10,000; it takes minutes.
+    // `-- long` continues up to 10,000 nodes; it takes minutes.
     let turns = if std::env::args().any(|a| a == "long") {
         10_000
     } else {

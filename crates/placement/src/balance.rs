@@ -1,9 +1,9 @@
 //! How slots move when the claims on them change.
 //!
-//! Three steps. [`changes`] computes how many slots each node gives or takes. Then the given slots
-//! are chosen: whole small slices first, then ends of slices beside gaps that are already there.
-//! Then the gaps are dealt: to a neighbour, so that slices join, else the largest gap that fits to
-//! the largest claim. The aim is few slices. Every choice has a fixed order, so all nodes make the
+//! Three steps. [`changes`] computes how many slots each node gives or takes. Then the slots to
+//! give are chosen: whole small slices first, then ends of slices beside existing gaps. Then the
+//! gaps are distributed: to a neighbour, so that slices join, else the largest gap that fits to the
+//! largest claim. The aim is few slices. Every choice has a fixed order, so all nodes make the
 //! same.
 
 use crate::SLOTS;
@@ -11,22 +11,20 @@ use crate::slices::{Claim, NodeId, Slices};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// A node may go this part beyond its fair share, or stay below it, to spare others a change.
+/// A node may be above or below its fair share by one part in this, so that fewer nodes change.
 const TOLERANCE: u32 = 64;
 
 impl Slices {
-    /// Slices for a new pool: one for each node that gets any slots.
-    ///
-    /// None if no node has a weight.
+    /// Slices for a new pool: one for each node that gets any slots. None if no node has a weight.
     pub fn new(claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
         balance(None, claims)
     }
 
     /// The slices that these claims lead to from here. A node without a claim loses all.
     ///
-    /// A node that is within 1/32 of its fair share (and a slot) may stay as it is, so that few
-    /// nodes take part in a change, and slices stay long. Never are more slots moved than exact
-    /// shares would ask for.
+    /// A node within 1/32 of its fair share (and a slot) may stay as it is, so that few nodes take
+    /// part in a change, and slices stay long. Never are more slots moved than exact shares would
+    /// require.
     ///
     /// None if slots have to go but no node has a weight.
     pub fn balanced(&self, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
@@ -34,7 +32,7 @@ impl Slices {
     }
 }
 
-/// The slices by these claims, from `old` or from nothing.
+/// The slices for these claims, from `old` or from nothing.
 fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Slices> {
     let mut held = old.map_or_else(BTreeMap::new, Slices::all_held);
     for &node in claims.keys() {
@@ -55,8 +53,7 @@ fn balance(old: Option<&Slices>, claims: &BTreeMap<NodeId, Claim>) -> Option<Sli
     Some(ring.slices())
 }
 
-/// A node's place in a change: what it has, what it would have by exact shares, rounded in three
-/// ways.
+/// A node in a change: the slots that it has, and its exact share, rounded in three ways.
 struct Share {
     node: NodeId,
     held: u32,
@@ -78,18 +75,18 @@ impl Share {
         }
     }
 
-    /// How far it may go from its share to spare others.
+    /// How far it may be from its share to spare others a change.
     fn slack(&self) -> u32 {
         self.floor / TOLERANCE
     }
 
-    /// What it has after the change so far.
+    /// Its slots after the change so far.
     fn now(&self) -> u32 {
         self.held.strict_add_signed(self.change)
     }
 
-    /// What it must give or take: who is further away than twice the slack comes so near; who
-    /// has next to nothing gets its share.
+    /// Slots that it must give (negative) or take: a node further from its share than twice the
+    /// slack moves to that distance; one with less than half of its share gets its share.
     fn must(&self) -> i32 {
         let (least, most) = (self.floor - 2 * self.slack(), self.ceil + 2 * self.slack());
         let to = match self.held {
@@ -99,12 +96,12 @@ impl Share {
         to as i32 - self.held as i32
     }
 
-    /// How much it can still give (`-1`) or take (`1`) before it is at its share.
+    /// Slots that it can still give (`-1`) or take (`1`) until it has its share.
     fn to_fair(&self, sign: i32) -> u32 {
         (sign * (self.fair as i32 - self.now() as i32)).max(0) as u32
     }
 
-    /// The same, before it is as far from its share as it may go.
+    /// The same, until it is as far from its share as it may be.
     fn to_slack(&self, sign: i32) -> u32 {
         let to = match sign {
             1 => self.ceil + self.slack(),
@@ -114,7 +111,7 @@ impl Share {
     }
 }
 
-/// How many slots each node takes (positive) or gives; together as many as there are `free` ones.
+/// How many slots each node takes (positive) or gives; the sum is the number of `free` slots.
 fn changes(
     held: &BTreeMap<NodeId, u32>,
     claims: &BTreeMap<NodeId, Claim>,
@@ -130,8 +127,8 @@ fn changes(
     if total == 0 {
         return (open == 0).then(Vec::new);
     }
-    // Fair shares in whole slots: rounded down, what is left to those who lost most by that. A
-    // weight is below 2^32, so nothing overflows.
+    // Fair shares in whole slots: rounded down; the rest goes to the nodes that lost most by
+    // rounding. A weight is below 2^32, so nothing overflows.
     let mut shares = Vec::with_capacity(held.len());
     for (node, &held) in held.iter().filter(|h| !kept(h.0)) {
         let product = u64::from(open) * weight(node);
@@ -153,8 +150,8 @@ fn changes(
         share.change = share.must();
         rest -= i64::from(share.change);
     }
-    // What that leaves is evened out: by those who move anyway, as far as they gain by it; then by
-    // those who are best off, as much as each can, so that they are few.
+    // The rest is evened out: by nodes that move anyway, as far as they gain by it; then by those
+    // furthest above their shares, as much as each can, so that they are few.
     let sign = if rest < 0 { -1 } else { 1 };
     even_out(&mut shares, &mut rest, |s| {
         u32::from(s.change * sign > 0) * s.to_fair(sign)
@@ -167,8 +164,8 @@ fn changes(
     Some(shares.iter().map(|s| (s.node, s.change)).collect())
 }
 
-/// Nodes take their part of `rest`, up to their `room`: those first that have most, beside their
-/// shares.
+/// Distributes `rest` among nodes, up to the `room` of each, beginning with those that have most in
+/// relation to their shares.
 fn even_out(shares: &mut [Share], rest: &mut i64, room: impl Fn(&Share) -> u32) {
     let relative = |s: &Share| (u64::from(room(s)) << 32) / u64::from(s.ceil.max(1));
     shares.sort_by_cached_key(|s| (u64::MAX - relative(s), s.node));
@@ -199,7 +196,7 @@ impl Ring {
         self.0[slot as usize]
     }
 
-    /// Frees `count` of the slots of one node, which are these slices.
+    /// Frees `count` slots of one node, whose slices are given.
     fn free(&mut self, mut slices: Vec<Range<u32>>, mut count: u32) {
         slices.sort_by_key(|s| (s.end - s.start, s.start));
         let mut rest = Vec::new();
@@ -239,7 +236,7 @@ impl Ring {
         gaps
     }
 
-    /// Gives all free slots to the takers, who want just as many.
+    /// Distributes all free slots to the takers, who want exactly as many.
     fn fill(&mut self, takers: Vec<(NodeId, u32)>) {
         let mut wants: BTreeMap<NodeId, u32> = takers.into_iter().collect();
         let mut gaps = BTreeSet::new();
@@ -286,7 +283,7 @@ impl Ring {
     }
 }
 
-/// What a neighbour of the gap takes of it.
+/// Gives a neighbour of the gap as much of it as it wants.
 fn want(
     wants: &mut BTreeMap<NodeId, u32>,
     node: Option<NodeId>,

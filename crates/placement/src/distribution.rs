@@ -1,13 +1,13 @@
 //! Distributions: how the content of a directory is spread over the nodes.
 //!
-//! A distribution is part of an object's id, so every process knows it without asking: for a
+//! A distribution is part of an object's id, so every process knows it without a request: for a
 //! directory, where its new content will lie; for a file, where its chunks lie. It is inherited.
 //!
 //! ```text
 //! bit 63     local-all
 //! bits 59-62 striped: binary logarithm of the chunk size less 19; 0: not striped
-//! bit 58     the part of a striped file that lies on this node ([`ObjectId::part`])
-//! bits 54-57 something in the view by attributes (`view.rs`)
+//! bit 58     the part of a striped file on this node ([`ObjectId::part`])
+//! bits 54-57 an object in the view by attributes (`view.rs`)
 //! bit 54     with bit 58: the copy of a file of another node ([`ObjectId::copy`])
 //! ```
 
@@ -18,25 +18,25 @@ const LOCAL_ALL: u64 = 1 << 63;
 const STRIPE_AT: u32 = 59;
 const STRIPE: u64 = 15 << STRIPE_AT;
 const PART: u64 = 1 << 58;
-/// Nothing in the view is a part, so the bit is free there.
+/// The view has no parts, so the bit is free there.
 const COPY: u64 = PART | 1 << 54;
-/// The bits of an id that its sequence number doesn't have.
+/// The bits of an id that don't belong to its sequence number.
 pub(crate) const NOT_SEQ: u64 = LOCAL_ALL | STRIPE | PART | crate::view::BITS;
 
 /// How a file's data and a directory's entries are distributed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// A file's data on the node that makes it; entries over all nodes.
+    /// A file's data on the node that creates it; entries over all nodes.
     #[default]
     Local,
-    /// As `Local`, and the entries of a directory, and of those below, on the node that makes it.
+    /// As `Local`, and the entries of a directory, and of those below, on the node that creates it.
     LocalAll,
-    /// Chunks of so many bytes, and entries, over all nodes.
+    /// Chunks of this size, and entries, over all nodes.
     Striped(ChunkSize),
 }
 
 impl Distribution {
-    /// As the bits of an id, moved down to a byte.
+    /// The bits of an id, shifted down to a byte.
     pub fn bits(self) -> u8 {
         let bits = match self {
             Distribution::Local => 0,
@@ -46,7 +46,7 @@ impl Distribution {
         (bits >> 56) as u8
     }
 
-    /// The distribution of these bits, if they are one's.
+    /// The distribution with these bits; None if they are invalid.
     pub fn from_bits(bits: u8) -> Option<Distribution> {
         let known = ObjectId(u64::from(bits) << 56).distribution();
         (known.bits() == bits).then_some(known)
@@ -73,10 +73,10 @@ impl ChunkSize {
     const BITS: std::ops::RangeInclusive<u8> = 20..=30;
     const LESS: u8 = 19;
 
-    /// Chunks of so many bytes.
+    /// Chunks of `bytes` bytes.
     ///
     /// # Errors
-    /// A sentence that says which sizes there are.
+    /// A sentence with the valid sizes, for any other size.
     pub fn new(bytes: u64) -> Result<ChunkSize, String> {
         let bits = bytes.trailing_zeros() as u8;
         if bytes.is_power_of_two() && ChunkSize::BITS.contains(&bits) {
@@ -87,12 +87,12 @@ impl ChunkSize {
         ))
     }
 
-    /// Its bytes.
+    /// The size. Bytes.
     pub fn bytes(self) -> u64 {
         1 << self.0
     }
 
-    /// The chunk of the byte at `offset`.
+    /// The index of the chunk with the byte at `offset`.
     pub fn chunk_of(self, offset: u64) -> u64 {
         offset >> self.0
     }
@@ -119,7 +119,7 @@ impl ObjectId {
         ObjectId(self.0 & !(LOCAL_ALL | STRIPE) | u64::from(distribution.bits()) << 56)
     }
 
-    /// How what it is the id of is distributed.
+    /// The distribution of the object with this id.
     pub fn distribution(self) -> Distribution {
         match self.stripe() {
             Some(chunk) => Distribution::Striped(chunk),
@@ -128,7 +128,7 @@ impl ObjectId {
         }
     }
 
-    /// Whether it is that of a directory whose entries lie together with it (`local-all`).
+    /// Whether this is a directory whose entries lie together with it (`local-all`).
     pub fn keeps(self) -> bool {
         self.0 & LOCAL_ALL != 0
     }
@@ -141,24 +141,24 @@ impl ObjectId {
         }
     }
 
-    /// The id by which each node but its home knows the part of a striped file that lies there.
+    /// The id by which each node except the home knows its part of a striped file.
     pub fn part(self) -> ObjectId {
         ObjectId(self.0 | PART)
     }
 
-    /// The id by which a node knows its copy of a file, or of what lies elsewhere of one.
+    /// The id by which a node knows its copy of a remote file, or of remote bytes of a file.
     pub fn copy(self) -> ObjectId {
         ObjectId(self.0 | COPY)
     }
 
-    /// Whether it stands for a copy on whichever node it is used. It then counts as a part, too:
+    /// Whether this stands for a copy on whichever node it is used. A copy also counts as a part:
     /// each node has its own.
     pub fn is_copy(self) -> bool {
         self.0 & COPY == COPY
     }
 
-    /// Where the ids of copies are among all: ascending, apart from each other, each first id with
-    /// the first behind.
+    /// Ranges of the ids of copies: ascending and disjoint, each as its first id and the id after
+    /// its last.
     pub fn copies() -> impl Iterator<Item = (ObjectId, ObjectId)> {
         (0..32u64).map(|high| {
             let first = high << STRIPE_AT | COPY;
@@ -174,7 +174,7 @@ impl ObjectId {
         ObjectId(self.0 & !COPY)
     }
 
-    /// Whether it stands for the part of a file on whichever node it is used.
+    /// Whether this stands for the part of a file on whichever node it is used.
     pub fn is_part(self) -> bool {
         self.0 & PART != 0
     }

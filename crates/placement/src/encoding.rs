@@ -1,18 +1,18 @@
-//! A pool map as bytes.
+//! The encoding of a pool map.
 //!
 //! ```text
 //! "FBYPMAP" version:1  pool:16 epoch:8  next nodes slices
 //! node:   number (less the one before, less 1)  flags:1  [since] [weight] [media]
 //!         addresses: count, then kind:1 (4 or 6) ip:4|16 port:2
-//!         name: bytes as in the one before, bytes that follow, these
+//!         name: bytes shared with the previous one, number of other bytes, these
 //! media:  count, then kind:1 capacity
-//! slice:  length  place of its node in the list (difference to the one before, zigzag)
+//! slice:  length  index of its node in the list (difference to the previous one, zigzag)
 //! xxh3 of all before: 8
 //! ```
 //! Numbers without a width are LEB128, others little-endian. Flags: state (2 bits); 4, 8, 16:
-//! since, weight, media as those of the node before, and so left out. Decoding accepts any bytes;
-//! what it accepts encodes to the same bytes. Memory is asked for in proportion to the bytes that
-//! are there, and no more than the limits in [`crate::map`] allow.
+//! since, weight, media equal those of the previous node and are left out. Decoding accepts any
+//! bytes; accepted bytes encode to the same bytes. Memory is allocated in proportion to the bytes,
+//! and no more than the limits in [`crate::map`] allow.
 
 use crate::map::{
     Address, MAX_ADDRESSES, MAX_MEDIA, MAX_NAME, MAX_NODES, Medium, MediumKind, Node, PoolMap,
@@ -25,7 +25,7 @@ use twox_hash::XxHash3_64;
 
 const MAGIC: &[u8; 7] = b"FBYPMAP";
 const VERSION: u8 = 1;
-/// Fewest bytes of a node: number, flags, addresses, name.
+/// Smallest node: number, flags, addresses, name. Bytes.
 const NODE_MIN: usize = 6;
 
 const SAME_SINCE: u8 = 4;
@@ -59,7 +59,7 @@ impl fmt::Display for DecodeError {
 impl std::error::Error for DecodeError {}
 
 impl PoolMap {
-    /// The map as bytes.
+    /// Encodes the map.
     pub fn encode(&self) -> Vec<u8> {
         let nodes = self.nodes();
         let mut out = Vec::with_capacity(64 + 32 * nodes.len() + 4 * self.slices().len());
@@ -88,10 +88,10 @@ impl PoolMap {
         out
     }
 
-    /// The map that these bytes are.
+    /// Decodes a map.
     ///
     /// # Errors
-    /// If they aren't one.
+    /// [`DecodeError`] if the bytes aren't one of this version.
     pub fn decode(bytes: &[u8]) -> Result<PoolMap, DecodeError> {
         let version = bytes.strip_prefix(MAGIC).and_then(|b| b.first());
         match version {
@@ -107,7 +107,7 @@ impl PoolMap {
     }
 }
 
-/// Nodes in the order of their numbers as bytes: each as in a map, after a count.
+/// Encodes nodes, which are in the order of their numbers: a count, then each as in a map.
 pub fn encode_nodes(nodes: &[Node]) -> Vec<u8> {
     let mut out = Vec::with_capacity(8 + 48 * nodes.len());
     put(&mut out, nodes.len() as u64);
@@ -119,10 +119,10 @@ pub fn encode_nodes(nodes: &[Node]) -> Vec<u8> {
     out
 }
 
-/// The nodes that these bytes are, no more than a pool may have; their numbers grow.
+/// Decodes nodes: no more than a pool may have, with ascending numbers.
 ///
 /// # Errors
-/// If they aren't any.
+/// [`DecodeError`] if the bytes aren't such nodes.
 pub fn decode_nodes(bytes: &[u8]) -> Result<Vec<Node>, DecodeError> {
     let mut r = Reader(bytes);
     let nodes = (|| {
@@ -160,7 +160,7 @@ fn decode_body(body: &[u8]) -> Option<PoolMap> {
         lengths.push((length, node));
     }
     let slices = Slices::from_lengths(lengths)?;
-    // Epochs count up; one that has no successor is none.
+    // Epochs count up; one without a successor is invalid.
     if !r.0.is_empty() || slices.len() != slice_count || epoch == 0 || epoch >> 63 != 0 {
         return None;
     }
@@ -175,7 +175,7 @@ fn put(out: &mut Vec<u8>, mut n: u64) {
     out.push(n as u8);
 }
 
-/// How many bytes two names begin with in common.
+/// Number of bytes in which two names begin alike.
 fn in_common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
 }
@@ -224,7 +224,7 @@ fn put_node(out: &mut Vec<u8>, node: &Node, before: Option<&Node>) {
     out.extend_from_slice(&name[shared..]);
 }
 
-/// The bytes that are still to be read.
+/// The bytes that are still to be decoded.
 struct Reader<'b>(&'b [u8]);
 
 impl<'b> Reader<'b> {
@@ -244,7 +244,7 @@ impl<'b> Reader<'b> {
         self.array::<1>().map(|b| b[0])
     }
 
-    /// A number up to `most`, in as few bytes as can be.
+    /// A number up to `most`, in the shortest encoding.
     fn number(&mut self, most: u64) -> Option<u64> {
         let mut n = 0u64;
         for shift in (0..64).step_by(7) {
@@ -262,7 +262,7 @@ impl<'b> Reader<'b> {
         None
     }
 
-    /// What is left out because it is `before`'s; if it isn't, it must differ.
+    /// A field that is left out if it equals `before`; if it is present, it must differ.
     fn or_same<T: Clone + PartialEq>(
         &mut self,
         same: bool,

@@ -1,18 +1,17 @@
-//! Placement: which slot an entry, an object or a chunk belongs to, which node keeps a slot, and
-//! which shard of the node.
+//! Placement: the slot of an entry, an object or a chunk; the node that keeps a slot; the shard on
+//! that node.
 //!
-//! A pool has a fixed number of slots ([`SLOTS`]). A directory entry belongs to the slot
-//! given by the hash of (parent directory's id, name); an object to the slot in its id; a chunk
-//! to a slot that depends on the object's [`Distribution`]. All are pure functions, so that every
-//! process finds what it looks for without asking anyone. A new object's id is taken from the
-//! slot of its first name: entry and object then lie in one shard, and creating a file is one
-//! transaction.
+//! A pool has a fixed number of slots ([`SLOTS`]). A directory entry belongs to the slot given by
+//! the hash of (parent directory's id, name); an object to the slot in its id; a chunk to a slot
+//! that depends on the object's [`Distribution`]. All are pure functions, so every process finds an
+//! object without a request. A new object's id has the slot of its first name: entry and object
+//! then lie in one shard, and creating a file is one transaction.
 //!
-//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes
-//!   when nodes join, leave or get another weight;
-//! - [`map`]: the pool map, one epoch of it; `encoding`: as bytes;
-//! - `distribution`: distribution schemes and chunk sizes of directories and files, in their ids;
-//! - `view`: ids of what isn't stored, but found by the attributes of files.
+//! - [`slices`]: which node keeps which slots, by random slicing; `balance`: how that changes when
+//!   nodes join, leave or get another weight;
+//! - [`map`]: the pool map of one epoch; `encoding`: its encoding;
+//! - `distribution`: distributions and chunk sizes of directories and files, in their ids;
+//! - `view`: ids of the view by attributes, whose directories aren't stored.
 //!
 //! No I/O, no clock, no floating point: the same on every node from the same input.
 
@@ -35,12 +34,12 @@ pub use view::{BY, MAX_DEPTH};
 
 use twox_hash::XxHash3_64;
 
-/// Number of slots of every pool: the unit of placement, parallel writing and migration. Many
-/// times the nodes of the largest pool, so that shares come out even.
+/// Number of slots of every pool. A slot is the unit of placement, parallel writing and migration.
+/// Many times the nodes of the largest pool, so that shares come out even.
 pub const SLOTS: u32 = 1 << 18;
 const SLOT_BITS: u32 = SLOTS.trailing_zeros();
-/// So many neighbouring slots, most of the time of one node, share the entries of a directory that
-/// keeps its own: as many as a node has shards at most.
+/// Number of neighbouring slots, usually of one node, that share the entries of a `local-all`
+/// directory: at most as many as a node has shards.
 const GROUP: u32 = 64;
 
 /// Identity of an object: a sequence number and, in the low bits, its slot.
@@ -76,20 +75,20 @@ impl Slot {
         slot
     }
 
-    /// Whether all slots that share a directory's entries with this one are such that `f`.
+    /// Whether `f` holds for all slots that share a directory's entries with this one.
     pub fn group_is(self, f: impl Fn(Slot) -> bool) -> bool {
         let first = self.0 & !(GROUP - 1);
-        // Slices are runs of slots: their ends tell.
+        // Slices are runs of slots: checking both ends suffices.
         f(Slot(first)) && f(Slot(first + GROUP - 1))
     }
 
     /// The slot of chunk `chunk` of `id`, where chunks are spread over the pool.
     ///
     /// The first chunk lies with the object's records, so that a file of one chunk has one home.
-    /// The others step around the ring of slots by the golden section from a place of the
-    /// object's own: any run of chunks is spread over nodes more evenly than hashes would.
+    /// The others step around the ring of slots by the golden section, from a start of the object's
+    /// own: any run of chunks is spread over nodes more evenly than by hashes.
     pub fn of_chunk(id: ObjectId, chunk: u64) -> Slot {
-        /// Odd, so that all slots are met before one comes again.
+        /// Odd, so that all slots are visited before one repeats.
         const STEP: u64 = 162_013;
         if chunk == 0 {
             return id.slot();
@@ -107,7 +106,7 @@ impl Slot {
     }
 }
 
-/// A hash of an id, other than the slot in it.
+/// A hash of an id that is independent of the slot in it.
 pub(crate) fn hash_of(id: ObjectId) -> u64 {
     XxHash3_64::oneshot(&id.0.to_le_bytes())
 }

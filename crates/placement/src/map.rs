@@ -1,34 +1,34 @@
-//! The pool map: the nodes of a pool, and which of them keeps which slots, as of one epoch.
+//! The pool map: the nodes of a pool, and which of them keeps which slots, in one epoch.
 //!
-//! A map never changes; every change gives a new one with the next epoch. Which node may make one,
-//! and how all nodes learn of it, is the daemons' business. What is promised here: a map is sound,
-//! the same input makes the same map everywhere, and a server that asks [`PoolMap::answer`] before
-//! it serves a request never serves slots that aren't its own.
+//! A map never changes; every change makes a new one with the next epoch. The daemons decide which
+//! node may make one, and distribute it. Guarantees: a map is valid; the same input makes the same
+//! map everywhere; and a server that calls [`PoolMap::answer`] before it serves a request never
+//! serves slots of another node.
 
 use crate::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// Most nodes of a pool: at least 16 slots for each.
+/// Limit on the nodes of a pool: at least 16 slots for each.
 pub const MAX_NODES: usize = SLOTS as usize / 16;
-/// Longest name of a node, in bytes.
+/// Longest name of a node. Bytes.
 pub const MAX_NAME: usize = 128;
-/// Most addresses of a node.
+/// Limit on the addresses of a node.
 pub const MAX_ADDRESSES: usize = 8;
-/// Most media of a node.
+/// Limit on the media of a node.
 pub const MAX_MEDIA: usize = 16;
 
-/// What a node does.
+/// The state of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     /// Serves its slots.
     Up,
     /// Can't be reached. It keeps its slots.
     Down,
-    /// Is to get slots.
+    /// Is about to get slots.
     Joining,
-    /// Is to lose its slots.
+    /// Is about to lose its slots.
     Leaving,
 }
 
@@ -57,11 +57,11 @@ pub enum MediumKind {
 pub struct Medium {
     /// Its kind.
     pub kind: MediumKind,
-    /// Its bytes.
+    /// Its capacity. Bytes.
     pub capacity: u64,
 }
 
-/// Where a node listens: TCP.
+/// A TCP address on which a node listens.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Address {
     /// The host.
@@ -81,22 +81,22 @@ impl From<Address> for SocketAddr {
 pub struct Node {
     /// Its number, never given to another node of the pool.
     pub number: NodeId,
-    /// Its name for people: a host's, with something more where a host has several.
+    /// Its name for users: its host's, with a suffix where a host has several nodes.
     pub name: String,
-    /// Where it listens, best first.
+    /// Its addresses, best first.
     pub addresses: Vec<Address>,
     /// Its state.
     pub state: State,
-    /// Since when, in seconds since 1970.
+    /// Since when it has this state. Seconds since 1970.
     pub since: u64,
-    /// Its share of the slots, in proportion to those of others. 0: none.
+    /// Weight of its share of the slots, in relation to other nodes. 0: no slots.
     pub weight: u32,
     /// Its media, fastest first.
     pub media: Vec<Medium>,
 }
 
 impl Node {
-    /// The weight that belongs to the node's media: their capacity in MiB.
+    /// The weight for a node with these media: their capacity in MiB.
     pub fn weight_of(media: &[Medium]) -> u32 {
         let bytes = media.iter().fold(0u64, |n, m| n.saturating_add(m.capacity));
         u32::try_from(bytes >> 20).unwrap_or(u32::MAX)
@@ -111,20 +111,20 @@ impl Node {
     }
 }
 
-/// Why there is no such map.
+/// Why a map can't be made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapError {
-    /// More than [`MAX_NODES`], or none.
+    /// There are more than [`MAX_NODES`], or no nodes.
     Count,
-    /// Its name, addresses or media are beyond the limits, or its number is taken.
+    /// The node's name, addresses or media exceed the limits, or its number is taken.
     Node(NodeId),
     /// No node has this number.
     Unknown(NodeId),
-    /// It still keeps slots.
+    /// The node still keeps slots.
     Keeps(NodeId),
     /// No node may take the slots.
     NoWeight,
-    /// The moves aren't from this map.
+    /// The moves don't start from this map.
     Moves,
 }
 
@@ -147,19 +147,19 @@ impl fmt::Display for MapError {
 
 impl std::error::Error for MapError {}
 
-/// What is to be done with a request, by the epochs of who asks and who is asked.
+/// What to do with a request, by the epochs of client and server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
-    /// Serve it. If `newer`, tell the client that there is another map; it may take its time.
+    /// Serve it. If `newer`, tell the client that there is a newer map, which isn't urgent.
     Serve {
-        /// The client's map is an old one.
+        /// Whether the client's map is older.
         newer: bool,
     },
-    /// Don't serve it, but send the map: the client's is old, and the slot has gone elsewhere.
+    /// Don't serve it, but send the map: the client's is older, and the slot has moved.
     OldMap,
-    /// Fetch the client's map first, then ask again: it is newer than this one.
+    /// Fetch the client's map first, then decide again: it is newer than this one.
     Behind,
-    /// Refuse it: the client has this map, and asks the wrong node.
+    /// Refuse it: the client has this map, and has chosen the wrong node.
     Wrong,
 }
 
@@ -178,7 +178,7 @@ impl PoolMap {
     /// The first map of the pool with this identity. All nodes get slots by weight at once.
     ///
     /// # Errors
-    /// If there are no, or too many nodes, one isn't sound, or none has a weight.
+    /// [`MapError`] if there are no or too many nodes, one isn't valid, or none has a weight.
     pub fn first(pool: [u8; 16], mut nodes: Vec<Node>) -> Result<PoolMap, MapError> {
         nodes.sort_by_key(|n| n.number);
         let slices = Slices::new(&claims(&nodes)).ok_or(MapError::NoWeight)?;
@@ -186,7 +186,7 @@ impl PoolMap {
         PoolMap::sound(pool, 1, next, nodes, slices)
     }
 
-    /// The map of these parts, if they belong together.
+    /// The map with these fields, if they are consistent.
     pub(crate) fn sound(
         pool: [u8; 16],
         epoch: u64,
@@ -213,8 +213,8 @@ impl PoolMap {
             nodes,
             slices,
         };
-        let stranger = map.slices.iter().find(|s| map.node(s.1).is_none());
-        stranger.map_or(Ok(map), |s| Err(MapError::Unknown(s.1)))
+        let unknown = map.slices.iter().find(|s| map.node(s.1).is_none());
+        unknown.map_or(Ok(map), |s| Err(MapError::Unknown(s.1)))
     }
 
     /// The pool's identity.
@@ -222,12 +222,12 @@ impl PoolMap {
         self.pool
     }
 
-    /// Counts up with each change, from 1.
+    /// The map's epoch: 1 for the first map, one more for each change.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The number that the next node to join gets.
+    /// The number for the next node that joins.
     pub fn next_number(&self) -> NodeId {
         NodeId(self.next)
     }
@@ -252,11 +252,11 @@ impl PoolMap {
         &self.slices
     }
 
-    /// What node `me`, which has this map, does with a request for `slot` from a client whose
-    /// map has the epoch `theirs`.
+    /// Decides what node `me`, which has this map, does with a request for `slot` from a client
+    /// whose map has the epoch `theirs`.
     ///
-    /// A request by an old map is served as long as the slot is still here: most changes
-    /// concern few slots, and the clients of all others need not wait.
+    /// A request by an older map is served if the slot is still here: most changes concern few
+    /// slots, and the clients of all others need not wait.
     pub fn answer(&self, me: NodeId, slot: Slot, theirs: u64) -> Answer {
         let mine = self.slices.node_of(slot) == me;
         match theirs.cmp(&self.epoch) {
@@ -276,7 +276,7 @@ impl PoolMap {
     /// has no slots until the moves to [`PoolMap::target`] are made.
     ///
     /// # Errors
-    /// If the node isn't sound, or there are too many.
+    /// [`MapError`] if the node isn't valid, or there are too many.
     pub fn joined(&self, node: Node) -> Result<PoolMap, MapError> {
         let mut nodes = self.nodes.clone();
         nodes.push(Node {
@@ -288,10 +288,10 @@ impl PoolMap {
         PoolMap::sound(self.pool, self.epoch + 1, next, nodes, self.slices.clone())
     }
 
-    /// The map with a node in another state since `since`.
+    /// The map with node `n` in another state since `since`.
     ///
     /// # Errors
-    /// If there is no such node.
+    /// [`MapError::Unknown`] if there is no such node.
     pub fn with_state(&self, n: NodeId, state: State, since: u64) -> Result<PoolMap, MapError> {
         let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
         nodes[place].state = state;
@@ -299,30 +299,30 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map with another weight of a node.
+    /// The map with another weight for node `n`.
     ///
     /// # Errors
-    /// If there is no such node.
+    /// [`MapError::Unknown`] if there is no such node.
     pub fn with_weight(&self, n: NodeId, weight: u32) -> Result<PoolMap, MapError> {
         let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
         nodes[place].weight = weight;
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map with other addresses of a node: it was started again.
+    /// The map with other addresses for node `n`, which was restarted.
     ///
     /// # Errors
-    /// If there is no such node, or they are too many.
+    /// [`MapError`] if there is no such node, or there are too many addresses.
     pub fn with_addresses(&self, n: NodeId, addresses: &[Address]) -> Result<PoolMap, MapError> {
         let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
         nodes[place].addresses = addresses.to_vec();
         self.changed(nodes, self.slices.clone())
     }
 
-    /// The map without a node, which keeps no slots any more.
+    /// The map without node `n`, which no longer keeps slots.
     ///
     /// # Errors
-    /// If there is no such node, or it still keeps slots.
+    /// [`MapError::Unknown`] if there is no such node; [`MapError::Keeps`] if it still keeps slots.
     pub fn without(&self, n: NodeId) -> Result<PoolMap, MapError> {
         let (mut nodes, place) = (self.nodes.clone(), self.place(n)?);
         if self.slices.held(n) > 0 {
@@ -332,11 +332,11 @@ impl PoolMap {
         self.changed(nodes, self.slices.clone())
     }
 
-    /// Where slots belong by the states and weights of the nodes: those that leave keep none,
-    /// those that are down keep theirs, since nothing can be moved from them or to them.
+    /// The slices by the states and weights of the nodes: leaving nodes keep no slots; nodes that
+    /// are down keep theirs, since nothing can be moved from or to them.
     ///
     /// # Errors
-    /// If no node can take slots that must go.
+    /// [`MapError::NoWeight`] if no node can take slots that must go.
     pub fn target(&self) -> Result<Slices, MapError> {
         let target = self.slices.balanced(&claims(&self.nodes));
         target.ok_or(MapError::NoWeight)
@@ -346,13 +346,14 @@ impl PoolMap {
     /// once, or some at a time, in order of slots.
     ///
     /// # Errors
-    /// If the slots of a move are no longer where it takes them from, or its node isn't there.
+    /// [`MapError`] if the slots of a move don't belong to its source any more, or its node doesn't
+    /// exist.
     pub fn after(&self, moves: &[Moved]) -> Result<PoolMap, MapError> {
         let slices = self.slices.after(moves).ok_or(MapError::Moves)?;
         self.changed(self.nodes.clone(), slices)
     }
 
-    /// Which slots have another node in `new`, a later map.
+    /// The slots whose node differs in `new`, a later map.
     pub fn moved(&self, new: &PoolMap) -> Vec<Moved> {
         self.slices.moved(&new.slices)
     }

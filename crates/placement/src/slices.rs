@@ -1,16 +1,16 @@
 //! Slices: which node keeps which slots.
 //!
 //! The ring of slots is cut into slices, each with one node, after *random slicing* (Miranda et
-//! al., ACM TOS 2014): a node's share is the length of its slices, in proportion to its weight,
-//! and a change of the nodes moves no more slots than it must. A look-up is a binary search among
-//! the few slices that begin near the slot.
+//! al., ACM TOS 2014). A node's share is the length of its slices, in proportion to its weight, and
+//! a change of the nodes moves no more slots than necessary. A look-up is a binary search among the
+//! few slices that begin near the slot.
 
 use crate::{SLOTS, Slot};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
 
-/// The number of a node. Never given twice in the life of a pool.
+/// The number of a node. Never reused in a pool's lifetime.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct NodeId(pub u32);
 
@@ -20,23 +20,23 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What a node shall get when slots are balanced.
+/// A node's claim when slots are balanced.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Claim {
-    /// A share in proportion to this.
+    /// A share in proportion to this weight.
     Weight(u32),
-    /// Just the slots that it has: it can't be reached.
+    /// Exactly the slots that it has: it can't be reached.
     Keep,
 }
 
-/// Slots that change their node.
+/// Slots whose node changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Moved {
     /// The slots.
     pub slots: Range<u32>,
-    /// The node that has them.
+    /// Their old node.
     pub from: NodeId,
-    /// The node that gets them.
+    /// Their new node.
     pub to: NodeId,
 }
 
@@ -44,23 +44,22 @@ const BUCKETS: usize = 4096;
 const BUCKET_BITS: u32 = (SLOTS / BUCKETS as u32).trailing_zeros();
 
 /// All slots, cut into slices: each slot has exactly one node, neighbouring slices have different
-/// ones.
+/// nodes.
 #[derive(Clone)]
 pub struct Slices {
     /// First slot of each slice, ascending, from 0.
     starts: Vec<u32>,
     /// The node of each slice.
     nodes: Vec<NodeId>,
-    /// For each bucket of slots: the slice of its first slot. One more at the end.
+    /// For each bucket of slots, the slice of its first slot; one more entry at the end.
     index: Vec<u32>,
-    /// The slices in the order of their nodes.
+    /// Slices sorted by their nodes.
     by_node: Vec<u32>,
 }
 
 impl Slices {
-    /// Slices from (length, node) in order; neighbours of one node are joined.
-    ///
-    /// None unless the lengths add up to [`SLOTS`].
+    /// Slices from (length, node) in order; neighbours of one node are joined. None unless the
+    /// lengths add up to [`SLOTS`].
     pub fn from_lengths(lengths: impl IntoIterator<Item = (u32, NodeId)>) -> Option<Slices> {
         let (mut starts, mut nodes) = (Vec::new(), Vec::new());
         let mut at = 0u32;
@@ -134,12 +133,12 @@ impl Slices {
             .map(|&s| self.range(s as usize))
     }
 
-    /// How many slots `node` has.
+    /// Number of slots of `node`.
     pub fn held(&self, node: NodeId) -> u32 {
         self.of_node(node).map(|r| r.end - r.start).sum()
     }
 
-    /// How many slots each node has that has any.
+    /// Number of slots of each node that has any.
     pub fn all_held(&self) -> BTreeMap<NodeId, u32> {
         let mut held = BTreeMap::new();
         for (range, node) in self.iter() {
@@ -161,7 +160,7 @@ impl Slices {
         None
     }
 
-    /// What changes its node on the way to `new`, in order of slots.
+    /// The slots whose node differs in `new`, in order of slots.
     pub fn moved(&self, new: &Slices) -> Vec<Moved> {
         let mut all: Vec<Moved> = Vec::new();
         let (mut a, mut b, mut at) = (0, 0, 0);
@@ -187,15 +186,15 @@ impl Slices {
         all
     }
 
-    /// The slices after these moves, which must be in order of slots.
-    ///
-    /// None if one of them isn't of the node that has the slots.
+    /// The slices after these moves, which must be in order of slots. None if the source of a move
+    /// doesn't have the slots.
     pub fn after(&self, moves: &[Moved]) -> Option<Slices> {
         let mut lengths = Vec::with_capacity(self.len() + 2 * moves.len());
         let mut moves = moves.iter().peekable();
         let mut end = 0;
         for (range, node) in self.iter() {
-            // A move may reach over several slices only if they are one node's; they never are.
+            // A move could span several slices only if they belonged to one node, which neighbours
+            // never do.
             let mut at = range.start;
             while let Some(m) = moves.next_if(|m| m.slots.start < range.end) {
                 let sound = m.from == node && m.slots.start >= at && m.slots.end <= range.end;

@@ -1,11 +1,11 @@
 //! Ids of the view by attributes (`.by`): its directories, and the links in them.
 //!
-//! They aren't objects: no node keeps them, every node knows what they mean.
+//! They aren't stored objects: no node keeps them, every node can decode them.
 //!
 //! ```text
-//! bit 57     something in the view
+//! bit 57     an object in the view
 //! bits 54-56 0: a directory; the rest of the id is a hash of its path in the view
-//!            1-7: a link in a directory that lies so deep; the rest is the id of the object it leads to
+//!            1-7: a link in a directory of this depth; the rest is the id of the link's target
 //! ```
 
 use crate::{ObjectId, SLOT_BITS};
@@ -13,16 +13,16 @@ use crate::{ObjectId, SLOT_BITS};
 const VIEW: u64 = 1 << 57;
 const DEPTH_AT: u32 = 54;
 const DEPTH: u64 = 7 << DEPTH_AT;
-/// The bits that no object's id has.
+/// The bits that no stored object's id has.
 pub(crate) const BITS: u64 = VIEW | DEPTH;
 
 /// The directory of the view itself.
 pub const BY: ObjectId = ObjectId(VIEW | 1 << SLOT_BITS);
-/// How deep directories can lie in the view.
+/// Limit on the depth of directories in the view.
 pub const MAX_DEPTH: usize = 7;
 
 impl ObjectId {
-    /// The sequence numbers that objects can have are below this one.
+    /// The end of the sequence numbers that objects can have.
     pub const SEQ_END: u64 = 1 << (DEPTH_AT - SLOT_BITS);
 
     /// The id of the view's directory whose path has this hash.
@@ -30,17 +30,17 @@ impl ObjectId {
         ObjectId(VIEW | hash & ((1 << DEPTH_AT) - 1))
     }
 
-    /// The id of the link to this object in a directory of the view that lies so deep (from 1 on).
+    /// The id of the link to this object in a directory of the view of this depth (from 1 on).
     pub fn view_link(self, depth: usize) -> ObjectId {
         ObjectId(self.0 | VIEW | (depth as u64) << DEPTH_AT & DEPTH)
     }
 
-    /// Whether it stands for something in the view.
+    /// Whether this is an object in the view.
     pub fn is_view(self) -> bool {
         self.0 & VIEW != 0
     }
 
-    /// Of a link in the view: the object it leads to, and how deep the link's directory lies.
+    /// For a link in the view: its target, and the depth of its directory.
     pub fn viewed(self) -> Option<(ObjectId, usize)> {
         let depth = (self.0 & DEPTH) >> DEPTH_AT;
         (self.is_view() && depth > 0).then_some((ObjectId(self.0 & !BITS), depth as usize))

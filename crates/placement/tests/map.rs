@@ -1,4 +1,4 @@
-//! Pool maps: their changes, what clients with other epochs are told, and their bytes, also hostile
+//! Pool maps: changes, requests of clients with other epochs, and encodings, including hostile
 //! ones.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
@@ -57,7 +57,7 @@ fn some_map(r: &mut Random) -> PoolMap {
         weight: 1,
         ..nodes[0].clone()
     };
-    // Nobody is down before there are slots to keep.
+    // No node is down before there are slots to keep.
     for n in nodes.iter_mut().filter(|n| n.state == State::Down) {
         n.state = State::Up;
     }
@@ -84,19 +84,19 @@ fn maps_come_back_from_their_bytes() {
         let back = PoolMap::decode(&bytes).unwrap();
         assert_eq!(back, map);
         assert_eq!(back.encode(), bytes);
-        // The same input leads to the same target elsewhere.
+        // The same input leads to the same target after decoding.
         assert_eq!(back.target(), map.target());
     });
 }
 
 #[test]
-fn any_bytes_are_a_map_or_none() {
+fn arbitrary_bytes_are_a_map_or_none() {
     let mut r = Random::new(1);
     let some: Vec<Vec<u8>> = (0..20).map(|_| some_map(&mut r).encode()).collect();
     let (mut accepted, mut tried) = (0, 0);
     forebay_fuzz::run("pool maps, any bytes", |r| {
         let (mut bytes, other) = (r.one_of(&some).clone(), r.one_of(&some));
-        // With a sum that fits, or nothing would get further.
+        // With a valid checksum, so that decoding continues after it.
         bytes.truncate(bytes.len() - 8);
         r.mutate(&mut bytes, other);
         if !r.once_in(10) {
@@ -117,17 +117,17 @@ fn any_bytes_are_a_map_or_none() {
             bytes.len()
         );
     });
-    // Not all of it is refused at the door.
+    // Some inputs pass the first checks.
     assert!(accepted > tried / 1_000, "{accepted} of {tried}");
 }
 
 #[test]
-fn other_versions_and_damage_are_told_apart() {
+fn other_versions_and_damage_are_distinguished() {
     let mut bytes = some_map(&mut Random::new(3)).encode();
     bytes[7] = 2;
     assert_eq!(PoolMap::decode(&bytes), Err(DecodeError::Version(2)));
-    let told = DecodeError::Version(2).to_string();
-    assert!(told.contains("version 2") && told.contains('1'), "{told}");
+    let text = DecodeError::Version(2).to_string();
+    assert!(text.contains("version 2") && text.contains('1'), "{text}");
     bytes[7] = 1;
     assert!(PoolMap::decode(&bytes).is_ok());
     let last = bytes.len() - 20;
@@ -177,7 +177,7 @@ fn a_node_joins_takes_its_part_and_leaves() {
     let moves = leaving.slices().moved(&leaving.target().unwrap());
     let left = leaving.after(&moves).unwrap().without(NodeId(4)).unwrap();
     assert_eq!(left.node(NodeId(4)), None);
-    // Its number isn't given again.
+    // Its number isn't reused.
     assert_eq!(left.next_number(), NodeId(5));
     assert_eq!(left.without(NodeId(4)), Err(MapError::Unknown(NodeId(4))));
 }
@@ -238,7 +238,7 @@ fn nothing_is_served_by_the_wrong_node() {
         new.answer(NodeId(0), here, old.epoch()),
         Answer::Serve { newer: true }
     );
-    // The client has the new map, the nodes the old one: even for what they seem to keep.
+    // The client has the new map, the nodes the old one: even for slots that they seem to keep.
     assert_eq!(old.answer(taker, gone, new.epoch()), Answer::Behind);
     assert_eq!(old.answer(me, gone, new.epoch()), Answer::Behind);
     assert_eq!(new.answer(taker, gone, new.epoch()), same);

@@ -1,5 +1,5 @@
-//! Random sequences of joins, leaves and other weights: each slot has one node throughout, shares
-//! are in proportion to weights, and what moves is near the minimum.
+//! Random sequences of joins, leaves and weight changes: each slot always has one node, shares are
+//! in proportion to weights, and moves are near the minimum.
 
 use forebay_fuzz::Random;
 use forebay_placement::{Claim, Moved, NodeId, SLOTS, Slices, Slot};
@@ -15,7 +15,7 @@ fn weight(claim: Option<&Claim>) -> Option<f64> {
     }
 }
 
-/// Exact shares of the nodes that share what others don't keep.
+/// Exact shares of the nodes that share the slots that others don't keep.
 fn exact(slices: &Slices, claims: &Claims) -> BTreeMap<NodeId, f64> {
     let held = slices.all_held();
     let nodes: BTreeSet<NodeId> = held.keys().chain(claims.keys()).copied().collect();
@@ -31,7 +31,7 @@ fn count(moves: &[Moved]) -> u32 {
     moves.iter().map(|m| m.slots.end - m.slots.start).sum()
 }
 
-/// What holds for all slices.
+/// Invariants of all slices.
 fn check_cover(slices: &Slices) {
     let mut at = 0;
     let mut before = None;
@@ -53,7 +53,7 @@ fn check_cover(slices: &Slices) {
     }
 }
 
-/// What holds for a change; the slots that moved.
+/// Invariants of a change. Returns the slots that moved.
 fn check_change(old: &Slices, new: &Slices, claims: &Claims) -> u32 {
     let moves = old.moved(new);
     let exact = exact(old, claims);
@@ -136,7 +136,7 @@ fn joins_and_leaves_move_little_and_keep_the_balance() {
                 "{} nodes: {moved} slots moved, the share was {minimum}",
                 claims.len()
             );
-            // Settled: the same claims ask for nothing more.
+            // Settled: the same claims require no more moves.
             assert_eq!(slices.balanced(&claims).as_ref(), Some(&slices));
         }
     });
@@ -160,7 +160,7 @@ fn whatever_changes_at_once_the_invariants_hold() {
             slices = match old.balanced(&claims) {
                 Some(new) => new,
                 None => {
-                    // Nobody may take what must go.
+                    // No node may take the slots that must go.
                     assert!(
                         claims
                             .values()
@@ -203,7 +203,7 @@ fn moves_lead_from_one_to_the_other() {
             let one = left.swap_remove(r.below(left.len()));
             at = at.after(std::slice::from_ref(&one)).unwrap();
             check_cover(&at);
-            // Done is done.
+            // A move can't be repeated.
             assert_eq!(at.after(&[one]), None);
         }
         left.sort_by_key(|m| m.slots.start);

@@ -1,5 +1,5 @@
-//! What it costs a process to ask another node: through a cell and two daemons, each a process of
-//! its own, on loopback, beside bare TCP between two processes in the same run.
+//! Cost of a request to another node for a process: through a cell and two daemons, each its own
+//! process, on loopback, beside bare TCP between two processes in the same run.
 //!
 //! `cargo run --release -p forebay-pool --example ask [REPETITIONS [ROW]]`. Each row alternates
 //! between the two; the ratio is the median of the repetitions' ratios.
@@ -60,12 +60,12 @@ impl Serve for Quick {
     }
 
     fn gone(&self, _: NodeId) {}
-    fn anew(&self, _: NodeId) -> std::result::Result<(), Errno> {
+    fn restarted(&self, _: NodeId) -> std::result::Result<(), Errno> {
         Ok(())
     }
 }
 
-/// `ask daemon DIR NODE`: its address goes out, the map's addresses come in.
+/// `ask daemon DIR NODE`: prints its address, reads the map's addresses.
 fn daemon(dir: &Path, node: u32) -> Result<()> {
     let identity = Identity {
         pool: POOL,
@@ -97,7 +97,7 @@ fn daemon(dir: &Path, node: u32) -> Result<()> {
     Ok(())
 }
 
-/// `ask echo OUT BACK`: answers as many bytes with as many.
+/// `ask echo OUT BACK`: answers each OUT bytes with BACK bytes.
 fn echo(out: usize, back: usize) -> Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     println!("{}", listener.local_addr()?);
@@ -110,7 +110,7 @@ fn echo(out: usize, back: usize) -> Result<()> {
     Ok(())
 }
 
-/// This program again, as something else; and the first line that it says.
+/// Another process of this program, and its standard output.
 struct Again(Child, BufReader<std::process::ChildStdout>);
 
 impl Again {
@@ -132,7 +132,7 @@ impl Again {
         Ok(line.trim().to_owned())
     }
 
-    fn say(&mut self, line: &str) -> Result<()> {
+    fn send_line(&mut self, line: &str) -> Result<()> {
         let input = self.0.stdin.as_mut().ok_or("no input")?;
         Ok(writeln!(input, "{line}")?)
     }
@@ -177,9 +177,9 @@ fn ours(channel: &Channel, kind: u16, out: usize, back: usize, count: usize) -> 
             GET => Bytes::Receive(room.as_mut_ptr(), back),
             _ => Bytes::None,
         };
-        // SAFETY: bytes of our own.
-        let told = unsafe { channel.ask(NodeId(1), kind, &head, bytes) }?;
-        if told.head == head && (kind != GET || told.received == back) {
+        // SAFETY: the example's own bytes.
+        let reply = unsafe { channel.ask(NodeId(1), kind, &head, bytes) }?;
+        if reply.head == head && (kind != GET || reply.received == back) {
             Ok(())
         } else {
             Err("another answer".into())
@@ -222,7 +222,7 @@ fn measure(dir: &Path, reps: usize, only: &str) -> Result<()> {
         daemons.push(daemon);
     }
     for daemon in &mut daemons {
-        daemon.say(&addresses)?;
+        daemon.send_line(&addresses)?;
         daemon.line()?;
     }
     let channel = Channel::open(&dirs[0], NodeId(0), 2)?;
@@ -232,7 +232,7 @@ fn measure(dir: &Path, reps: usize, only: &str) -> Result<()> {
     );
     const MIB: usize = 1 << 20;
     let rows = [
-        ("small question", SMALL, 0, 0, 4000, "<= 2"),
+        ("small request", SMALL, 0, 0, 4000, "<= 2"),
         ("4 KiB there", PUT, 4096, 0, 4000, "<= 2"),
         ("4 KiB back", GET, 0, 4096, 4000, "<= 2"),
         ("1 MiB there", PUT, MIB, 0, 300, ">= 0.8"),

@@ -1,4 +1,4 @@
-//! What starting a pool costs, simulated: `cargo run --release -p forebay-pool --example start`.
+//! Simulated cost of starting a pool: `cargo run --release -p forebay-pool --example start`.
 
 use forebay_pool::Tree;
 use forebay_pool::sim::{Costs, start};

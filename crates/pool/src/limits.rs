@@ -7,32 +7,32 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::str::FromStr;
 
-/// Least memory that a daemon can work with.
+/// Least memory that a daemon can work with. Bytes.
 pub const LEAST_MEMORY: u64 = 32 << 20;
 /// Most bytes of requests that one node has in progress.
-const UNDER_WAY: u64 = 256 << 20;
+const MAX_IN_PROGRESS: u64 = 256 << 20;
 
-/// What a daemon may take; what isn't said isn't limited.
+/// Limits on a daemon. None: no limit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
     /// The cores that its threads may run on.
     pub cpus: Option<Cpus>,
-    /// Memory of its own, in bytes: not that of the pool's media and records, which all share.
+    /// Memory of the daemon itself, without the pool's media and records, which all share. Bytes.
     pub memory: Option<u64>,
-    /// Bytes per second to other nodes, and as many from them.
+    /// Bandwidth to other nodes, and as much from them. Bytes per second.
     pub bandwidth: Option<u64>,
 }
 
 impl Limits {
-    /// Whether there are any.
+    /// Whether any limit is set.
     pub fn any(&self) -> bool {
         *self != Limits::default()
     }
 
-    /// What is wrong with them, where programs wait for `patience`.
+    /// Checks the limits, for a request timeout of `patience` seconds.
     ///
     /// # Errors
-    /// Which limit is too low.
+    /// A text that says which limit is too low.
     pub fn check(&self, patience: f64) -> Result<(), String> {
         if self.memory.is_some_and(|m| m < LEAST_MEMORY) {
             return Err(format!(
@@ -40,8 +40,8 @@ impl Limits {
                 LEAST_MEMORY >> 20
             ));
         }
-        // What a node has in progress must get through before programs stop waiting for it.
-        let least = (UNDER_WAY as f64 / patience) as u64;
+        // A node's requests in progress must get through within the request timeout.
+        let least = (MAX_IN_PROGRESS as f64 / patience) as u64;
         if self.bandwidth.is_some_and(|b| b < least) {
             return Err(format!(
                 "--bandwidth: with a patience of {patience} s, at least {}M; else programs that move much would get errors",
@@ -52,22 +52,22 @@ impl Limits {
     }
 }
 
-/// Cores.
+/// A choice of cores.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Cpus {
-    /// How many of the host's cores.
+    /// A number of the host's cores.
     Count(usize),
-    /// These.
+    /// These cores.
     List(Vec<usize>),
 }
 
 impl Cpus {
-    /// Those for the daemon that is number `index` of its host, out of `all`: the last ones, since
-    /// systems and schedulers begin with the first. Several daemons get different ones as long as
+    /// The cores of the daemon that is number `index` of its host, out of `all`: the last ones,
+    /// since systems and schedulers begin with the first. Several daemons get different cores while
     /// there are any.
     ///
     /// # Errors
-    /// If a core of the list isn't there.
+    /// A text, if a core of the list doesn't exist.
     pub fn pick(&self, all: &[usize], index: usize) -> Result<Vec<usize>, String> {
         match self {
             Cpus::List(list) => match list.iter().find(|c| !all.contains(c)) {
@@ -87,7 +87,7 @@ impl Cpus {
     }
 }
 
-/// Reads `4`, or a list as taskset's: `0-3,8`; a list of one ends with a comma.
+/// Parses `4`, or a list as taskset's: `0-3,8`; a list of one ends with a comma.
 impl FromStr for Cpus {
     type Err = String;
 
@@ -121,10 +121,10 @@ pub fn cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|c| set.is_set(*c)).collect()
 }
 
-/// Has all threads of this process run on these cores only.
+/// Binds all threads of this process to these cores.
 ///
 /// # Errors
-/// If that isn't allowed.
+/// A text, if that isn't allowed.
 pub fn bind(cores: &[usize]) -> Result<(), String> {
     let mut set = CpuSet::new();
     cores.iter().for_each(|c| set.set(*c));
@@ -132,8 +132,8 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     let failed = |e: &dyn std::fmt::Display| format!("--cpus: the daemon can't be bound: {e}");
     let mut done = BTreeSet::new();
     loop {
-        // One that was just being made has its cores from another one: none is left when there are
-        // no new ones.
+        // A thread that was just being created has the cores of its creator: repeat until there are
+        // no new threads.
         let tasks = std::fs::read_dir("/proc/self/task").map_err(|e| failed(&e))?;
         let tasks = tasks
             .flatten()
@@ -151,44 +151,44 @@ pub fn bind(cores: &[usize]) -> Result<(), String> {
     }
 }
 
-/// How a daemon divides what it may take.
+/// How a daemon divides its memory and threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Budget {
-    /// Bytes that came with requests which aren't carried out yet.
-    pub questions: usize,
-    /// Buffers for them that are kept for later.
+    /// Bytes of received requests that aren't carried out yet.
+    pub requests: usize,
+    /// Buffers for them that are kept for reuse.
     pub kept: usize,
-    /// Bytes of answers that aren't sent yet.
-    pub answers: usize,
-    /// Bytes of answers that are remembered.
+    /// Bytes of replies that aren't sent yet.
+    pub replies: usize,
+    /// Bytes of replies in the reply cache.
     pub remembered: usize,
-    /// Threads of each class that may be many.
+    /// Threads of each class whose number is limited.
     pub threads: usize,
 }
 
 impl Budget {
-    /// Of these limits, with so many cores.
+    /// The budget for these limits and this number of cores.
     pub fn of(limits: &Limits, cores: Option<usize>) -> Budget {
         // Several threads for each core: most of them wait most of the time.
         let threads = cores.map_or(32, |n| (8 * n).clamp(4, 32));
         let Some(memory) = limits.memory else {
             return Budget {
-                questions: UNDER_WAY as usize,
+                requests: MAX_IN_PROGRESS as usize,
                 kept: 16,
-                // As much as others have asked for.
-                answers: usize::MAX,
+                // Bounded by what other nodes have requested.
+                replies: usize::MAX,
                 remembered: 64 << 20,
                 threads,
             };
         };
-        // What the program itself, its stacks and its connections take comes first.
+        // The program itself, its stacks and its connections come first.
         let rest = (memory - memory.min(LEAST_MEMORY / 2)) as usize;
         Budget {
-            questions: (rest / 2).min(UNDER_WAY as usize),
+            requests: (rest / 2).min(MAX_IN_PROGRESS as usize),
             kept: ((rest / 4) >> 20).clamp(1, 16),
-            answers: (rest / 4).min(UNDER_WAY as usize),
+            replies: (rest / 4).min(MAX_IN_PROGRESS as usize),
             remembered: (rest / 8).min(64 << 20),
-            // Each may have an answer in its hands.
+            // Each thread may hold a reply.
             threads: threads.min(((rest / 8) >> 20).max(2)),
         }
     }
@@ -226,9 +226,9 @@ mod tests {
                 ..Limits::default()
             };
             let b = Budget::of(&limits, None);
-            let sum = b.questions + b.answers + b.remembered + (b.threads << 20);
+            let sum = b.requests + b.replies + b.remembered + (b.threads << 20);
             assert!(sum as u64 <= memory - LEAST_MEMORY / 2 + (1 << 20), "{b:?}");
-            assert!(b.answers >= 1 << 20 && b.questions >= 2 << 20 && b.threads >= 2);
+            assert!(b.replies >= 1 << 20 && b.requests >= 2 << 20 && b.threads >= 2);
         }
         let one = Budget::of(&Limits::default(), Some(1));
         assert_eq!(one.threads, 8);

@@ -1,7 +1,7 @@
 //! A start of a pool in virtual time: real [`Start`]s, with simulated launches and messages of
 //! given durations, and faults.
 //!
-//! For tests, and to measure a start of ten thousand nodes without having as many.
+//! For tests, and to measure a start of ten thousand nodes without having them.
 
 use crate::Tree;
 use crate::start::{Act, Down, Event, Missing, Start, Up, patience};
@@ -12,23 +12,23 @@ use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What things take.
+/// Durations of the simulation.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// From the order to launch a daemon until it runs, at least and at most.
+    /// From the order to launch a daemon until it runs: least and most.
     pub launch: (Duration, Duration),
-    /// What the launching daemon is busy with for each.
+    /// Time that the launching daemon spends for each launch.
     pub order: Duration,
     /// Making a store and listening.
     pub prepare: Duration,
-    /// A message on its way.
+    /// Transfer of a message.
     pub message: Duration,
-    /// Taking in a message, and for each node or slice of a map that it names.
+    /// Handling a message; and the addition for each node or slice of a map in it.
     pub take: (Duration, Duration),
 }
 
 impl Default for Costs {
-    /// As with ssh: a launch takes 150 to 400 ms. The rest as measured on two slow cores.
+    /// As with ssh: a launch takes 150 to 400 ms. The rest was measured on two slow cores.
     fn default() -> Costs {
         Costs {
             launch: (Duration::from_millis(150), Duration::from_millis(400)),
@@ -45,30 +45,30 @@ impl Default for Costs {
 pub enum Fault {
     /// The launch fails.
     NoLaunch,
-    /// It is launched and never says a word.
+    /// The node is launched and never sends a message.
     Silent,
     /// It can't make its store.
     NoStore,
-    /// It dies so long after it began; the one above sees it.
+    /// It dies this long after it began; its parent notices.
     Dies(Duration),
 }
 
-/// How a start ended.
+/// The result of a start.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// When the user was told.
+    /// When the user got the result.
     pub took: Duration,
-    /// Which nodes were missing; none if the pool is ready.
+    /// The missing nodes; none if the pool runs.
     pub missing: Vec<Missing>,
-    /// Daemons that serve, in the end.
+    /// Daemons that serve at the end.
     pub serving: u32,
-    /// Daemons that neither serve nor have ended, nor are silent or dead by their fault.
+    /// Daemons that neither serve nor have ended, except those silent or dead by their fault.
     pub left: u32,
-    /// Whether all that serve have the same map.
+    /// Whether all serving daemons have the same map.
     pub agree: bool,
-    /// Most messages that one node took in.
+    /// The most messages that one node handled.
     pub most_messages: u32,
-    /// Bytes of the map.
+    /// Size of the encoded map. Bytes.
     pub map_bytes: usize,
 }
 
@@ -80,7 +80,7 @@ enum What {
 
 struct Daemon {
     start: Option<Start>,
-    /// Until when it is busy.
+    /// Until when the node is busy.
     busy: Duration,
     map: Option<Arc<PoolMap>>,
     messages: u32,
@@ -95,15 +95,15 @@ struct World<'a> {
     total: Duration,
     random: &'a mut dyn FnMut() -> u64,
     daemons: Vec<Daemon>,
-    /// Time, order of things at one time, node. What is to happen lies in `things`.
+    /// Time, order of events of the same time, node. The events themselves are in `things`.
     queue: BinaryHeap<Reverse<(Duration, u64, u32)>>,
     things: HashMap<u64, What>,
     next: u64,
-    told: Option<(Duration, Vec<Missing>)>,
+    reported: Option<(Duration, Vec<Missing>)>,
 }
 
 /// Starts a pool on `tree` with these costs and faults; the user waits for `total`. `random` gives
-/// any numbers, the same for the same outcome.
+/// arbitrary numbers; equal numbers give an equal outcome.
 pub fn start(
     tree: Tree,
     costs: Costs,
@@ -129,7 +129,7 @@ pub fn start(
         queue: BinaryHeap::new(),
         things: HashMap::new(),
         next: 0,
-        told: None,
+        reported: None,
     };
     world.later(Duration::ZERO, 0, What::Runs);
     while let Some(Reverse((now, order, n))) = world.queue.pop() {
@@ -223,8 +223,8 @@ impl World<'_> {
                     (Some(parent), up) => {
                         self.later(at + message, parent, What::Event(Event::Child(n, up)));
                     }
-                    (None, Up::Failed(missing)) => self.told = Some((at, missing)),
-                    (None, _) => self.told = Some((at, Vec::new())),
+                    (None, Up::Failed(missing)) => self.reported = Some((at, missing)),
+                    (None, _) => self.reported = Some((at, Vec::new())),
                 },
                 Act::Down(child, down) => {
                     self.later(at + message, child, What::Event(Event::Parent(down)));
@@ -239,7 +239,7 @@ impl World<'_> {
         self.daemons[n as usize].busy = at;
     }
 
-    /// Node `n` is no more: its neighbours notice.
+    /// Removes node `n`; its neighbours notice.
     fn gone(&mut self, now: Duration, n: u32) {
         let d = &mut self.daemons[n as usize];
         d.dead = true;
@@ -253,7 +253,7 @@ impl World<'_> {
                 let lost = Event::Lost(n, "its daemon has ended".into());
                 self.later(at, parent, What::Event(lost));
             }
-            None if self.told.is_none() => {
+            None if self.reported.is_none() => {
                 let why = "its daemon has ended".into();
                 let below = self.tree.nodes() - 1;
                 let missing = vec![Missing {
@@ -261,14 +261,14 @@ impl World<'_> {
                     below,
                     why,
                 }];
-                self.told = Some((at, missing));
+                self.reported = Some((at, missing));
             }
             None => {}
         }
     }
 
     fn outcome(self) -> Outcome {
-        let (took, missing) = self.told.unwrap_or((Duration::MAX, Vec::new()));
+        let (took, missing) = self.reported.unwrap_or((Duration::MAX, Vec::new()));
         let maps: Vec<&Arc<PoolMap>> = self.daemons.iter().filter_map(|d| d.map.as_ref()).collect();
         let left = self.daemons.iter().filter(|d| {
             let runs = d.start.as_ref().is_some_and(|s| !s.has_ended());

@@ -1,17 +1,17 @@
-//! How the daemons of a pool start each other.
+//! The protocol by which the daemons of a pool start each other.
 //!
-//! Each daemon launches those below it in the [`Tree`], prepares its own node at the same time, and
-//! reports what it and those below are, once it knows. Node 0 makes the pool map of it and sends it
-//! down; each takes it, passes it on, and says it is ready when all below are. Then node 0 tells
-//! the user, and the others that they don't depend on those above them any more. So every node has
-//! a handful of messages, and the time is that of a few launches, one for each level.
+//! Each daemon launches its children in the [`Tree`], prepares its own node meanwhile, and reports
+//! itself and its descendants. Node 0 makes the pool map of the reports and sends it down. Each
+//! takes the map, passes it on, and is ready when all its descendants are. Then node 0 tells the
+//! user, and tells the others that they no longer depend on their parents. So every node has a
+//! handful of messages, and a start takes about one launch per level.
 //!
 //! A pool has all its nodes or isn't started. A node that can't be launched, can't make its store
-//! or doesn't answer in its time ([`patience`]) is named to the user; all others are told to stop.
-//! A daemon that loses the one above it stops, and so do those below: nothing is left behind.
+//! or doesn't answer within [`patience`] is named to the user; all others are told to stop. A
+//! daemon that loses its parent stops, and so do its descendants: nothing is left behind.
 //!
-//! This is the protocol alone. Its driver carries the [`Act`]s of a [`Start`] out and reports what
-//! happens; nothing here waits, or knows what a launch is.
+//! This module is the protocol alone. Its driver carries out the [`Act`]s of a [`Start`] and
+//! reports [`Event`]s; nothing here waits, or knows what a launch is.
 
 use crate::Tree;
 use forebay_placement::{MapError, Node, PoolMap};
@@ -22,63 +22,63 @@ use std::time::Duration;
 /// A node without which the pool can't start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Missing {
-    /// Its place in the list of hosts.
+    /// The node's index in the list of hosts.
     pub node: u32,
-    /// How many nodes below it nothing is known of, therefore.
+    /// Number of its descendants about which nothing is known, therefore.
     pub below: u32,
-    /// The error, for people.
+    /// The error, for users.
     pub why: String,
 }
 
-/// What a daemon says to the one above it.
+/// A message of a daemon to its parent.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Up {
-    /// These nodes, the sender and all below it, can serve.
+    /// These nodes, the sender and all its descendants, can serve.
     Report(Vec<Node>),
-    /// These can't. The sender has ended.
+    /// These nodes can't serve. The sender has ended.
     Failed(Vec<Missing>),
-    /// The sender and all below it have the map.
+    /// The sender and all its descendants have the map.
     Ready,
 }
 
-/// What a daemon says to one below it.
+/// A message of a daemon to a child.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Down {
-    /// The pool is this.
+    /// The pool map.
     Map(Arc<PoolMap>),
     /// All are ready: the pool runs.
     Go,
-    /// There will be no pool.
+    /// The start has failed.
     Stop,
 }
 
 /// An event.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Event {
-    /// The node's own store is made and it listens; or not.
+    /// The node's own store is made and it listens, or that failed.
     Own(Result<Node, String>),
-    /// One below has said something.
+    /// A message of a child.
     Child(u32, Up),
-    /// One below couldn't be launched, or has gone.
+    /// A child couldn't be launched, or is gone.
     Lost(u32, String),
-    /// The one above has said something.
+    /// A message of the parent.
     Parent(Down),
-    /// The one above has gone.
+    /// The parent is gone.
     Orphaned,
-    /// The [`patience`] of this node is at its end.
+    /// The [`patience`] of this node is over.
     Late,
 }
 
-/// The acts to carry out, in this order.
+/// Actions, to be carried out in this order.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Act {
-    /// Launch the daemon of a node below.
+    /// Launch the daemon of a child.
     Launch(u32),
-    /// Make this node's store and listen; then tell [`Event::Own`].
+    /// Make this node's store and listen; then report [`Event::Own`].
     Prepare,
-    /// Say this to the one above; node 0 says it to the user.
+    /// Send this to the parent; node 0 tells the user.
     Up(Up),
-    /// Say this to one below.
+    /// Send this to a child.
     Down(u32, Down),
     /// Serve as a node of this pool.
     Serve(Arc<PoolMap>),
@@ -91,9 +91,9 @@ enum Phase {
     Gathering,
     /// Has reported, has no map yet.
     Reported,
-    /// Has the map; some below don't.
+    /// Has the map; some descendants don't.
     Spreading,
-    /// All below have it as well.
+    /// All descendants have the map, too.
     Ready,
     Running,
     Ended,
@@ -106,27 +106,27 @@ pub struct Start {
     tree: Tree,
     me: u32,
     phase: Phase,
-    /// Of those below, whether they have answered in this phase.
+    /// For each child, whether it has answered in this phase.
     children: BTreeMap<u32, bool>,
-    /// Whether this node's own part is known.
+    /// Whether the result of this node's own part is known.
     own: bool,
     nodes: Vec<Node>,
     missing: Vec<Missing>,
 }
 
-/// How long node `n` waits, from its own beginning, for those below it to report and to be ready,
-/// if the user waits for `total`. Each level has its part, so that who gives up first is the one
-/// who knows what is missing.
+/// How long node `n` waits, from its own beginning, for its children to report and to be ready, if
+/// the user waits for `total`. Lower levels wait less, so that the node that gives up first is the
+/// one that knows what is missing.
 pub fn patience(tree: &Tree, n: u32, total: Duration) -> Duration {
     let levels = tree.depth() + 1;
     total * (levels - tree.level(n).min(tree.depth())) / levels
 }
 
 impl Start {
-    /// The start of node `me` of the pool with this identity, and what it has to do first.
+    /// The start of node `me` of the pool with this identity, and its first actions.
     pub fn new(pool: [u8; 16], tree: Tree, me: u32) -> (Start, Vec<Act>) {
         let children: BTreeMap<u32, bool> = tree.children(me).map(|c| (c, false)).collect();
-        // Those below first: they take longest.
+        // Children first: they take longest.
         let mut acts: Vec<Act> = children.keys().map(|&c| Act::Launch(c)).collect();
         acts.push(Act::Prepare);
         let start = Start {
@@ -152,8 +152,8 @@ impl Start {
         self.phase == Phase::Ended
     }
 
-    /// Takes in what has happened; what is to be done about it. What comes when all is over, or
-    /// from a node that isn't below, is passed over.
+    /// Handles an event; returns the actions to carry out. Events after the end, or from a node
+    /// that isn't a child, are ignored.
     pub fn on(&mut self, event: Event) -> Vec<Act> {
         if matches!(self.phase, Phase::Running | Phase::Ended) {
             return Vec::new();
@@ -195,7 +195,7 @@ impl Start {
                 }
                 let waits = matches!(self.phase, Phase::Reported | Phase::Ready);
                 if waits && self.missing.is_empty() {
-                    // The one above, which waits longer, knows more.
+                    // The parent, which waits longer, knows more.
                     return Vec::new();
                 }
             }
@@ -215,7 +215,7 @@ impl Start {
             Up::Ready if self.phase == Phase::Spreading => *answered = true,
             Up::Failed(missing) => {
                 *answered = true;
-                // It has ended: there is nobody to be told anything.
+                // It has ended: there is nobody to send to.
                 self.children.remove(&child);
                 self.missing.extend(missing);
             }
@@ -234,8 +234,7 @@ impl Start {
     }
 
     fn go_on(&mut self) -> Vec<Act> {
-        // In the first phase everything that is missing is to be named; later there is no use in
-        // waiting.
+        // In the first phase everything that is missing is to be named; later waiting is useless.
         let gathered = self.own && self.children.values().all(|&answered| answered);
         match self.phase {
             Phase::Gathering if !gathered => Vec::new(),

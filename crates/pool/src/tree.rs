@@ -1,4 +1,4 @@
-//! The tree over which a pool starts: node 0 on top, and a fixed number of nodes below each.
+//! The tree of a start: node 0 is the root, and each node has a fixed number of children.
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// A tree of `nodes` nodes with at most `fan_out` (at least 1) below each.
+    /// A tree of `nodes` nodes with at most `fan_out` (at least 1) children each.
     pub fn new(nodes: u32, fan_out: u32) -> Tree {
         Tree {
             nodes,
@@ -18,24 +18,24 @@ impl Tree {
         }
     }
 
-    /// How many nodes it has.
+    /// Number of nodes.
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// The node above `n`.
+    /// The parent of `n`.
     pub fn parent(&self, n: u32) -> Option<u32> {
         n.checked_sub(1).map(|n| n / self.fan_out)
     }
 
-    /// The nodes right below `n`.
+    /// The children of `n`.
     pub fn children(&self, n: u32) -> Range<u32> {
         let bounded = |n: u64| n.min(u64::from(self.nodes)) as u32;
         let first = u64::from(n) * u64::from(self.fan_out) + 1;
         bounded(first)..bounded(first + u64::from(self.fan_out))
     }
 
-    /// How many nodes are above `n`.
+    /// Number of ancestors of `n`.
     pub fn level(&self, mut n: u32) -> u32 {
         let mut level = 0;
         while let Some(parent) = self.parent(n) {
@@ -50,9 +50,9 @@ impl Tree {
         self.level(self.nodes.saturating_sub(1))
     }
 
-    /// How many nodes `n` and those below it are.
+    /// Number of nodes in the subtree of `n`, `n` included.
     pub fn below(&self, n: u32) -> u32 {
-        // Level by level they are neighbours.
+        // Nodes of one level have consecutive numbers.
         let (mut row, mut count) = (n..n.saturating_add(1).min(self.nodes), 0);
         while !row.is_empty() {
             count += row.len() as u32;

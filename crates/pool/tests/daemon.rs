@@ -1,4 +1,4 @@
-//! Requests from processes through their node's daemon to other nodes, while all is well.
+//! Requests from processes through their node's daemon to other nodes, without faults.
 
 mod support;
 
@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// Called in the end, whatever becomes of a test.
+/// Calls a function at the end, even if a test fails.
 struct OnDrop<F: FnMut()>(F);
 
 impl<F: FnMut()> Drop for OnDrop<F> {
@@ -21,7 +21,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 #[test]
-fn questions_reach_other_nodes_and_come_back() {
+fn requests_reach_other_nodes_and_are_answered() {
     within(60, || {
         let nodes = Nodes::new(3);
         let daemons = nodes.daemons(&Options::default());
@@ -29,7 +29,7 @@ fn questions_reach_other_nodes_and_come_back() {
         for to in 0..3 {
             for size in [0, 1, 500, 40_000, MAX_HEAD] {
                 let head = pattern(size, to as u8);
-                assert_eq!(say(&channel, to, ECHO, &head), Ok(head), "{to} {size}");
+                assert_eq!(call(&channel, to, ECHO, &head), Ok(head), "{to} {size}");
             }
             for size in [1, 4096, 16 << 10, (16 << 10) + 1, 300_000, MAX_BODY] {
                 let bytes = pattern(size, to as u8);
@@ -48,25 +48,25 @@ fn questions_reach_other_nodes_and_come_back() {
             let head = pattern(MAX_HEAD, 1);
             let sum = sum(&bytes).to_le_bytes().to_vec();
             assert_eq!(send(&channel, to, ECHO, &head, &bytes), Ok(sum));
-            assert_eq!(say(&channel, to, FAIL, b""), Err(Errno::NOENT));
-            assert_eq!(say(&channel, to, 1000, b""), Err(Errno::PROTO));
-            assert_eq!(say(&channel, to, 0x8000, b""), Err(Errno::PROTO));
+            assert_eq!(call(&channel, to, FAIL, b""), Err(Errno::NOENT));
+            assert_eq!(call(&channel, to, 1000, b""), Err(Errno::PROTO));
+            assert_eq!(call(&channel, to, 0x8000, b""), Err(Errno::PROTO));
         }
-        assert_eq!(say(&channel, 77, ECHO, b""), Err(Errno::HOSTDOWN));
-        // A worker that asks others, over the network and in its own node.
+        assert_eq!(call(&channel, 77, ECHO, b""), Err(Errno::HOSTDOWN));
+        // A worker that sends requests to others, over the network and in its own node.
         for to in 0..3 {
-            let answer = say(&channel, to, ASK, b"all").unwrap();
+            let answer = call(&channel, to, ASK, b"all").unwrap();
             assert_eq!(answer[..2], [3, 0]);
             assert_eq!(answer[2..], sum(&pattern(100_000, 1)).to_le_bytes());
         }
         let all: Vec<NodeId> = [2, 0, 77, 1].map(NodeId).to_vec();
-        let told = channel.ask_each(&all, ECHO, b"x");
-        let ok = told.iter().map(|t| t.as_ref().map(|t| t.head.clone()));
+        let replies = channel.ask_each(&all, ECHO, b"x");
+        let ok = replies.iter().map(|t| t.as_ref().map(|t| t.head.clone()));
         let ok: Vec<_> = ok.map(|r| r.map_err(|e| *e)).collect();
         let x = Ok(b"x".to_vec());
         assert_eq!(ok, [x.clone(), x.clone(), Err(Errno::HOSTDOWN), x]);
 
-        // What the map says.
+        // As in the map.
         assert_eq!(channel.nodes(), [0, 1, 2].map(NodeId));
         let mine = (0..1000).filter(|&s| channel.node_of(Slot(s * 200)) == NodeId(0));
         assert!((200..500).contains(&mine.count()));
@@ -80,7 +80,7 @@ fn questions_reach_other_nodes_and_come_back() {
 }
 
 #[test]
-fn many_threads_of_many_nodes_ask_each_other() {
+fn many_threads_of_many_nodes_send_requests_to_each_other() {
     within(100, || {
         let nodes = Nodes::new(3);
         let _daemons = nodes.daemons(&Options {
@@ -107,13 +107,13 @@ fn many_threads_of_many_nodes_ask_each_other() {
                                     assert!(got == pattern(size, size as u8));
                                 }
                                 2 => {
-                                    let answer = say(&channel, to, ASK, b"all").unwrap();
+                                    let answer = call(&channel, to, ASK, b"all").unwrap();
                                     assert_eq!(answer[..2], [3, from as u8]);
                                 }
                                 _ => {
                                     let head = [t as u8, i as u8];
                                     assert_eq!(
-                                        say(&channel, to, ECHO, &head).as_deref(),
+                                        call(&channel, to, ECHO, &head).as_deref(),
                                         Ok(&head[..])
                                     );
                                 }
@@ -126,9 +126,9 @@ fn many_threads_of_many_nodes_ask_each_other() {
     });
 }
 
-/// Requests that hold up the threads that received them, more than there are of those.
+/// Requests that block the threads that received them, more than there are such threads.
 #[test]
-fn slow_questions_keep_nobody_waiting() {
+fn slow_requests_delay_no_others() {
     within(60, || {
         let nodes = Nodes::new(2);
         let slow = Duration::from_millis(700);
@@ -138,17 +138,17 @@ fn slow_questions_keep_nobody_waiting() {
         };
         let _daemons = nodes.processes(&settings);
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        assert!(call(&channel, 1, ECHO, b"").is_ok());
         std::thread::scope(|s| {
             for i in 0..20u8 {
                 let channel = &channel;
                 // One after the other, so that each comes alone.
                 std::thread::sleep(Duration::from_millis(5));
-                s.spawn(move || assert!(say(channel, 1, NOTE, &[b'a' + i]).is_ok()));
+                s.spawn(move || assert!(call(channel, 1, NOTE, &[b'a' + i]).is_ok()));
             }
             let begin = Instant::now();
             for i in 0..20u8 {
-                assert_eq!(say(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
+                assert_eq!(call(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
             }
             let took = begin.elapsed();
             assert!(took < slow / 2, "{took:?}");
@@ -157,7 +157,7 @@ fn slow_questions_keep_nobody_waiting() {
     });
 }
 
-/// Whoever asks whom, also all at once: a node has two sockets for each other one, in the end.
+/// In any order of connecting, also all at once, a node ends with two sockets for each other one.
 #[test]
 fn two_nodes_share_their_connection() {
     within(100, || {
@@ -173,7 +173,7 @@ fn two_nodes_share_their_connection() {
                             let channel = nodes.channel(from);
                             let bytes = pattern(100_000, from as u8);
                             let sum = sum(&bytes).to_le_bytes().to_vec();
-                            assert_eq!(say(&channel, to, ECHO, b"x"), Ok(b"x".to_vec()));
+                            assert_eq!(call(&channel, to, ECHO, b"x"), Ok(b"x".to_vec()));
                             assert_eq!(send(&channel, to, ECHO, b"", &bytes), Ok(sum));
                             assert!(receive(&channel, to, GIVE, 100_000, "").is_ok());
                         });
@@ -188,10 +188,10 @@ fn two_nodes_share_their_connection() {
         };
         ask_all();
         settled(&daemons);
-        // What wasn't needed has gone; what is left still serves both.
+        // The surplus connection is gone; the other still serves both.
         ask_all();
         settled(&daemons);
-        // One is started again: the highest, which others call, and the lowest.
+        // Restart a daemon: the highest, to which others connect, and the lowest.
         for node in [3, 0] {
             daemons[node].kill();
             daemons[node] = nodes.process(node as u32, &settings);
@@ -202,9 +202,10 @@ fn two_nodes_share_their_connection() {
     });
 }
 
-/// Descriptors for two sockets for each other node and a few more, and strangers who want them all.
+/// With descriptors for two sockets for each other node and a few more, unauthenticated peers try
+/// to take them all.
 #[test]
-fn strangers_leave_descriptors_for_nodes() {
+fn unauthenticated_peers_leave_descriptors_for_nodes() {
     const OTHERS: u32 = 8;
     within(100, || {
         let nodes = Nodes::new(OTHERS + 1);
@@ -224,7 +225,7 @@ fn strangers_leave_descriptors_for_nodes() {
         std::thread::scope(|s| {
             let over = &over;
             s.spawn(move || {
-                // They say nothing, and come again when they are sent away.
+                // They send nothing, and reconnect when they are disconnected.
                 let mut open = std::collections::VecDeque::new();
                 while !over.load(Relaxed) {
                     let wait = Duration::from_millis(100);
@@ -260,7 +261,7 @@ fn strangers_leave_descriptors_for_nodes() {
     });
 }
 
-/// No thread of a daemon wakes up when nobody asks.
+/// No thread of a daemon wakes up while there are no requests.
 #[test]
 fn an_idle_daemon_uses_no_cpu() {
     within(60, || {
@@ -268,7 +269,7 @@ fn an_idle_daemon_uses_no_cpu() {
         let daemons = nodes.processes(&Settings::default());
         let channel = nodes.channel(0);
         for i in 0..100u8 {
-            assert_eq!(say(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
+            assert_eq!(call(&channel, 1, ECHO, &[i]).as_deref(), Ok(&[i][..]));
         }
         let bytes = pattern(500_000, 1);
         assert!(send(&channel, 1, ECHO, b"", &bytes).is_ok());

@@ -1,6 +1,6 @@
-//! Requests while daemons are killed and started again, connections cut, askers killed: each
-//! request is carried out at most once, and exactly once if its asker is told so; nobody waits
-//! longer than the request timeout.
+//! Requests while daemons are killed and restarted, connections cut, requesters killed. Each
+//! request is carried out at most once, and exactly once if its requester gets a reply; nobody
+//! waits longer than the request timeout.
 
 mod support;
 
@@ -14,25 +14,25 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::{Duration, Instant};
 use support::*;
 
-/// What threads were told about the notes they had taken, by note.
-type Told = HashMap<String, Result<(), Errno>>;
+/// The results that threads got for their notes, by note.
+type Results = HashMap<String, Result<(), Errno>>;
 
-/// More notes than these say something.
+/// Fewer notes than these prove nothing.
 const ENOUGH: usize = 100;
 
-/// Threads on node 0 have node 1 take notes while `f` runs; what they were told.
-fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
+/// Threads on node 0 have node 1 take notes while `f` runs. Returns their results.
+fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Results {
     let over = AtomicBool::new(false);
-    let (told, count) = (Mutex::new(Told::new()), AtomicU64::new(0));
+    let (results, count) = (Mutex::new(Results::new()), AtomicU64::new(0));
     std::thread::scope(|s| {
         for t in 0..8 {
-            let (over, told, count, nodes) = (&over, &told, &count, &nodes);
+            let (over, results, count, nodes) = (&over, &results, &count, &nodes);
             s.spawn(move || {
                 let channel = nodes.channel(0);
                 while !over.load(SeqCst) {
                     let note = format!("note-{t}-{}", count.fetch_add(1, SeqCst));
                     let answer = match t {
-                        // Some with many bytes in the answer.
+                        // Some with many bytes in the reply.
                         0 if kind == NOTE => {
                             receive(&channel, 1, GIVE_ONCE, 50_000, &note).map(|got| {
                                 assert!(got == pattern(50_000, 50_000u64 as u8));
@@ -41,10 +41,10 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
                         // Some with many bytes in the request.
                         1 => send(&channel, 1, kind, note.as_bytes(), &pattern(100_000, 1))
                             .map(|head| assert_eq!(head, b"noted")),
-                        _ => say(&channel, 1, kind, note.as_bytes())
+                        _ => call(&channel, 1, kind, note.as_bytes())
                             .map(|head| assert_eq!(head, b"noted")),
                     };
-                    told.lock().unwrap().insert(note, answer);
+                    results.lock().unwrap().insert(note, answer);
                     // There are few cores.
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -53,56 +53,56 @@ fn take_notes(nodes: &Nodes, kind: u16, f: impl FnOnce()) -> Told {
         f();
         // The machine may be busy with something else.
         let limit = Instant::now() + Duration::from_secs(30);
-        while told.lock().unwrap().len() <= ENOUGH && Instant::now() < limit {
+        while results.lock().unwrap().len() <= ENOUGH && Instant::now() < limit {
             std::thread::sleep(Duration::from_millis(10));
         }
         over.store(true, SeqCst);
     });
-    told.into_inner().unwrap()
+    results.into_inner().unwrap()
 }
 
-/// Each note was taken as its asker was told. How many failed.
-fn check(nodes: &Nodes, told: &Told, twice: bool) -> usize {
+/// Checks that each note was taken as its requester was told. Returns how many failed.
+fn check(nodes: &Nodes, results: &Results, twice: bool) -> usize {
     let noted = nodes.noted(1);
     for (note, times) in &noted {
-        assert!(told.contains_key(note), "{note} came from nowhere");
+        assert!(results.contains_key(note), "{note} came from nowhere");
         assert!(*times == 1 || twice, "{note} was taken {times} times");
     }
     let mut failed = 0;
-    for (note, answer) in told {
+    for (note, answer) in results {
         match answer {
             Ok(()) => assert!(noted.contains_key(note), "{note} is lost"),
             Err(_) => failed += 1,
         }
     }
-    println!("{} notes, {failed} failed", told.len());
-    assert!(told.len() > ENOUGH, "{}", told.len());
+    println!("{} notes, {failed} failed", results.len());
+    assert!(results.len() > ENOUGH, "{}", results.len());
     failed
 }
 
-/// A daemon that is killed and started again over the same directory.
+/// Kills a daemon and starts it again over the same directory.
 fn replace(nodes: &Nodes, process: &mut Process, node: u32, settings: &Settings) {
     process.kill();
     *process = nodes.process(node, settings);
     process.serve(None);
 }
 
-/// Two nodes, of which one's daemon was killed and started again so often, and what askers were
-/// told meanwhile.
-fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Told) {
+/// Two nodes, one of whose daemons was killed and restarted `times` times; and the results
+/// meanwhile.
+fn restarted(node: u32, times: usize, kind: u16) -> (Nodes, Vec<Process>, Results) {
     let nodes = Nodes::new(2);
     let settings = Settings {
         pause: 1,
         ..Settings::default()
     };
     let mut daemons = nodes.processes(&settings);
-    let told = take_notes(&nodes, kind, || {
+    let results = take_notes(&nodes, kind, || {
         for _ in 0..times {
             std::thread::sleep(Duration::from_millis(150));
             replace(&nodes, &mut daemons[node as usize], node, &settings);
         }
     });
-    (nodes, daemons, told)
+    (nodes, daemons, results)
 }
 
 #[test]
@@ -115,8 +115,8 @@ fn connections_are_cut() {
         };
         let (relays, _daemons) = behind_relays(&nodes, &settings);
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"").is_ok());
-        let told = take_notes(&nodes, NOTE, || {
+        assert!(call(&channel, 1, ECHO, b"").is_ok());
+        let results = take_notes(&nodes, NOTE, || {
             for i in 0..60 {
                 std::thread::sleep(Duration::from_millis(40));
                 for relay in &relays {
@@ -130,35 +130,39 @@ fn connections_are_cut() {
             }
             relays.iter().for_each(|r| r.set(Faults::default()));
         });
-        assert_eq!(check(&nodes, &told, false), 0);
-        assert!(nodes.noted(1).len() >= told.len());
+        assert_eq!(check(&nodes, &results, false), 0);
+        assert!(nodes.noted(1).len() >= results.len());
     });
 }
 
 #[test]
 fn the_home_is_killed_and_started_again() {
     within(100, || {
-        let (nodes, _daemons, told) = restarted(1, 10, NOTE);
-        let failed = check(&nodes, &told, false);
-        // Those that were being carried out at that moment, perhaps.
+        let (nodes, _daemons, results) = restarted(1, 10, NOTE);
+        let failed = check(&nodes, &results, false);
+        // Notes that were being carried out at a kill may have failed.
         assert!(failed <= 8 * 10, "{failed}");
-        assert!(told.values().all(|t| matches!(t, Ok(()) | Err(Errno::IO))));
-        // Only what was begun and not finished is unknown: the records outlive the daemon.
+        assert!(
+            results
+                .values()
+                .all(|t| matches!(t, Ok(()) | Err(Errno::IO)))
+        );
+        // Only requests that were begun and not finished are unknown: the records outlive the
+        // daemon.
         assert!(!nodes.log(0).contains("has lost its records"));
-        let told = || {
-            let anew = std::fs::read_to_string(nodes.of(0).join("anew")).unwrap();
-            anew.lines().filter(|l| *l == "1").count()
+        let restarts = || {
+            let text = std::fs::read_to_string(nodes.of(0).join("restarts")).unwrap();
+            text.lines().filter(|l| *l == "1").count()
         };
         let end = Instant::now() + Duration::from_secs(10);
-        while told() < 10 {
-            assert!(Instant::now() < end, "a new daemon wasn't told");
+        while restarts() < 10 {
+            assert!(Instant::now() < end, "a new daemon got no restart notice");
             std::thread::sleep(Duration::from_millis(10));
         }
     });
 }
 
-/// Two daemons as processes, each behind a relay by which the other one reaches it: whoever
-/// connects, all goes through a relay.
+/// Two daemons as processes, each behind a relay, so that all connections go through a relay.
 fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process>) {
     let nowhere = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let relays = [0, 1].map(|_| Relay::start(nowhere).unwrap());
@@ -178,16 +182,16 @@ fn behind_relays(nodes: &Nodes, settings: &Settings) -> ([Relay; 2], Vec<Process
     (relays, daemons)
 }
 
-/// The home is killed when it has carried a request out and before its answer has arrived: the
-/// next daemon gives the answer, and doesn't carry it out again.
+/// The home is killed after it has carried a request out and before the reply has arrived: the next
+/// daemon sends the reply, and doesn't carry the request out again.
 #[test]
 fn an_answer_outlives_the_daemon() {
     within(60, || {
         let nodes = Nodes::new(2);
         let (relays, mut daemons) = behind_relays(&nodes, &Settings::default());
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"").is_ok());
-        // Nothing that node 1 sends arrives, whoever has made the connection.
+        assert!(call(&channel, 1, ECHO, b"").is_ok());
+        // Nothing that node 1 sends arrives, whichever side has connected.
         relays[1].set(Faults {
             hold_back: true,
             ..Faults::default()
@@ -197,21 +201,21 @@ fn an_answer_outlives_the_daemon() {
             ..Faults::default()
         });
         std::thread::scope(|s| {
-            let asked = s.spawn(|| say(&channel, 1, NOTE, b"once"));
+            let pending = s.spawn(|| call(&channel, 1, NOTE, b"once"));
             until("it is carried out", 8, || {
                 nodes.noted(1).contains_key("once")
             });
-            // The answer is noted behind that.
+            // The reply is recorded after that.
             std::thread::sleep(Duration::from_millis(100));
             daemons[1].kill();
             for relay in &relays {
                 relay.set(Faults::default());
                 relay.cut();
             }
-            // It tells node 0 its own address.
+            // It sends node 0 its own address.
             daemons[1] = nodes.process(1, &Settings::default());
             daemons[1].serve(None);
-            let answer = asked.join().unwrap();
+            let answer = pending.join().unwrap();
             let logs = [nodes.log(0), nodes.log(1)];
             assert_eq!(answer, Ok(b"noted".to_vec()), "{logs:?}");
         });
@@ -221,20 +225,20 @@ fn an_answer_outlives_the_daemon() {
 
 /// One request isn't answered for a while; thousands of others by the same daemon are.
 #[test]
-fn a_question_that_takes_long_fails_no_others() {
+fn a_slow_request_fails_no_others() {
     within(100, || {
         let nodes = Nodes::new(2);
         let daemons = nodes.daemons(&Options::default());
         let channel = nodes.channel(0);
         std::thread::scope(|s| {
-            let slow = s.spawn(|| say(&channel, 1, WAIT, b"slow"));
+            let slow = s.spawn(|| call(&channel, 1, WAIT, b"slow"));
             until("it is begun", 8, || nodes.of(1).join("waiting").exists());
-            let asked: Vec<_> = (0..4)
+            let pending: Vec<_> = (0..4)
                 .map(|_| {
                     s.spawn(|| {
                         let channel = nodes.channel(0);
                         (0..1400).try_for_each(|_| {
-                            say(&channel, 1, FAIL, b"").map_or_else(
+                            call(&channel, 1, FAIL, b"").map_or_else(
                                 |e| if e == Errno::NOENT { Ok(()) } else { Err(e) },
                                 |_| Err(Errno::PROTO),
                             )
@@ -242,17 +246,17 @@ fn a_question_that_takes_long_fails_no_others() {
                     })
                 })
                 .collect();
-            let asked: Vec<_> = asked.into_iter().map(|a| a.join().unwrap()).collect();
+            let pending: Vec<_> = pending.into_iter().map(|a| a.join().unwrap()).collect();
             std::fs::write(nodes.of(1).join("gate"), b"").unwrap();
-            assert_eq!(asked, [Ok(()); 4]);
+            assert_eq!(pending, [Ok(()); 4]);
             assert_eq!(slow.join().unwrap(), Ok(b"noted".to_vec()));
         });
         drop(daemons);
     });
 }
 
-/// What takes longer than the request timeout is waited for as long as its home is at it, and not
-/// longer.
+/// A request that takes longer than the request timeout is waited for as long as its home is at
+/// work, and no longer.
 #[test]
 fn long_work_is_waited_for() {
     within(60, || {
@@ -266,10 +270,10 @@ fn long_work_is_waited_for() {
         let channel = nodes.channel(0);
         let done = AtomicBool::new(false);
         std::thread::scope(|s| {
-            let far = s.spawn(|| say(&channel, 1, WAIT, b"far"));
-            // The home's own processes wait as long.
+            let far = s.spawn(|| call(&channel, 1, WAIT, b"far"));
+            // Processes of the home wait as long.
             let near = s.spawn(|| {
-                let answer = say(&nodes.channel(1), 1, WAIT, b"near");
+                let answer = call(&nodes.channel(1), 1, WAIT, b"near");
                 done.store(true, SeqCst);
                 answer
             });
@@ -285,31 +289,31 @@ fn long_work_is_waited_for() {
         });
         let noted = nodes.noted(1);
         assert_eq!((noted["far"], noted["near"]), (1, 1));
-        // One that stands still, and one that dies: noticed in time.
+        // A home that is stopped, and one that dies, are noticed in time.
         for fate in [stand_still as fn(&mut Process), Process::kill] {
             std::fs::remove_file(&gate).unwrap();
             let _ = std::fs::remove_file(nodes.of(1).join("waiting"));
             std::thread::scope(|s| {
-                let asked = s.spawn(|| say(&channel, 1, WAIT, b"in vain"));
+                let pending = s.spawn(|| call(&channel, 1, WAIT, b"in vain"));
                 until("it is begun", 8, || nodes.of(1).join("waiting").exists());
                 std::thread::sleep(Duration::from_secs(1));
-                assert!(!asked.is_finished());
+                assert!(!pending.is_finished());
                 fate(&mut daemons[1]);
-                until("it is given up", 20, || asked.is_finished());
-                assert_eq!(asked.join().unwrap(), Err(Errno::HOSTDOWN));
+                until("it is given up", 20, || pending.is_finished());
+                assert_eq!(pending.join().unwrap(), Err(Errno::HOSTDOWN));
             });
             std::fs::write(&gate, b"").unwrap();
             replace(&nodes, &mut daemons[1], 1, &settings);
-            until("it is back", 20, || say(&channel, 1, ECHO, b"").is_ok());
+            until("it is back", 20, || call(&channel, 1, ECHO, b"").is_ok());
         }
         assert!(!nodes.noted(1).contains_key("in vain"));
     });
 }
 
-/// A home that stands still while it is asked, and goes on when its asker has given up, doesn't do
-/// it then.
+/// A home that is stopped when a request arrives, and continues when the requester has given up,
+/// doesn't carry the request out then.
 #[test]
-fn nothing_is_carried_out_behind_the_askers_back() {
+fn nothing_is_carried_out_after_the_requester_gave_up() {
     within(60, || {
         let nodes = Nodes::new(2);
         let settings = Settings {
@@ -318,11 +322,11 @@ fn nothing_is_carried_out_behind_the_askers_back() {
         };
         let mut daemons = nodes.processes(&settings);
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        assert!(call(&channel, 1, ECHO, b"").is_ok());
         stand_still(&mut daemons[1]);
         let large = pattern(100_000, 1);
         std::thread::scope(|s| {
-            s.spawn(|| assert_eq!(say(&channel, 1, NOTE, b"late"), Err(Errno::HOSTDOWN)));
+            s.spawn(|| assert_eq!(call(&channel, 1, NOTE, b"late"), Err(Errno::HOSTDOWN)));
             let sends = || send(&channel, 1, NOTE, b"much", &large);
             s.spawn(move || assert_eq!(sends(), Err(Errno::HOSTDOWN)));
         });
@@ -330,7 +334,7 @@ fn nothing_is_carried_out_behind_the_askers_back() {
         std::thread::sleep(Duration::from_millis(300));
         let pid = rustix::process::Pid::from_child(&daemons[1].child);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-        until("it is back", 20, || say(&channel, 1, NOTE, b"new").is_ok());
+        until("it is back", 20, || call(&channel, 1, NOTE, b"new").is_ok());
         std::thread::sleep(Duration::from_millis(300));
         let noted = nodes.noted(1);
         assert!(
@@ -340,7 +344,7 @@ fn nothing_is_carried_out_behind_the_askers_back() {
     });
 }
 
-/// The process stands still.
+/// Stops the process.
 fn stand_still(process: &mut Process) {
     let pid = rustix::process::Pid::from_child(&process.child);
     rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
@@ -356,23 +360,23 @@ fn stand_still(process: &mut Process) {
 }
 
 #[test]
-fn what_may_be_carried_out_twice_never_fails() {
+fn repeatable_requests_never_fail() {
     within(100, || {
-        let (nodes, _daemons, told) = restarted(1, 8, NOTE_AGAIN);
-        assert_eq!(check(&nodes, &told, true), 0);
+        let (nodes, _daemons, results) = restarted(1, 8, NOTE_AGAIN);
+        assert_eq!(check(&nodes, &results, true), 0);
     });
 }
 
 #[test]
-fn the_askers_daemon_is_killed_and_started_again() {
+fn the_requesters_daemon_is_killed_and_started_again() {
     within(100, || {
-        let (nodes, _daemons, told) = restarted(0, 10, NOTE);
-        assert_eq!(check(&nodes, &told, false), 0);
+        let (nodes, _daemons, results) = restarted(0, 10, NOTE);
+        assert_eq!(check(&nodes, &results, false), 0);
     });
 }
 
 #[test]
-fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
+fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
     within(60, || {
         let nodes = Nodes::new(3);
         let settings = Settings {
@@ -385,7 +389,7 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
             gone_after: Duration::from_millis(1500),
             ..Options::default()
         };
-        // Node 0 in this process, to look at its states.
+        // Node 0 in this process, to read its link states.
         let (own, simple) = listen(&nodes.of(0), 0, 3, options, Duration::ZERO);
         let mut daemons: Vec<Process> = (1..3).map(|i| nodes.process(i, &settings)).collect();
         let addresses = [own.addresses()[0], daemons[0].address, daemons[1].address];
@@ -393,13 +397,13 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
         own.serve(std::sync::Arc::new(map.clone())).unwrap();
         daemons.iter_mut().for_each(|d| d.serve(Some(&map)));
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"x").is_ok());
+        assert!(call(&channel, 1, ECHO, b"x").is_ok());
         let reach = |node: usize| own.states()[node - 1].reach;
         assert_eq!((reach(1), reach(2)), (Reach::Up, Reach::Untried));
         daemons[0].kill();
 
         let start = Instant::now();
-        assert_eq!(say(&channel, 1, NOTE, b"x"), Err(Errno::HOSTDOWN));
+        assert_eq!(call(&channel, 1, NOTE, b"x"), Err(Errno::HOSTDOWN));
         let took = start.elapsed();
         assert!(
             took > Duration::from_millis(700) && took < Duration::from_secs(3),
@@ -412,7 +416,7 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
                 .as_ref()
                 .is_some_and(|w| w.contains("node 1"))
         );
-        // From now on at once; and who needs the other node isn't in the way of anybody.
+        // From now on requests fail at once; and those for the down node delay no others.
         let start = Instant::now();
         std::thread::scope(|s| {
             for _ in 0..300 {
@@ -420,7 +424,7 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
                     let bytes = pattern(100_000, 1);
                     assert_eq!(send(&channel, 1, NOTE, b"", &bytes), Err(Errno::HOSTDOWN));
                 });
-                s.spawn(|| assert!(say(&channel, 2, ECHO, b"y").is_ok()));
+                s.spawn(|| assert!(call(&channel, 2, ECHO, b"y").is_ok()));
             }
         });
         assert!(
@@ -433,25 +437,25 @@ fn a_node_that_is_down_is_told_in_time_and_harms_nobody_else() {
         });
         assert_eq!(simple.gone.lock().unwrap()[..], [forebay_net::NodeId(1)]);
 
-        // It comes back; who waits just then goes on.
-        let asker = std::thread::spawn({
+        // It comes back; a request that waits at that moment succeeds.
+        let requester = std::thread::spawn({
             let channel = nodes.channel(0);
             move || {
                 let end = Instant::now() + Duration::from_secs(10);
-                while say(&channel, 1, ECHO, b"z").is_err() {
+                while call(&channel, 1, ECHO, b"z").is_err() {
                     assert!(Instant::now() < end);
                 }
             }
         });
         daemons[0] = nodes.process(1, &settings);
         daemons[0].serve(None);
-        asker.join().unwrap();
+        requester.join().unwrap();
         assert_eq!(reach(1), Reach::Up);
-        assert_eq!(simple.gone.lock().unwrap().len(), 1, "told once");
+        assert_eq!(simple.gone.lock().unwrap().len(), 1, "once");
     });
 }
 
-/// More wait for a node that doesn't answer than there are cells.
+/// More requests wait for a node that doesn't answer than there are cells.
 #[test]
 fn a_node_that_stands_still_leaves_room_for_others() {
     within(60, || {
@@ -462,7 +466,7 @@ fn a_node_that_stands_still_leaves_room_for_others() {
         };
         let daemons = nodes.processes(&settings);
         let channel = nodes.channel(0);
-        assert!(say(&channel, 1, ECHO, b"").is_ok());
+        assert!(call(&channel, 1, ECHO, b"").is_ok());
         let pid = rustix::process::Pid::from_raw(daemons[1].child.id() as i32).unwrap();
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         // Its threads stop one by one.
@@ -487,7 +491,7 @@ fn a_node_that_stands_still_leaves_room_for_others() {
             std::thread::sleep(Duration::from_millis(500));
             let bytes = pattern(100_000, 1);
             for _ in 0..20 {
-                assert!(say(&channel, 2, ECHO, b"y").is_ok());
+                assert!(call(&channel, 2, ECHO, b"y").is_ok());
                 assert!(send(&channel, 2, ECHO, b"", &bytes).is_ok());
             }
             assert!(
@@ -497,11 +501,11 @@ fn a_node_that_stands_still_leaves_room_for_others() {
             );
         });
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
-        until("it answers", 10, || say(&channel, 1, ECHO, b"").is_ok());
+        until("it answers", 10, || call(&channel, 1, ECHO, b"").is_ok());
     });
 }
 
-/// A network that swallows everything, as of a host that has lost its power.
+/// A network that swallows everything, like a host without power.
 #[test]
 fn a_node_that_says_nothing_is_given_up() {
     within(60, || {
@@ -516,12 +520,12 @@ fn a_node_that_says_nothing_is_given_up() {
         let back = Relay::start(own.addresses()[0]).unwrap();
         let map = std::sync::Arc::new(map(&[own.addresses()[0], relay.address()]));
         own.serve(map).unwrap();
-        // Node 1 isn't served by a map: nobody is answered before.
+        // Node 1 has no map: it answers nobody before.
         let channel = nodes.channel(0);
-        assert_eq!(say(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
+        assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
         let real = [back.address(), one.addresses()[0]];
         one.serve(std::sync::Arc::new(support::map(&real))).unwrap();
-        until("it serves", 5, || say(&channel, 1, ECHO, b"x").is_ok());
+        until("it serves", 5, || call(&channel, 1, ECHO, b"x").is_ok());
         let hold = Faults {
             hold: true,
             ..Faults::default()
@@ -531,7 +535,7 @@ fn a_node_that_says_nothing_is_given_up() {
         let start = Instant::now();
         let bytes = pattern(300_000, 1);
         std::thread::scope(|s| {
-            s.spawn(|| assert_eq!(say(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN)));
+            s.spawn(|| assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN)));
             s.spawn(|| assert_eq!(send(&channel, 1, ECHO, b"x", &bytes), Err(Errno::HOSTDOWN)));
             s.spawn(|| assert!(receive(&channel, 1, GIVE, 300_000, "").is_err()));
         });
@@ -545,7 +549,7 @@ fn a_node_that_says_nothing_is_given_up() {
         });
         relay.set(Faults::default());
         back.set(Faults::default());
-        until("it is back", 10, || say(&channel, 1, ECHO, b"x").is_ok());
+        until("it is back", 10, || call(&channel, 1, ECHO, b"x").is_ok());
     });
 }
 
@@ -556,7 +560,7 @@ fn a_daemon_with_another_port_tells_the_others() {
         let settings = Settings::default();
         let mut daemons = nodes.processes(&settings);
         let channels: Vec<_> = (0..3).map(|i| nodes.channel(i)).collect();
-        assert!(say(&channels[0], 2, ECHO, b"").is_ok());
+        assert!(call(&channels[0], 2, ECHO, b"").is_ok());
         let before = daemons[2].address;
         // The same again.
         replace(&nodes, &mut daemons[2], 2, &settings);
@@ -567,21 +571,21 @@ fn a_daemon_with_another_port_tells_the_others() {
         daemons[2].serve(None);
         assert_ne!(daemons[2].address, before);
         for channel in &channels[..2] {
-            until("it is found", 10, || say(channel, 2, ECHO, b"").is_ok());
+            until("it is found", 10, || call(channel, 2, ECHO, b"").is_ok());
         }
         drop(taken);
         let address = |dir: u32| {
             let map = forebay_pool::daemon::read_map(&nodes.of(dir)).unwrap();
             (map.epoch(), map.nodes()[2].addresses[0].port)
         };
-        // The other nodes can reach it by the connection that it has made, so a request may have
-        // been answered before its new address has arrived everywhere.
+        // The other nodes can reach it by the connection that it has made, so a request may be
+        // answered before its new address has arrived everywhere.
         for node in 0..3 {
             until("all know", 10, || {
                 address(node) == (2, daemons[2].address.port())
             });
         }
-        // One that was down learns of it when it comes back.
+        // A node that was down learns the address when it comes back.
         daemons[0].kill();
         daemons[2].kill();
         let taken = std::net::TcpListener::bind(daemons[2].address).unwrap();
@@ -590,21 +594,21 @@ fn a_daemon_with_another_port_tells_the_others() {
         daemons[0] = nodes.process(0, &settings);
         daemons[0].serve(None);
         until("it is found", 10, || {
-            say(&channels[0], 2, ECHO, b"").is_ok()
+            call(&channels[0], 2, ECHO, b"").is_ok()
         });
         drop(taken);
     });
 }
 
 #[test]
-fn askers_are_killed() {
+fn requesters_are_killed() {
     within(100, || {
         let nodes = Nodes::new(2);
         let daemons = nodes.processes(&Settings::default());
         for round in 0..25u64 {
-            let mut askers: Vec<_> = (0..3)
+            let mut requesters: Vec<_> = (0..3)
                 .map(|_| {
-                    again("asker")
+                    again("requester")
                         .env("FB_DIR", nodes.of(0))
                         .env("FB_NODE", "0 2")
                         .stdout(std::process::Stdio::null())
@@ -613,14 +617,14 @@ fn askers_are_killed() {
                 })
                 .collect();
             std::thread::sleep(Duration::from_millis(60 + 7 * round));
-            for asker in &mut askers {
-                asker.kill().unwrap();
+            for requester in &mut requesters {
+                requester.kill().unwrap();
             }
-            for asker in &mut askers {
-                asker.wait().unwrap();
+            for requester in &mut requesters {
+                requester.wait().unwrap();
             }
         }
-        // All cells can be had again, small ones and large ones.
+        // All cells can be claimed again, small and large ones.
         let channel = nodes.channel(0);
         let start = Instant::now();
         std::thread::scope(|s| {
@@ -639,7 +643,7 @@ fn askers_are_killed() {
                 let channel = &channel;
                 s.spawn(move || {
                     let ms = (300 + i % 5).to_le_bytes();
-                    assert!(say(channel, 1, SLOW, &ms).is_ok());
+                    assert!(call(channel, 1, SLOW, &ms).is_ok());
                 });
             }
         });
@@ -652,7 +656,7 @@ fn askers_are_killed() {
     });
 }
 
-/// More ask at once than there are cells.
+/// More requests at once than there are cells.
 #[test]
 fn all_cells_are_taken() {
     within(60, || {
@@ -663,7 +667,7 @@ fn all_cells_are_taken() {
             for i in 0..400u64 {
                 let channel = &channel;
                 s.spawn(move || match i % 2 {
-                    0 => assert!(say(channel, 1, SLOW, &20u64.to_le_bytes()).is_ok()),
+                    0 => assert!(call(channel, 1, SLOW, &20u64.to_le_bytes()).is_ok()),
                     _ => {
                         let mut room = vec![0; 60_000];
                         let bytes = Bytes::Receive(room.as_mut_ptr(), room.len());

@@ -1,5 +1,4 @@
-//! What is said on the pipes of a launch, as bytes: there and back, and what is made of any other
-//! bytes.
+//! Messages on the pipes of a launch: encoded and decoded, and arbitrary bytes decoded.
 
 use forebay_client::controls::Rules;
 use forebay_fuzz::{Random, Watched, largest_allocation};
@@ -135,7 +134,7 @@ fn down(r: &mut Random) -> Down {
 }
 
 #[test]
-fn what_is_said_is_heard() {
+fn messages_are_read_as_they_were_written() {
     forebay_fuzz::run("launch messages", |r| {
         let (b, u, d) = (begin(r), up(r), down(r));
         let mut pipe = b.encode().to_vec();
@@ -155,7 +154,7 @@ fn what_is_said_is_heard() {
 }
 
 #[test]
-fn any_bytes_are_survived() {
+fn arbitrary_bytes_do_no_harm() {
     forebay_fuzz::run("launch bytes", |r| {
         let other = begin(r).encode().to_vec();
         let mut bytes = match r.below(4) {
@@ -166,7 +165,7 @@ fn any_bytes_are_survived() {
         };
         r.mutate(&mut bytes, &other);
         let heard = || {
-            // What is accepted is the same when it is said again.
+            // An accepted message is the same when it is encoded and decoded again.
             if let Ok(b) = Begin::read(&mut &bytes[..]) {
                 assert_eq!(Begin::read(&mut &b.encode()[..]).unwrap(), b);
             }
@@ -185,7 +184,7 @@ fn any_bytes_are_survived() {
 }
 
 #[test]
-fn strangers_are_recognised() {
+fn other_programs_are_recognised() {
     let mut said = Vec::new();
     greet(&mut said).unwrap();
     assert!(hear_greeting(&mut &said[..]).is_ok());

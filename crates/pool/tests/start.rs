@@ -30,7 +30,7 @@ fn the_time_grows_with_the_logarithm() {
 }
 
 #[test]
-fn who_is_missing_is_named_and_nobody_is_left_behind() {
+fn missing_nodes_are_named_and_no_daemon_is_left() {
     forebay_fuzz::run("start", |r| {
         let nodes = 1 + r.below(200) as u32;
         let tree = Tree::new(nodes, 2 + r.below(15) as u32);
@@ -47,13 +47,13 @@ fn who_is_missing_is_named_and_nobody_is_left_behind() {
             .collect();
         faults.sort_by_key(|f| f.0);
         faults.dedup_by_key(|f| f.0);
-        // The user launches node 0, and sees for itself when that fails.
+        // The user launches node 0, and sees a failure of that directly.
         faults.retain(|f| f.0 != 0 || matches!(f.1, Fault::NoStore | Fault::Dies(_)));
         let o = run(tree, &faults, r);
         assert!(o.took <= TOTAL + Duration::from_secs(1), "{o:?}");
         assert_eq!(o.left, 0, "{faults:?} {o:?}");
         if o.missing.is_empty() {
-            // Only who dies may do so after the start.
+            // Only a node that dies may do so after the start.
             let died = faults.iter().all(|f| matches!(f.1, Fault::Dies(_)));
             assert!(died && o.agree, "{faults:?} {o:?}");
             return;
@@ -69,7 +69,7 @@ fn who_is_missing_is_named_and_nobody_is_left_behind() {
             }
             assert!(found, "{m:?} of {faults:?}");
         }
-        // All that never can serve are named, or lie below one that is.
+        // All that can never serve are named, or are descendants of a named one.
         for (n, fault) in &faults {
             if matches!(fault, Fault::NoLaunch | Fault::NoStore) {
                 let mut above = Some(*n);

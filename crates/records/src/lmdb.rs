@@ -1,17 +1,16 @@
-//! LMDB, and every rule that its use from many processes brings.
+//! LMDB, and the rules for its use by many processes.
 //!
-//! - One environment per file and process, opened on first use; after a fork the child
-//!   opens its own and never touches the parent's.
-//! - Reader slots belong to transactions, not threads (`NOTLS`); idle read transactions
-//!   are kept and renewed, which costs no system call and takes no lock. `lmdb/readers.rs` says
-//!   when slots become free.
-//! - A write transaction writes the map directly (`WRITEMAP`) and syncs nothing: whatever
-//!   instant a process is killed at, the last committed state stays valid.
-//! - Room is reserved ahead of the last page in use, so that a full file system is ENOSPC
-//!   at the start of a transaction and never a SIGBUS inside one. So is that for the slots of
-//!   readers in the lock file.
-//! - Opening, and making new read transactions, take locks inside LMDB: both happen in a
-//!   [`Critical`] section.
+//! - There is one environment per file and process, opened at its first use; a forked child opens
+//!   its own and never touches the parent's.
+//! - Reader slots belong to transactions, not threads (`NOTLS`). Idle read transactions are kept
+//!   and renewed, which takes no system call and no lock. `lmdb/readers.rs` says when slots become
+//!   free.
+//! - A write transaction writes to the map directly (`WRITEMAP`) and syncs nothing: if a process is
+//!   killed at any instant, the last committed state stays valid.
+//! - Room is reserved ahead of the last page in use, and for reader slots in the lock file. So a
+//!   full file system is ENOSPC at the start of a transaction and never SIGBUS inside one.
+//! - Opening, and creating read transactions, take locks inside LMDB: both happen in a [`Critical`]
+//!   section.
 
 pub mod parked;
 mod readers;
@@ -37,19 +36,19 @@ pub use txn::without_seal;
 pub use txn::{Snapshot, WriteTxn};
 
 const PAGE: u64 = 4096;
-/// Idle read transactions kept per environment.
+/// Limit on idle read transactions of an environment.
 const IDLE_READERS: usize = 8;
 thread_local! {
     static OPENING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is opening an environment: the preload then moves the descriptors
-/// that LMDB opens out of the program's sight.
+/// Whether this thread is opening an environment: the preload then moves LMDB's descriptors out of
+/// the program's sight.
 pub fn is_opening() -> bool {
     OPENING.with(Cell::get)
 }
 
-/// One record file, opened by this process when it is first used.
+/// One record file, opened by this process at its first use.
 pub struct Env {
     path: PathBuf,
     map_size: usize,
@@ -57,16 +56,17 @@ pub struct Env {
     /// The parent's environment, in a forked child: to be closed, never used.
     inherited: AtomicPtr<ffi::MDB_env>,
     opening: ProcessLock,
-    /// Slots of readers in the lock file that have memory, as far as this process knows.
+    /// Reader slots in the lock file that have memory, as far as this process knows.
     readers: AtomicU32,
-    /// Transactions before free pages are parked again.
+    /// Transactions until free pages are parked again.
     dont_park: AtomicU32,
     idle: [AtomicPtr<ffi::MDB_txn>; IDLE_READERS],
-    /// A descriptor of the lock file that must not be closed: this process has the file open twice.
+    /// A descriptor of the lock file that must not be closed, since this process has the file open
+    /// twice.
     beside: Mutex<Option<OwnedFd>>,
 }
 
-/// The only database of an environment is its unnamed one.
+/// The only database of an environment, the unnamed one.
 const DBI: ffi::MDB_dbi = 1;
 
 fn check(rc: i32) -> Result<()> {
@@ -80,7 +80,7 @@ fn check(rc: i32) -> Result<()> {
 }
 
 impl Env {
-    /// The record file `path` with room for `map_size` bytes of address space.
+    /// The record file `path`, with `map_size` bytes of address space.
     pub fn new(path: PathBuf, map_size: usize) -> Env {
         Env {
             path,
@@ -110,8 +110,8 @@ impl Env {
         OPENING.with(|o| o.set(true));
         let inherited = self.inherited.swap(null_mut(), AcqRel);
         if !inherited.is_null() {
-            // SAFETY: a copy of the parent's environment that nothing uses here any more;
-            // LMDB sees by the pid that its readers aren't ours and leaves them alone.
+            // SAFETY: a copy of the parent's environment that nothing uses here any more; LMDB sees
+            // by the pid that its readers belong to another process and leaves them alone.
             unsafe { ffi::mdb_env_close(inherited) };
         }
         let opened = forebay_media::with_room(|| self.open_env());
@@ -131,7 +131,7 @@ impl Env {
             let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(beside.replace(file));
         } else {
-            // Now: later, that would give up the locks that LMDB has taken.
+            // Close it now: later, that would release the locks that LMDB has taken.
             drop(file);
         }
         reserved?;
@@ -153,8 +153,8 @@ impl Env {
                 let txn = self.begin_reader(env)?;
                 let mut dbi = 0;
                 let rc = ffi::mdb_dbi_open(txn, null(), 0, &mut dbi);
-                // Kept as the first idle reader: opening the unnamed database needs no
-                // commit to stay valid.
+                // Kept as the first idle reader: opening the unnamed database needs no commit to
+                // stay valid.
                 ffi::mdb_txn_reset(txn);
                 check(rc)?;
                 assert_eq!(dbi, DBI);
@@ -162,7 +162,7 @@ impl Env {
                 Ok(())
             };
             if let Err(e) = open() {
-                // Its descriptor of the lock file stays, too, where closing it would give up locks.
+                // Keep the descriptor of the lock file, too, where closing it would release locks.
                 if !is_beside {
                     ffi::mdb_env_close(env);
                 }
@@ -172,8 +172,8 @@ impl Env {
         Ok(env)
     }
 
-    /// In a forked child, before anything else: forgets the parent's environment. Another
-    /// thread may have been opening it.
+    /// Must be the first call in a forked child: forgets the parent's environment. Another thread
+    /// may have been opening it.
     pub fn after_fork_in_child(&self) {
         self.opening.reset();
         let ptr = self.ptr.swap(null_mut(), AcqRel);
@@ -186,10 +186,11 @@ impl Env {
         }
     }
 
-    /// A view of the last committed state.
+    /// A read-only view of the last committed state.
     ///
     /// # Errors
-    /// EAGAIN if too many readers are active on the node; what open says.
+    /// EAGAIN if all reader slots of the file are in use; ENOSPC without memory for more; errors of
+    /// opening the file.
     pub fn snapshot(&self) -> Result<Snapshot<'_>> {
         let env = self.get()?;
         for idle in &self.idle {
@@ -201,8 +202,8 @@ impl Env {
                 // SAFETY: txn is a read transaction that was reset.
                 match unsafe { ffi::mdb_txn_renew(txn) } {
                     0 => return Ok(Snapshot { env: self, txn }),
-                    // Somebody has freed its slot, which may be another's now: the transaction is
-                    // never touched again, and its few hundred bytes stay.
+                    // The slot was freed and may be another's now. The transaction is never touched
+                    // again; its few hundred bytes are leaked.
                     ffi::MDB_BAD_RSLOT => continue,
                     rc => return Err(check(rc).err().unwrap_or(Errno::IO)),
                 }
@@ -213,7 +214,7 @@ impl Env {
         Ok(Snapshot { env: self, txn })
     }
 
-    /// As [`Env::snapshot`], of what is committed now: the caller keeps writers out.
+    /// As [`Env::snapshot`], of the state committed now: the caller excludes writers.
     ///
     /// # Errors
     /// As for [`Env::snapshot`].
@@ -223,17 +224,17 @@ impl Env {
         Ok(snapshot)
     }
 
-    /// Whether this process has it open.
+    /// Whether this process has the file open.
     pub fn is_open(&self) -> bool {
         !self.ptr.load(Acquire).is_null()
     }
 
-    /// Bytes of address space.
+    /// Size of the map. Bytes of address space.
     pub fn map_size(&self) -> usize {
         self.map_size
     }
 
-    /// The record file.
+    /// Path of the record file.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -1,20 +1,20 @@
-//! Numbers, as texts say them: what comparisons of attributes by number mean.
+//! Numbers in attributes' values, and their comparison.
 //!
-//! The index is sorted by what this says of a value, so a change of it is one of the format.
+//! The index is sorted by this order, so a change here is a change of the format.
 
 use std::cmp::Ordering;
 
-/// A number: whole ones are exact, up to 128 bits.
+/// A number. Whole numbers are exact, up to 128 bits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
     /// Without a fraction.
     Whole(i128),
-    /// Any other, finite.
+    /// Any other finite number.
     Real(f64),
 }
 
 impl Number {
-    /// The number that a text is.
+    /// The number that a text represents; None if it isn't one.
     pub fn read(text: &str) -> Option<Number> {
         let first = text.trim_start_matches(['-', '+']).bytes().next();
         if !first.is_some_and(|b| b.is_ascii_digit() || b == b'.') {
@@ -27,7 +27,7 @@ impl Number {
         real.is_finite().then_some(Number::Real(real))
     }
 
-    /// Which of both is larger: exactly, though not every whole number is a real one.
+    /// Compares exactly, although not every whole number is a double.
     pub fn compare(self, other: Number) -> Ordering {
         match (self, other) {
             (Number::Whole(a), Number::Whole(b)) => a.cmp(&b),
@@ -38,7 +38,7 @@ impl Number {
         }
     }
 
-    /// The largest double that isn't larger, and how much is missing.
+    /// The largest double that isn't larger, and the difference to it.
     pub(super) fn split(self) -> (f64, u128) {
         match self {
             Number::Real(real) => (real, 0),
@@ -48,7 +48,7 @@ impl Number {
                     Ordering::Less => near.next_down(),
                     _ => near,
                 };
-                // No larger than the number itself, so it is one of 128 bits.
+                // Not larger than the number itself, so it fits into 128 bits.
                 (below, whole.abs_diff(below as i128))
             }
         }

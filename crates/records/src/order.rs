@@ -1,31 +1,32 @@
-//! Where values are in the index: numbers by what they are worth, then other texts by their bytes.
+//! The order of values in the index: numbers by magnitude, then other texts by their bytes.
 //!
 //! ```text
-//! number: 0, then 64 bits: the largest double that isn't larger (sign turned, so that bits sort as numbers do),
-//!         63 bits: what is missing, as far as it fits
-//! text:   1, then 127 bits: how it begins
+//! number: 0, then 64 bits: the largest double that isn't larger (sign inverted, so that bits sort
+//!         as numbers do), 63 bits: the difference to it, as far as it fits
+//! text:   1, then 127 bits: its beginning
 //! ```
 //!
-//! A smaller value never has a larger place. Several can have the same: numbers above 2^115 and
-//! texts of which the first 15 bytes are the same; so what is found at a place is compared again.
+//! A smaller value never has a larger order. Several values can have the same order: numbers above
+//! 2^115, and texts with the same first 15 bytes. So values found by their order are compared
+//! again.
 
 use crate::number::Number;
 use crate::record::Order;
 
-/// The bit that sets texts behind numbers.
+/// The bit that sorts texts after numbers.
 const TEXT: u128 = 1 << 127;
 
 impl Order {
-    /// The smallest number's.
+    /// Order of the smallest number.
     pub const FIRST_NUMBER: Order = Order(0);
-    /// The largest number's.
+    /// Order of the largest number.
     pub const LAST_NUMBER: Order = Order(TEXT - 1);
-    /// The empty text's.
+    /// Order of the empty text.
     pub const FIRST_TEXT: Order = Order(TEXT);
-    /// The last one.
+    /// The last order.
     pub const LAST: Order = Order(u128::MAX);
 
-    /// Of a value of an attribute. What isn't UTF-8 counts as what is shown of it.
+    /// The order of an attribute's value. Bytes that aren't UTF-8 count as they are displayed.
     pub fn of_value(value: &[u8]) -> Order {
         let text = String::from_utf8_lossy(value);
         match Number::read(&text) {
@@ -34,10 +35,10 @@ impl Order {
         }
     }
 
-    /// Of a number.
+    /// The order of a number.
     pub fn of_number(number: Number) -> Order {
         let (real, missing) = number.split();
-        // Without the sign of a zero.
+        // Removes the sign of a zero.
         let bits = (real + 0.0).to_bits();
         let sorted = match bits >> 63 {
             0 => bits | 1 << 63,
@@ -47,7 +48,7 @@ impl Order {
         Order(u128::from(sorted) << 63 | missing)
     }
 
-    /// Of a text, among the texts that are no numbers.
+    /// The order of a text that isn't a number.
     pub fn of_text(text: &str) -> Order {
         let mut first = [0; 16];
         let n = text.len().min(16);
@@ -104,7 +105,7 @@ mod tests {
                     std::cmp::Ordering::Equal => assert_eq!(at, bt, "{a:?} {b:?}"),
                     order => assert!(at.cmp(&bt) == order || at == bt, "{a:?} {b:?}"),
                 }
-                // Up to 115 bits each has a place of its own.
+                // Numbers of up to 115 bits have different orders.
                 let few = |n: Number| matches!(n, Number::Whole(n) if n.unsigned_abs() < 1 << 115);
                 assert!(
                     at != bt || a.compare(b).is_eq() || !(few(a) && few(b)),

@@ -1,4 +1,4 @@
-//! The records: keys and values as they lie in LMDB.
+//! The formats of records: keys and values as they are stored in LMDB.
 //!
 //! ```text
 //! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory
@@ -7,24 +7,25 @@
 //!                                                   name, or the extents of chunk 0
 //! 'X' id:8 chunk:8       -> extent:8 ...            extents of chunk 1, 2, ...
 //! 'A' id:8 name          -> value                   an extended attribute
-//! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it never
-//!                                                   had one
-//! 'B' id:8               -> ()                      a file that came in a burst, or mustn't lie in memory any
-//!                                                   more: it is to be moved from there when nobody has it open
+//! 'O' id:8               -> () or 1                 an object without a name, still open; 1: it
+//!                                                   never had one
+//! 'B' id:8               -> ()                      a bursty file, or one that mustn't stay in
+//!                                                   memory: to be moved when nobody has it open
 //!                                                   (`data/drain.rs`, `data/on_files.rs`)
 //! 'K' id:8 chunk:8       -> stable:1 sum:4 ...   checksums of a chunk's blocks (`data/sums.rs`)
-//! 'M' id:8               -> node:4 boot:8 process:8  of a file that goes with the process that made it: which
-//!                                                   that is (`ephemeral.rs`)
+//! 'M' id:8               -> node:4 boot:8 process:8  an ephemeral file's creator
+//!                                                   (`ephemeral.rs`)
 //! 'J'                    -> changes                 rest of a commit over several shards
 //! 'L' id:8 parent:8 name -> state:1 owner:4         a name that the object has on another node
-//! 'N' parent:8 name      -> a note                  what is still to be done for this name on other
+//! 'N' parent:8 name      -> an intent               what is left to do for this name on other
 //!                                                   nodes (`cross_node.rs`)
-//! 'P' id:8 parent:8 name -> ()                      a name of a file that is in the index, or goes with its maker
-//! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key and
-//!                                                   value and of a name, and whose it is (`index.rs`)
-//! 'R' key:8 order:16 id:8 -> ()               the same, by what a value is worth: the key's hash, and where the
-//!                                                   value is among values (`index/order.rs`)
-//! 'W' id:8               -> path                    a directory of the view that somebody has looked up
+//! 'P' id:8 parent:8 name -> ()                      a name of a file that is indexed or ephemeral
+//! 'V' key:8 value:8 name:8 id:8 -> ()               the index: hashes of a user attribute's key,
+//!                                                   value and name, and the object
+//!                                                   (`index.rs`)
+//! 'R' key:8 order:16 id:8 -> ()                     the same by order: the hash of the key, the
+//!                                                   value's order (`order.rs`)
+//! 'W' id:8               -> path                    a directory of the view that was looked up
 //! ```
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
@@ -36,13 +37,13 @@ use twox_hash::XxHash3_64;
 
 /// Longest name of an entry or an extended attribute. Bytes.
 pub const NAME_MAX: usize = 255;
-/// Extents of one chunk, at most.
+/// Most extents of a chunk.
 pub const MAX_EXTENTS: usize = forebay_media::CELL_PAGES;
-/// Files up to this many bytes are kept inside their record.
+/// Files up to this size are stored inside their record. Bytes.
 pub const INLINE_MAX: usize = 1024;
-/// Bytes of the part of an inode that is always there.
+/// Size of the part of an inode that always exists. Bytes.
 const INODE_LEN: usize = 20;
-/// In it, which of the other fields follow: a bit each.
+/// Offset of the bits that say which of the other fields follow.
 const THERE: usize = 3;
 const VERSION: u8 = 2;
 /// Bits of its third byte.
@@ -88,7 +89,7 @@ impl Key {
         Key::new(b'K', id, &chunk.to_be_bytes())
     }
 
-    /// Where chunk `chunk` of `id` lies, if that is another node (`stripes/placed.rs`).
+    /// The location of chunk `chunk` of `id`, if it is on another node (`stripes/placed.rs`).
     pub fn placed(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'E', id, &chunk.to_be_bytes())
     }
@@ -98,7 +99,7 @@ impl Key {
         Key::new(b'A', id, name)
     }
 
-    /// The name `name` in `parent` of `id`, whose entry lies elsewhere.
+    /// The name `name` of `id` in `parent`, whose entry is on another node.
     pub fn link(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::new(b'L', id, &parent.0.to_be_bytes());
         key.bytes[key.len..key.len + name.len()].copy_from_slice(name);
@@ -106,19 +107,19 @@ impl Key {
         key
     }
 
-    /// The name `name` in `parent` by which `id` may be in the index, or that goes with its maker.
+    /// The name `name` of `id` in `parent`, if `id` may be indexed or is ephemeral.
     pub fn known_name(id: ObjectId, parent: ObjectId, name: &[u8]) -> Key {
         let mut key = Key::link(id, parent, name);
         key.bytes[0] = b'P';
         key
     }
 
-    /// All names of `id` that the index knows begin so.
+    /// Prefix of the keys of all known names of `id`.
     pub fn known_names(id: ObjectId) -> Key {
         Key::new(b'P', id, &[])
     }
 
-    /// In the index: the object at `mark` has the attribute `word`.
+    /// Index entry: the object at `mark` has the attribute `word`.
     pub fn indexed(word: Word, mark: Mark) -> Key {
         let mut rest = [0; 24];
         rest[..8].copy_from_slice(&word.value.to_be_bytes());
@@ -127,7 +128,7 @@ impl Key {
         Key::new(b'V', ObjectId(word.key), &rest)
     }
 
-    /// In the index: the object has a value of the key that is at `order`.
+    /// Index entry: the object has a value of the attribute `key` with this order.
     pub fn ordered(key: u64, order: Order, id: ObjectId) -> Key {
         let mut rest = [0; 24];
         rest[..16].copy_from_slice(&order.0.to_be_bytes());
@@ -140,7 +141,7 @@ impl Key {
         Key::new(b'W', id, &[])
     }
 
-    /// The note on the entry `name` of `parent`.
+    /// The intent on the entry `name` of `parent`.
     pub fn note(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'N', parent, name)
     }
@@ -150,7 +151,7 @@ impl Key {
         Key::new(b'B', id, &[])
     }
 
-    /// The note on who made a file, with whom it goes.
+    /// The creator of an ephemeral file.
     pub fn maker(id: ObjectId) -> Key {
         Key::new(b'M', id, &[])
     }
@@ -172,22 +173,22 @@ impl std::ops::Deref for Key {
 /// The key of a journal.
 pub const JOURNAL: &[u8] = b"J";
 
-/// Tag, id and the rest of a key other than the journal's.
+/// Tag, id and rest of a key other than the journal's.
 pub fn parse_key(key: &[u8]) -> Option<(u8, ObjectId, &[u8])> {
     let id = u64::from_be_bytes(key.get(1..9)?.try_into().ok()?);
     Some((key[0], ObjectId(id), &key[9..]))
 }
 
-/// A key and a value of a user attribute, by their hashes: what the index is sorted by.
+/// A user attribute's key and value as hashes, by which the index is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Word {
-    /// Of the key.
+    /// Hash of the key.
     pub key: u64,
-    /// Of key and value.
+    /// Hash of key and value.
     pub value: u64,
 }
 
-/// Where an object is among those that have an attribute: by the hash of its name.
+/// Position of an object among those with an attribute: the hash of its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Mark {
     /// Hash of the name.
@@ -203,7 +204,7 @@ impl Mark {
     };
 }
 
-/// What a key of the index says.
+/// Decodes a key of the index.
 pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
     let rest: &[u8; 32] = key.strip_prefix(b"V")?.try_into().ok()?;
     let n = |at: usize| u64::from_be_bytes(rest[at..at + 8].try_into().expect("8 bytes"));
@@ -212,11 +213,11 @@ pub fn parse_indexed(key: &[u8]) -> Option<(Word, Mark)> {
     Some((Word { key, value }, Mark { name, id }))
 }
 
-/// Where a value is among all values: `index/order.rs`.
+/// The order of a value among all values: `order.rs`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Order(pub u128);
 
-/// What a key of the index by order says: the attribute's key, where its value is, and whose it is.
+/// Decodes a key of the index by order: hash of the attribute's key, order of the value, object.
 pub fn parse_ordered(key: &[u8]) -> Option<(u64, Order, ObjectId)> {
     let rest: &[u8; 32] = key.strip_prefix(b"R")?.try_into().ok()?;
     let (of, rest) = rest.split_first_chunk::<8>()?;
@@ -229,7 +230,7 @@ pub fn parse_ordered(key: &[u8]) -> Option<(u64, Order, ObjectId)> {
 /// Type bits of a mode.
 pub const S_IFMT: u32 = 0o170_000;
 
-/// What an entry of a directory refers to.
+/// The object that a directory's entry refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     pub id: ObjectId,
@@ -255,10 +256,10 @@ impl Entry {
     }
 }
 
-/// The bytes of a record: on the stack, unless a small file's content is among them.
+/// The bytes of a record: on the stack, unless they contain a small file's content.
 pub type RecordBytes = SmallVec<[u8; 256]>;
 
-/// What the tail of an inode record holds.
+/// Content of the tail of an inode record.
 pub mod tail {
     /// Nothing.
     pub const NONE: u8 = 0;
@@ -290,11 +291,11 @@ pub struct Inode {
     pub parent: u64,
     /// A device's number.
     pub rdev: u64,
-    /// Whether it may have extended attributes.
+    /// Whether the object may have extended attributes.
     pub has_attributes: bool,
-    /// What was said of it, and what became of that; 0: nothing (`controls.rs`).
+    /// The declared controls and their state; 0: none (`controls.rs`).
     pub controls: u64,
-    /// Changes with the word above, upwards; odd while the file never changes and may be copied
+    /// Increases with each change of `controls`; odd while the file never changes and may be copied
     /// (`controls.rs`).
     pub edition: u64,
     /// One of [`tail`].
@@ -319,7 +320,7 @@ impl Inode {
         self.kind() == libc::S_IFLNK
     }
 
-    /// The 64-bit fields in the order of the record, and what each is if it isn't there.
+    /// The 64-bit fields in the order of the record, each with its value if it is absent.
     fn words(&self) -> [(u64, u64); 8] {
         let (mtime, btime) = (self.mtime as u64, self.btime as u64);
         [
@@ -334,7 +335,7 @@ impl Inode {
         ]
     }
 
-    /// The record's bytes. Short: the more records fit a page, the fewer pages a change has to
+    /// Encodes the record. Short: the more records fit into a page, the fewer pages a change has to
     /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         let mut out = RecordBytes::new();
@@ -361,7 +362,7 @@ impl Inode {
         out
     }
 
-    /// The inode and its tail.
+    /// Decodes the inode and its tail.
     pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
         let (fixed, mut rest) = bytes.split_at_checked(INODE_LEN)?;
         if fixed[0] != VERSION || fixed[1] > tail::NAME {
@@ -412,12 +413,12 @@ impl Inode {
     }
 }
 
-/// The extents of one chunk: they cover it from its start on, without gaps. Usually a
-/// few; as many as pages where the medium has splintered.
+/// The extents of one chunk. They cover it from its start on, without gaps. Usually a few; up to
+/// one per page where the medium is fragmented.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
 pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 
-/// So many extents need no memory of their own.
+/// This many extents need no allocation.
 pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl ChunkMap {
@@ -431,7 +432,7 @@ impl ChunkMap {
         self.extents().iter().map(|e| e.pages()).sum()
     }
 
-    /// Adds an extent at the end; false if there is no place for one more.
+    /// Appends an extent; false if there is no room for another.
     pub fn push(&mut self, e: Extent) -> bool {
         if self.0.len() == MAX_EXTENTS {
             return false;
@@ -457,7 +458,7 @@ impl ChunkMap {
         *self = kept;
     }
 
-    /// The record's bytes: for the value of 'X', or the tail of an inode.
+    /// Encodes the extents: the value of 'X', or the tail of an inode.
     pub fn encode(&self) -> SmallVec<[u8; 8 * FEW_EXTENTS]> {
         self.extents()
             .iter()
@@ -484,10 +485,10 @@ impl ChunkMap {
 /// One change of a commit: shard, key, and the new value or None for a removal.
 pub type ChangeRef<'a> = (usize, &'a [u8], Option<&'a [u8]>);
 
-/// The same with bytes of its own.
+/// An owned [`ChangeRef`].
 pub type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
-/// Adds a change to a list of changes: the content of 'J', and of the journal.
+/// Appends a change to a list of changes: the value of 'J', and the content of the journal.
 pub fn push_change(list: &mut Vec<u8>, (shard, key, value): ChangeRef<'_>) {
     list.extend_from_slice(&(shard as u16).to_le_bytes());
     list.extend_from_slice(&(key.len() as u16).to_le_bytes());
@@ -519,7 +520,7 @@ fn split_change(list: &[u8]) -> Option<(ChangeRef<'_>, &[u8])> {
     Some(((shard, key, (len != u32::MAX).then_some(value)), rest))
 }
 
-/// The extents that a record names, and whose they are.
+/// The extents in a record, and their object.
 pub fn extents_in(key: &[u8], value: &[u8]) -> Option<(ObjectId, ChunkMap)> {
     let (what, id, _) = parse_key(key)?;
     let bytes = match what {
@@ -538,7 +539,7 @@ pub fn hash_of(bytes: &[u8]) -> u64 {
 }
 
 impl Word {
-    /// This key with this value.
+    /// The hashes of this key with this value.
     pub fn new(key: &[u8], value: &[u8]) -> Word {
         let key = hash_of(key);
         Word {
@@ -549,7 +550,7 @@ impl Word {
 }
 
 impl Mark {
-    /// The next possible place.
+    /// The next possible mark.
     pub fn after(self) -> Mark {
         match self.id.0.checked_add(1) {
             Some(id) => Mark {

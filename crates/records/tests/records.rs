@@ -1,5 +1,5 @@
-//! Whatever bytes are in a record: decoding says what they are or that they are none, without a
-//! panic and without asking for more memory than they are worth. What was encoded comes back.
+//! Arbitrary bytes in records: decoding accepts or rejects them, without a panic and without
+//! allocating more memory than they are worth. Encoded records decode to the same.
 
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_media::Extent;
@@ -48,7 +48,7 @@ fn chunk_map(r: &mut Random) -> ChunkMap {
     }
 }
 
-/// A change as `push_change` takes it, owned.
+/// An owned change, as `push_change` takes it.
 type Change = (usize, Vec<u8>, Option<Vec<u8>>);
 
 fn list(some: &[Change]) -> Vec<u8> {
@@ -59,7 +59,7 @@ fn list(some: &[Change]) -> Vec<u8> {
     list
 }
 
-/// The changes in a list, if it is one.
+/// The changes in a list, if it is valid.
 fn read_back(list: &[u8]) -> Option<Vec<Change>> {
     changes(list)
         .map(|c| c.map(|(shard, key, value)| (shard, key.to_vec(), value.map(<[u8]>::to_vec))))
@@ -76,7 +76,7 @@ fn some_changes(r: &mut Random) -> Vec<Change> {
 }
 
 #[test]
-fn what_was_encoded_comes_back() {
+fn encoded_records_decode_to_the_same() {
     forebay_fuzz::run("records, round trip", |r| {
         let (i, t) = (inode(r), r.bytes(300));
         assert_eq!(Inode::decode(&i.encode(&t)), Some((i, &t[..])));
@@ -92,7 +92,7 @@ fn what_was_encoded_comes_back() {
         let (id, name) = (ObjectId(r.edge()), r.bytes(255));
         let key = Key::entry(id, &name);
         assert_eq!(parse_key(&key), Some((b'D', id, &name[..])));
-        // Cutting: what is kept and what goes are all there was.
+        // Truncation: what is kept and what is removed add up.
         let (mut kept, mut gone) = (map.clone(), 0);
         let n = r.below(300);
         kept.truncate(n, |e| gone += e.pages());
@@ -102,7 +102,7 @@ fn what_was_encoded_comes_back() {
 }
 
 #[test]
-fn any_bytes_are_a_record_or_none() {
+fn arbitrary_bytes_are_a_record_or_none() {
     forebay_fuzz::run("records, any bytes", |r| {
         let valid = |r: &mut Random| match r.below(4) {
             0 => {

@@ -3,18 +3,18 @@
 use crate::place::{Meta, Place};
 use rustix::io::{Errno, Result};
 
-/// What came of applying attributes.
+/// The result of applying attributes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
-    /// The destination has no room for extended attributes, and the source has some.
+    /// The destination has no room for extended attributes, but the source has some.
     pub without_xattrs: bool,
 }
 
-/// Which step failed, and how.
+/// The failed step, and its errno.
 pub type Failed = (&'static str, Errno);
 
-/// Makes the attributes of `dst` those of `src`, whose metadata is `meta`. Times come
-/// last, so call it when the content is complete.
+/// Copies the attributes of `src`, whose metadata is `meta`, to `dst`. Times come last, so this
+/// must be called when the content is complete.
 pub fn apply<S: Place, D: Place>(
     from: &S,
     src: &[u8],
@@ -36,7 +36,7 @@ pub fn apply<S: Place, D: Place>(
     let now = stat()?;
     if !meta.is_symlink() {
         let mut mode = meta.permissions();
-        // Set-id bits mean something else under another owner.
+        // Set-ID bits mean something else under another owner.
         if now.uid != meta.uid {
             mode &= !0o4000;
         }
@@ -54,11 +54,11 @@ pub fn apply<S: Place, D: Place>(
     Ok(applied)
 }
 
-/// Makes the `user.*` attributes of the file `dst` those of `src`, and changes nothing else. True
-/// if `dst` can't have any, and `src` has some.
+/// Copies the `user.*` attributes of the file `src` to `dst`, and changes nothing else. True if
+/// `dst` can't have any, but `src` has some.
 ///
 /// # Errors
-/// What failed, and how.
+/// The failed step, and its errno.
 pub fn user_attributes<S: Place, D: Place>(
     from: &S,
     src: &[u8],
@@ -76,7 +76,7 @@ pub fn user_attributes<S: Place, D: Place>(
     applied
 }
 
-/// Gives `dst` its owner and group as far as this user may.
+/// Sets owner and group of `dst` as far as this user may.
 fn own<D: Place>(to: &D, dst: &[u8], meta: &Meta, now: &Meta) -> Result<()> {
     let denied = |e: &Errno| matches!(*e, Errno::PERM | Errno::INVAL);
     match to.chown(dst, Some(meta.uid), Some(meta.gid)) {
@@ -89,7 +89,7 @@ fn own<D: Place>(to: &D, dst: &[u8], meta: &Meta, now: &Meta) -> Result<()> {
     }
 }
 
-/// Makes the `user.*` attributes of `dst` those of `src`. True if `dst` can't have any.
+/// Copies the `user.*` attributes of `src` to `dst`. True if `dst` can't have any.
 fn xattrs<S: Place, D: Place>(
     from: &S,
     src: &[u8],
@@ -116,7 +116,7 @@ fn xattrs<S: Place, D: Place>(
     };
     for name in &wanted {
         let value = match from.xattr(src, name) {
-            // Removed since it was listed.
+            // Removed since the attributes were listed.
             Err(Errno::NODATA) => continue,
             other => other.map_err(at("reading the source's extended attributes"))?,
         };

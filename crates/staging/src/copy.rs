@@ -1,8 +1,8 @@
 //! The content of one file: copied, read back, compared.
 //!
-//! A range is copied segment by segment (holes stay holes) and hashed as it is read. When
-//! all ranges of a file are written, each is read back from the destination: the segments
-//! must have the same hash, and everything between them must read as zero.
+//! A range is copied segment by segment (holes stay holes) and hashed as it is read. When all
+//! ranges of a file are written, each is read back from the destination: the segments must have the
+//! same hash, and all bytes between them must read as zero.
 
 use crate::Progress;
 use crate::place::PlaceFile;
@@ -10,42 +10,42 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Bytes that one thread copies of a large file.
+/// Bytes of a large file that one thread copies.
 pub const RANGE: u64 = 16 << 20;
-/// Bytes read and written at once.
+/// Bytes read and written in one go.
 const BUFFER: usize = 1 << 20;
 
-/// Why content could not be copied.
+/// Why content couldn't be copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     Read(Errno),
     Write(Errno),
     ReadBack(Errno),
-    /// The source is not what it was when the copy began.
+    /// The source has changed since the copy began.
     Changed,
-    /// What arrived is not what left.
+    /// The destination's content differs from the source's.
     Differs,
     Stopped,
 }
 
-/// One range of a file as it was read.
+/// One range of a file, as read from the source.
 #[derive(Debug)]
 pub struct Range {
     pub start: u64,
     pub end: u64,
-    /// Start and end of what isn't a hole.
+    /// Start and end of each segment of data.
     segments: Vec<(u64, u64)>,
     hash: blake3::Hash,
 }
 
 impl Range {
-    /// Bytes without holes.
+    /// Bytes of data, without holes.
     pub fn data(&self) -> u64 {
         self.segments.iter().map(|(start, end)| end - start).sum()
     }
 }
 
-/// The ranges that a file of `size` bytes is copied in.
+/// The ranges in which a file of `size` bytes is copied.
 pub fn ranges(size: u64) -> Vec<(u64, u64)> {
     (0..size.div_ceil(RANGE))
         .map(|i| (i * RANGE, ((i + 1) * RANGE).min(size)))
@@ -60,7 +60,7 @@ fn with_buffer<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
     })
 }
 
-/// Start and end of the next data at or after `at`, within `end`.
+/// Start and end of the next data at or after `at`, up to `end`.
 fn next_data(file: &impl PlaceFile, at: u64, end: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match file.seek_data(at) {
         Ok(start) if start < end => start.max(at),
@@ -75,7 +75,11 @@ fn next_data(file: &impl PlaceFile, at: u64, end: u64) -> Result<Option<(u64, u6
     }
 }
 
-/// Copies what lies from `start` to `end`.
+/// Copies the bytes from `start` to `end`.
+///
+/// # Errors
+/// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
+/// [`Trouble::Stopped`].
 pub fn copy(
     from: &impl PlaceFile,
     to: &impl PlaceFile,
@@ -127,7 +131,10 @@ pub fn copy(
     })
 }
 
-/// Reads `range` back from where it was copied to, and compares.
+/// Reads `range` back from the destination, and compares.
+///
+/// # Errors
+/// [`Trouble::Differs`], [`Trouble::ReadBack`], [`Trouble::Stopped`].
 pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result<(), Trouble> {
     let mut hasher = blake3::Hasher::new();
     let mut at = range.start;
@@ -152,6 +159,9 @@ pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result
 }
 
 /// Whether two files of `size` bytes have the same content.
+///
+/// # Errors
+/// [`Trouble::Read`] for an error of reading `a`; [`Trouble::Stopped`].
 pub fn same(
     a: &impl PlaceFile,
     b: &impl PlaceFile,
@@ -220,7 +230,7 @@ fn read(
     })
 }
 
-/// Whether all from `start` to `end` reads as zero; holes need not be read.
+/// Whether all bytes from `start` to `end` are zero; holes aren't read.
 fn zeros(file: &impl PlaceFile, start: u64, end: u64) -> Result<(), Trouble> {
     let mut at = start;
     while at < end
@@ -249,7 +259,7 @@ mod tests {
         path
     }
 
-    /// A file that tells another story on the second reading, as failing hardware does.
+    /// A file that returns other bytes when it is read again, as failing hardware does.
     struct Flipped<F>(F);
 
     impl<F: PlaceFile> PlaceFile for Flipped<F> {
@@ -307,7 +317,7 @@ mod tests {
         let flipped = Flipped(target);
         assert_eq!(verify(&flipped, &range, &progress), Err(Trouble::Differs));
         assert!(!same(&source, &flipped, 100_000, &progress).unwrap());
-        // Shorter than it was.
+        // Shorter than before.
         flipped.0.set_len(99_999).unwrap();
         assert_eq!(verify(&flipped.0, &range, &progress), Err(Trouble::Differs));
         for p in [from, to] {

@@ -1,5 +1,6 @@
-//! The files of a staging: each is copied under a name of its own, verified, given its attributes
-//! and its name. Small ones go in parallel, large ones one by one with all threads on their ranges.
+//! The files of a staging. Each is copied under a temporary name, verified, and given its
+//! attributes and its name. Small files go in parallel, large ones one by one with all threads on
+//! their ranges.
 
 use crate::attributes;
 use crate::copy::{self, RANGE, Trouble};
@@ -12,17 +13,17 @@ use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Files from this size on are copied by several threads.
+/// Files of at least this size are copied by several threads. Bytes.
 const LARGE: u64 = 2 * RANGE;
-/// Files from this size on are synced one by one, before they are read back.
+/// Files of at least this size are synced one by one, before they are read back. Bytes.
 const SYNC_EACH: u64 = 1 << 20;
 /// Number of small files that are synced together, before they get their names.
 const SYNC_BATCH: usize = 4096;
 
-/// What came of one file.
+/// The result of one file.
 enum Outcome {
     Moved(u64),
-    /// Complete under this name; it gets its own when it is on stable storage.
+    /// Complete under this temporary name; it gets its own when it is on stable storage.
     Waiting(Vec<u8>, u64),
     Unchanged,
     Failed(String),
@@ -30,7 +31,7 @@ enum Outcome {
 }
 
 impl<S: Place, D: Place> Job<'_, S, D> {
-    /// Moves these files.
+    /// Copies these files.
     pub fn move_list(&self, list: &[Entry]) {
         let is_large = |e: &&Entry| e.meta.is_file() && e.meta.size >= LARGE;
         let (large, small): (Vec<&Entry>, Vec<&Entry>) = list.iter().partition(is_large);
@@ -113,7 +114,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
     }
 
-    /// Sets the attributes of what is in place; notes what fails.
+    /// Sets the attributes of an object that is in place; records failures.
     pub fn attributes(&self, entry: &Entry) {
         if let Err(what) = self.set_attributes(entry, &self.target(&entry.below), &entry.meta) {
             self.ledger
@@ -135,7 +136,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         }
     }
 
-    /// Renames `part` to where `below` belongs.
+    /// Renames `part` to its final name `dst`.
     fn put_in_place(&self, part: &[u8], dst: &[u8]) -> Result<(), String> {
         self.to.rename(part, dst).map_err(|e| {
             let _ = self.to.unlink(part);
@@ -259,7 +260,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             return Ok(false);
         }
         if t.nlink > 1 {
-            // One file there must not stand for two files here.
+            // One file at the destination must not stand for two files of the source.
             let mut claimed = self.claimed.lock().unwrap_or_else(|e| e.into_inner());
             let by = claimed.entry((t.dev, t.ino)).or_insert((m.dev, m.ino));
             if *by != (m.dev, m.ino) || m.nlink == 1 {
@@ -278,7 +279,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
                 .open(&self.source(&entry.below), entry.below.is_empty()),
             self.to.open(&dst, false),
         ) else {
-            // Copying will say what's wrong with the source.
+            // Copying will report what is wrong with the source.
             return Ok(false);
         };
         copy::same(&a, &b, m.size, self.progress).map_err(|t| self.trouble(entry, t))
@@ -303,8 +304,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         })
     }
 
-    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind if
-    /// that fails.
+    /// Copies the content to `part`, which will be `dst`, and verifies it. Leaves nothing behind on
+    /// failure.
     fn copy(
         &self,
         entry: &Entry,
@@ -348,7 +349,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         });
         let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
         if to.meta().map_err(Trouble::Write)?.size != before.size {
-            // It ends in a hole.
+            // The file ends in a hole.
             to.set_len(before.size).map_err(Trouble::Write)?;
         }
         let after = from.meta().map_err(Trouble::Read)?;
@@ -373,8 +374,8 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     }
 }
 
-/// The file's metadata, once its last change lies so far back that another one would show
-/// in its times: they advance by ticks of some milliseconds only.
+/// The file's metadata, once its last change is old enough that another one would show in its
+/// times: they advance by ticks of some milliseconds only.
 fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
     const TICK: Duration = Duration::from_millis(20);
     let meta = file.meta()?;
@@ -405,8 +406,8 @@ fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
     }
 }
 
-/// Makes something under the name `part`; if that is taken, by an earlier try of this
-/// process, once more after removing it.
+/// Creates something under the name `part`. If an earlier attempt of this process has left that
+/// name, removes it and tries once more.
 fn retry_after_removing<T>(
     to: &impl Place,
     part: &[u8],

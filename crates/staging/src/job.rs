@@ -1,4 +1,4 @@
-//! One staging: its options, the objects of its source, and what its threads share.
+//! One staging: its options, the objects of its source, and the state that its threads share.
 
 use crate::place::Meta;
 use crate::report::{Ledger, Progress};
@@ -6,33 +6,32 @@ use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Mutex;
 
-/// How to stage.
+/// Options of a staging.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Options {
     /// Threads that copy; 0 means one per core.
     pub threads: usize,
-    /// Compare the content of files of the same size, not their times.
+    /// Compare the content of files of the same size, instead of their times.
     pub checksum: bool,
-    /// Write the destination to stable storage before success is reported.
+    /// Sync the destination before success is reported.
     pub sync: bool,
-    /// Of a directory, only the files of these names directly in it, and nothing of its own
-    /// attributes; None: all.
+    /// Stage only the files with these names directly in a directory, without the
+    /// directory's own attributes; None: all.
     #[serde(skip)]
     pub only: Option<Names>,
-    /// What the destination has room for: with more to be moved, nothing is. None: as much as there
-    /// is.
+    /// The destination's room: if more is to be copied, nothing is. None: no check.
     #[serde(skip)]
     pub room: Option<Room>,
 }
 
-/// The room of a destination.
+/// Room of a destination.
 #[derive(Clone, Debug)]
 pub struct Room {
-    /// Bytes that are free.
+    /// Free bytes.
     pub bytes: u64,
-    /// Whose they are, in words: `the pool 'p' (memory:8M)`.
+    /// The owner of the room, in words: `the pool 'p' (memory:8M)`.
     pub whose: String,
-    /// What to do if that is too little.
+    /// What to do if the room is too small.
     pub remedy: String,
 }
 
@@ -40,7 +39,7 @@ pub struct Room {
 pub type Names = std::collections::BTreeSet<Vec<u8>>;
 
 impl Options {
-    /// What suits stage-in: nothing in a pool outlives the node's power.
+    /// Defaults for stage-in: nothing in a pool outlives a loss of power.
     pub fn stage_in() -> Options {
         Options {
             threads: 0,
@@ -51,7 +50,7 @@ impl Options {
         }
     }
 
-    /// What suits stage-out.
+    /// Defaults for stage-out.
     pub fn stage_out() -> Options {
         Options {
             threads: 0,
@@ -70,7 +69,7 @@ impl Options {
     }
 }
 
-/// One object of the source, by its path below the source's root.
+/// One object of the source, with its path relative to the source's root.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Entry {
     #[serde(with = "path")]
@@ -79,7 +78,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Bytes to be moved, holes included.
+    /// Bytes to be copied, holes included.
     pub fn bytes(&self) -> u64 {
         if self.meta.is_file() {
             self.meta.size
@@ -99,9 +98,9 @@ pub(crate) struct Job<'a, S, D> {
     pub threads: usize,
     pub progress: &'a Progress,
     pub ledger: Ledger,
-    /// Which file of the source each destination file with several links stands for.
+    /// For each destination file with several links, the file of the source that it stands for.
     pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
-    /// The directories that were made, in the order in which that was done.
+    /// The directories created, in order of creation.
     pub made: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -109,7 +108,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
 
-/// Paths are bytes; as text, each is a character, so that almost all can be read.
+/// Serialization of paths, which are bytes: each byte is a character, so that almost all are
+/// readable.
 pub mod path {
     use serde::de::Error;
     use serde::{Deserialize, Deserializer, Serializer};

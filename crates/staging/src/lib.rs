@@ -1,19 +1,18 @@
 //! Staging: files into a pool and out of it; parallel, repeatable, verified.
 //!
-//! One copier serves both directions, between two [`Place`]s: [`PlainPlace`] (any
-//! directory the kernel knows) and [`PoolPlace`]. It keeps modes, owners (where
-//! permitted), times, symbolic links, hard links inside the tree, holes and `user.*`
-//! attributes. A file that is there already with the same size and time is left alone.
+//! One copier serves both directions, between two [`Place`]s: [`PlainPlace`] (any directory of the
+//! kernel) and [`PoolPlace`]. It preserves modes, owners (where permitted), times, symbolic links,
+//! hard links inside the tree, holes and `user.*` attributes. A file that exists already with the
+//! same size and time is left alone.
 //!
-//! Promises: a file appears under its final name only when all of it has arrived and has
-//! been read back with the BLAKE3 checksum of what left. Until then it has a name that
-//! begins with `.forebay-part-`; what an interrupted run left under such names is removed
-//! by the next. Whatever could not be staged is in the [`Report`], which is then not
-//! [`Report::complete`]: there is no partial success.
+//! Guarantees: a file appears under its final name only when it is complete and has been read back
+//! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`; the next
+//! run removes such files of an interrupted one. What couldn't be staged is in the [`Report`],
+//! which is then not [`Report::complete`]: there is no partial success.
 //!
-//! In a pool of several nodes, one process lists the source, makes the directories and deals the
-//! files out to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in by their
-//! sizes, on stage-out to the node on which their bytes lie.
+//! In a pool of several nodes, one process lists the source, creates the directories and
+//! distributes the files to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in
+//! by their sizes, on stage-out to the node that has their bytes.
 
 mod attributes;
 mod copy;
@@ -49,7 +48,7 @@ use std::path::Path;
 /// Stages `src`, a file or the content of a directory, to `dst` in the pool.
 ///
 /// # Errors
-/// If it can't even begin. What goes wrong later is in the report.
+/// [`StageError`] if it can't begin. Later failures are in the report.
 pub fn stage_in(
     fs: &Fs,
     mount: &str,
@@ -74,7 +73,7 @@ pub fn stage_in(
 /// Stages `src` in the pool, a file or the content of a directory, to `dst`.
 ///
 /// # Errors
-/// If it can't even begin. What goes wrong later is in the report.
+/// [`StageError`] if it can't begin. Later failures are in the report.
 pub fn stage_out(
     fs: &Fs,
     mount: &str,

@@ -1,9 +1,10 @@
-//! A mover: moves files on its own node for a staging that another process leads.
+//! A mover: copies files on its own node for a staging that another process leads.
 //!
-//! It ends when everything is done, or, leaving nothing half-made, when the other process has gone.
+//! It ends when everything is done, or when the other process is gone; then it leaves nothing
+//! incomplete.
 
 use crate::job::{Entry, Job, lock};
-use crate::wire::{Begin, Order, Proof, Said, hear, say};
+use crate::wire::{Begin, FromMover, Order, Proof, read_message, write_message};
 use crate::{Place, PlainPlace, PoolPlace, Progress};
 use forebay_posix::Fs;
 use std::io::{BufRead, Result, Write};
@@ -12,20 +13,20 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How often it tells what it did.
-const TELLS: Duration = Duration::from_millis(250);
+/// Interval of the reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// Moves files between the pool, if it could be opened, and the file system, as is said on `input`.
-/// `mount` is the prefix under which programs see the pool: for messages.
+/// Copies files between the pool, if it could be opened, and the file system, as ordered on
+/// `input`. `mount` is the prefix under which programs see the pool: for messages.
 ///
 /// # Errors
-/// If the other side can't be told.
+/// If the leading process can't be written to.
 pub fn mover(
     pool: std::result::Result<(&Fs, &str), String>,
     mut input: impl BufRead + Send + 'static,
     mut output: impl Write + Send,
 ) -> Result<()> {
-    let Some(Order::Begin(begin)) = hear(&mut input)? else {
+    let Some(Order::Begin(begin)) = read_message(&mut input)? else {
         return Ok(());
     };
     let (fs, mount) = match pool {
@@ -35,9 +36,9 @@ pub fn mover(
                 env!("CARGO_PKG_VERSION"),
                 begin.forebay
             );
-            return say(&mut output, &Said::Cannot(why));
+            return write_message(&mut output, &FromMover::Cannot(why));
         }
-        Err(why) => return say(&mut output, &Said::Cannot(why)),
+        Err(why) => return write_message(&mut output, &FromMover::Cannot(why)),
         Ok(pool) => pool,
     };
     let inside = PoolPlace::new(fs, mount);
@@ -55,16 +56,19 @@ fn work<S: Place, D: Place>(
     mut output: impl Write + Send,
 ) -> Result<()> {
     if !sees_the_same(from, to, &begin) {
-        return say(&mut output, &Said::Cannot(unseen(from, to, &begin)));
+        return write_message(
+            &mut output,
+            &FromMover::Cannot(other_directory(from, to, &begin)),
+        );
     }
-    say(&mut output, &Said::Ready)?;
+    write_message(&mut output, &FromMover::Ready)?;
     let progress = Arc::new(Progress::default());
     let (give, take) = sync_channel(1);
-    let heard = progress.clone();
-    // Not waited for: it reads until the other side closes.
+    let reader_progress = progress.clone();
+    // Not joined: it reads until the other side closes.
     std::thread::Builder::new()
         .name("orders".into())
-        .spawn(move || listen(input, give, &heard))?;
+        .spawn(move || listen(input, give, &reader_progress))?;
     let job = Job::new(from, &begin.src, to, &begin.dst, &begin.options, &progress);
     let output = Mutex::new(output);
     let over = (Mutex::new(false), Condvar::new());
@@ -72,9 +76,9 @@ fn work<S: Place, D: Place>(
         scope.spawn(|| {
             let mut is_over = lock(&over.0);
             while !*is_over {
-                let waited = over.1.wait_timeout(is_over, TELLS);
+                let waited = over.1.wait_timeout(is_over, REPORT_INTERVAL);
                 is_over = waited.unwrap_or_else(PoisonError::into_inner).0;
-                if tell(&job, &mut *lock(&output)).is_err() {
+                if send_report(&job, &mut *lock(&output)).is_err() {
                     progress.stop();
                 }
             }
@@ -88,29 +92,29 @@ fn work<S: Place, D: Place>(
         return Ok(());
     }
     let mut output = lock(&output);
-    tell(&job, &mut *output)?;
-    say(&mut *output, &Said::Finished)
+    send_report(&job, &mut *output)?;
+    write_message(&mut *output, &FromMover::Finished)
 }
 
-/// Passes orders on; when they end, the work does.
+/// Passes orders on; their end ends the work.
 fn listen(mut input: impl BufRead, give: SyncSender<Vec<Entry>>, progress: &Progress) {
     let mut give = Some(give);
     loop {
-        match hear(&mut input) {
+        match read_message(&mut input) {
             Ok(Some(Order::Files(list))) => {
                 if give.as_ref().is_none_or(|g| g.send(list).is_err()) {
                     return;
                 }
             }
-            // A thread that waits for more sees the end of the channel; the end of the input still
-            // counts.
+            // Waiting threads see the end of the channel. The end of the input still has to be
+            // seen.
             Ok(Some(Order::End)) => give = None,
             _ => return progress.stop(),
         }
     }
 }
 
-/// Whether all was done that was to be done.
+/// Copies the ordered files. Whether all orders were carried out.
 fn carry_out<S: Place, D: Place>(
     job: &Job<'_, S, D>,
     proof: &Proof,
@@ -135,7 +139,7 @@ fn carry_out<S: Place, D: Place>(
     !job.progress.stopped()
 }
 
-/// Whether a file of the source is here what it is for the first process. If not, that is noted.
+/// Whether this host sees a source file as the leading process does. If not, that is reported.
 fn is_seen<S: Place, D: Place>(job: &Job<'_, S, D>, e: &Entry) -> bool {
     let here = job.from.stat(&job.source(&e.below), false);
     let (m, same) = (&e.meta, |h: &crate::Meta| {
@@ -162,7 +166,7 @@ fn host() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// Whether this host sees the directory outside the pool that the first process does.
+/// Whether this host sees the same directory outside the pool as the leading process.
 fn sees_the_same<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> bool {
     match &begin.proof {
         Proof::Source(root) => from.stat(&begin.src, true).is_ok_and(|here| {
@@ -172,22 +176,22 @@ fn sees_the_same<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> bool {
     }
 }
 
-fn unseen<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> String {
+fn other_directory<S: Place, D: Place>(from: &S, to: &D, begin: &Begin) -> String {
     match &begin.proof {
         Proof::Source(_) => format!("{} isn't there, or another one", from.show(&begin.src)),
         Proof::Target(_) => format!("{} isn't there, or another one", to.show(&begin.dst)),
     }
 }
 
-/// Tells what was done since the last time.
-fn tell<S: Place, D: Place>(job: &Job<'_, S, D>, output: &mut impl Write) -> Result<()> {
-    // What is counted here is in the report.
+/// Sends what was done since the last report.
+fn send_report<S: Place, D: Place>(job: &Job<'_, S, D>, output: &mut impl Write) -> Result<()> {
+    // Files counted here are in the report.
     let files = job.progress.files_done.swap(0, Relaxed);
     let bytes = job.progress.bytes_done.swap(0, Relaxed);
     let report = job.ledger.take();
-    say(
+    write_message(
         output,
-        &Said::Did {
+        &FromMover::Did {
             files,
             bytes,
             report,

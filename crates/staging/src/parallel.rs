@@ -1,9 +1,9 @@
-//! Doing one thing to many items on several threads.
+//! Calls a function for many items on several threads.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Calls `each` once per item, from at most `threads` threads; returns when all are done.
-/// Items are taken in order, one at a time, so that a long one holds up nothing else.
+/// Calls `each` once per item, from at most `threads` threads; returns when all are done. Items are
+/// taken in order, one at a time, so that a long one delays no others.
 pub fn for_each<'t, T: Sync>(threads: usize, items: &'t [T], each: impl Fn(&'t T) + Sync) {
     let next = AtomicUsize::new(0);
     let work = || {
@@ -17,7 +17,7 @@ pub fn for_each<'t, T: Sync>(threads: usize, items: &'t [T], each: impl Fn(&'t T
     }
     std::thread::scope(|scope| {
         for i in 1..threads {
-            // Fewer threads than wanted do the same work: a limit on processes is no error.
+            // Fewer threads do the same work: a limit on processes is no error.
             if std::thread::Builder::new()
                 .name(format!("stage-{i}"))
                 .spawn_scoped(scope, work)

@@ -1,24 +1,25 @@
 //! The names of incomplete files.
 //!
-//! `.forebay-part-BOOT-PID-START-NAME`: by which process of which boot it is written, and
-//! a hash of its final name. So the next run can tell what an interrupted one has left
-//! from what a running one is writing.
+//! A name is `.forebay-part-BOOT-PID-START-NAME`: boot and process that write the file, and a hash
+//! of its final name. So the next run can tell leftovers of an interrupted run from files of a
+//! running one.
 
 use crate::place::{Place, join};
 use forebay_store::process::{Life, life};
 use std::sync::OnceLock;
 
-/// How all these names begin.
+/// Prefix of these names.
 pub const PREFIX: &[u8] = b".forebay-part-";
-/// A part of another boot or node is taken for a leftover when untouched this long.
+/// A part of another boot or node counts as a leftover after this time without a change.
+/// Nanoseconds.
 const ABANDONED_NS: i64 = 3_600_000_000_000;
 
 fn hash(bytes: &[u8]) -> String {
     blake3::hash(bytes).to_hex()[..16].to_owned()
 }
 
-/// This boot of this node, unlike all others. Where it can't be found out: of no boot that there
-/// is, so that its parts count as another boot's.
+/// The id of this boot of this node. Where it can't be found out, an id of no boot, so that its
+/// parts count as another boot's.
 fn boot() -> &'static str {
     static BOOT: OnceLock<String> = OnceLock::new();
     BOOT.get_or_init(|| match std::fs::read("/proc/sys/kernel/random/boot_id") {
@@ -31,10 +32,10 @@ fn boot() -> &'static str {
     })
 }
 
-/// Whether the process that has made a part, of this boot, has ended: only if the kernel says so.
+/// Whether the process of this boot that made a part has ended; true only if the kernel says so.
 fn has_ended(pid: u32, start: u64) -> bool {
     match life(pid) {
-        // 0: it couldn't find out when it started.
+        // 0: that process couldn't find out its start time.
         Life::Runs(started) => start != 0 && started != start,
         Life::Gone => true,
         Life::Unknown(_) => false,
@@ -64,13 +65,12 @@ fn fields(name: &[u8]) -> Option<(&str, u32, u64, &str)> {
     Some((boot, pid, start, hash))
 }
 
-/// Whether `name` is one that this module makes.
+/// Whether `name` is one of these names.
 pub fn is_part(name: &[u8]) -> bool {
     fields(name).is_some()
 }
 
-/// Removes what interrupted runs have left in `directory`; only the parts of the file
-/// `of`, if given.
+/// Removes leftovers of interrupted runs in `directory`; if `of` is given, only those of that file.
 pub fn sweep(place: &impl Place, directory: &[u8], of: Option<&[u8]>) {
     let of = of.map(hash);
     for name in place.list(directory).unwrap_or_default() {
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_has_ended_writes_nothing() {
+    fn ended_processes_are_recognised() {
         let mut child = std::process::Command::new("sleep")
             .arg("20")
             .spawn()
@@ -114,7 +114,7 @@ mod tests {
         assert!(!has_ended(child.id(), 0));
         assert!(has_ended(child.id(), start + 1));
         child.kill().unwrap();
-        // It is there until it is waited for.
+        // The process exists until it is waited for.
         let until = std::time::Instant::now() + std::time::Duration::from_secs(10);
         while !has_ended(child.id(), start) {
             assert!(std::time::Instant::now() < until);

@@ -3,7 +3,7 @@
 use rustix::io::{Errno, Result};
 use serde::{Deserialize, Serialize};
 
-/// What the copier needs to know about an object.
+/// The metadata of an object that the copier needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Meta {
     pub dev: u64,
@@ -14,7 +14,7 @@ pub struct Meta {
     pub uid: u32,
     pub gid: u32,
     pub size: u64,
-    /// Times in nanoseconds since 1970.
+    /// Nanoseconds since 1970.
     pub atime: i64,
     pub mtime: i64,
     pub ctime: i64,
@@ -58,10 +58,9 @@ pub trait Place: Sync {
     fn stat(&self, path: &[u8], follow: bool) -> Result<Meta>;
     /// Names in a directory, without `.` and `..`.
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
-    /// Opens for reading; doesn't follow a symbolic link at the end unless `follow`.
+    /// Opens for reading; doesn't follow a symbolic link at the end of the path unless `follow`.
     fn open(&self, path: &[u8], follow: bool) -> Result<Self::File<'_>>;
-    /// Creates for reading and writing, exclusively, with mode 0600, what is to become the file
-    /// `to`.
+    /// Creates the temporary file of `to`, exclusively, for reading and writing, with mode 0600.
     fn create(&self, path: &[u8], to: &[u8]) -> Result<Self::File<'_>>;
     fn mkdir(&self, path: &[u8], mode: u32) -> Result<()>;
     fn unlink(&self, path: &[u8]) -> Result<()>;
@@ -80,19 +79,19 @@ pub trait Place: Sync {
     fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>>;
     fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()>;
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
-    /// Writes everything around `path` to stable storage.
+    /// Syncs everything around `path` to stable storage.
     fn sync_all(&self, path: &[u8]) -> Result<()>;
-    /// Whether it is the pool.
+    /// Whether this is the pool.
     fn is_pool(&self) -> bool {
         false
     }
-    /// The node on which a file's bytes lie, if they lie on one.
+    /// The node that has a file's bytes, if they are on one node.
     fn node_of(&self, _file: &Meta) -> Option<u32> {
         None
     }
     /// The path as the user knows it.
     fn show(&self, path: &[u8]) -> String;
-    /// The error as a sentence, with what to do where that is known.
+    /// The error as a sentence, with advice where there is any.
     fn explain(&self, error: Errno) -> String {
         explain(error)
     }
@@ -108,19 +107,19 @@ pub trait PlaceFile: Sync {
     fn read_at(&self, buffer: &mut [u8], at: u64) -> Result<usize>;
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<usize>;
     fn set_len(&self, size: u64) -> Result<()>;
-    /// Start of the first data at or after `at`; NXIO if there is none.
+    /// Start of the first data at or after `at`. ENXIO if there is none.
     fn seek_data(&self, at: u64) -> Result<u64>;
     /// Start of the first hole at or after `at`; the end of the file is one.
     fn seek_hole(&self, at: u64) -> Result<u64>;
-    /// Writes the content to stable storage.
+    /// Syncs the content to stable storage.
     fn sync(&self) -> Result<()>;
-    /// Lets the next read come from storage and not from a cache, where that is possible.
+    /// Makes the next read come from storage instead of a cache, where that is possible.
     fn forget_cached(&self);
-    /// Closes; the error of a delayed write shows here.
+    /// Closes the file. Returns the error of a delayed write.
     fn close(self) -> Result<()>;
 }
 
-/// An errno as words, without its number.
+/// An errno's text, without its number.
 pub fn explain(error: Errno) -> String {
     let text = std::io::Error::from_raw_os_error(error.raw_os_error()).to_string();
     let words = text.split(" (os error").next().unwrap_or(&text);
@@ -144,7 +143,7 @@ pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     path
 }
 
-/// A path as its directory and its last name: `a/b` is (`a`, `b`), `b` is (`.`, `b`).
+/// Splits a path into directory and last name: `a/b` is (`a`, `b`), `b` is (`.`, `b`).
 pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
         Some(0) => (b"/", &path[1..]),

@@ -1,4 +1,4 @@
-//! The plain side: whatever file system the kernel shows.
+//! Any file system that the kernel shows.
 
 use crate::place::{Meta, Place, PlaceFile};
 use rustix::fs::{self, AtFlags, CWD, Mode, OFlags, Timespec, Timestamps, XattrFlags};
@@ -38,12 +38,12 @@ fn timespec(ns: i64) -> Timespec {
     }
 }
 
-/// Nothing there to ask: file systems without extended attributes.
+/// Whether the error means that the file system has no extended attributes.
 fn without(error: Errno) -> bool {
     error == Errno::OPNOTSUPP || error == Errno::NOSYS
 }
 
-/// Calls `get` with ever larger buffers until the answer fits.
+/// Calls `get` with ever larger buffers until the result fits.
 fn grown(mut get: impl FnMut(&mut [u8]) -> Result<usize>) -> Result<Vec<u8>> {
     let mut buffer = vec![0; 1 << 10];
     loop {
@@ -84,12 +84,12 @@ impl Place for PlainPlace {
     }
 
     fn open(&self, path: &[u8], follow: bool) -> Result<PlainFile> {
-        // Not blocking, in case a FIFO has taken the file's place.
+        // Non-blocking, in case a FIFO has replaced the file.
         let mut flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
         if !follow {
             flags |= OFlags::NOFOLLOW;
         }
-        // The source's access times should tell who used it, not that it was staged.
+        // The source's access times should show who used it, not that it was staged.
         match fs::open(path, flags | OFlags::NOATIME, Mode::empty()) {
             Err(Errno::PERM) => fs::open(path, flags, Mode::empty()),
             other => other,
@@ -186,7 +186,7 @@ impl Place for PlainPlace {
     }
 }
 
-/// An open file of the kernel's.
+/// An open file of the kernel.
 #[derive(Debug)]
 pub struct PlainFile(OwnedFd);
 
@@ -209,7 +209,7 @@ impl PlaceFile for PlainFile {
 
     fn seek_data(&self, at: u64) -> Result<u64> {
         match fs::seek(&self.0, fs::SeekFrom::Data(at)) {
-            // A file system that knows no holes: all is data.
+            // A file system without holes: all is data.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => Ok(at),
             other => other,
         }

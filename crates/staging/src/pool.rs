@@ -1,4 +1,4 @@
-//! The pool side.
+//! The pool's side of a staging.
 
 use crate::place::{Meta, Place, PlaceFile, explain};
 use forebay_posix::{File, Fs, ObjectId, Stat};

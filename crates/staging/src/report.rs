@@ -5,19 +5,19 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Failures and warnings that a report lists one by one; the rest is only counted.
+/// Limit on the failures and warnings that a report lists; the rest is only counted.
 const LISTED: usize = 1000;
 
-/// Something that could not be staged.
+/// An object that couldn't be staged.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
-    /// The path, as far as it can be written as text.
+    /// The path, converted to text.
     pub path: String,
-    /// What went wrong, and what to do where that is known.
+    /// The failure, and what to do where that is known.
     pub what: String,
 }
 
-/// What a staging did.
+/// The result of a staging.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Files and symbolic links found in the source.
@@ -30,40 +30,40 @@ pub struct Report {
     pub moved_files: u64,
     /// Bytes that were copied, without holes.
     pub moved_bytes: u64,
-    /// Files and links that were there already.
+    /// Files and links that existed already.
     pub unchanged: u64,
-    /// FIFOs, sockets, devices and leftovers: not staged.
+    /// FIFOs, sockets, devices and leftovers, which aren't staged.
     pub skipped: u64,
-    /// Time taken.
+    /// Duration. Seconds.
     pub seconds: f64,
-    /// Number of failures; the list of them ends at a thousand.
+    /// Number of failures; at most a thousand are listed.
     pub failed: u64,
     pub failures: Vec<Failure>,
     pub warnings: Vec<Failure>,
-    /// Whether it was told to stop.
+    /// Whether the staging was stopped.
     pub interrupted: bool,
-    /// What each node moved, where several did.
+    /// Each node's share, if several have copied.
     #[serde(default)]
     pub nodes: Vec<Share>,
 }
 
-/// What one node moved.
+/// One node's share of the copied files.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Share {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
     pub moved_files: u64,
     pub moved_bytes: u64,
 }
 
 impl Report {
-    /// Whether everything has arrived and was verified.
+    /// Whether everything was staged and verified.
     pub fn complete(&self) -> bool {
         self.failed == 0 && !self.interrupted
     }
 }
 
-/// Why staging could not begin.
+/// Why staging couldn't begin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StageError {
     pub path: String,
@@ -78,25 +78,25 @@ impl fmt::Display for StageError {
 
 impl std::error::Error for StageError {}
 
-/// Counts while staging runs, to be looked at from another thread; and the way to stop it.
+/// Counters of a running staging, for other threads; and the way to stop it.
 #[derive(Debug, Default)]
 pub struct Progress {
     pub files_found: AtomicU64,
     pub bytes_found: AtomicU64,
     pub files_done: AtomicU64,
     pub bytes_done: AtomicU64,
-    /// Set when the source has been listed completely.
+    /// Whether the source is completely listed.
     pub listed: AtomicBool,
     stop: AtomicBool,
 }
 
 impl Progress {
-    /// Asks staging to end soon, with an incomplete report.
+    /// Makes staging end soon, with an incomplete report.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);
     }
 
-    /// Whether it was asked to.
+    /// Whether [`Progress::stop`] was called.
     pub fn stopped(&self) -> bool {
         self.stop.load(Relaxed)
     }
@@ -136,7 +136,7 @@ impl Ledger {
         });
     }
 
-    /// Adds what another process has done.
+    /// Adds another process's report.
     pub fn add(&self, more: Report) {
         self.with(|r| {
             r.moved_files += more.moved_files;
@@ -154,7 +154,7 @@ impl Ledger {
         });
     }
 
-    /// Events since the last call.
+    /// Removes and returns what was added since the last call.
     pub fn take(&self) -> Report {
         self.with(std::mem::take)
     }

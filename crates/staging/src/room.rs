@@ -1,8 +1,8 @@
 //! Tests before a staging whether the destination has room for it.
 //!
 //! The sizes of the files are compared with the free room. Only if that isn't enough, holes and
-//! files that are there already are taken into account. Files that grow while they are staged can't
-//! be foreseen.
+//! files that exist already are taken into account. Files that grow while they are staged can't be
+//! foreseen.
 
 use crate::StageError;
 use crate::job::{Entry, Job, lock};
@@ -10,10 +10,10 @@ use crate::place::{Place, PlaceFile};
 use rustix::io::Errno;
 use std::collections::HashSet;
 
-/// Room is taken in units of so many bytes, and none for shorter files than this.
+/// Room is taken in units of this size, and none for shorter files. Bytes.
 const UNIT: u64 = 4096;
 const SHORT: u64 = 1024;
-/// Data between holes is looked for so often in one file; what is behind counts as data.
+/// Limit on the segments of data that are looked for in one file; the rest counts as data.
 const RUNS: usize = 10_000;
 
 fn room(bytes: u64) -> u64 {
@@ -25,7 +25,7 @@ fn room(bytes: u64) -> u64 {
 }
 
 impl<S: Place, D: Place> Job<'_, S, D> {
-    /// Whether there is room for `files`.
+    /// Checks that there is room for `files`.
     ///
     /// # Errors
     /// Both sizes, and what to do, if there isn't.
@@ -33,7 +33,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         let Some(free) = &self.options.room else {
             return Ok(());
         };
-        // Of several hard links to a file, one.
+        // Count one of several hard links to a file.
         let mut seen = HashSet::new();
         let mut once = |e: &&Entry| e.meta.nlink <= 1 || seen.insert((e.meta.dev, e.meta.ino));
         let files: Vec<&Entry> = files
@@ -61,7 +61,7 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         })
     }
 
-    /// The room that a file takes more than what it replaces.
+    /// The room that a file takes in addition to what it replaces. Bytes.
     fn needs(&self, entry: &Entry) -> u64 {
         let there = self.to.stat(&self.target(&entry.below), false);
         let there = there.ok().filter(|m| m.is_file()).map_or(0, |m| m.size);
@@ -91,11 +91,11 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         Ok(sum + entry.bytes().saturating_sub(at))
     }
 
-    /// Removes the directories that were made: nothing else will be.
+    /// Removes the directories created so far.
     pub fn undo_directories(&self) {
         let mut made = std::mem::take(&mut *lock(&self.made));
         while let Some(directory) = made.pop() {
-            // Somebody else may have put something there.
+            // Another process may have put something there.
             let _ = self.to.rmdir(&directory);
         }
     }

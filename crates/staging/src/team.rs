@@ -1,13 +1,13 @@
-//! The processes that move a staging's files: this one, and a mover on each of the other nodes.
+//! The processes that copy a staging's files: this one, and a mover on each of the other nodes.
 //!
-//! Movers are started when there is enough work for them. Only those that see the same directory
-//! outside the pool as this process are given files. A mover that ends too early, or falls silent,
-//! is a failure in the report: its unreported files are not staged.
+//! Movers are started if there is enough work for them. Only those that see the same directory
+//! outside the pool as this process get files. A mover that ends too early, or stops reporting, is
+//! a failure in the report: its unreported files aren't staged.
 
 use crate::job::{Entry, Job, lock};
 use crate::part;
 use crate::place::{Place, join};
-use crate::wire::{Begin, MAX_FILES, Order, Proof, Said, hear, say};
+use crate::wire::{Begin, FromMover, MAX_FILES, Order, Proof, read_message, write_message};
 use crate::{Report, Share};
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -18,22 +18,22 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A file counts as so many bytes more than it has.
+/// Bytes added to a file's size for its fixed cost.
 const OVERHEAD: u64 = 64 << 10;
-/// For less than this no mover is started.
+/// For less work than this no mover is started. Bytes.
 const WORTH: u64 = 32 << 20;
-/// A mover says something four times a second. After so long without, it is taken for dead.
+/// A mover reports four times a second. After this time without a report, it counts as dead.
 const SILENCE: Duration = Duration::from_secs(20);
-/// How long it may take to start, by a remote shell.
+/// How long a mover may take to start, by a remote shell.
 const STARTS: Duration = Duration::from_secs(30);
 
-/// How a mover is started.
+/// How to start a mover.
 pub struct Mover {
-    /// The node it is on.
+    /// The mover's node.
     pub node: u32,
     /// That node's name, for messages.
     pub name: String,
-    /// Its standard input and output are the way to it.
+    /// The command; orders and reports use its standard input and output.
     pub command: Command,
 }
 
@@ -42,18 +42,18 @@ pub struct Mover {
 pub struct Team {
     /// The node of this process.
     pub me: u32,
-    /// Each may be used once.
+    /// Each can be used once.
     pub movers: Mutex<Vec<Mover>>,
 }
 
-/// One that runs.
+/// A running mover.
 struct Running {
     node: u32,
     name: String,
     child: Child,
-    /// Dropped to let it stop.
+    /// Dropped to make the mover stop.
     input: Option<ChildStdin>,
-    said: Receiver<Said>,
+    reports: Receiver<FromMover>,
     last_words: Arc<Mutex<String>>,
 }
 
@@ -69,8 +69,8 @@ fn weight(e: &Entry) -> u64 {
     e.bytes() + OVERHEAD
 }
 
-/// The share of each mover: for each of `members` a list. What lies on a member's node is that
-/// member's; of the rest, each gets as much as the others.
+/// Distributes files: a list for each of `members`. Files whose bytes are on a member's node go to
+/// that member; the rest is divided equally.
 fn deal(
     files: Vec<Entry>,
     members: &[u32],
@@ -85,7 +85,7 @@ fn deal(
             None => rest.push(e),
         }
     }
-    // The largest first, each to who has least.
+    // Largest first, each to the member with the least.
     rest.sort_by_key(|e| std::cmp::Reverse(weight(e)));
     let loads = lists.iter().map(|l| l.iter().map(weight).sum::<u64>());
     let loads = loads.enumerate().map(|(i, load)| (load, i));
@@ -128,7 +128,7 @@ fn chosen(
     movers
 }
 
-/// Moves these files, with the team's help.
+/// Copies these files, with the team's help.
 pub(crate) fn share<S: Place, D: Place>(job: &Job<'_, S, D>, team: &Team, files: Vec<Entry>) {
     let home = |e: &Entry| job.from.node_of(&e.meta);
     let into_pool = !job.from.is_pool();
@@ -170,10 +170,11 @@ pub(crate) fn share<S: Place, D: Place>(job: &Job<'_, S, D>, team: &Team, files:
     });
 }
 
-/// Files and bytes that were moved.
+/// Files and bytes copied.
 struct Counts(u64, u64);
 
-/// Starts movers, all at once; those that are ready. Of the others there is a warning.
+/// Starts movers in parallel, and returns those that are ready. Adds a warning for each of the
+/// others.
 fn start<S: Place, D: Place>(
     job: &Job<'_, S, D>,
     movers: Vec<Mover>,
@@ -189,7 +190,7 @@ fn start<S: Place, D: Place>(
         probe = made.then(|| path.clone());
         made.then_some(Proof::Target(path))
     };
-    // This process will say what is wrong there.
+    // Copying will report what is wrong there.
     let Some(proof) = proof else {
         return Vec::new();
     };
@@ -231,7 +232,7 @@ fn start<S: Place, D: Place>(
     running
 }
 
-/// A path of the file system as it is on any host.
+/// A path of the file system, absolute so that it is the same on any host.
 fn absolute(path: &[u8], outside: bool) -> Vec<u8> {
     use std::os::unix::ffi::{OsStrExt, OsStringExt};
     let as_path = std::path::Path::new(std::ffi::OsStr::from_bytes(path));
@@ -242,7 +243,7 @@ fn absolute(path: &[u8], outside: bool) -> Vec<u8> {
 }
 
 impl Running {
-    /// Starts it and waits until it is ready.
+    /// Starts a mover and waits until it is ready.
     fn start(mut mover: Mover, begin: &Order) -> Result<Running, String> {
         let title = format!("node {} on {}", mover.node, mover.name);
         let mut child = mover
@@ -250,24 +251,25 @@ impl Running {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A key pressed at a terminal is for this process, which ends it in order.
+            // A signal from the terminal should only reach this process, which ends the mover in
+            // order.
             .process_group(0)
             .spawn()
             .map_err(|e| format!("{title}: can't be reached: {e}"))?;
         let (input, output, errors) =
             (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let last_words = Arc::new(Mutex::new(String::new()));
-        let (words, (tell, said)) = (last_words.clone(), channel());
+        let (words, (sender, reports)) = (last_words.clone(), channel());
         let mut running = Running {
             node: mover.node,
             name: mover.name,
             child,
             input,
-            said,
+            reports,
             last_words,
         };
         let threads = output.map(|output| {
-            spawn(move || follow(output, |what| tell.send(what).is_ok()))?;
+            spawn(move || follow(output, |what| sender.send(what).is_ok()))?;
             spawn(move || {
                 let lines = BufReader::new(errors.into_iter().next()?).lines();
                 for line in lines.map_while(Result::ok).filter(|l| !l.trim().is_empty()) {
@@ -281,12 +283,12 @@ impl Running {
             return Err(format!("{title}: no thread can be started for it"));
         }
         if let Some(input) = &mut running.input {
-            // If it has gone, that is seen below.
-            let _ = say(input, begin);
+            // If the mover is gone, that shows below.
+            let _ = write_message(input, begin);
         }
-        match running.said.recv_timeout(STARTS) {
-            Ok(Said::Ready) => Ok(running),
-            Ok(Said::Cannot(why)) => Err(format!("{title}: {why}")),
+        match running.reports.recv_timeout(STARTS) {
+            Ok(FromMover::Ready) => Ok(running),
+            Ok(FromMover::Cannot(why)) => Err(format!("{title}: {why}")),
             Err(RecvTimeoutError::Timeout) => Err(format!(
                 "{title}: it didn't answer within {} s",
                 STARTS.as_secs()
@@ -295,10 +297,10 @@ impl Running {
         }
     }
 
-    /// Why it says nothing more.
+    /// Why the mover sends nothing more.
     fn how_it_ended(&mut self) -> String {
         drop(self.input.take());
-        // Its output has ended: it has too, or will in a moment.
+        // Its output is closed, so the mover has ended or will in a moment.
         let until = std::time::Instant::now() + Duration::from_secs(2);
         let mut status = None;
         while status.is_none() && std::time::Instant::now() < until {
@@ -307,7 +309,7 @@ impl Running {
         }
         let words = lock(&self.last_words).clone();
         match status {
-            // It said why.
+            // Its own error message.
             Some(s) if s.code().is_some_and(|c| c != 0) && !words.is_empty() => words,
             Some(status) => format!("the staging there ended too early ({status})"),
             None => "the staging there can't be reached any more".into(),
@@ -323,61 +325,63 @@ fn spawn(f: impl FnOnce() -> Option<()> + Send + 'static) -> Option<()> {
         .map(|_| ())
 }
 
-/// Hears what a mover says until it ends.
-fn follow(output: ChildStdout, mut tell: impl FnMut(Said) -> bool) -> Option<()> {
+/// Passes a mover's reports on until it ends.
+fn follow(output: ChildStdout, mut pass: impl FnMut(FromMover) -> bool) -> Option<()> {
     let mut from = BufReader::new(output);
-    while let Ok(Some(what)) = hear(&mut from) {
-        if !tell(what) {
+    while let Ok(Some(what)) = read_message(&mut from) {
+        if !pass(what) {
             break;
         }
     }
     None
 }
 
-/// Gives a mover its files and takes what it says into the account. What it moved.
+/// Sends a mover its files and adds its reports. Returns what it has copied.
 fn lead<S: Place, D: Place>(job: &Job<'_, S, D>, mut r: Running, list: Vec<Entry>) -> Share {
     let mut share = Share {
         node: r.node,
         moved_files: 0,
         moved_bytes: 0,
     };
-    let told = AtomicU64::new(0);
+    let reported = AtomicU64::new(0);
     let over = AtomicBool::new(false);
     let mut input = r.input.take();
     let ended = std::thread::scope(|scope| {
         scope.spawn(|| {
             let Some(to) = &mut input else { return };
             for some in list.chunks(MAX_FILES) {
-                if job.progress.stopped() || say(to, &Order::Files(some.to_vec())).is_err() {
+                if job.progress.stopped()
+                    || write_message(to, &Order::Files(some.to_vec())).is_err()
+                {
                     break;
                 }
             }
             if !job.progress.stopped() {
-                let _ = say(to, &Order::End);
+                let _ = write_message(to, &Order::End);
             }
-            // The end of its input stops it.
+            // The end of its input stops the mover.
             while !over.load(Acquire) && !job.progress.stopped() {
                 std::thread::sleep(Duration::from_millis(10));
             }
             input = None;
         });
         let ended = loop {
-            match r.said.recv_timeout(SILENCE) {
-                Ok(Said::Did {
+            match r.reports.recv_timeout(SILENCE) {
+                Ok(FromMover::Did {
                     files,
                     bytes,
                     report,
                 }) => {
-                    told.fetch_add(files, Relaxed);
+                    reported.fetch_add(files, Relaxed);
                     job.progress.files_done.fetch_add(files, Relaxed);
                     job.progress.bytes_done.fetch_add(bytes, Relaxed);
                     account(job, &mut share, report);
                 }
-                Ok(Said::Finished) => break Ok(()),
+                Ok(FromMover::Finished) => break Ok(()),
                 Ok(_) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     let _ = r.child.kill();
-                    break Err(format!("it said nothing for {} s", SILENCE.as_secs()));
+                    break Err(format!("it sent nothing for {} s", SILENCE.as_secs()));
                 }
                 Err(RecvTimeoutError::Disconnected) => break Err(r.how_it_ended()),
             }
@@ -385,7 +389,7 @@ fn lead<S: Place, D: Place>(job: &Job<'_, S, D>, mut r: Running, list: Vec<Entry
         over.store(true, Release);
         ended
     });
-    let left = (list.len() as u64).saturating_sub(told.load(Relaxed));
+    let left = (list.len() as u64).saturating_sub(reported.load(Relaxed));
     match ended {
         Ok(()) if left == 0 => {}
         _ if job.progress.stopped() => job.ledger.with(|r| r.interrupted = true),
@@ -436,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn each_gets_as_much() {
+    fn members_get_equal_shares() {
         let sizes = [900, 10, 500, 400, 30, 20, 450, 460].map(|m: u64| m << 20);
         let files: Vec<Entry> = (0..)
             .zip(sizes)
@@ -449,7 +453,7 @@ mod tests {
             loads.iter().max().unwrap() - loads.iter().min().unwrap() < 100 << 20,
             "{loads:?}"
         );
-        // What lies somewhere stays there, if there is a mover.
+        // Files on a node stay there, if the node has a mover.
         let lists = deal(files, &[3, 0, 7], |e| Some(e.meta.ino as u32 % 4));
         assert!(lists[0].iter().filter(|e| e.meta.ino % 4 == 3).count() == 2);
         assert!(lists[1].iter().filter(|e| e.meta.ino % 4 == 0).count() == 2);
@@ -457,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn little_is_moved_by_one() {
+    fn little_work_stays_with_one() {
         let team = || Team {
             me: 0,
             movers: Mutex::new(

@@ -1,9 +1,9 @@
-//! A whole staging: list the source, make the directories, move what differs, and set
-//! the directories' own attributes last, when nothing changes in them any more.
+//! A whole staging: list the source, create the directories, copy what differs, and set the
+//! directories' attributes last, when nothing changes in them any more.
 //!
-//! Levels of the tree are listed one after the other, the directories of a level in parallel. Then
-//! the files are moved ([`crate::files`]), by processes of other nodes, too ([`team`]). Of several
-//! hard links to one file the first is a file like others; the rest are linked to it.
+//! The levels of the tree are listed one after the other, the directories of a level in parallel.
+//! Then the files are copied ([`crate::files`]), also by processes of other nodes ([`team`]). Of
+//! several hard links to one file the first is a file like others; the rest are linked to it.
 
 use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
@@ -17,11 +17,11 @@ use std::collections::HashMap;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Stages `src` of `from` to `dst` of `to`, any two places, one of which the team's movers know as
-/// the pool.
+/// Stages `src` of `from` to `dst` of `to`. One of the two places is the pool that the team's
+/// movers know.
 ///
 /// # Errors
-/// If it can't even begin. What goes wrong later is in the report.
+/// [`StageError`] if it can't begin. Later failures are in the report.
 pub fn stage<S: Place, D: Place>(
     from: &S,
     src: &[u8],
@@ -116,7 +116,7 @@ fn target_error(place: &impl Place, path: &[u8], e: Errno) -> StageError {
     }
 }
 
-/// Makes the directories above a destination as far as they are missing.
+/// Creates the missing directories above a destination.
 fn make_parents(to: &impl Place, directory: &[u8]) -> Result<(), StageError> {
     match to.stat(directory, true) {
         Ok(meta) if meta.is_dir() => Ok(()),
@@ -223,8 +223,8 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         Ok(())
     }
 
-    /// The destination itself takes the source's attributes, unless it is a place that
-    /// others share or that has its own reasons for its mode.
+    /// Whether the destination itself gets the source's attributes: not if others share it, or if
+    /// there are other reasons for its mode.
     fn may_set_root(&self, is_new: bool) -> bool {
         is_new
             || self.dst != b"/"
@@ -234,7 +234,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
                     .is_ok_and(|m| m.permissions() & 0o1000 == 0)
     }
 
-    /// Makes the destination of a directory, writable for us until its attributes are set.
+    /// Creates the destination of a directory, writable for this user until its attributes are set.
     fn make_directory(&self, d: &Entry) -> bool {
         let dst = self.target(&d.below);
         let made = self.to.mkdir(&dst, d.meta.permissions() | 0o700);
@@ -245,7 +245,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             Err(Errno::EXIST) => match self.to.stat(&dst, d.below.is_empty()) {
                 Ok(m) if m.is_dir() => {
                     let writable = m.permissions() & 0o700 == 0o700;
-                    // Whether it really can't be written will be seen.
+                    // If it can't be written, that will show.
                     let _ = writable || self.to.chmod(&dst, m.permissions() | 0o700).is_ok();
                     part::sweep(self.to, &dst, None);
                     Ok(())
@@ -269,7 +269,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         false
     }
 
-    /// Lists one directory: its directories are made, its files collected.
+    /// Lists one directory: creates its directories, collects its files.
     fn visit(&self, d: &Entry, found: &Mutex<(Vec<Entry>, Vec<Entry>)>) {
         let src = self.source(&d.below);
         let names = match self.from.list(&src) {
@@ -288,7 +288,8 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             {
                 continue;
             }
-            // Of a damaged pool, or another store: a path would lead out of the target.
+            // In a damaged pool, or on another medium, a name may be a path that leads out of the
+            // target.
             if !is_name(&name) {
                 self.fail_source(
                     &join(&d.below, b"?"),
@@ -333,7 +334,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
     }
 
     fn move_files(&self, mut files: Vec<Entry>, team: &Team) {
-        // In a fixed order, so that a repetition finds the same first link of a file.
+        // In a fixed order, so that another run finds the same first link of a file.
         files.sort_unstable_by(|a, b| a.below.cmp(&b.below));
         let mut seen: HashMap<(u64, u64), usize> = HashMap::new();
         let (mut single, mut first, mut links) = (Vec::new(), Vec::new(), Vec::new());
@@ -357,13 +358,13 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         self.ledger
             .with(|r| r.files += (single.len() + first.len() + links.len()) as u64);
         team::share(self, team, single);
-        // Which of them stand for the same file at the destination is known to this process only.
+        // Only this process knows which of them are the same file at the destination.
         self.move_list(&first);
         self.link_all(&links, &first);
     }
 }
 
-/// Whether a listing can have this name: it becomes part of a path.
+/// Whether a listed name is valid as a component of a path.
 fn is_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.contains(&b'/') && !name.contains(&0)
 }

@@ -6,12 +6,12 @@ use crate::{Meta, Options, Report};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Error, ErrorKind, Read, Result, Write};
 
-/// Longest line.
+/// Longest line. Bytes.
 const MAX_LINE: u64 = 16 << 20;
-/// Files of one message, and bytes of their paths: far less than a line may have.
+/// Limit on the files of one message, and on the bytes of their paths: far below a line's limit.
 pub const MAX_FILES: usize = 512;
 
-/// To a mover.
+/// A message to a mover.
 #[derive(Debug, Serialize, Deserialize)]
 #[expect(
     clippy::large_enum_variant,
@@ -20,16 +20,16 @@ pub const MAX_FILES: usize = 512;
 pub enum Order {
     Begin(Begin),
     Files(Vec<Entry>),
-    /// There are no more files.
+    /// No more files follow.
     End,
 }
 
-/// What there is to be done.
+/// Description of the staging.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Begin {
-    /// The version of Forebay that stages.
+    /// The version of Forebay of the leading process.
     pub forebay: String,
-    /// From the file system into the pool, not out of it.
+    /// Direction: from the file system into the pool, or out of it.
     pub into_pool: bool,
     #[serde(with = "path")]
     pub src: Vec<u8>,
@@ -39,41 +39,48 @@ pub struct Begin {
     pub proof: Proof,
 }
 
-/// By what a mover tells that its host sees the same directory outside the pool.
+/// How a mover checks that its host sees the same directory outside the pool.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Proof {
-    /// The source's root as the first process sees it. So does each file have to look.
+    /// Metadata of the source's root as the leading process sees it. The mover must see the same.
     Source(Meta),
-    /// There is a file of this name, just made, in the destination.
+    /// Name of a file that was just created in the destination.
     Target(#[serde(with = "path")] Vec<u8>),
 }
 
-/// From a mover.
+/// A message from a mover.
 #[derive(Debug, Serialize, Deserialize)]
-pub enum Said {
+pub enum FromMover {
     Ready,
-    /// It can't take part.
+    /// The mover can't take part.
     Cannot(String),
-    /// What the mover did since its last message. Sent several times a second, in any case.
+    /// Results since the mover's last message. Sent several times a second, even if nothing was
+    /// done.
     Did {
         files: u64,
         bytes: u64,
         report: Report,
     },
-    /// All that was to be done is done.
+    /// All orders are carried out.
     Finished,
 }
 
-/// Says one thing.
-pub fn say(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
+/// Writes one message.
+///
+/// # Errors
+/// Errors of writing.
+pub fn write_message(to: &mut impl Write, what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_vec(what)?;
     line.push(b'\n');
     to.write_all(&line)?;
     to.flush()
 }
 
-/// Hears the next thing; None: the other side has gone.
-pub fn hear<T: for<'d> Deserialize<'d>>(from: &mut impl BufRead) -> Result<Option<T>> {
+/// Reads the next message; None: the other side is closed.
+///
+/// # Errors
+/// InvalidData for a line over the limit; errors of reading.
+pub fn read_message<T: for<'d> Deserialize<'d>>(from: &mut impl BufRead) -> Result<Option<T>> {
     let mut line = Vec::new();
     loop {
         line.clear();
@@ -98,7 +105,7 @@ mod tests {
     fn lines_come_back() {
         let every: Vec<u8> = (0..=255).collect();
         let mut bytes = b"Welcome to n1\n\"Welcome\"\n{}\n".to_vec();
-        say(&mut bytes, &Order::End).unwrap();
+        write_message(&mut bytes, &Order::End).unwrap();
         let order = Order::Begin(Begin {
             forebay: "1".into(),
             into_pool: false,
@@ -107,17 +114,17 @@ mod tests {
             options: Options::stage_out(),
             proof: Proof::Target(b"/a".to_vec()),
         });
-        say(&mut bytes, &order).unwrap();
+        write_message(&mut bytes, &order).unwrap();
         bytes.extend_from_slice(b"\"End\"");
         let mut from = &bytes[..];
-        assert!(matches!(hear(&mut from), Ok(Some(Order::End))));
-        let Ok(Some(Order::Begin(begin))) = hear(&mut from) else {
+        assert!(matches!(read_message(&mut from), Ok(Some(Order::End))));
+        let Ok(Some(Order::Begin(begin))) = read_message(&mut from) else {
             panic!()
         };
         assert_eq!(begin.src, every);
-        // One that was cut off isn't taken for another.
-        assert!(matches!(hear::<Order>(&mut from), Ok(None)));
+        // A truncated message isn't taken for another.
+        assert!(matches!(read_message::<Order>(&mut from), Ok(None)));
         let endless = vec![b'x'; MAX_LINE as usize + 1];
-        assert!(hear::<Order>(&mut &endless[..]).is_err());
+        assert!(read_message::<Order>(&mut &endless[..]).is_err());
     }
 }

@@ -396,7 +396,7 @@ def others(t, one, two, three, path, mount):
 def impossible_persistence(t):
     """Controls that a pool's media can't keep are refused by rule, command and attribute; files keep theirs."""
     node = '[[rule]]\npath = "/log/**"\npersistence = "node"\n'
-    t.up("p", "--rules", rules(t, node, "node.toml"), rc=2).says("line 1", 'persistence = "node" is impossible on this pool, of whose media none is files')
+    t.up("p", "--rules", rules(t, node, "node.toml"), rc=2).says("line 1", 'persistence = "node" is impossible on this pool: none of its media is files')
     text = '[[rule]]\npath = "/log/**"\npersistence = "durable"\n'
     t.up("p", "--rules", rules(t, text), rc=2).says('persistence = "durable" is impossible on this pool')
     t.up("p", "--nodes", "2", "--rules", rules(t, text), rc=2).says("line 1: persistence")

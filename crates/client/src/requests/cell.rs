@@ -1,19 +1,19 @@
 //! The states of a request cell, and which side may use it in each.
 //!
 //! ```text
-//!          asker           asker            daemon            daemon           asker
+//!       requester       requester          daemon            daemon         requester
 //! FREE ---------> CLAIMED ---------> POSTED ---------> TAKEN ---------> DONE ---------> FREE
-//!                                      |                 | asker           | daemon
+//!                                      |                 | requester       | daemon
 //!                                      v                 v                 v
 //!                                   CLAIMED          ABANDONED --------> FREE
 //! ```
-//! The asker has the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`; in
-//! `POSTED` it belongs to who changes the state first. With [`HELD`] the network may still be using
-//! the cell's bytes: the asker may read the answer then, but leaves it to the daemon to free the
-//! cell.
+//! The requester owns the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`. In
+//! `POSTED` it belongs to the side that changes the state first. With [`HELD`] the network may
+//! still be using the cell's bytes: the requester may read the reply, but leaves it to the daemon
+//! to free the cell.
 //!
-//! If nobody waits for the answer (`told`), the cell is the daemon's from `POSTED` on, whoever
-//! dies: it frees the cell instead of making it `DONE`.
+//! The cell of a one-way request (`one_way`) is the daemon's from `POSTED` on, even if the
+//! requester dies: the daemon frees the cell instead of setting `DONE`.
 
 use super::SMALL_BODY;
 use super::region::{ASLEEP, CELLS, Cell, LARGE, Shared};
@@ -29,42 +29,42 @@ pub const POSTED: u32 = 2;
 pub const TAKEN: u32 = 3;
 pub const DONE: u32 = 4;
 pub const ABANDONED: u32 = 5;
-/// The daemon still needs it.
+/// The daemon or the network still uses the cell's bytes.
 pub const HELD: u32 = 16;
 
-/// How long who waits for a cell sleeps before looking whether owners have died.
+/// How long a thread that waits for a cell sleeps before it checks for dead owners.
 const TURN: Duration = Duration::from_millis(100);
 
 fn change(word: &AtomicU32, from: u32, to: u32) -> bool {
     word.compare_exchange(from, to, AcqRel, Acquire).is_ok()
 }
 
-/// What a cell is needed for.
+/// Requirements on a cell.
 pub struct Claim {
-    /// The process, and the program in it.
+    /// The requesting process (owner word), and the program in it.
     pub me: u64,
     pub image: u64,
-    /// Whom it asks.
+    /// The node that the request goes to.
     pub node: NodeId,
-    /// Bytes of the body, or of the room for it.
+    /// Bytes of the body, or of the room for a received one.
     pub body: usize,
-    /// Nobody may look at the answer for long: such requests get half of the cells, and only large
-    /// ones.
+    /// The reply may stay uncollected for long. Such requests get only large cells, and at most
+    /// half of these.
     pub is_kept: bool,
 }
 
 impl Cell {
-    /// From state to state, if it is as presumed.
+    /// Changes the state from `from` to `to`; false if the state isn't `from`.
     pub fn pass(&self, from: u32, to: u32) -> bool {
         change(&self.state, from, to)
     }
 }
 
 impl Shared {
-    /// Takes a free cell.
+    /// Claims a free cell.
     ///
     /// # Errors
-    /// The word to sleep on until there may be one.
+    /// The word to sleep on until a cell may be free.
     pub fn claim(&self, claim: &Claim) -> std::result::Result<usize, &AtomicU32> {
         let header = self.header();
         let mine = |index: usize, before: usize, of: usize| {
@@ -72,7 +72,7 @@ impl Shared {
             if cell.owner.load(Relaxed) != 0 {
                 return None;
             }
-            // Looked at only when many are taken.
+            // The share of a node is checked only when many cells are taken.
             if before >= of / 8 * 3 && self.cells_for(claim.node, of) >= of / 4 * 3 {
                 return Some(Err(header.share_of(claim.node.0)));
             }
@@ -80,7 +80,7 @@ impl Shared {
             took.ok()?;
             cell.image.store(claim.image, Relaxed);
             cell.node.store(claim.node.0, Relaxed);
-            // Anything else was written by somebody who shouldn't: nobody gets this cell.
+            // Any other state is corrupt: this cell stays unused.
             cell.pass(FREE, CLAIMED).then_some(Ok(index))
         };
         let found = if claim.is_kept {
@@ -96,8 +96,8 @@ impl Shared {
         found.unwrap_or(Err(&header.room))
     }
 
-    /// How many of the first `of` cells are taken for a node. One that doesn't answer must not get
-    /// all.
+    /// How many of the first `of` cells are taken for `node`. A node that doesn't answer must not
+    /// get all cells.
     fn cells_for(&self, node: NodeId, of: usize) -> usize {
         let theirs = |&i: &usize| {
             let cell = self.cell(i);
@@ -106,10 +106,10 @@ impl Shared {
         (0..of).filter(theirs).count()
     }
 
-    /// As [`Shared::claim`]; waits until `until` for a cell.
+    /// As [`Shared::claim`], but waits until `until` for a cell.
     ///
     /// # Errors
-    /// EHOSTDOWN if there was none.
+    /// EHOSTDOWN if no cell became free in time.
     pub fn claim_waiting(&self, claim: &Claim, until: u64) -> Result<usize> {
         if let Ok(index) = self.claim(claim) {
             return Ok(index);
@@ -137,21 +137,21 @@ impl Shared {
         got
     }
 
-    /// Whether it is time to look for cells of dead processes; only one of those who wait does.
+    /// Whether to look for cells of dead processes now; true for only one of the waiting threads.
     fn may_reclaim(&self, now: u64) -> bool {
         let last = &self.header().reclaimed;
         let before = last.load(Relaxed);
-        // A time in the future was written by who shouldn't.
+        // A time in the future is corrupt.
         let due = now.wrapping_sub(before) >= TURN.as_nanos() as u64;
         due && last.compare_exchange(before, now, AcqRel, Relaxed).is_ok()
     }
 
-    /// Gives a cell back. Only who has it.
+    /// Frees a cell. Only its owner may call this.
     pub fn free(&self, index: usize) {
         let cell = self.cell(index);
         let header = self.header();
         let share = header.share_of(cell.node.load(Relaxed));
-        cell.told.store(0, Relaxed);
+        cell.one_way.store(0, Relaxed);
         cell.state.store(FREE, Release);
         cell.owner.store(0, SeqCst);
         for word in [&header.room, share] {
@@ -162,7 +162,7 @@ impl Shared {
         }
     }
 
-    /// The asker needs the cell no more, in whatever state it is.
+    /// Called when the requester no longer needs the cell, whatever its state.
     pub fn leave(&self, index: usize) {
         let cell = self.cell(index);
         loop {
@@ -177,12 +177,12 @@ impl Shared {
         }
     }
 
-    /// Takes back the cells of dead processes: how many.
+    /// Reclaims the cells of dead processes. Returns their number.
     pub fn reclaim_dead(&self, me: u64) -> usize {
         self.reclaim(me, |_, owner| owner != me && !process::runs(owner))
     }
 
-    /// Takes back what the program before exec has left in this process.
+    /// Reclaims the cells that the program before exec left in this process. Returns their number.
     pub fn reclaim_own(&self, me: u64, image: u64) -> usize {
         self.reclaim(me, |cell, owner| {
             owner == me && cell.image.load(Relaxed) != image
@@ -197,12 +197,12 @@ impl Shared {
             if owner == 0 || !lost(cell, owner) {
                 continue;
             }
-            // It is still to be sent.
-            if cell.told.load(Acquire) != 0 && cell.state.load(Acquire) != CLAIMED {
+            // A one-way request of a dead process is still to be sent.
+            if cell.one_way.load(Acquire) != 0 && cell.state.load(Acquire) != CLAIMED {
                 continue;
             }
             let taken = cell.owner.compare_exchange(owner, me, AcqRel, Relaxed);
-            // What nobody waits for any more is the daemon's to free.
+            // An abandoned cell that the network uses is freed by the daemon.
             if taken.is_ok() && cell.state.load(Acquire) != ABANDONED | HELD {
                 self.leave(index);
                 count += 1;
@@ -211,15 +211,14 @@ impl Shared {
         count
     }
 
-    /// Says that something was posted for which nobody waits: the daemon needn't wake for that at
-    /// once.
+    /// Signals that a one-way request was posted: the daemon needn't wake for it at once.
     pub fn ring_softly(&self) {
         if self.header().sleeps.load(SeqCst) == ASLEEP {
             self.ring();
         }
     }
 
-    /// Says that cells were posted.
+    /// Signals that cells were posted.
     pub fn ring(&self) {
         let header = self.header();
         header.bell.fetch_add(1, SeqCst);

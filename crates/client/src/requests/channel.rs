@@ -1,8 +1,8 @@
-//! The asker's end of the request cells: the store of a process asks other nodes through it.
+//! The requesters' side of the request cells: a process's store reaches other nodes through it.
 //!
-//! Runs inside any program: on any thread, in forked children and in vfork children (which use
-//! their parent's memory, but have cells of their own: an owner is a process id, asked of the
-//! kernel each time). Nothing here is locked while waiting.
+//! Runs inside any program: on any thread, in forked children, and in vfork children. The latter
+//! use their parent's memory but have cells of their own, since the owner of a cell is the process
+//! id, which the kernel is asked for each time. No lock is held while waiting.
 
 use super::cell::{CLAIMED, Claim, DONE, HELD, POSTED};
 use super::clock;
@@ -18,50 +18,51 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicPtr;
 use std::time::Duration;
 
-/// The daemon says so much earlier that the request timeout is over, at most; for who can't wait
-/// for that either.
-const EARLIER: u64 = 300_000_000;
-/// Longest sleep between looks at the clock.
+/// The daemon may report the end of the request timeout up to this much earlier, to callers that
+/// can't wait for the daemon's reply either. Nanoseconds.
+const EARLY_REPORT: u64 = 300_000_000;
+/// Longest sleep between two looks at the clock.
 const TURN: Duration = Duration::from_secs(1);
-/// How long an answer is looked for before sleeping: it saves the daemon from waking us.
-const LOOKS: u64 = 40_000;
-/// When others got the core for longer than this meanwhile, they need it.
-const OTHERS: u64 = 20_000;
-/// Then there is no more looking for so long.
-const CALM: u64 = 50_000_000;
-/// After so many requests in a row that took longer, one in so many is looked for.
+/// How long a thread spins for a reply before it sleeps, which saves the daemon a wake-up.
+/// Nanoseconds.
+const SPIN: u64 = 40_000;
+/// A gap in the clock longer than this means that other tasks had the core. Nanoseconds.
+const PREEMPTED: u64 = 20_000;
+/// After such a gap, how long no thread spins. Nanoseconds.
+const NO_SPIN: u64 = 50_000_000;
+/// After `MISSES` spins in a row without success, only one request in `ONE_IN` spins.
 const MISSES: u32 = 4;
 const ONE_IN: u32 = 32;
-/// Requests of one caller in progress at the same time.
+/// Limit on one caller's requests in progress.
 const AT_ONCE: usize = 64;
-/// Of a node that is down, a process tells its user once in so long.
-const TELLS: u64 = 60_000_000_000;
+/// Shortest time between two messages of a process about the same node. Nanoseconds.
+const REPORT_INTERVAL: u64 = 60_000_000_000;
 
-/// Tells this program from the one before exec; 0: not made yet.
+/// Identifies this program, as opposed to the one before exec; 0: not set yet.
 static IMAGE: AtomicU64 = AtomicU64::new(0);
 
-/// The way to the other nodes, for a process of the node.
+/// The way to other nodes, for a process of this node.
 pub struct Channel {
     shared: Shared,
     me: NodeId,
     nodes: Vec<NodeId>,
     map_path: PathBuf,
     map: AtomicPtr<PoolMap>,
-    /// The version of the map that was looked at last.
+    /// The version of the map that was loaded last.
     version: AtomicU32,
     loading: ProcessLock,
-    /// The process that asked last, as an owner of cells.
+    /// Owner word of the process that sent the last request.
     owner: AtomicU64,
-    /// Answers looked for in vain since the last that wasn't, and until when not to look.
+    /// Spins without success since the last successful one; and until when not to spin.
     misses: AtomicU32,
-    calm: AtomicU64,
+    no_spin_until: AtomicU64,
 }
 
 impl Channel {
-    /// Opens it for a process of node `me`, one of `nodes`, whose directory is `dir`.
+    /// Opens the channel for a process of node `me`, one of `nodes`, whose directory is `dir`.
     ///
     /// # Errors
-    /// What open and mmap say; EINVAL if the file isn't of this version.
+    /// EINVAL if the file isn't of this version; errors of open and mmap.
     pub fn open(dir: &Path, me: NodeId, nodes: u32) -> Result<Channel> {
         let shared = Shared::open(dir)?;
         if IMAGE.load(Relaxed) == 0 {
@@ -77,9 +78,9 @@ impl Channel {
             loading: ProcessLock::new(),
             owner: AtomicU64::new(0),
             misses: AtomicU32::new(0),
-            calm: AtomicU64::new(0),
+            no_spin_until: AtomicU64::new(0),
         };
-        // Without a start time nobody could tell this process from a later one with its id.
+        // Without a start time, this process can't be told from a later one with the same id.
         let own = process::own_word()?;
         channel.owner.store(own, Relaxed);
         channel.shared.reclaim_own(own, IMAGE.load(Relaxed));
@@ -95,13 +96,13 @@ impl Channel {
         if known != 0 && process::pid_of(known) == process::pid() {
             return known;
         }
-        // A forked child, which can't be told of an error.
+        // In a forked child, which can't be given an error.
         let own = process::own_word_or_id();
         self.owner.store(own, Relaxed);
         own
     }
 
-    /// The pool's map; None as long as there is none.
+    /// The pool map; None until there is one.
     fn map(&self) -> Option<&PoolMap> {
         if self.shared.header().map.load(Acquire) != self.version.load(Acquire) {
             self.load_map();
@@ -119,12 +120,12 @@ impl Channel {
         }
         let read = std::fs::read(&self.map_path).ok();
         let Some(new) = read.and_then(|bytes| PoolMap::decode(&bytes).ok()) else {
-            // There is one, so it can't be read just now (no descriptors?): the next try may.
+            // The map exists but can't be read now (no descriptors?); the next call tries again.
             return;
         };
         // SAFETY: as in `map`.
         let old = unsafe { self.map.load(Acquire).as_ref() };
-        // Addresses are the daemon's business. The old map stays in memory.
+        // Only the slices matter here; addresses are for the daemon. The old map stays in memory.
         if old.is_none_or(|old| old.slices() != new.slices()) {
             self.map.store(Box::into_raw(Box::new(new)), Release);
         }
@@ -135,37 +136,37 @@ impl Channel {
         clock() + u64::from(self.shared.header().patience.load(Relaxed)) * 1_000_000
     }
 
-    /// Copies a request into a cell. The cell is this thread's until it is posted.
+    /// Copies a request into a cell, which is this thread's until it is posted.
     ///
     /// # Safety
-    /// `bytes` are the caller's to read.
-    unsafe fn fill(&self, index: usize, question: &PeerRequest<'_>, until: u64) -> Result<()> {
-        let (way, len) = match question.bytes {
+    /// `bytes` must be readable.
+    unsafe fn fill(&self, index: usize, request: &PeerRequest<'_>, until: u64) -> Result<()> {
+        let (way, len) = match request.bytes {
             Bytes::None => (0, 0),
             Bytes::Send(_, len) => (1, len),
             Bytes::Receive(_, len) => (2, len),
         };
         self.shared.reserve(index, len)?;
         let cell = self.shared.cell(index);
-        let head = question.head;
+        let head = request.head;
         // SAFETY: the area has room for it (checked by `ask`), and is this thread's.
         unsafe {
             std::ptr::copy_nonoverlapping(head.as_ptr(), self.shared.head_at(index), head.len())
         };
-        if let Bytes::Send(from, len) = question.bytes {
+        if let Bytes::Send(from, len) = request.bytes {
             let to = self.shared.body_at(index, len).ok_or(Errno::INVAL)?;
-            // SAFETY: as above; where the program's bytes aren't there, it says so.
+            // SAFETY: as above; if the program's bytes aren't mapped, `copy` returns false.
             if !unsafe { guard::copy(from, to, len) } {
                 return Err(Errno::FAULT);
             }
         }
-        cell.node.store(question.node.0, Relaxed);
-        cell.kind.store(question.kind.into(), Relaxed);
+        cell.node.store(request.node.0, Relaxed);
+        cell.kind.store(request.kind.into(), Relaxed);
         cell.way.store(way, Relaxed);
         cell.head.store(head.len() as u32, Relaxed);
         cell.body.store(len as u32, Relaxed);
         let left = until.saturating_sub(clock());
-        let deadline = until - EARLIER.min(left / 10);
+        let deadline = until - EARLY_REPORT.min(left / 10);
         cell.deadline.store(deadline, Relaxed);
         cell.number.store(0, Relaxed);
         cell.sent_to.store(0, Relaxed);
@@ -173,24 +174,24 @@ impl Channel {
         Ok(())
     }
 
-    /// Posts what was filled in. The bell is to be rung.
+    /// Posts a filled cell. The caller must ring the bell.
     fn post(&self, index: usize) {
         self.shared.cell(index).pass(CLAIMED, POSTED);
         let word = &self.shared.header().posted[index / 64];
         word.fetch_or(1 << (index % 64), SeqCst);
     }
 
-    /// Looks for the answer for a moment, as long as nobody else needs the core.
-    fn look(&self, is_done: &dyn Fn() -> bool) -> bool {
+    /// Spins for the reply for a moment, unless another task needs the core.
+    fn spin(&self, is_done: &dyn Fn() -> bool) -> bool {
         let begin = clock();
         let misses = self.misses.load(Relaxed);
         let seldom = misses >= MISSES && !misses.is_multiple_of(ONE_IN);
-        if seldom || begin < self.calm.load(Relaxed) {
+        if seldom || begin < self.no_spin_until.load(Relaxed) {
             self.misses.fetch_add(1, Relaxed);
             return is_done();
         }
         let mut before = begin;
-        while before - begin < LOOKS {
+        while before - begin < SPIN {
             for _ in 0..20 {
                 if is_done() {
                     self.misses.store(0, Relaxed);
@@ -200,8 +201,8 @@ impl Channel {
             }
             std::thread::yield_now();
             let now = clock();
-            if now - before > OTHERS {
-                self.calm.store(now + CALM, Relaxed);
+            if now - before > PREEMPTED {
+                self.no_spin_until.store(now + NO_SPIN, Relaxed);
                 break;
             }
             before = now;
@@ -210,11 +211,11 @@ impl Channel {
         false
     }
 
-    /// Waits for the answer; false if it hasn't come `until` then, or until the later time to which
-    /// the daemon has moved the deadline since the other node is at work.
+    /// Waits for the reply. False if it hasn't come by `until`, or by the later time to which the
+    /// daemon has moved the deadline because the other node is at work.
     fn wait(&self, index: usize, until: u64) -> bool {
         let cell = self.shared.cell(index);
-        if self.look(&|| cell.state.load(Acquire) & !HELD == DONE) {
+        if self.spin(&|| cell.state.load(Acquire) & !HELD == DONE) {
             return true;
         }
         loop {
@@ -224,7 +225,7 @@ impl Channel {
                 return true;
             }
             let end = match cell.deadline.load(Acquire) {
-                renewed if renewed > until => renewed.saturating_add(EARLIER),
+                renewed if renewed > until => renewed.saturating_add(EARLY_REPORT),
                 _ => until,
             };
             let left = end.saturating_sub(clock());
@@ -235,7 +236,7 @@ impl Channel {
         }
     }
 
-    /// Nobody has answered in time. If there is no daemon, others needn't wait as long.
+    /// Called after a timeout. If there is no daemon, other threads need not wait as long.
     #[cold]
     fn gave_up(&self) {
         let header = self.shared.header();
@@ -244,13 +245,13 @@ impl Channel {
         }
     }
 
-    /// Passes on what came of a request. If the node is down, the user is told which, as no errno
-    /// can; and if this node has lost its locks there, that it has.
-    fn told<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
+    /// Passes a result on. Before, reports to the user which node is down, as no errno can, and
+    /// that this node has lost its locks there.
+    fn report<T>(&self, node: NodeId, answer: Result<T>) -> Result<T> {
         match answer {
-            Err(Errno::HOSTDOWN) => self.tell_down(node),
+            Err(Errno::HOSTDOWN) => self.report_down(node),
             Err(Errno::OWNERDEAD) => {
-                self.tell_fenced(node);
+                self.report_fenced(node);
                 return Err(Errno::IO);
             }
             _ => {}
@@ -259,11 +260,15 @@ impl Channel {
     }
 
     #[cold]
-    fn tell_fenced(&self, node: NodeId) {
-        static TOLD: AtomicU64 = AtomicU64::new(0);
-        let (now, last) = (clock().max(1), TOLD.load(Relaxed));
-        let due = last == 0 || now.saturating_sub(last) > TELLS;
-        if due && TOLD.compare_exchange(last, now, Relaxed, Relaxed).is_ok() {
+    fn report_fenced(&self, node: NodeId) {
+        static REPORTED: AtomicU64 = AtomicU64::new(0);
+        let (now, last) = (clock().max(1), REPORTED.load(Relaxed));
+        let due = last == 0 || now.saturating_sub(last) > REPORT_INTERVAL;
+        if due
+            && REPORTED
+                .compare_exchange(last, now, Relaxed, Relaxed)
+                .is_ok()
+        {
             process::write_notice(format_args!(
                 "node {node} couldn't reach this node for long and has released its file locks: a file that was locked gives EIO until all programs here have closed it"
             ));
@@ -271,16 +276,20 @@ impl Channel {
     }
 
     #[cold]
-    fn tell_down(&self, node: NodeId) {
-        /// When it was told of a node last; 0: never. Nodes may share one.
-        static TOLD: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
+    fn report_down(&self, node: NodeId) {
+        /// When each node was last reported; 0: never. Nodes may share an entry.
+        static REPORTED: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
         let header = self.shared.header();
         let served = process::runs(header.daemon.load(Acquire));
         let node = if served { node } else { self.me };
-        let (now, told) = (clock().max(1), &TOLD[node.0 as usize % TOLD.len()]);
-        let last = told.load(Relaxed);
-        let due = last == 0 || now.saturating_sub(last) > TELLS;
-        if !due || told.compare_exchange(last, now, Relaxed, Relaxed).is_err() {
+        let (now, reported) = (clock().max(1), &REPORTED[node.0 as usize % REPORTED.len()]);
+        let last = reported.load(Relaxed);
+        let due = last == 0 || now.saturating_sub(last) > REPORT_INTERVAL;
+        if !due
+            || reported
+                .compare_exchange(last, now, Relaxed, Relaxed)
+                .is_err()
+        {
             return;
         }
         if !served {
@@ -295,10 +304,10 @@ impl Channel {
         ));
     }
 
-    /// Takes the answer out of a cell.
+    /// Copies the reply out of a cell.
     ///
     /// # Safety
-    /// `bytes` are the caller's to write.
+    /// `bytes` must be writable.
     unsafe fn collect(&self, index: usize, bytes: Bytes) -> Result<PeerReply> {
         let cell = self.shared.cell(index);
         match cell.status.load(Relaxed) {
@@ -315,13 +324,13 @@ impl Channel {
         if len > MAX_HEAD || received > room {
             return Err(Errno::PROTO);
         }
-        // SAFETY: the area has so many bytes, and is this thread's.
+        // SAFETY: the area has this many bytes, and is this thread's.
         let head = unsafe { std::slice::from_raw_parts(self.shared.head_at(index), len) }.to_vec();
         if let Bytes::Receive(to, room) = bytes
             && received > 0
         {
             let from = self.shared.body_at(index, room).ok_or(Errno::PROTO)?;
-            // SAFETY: as above; where the program's place isn't there, it says so.
+            // SAFETY: as above; if the program's buffer isn't mapped, `copy` returns false.
             if !unsafe { guard::copy(from, to, received) } {
                 return Err(Errno::FAULT);
             }
@@ -329,27 +338,27 @@ impl Channel {
         Ok(PeerReply { head, received })
     }
 
-    /// Posts a request in a cell that was claimed. The bell is to be rung.
+    /// Posts a request in a claimed cell. The caller must ring the bell.
     ///
     /// # Safety
-    /// Its bytes are the caller's to read.
-    unsafe fn put(&self, index: usize, question: &PeerRequest<'_>, until: u64) -> Result<Mine<'_>> {
+    /// The request's bytes must be readable.
+    unsafe fn put(&self, index: usize, request: &PeerRequest<'_>, until: u64) -> Result<Mine<'_>> {
         let shared = &self.shared;
         let mine = Mine { shared, index };
         // SAFETY: passed on.
-        unsafe { self.fill(index, question, until)? };
+        unsafe { self.fill(index, request, until)? };
         self.post(index);
         Ok(mine)
     }
 
-    /// Waits for the answer.
+    /// Waits for the reply.
     ///
     /// # Safety
-    /// The request's bytes are the caller's to write.
+    /// The request's bytes must be writable.
     unsafe fn take(
         &self,
         mine: &Mine<'_>,
-        question: &PeerRequest<'_>,
+        request: &PeerRequest<'_>,
         until: u64,
     ) -> Result<PeerReply> {
         if !self.wait(mine.index, until) {
@@ -357,21 +366,21 @@ impl Channel {
             return Err(Errno::HOSTDOWN);
         }
         // SAFETY: passed on.
-        unsafe { self.collect(mine.index, question.bytes) }
+        unsafe { self.collect(mine.index, request.bytes) }
     }
 
-    fn claim(&self, question: &PeerRequest<'_>) -> Claim {
+    fn claim(&self, request: &PeerRequest<'_>) -> Claim {
         Claim {
             me: self.owner(),
             image: IMAGE.load(Relaxed),
-            node: question.node,
-            body: length(question.bytes),
+            node: request.node,
+            body: length(request.bytes),
             is_kept: false,
         }
     }
 
-    fn check(&self, question: &PeerRequest<'_>) -> Result<()> {
-        if question.head.len() > MAX_HEAD || length(question.bytes) > MAX_BODY {
+    fn check(&self, request: &PeerRequest<'_>) -> Result<()> {
+        if request.head.len() > MAX_HEAD || length(request.bytes) > MAX_BODY {
             return Err(Errno::MSGSIZE);
         }
         match self.shared.header().missing.load(Acquire) {
@@ -388,7 +397,7 @@ fn length(bytes: Bytes) -> usize {
     }
 }
 
-/// A cell that this thread has; it is left when dropped, whatever has happened.
+/// A cell owned by this thread. Dropping it releases the cell in any state.
 struct Mine<'a> {
     shared: &'a Shared,
     index: usize,
@@ -406,7 +415,7 @@ impl Peers for Channel {
     }
 
     fn node_of(&self, slot: Slot) -> NodeId {
-        // Without a map nothing is here: nothing is done on the wrong node.
+        // Without a map no slot is here, so that nothing is done on the wrong node.
         self.map()
             .map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))
     }
@@ -420,37 +429,38 @@ impl Peers for Channel {
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {
-        let question = PeerRequest {
+        let request = PeerRequest {
             node,
             kind,
             head,
             bytes,
         };
-        let asked = || {
-            self.check(&question)?;
+        let exchange = || {
+            self.check(&request)?;
             let until = self.until();
-            let index = self.shared.claim_waiting(&self.claim(&question), until)?;
+            let index = self.shared.claim_waiting(&self.claim(&request), until)?;
             // SAFETY: the caller's promise.
-            let mine = unsafe { self.put(index, &question, until) }?;
+            let mine = unsafe { self.put(index, &request, until) }?;
             self.shared.ring();
             // SAFETY: the caller's promise.
-            unsafe { self.take(&mine, &question, until) }
+            unsafe { self.take(&mine, &request, until) }
         };
-        self.told(node, asked())
+        self.report(node, exchange())
     }
 
-    unsafe fn ask_all(&self, questions: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
-        let mut answers = Vec::with_capacity(questions.len());
-        let mut open = VecDeque::with_capacity(AT_ONCE.min(questions.len()));
-        let mut next = questions.iter().peekable();
+    unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
+        let mut replies = Vec::with_capacity(requests.len());
+        let mut open = VecDeque::with_capacity(AT_ONCE.min(requests.len()));
+        let mut next = requests.iter().peekable();
         loop {
-            while let Some(&question) = next.peek()
+            while let Some(&request) = next.peek()
                 && open.len() < AT_ONCE
             {
                 let until = self.until();
-                let claim = self.claim(question);
-                // A process that has cells already doesn't wait for more: others may do the same.
-                let claimed = match (self.check(question), open.is_empty()) {
+                let claim = self.claim(request);
+                // A process that has cells already doesn't wait for more: two such processes could
+                // deadlock.
+                let claimed = match (self.check(request), open.is_empty()) {
                     (Err(e), _) => Err(e),
                     (_, true) => self.shared.claim_waiting(&claim, until),
                     (_, false) => match self.shared.claim(&claim) {
@@ -460,21 +470,21 @@ impl Peers for Channel {
                 };
                 next.next();
                 // SAFETY: the caller's promise.
-                let asked = claimed.and_then(|index| unsafe { self.put(index, question, until) });
-                open.push_back((question, asked, until));
+                let posted = claimed.and_then(|index| unsafe { self.put(index, request, until) });
+                open.push_back((request, posted, until));
             }
-            let Some((question, asked, until)) = open.pop_front() else {
-                return answers;
+            let Some((request, posted, until)) = open.pop_front() else {
+                return replies;
             };
             self.shared.ring();
             // SAFETY: the caller's promise.
-            let answer = asked.and_then(|mine| unsafe { self.take(&mine, question, until) });
-            answers.push(self.told(question.node, answer));
+            let answer = posted.and_then(|mine| unsafe { self.take(&mine, request, until) });
+            replies.push(self.report(request.node, answer));
         }
     }
 
     unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
-        let question = PeerRequest {
+        let request = PeerRequest {
             node,
             kind,
             head,
@@ -482,10 +492,10 @@ impl Peers for Channel {
         };
         let claim = Claim {
             is_kept: true,
-            ..self.claim(&question)
+            ..self.claim(&request)
         };
         let Some(cell) = self
-            .check(&question)
+            .check(&request)
             .ok()
             .and_then(|()| self.shared.claim(&claim).ok())
         else {
@@ -494,9 +504,9 @@ impl Peers for Channel {
         };
         let until = self.until();
         // SAFETY: as above.
-        match unsafe { self.put(cell, &question, until) } {
+        match unsafe { self.put(cell, &request, until) } {
             Ok(mine) => {
-                // `answer` has it from here on.
+                // From here on, `answer` owns the cell.
                 std::mem::forget(mine);
                 self.shared.ring();
                 Sent::Underway { node, cell, until }
@@ -507,32 +517,32 @@ impl Peers for Channel {
 
     fn answer(&self, sent: Sent) -> Result<PeerReply> {
         let (node, index, until) = match sent {
-            Sent::Answered(told) => return told,
+            Sent::Answered(reply) => return reply,
             Sent::Underway { node, cell, until } => (node, cell, until),
         };
         let shared = &self.shared;
         let mine = Mine { shared, index };
-        let question = PeerRequest {
+        let request = PeerRequest {
             node,
             kind: 0,
             head: &[],
             bytes: Bytes::None,
         };
         // SAFETY: there are no bytes.
-        self.told(node, unsafe { self.take(&mine, &question, until) })
+        self.report(node, unsafe { self.take(&mine, &request, until) })
     }
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
         let bytes = Bytes::None;
-        let question = PeerRequest {
+        let request = PeerRequest {
             node,
             kind,
             head,
             bytes,
         };
-        // If no cell is free, one waits as for a request.
+        // If no cell is free, wait as for a request with a reply.
         let claimed = match head.len() <= MAX_HEAD {
-            true => self.shared.claim(&self.claim(&question)).ok(),
+            true => self.shared.claim(&self.claim(&request)).ok(),
             false => None,
         };
         let Some(index) = claimed else {
@@ -541,10 +551,10 @@ impl Peers for Channel {
             return;
         };
         // SAFETY: there are no bytes.
-        if unsafe { self.fill(index, &question, self.until()) }.is_err() {
+        if unsafe { self.fill(index, &request, self.until()) }.is_err() {
             return self.shared.leave(index);
         }
-        self.shared.cell(index).told.store(1, Release);
+        self.shared.cell(index).one_way.store(1, Release);
         self.post(index);
         self.shared.ring_softly();
     }
@@ -555,13 +565,13 @@ impl Peers for Channel {
     }
 
     fn fenced(&self, node: NodeId) -> Errno {
-        self.tell_fenced(node);
+        self.report_fenced(node);
         Errno::IO
     }
 
     fn after_fork_in_child(&self) {
         self.loading.reset();
-        // A later process may have the parent's id.
+        // A later process may have the parent's process id.
         self.owner.store(0, Relaxed);
     }
 }

@@ -1,16 +1,15 @@
 //! The way of a request from a process to its node's daemon, which sends it to another node.
 //!
-//! A file in the node's directory, `requests`, is mapped by all: *cells*, each for one request and
-//! its answer ([`region`]). A process claims a free cell, copies the request in, posts it and waits
-//! for the answer ([`Channel`], which is what the store asks by); the daemon takes what is posted
-//! and sends it from where it lies ([`RequestServer`]). Nothing is allocated in the daemon for
-//! bytes on their way, and nobody takes a lock: who owns a cell is told by atomic words in it
-//! ([`cell`]).
+//! The file `requests` in the node's directory is mapped by all. It holds *cells*, each for one
+//! request and its reply ([`region`]). A process claims a free cell, copies the request in, posts
+//! it and waits for the reply ([`Channel`], which the store uses). The daemon takes posted cells
+//! and sends their bytes from where they lie ([`RequestServer`]), so it allocates nothing for them.
+//! Nobody takes a lock: atomic words in a cell say who owns it ([`cell`]).
 //!
-//! Any process may die at any time. A cell of a dead process is taken back by whoever is short of
-//! cells; if the daemon still holds it (the network may be reading from it, or writing into it),
-//! the daemon frees it when it is done. If the daemon dies, cells stay as they are, and the next
-//! daemon goes on with them. Every wait has a bound, the pool's request timeout.
+//! Any process may die at any time. A process that is short of cells reclaims those of dead
+//! processes. If the daemon holds such a cell (the network may be reading or writing it), the
+//! daemon frees it when done. If the daemon dies, cells stay as they are, and the next daemon
+//! continues with them. Every wait is bounded by the pool's request timeout.
 
 mod cell;
 mod channel;
@@ -21,14 +20,14 @@ mod request_server;
 mod tests;
 
 pub use channel::Channel;
-pub use region::{cells_of, questions_of, random, reclaim_cells};
+pub use region::{cells_of, random, reclaim_cells, requests_sent};
 pub use replies::{Known, Left, Replies, ahead};
-pub use request_server::{Asked, Body, RequestServer, Room, Taken};
+pub use request_server::{Body, Payload, RequestServer, Room, Taken};
 
-/// Larger bytes need a cell with a body area of its own.
+/// Most bytes of a body that fits beside the head. Larger ones need a cell with a body area.
 pub const SMALL_BODY: usize = 16 << 10;
 
-/// Nanoseconds of the clock that all processes of a node share.
+/// The clock that all processes of a node share. Nanoseconds.
 pub fn clock() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

@@ -1,4 +1,4 @@
-//! The file `requests`: what lies where in it, and how it is made and mapped.
+//! The file `requests`: its layout, and how it is created and mapped.
 //!
 //! ```text
 //! 0        header
@@ -6,7 +6,7 @@
 //! 64 KiB   head areas: of each cell 48 KiB for a head, 16 KiB for a small body
 //! ...      body areas: of the first 64 cells, 1 MiB
 //! ```
-//! The file is sparse: areas take memory once they have been used.
+//! The file is sparse: areas take memory from their first use on.
 
 use super::SMALL_BODY;
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
@@ -16,14 +16,14 @@ use rustix::fs::{FallocateFlags, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 
-/// Requests that may be in progress on a node.
+/// Limit on requests in progress on a node.
 pub const CELLS: usize = 256;
-/// Cells with an area for large bytes.
+/// Number of cells with an area for large bodies.
 pub const LARGE: usize = 64;
 
-/// The daemon sleeps until it is woken.
+/// Value of [`Header::sleeps`]: the daemon sleeps until it is woken.
 pub const ASLEEP: u32 = 1;
-/// The daemon sleeps for a moment: what isn't waited for needn't wake it.
+/// Value of [`Header::sleeps`]: the daemon sleeps for a moment; one-way requests needn't wake it.
 pub const DOZING: u32 = 2;
 
 const SHARES: usize = 16;
@@ -38,77 +38,77 @@ const LEN: usize = BODIES_AT + LARGE * MAX_BODY;
 #[repr(C, align(64))]
 pub struct Header {
     magic: AtomicU64,
-    /// Tells these requests from those of all other nodes; random.
+    /// Identifies this node's requests among those of all nodes; random.
     pub id: AtomicU64,
-    /// The last number that a request has got.
+    /// The last request number given out.
     pub numbers: AtomicU64,
-    /// The daemon, as in [`forebay_store::process::own_word`]; 0: none so far.
+    /// The daemon's owner word ([`forebay_store::process::own_word`]); 0: none so far.
     pub daemon: AtomicU64,
     /// Counts the versions of the file `map`; 0: there is none yet.
     pub map: AtomicU32,
-    /// How long to wait for an answer, in milliseconds.
+    /// Request timeout. Milliseconds.
     pub patience: AtomicU32,
-    /// Set by who has waited in vain since there was no daemon: others needn't.
+    /// Set after a timeout without a daemon: others needn't wait as long.
     pub missing: AtomicU32,
-    /// After how long without an answer of another node the locks there are lost, in milliseconds;
-    /// 0: never.
+    /// Time without a reply from another node after which locks there are lost. Milliseconds; 0:
+    /// never.
     pub lease: AtomicU32,
-    /// Counts what is posted: the daemon sleeps on it.
+    /// Counts posted requests; the daemon sleeps on this word.
     pub bell: AtomicU32,
-    /// Whether it does: [`ASLEEP`] or [`DOZING`]; 0: it is awake.
+    /// Whether the daemon sleeps: [`ASLEEP`] or [`DOZING`]; 0: it is awake.
     pub sleeps: AtomicU32,
-    /// Counts cells that became free: who needs one sleeps on it.
+    /// Counts freed cells; threads that need a cell sleep on this word.
     pub room: AtomicU32,
-    /// How many do.
+    /// Number of threads that sleep on `room`.
     pub wanting: AtomicU32,
-    /// The same of cells for a node, by its number: who may have no more for this node sleeps
-    /// there.
+    /// As `room`, for threads that may have no more cells for a node; by the node's number.
     share: [AtomicU32; SHARES],
-    /// When cells of dead processes were looked for last.
+    /// When cells of dead processes were last looked for.
     pub reclaimed: AtomicU64,
-    /// A bit for each cell that was posted and not looked at yet.
+    /// A bit for each cell that is posted and that the daemon hasn't looked at.
     pub posted: [AtomicU64; CELLS / 64],
 }
 
 impl Header {
-    /// What who may have no more cells for `node` sleeps on.
+    /// The word on which threads sleep that may have no more cells for `node`.
     pub fn share_of(&self, node: u32) -> &AtomicU32 {
         &self.share[node as usize % SHARES]
     }
 }
 
-/// One request and its answer.
+/// One request and its reply.
 #[repr(C, align(128))]
 pub struct Cell {
-    /// The asker: an owner word; 0: the cell is free.
+    /// Owner word of the requester; 0: the cell is free.
     pub owner: AtomicU64,
-    /// Which program asks: exec leaves the process, but not its threads.
+    /// The requesting program: exec keeps the process, but not its threads.
     pub image: AtomicU64,
-    /// See [`super::cell`]. The asker sleeps on it.
+    /// See [`super::cell`]. The requester sleeps on this word.
     pub state: AtomicU32,
     pub sleeps: AtomicU32,
-    /// Which areas have their pages: see [`Shared::reserve`].
+    /// Which areas have their pages allocated; see [`Shared::reserve`].
     pub reserved: AtomicU32,
     pub node: AtomicU32,
     pub kind: AtomicU32,
-    /// 0: no bytes; 1: they go with the request; 2: with the answer.
+    /// 0: no bytes; 1: bytes go with the request; 2: bytes come with the reply.
     pub way: AtomicU32,
-    /// Bytes of the head, and of the body or of the room for it.
+    /// Bytes of the head; bytes of the body, or of the room for a received one.
     pub head: AtomicU32,
     pub body: AtomicU32,
-    /// When nobody waits any more, as in [`super::clock`]. The daemon moves it on as long as the
-    /// other node says that it is at work.
+    /// When the requester stops waiting ([`super::clock`]). The daemon postpones it while the other
+    /// node reports that it is at work.
     pub deadline: AtomicU64,
-    /// The request's number, once the daemon has given it one.
+    /// The request's number; 0 until the daemon assigns one.
     pub number: AtomicU64,
-    /// The home's records that know of it, once it was sent ([`super::Replies::id`]); 0: it wasn't.
+    /// Id of the home's reply records that know of the request ([`super::Replies::id`]); 0: not
+    /// sent.
     pub sent_to: AtomicU64,
-    /// The answer: 0 or an error, bytes of its head, bytes that came with it.
+    /// The reply: 0 or an errno; bytes of its head; bytes received with it.
     pub status: AtomicU32,
     pub answer: AtomicU32,
     pub received: AtomicU32,
-    /// Nobody waits for the answer: once it was posted, the cell is the daemon's.
-    pub told: AtomicU32,
+    /// One-way: nobody waits for the reply, and a posted cell is the daemon's.
+    pub one_way: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Header>() <= CELLS_AT);
@@ -121,10 +121,10 @@ pub struct Shared {
 }
 
 impl Shared {
-    /// Maps the file in the node's directory `dir`; makes it if there is none.
+    /// Maps the file in the node's directory `dir`; creates it if there is none.
     ///
     /// # Errors
-    /// If the file can't be opened or mapped, or isn't of this format.
+    /// EINVAL if the file isn't of this format; errors of open and mmap.
     pub fn open(dir: &Path) -> Result<Shared> {
         let path = dir.join("requests");
         let region = match Region::open(&path, LEN) {
@@ -152,14 +152,14 @@ impl Shared {
         unsafe { self.region.at(CELLS_AT + index * size_of::<Cell>()) }
     }
 
-    /// Where the head of a request or an answer lies: room for [`MAX_HEAD`] bytes.
+    /// Address of a request's or reply's head: [`MAX_HEAD`] bytes.
     pub fn head_at(&self, index: usize) -> *mut u8 {
         assert!(index < CELLS);
         // SAFETY: inside the region.
         unsafe { self.region.base().add(HEADS_AT + index * HEAD_AREA) }
     }
 
-    /// Where a body of `len` bytes lies; None if the cell has no room for it.
+    /// Address of a body of `len` bytes; None if the cell has no room for it.
     pub fn body_at(&self, index: usize, len: usize) -> Option<*mut u8> {
         if len <= SMALL_BODY {
             // SAFETY: inside the region.
@@ -170,11 +170,11 @@ impl Shared {
         fits.then(|| unsafe { self.region.base().add(BODIES_AT + index * MAX_BODY) })
     }
 
-    /// Makes sure that the pages of a cell's areas are there: touching them must not fail where
-    /// the file system is full.
+    /// Allocates the pages of a cell's areas: touching them later must not fail on a full file
+    /// system.
     ///
     /// # Errors
-    /// ENOSPC if the file system has no room.
+    /// ENOSPC if the file system is full.
     pub fn reserve(&self, index: usize, body: usize) -> Result<()> {
         let cell = self.cell(index);
         let head = (1, HEADS_AT + index * HEAD_AREA, HEAD_AREA);
@@ -192,12 +192,12 @@ impl Shared {
     }
 }
 
-/// How many requests the processes of the node in `dir` have asked others, and its daemon, since
-/// the file is there.
+/// Number of requests that processes of the node in `dir`, and its daemon, have sent since the file
+/// was created.
 ///
 /// # Errors
-/// ENOENT if there is none; EINVAL if it isn't of this version.
-pub fn questions_of(dir: &Path) -> Result<u64> {
+/// ENOENT if there is no file; EINVAL if it isn't of this version.
+pub fn requests_sent(dir: &Path) -> Result<u64> {
     let region = Region::open(&dir.join("requests"), LEN)?;
     // SAFETY: as in `Shared::header`.
     let header: &Header = unsafe { region.at(0) };
@@ -207,10 +207,10 @@ pub fn questions_of(dir: &Path) -> Result<u64> {
     }
 }
 
-/// Cells of the node in `dir` that somebody has, and how many there are.
+/// Number of cells in use on the node in `dir`, and of all cells.
 ///
 /// # Errors
-/// What opening the file of requests says; EINVAL if it is of another version.
+/// EINVAL if the file is of another version; errors of opening it.
 pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
     let region = Region::open(&dir.join("requests"), LEN)?;
     // SAFETY: as in `Shared::header` and `Shared::cell`.
@@ -225,16 +225,16 @@ pub fn cells_of(dir: &Path) -> Result<(usize, usize)> {
     Ok((used.count(), CELLS))
 }
 
-/// Takes back cells of processes that have ended, of the node in `dir`; how many.
+/// Reclaims cells of ended processes on the node in `dir`. Returns their number.
 ///
 /// # Errors
-/// What opening the file of requests says.
+/// As for [`Shared::open`].
 pub fn reclaim_cells(dir: &Path) -> Result<usize> {
     let shared = Shared::open(dir)?;
     Ok(shared.reclaim_dead(forebay_store::process::own_word_or_id()))
 }
 
-/// Makes the file: under its name it appears whole.
+/// Creates the file complete, then gives it its name.
 fn create(dir: &Path, path: &Path) -> Result<()> {
     let part = dir.join(format!(
         "requests.{}",
@@ -254,7 +254,7 @@ fn create(dir: &Path, path: &Path) -> Result<()> {
         header.patience.store(10_000, Relaxed);
         header.magic.store(MAGIC, Release);
         match rustix::fs::link(&part, path) {
-            // Somebody else was faster.
+            // Another process created it first.
             Err(Errno::EXIST) => Ok(()),
             linked => linked,
         }
@@ -264,6 +264,9 @@ fn create(dir: &Path, path: &Path) -> Result<()> {
 }
 
 /// A random number other than 0.
+///
+/// # Errors
+/// Errors of getrandom.
 pub fn random() -> Result<u64> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;

@@ -1,18 +1,18 @@
-//! Records of the requests that a node's daemon has carried out for others, in a file of the node's
-//! directory. They outlive the daemon.
+//! Records of the requests that a node's daemon has carried out for other nodes: the durable part
+//! of the reply cache. They lie in a file of the node's directory and outlive the daemon.
 //!
-//! A request that changes something has a record from before it is carried out until its asker has
-//! the reply. So the next daemon knows which requests a killed one had begun, and what it would
-//! have answered: a request that comes again is answered, never carried out a second time.
+//! A request that changes something has a record from before it is carried out until the requester
+//! has the reply. So the next daemon knows which requests a killed one had begun and what their
+//! replies were: a request that is sent again is answered, never carried out twice.
 //!
 //! ```text
-//! 0       header: magic, id, how many records have their pages
+//! 0       header: magic, id, number of records that have pages
 //! 4 KiB   16,384 records of 256 bytes
 //! ```
-//! The file `replies` is sparse. Records get their pages, some at a time, before they are touched:
-//! on a full file system taking a record fails, it is no SIGBUS. One daemon at a time has the file
-//! (it holds the lock of [`super::RequestServer`]). A record's state is stored last, so that a kill
-//! leaves it as it was.
+//! The file `replies` is sparse. Pages are allocated for 256 records at a time before these are
+//! touched, so that a full file system gives an error and no SIGBUS. One daemon at a time has the
+//! file, under the lock of [`super::RequestServer`]. A record's state is stored last, so that a
+//! kill leaves the old record valid.
 
 use super::clock;
 use super::region::random;
@@ -24,15 +24,15 @@ use rustix::io::{Errno, Result};
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Records of one node. Bytes: 4 MiB, as far as they are used.
+/// Number of records of one node: 4 MiB in all, allocated as they are used.
 pub const RECORDS: usize = 16 << 10;
-/// Bytes of an answer that are kept; of a longer one only that it was given.
+/// Bytes of a reply that are kept. Of a longer reply, only the fact is recorded.
 pub const KEPT: usize = 208;
 
 const MAGIC: u64 = 0x3130_5045_5259_4246; // "FBYREP01"
 const RECORDS_AT: usize = 4 << 10;
 const LEN: usize = RECORDS_AT + RECORDS * size_of::<Record>();
-/// Records that get their pages at once.
+/// Number of records whose pages are allocated at once.
 const STEP: usize = 256;
 
 const FREE: u32 = 0;
@@ -44,15 +44,15 @@ const LOST: u32 = 3;
 struct Header {
     magic: AtomicU64,
     id: AtomicU64,
-    /// Records that have their pages, from the first one on.
+    /// Records below this index have pages.
     end: AtomicU64,
 }
 
 #[repr(C, align(256))]
 struct Record {
-    asker: AtomicU64,
+    requester: AtomicU64,
     number: AtomicU64,
-    /// Nobody sends the request again after this time, as in [`clock`].
+    /// The requester doesn't send the request again after this time ([`clock`]).
     until: AtomicU64,
     state: AtomicU32,
     status: AtomicU32,
@@ -63,25 +63,25 @@ struct Record {
 
 const _: () = assert!(size_of::<Record>() == 256);
 
-/// The outcome of a request that an earlier daemon was asked.
+/// Outcome of a request to an earlier daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// It was begun: perhaps it was carried out, perhaps in part.
+    /// It was begun: it may have been carried out, or in part.
     Begun,
-    /// It was carried out, with this answer: 0 or an error, and its head.
+    /// It was carried out, with this reply: 0 or an errno, and the head.
     Done(u32, Vec<u8>),
-    /// It was carried out; the answer isn't known any more.
+    /// It was carried out; the reply is no longer known.
     Lost,
 }
 
-/// A request that an earlier daemon was asked.
+/// A request to an earlier daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Left {
-    /// The asker, and the number of the request among the asker's.
-    pub asker: u64,
-    /// See `asker`.
+    /// The requester, and the request's number among its requests.
+    pub requester: u64,
+    /// See `requester`.
     pub number: u64,
-    /// Its outcome.
+    /// The request's record.
     pub record: u32,
     /// Its outcome.
     pub known: Known,
@@ -89,7 +89,7 @@ pub struct Left {
 
 struct Places {
     free: Vec<u32>,
-    /// Records from here on were never used.
+    /// Records from this index on were never used.
     end: usize,
 }
 
@@ -101,11 +101,12 @@ pub struct Replies {
 }
 
 impl Replies {
-    /// Opens the records of the node in `dir`, makes them if there are none; and what is in them.
+    /// Opens the records of the node in `dir`, or creates them. Also returns what earlier daemons
+    /// left.
     ///
     /// # Errors
-    /// ENOSPC if there is no room for the first of them; EINVAL for a file of another version; what
-    /// open and mmap say.
+    /// ENOSPC if there is no room for the first records; EINVAL for a file of another version;
+    /// errors of open and mmap.
     pub fn open(dir: &Path) -> Result<(Replies, Vec<Left>)> {
         let path = dir.join("replies");
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
@@ -135,7 +136,7 @@ impl Replies {
         Ok((replies, left))
     }
 
-    /// Records that an earlier daemon has left. Looks only at those that have their pages.
+    /// The records that an earlier daemon left. Reads only those that have pages.
     fn load(&self) -> Result<Vec<Left>> {
         let mut left = Vec::new();
         let mut places = self.places();
@@ -160,7 +161,7 @@ impl Replies {
                 }
             };
             left.push(Left {
-                asker: record.asker.load(Relaxed),
+                requester: record.requester.load(Relaxed),
                 number: record.number.load(Relaxed),
                 record: index,
                 known,
@@ -205,41 +206,41 @@ impl Replies {
         Ok(())
     }
 
-    /// Tells these records from all others: as long as it is the same, nothing is forgotten.
+    /// Identifies these records. As long as it doesn't change, nothing has been forgotten.
     pub fn id(&self) -> u64 {
         self.header().id.load(Relaxed)
     }
 
-    /// Notes that a request is about to be carried out, which nobody sends again after `until`.
-    /// None: there is no room for it now.
-    pub fn begin(&self, asker: u64, number: u64, until: u64) -> Option<u32> {
+    /// Records that a request is about to be carried out, which isn't sent again after `until`.
+    /// None if there is no room now.
+    pub fn begin(&self, requester: u64, number: u64, until: u64) -> Option<u32> {
         let mut places = self.places();
         if places.free.is_empty() {
-            // A tmpfs that is full just now may have room later.
+            // A tmpfs that is full now may have room later.
             let _ = self.grow(&mut places);
         }
         let index = places.free.pop()?;
         drop(places);
         let record = self.record(index);
-        record.asker.store(asker, Relaxed);
+        record.requester.store(requester, Relaxed);
         record.number.store(number, Relaxed);
         record.until.store(until, Relaxed);
         record.state.store(BEGUN, Release);
         Some(index)
     }
 
-    /// It is about to be carried out another time.
+    /// Records that the request is about to be carried out once more.
     pub fn begin_again(&self, index: u32, until: u64) {
         self.renew(index, until);
         self.record(index).state.store(BEGUN, Release);
     }
 
-    /// It may be sent again until then.
+    /// Postpones the time until which the request may be sent again.
     pub fn renew(&self, index: u32, until: u64) {
         self.record(index).until.fetch_max(until, Relaxed);
     }
 
-    /// It was carried out, with this answer; None: one that isn't kept.
+    /// Records that the request was carried out, with this reply; None for a reply that isn't kept.
     pub fn done(&self, index: u32, answer: Option<(u32, &[u8])>) {
         let record = self.record(index);
         let state = match answer {
@@ -256,31 +257,31 @@ impl Replies {
         record.state.store(state, Release);
     }
 
-    /// Whether the asker may still send the request again.
+    /// Whether the requester may still send the request again.
     pub fn is_due(&self, index: u32, now: u64) -> bool {
         self.record(index).until.load(Relaxed) >= now
     }
 
-    /// Nobody sends it again from now on; for tests.
+    /// Lets the record expire now; for tests.
     #[doc(hidden)]
     pub fn expire(&self, index: u32) {
         self.record(index).until.store(0, Relaxed);
     }
 
-    /// The asker has the answer, or won't send the request again: the record is free.
+    /// Frees the record: the requester has the reply, or won't send the request again.
     pub fn free(&self, index: u32) {
         self.record(index).state.store(FREE, Release);
         self.places().free.push(index);
     }
 
-    /// Records that are in use.
+    /// Number of records in use.
     pub fn in_use(&self) -> usize {
         let places = self.places();
         places.end - places.free.len()
     }
 }
 
-/// The time, on the clock of the records, that lies so many nanoseconds ahead.
+/// The time that is `nanoseconds` from now, on the records' clock.
 pub fn ahead(nanoseconds: u64) -> u64 {
     clock().saturating_add(nanoseconds)
 }
@@ -327,7 +328,10 @@ mod tests {
         let (replies, mut left) = Replies::open(&dir.0).unwrap();
         assert_eq!((replies.id(), replies.in_use()), (id, 4));
         left.sort_by_key(|l| l.number);
-        let known: Vec<_> = left.iter().map(|l| (l.asker, l.number, &l.known)).collect();
+        let known: Vec<_> = left
+            .iter()
+            .map(|l| (l.requester, l.number, &l.known))
+            .collect();
         let done = Known::Done(3, b"answer".to_vec());
         let all = [Known::Begun, done, Known::Lost, Known::Lost];
         assert_eq!(
@@ -339,7 +343,7 @@ mod tests {
                 (7, 3, &all[3])
             ]
         );
-        // All of them can be used, and no more.
+        // All records can be used, and no more.
         for n in 0..RECORDS as u64 - 4 {
             assert!(replies.begin(8, n, soon).is_some(), "{n}");
         }

@@ -1,7 +1,7 @@
-//! The daemon's end of the request cells: takes posted requests, and answers them.
+//! The daemon's side of the request cells: takes posted requests and answers them.
 //!
-//! A cell was written by a process of the same user, which may be dying or corrupt. Every length is
-//! checked when the cell is taken, and used as it was then.
+//! A cell is written by a process of the same user, which may be dying or corrupt. So every length
+//! is checked and copied when the cell is taken; later only the copy is used.
 
 use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
 use super::region::{ASLEEP, CELLS, DOZING, Shared};
@@ -17,20 +17,20 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// One that was killed holds its lock for some instants more.
+/// How long to retry the lock: a killed daemon holds it for some instants more.
 const DYING: Duration = Duration::from_secs(3);
-/// The daemon looks for what is posted at least so often: a word that was written to by who
-/// shouldn't must not make it sleep for ever.
+/// Longest sleep between two looks at the cells: a corrupt bell must not make the daemon sleep for
+/// ever.
 const TURN: Duration = Duration::from_secs(3600);
-/// How long what nobody waits for may lie, so that it needn't wake the daemon by itself. Longer
-/// than a tick of the kernel's: a nearer timer has the processor's set for each request, 10 us in
-/// a virtual machine.
+/// How long a one-way request may wait, so that it needn't wake the daemon by itself. Longer than a
+/// tick of the kernel: a nearer timer would be programmed for each request, which costs 10 us in a
+/// virtual machine.
 const DOZE: Duration = Duration::from_millis(20);
 
-/// The daemon's end of all cells of a node. There is one per node: it is locked.
+/// The daemon's side of all cells of a node. A lock allows one per node.
 pub struct RequestServer {
     shared: Arc<Shared>,
-    /// This process's owner word.
+    /// Owner word of this process.
     me: u64,
     _lock: OwnedFd,
     stopped: AtomicBool,
@@ -40,7 +40,7 @@ impl RequestServer {
     /// Opens the cells of the node whose directory is `dir`.
     ///
     /// # Errors
-    /// EBUSY if there is a daemon already; what open and mmap say.
+    /// EBUSY if there is a daemon already; errors of open and mmap.
     pub fn open(dir: &Path) -> Result<RequestServer> {
         let shared = Arc::new(Shared::open(dir)?);
         let me = process::own_word()?;
@@ -61,14 +61,14 @@ impl RequestServer {
         })
     }
 
-    /// After how long without an answer of another node the locks there are lost.
+    /// Sets the time without a reply from another node after which locks there are lost.
     pub fn set_lease(&self, lease: Duration) {
         let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
         self.shared.header().lease.store(lease, Relaxed);
     }
 
-    /// Begins to serve: the requests that the daemon before had taken and not answered. What it
-    /// had sent keeps its number.
+    /// Begins to serve. Returns the requests that the previous daemon had taken but not answered;
+    /// those that it had sent keep their number.
     pub fn begin(&self, patience: Duration) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
         let patience = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
@@ -81,7 +81,7 @@ impl RequestServer {
             loop {
                 let state = cell.state.load(Acquire);
                 match state {
-                    // Its bit may have been looked at already.
+                    // The previous daemon may have cleared the cell's bit already.
                     POSTED => drop(header.posted[index / 64].fetch_or(1 << (index % 64), SeqCst)),
                     state if state == TAKEN | HELD => left.extend(self.taken(index)),
                     state if state == ABANDONED | HELD => self.shared.free(index),
@@ -94,26 +94,26 @@ impl RequestServer {
         left
     }
 
-    /// Tells these requests from those of all other nodes.
+    /// Identifies this node's requests among those of all nodes.
     pub fn id(&self) -> u64 {
         self.shared.header().id.load(Relaxed)
     }
 
-    /// A number for a request, higher than all before.
+    /// Returns a new request number, higher than all before.
     pub fn next_number(&self) -> u64 {
         self.shared.header().numbers.fetch_add(1, Relaxed) + 1
     }
 
-    /// The file `map` is a new one.
+    /// Announces that the file `map` was replaced.
     pub fn map_changed(&self) {
         self.shared.header().map.fetch_add(1, AcqRel);
     }
 
-    /// The requests that are posted; sleeps until there are some. Empty once
-    /// [`RequestServer::stop`] was called.
+    /// Returns the posted requests; sleeps until there are some. Empty once [`RequestServer::stop`]
+    /// was called.
     pub fn wait(&self) -> Vec<Arc<Taken>> {
         let header = self.shared.header();
-        // Something was asked a moment ago.
+        // Requests came a moment ago: doze.
         let mut dozes = true;
         loop {
             let taken = self.take();
@@ -137,7 +137,7 @@ impl RequestServer {
         }
     }
 
-    /// The requests that are posted just now.
+    /// Returns the requests that are posted now, without waiting.
     pub fn take(&self) -> Vec<Arc<Taken>> {
         let mut all = Vec::new();
         for (i, word) in self.shared.header().posted.iter().enumerate() {
@@ -156,15 +156,15 @@ impl RequestServer {
         all
     }
 
-    /// What the cell asks, once it is ours. What makes no sense is answered here.
+    /// Takes a cell. A malformed request is answered here.
     fn taken(&self, index: usize) -> Option<Arc<Taken>> {
         let cell = self.shared.cell(index);
         let head = cell.head.load(Relaxed) as usize;
         let body = cell.body.load(Relaxed) as usize;
-        let asked = match cell.way.load(Relaxed) {
-            0 => Some(Asked::Nothing),
-            1 => Some(Asked::Send(body)),
-            2 => Some(Asked::Receive(body)),
+        let payload = match cell.way.load(Relaxed) {
+            0 => Some(Payload::Nothing),
+            1 => Some(Payload::Send(body)),
+            2 => Some(Payload::Receive(body)),
             _ => None,
         };
         let kind = u16::try_from(cell.kind.load(Relaxed)).ok();
@@ -175,19 +175,19 @@ impl RequestServer {
             node: NodeId(cell.node.load(Relaxed)),
             kind: kind.unwrap_or(0),
             head,
-            asked: asked.unwrap_or(Asked::Nothing),
+            payload: payload.unwrap_or(Payload::Nothing),
             deadline: cell.deadline.load(Acquire),
             lent: AtomicU32::new(0),
             free: AtomicBool::new(false),
         });
-        if !fits || asked.is_none() || kind.is_none() {
+        if !fits || payload.is_none() || kind.is_none() {
             taken.answer(Errno::PROTO.raw_os_error() as u32, &[], 0);
             return None;
         }
         Some(taken)
     }
 
-    /// Lets [`RequestServer::wait`] return.
+    /// Makes [`RequestServer::wait`] return.
     pub fn stop(&self) {
         self.stopped.store(true, SeqCst);
         self.shared.header().bell.fetch_add(1, SeqCst);
@@ -202,110 +202,111 @@ impl Drop for RequestServer {
     }
 }
 
-/// The bytes that belong to a request, and how many.
+/// The bytes besides the head that a request has, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Payload {
     /// None.
     Nothing,
-    /// These go with it.
+    /// Bytes that go with the request.
     Send(usize),
-    /// Bytes that come with the answer, at most.
+    /// Limit on the bytes that come with the reply.
     Receive(usize),
 }
 
-/// A request that the daemon has taken. The cell is the daemon's until this is dropped.
+/// A request that the daemon has taken. The daemon owns the cell until this is dropped.
 pub struct Taken {
     shared: Arc<Shared>,
     index: usize,
     node: NodeId,
     kind: u16,
     head: usize,
-    asked: Asked,
+    payload: Payload,
     deadline: u64,
-    /// Whether a [`Room`] is out.
+    /// Whether a [`Room`] is in use.
     lent: AtomicU32,
-    /// Whether the cell isn't ours any more.
+    /// Whether the cell no longer belongs to this request.
     free: AtomicBool,
 }
 
 impl Taken {
-    /// Which node is asked.
+    /// The node that the request goes to.
     pub fn node(&self) -> NodeId {
         self.node
     }
 
-    /// The request.
+    /// The request's kind.
     pub fn kind(&self) -> u16 {
         self.kind
     }
 
-    /// The bytes that belong to it.
-    pub fn asked(&self) -> Asked {
-        self.asked
+    /// The request's payload.
+    pub fn payload(&self) -> Payload {
+        self.payload
     }
 
-    /// Whether nobody waits for the answer.
-    pub fn is_told(&self) -> bool {
-        self.shared.cell(self.index).told.load(Relaxed) != 0
+    /// Whether nobody waits for the reply.
+    pub fn is_one_way(&self) -> bool {
+        self.shared.cell(self.index).one_way.load(Relaxed) != 0
     }
 
-    /// When nobody waits any more, as in [`super::clock`].
+    /// When the requester stops waiting ([`super::clock`]).
     pub fn deadline(&self) -> u64 {
         self.deadline
     }
 
-    /// The asker goes on waiting until then. Only for what isn't answered yet.
+    /// Makes the requester wait until then. Only before the reply.
     pub fn renew(&self, deadline: u64) {
         let cell = self.shared.cell(self.index);
         cell.deadline.fetch_max(deadline, AcqRel);
     }
 
-    /// The request, encoded.
+    /// The encoded request.
     pub fn head(&self) -> &[u8] {
-        // SAFETY: the area has so many bytes (checked when it was taken), and whoever plays by the
-        // rules leaves it alone until the answer is there.
+        // SAFETY: the area has this many bytes (checked when the cell was taken), and a correct
+        // requester leaves it alone until the reply is there.
         unsafe { std::slice::from_raw_parts(self.shared.head_at(self.index), self.head) }
     }
 
-    /// Its number; 0: it has none yet.
+    /// The request's number; 0: none yet.
     pub fn number(&self) -> u64 {
         self.shared.cell(self.index).number.load(Relaxed)
     }
 
-    /// Gives it a number, which outlives this daemon.
+    /// Assigns a number, which outlives this daemon.
     pub fn set_number(&self, number: u64) {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
-    /// The home's records ([`super::Replies::id`]) that know whether it was begun; 0: it wasn't
-    /// sent.
+    /// Id of the home's records ([`super::Replies::id`]) that know whether the request was begun;
+    /// 0: not sent.
     pub fn sent_to(&self) -> u64 {
         self.shared.cell(self.index).sent_to.load(Acquire)
     }
 
-    /// Notes that it is being sent.
+    /// Records that the request is being sent.
     pub fn set_sent_to(&self, records: u64) {
         self.shared.cell(self.index).sent_to.store(records, Release);
     }
 
-    /// The bytes that go with it, if there are any.
+    /// The bytes that go with the request, if there are any.
     pub fn body(self: &Arc<Self>) -> Option<Body> {
-        match self.asked {
-            Asked::Send(1..) => Some(Body(self.clone())),
+        match self.payload {
+            Payload::Send(1..) => Some(Body(self.clone())),
             _ => None,
         }
     }
 
-    /// The place for bytes that come with the answer. None: there is none, or it is out already.
+    /// The room for bytes that come with the reply. None if there is none, or if it is in use.
     pub fn room(self: &Arc<Self>) -> Option<Room> {
-        let has = matches!(self.asked, Asked::Receive(1..));
+        let has = matches!(self.payload, Payload::Receive(1..));
         let got = has && self.lent.swap(1, AcqRel) == 0;
         got.then(|| Room(self.clone()))
     }
 
-    /// Answers: 0 or an error, and what came. Only the first answer counts.
+    /// Answers: 0 or an errno, the reply's head, and the number of bytes received. Only the first
+    /// answer counts.
     pub fn answer(self: Arc<Self>, status: u32, head: &[u8], received: usize) {
-        // If nobody else uses the cell's bytes, the asker may have all of it.
+        // If nobody else uses the cell's bytes, the requester may have the whole cell.
         let (last, rest) = match Arc::try_unwrap(self) {
             Ok(last) => (Some(last), None),
             Err(rest) => (None, Some(rest)),
@@ -314,8 +315,8 @@ impl Taken {
             return;
         };
         let cell = taken.shared.cell(taken.index);
-        if taken.is_told() {
-            // Freed by whoever lets go of it last.
+        if taken.is_one_way() {
+            // The last user of the cell frees it.
             cell.pass(TAKEN | HELD, ABANDONED | HELD);
             return;
         }
@@ -323,7 +324,7 @@ impl Taken {
             return;
         }
         let head = head.get(..MAX_HEAD).unwrap_or(head);
-        // SAFETY: the area has room for it, and is ours.
+        // SAFETY: the area is large enough, and belongs to this request.
         unsafe {
             let to = taken.shared.head_at(taken.index);
             std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
@@ -331,16 +332,16 @@ impl Taken {
         cell.status.store(status, Relaxed);
         cell.answer.store(head.len() as u32, Relaxed);
         cell.received.store(received as u32, Relaxed);
-        // At once free for the asker to take back.
+        // The requester can free the cell at once.
         let done = if last.is_some() { DONE } else { DONE | HELD };
         if last.is_some() {
             taken.free.store(true, Relaxed);
         }
-        let told = cell
+        let done = cell
             .state
             .compare_exchange(TAKEN | HELD, done, SeqCst, Acquire)
             .is_ok();
-        if !told {
+        if !done {
             taken.free.store(false, Relaxed);
         } else if cell.sleeps.load(SeqCst) != 0 {
             futex::wake(&cell.state, 1);
@@ -359,7 +360,7 @@ impl Drop for Taken {
             if state == ABANDONED | HELD {
                 return self.shared.free(self.index);
             }
-            // Without an answer it is left to the daemon after us.
+            // An unanswered request is left to the next daemon.
             if state != DONE | HELD || cell.pass(state, DONE) {
                 return;
             }
@@ -367,37 +368,37 @@ impl Drop for Taken {
     }
 }
 
-/// Bytes that are sent from where they lie.
+/// Bytes of a request, sent from where they lie.
 pub struct Body(Arc<Taken>);
 
 impl Body {
-    /// All of them.
+    /// All of the bytes.
     pub fn bytes(&self) -> &[u8] {
         let taken = &self.0;
-        let Asked::Send(len) = taken.asked else {
+        let Payload::Send(len) = taken.payload else {
             return &[];
         };
         match taken.shared.body_at(taken.index, len) {
-            // SAFETY: the area has so many bytes; whoever plays by the rules leaves them alone, and
-            // to others all that happens is that something else is sent.
+            // SAFETY: the area has this many bytes. A correct requester leaves them alone; an
+            // incorrect one only gets other bytes sent.
             Some(at) => unsafe { std::slice::from_raw_parts(at, len) },
             None => &[],
         }
     }
 }
 
-/// The place where bytes of an answer are received.
+/// The room in which a reply's bytes are received.
 pub struct Room(Arc<Taken>);
 
 impl Room {
-    /// All of it.
+    /// All of the room.
     pub fn bytes(&mut self) -> &mut [u8] {
         let taken = &self.0;
-        let Asked::Receive(len) = taken.asked else {
+        let Payload::Receive(len) = taken.payload else {
             return &mut [];
         };
         match taken.shared.body_at(taken.index, len) {
-            // SAFETY: the area has so many bytes, and there is one `Room` of a cell at a time.
+            // SAFETY: the area has this many bytes, and there is one `Room` of a cell at a time.
             Some(at) => unsafe { std::slice::from_raw_parts_mut(at, len) },
             None => &mut [],
         }

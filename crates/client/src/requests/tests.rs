@@ -1,4 +1,4 @@
-//! Cells between askers and a daemon, within one process.
+//! Cells between requesters and a daemon, within one process.
 
 use super::*;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, Peers};
@@ -25,11 +25,11 @@ impl Dir {
         Channel::open(&self.0, NodeId(0), 3).unwrap()
     }
 
-    /// A daemon that answers with the head turned around, and bytes turned around.
+    /// A daemon that answers with the head and the bytes reversed.
     fn daemon(&self, patience: u64) -> Daemon {
-        let desk = Arc::new(RequestServer::open(&self.0).unwrap());
-        let left = desk.begin(Duration::from_millis(patience));
-        let there = desk.clone();
+        let server = Arc::new(RequestServer::open(&self.0).unwrap());
+        let left = server.begin(Duration::from_millis(patience));
+        let there = server.clone();
         let thread = std::thread::spawn(move || {
             left.into_iter().for_each(answer);
             loop {
@@ -40,7 +40,7 @@ impl Dir {
                 all.into_iter().for_each(answer);
             }
         });
-        Daemon(desk, Some(thread))
+        Daemon(server, Some(thread))
     }
 }
 
@@ -65,14 +65,14 @@ fn answer(taken: Arc<Taken>) {
     if taken.kind() == 99 {
         return taken.answer(Errno::NOENT.raw_os_error() as u32, &[], 0);
     }
-    let received = match taken.asked() {
-        Asked::Nothing => 0,
-        Asked::Send(_) => {
+    let received = match taken.payload() {
+        Payload::Nothing => 0,
+        Payload::Send(_) => {
             let sum = taken.body().map_or(0, |b| sum(b.bytes()));
             head = sum.to_le_bytes().to_vec();
             0
         }
-        Asked::Receive(_) => taken.room().map_or(0, |mut room| {
+        Payload::Receive(_) => taken.room().map_or(0, |mut room| {
             let bytes = room.bytes();
             pattern(bytes);
             bytes.len()
@@ -99,7 +99,7 @@ fn ask(c: &Channel, kind: u16, head: &[u8], bytes: Bytes) -> Result<(Vec<u8>, us
 }
 
 #[test]
-fn questions_of_all_sizes_are_answered() {
+fn requests_of_all_sizes_are_answered() {
     let dir = Dir::new();
     let channel = dir.channel();
     let _daemon = dir.daemon(5000);
@@ -127,7 +127,7 @@ fn questions_of_all_sizes_are_answered() {
 }
 
 #[test]
-fn many_ask_at_once_with_fewer_cells() {
+fn more_threads_than_cells_are_served() {
     let dir = Dir::new();
     let channel = dir.channel();
     let _daemon = dir.daemon(20_000);
@@ -139,8 +139,8 @@ fn many_ask_at_once_with_fewer_cells() {
                 for i in 0..20u8 {
                     let all = channel.ask_each(nodes, 1, &[t, i]);
                     assert_eq!(all.len(), 600);
-                    for told in all {
-                        assert_eq!(told.unwrap().head, [i, t]);
+                    for reply in all {
+                        assert_eq!(reply.unwrap().head, [i, t]);
                     }
                 }
             });
@@ -171,7 +171,7 @@ fn without_a_daemon_waiting_is_bounded() {
     assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
     assert!(start.elapsed() >= Duration::from_millis(300));
     assert!(start.elapsed() < Duration::from_secs(4));
-    // Known by now.
+    // The missing daemon is known by now.
     let start = Instant::now();
     assert_eq!(ask(&channel, 1, b"x", Bytes::None), Err(Errno::HOSTDOWN));
     assert!(start.elapsed() < Duration::from_millis(100));
@@ -183,11 +183,11 @@ fn without_a_daemon_waiting_is_bounded() {
 fn the_next_daemon_goes_on_with_what_is_there() {
     let dir = Dir::new();
     let channel = dir.channel();
-    let desk = RequestServer::open(&dir.0).unwrap();
-    assert!(desk.begin(Duration::from_secs(20)).is_empty());
+    let server = RequestServer::open(&dir.0).unwrap();
+    assert!(server.begin(Duration::from_secs(20)).is_empty());
     assert_eq!(RequestServer::open(&dir.0).err(), Some(Errno::BUSY));
     std::thread::scope(|s| {
-        let asked: Vec<_> = (0..5u8)
+        let pending: Vec<_> = (0..5u8)
             .map(|i| {
                 let channel = &channel;
                 s.spawn(move || ask(channel, 1, &[1, i], Bytes::None))
@@ -195,25 +195,25 @@ fn the_next_daemon_goes_on_with_what_is_there() {
             .collect();
         let mut taken = Vec::new();
         while taken.len() < 5 {
-            taken.extend(desk.wait());
+            taken.extend(server.wait());
         }
         for t in &taken {
-            t.set_number(desk.next_number());
+            t.set_number(server.next_number());
             t.set_sent_to(17);
         }
-        // As if it were killed: nothing is given back.
+        // As if the daemon were killed: nothing is given back.
         std::mem::forget(taken);
-        drop(desk);
-        let desk = RequestServer::open(&dir.0).unwrap();
-        let left = desk.begin(Duration::from_secs(20));
+        drop(server);
+        let server = RequestServer::open(&dir.0).unwrap();
+        let left = server.begin(Duration::from_secs(20));
         let mut numbers: Vec<u64> = left.iter().map(|t| t.number()).collect();
         numbers.sort_unstable();
         assert_eq!(numbers, [1, 2, 3, 4, 5]);
         assert!(left.iter().all(|t| t.sent_to() == 17));
-        assert_eq!(desk.next_number(), 6);
+        assert_eq!(server.next_number(), 6);
         left.into_iter().for_each(answer);
-        for (i, asked) in asked.into_iter().enumerate() {
-            assert_eq!(asked.join().unwrap(), Ok((vec![i as u8, 1], 0)));
+        for (i, pending) in pending.into_iter().enumerate() {
+            assert_eq!(pending.join().unwrap(), Ok((vec![i as u8, 1], 0)));
         }
     });
 }
@@ -222,8 +222,8 @@ fn the_next_daemon_goes_on_with_what_is_there() {
 fn a_cell_isnt_used_again_while_the_network_has_it() {
     let dir = Dir::new();
     let channel = dir.channel();
-    let desk = RequestServer::open(&dir.0).unwrap();
-    desk.begin(Duration::from_millis(200));
+    let server = RequestServer::open(&dir.0).unwrap();
+    server.begin(Duration::from_millis(200));
     let shared = Shared::open(&dir.0).unwrap();
     let used = || {
         (0..CELLS)
@@ -236,24 +236,24 @@ fn a_cell_isnt_used_again_while_the_network_has_it() {
         let at = bytes.as_mut_ptr() as usize;
         let channel = &channel;
         let ask = move || ask(channel, 1, b"", Bytes::Receive(at as *mut u8, 100_000));
-        // The asker gives up.
-        let asked = s.spawn(ask);
-        let taken = desk.wait().pop().unwrap();
+        // The requester gives up.
+        let pending = s.spawn(ask);
+        let taken = server.wait().pop().unwrap();
         let mut landing = taken.room().unwrap();
         assert!(taken.room().is_none(), "one at a time");
-        assert_eq!(asked.join().unwrap(), Err(Errno::HOSTDOWN));
+        assert_eq!(pending.join().unwrap(), Err(Errno::HOSTDOWN));
         assert_eq!(used(), 1);
         landing.bytes()[0] = 1;
         taken.answer(0, b"late", 0);
         assert_eq!(used(), 1);
         drop(landing);
         assert_eq!(used(), 0);
-        // The answer comes while the landing is still out.
-        let asked = s.spawn(ask);
-        let taken = desk.wait().pop().unwrap();
+        // The reply comes while the room is still in use.
+        let pending = s.spawn(ask);
+        let taken = server.wait().pop().unwrap();
         let landing = taken.room().unwrap();
         taken.answer(5, b"", 0);
-        assert_eq!(asked.join().unwrap(), Err(Errno::IO));
+        assert_eq!(pending.join().unwrap(), Err(Errno::IO));
         assert_eq!(used(), 1);
         drop(landing);
         assert_eq!(used(), 0);
@@ -261,16 +261,16 @@ fn a_cell_isnt_used_again_while_the_network_has_it() {
     let _ = room;
 }
 
-/// Words of cells and header with anything in them: lengths are checked, nothing is touched
-/// outside of the areas, and good requests are answered afterwards.
+/// Cells and header with arbitrary words: lengths are checked, nothing outside of the areas is
+/// touched, and valid requests are answered afterwards.
 #[test]
-fn garbage_in_cells_harms_nobody() {
+fn corrupt_cells_do_no_harm() {
     let dir = Dir::new();
     let channel = dir.channel();
     let shared = Shared::open(&dir.0).unwrap();
     forebay_fuzz::run("cells", |random| {
-        let desk = RequestServer::open(&dir.0).unwrap();
-        desk.begin(Duration::from_millis(100));
+        let server = RequestServer::open(&dir.0).unwrap();
+        server.begin(Duration::from_millis(100));
         for _ in 0..20 {
             let cell = shared.cell(random.below(CELLS));
             let words = [
@@ -299,19 +299,20 @@ fn garbage_in_cells_harms_nobody() {
             word.store(random.number(), SeqCst);
         }
         shared.header().bell.store(random.number() as u32, SeqCst);
-        for taken in desk.take() {
-            if let Asked::Send(len) = taken.asked() {
+        for taken in server.take() {
+            if let Payload::Send(len) = taken.payload() {
                 assert!(len <= MAX_BODY);
             }
             answer(taken);
         }
-        drop(desk);
-        // What was left is put right by the daemon, and by who is short of cells.
-        let desk = RequestServer::open(&dir.0).unwrap();
-        desk.begin(Duration::from_millis(500))
+        drop(server);
+        // Leftovers are repaired by the next daemon, and by processes short of cells.
+        let server = RequestServer::open(&dir.0).unwrap();
+        server
+            .begin(Duration::from_millis(500))
             .into_iter()
             .for_each(answer);
-        drop(desk);
+        drop(server);
         shared.reclaim_dead(forebay_store::process::own_word().unwrap());
     });
     let _daemon = dir.daemon(2000);
@@ -367,7 +368,7 @@ fn one_node_doesnt_get_all_cells() {
             is_kept,
         })
     };
-    // What may be kept for long leaves half of the large ones.
+    // Requests whose reply may stay for long leave half of the large cells.
     assert!(claim_as(1, 0, true).is_err());
     let kept = (0..CELLS).map_while(|_| claim_as(1, MAX_BODY, true).ok());
     let kept: Vec<usize> = kept.collect();
@@ -383,17 +384,17 @@ fn one_node_doesnt_get_all_cells() {
 }
 
 #[test]
-fn what_is_only_told_arrives_whoever_dies() {
+fn one_way_requests_arrive_even_if_requester_or_daemon_die() {
     let dir = Dir::new();
     let channel = dir.channel();
     let shared = Shared::open(&dir.0).unwrap();
     let owned = || (0..CELLS).filter(|&i| shared.cell(i).owner.load(Acquire) != 0);
-    // No daemon: nobody waits, and more than there are cells for would have to.
+    // Without a daemon nobody waits, as long as there are cells.
     for i in 0..10u8 {
         channel.tell(NodeId(1), 1, &[i]);
     }
     assert_eq!(owned().count(), 10);
-    // Those of the dead, too, are still to be sent.
+    // One-way requests of dead processes are still to be sent.
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let dead = 2u64 << 62 | u64::from(child.id()) << 40 | 12345;
     child.wait().unwrap();
@@ -402,28 +403,28 @@ fn what_is_only_told_arrives_whoever_dies() {
     }
     assert_eq!(shared.reclaim_dead(7), 0);
     // This daemon takes them and dies.
-    let desk = RequestServer::open(&dir.0).unwrap();
-    assert!(desk.begin(Duration::from_millis(5000)).is_empty());
-    assert_eq!(desk.take().len(), 10);
-    drop(desk);
-    let desk = RequestServer::open(&dir.0).unwrap();
-    let again = desk.begin(Duration::from_millis(5000));
+    let server = RequestServer::open(&dir.0).unwrap();
+    assert!(server.begin(Duration::from_millis(5000)).is_empty());
+    assert_eq!(server.take().len(), 10);
+    drop(server);
+    let server = RequestServer::open(&dir.0).unwrap();
+    let again = server.begin(Duration::from_millis(5000));
     let mut heads: Vec<u8> = again.iter().map(|t| t.head()[0]).collect();
     heads.sort_unstable();
     assert_eq!(heads, (0..10).collect::<Vec<u8>>());
     for taken in again {
-        assert!(taken.is_told());
+        assert!(taken.is_one_way());
         let also = taken.clone();
         taken.answer(0, b"x", 0);
         drop(also);
     }
     assert_eq!(owned().count(), 0);
-    // The next to have the cell is no such one.
-    drop(desk);
+    // The next request in the cell isn't one-way.
+    drop(server);
     let _daemon = dir.daemon(5000);
-    let asked = ask(&channel, 1, b"ab", Bytes::None);
-    assert_eq!(asked, Ok((b"ba".to_vec(), 0)));
-    // It sleeps by now: what is told wakes it.
+    let reply = ask(&channel, 1, b"ab", Bytes::None);
+    assert_eq!(reply, Ok((b"ba".to_vec(), 0)));
+    // By now the daemon sleeps; a one-way request wakes it.
     std::thread::sleep(Duration::from_millis(100));
     channel.tell(NodeId(1), 1, b"a");
     let end = Instant::now() + Duration::from_secs(5);

@@ -1,11 +1,11 @@
-//! Attributes: those of stat, and extended ones.
+//! Attributes: those of stat, and extended attributes.
 
 use super::{Face, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
 use forebay_posix::{Errno, ObjectId, Stat};
 
-/// Mode bits that go when somebody without rights changes a file: set-user-id, and set-group-id
-/// where the group may execute it.
+/// Mode bits that are removed when a user without privileges changes a file: set-user-ID, and
+/// set-group-ID where the group may execute it.
 fn privileges(mode: u32) -> u32 {
     let group = match mode & 0o010 {
         0 => 0,
@@ -14,8 +14,8 @@ fn privileges(mode: u32) -> u32 {
     mode & (libc::S_ISUID | group)
 }
 
-/// What a change of these attributes is to those who watch (bits of inotify(7)).
-fn tells(valid: u32, open: bool) -> u32 {
+/// The event that a change of these attributes is for watchers (bits of inotify(7)).
+fn watch_events(valid: u32, open: bool) -> u32 {
     let has = |bits: u32| valid & bits != 0;
     let mut what = match (has(fattr::ATIME), has(fattr::MTIME)) {
         (true, false) => libc::IN_ACCESS,
@@ -26,7 +26,7 @@ fn tells(valid: u32, open: bool) -> u32 {
     if has(fattr::UID | fattr::GID | fattr::MODE) {
         what |= libc::IN_ATTRIB;
     }
-    // Of an open file it was told already.
+    // For an open file it was reported already.
     if has(fattr::SIZE) && !open {
         what |= libc::IN_MODIFY;
     }
@@ -40,29 +40,29 @@ impl Face {
         a: &mut Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let stat = self.asked(head, a)?;
+        let stat = self.stat_of_request(head, a)?;
         reply.u64(0).u32(0).u32(0).attributes(&stat);
         Ok(())
     }
 
-    /// What GETATTR and STATX begin with.
-    fn asked(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
+    /// The common part of GETATTR and STATX.
+    fn stat_of_request(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
         let flags = a.u32()?;
         a.skip(4)?;
         let open = super::handle(a)?;
         let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
-        self.size_told(head.node, stat.size)?;
+        self.announce_size(head.node, stat.size)?;
         Ok(stat)
     }
 
-    /// The time of birth too.
+    /// With the time of birth.
     pub(super) fn statx(
         &self,
         head: &Head,
         a: &mut Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let s = self.asked(head, a)?;
+        let s = self.stat_of_request(head, a)?;
         let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
         reply.u64(0).u32(0).u32(0).zeros(16);
         reply.u32(mask).u32(4096).u64(0);
@@ -131,20 +131,20 @@ impl Face {
         let stat = self.stat(head.node, open)?;
         self.cached.set(head.node, stat.size);
         if fs.store().has_watches() {
-            self.tell_watchers(id, stat.mode, tells(valid, open.is_some()));
+            self.notify_watchers(id, stat.mode, watch_events(valid, open.is_some()));
         }
         reply.u64(0).u32(0).u32(0).attributes(&stat);
         Ok(())
     }
 
-    /// Tells those who watch an object beside the mount.
-    fn tell_watchers(&self, id: ObjectId, mode: u32, what: u32) {
+    /// Reports a change to watchers of the object that don't use the mount.
+    fn notify_watchers(&self, id: ObjectId, mode: u32, what: u32) {
         let known = self.known.name(id.0);
         let at = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
         self.fs().store().tell(id, mode & libc::S_IFMT, at, what);
     }
 
-    /// After a user without rights has written a file.
+    /// Called after a user without privileges has written a file.
     pub(super) fn drop_privileges(&self, node: u64) -> Result<(), Errno> {
         let mode = self.fs().stat_id(object(node))?.mode;
         match privileges(mode) {
@@ -163,15 +163,15 @@ impl Face {
         let known = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
         let (fs, id) = (self.fs(), object(head.node));
         fs.set_attribute(id, name, value, flags as i32, known)?;
-        self.tell_attribute(id);
+        self.notify_attribute(id);
         Ok(())
     }
 
-    fn tell_attribute(&self, id: ObjectId) {
+    fn notify_attribute(&self, id: ObjectId) {
         if self.fs().store().has_watches()
             && let Ok(stat) = self.fs().stat_id(id)
         {
-            self.tell_watchers(id, stat.mode, libc::IN_ATTRIB);
+            self.notify_watchers(id, stat.mode, libc::IN_ATTRIB);
         }
     }
 
@@ -204,12 +204,12 @@ impl Face {
     pub(super) fn removexattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let id = object(head.node);
         self.fs().remove_attribute(id, a.text()?)?;
-        self.tell_attribute(id);
+        self.notify_attribute(id);
         Ok(())
     }
 }
 
-/// A value for which there is so much room; 0: only its size is wanted.
+/// Puts a value into a reply with room for `room` bytes; 0: only its size is requested.
 fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
     match room {
         0 => _ = reply.u32(value.len() as u32).u32(0),

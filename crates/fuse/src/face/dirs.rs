@@ -1,5 +1,5 @@
-//! Reading directories. The kernel asks for a page of entries at a time; we get more from the store
-//! at once and keep the rest for the next requests.
+//! Reading directories. The kernel requests a page of entries at a time; this module fetches more
+//! from the store and keeps the rest for the next requests.
 
 use super::{Face, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -8,16 +8,16 @@ use forebay_store::Entry;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Entries that are fetched at once.
+/// Entries fetched at once.
 const AHEAD: usize = 1024;
 
-/// By handle: what was fetched but not told yet.
+/// By handle: entries that were fetched but not returned yet.
 #[derive(Default)]
 pub struct Dirs(Mutex<HashMap<u32, Arc<Mutex<Listing>>>>);
 
 #[derive(Default)]
 struct Listing {
-    /// Position of the first one.
+    /// Position of the first of the entries.
     at: u64,
     entries: VecDeque<Told>,
 }
@@ -62,7 +62,7 @@ impl Face {
         let (offset, room) = (a.u64()?, a.u32()? as usize);
         let listing = self.dirs.all().get(&open).cloned().ok_or(Errno::BADF)?;
         let mut listing = listing.lock().unwrap_or_else(PoisonError::into_inner);
-        // From the beginning again: as it is now.
+        // Start again, with the current entries.
         if listing.at != offset || offset == 0 {
             self.fs().seek(open, Whence::Start, offset as i64)?;
             listing.entries.clear();
@@ -88,7 +88,7 @@ impl Face {
         }
     }
 
-    /// Gets more entries; false if there are none.
+    /// Fetches more entries; false if there are none.
     fn fetch(&self, open: u32, listing: &mut Listing) -> Result<bool, Errno> {
         let entries = &mut listing.entries;
         let listed = self.fs().read_dir(open, |name, ino, kind, next| {
@@ -104,7 +104,7 @@ impl Face {
             true
         });
         match listed {
-            // What came before it is told first; then the rest is asked for again.
+            // Return the entries before the error first; the next request gets the error.
             Err(_) if !entries.is_empty() => Ok(true),
             other => other.map(|()| !entries.is_empty()),
         }

@@ -1,4 +1,4 @@
-//! Open files: their data.
+//! Data of open files.
 
 use super::{Face, handle, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -6,21 +6,21 @@ use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// What of the flags of open(2) an open file description keeps. O_APPEND comes with each write: it
-/// can be changed.
+/// Flags of open(2) that an open file description keeps. O_APPEND comes with each write: it can be
+/// changed.
 const KEPT: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
-/// Most bytes that one request copies: the kernel asks again for the rest, and signals get through.
+/// Most bytes that one request copies. The kernel requests the rest again, and signals get through.
 const MOST_COPIED: u64 = 64 << 20;
 
 impl Face {
-    /// A description of the regular file `node`.
+    /// Opens a description of the regular file `node`.
     pub(super) fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
         let entry = Entry {
             id: object(node),
             kind: libc::S_IFREG,
         };
-        // The kernel names only the object: for messages about it, and those who watch its
-        // directory.
+        // The kernel names only the object. The name is for messages about it, and for watchers of
+        // its directory.
         let (dir, name) = self
             .known
             .name(node)
@@ -45,14 +45,14 @@ impl Face {
         reply.u32(0);
     }
 
-    /// The number of the open file, if it can be mapped to be stored to by this description.
+    /// The file's node number, if this description allows a writable mapping.
     fn can_be_stored_to(&self, open: u32) -> Option<u64> {
         let o = self.fs().store().open_file(open);
         let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
         both.then(|| o.id.load(Relaxed))
     }
 
-    /// Closes a description that the kernel has been told of.
+    /// Closes a description that the kernel has a handle of.
     pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.closed(node);
@@ -65,7 +65,7 @@ impl Face {
         closed
     }
 
-    /// The number of the open file, if it can be written by this description.
+    /// The file's node number, if this description allows writing.
     fn can_be_written(&self, open: u32) -> Option<u64> {
         let o = self.fs().store().open_file(open);
         let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
@@ -86,15 +86,15 @@ impl Face {
             self.fs().store().tell_open(open, libc::IN_MODIFY);
         }
         if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
-            // It is open all the same.
+            // The file is open even if this fails.
             let _ = self.drop_privileges(head.node);
         }
         self.put_open(open, reply);
         Ok(())
     }
 
-    /// Makes a file and opens it. The kernel has just seen that there is none; if there is one by
-    /// now, ESTALE has it look again, and judge whether that may be opened.
+    /// Creates and opens a file. The kernel has just seen that there is none. If there is one by
+    /// now, ESTALE makes the kernel look again, and check whether that one may be opened.
     pub(super) fn create(
         &self,
         head: &Head,
@@ -119,7 +119,7 @@ impl Face {
         self.put_made(open, reply)
     }
 
-    /// The entry of what was just made, and its handle.
+    /// Puts the entry of the new file, and its handle.
     fn put_made(&self, open: u32, reply: &mut Reply) -> Result<(), Errno> {
         match self.fs().stat_open(open) {
             Ok(stat) => reply.entry(&stat),
@@ -132,7 +132,7 @@ impl Face {
         Ok(())
     }
 
-    /// O_TMPFILE.
+    /// Handles O_TMPFILE.
     pub(super) fn tmpfile(
         &self,
         head: &Head,
@@ -207,8 +207,8 @@ impl Face {
         Ok(())
     }
 
-    /// Some of what was removed may only be kept for a moment: without room, `f` is done once more
-    /// without that.
+    /// Some removed files are only kept for a moment: if there is no room, calls `f` again without
+    /// them.
     fn with_room<T>(&self, f: impl Fn() -> Result<T, Errno>) -> Result<T, Errno> {
         match f() {
             Err(Errno::NOSPC) => {
@@ -233,8 +233,8 @@ impl Face {
         })
     }
 
-    /// Pages to which programs have stored through mappings, from `offset` on. They make no file
-    /// longer: where they reach behind the end, the file has been cut beside the mount.
+    /// Writes pages back to which programs have stored through mappings, from `offset` on. They
+    /// never extend a file: where they reach behind its end, it was truncated outside of the mount.
     fn write_back(&self, node: u64, open: u32, offset: u64, pages: &[u8]) -> Result<(), Errno> {
         let fs = self.fs();
         self.cached.note(fs, open, node);
@@ -263,7 +263,7 @@ impl Face {
         Ok(())
     }
 
-    /// close(2) of one of the descriptors: its process's locks go.
+    /// close(2) of one of the descriptors: the process's locks are released.
     pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         a.skip(16)?;
         self.locks.drop_owner(a.u64()?, head.node);
@@ -298,7 +298,7 @@ impl Face {
         Ok(())
     }
 
-    /// SEEK_DATA and SEEK_HOLE: the kernel does the others.
+    /// SEEK_DATA and SEEK_HOLE; the kernel handles the others.
     pub(super) fn lseek(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let open = handle(a)?;
         let (offset, whence) = (a.u64()?, a.u32()? as i32);

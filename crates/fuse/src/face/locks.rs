@@ -1,6 +1,6 @@
-//! Locks: flock(2)'s belong to the handle. Those on ranges belong to a process or a descriptor,
-//! which the kernel gives a number; for each of them and each file we keep a description of our
-//! own, to which they belong in the pool. They go with it.
+//! Locks. Those of flock(2) belong to the handle. Range locks belong to a process or a descriptor,
+//! to which the kernel gives a number. For each such owner and file, an open file description of
+//! the mount owns the locks in the pool; they end with it.
 
 use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -13,15 +13,15 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// By owner and file: what holds their locks.
+/// By owner and file: the descriptions that own locks.
 #[derive(Default)]
 pub struct Locks(Mutex<HashMap<(u64, u64), Arc<Holder>>>);
 
-/// A description to which locks belong. Closed, and they given up, when it is dropped.
+/// A description that owns locks. Dropping it closes it and releases the locks.
 struct Holder {
     fs: Arc<Fs>,
     open: u32,
-    /// The handle by which the first of them was asked for.
+    /// The handle through which the first lock was requested.
     handle: u32,
     pid: u32,
 }
@@ -37,7 +37,7 @@ impl Locks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A process has closed a descriptor of the file.
+    /// Called when a process has closed a descriptor of the file.
     pub fn drop_owner(&self, owner: u64, node: u64) {
         let mut all = self.all();
         if !all.is_empty() {
@@ -47,13 +47,14 @@ impl Locks {
         }
     }
 
-    /// All of them go.
+    /// Releases all locks.
     pub fn let_go(&self) {
         let all = std::mem::take(&mut *self.all());
         drop(all);
     }
 
-    /// Nobody has this handle any more: what a descriptor owned goes (a process's went before).
+    /// Called when a handle is gone: releases locks owned by descriptors. (Those owned by processes
+    /// were released before.)
     pub fn drop_handle(&self, handle: u32) {
         let mut all = self.all();
         if !all.is_empty() {
@@ -65,7 +66,7 @@ impl Locks {
 }
 
 /// The requested lock.
-struct Asked {
+struct LockRequest {
     handle: u32,
     owner: u64,
     range: (u64, u64),
@@ -74,7 +75,7 @@ struct Asked {
     flock: bool,
 }
 
-fn asked(a: &mut Args<'_>) -> Result<Asked, Errno> {
+fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
     let (handle, owner) = (super::handle(a)?, a.u64()?);
     let range = (a.u64()?, a.u64()?.min(TO_THE_END));
     let want = match a.u32()? as i32 {
@@ -83,7 +84,7 @@ fn asked(a: &mut Args<'_>) -> Result<Asked, Errno> {
         libc::F_UNLCK => LockType::Unlocked,
         _ => return Err(Errno::INVAL),
     };
-    Ok(Asked {
+    Ok(LockRequest {
         handle,
         owner,
         range,
@@ -93,7 +94,7 @@ fn asked(a: &mut Args<'_>) -> Result<Asked, Errno> {
     })
 }
 
-/// Takes a lock, or gives what waits for it. Most are free: then no thread is needed for them.
+/// Takes a lock, or returns a function that waits for it. Most are free: then no thread is needed.
 fn waiting(
     lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
 ) -> Result<Option<Wait>, Errno> {
@@ -106,68 +107,68 @@ fn waiting(
 }
 
 impl Face {
-    /// What holds the locks that `asked` is about.
-    fn holder(&self, node: u64, asked: &Asked) -> Result<Arc<Holder>, Errno> {
-        let known = self.locks.all().get(&(asked.owner, node)).cloned();
+    /// The description that owns the locks of this owner and file.
+    fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>, Errno> {
+        let known = self.locks.all().get(&(request.owner, node)).cloned();
         if let Some(holder) = known {
             return Ok(holder);
         }
         let fs = self.own.clone();
-        let kind = fs.store().open_file(asked.handle).kind.load(Relaxed);
+        let kind = fs.store().open_file(request.handle).kind.load(Relaxed);
         let id = object(node);
         let flags = match kind {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // Not under the mutex: others needn't wait for this file. By this nobody uses it: the
-        // program has it open besides.
+        // Not under the mutex, so that other files needn't wait for this one. `keeping_for`: this
+        // doesn't count as a program's open; the program has the file open besides.
         let open = keeping_for(fs.store().node(), || {
             fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
         })?;
         let new = Arc::new(Holder {
             fs,
             open,
-            handle: asked.handle,
-            pid: asked.pid,
+            handle: request.handle,
+            pid: request.pid,
         });
-        // Another thread of the process may have been faster; then this one is closed after the
-        // mutex.
+        // Another thread of the process may have added one meanwhile; then this one is closed after
+        // the mutex is released.
         let holder = (self.locks.all())
-            .entry((asked.owner, node))
+            .entry((request.owner, node))
             .or_insert_with(|| new.clone())
             .clone();
         Ok(holder)
     }
 
     pub(super) fn lock_at_once(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
-        let asked = asked(a)?;
+        let request = lock_request(a)?;
         let cluster = self.fs().cluster();
-        if asked.flock {
-            return cluster.flock(asked.handle, asked.want, false);
+        if request.flock {
+            return cluster.flock(request.handle, request.want, false);
         }
-        if asked.want == LockType::Unlocked && asked.range == (0, TO_THE_END) {
-            self.locks.drop_owner(asked.owner, head.node);
+        if request.want == LockType::Unlocked && request.range == (0, TO_THE_END) {
+            self.locks.drop_owner(request.owner, head.node);
             return Ok(());
         }
-        let holder = self.holder(head.node, &asked)?;
-        cluster.lock_range(holder.open, true, asked.want, asked.range, false)
+        let holder = self.holder(head.node, &request)?;
+        cluster.lock_range(holder.open, true, request.want, request.range, false)
     }
 
-    /// F_SETLKW, flock(2): what waits for it, if it can't be had at once.
+    /// F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
     pub(super) fn lock_waiting(
         &self,
         head: &Head,
         a: &mut Args<'_>,
     ) -> Result<Option<Wait>, Errno> {
-        let asked = asked(a)?;
-        let (fs, want) = (self.own.clone(), asked.want);
-        if asked.flock {
-            return waiting(move |waits| fs.cluster().flock(asked.handle, want, waits));
+        let request = lock_request(a)?;
+        let (fs, want) = (self.own.clone(), request.want);
+        if request.flock {
+            return waiting(move |waits| fs.cluster().flock(request.handle, want, waits));
         }
-        let holder = self.holder(head.node, &asked)?;
+        let holder = self.holder(head.node, &request)?;
         waiting(move |waits| {
             fs.cluster()
-                .lock_range(holder.open, true, want, asked.range, waits)
+                .lock_range(holder.open, true, want, request.range, waits)
         })
     }
 
@@ -178,10 +179,10 @@ impl Face {
         a: &mut Args<'_>,
         reply: &mut Reply,
     ) -> Result<(), Errno> {
-        let asked = asked(a)?;
-        let holder = self.holder(head.node, &asked)?;
+        let request = lock_request(a)?;
+        let holder = self.holder(head.node, &request)?;
         let cluster = self.fs().cluster();
-        let found = cluster.range_in_the_way(holder.open, true, asked.want, asked.range)?;
+        let found = cluster.range_in_the_way(holder.open, true, request.want, request.range)?;
         let Some(other) = found else {
             reply.u64(0).u64(0).u32(libc::F_UNLCK as u32).u32(0);
             return Ok(());
@@ -190,7 +191,7 @@ impl Face {
             LockType::Shared => libc::F_RDLCK,
             _ => libc::F_WRLCK,
         };
-        // That of another mount or node: it has no number here.
+        // The owner uses another mount or node: it has no process id here.
         let pid = match other.owner.pid() {
             Some(pid) if other.owner.node == cluster.node() => pid,
             Some(_) => u32::MAX,
@@ -204,7 +205,7 @@ impl Face {
         Ok(())
     }
 
-    /// The process for which we hold something; -1 if it isn't ours, as of descriptors.
+    /// The process for which this mount holds a lock; -1 if there is none, as for descriptors.
     fn pid_behind(&self, owner: Owner) -> u32 {
         let store = self.fs().store();
         let all = self.locks.all();

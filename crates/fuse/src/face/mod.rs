@@ -1,4 +1,4 @@
-//! The answers to the kernel: each request becomes a call or two of `posix`.
+//! Answers to the kernel's requests: each becomes one or two calls of `posix`.
 
 mod attributes;
 mod dirs;
@@ -21,25 +21,25 @@ use std::io;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
-/// How a request is answered.
+/// The answer to a request.
 pub enum Answer {
-    /// With what has been put into the reply, or an error.
+    /// The reply, or an error.
     Reply(Result<(), Errno>),
-    /// Not at all.
+    /// No reply.
     None,
-    /// When this has been waited for; it ends early if it is told to.
+    /// The result of a wait, which ends early when it is cancelled.
     Wait(Wait),
 }
 
-/// What waits, until the flag is set.
+/// A wait that ends early when the flag is set.
 pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
 
-/// A pool, as the kernel asks for it.
+/// A pool, as the kernel sees it.
 pub struct Face {
     pool: Arc<Pool>,
-    /// The view of who serves the mount.
+    /// The view of the user who serves the mount.
     own: Arc<Fs>,
-    /// Views of the users for whom something was made: it becomes theirs.
+    /// Views of the users for whom something was created: they become its owners.
     others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
     dirs: dirs::Dirs,
     locks: locks::Locks,
@@ -49,12 +49,14 @@ pub struct Face {
     pub keeping: Keeping,
 }
 
-/// Views that are kept; a mount for all users may see more.
+/// Limit on the views that are kept; a mount for all users may use more.
 const MOST_VIEWS: usize = 256;
 
 impl Face {
+    /// Makes the face of a mount.
+    ///
     /// # Errors
-    /// If there can't be a thread.
+    /// If a thread can't be started.
     pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, keeping: Keeping) -> io::Result<Face> {
         let uid = rustix::process::geteuid().as_raw();
         let gid = rustix::process::getegid().as_raw();
@@ -74,11 +76,11 @@ impl Face {
         })
     }
 
-    /// There are no more requests, and nobody answers: what is kept for the next ones is closed,
-    /// and what the kernel hasn't closed.
+    /// Called after the last request: closes files that are kept for the next requests, and those
+    /// that the kernel hasn't closed.
     ///
     /// # Errors
-    /// What writing files back says.
+    /// An errno of writing files back.
     pub fn end(&self) -> Result<(), Errno> {
         self.keeping.end();
         self.locks.let_go();
@@ -86,16 +88,16 @@ impl Face {
         self.fs().store().close_owned()
     }
 
-    /// The view for everything that makes nothing.
+    /// The view for requests that create nothing.
     pub fn fs(&self) -> &Fs {
         &self.own
     }
 
-    /// The view in which what is made becomes the asking user's.
+    /// The view in which new objects belong to the requesting user.
     fn fs_of(&self, head: &Head) -> Arc<Fs> {
-        let who = (head.uid, head.gid);
+        let user = (head.uid, head.gid);
         let read = self.others.read().unwrap_or_else(|e| e.into_inner());
-        if let Some(fs) = read.get(&who) {
+        if let Some(fs) = read.get(&user) {
             return fs.clone();
         }
         drop(read);
@@ -103,11 +105,11 @@ impl Face {
         if others.len() >= MOST_VIEWS {
             others.clear();
         }
-        let new = || Arc::new(Fs::judged_by_kernel(self.pool.clone(), who.0, who.1));
-        others.entry(who).or_insert_with(new).clone()
+        let new = || Arc::new(Fs::judged_by_kernel(self.pool.clone(), user.0, user.1));
+        others.entry(user).or_insert_with(new).clone()
     }
 
-    /// Answers a request; what it asks for is put into `reply`.
+    /// Answers a request; the reply's content is put into `reply`.
     pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         work_for(match head.pid {
             0 => UNSEEN,
@@ -115,7 +117,7 @@ impl Face {
         });
         let a = &mut a;
         let result = match head.opcode {
-            // Nothing is kept for a name that the kernel knows.
+            // No state is kept for names that the kernel knows.
             op::FORGET | op::BATCH_FORGET => return Answer::None,
             op::SETLKW => match self.lock_waiting(head, a) {
                 Ok(Some(wait)) => return Answer::Wait(wait),
@@ -161,7 +163,7 @@ impl Face {
             op::IOCTL => Err(Errno::NOTTY),
             _ => Err(Errno::NOSYS),
         };
-        // Whether it has done so or not.
+        // Whether it has succeeded or not.
         match head.opcode {
             op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
             op::CREATE
@@ -178,9 +180,9 @@ impl Face {
         Answer::Reply(result)
     }
 
-    /// The answer reached nobody: what was opened with it is closed.
+    /// Called if the kernel didn't take the reply: closes what the request opened.
     pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
-        // Behind the entry, if there is one.
+        // After the entry, if there is one.
         let at = match head.opcode {
             op::OPEN | op::OPENDIR => p::REPLY_HEAD,
             op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
@@ -209,7 +211,7 @@ impl Face {
     /// Gives back the room of files that are kept for a moment.
     ///
     /// # Errors
-    /// [`ASIDE`]: by another thread.
+    /// [`ASIDE`]: only on another thread.
     fn let_go(&self) -> Result<(), Errno> {
         if !self.recent.is_empty() {
             if is_answering() {
@@ -220,12 +222,12 @@ impl Face {
         Ok(())
     }
 
-    /// Before the kernel is answered with the size of a file.
+    /// Called before a reply with the size of a file.
     ///
     /// # Errors
-    /// [`ASIDE`]: by another thread.
-    fn size_told(&self, node: u64, size: u64) -> Result<(), Errno> {
-        self.cached.tell(node, size, || {
+    /// [`ASIDE`]: only on another thread.
+    fn announce_size(&self, node: u64, size: u64) -> Result<(), Errno> {
+        self.cached.announce_size(node, size, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = 0;
             // SAFETY: one byte.
@@ -235,7 +237,7 @@ impl Face {
         })
     }
 
-    /// Attributes of what is open or has this number.
+    /// Attributes of an open description, or else of this node.
     fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat, Errno> {
         match open {
             Some(open) => self.fs().stat_open(open),
@@ -244,7 +246,7 @@ impl Face {
     }
 }
 
-/// Our number for what the kernel names.
+/// The pool's id of a node.
 fn object(node: u64) -> ObjectId {
     match node {
         p::ROOT_NODE => ObjectId::ROOT,
@@ -252,7 +254,7 @@ fn object(node: u64) -> ObjectId {
     }
 }
 
-/// The kernel gives single names: they lead nowhere else.
+/// The kernel passes single names, which lead nowhere else.
 fn inside(f: Fail) -> Errno {
     match f {
         Fail::Errno(e) => e,
@@ -260,7 +262,7 @@ fn inside(f: Fail) -> Errno {
     }
 }
 
-/// A handle: the description that we have opened.
+/// Reads a handle, which is an open file description.
 fn handle(a: &mut Args<'_>) -> Result<u32, Errno> {
     u32::try_from(a.u64()?).map_err(|_| Errno::BADF)
 }

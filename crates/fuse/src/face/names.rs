@@ -1,4 +1,4 @@
-//! Names: finding, making, moving, removing.
+//! Names: lookup, creation, rename, removal.
 
 use super::{Face, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
@@ -6,7 +6,7 @@ use forebay_posix::{Errno, Follow, Goal, RenameMode};
 use forebay_store::controls::keeping_for;
 
 impl Face {
-    /// A regular file that is found is kept for a moment: the next request may be to open it.
+    /// Keeps a regular file that is found for a moment: the next request may open it.
     pub(super) fn lookup(
         &self,
         head: &Head,
@@ -30,17 +30,18 @@ impl Face {
             stat
         });
         let stat = found.map_err(inside)?;
-        self.size_told(p::node_of(stat.ino), stat.size)?;
+        self.announce_size(p::node_of(stat.ino), stat.size)?;
         reply.entry(&stat);
         Ok(())
     }
 
-    /// The entry `name` of the directory that the request names.
+    /// Replies with the entry `name` of the request's directory.
     fn tell(&self, head: &Head, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
         let fs = self.fs();
         let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
         let stat = found.map_err(inside)?;
-        // The new name may be one of a file that there was. What is made isn't thrown away.
+        // The kernel may know the new name as that of an earlier file. A reply to a creation isn't
+        // discarded.
         self.cached.set(p::node_of(stat.ino), stat.size);
         reply.entry(&stat);
         Ok(())
@@ -140,7 +141,7 @@ impl Face {
             let found = fs.at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
             found.ok().map(|id| p::node_of(id.0))
         };
-        // Their times change; what is replaced is the kernel's own affair.
+        // Their times change. The kernel handles a replaced object itself.
         let moved = [id(object(head.node), old), id(to, new)];
         let done = fs.rename_at((object(head.node), old), (to, new), mode);
         for node in moved.into_iter().flatten().chain([p::node_of(to.0)]) {

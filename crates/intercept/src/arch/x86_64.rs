@@ -1,23 +1,23 @@
 //! x86-64: the gates (assembly through which a patched site reaches the handler), the slots (one
 //! trampoline each) and the encoding of both.
 //!
-//! Promises of a gate: it changes only `rax`, `rcx`, `r11` and the flags, as the instruction
-//! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; it can be
-//! unwound through at any point after its first instructions.
+//! Guarantees of a gate: it changes only `rax`, `rcx`, `r11` and the flags, as the instruction
+//! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; unwinding
+//! through it works at any point after its first instructions.
 //!
 //! A slot is 64 bytes, aligned: the instructions that the jump displaced before the `syscall`, then
 //! `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then those displaced after it and a jump back.
-//! `rcx` is free because `syscall` destroys it. A gate that has nothing to do jumps to `ret - 2`,
-//! so that the kernel is asked with the original registers and nothing on the stack. Where the
-//! number is known, the filter by descriptor stands in the slot itself: after each entry into the
-//! kernel the processor has to guess indirect jumps anew, which costs more than all the rest. The
-//! last 8 bytes of each slot hold the address behind the original instruction: one unwind rule for
-//! the whole region reads it from there.
+//! `rcx` is free because `syscall` destroys it. A gate with nothing to do jumps to `ret - 2`, so
+//! that the kernel gets the original registers and nothing is on the stack. Where the number is
+//! known, the filter by descriptor is in the slot itself: after each entry into the kernel the
+//! processor has to predict indirect jumps again, which costs more than the rest. The last 8 bytes
+//! of each slot hold the address behind the original instruction: one unwind rule for the whole
+//! region reads it from there.
 //!
-//! A site that may clone has a second slot behind it, with a `syscall` for each of the four numbers
-//! that can, each followed by a jump to the gate that calls `clone_after`: after the instruction
-//! nothing but registers is trusted, since the child may be on another stack, or have overwritten
-//! the parent's.
+//! A site that may clone is followed by a second slot, with a `syscall` for each of the four
+//! numbers that can, each followed by a jump to the gate that calls `clone_after`. After the
+//! instruction only registers are trusted, since the child may be on another stack, or have
+//! overwritten the parent's.
 
 mod finder;
 mod gates;
@@ -27,8 +27,8 @@ pub(crate) use gates::{CALL_DEPTH, own_region, raw, set_hooks, widen};
 use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
-/// Tells valgrind, should the process run under it, that code has changed which it may have
-/// translated already. To the processor these are rotations that end where they began.
+/// Tells valgrind, if the process runs under it, that code has changed which it may have translated
+/// already. To the processor these are rotations that end where they began.
 pub(crate) fn code_changed(start: usize, len: usize) {
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];
@@ -46,25 +46,26 @@ pub(crate) fn code_changed(start: usize, len: usize) {
     }
 }
 
-/// Bytes of a slot.
+/// Size of a slot. Bytes.
 pub(crate) const SLOT: usize = 64;
 /// Slots in the region inside the library.
 pub(crate) const OWN_SLOTS: usize = 768;
-/// The most bytes that a patched window can have.
+/// Largest patched window. Bytes.
 pub(crate) const WINDOW: usize = 28;
-/// Bytes of a near jump.
+/// Size of a near jump. Bytes.
 pub(crate) const JUMP: usize = 5;
 /// The instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
 /// Never patched: the kernel and debuggers know this call by its bytes.
 pub(crate) const NR_SIGRETURN: i64 = 15;
 
-/// Bytes from one second-slot stub to the next.
+/// Distance from one stub of a second slot to the next. Bytes.
 const STUB: usize = 14;
-/// Where in a slot the unwinder finds the address that it stands for.
+/// Offset in a slot of the address that the unwinder takes for it.
 const UNWIND_AT: usize = 56;
 
-/// Bytes of the descriptor filter inside a slot, and the longest window that leaves room for it.
+/// Size of the descriptor filter inside a slot, and the longest window that leaves room for it.
+/// Bytes.
 const FILTER: usize = 27;
 const FILTER_WINDOW: usize = UNWIND_AT - FILTER - 7 - 2 * JUMP;
 
@@ -73,14 +74,13 @@ const FILTER_WINDOW: usize = UNWIND_AT - FILTER - 7 - 2 * JUMP;
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
-    /// Where the instruction is.
+    /// Offset of the instruction.
     pub at: u32,
-    /// Where the patched window begins: a jump target or nothing, but no jump leads inside the
-    /// window.
+    /// Start of the patched window. Jumps may lead to it, but none leads inside the window.
     pub start: u32,
-    /// Where there are five dead bytes for a jump, for [`FORM_HOP`].
+    /// Five dead bytes for a jump, for [`FORM_HOP`].
     pub hop: u32,
-    /// The call's number, -1 if only known at run time.
+    /// The call's number; -1 if only known at run time.
     pub nr: i32,
     /// Bytes displaced before the instruction.
     pub pre: u8,
@@ -89,7 +89,7 @@ pub(crate) struct Site {
     /// One of the forms.
     pub form: u8,
     pub zero: u8,
-    /// What the window holds unpatched; for [`FORM_HOP`] followed by the five dead bytes.
+    /// The window's unpatched bytes; for [`FORM_HOP`] followed by the five dead bytes.
     pub bytes: [u8; WINDOW],
 }
 
@@ -97,16 +97,16 @@ pub(crate) struct Site {
 pub(crate) const FORM_NONE: u8 = 0;
 /// A jump over whole instructions, among them the `syscall`.
 pub(crate) const FORM_WINDOW: u8 = 1;
-/// A two-byte jump in place of the `syscall`, to dead bytes that hold the real jump.
+/// A two-byte jump in place of the `syscall`, to dead bytes that hold the near jump.
 pub(crate) const FORM_HOP: u8 = 2;
 
 impl Site {
-    /// Whether the site should be patched for these hooks.
+    /// Whether the site is to be patched for these hooks.
     pub(crate) fn wanted(&self, hooks: &Hooks) -> bool {
         self.nr < 0 || class(hooks, self.nr.into()) != CLASS_KERNEL
     }
 
-    /// How many slots its trampoline needs.
+    /// Number of slots for its trampoline.
     pub(crate) fn slots(&self) -> usize {
         if self.nr < 0 || is_clone(self.nr.into()) {
             2
@@ -115,12 +115,12 @@ impl Site {
         }
     }
 
-    /// The bytes of the window.
+    /// Length of the window. Bytes.
     pub(crate) fn window_len(&self) -> usize {
         usize::from(self.pre) + SYSCALL.len() + usize::from(self.post)
     }
 
-    /// Whether the record makes sense for code in `low..high`, without a look at the code.
+    /// Whether the record is plausible for code in `low..high`, without reading the code.
     pub(crate) fn is_sane(&self, low: u32, high: u32) -> bool {
         let (pre, len) = (usize::from(self.pre), self.window_len());
         let inside = |at: u32, len: usize| at >= low && at < high && len <= (high - at) as usize;
@@ -143,7 +143,7 @@ impl Site {
             && self.bytes[pre..pre + 2] == SYSCALL
     }
 
-    /// Whether the code in memory is still what the record was made for.
+    /// Whether the code in memory is still that of the record.
     ///
     /// # Safety
     /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's
@@ -165,44 +165,45 @@ fn near(from: usize, to: usize, reach: i64) -> bool {
     (-reach - 1..=reach).contains(&d)
 }
 
-/// Whether near jumps reach from anywhere in the one range to anywhere in the other.
+/// Whether near jumps reach from anywhere in one range to anywhere in the other.
 pub(crate) fn in_reach(a: (usize, usize), b: (usize, usize)) -> bool {
     let reach = i64::from(i32::MAX) - 64;
     near(a.0, b.1, reach) && near(a.1, b.0, reach) && near(a.0, b.0, reach) && near(a.1, b.1, reach)
 }
 
-/// Bytes at the start of a far region that hold jumps to the gates.
+/// Bytes at the start of a far region for jumps to the gates.
 pub(crate) const FAR_HEAD: usize = 2 * SLOT;
 /// Bytes at the end of a far region for its unwind table.
 pub(crate) const FAR_TAIL: usize = 128;
 
-/// A region of slots that is being filled; still writable.
+/// A region of slots that is being filled and is still writable.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
     pub start: usize,
     pub len: usize,
-    /// The next free slot's address.
+    /// Address of the next free slot.
     pub next: usize,
-    /// Not inside the library: gates are reached through the jumps in its head.
+    /// Whether the region is outside of the library: gates are reached through the jumps in its
+    /// head.
     pub far: bool,
-    /// Far, and for code that isn't libc's: see [`gates`].
+    /// Whether the region is far and for code that isn't libc's: see [`gates`].
     pub wide: bool,
 }
 
-/// A writer of code at an address. Bytes are written singly, since it must not call libc.
+/// Writes code at an address, byte by byte, since it must not call libc.
 struct Pen(usize);
 
 impl Pen {
     unsafe fn put(&mut self, bytes: &[u8]) {
         for &b in bytes {
-            // SAFETY: the caller vouches for the place.
+            // SAFETY: the caller promises that the place is writable.
             unsafe { (self.0 as *mut u8).write_volatile(b) };
             self.0 += 1;
         }
     }
 
-    /// Instructions that were at `from`, with what they address relative to themselves; false if
-    /// that is too far.
+    /// Writes instructions that were at `from`, with their relative operands adjusted; false if
+    /// these are out of reach.
     unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
         use iced_x86::{Decoder, DecoderOptions};
         let start = self.0;
@@ -220,13 +221,13 @@ impl Pen {
             let Ok(distance) = i32::try_from(i.ip_rel_memory_address() as i64 - next as i64) else {
                 return false;
             };
-            // SAFETY: inside what was just written.
+            // SAFETY: inside the bytes just written.
             unsafe { Pen(start + place).put(&distance.to_le_bytes()) };
         }
         true
     }
 
-    /// An instruction that ends in a 32-bit distance from its end.
+    /// Writes an instruction that ends in a 32-bit distance from its end.
     unsafe fn relative(&mut self, code: &[u8], to: usize) {
         // SAFETY: as above.
         unsafe {
@@ -265,14 +266,14 @@ impl Region {
         }
     }
 
-    /// Whether so many further slots fit.
+    /// Whether `slots` more slots fit.
     pub(crate) fn has_room(&self, slots: usize) -> bool {
         let tail = if self.far { FAR_TAIL } else { 0 };
         self.next + slots * SLOT <= self.start + self.len - tail
     }
 
-    /// Writes the trampoline of a site and returns its address; None if it would be out of reach of
-    /// what the displaced instructions address.
+    /// Writes the trampoline of a site and returns its address; None if it is out of reach of the
+    /// operands of displaced instructions.
     ///
     /// # Safety
     /// The region is writable, has room, and is in reach of the object; the site matches the object
@@ -294,7 +295,7 @@ impl Region {
         let mut pen = Pen(slot);
         // SAFETY: at most UNWIND_AT bytes, then 8 at the slot's end; the stubs are 56 bytes and 8.
         unsafe {
-            // Only others' have such operands: see the finder.
+            // Only sites outside of libc have such operands: see the finder.
             if !self.wide {
                 pen.put(&site.bytes[..pre]);
             } else if !pen.moved(&site.bytes[..pre], base + site.start as usize) {
@@ -334,8 +335,8 @@ impl Region {
         Some(slot)
     }
 
-    /// Writes a far region's unwind table (the rule of `forebay_slots`) into its tail; returns
-    /// where it begins.
+    /// Writes a far region's unwind table (the rule of `forebay_slots`) into its tail; returns its
+    /// address.
     ///
     /// # Safety
     /// The region is far and writable.
@@ -344,14 +345,14 @@ impl Region {
         let mut pen = Pen(table);
         // SAFETY: 28 + 28 + 4 bytes inside the tail.
         unsafe {
-            // The common part: version 1, no augmentation, factors 1 and -8, return column 16.
+            // The common entry: version 1, no augmentation, factors 1 and -8, return column 16.
             pen.put(&24u32.to_le_bytes());
             pen.put(&[0; 4]);
             pen.put(&[1, 0, 1, 0x78, 16]);
             pen.put(&[
                 0x0c, 7, 0, 0x16, 16, 8, 0x80, 0x00, 0x09, 0xc0, 0x1a, 0x23, 0x38, 0x06, 0,
             ]);
-            // The region's part: how far back the common one is, start, length.
+            // The region's entry: distance back to the common one, start, length.
             let id_at = pen.0 + 4;
             pen.put(&20u32.to_le_bytes());
             pen.put(&((id_at - table) as u32).to_le_bytes());
@@ -376,7 +377,7 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
         code
     };
     let at = base + site.start as usize;
-    // SAFETY: what is written lies inside the window, and in dead bytes.
+    // SAFETY: only the window and dead bytes are written.
     unsafe {
         if site.form == FORM_HOP {
             let hop = base + site.hop as usize;
@@ -386,8 +387,8 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
                 &[0xeb, (site.hop as i64 - (i64::from(site.at) + 2)) as u8],
             );
         } else {
-            // With five bytes before it, the `syscall` stays where it is: a thread blocked in it
-            // can come back, and one that has just loaded the number can go on.
+            // With five bytes before it, the `syscall` stays in place: a thread blocked in it can
+            // return, and one that has just loaded the number can continue.
             let len = if usize::from(site.pre) >= JUMP {
                 JUMP
             } else {
@@ -398,12 +399,12 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
     }
 }
 
-/// Makes a patched site again what it was.
+/// Restores a patched site.
 ///
 /// # Safety
 /// The code is writable, and the site was patched.
 pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
-    // SAFETY: the window, and the dead bytes; both as wide as what was written.
+    // SAFETY: the window and the dead bytes, with the lengths that were written.
     unsafe {
         replace(base + site.start as usize, &site.bytes[..site.window_len()]);
         if site.form == FORM_HOP {
@@ -412,12 +413,12 @@ pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
     }
 }
 
-/// Overwrites code: at once where it lies in 8 aligned bytes, else behind a jump to itself that
-/// goes last.
+/// Overwrites code: in one store if it lies in 8 aligned bytes, else behind a jump to itself that
+/// is replaced last.
 unsafe fn replace(at: usize, bytes: &[u8]) {
     use core::sync::atomic::{AtomicU64, Ordering, fence};
     let word = at & !7;
-    // SAFETY: writable code by the caller's word; the aligned word around it is on the same page.
+    // SAFETY: the caller promises writable code; the aligned word around it is on the same page.
     unsafe {
         if at + bytes.len() <= word + 8 {
             let cell = &*(word as *const AtomicU64);

@@ -1,21 +1,21 @@
-//! Copying from one extent to another, of whatever media.
+//! Copying from one extent to another, on any media.
 //!
-//! Out of memory that is mapped it is one `memcpy`, or one `pwrite`. Between `files` media bytes go
-//! through a buffer: copy_file_range(2) might have both files share blocks, and a later write to
-//! them would need room that nobody has reserved.
+//! From mapped memory it is one `memcpy`, or one `pwrite`. Between `files` media bytes go through a
+//! buffer: copy_file_range(2) might make both files share blocks, and a later write to them would
+//! need room that isn't reserved.
 
 use super::*;
 
-/// Bytes that go through a buffer at a time.
+/// Size of the buffer. Bytes.
 const PIECE: usize = 256 << 10;
 
 impl Medium {
     /// Copies `len` bytes of an extent of this medium, from byte `offset` on, to byte `at` of
-    /// `into`, an extent of `to`. Pages that aren't initialised are copied as what they hold: look
-    /// before.
+    /// `into`, an extent of `to`. The content of uninitialised pages is copied as it is: the caller
+    /// must check them before.
     ///
     /// # Errors
-    /// EIO and the like from `files` media.
+    /// EIO and others of `files` media.
     ///
     /// # Safety
     /// The ranges are inside the extents, and don't overlap.

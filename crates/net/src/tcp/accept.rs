@@ -1,8 +1,8 @@
 //! The thread that accepts connections and takes them through the handshake.
 //!
-//! It alone handles unauthenticated peers: nothing that they do makes the I/O threads wait, and
-//! their memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the
-//! key gets no answer.
+//! Only this thread handles unauthenticated peers: they can't make the I/O threads wait, and their
+//! memory and descriptors are bounded ([`super::half_open`]). A caller that doesn't prove the key
+//! gets no answer.
 
 use super::half_open::{Brought, Table};
 use super::session::{Proved, Session};
@@ -27,16 +27,16 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Connections that the kernel keeps for us.
+/// Limit on connections that the kernel queues.
 const BACKLOG: i32 = 4096;
-/// Accepted in one go, before handshakes go on.
+/// Connections accepted in one go, before handshakes continue.
 const AT_ONCE: usize = 32;
-/// Events taken at once.
+/// Events taken in one go.
 const EVENTS: usize = 64;
-/// Without a free descriptor, wait so long.
+/// Pause when there is no free descriptor.
 const NO_DESCRIPTORS: Duration = Duration::from_millis(50);
 
-/// Number of unproved connections that are kept while descriptors are short. The rest is for nodes.
+/// Limit on unproved connections while descriptors are short. The other descriptors are for nodes.
 const WHERE_SHORT: usize = 4;
 
 const WAKE: u64 = 0;
@@ -45,10 +45,10 @@ pub(super) struct Acceptor {
     core: Arc<Core>,
     epoll: OwnedFd,
     wake: OwnedFd,
-    /// Their tokens are 1, 2, ...
+    /// Listening sockets; their tokens are 1, 2, ...
     listeners: Vec<(TcpListener, SocketAddr)>,
     table: Mutex<Table>,
-    /// From this number on, descriptors are short.
+    /// Descriptors are short from this number on.
     short: i32,
 }
 
@@ -102,7 +102,7 @@ impl Acceptor {
         while !self.core.stopped.load(Ordering::SeqCst) {
             let next = lock(&self.table).expire();
             let timeout = next.and_then(|at| {
-                // A little later rather than a little too early.
+                // Rounded up: better a little late than too early.
                 let left = at.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
                 Timespec::try_from(left).ok()
             });
@@ -111,7 +111,7 @@ impl Acceptor {
             if epoll::wait(&self.epoll, room, timeout.as_ref()).is_err() {
                 continue;
             }
-            // Handshakes first: what is new has to wait for what is nearly done.
+            // Handshakes first: those nearly done have priority over new connections.
             for event in &events {
                 if event.data.u64() > self.listeners.len() as u64 {
                     self.go_on(event.data.u64());
@@ -135,7 +135,7 @@ impl Acceptor {
                         continue;
                     };
                     let mut table = lock(&self.table);
-                    // The lowest free number is given.
+                    // The kernel gives the lowest free number.
                     if socket.as_raw_fd() >= self.short {
                         while table.len() >= WHERE_SHORT && table.drop_oldest() {}
                     }
@@ -160,7 +160,7 @@ impl Acceptor {
         }
     }
 
-    /// Something has come on a half-open connection.
+    /// Handles input on a half-open connection.
     fn go_on(&self, number: u64) {
         let mut table = lock(&self.table);
         let Some(half) = table.get(number) else {
@@ -216,7 +216,7 @@ impl Acceptor {
         let (unconfirmed, bytes) = called.welcome(&welcome).ok()?;
         let half = table.get(number)?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
-        // It fits: nothing was sent before.
+        // It fits into the buffer: nothing was sent before.
         let sent = send(&half.socket, &bytes, flags);
         if sent != Ok(bytes.len()) || status != Status::Welcome {
             return None;
@@ -226,7 +226,7 @@ impl Acceptor {
         Some(())
     }
 
-    /// The key is proved. A session, if this was its second lane.
+    /// The key is proved. Returns a session if this was its second lane.
     fn confirm(
         &self,
         table: &mut Table,
@@ -252,13 +252,13 @@ impl Acceptor {
     }
 
     fn established(&self, session: Arc<Session>) {
-        // Told first: requests may come from here on.
+        // Reported first: requests may come from here on.
         self.core.handler.connected(session.clone());
         let _ = self.core.adopt(&session);
     }
 }
 
-/// The last eighth of the descriptors that this process may have begins here.
+/// Number of the first of the last eighth of this process's descriptors.
 fn short_from() -> i32 {
     let limit = getrlimit(Resource::Nofile).current;
     limit.map_or(i32::MAX, |n| i32::try_from(n - n / 8).unwrap_or(i32::MAX))

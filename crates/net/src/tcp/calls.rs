@@ -1,6 +1,6 @@
 //! Requests of this side that wait for a reply.
 //!
-//! A request past its deadline keeps its place until its reply comes or the connection ends: the
+//! A request past its deadline keeps its entry until its reply comes or the connection ends: the
 //! other side is still busy with it, and may have no more than [`WINDOW`].
 
 use super::timers::Timers;
@@ -25,7 +25,7 @@ struct State {
 }
 
 struct Call {
-    /// None: nobody waits any more.
+    /// None: nobody waits any longer.
     done: Option<Done>,
     landing: Option<Box<dyn Landing>>,
     deadline: Instant,
@@ -47,6 +47,10 @@ impl Calls {
     }
 
     /// Waits until there is room for another request.
+    ///
+    /// # Errors
+    /// [`Error::Full`] if there is none by `deadline`; the reason of the end, if the connection has
+    /// ended.
     pub fn wait_for_room(&self, deadline: Instant) -> Result<(), Error> {
         let mut state = lock(&self.state);
         state.waiting += 1;
@@ -71,7 +75,11 @@ impl Calls {
         result
     }
 
-    /// Notes a request: its id.
+    /// Registers a request; returns its id.
+    ///
+    /// # Errors
+    /// [`Error::Full`] with [`WINDOW`] requests in progress; the reason of the end, if the
+    /// connection has ended.
     pub fn begin(
         &self,
         landing: Option<Box<dyn Landing>>,
@@ -96,14 +104,15 @@ impl Calls {
         Ok(id)
     }
 
-    /// Where the body of an answer goes; inside None if nobody waits for it. None: no such request.
+    /// Landing of a reply's body; the inner None means that nobody waits for it. None: no such
+    /// request.
     pub fn landing(&self, id: u64) -> Option<Option<Box<dyn Landing>>> {
         let mut state = lock(&self.state);
         let call = state.open.get_mut(&id)?;
         Some(call.landing.take())
     }
 
-    /// The answer has come. False: there is no such request.
+    /// Completes a request. False: there is no such request.
     pub fn finish(&self, timers: &Timers, id: u64, result: Result<Reply, Error>) -> bool {
         let mut state = lock(&self.state);
         let Some(call) = state.open.remove(&id) else {
@@ -113,7 +122,7 @@ impl Calls {
             self.room.notify_one();
         }
         drop(state);
-        // The receiver of the error may want the place for something else.
+        // The receiver of the error may reuse the landing.
         drop(call.landing);
         if let Some(done) = call.done {
             timers.remove(call.deadline, (self.session, id));
@@ -122,7 +131,7 @@ impl Calls {
         true
     }
 
-    /// The deadline has passed.
+    /// Called after the deadline.
     pub fn expire(&self, id: u64) {
         let (done, landing) = {
             let mut state = lock(&self.state);
@@ -137,7 +146,7 @@ impl Calls {
         }
     }
 
-    /// The connection has ended: all fail. False: it had ended before.
+    /// Ends the connection: all requests fail. False if it had ended before.
     pub fn end(&self, timers: &Timers, error: &Error) -> bool {
         let open = {
             let mut state = lock(&self.state);
@@ -158,7 +167,7 @@ impl Calls {
         true
     }
 
-    /// Whether all have been answered.
+    /// Whether all requests have been answered.
     pub fn is_idle(&self) -> bool {
         lock(&self.state).open.is_empty()
     }

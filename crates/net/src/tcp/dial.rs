@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// So long the home may not know of a session yet that its first lane has confirmed.
+/// How long the home may not know of a session that its first lane has confirmed.
 const OVERTAKING: Duration = Duration::from_secs(1);
 
 pub(super) fn connect(
@@ -35,7 +35,8 @@ pub(super) fn connect(
     Ok(session)
 }
 
-/// The second lane. Its hello may overtake the confirm on the first one: these are two connections.
+/// Connects the second lane. Its hello may overtake the confirm on the first lane: these are two
+/// TCP connections.
 fn bulk_lane(
     core: &Core,
     peer: Peer,
@@ -57,7 +58,7 @@ fn bulk_lane(
     }
 }
 
-/// One lane, up to the end of the handshake.
+/// Connects one lane, up to the end of the handshake.
 fn lane(
     core: &Core,
     peer: Peer,
@@ -95,7 +96,7 @@ fn lane(
                 why: e.to_string(),
             },
         })?;
-    // Both messages fit into a new socket's buffer: writing them doesn't wait.
+    // Both messages fit into a new socket's buffer: writing them doesn't block.
     let _ = socket.set_nodelay(true);
     socket.write_all(&bytes).map_err(failed)?;
     let mut answer = [0; HELLO];

@@ -1,7 +1,7 @@
-//! Threads that wait for sockets: to read from them, and to go on writing where a peer was slow.
+//! The I/O threads: they wait for sockets, read from them, and continue writing to slow peers.
 //!
 //! Several threads wait for the control lanes. One of them may stay with a request that takes long
-//! ([`Group::leave`]), as long as another one is left to wait.
+//! ([`Group::leave`]) while another one remains to wait.
 
 use super::timers::Timers;
 use super::{Core, local};
@@ -13,9 +13,9 @@ use std::cell::Cell;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Events taken at once.
+/// Events taken in one go.
 const EVENTS: usize = 64;
-/// Read from a socket at once.
+/// Bytes read from a socket in one go.
 const READ: usize = 256 << 10;
 
 const WAKE: u64 = u64::MAX;
@@ -26,12 +26,12 @@ thread_local! {
     static IN_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this is a thread that others' messages wait for.
+/// Whether this is a thread that other requests' messages wait for.
 pub(super) fn on_io_thread() -> bool {
     IS_IO.get()
 }
 
-/// Runs `f`, which answers something in passing: its answer goes with the next message.
+/// Runs `f`, whose reply is sent with the next message.
 pub(super) fn pass(f: impl FnOnce()) {
     IN_PASSING.set(true);
     f();
@@ -43,28 +43,28 @@ pub(super) fn in_passing() -> bool {
     IN_PASSING.get()
 }
 
-/// What threads wait on: one, or several for the control lanes.
+/// The epoll instance of one thread, or of several for the control lanes.
 pub(super) struct Group {
     epoll: OwnedFd,
     wake: OwnedFd,
-    /// Each event wakes one thread, once.
+    /// Whether the group is edge-triggered: each event wakes one thread, once.
     edges: bool,
-    /// Threads that wait, or will in a moment.
+    /// Number of threads that wait, or will in a moment.
     left: AtomicUsize,
 }
 
-/// Room that a thread has for what it reads.
+/// A thread's buffers for input.
 pub(super) struct Scratch {
-    /// As it came.
+    /// Bytes as received.
     pub raw: Vec<u8>,
-    /// Opened.
+    /// Decrypted bytes.
     pub plain: Vec<u8>,
-    /// This thread has taken no other event that waits for it.
+    /// Whether this thread has no other event to handle.
     pub last: bool,
 }
 
 impl Group {
-    /// For `threads` threads.
+    /// A group for `threads` threads.
     pub fn new(threads: usize) -> Result<Group, Error> {
         let group = Group {
             epoll: epoll::create(CreateFlags::CLOEXEC).map_err(local("epoll"))?,
@@ -82,7 +82,7 @@ impl Group {
         self.add(timers, TIMER)
     }
 
-    /// Runs `f`, which may take long, if there is another thread to wait meanwhile; or `or`.
+    /// Runs `f`, which may take long, if another thread remains to wait; otherwise runs `or`.
     pub fn leave(&self, f: impl FnOnce(), or: impl FnOnce()) {
         let others = |left: usize| (left > 1).then(|| left - 1);
         let taken = self
@@ -113,7 +113,7 @@ impl Group {
         }
     }
 
-    /// Waits until it can be written, too, or no longer. Tells of what is the case already.
+    /// Waits for room for output, too, or no longer. Reports room that is already there.
     pub fn want_out(&self, fd: impl AsFd, token: u64, out: bool) {
         let mut flags = self.flags();
         flags.set(EventFlags::OUT, out);
@@ -125,7 +125,7 @@ impl Group {
     }
 }
 
-/// The thread number `index`, until the transport stops.
+/// The main loop of thread number `index`, until the transport stops.
 pub(super) fn run(core: &Core, index: usize) {
     IS_IO.set(true);
     let this = &core.io[index];

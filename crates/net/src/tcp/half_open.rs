@@ -1,8 +1,8 @@
-//! Connections that have not proved the key yet, or not on both lanes: few, small, short-lived.
+//! Connections that haven't proved the key yet, or not on both lanes: few, small, short-lived.
 //!
 //! When there are too many, the oldest unproved connection is closed; so a peer that opens
 //! thousands of connections displaces its own. A connection that has proved the key on its control
-//! lane waits for its bulk lane in a table of its own, which such a peer can't reach.
+//! lane waits for its bulk lane in a separate table, which such a peer can't reach.
 
 use super::Limits;
 use super::session::Proved;
@@ -14,12 +14,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Instant;
 
-/// Hellos remembered: one that comes again isn't answered.
+/// Number of hellos that are remembered. A repeated one isn't answered.
 const REMEMBERED: usize = 4096;
-/// Control lanes that may wait for their bulk lanes.
+/// Limit on control lanes that wait for their bulk lanes.
 const WAITING: usize = 1024;
 
-/// A connection on its way.
+/// A connection during its handshake.
 pub(super) struct HalfOpen {
     pub socket: TcpStream,
     pub from: SocketAddr,
@@ -34,20 +34,20 @@ enum Stage {
     Confirm(Box<(Unconfirmed, Hello, Welcome)>),
 }
 
-/// What a half-open connection has brought.
+/// Input on a half-open connection.
 pub(super) enum Brought {
-    /// Not all of it yet.
+    /// An incomplete message.
     Part,
     /// A hello.
     Hello([u8; HELLO]),
-    /// The confirm to this.
+    /// The confirm to this welcome.
     Confirm([u8; CONFIRM], Box<(Unconfirmed, Hello, Welcome)>),
-    /// Nothing more will come.
+    /// The peer has closed.
     End,
 }
 
 impl HalfOpen {
-    /// Reads what is missing, never more.
+    /// Reads what is missing of the message, never more.
     pub fn read(&mut self) -> Brought {
         let need = match self.stage {
             Stage::Hello => HELLO,
@@ -74,7 +74,7 @@ impl HalfOpen {
         }
     }
 
-    /// A welcome was sent: the confirm comes next.
+    /// Called after a welcome was sent: the confirm comes next.
     pub fn expect_confirm(&mut self, sent: (Unconfirmed, Hello, Welcome)) {
         self.stage = Stage::Confirm(Box::new(sent));
     }
@@ -89,12 +89,12 @@ pub(super) struct Waiting {
     until: Instant,
 }
 
-/// All of them.
+/// All half-open connections.
 pub(super) struct Table {
     limits: Limits,
-    /// By number, that is by age.
+    /// By number, which is by age.
     open: BTreeMap<u64, HalfOpen>,
-    /// Connections that haven't sent a hello.
+    /// Numbers of connections that haven't sent a hello.
     unproved: BTreeSet<u64>,
     of_one: HashMap<IpAddr, BTreeSet<u64>>,
     next: u64,
@@ -104,7 +104,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Numbers below `first` are the caller's.
+    /// Creates the table. Numbers below `first` are reserved for the caller.
     pub fn new(limits: Limits, first: u64) -> Table {
         Table {
             limits,
@@ -118,7 +118,7 @@ impl Table {
         }
     }
 
-    /// Takes a new connection; others may go for it.
+    /// Adds a connection; may close others for it.
     pub fn add(&mut self, socket: TcpStream, from: SocketAddr) -> u64 {
         let ip = from.ip();
         if self.of_one.get(&ip).map_or(0, BTreeSet::len) >= self.limits.half_open_of_one.max(1) {
@@ -151,7 +151,7 @@ impl Table {
         self.open.len()
     }
 
-    /// Closes one. False: there is none.
+    /// Closes the oldest unproved connection. False: there is none.
     pub fn drop_oldest(&mut self) -> bool {
         let oldest = self.unproved.first().or(self.open.keys().next());
         let oldest = oldest.copied();
@@ -179,7 +179,7 @@ impl Table {
         Some(half)
     }
 
-    /// Notes a hello that proved the key. False: it was here before.
+    /// Registers a hello that proved the key. False: it was here before.
     pub fn is_new(&mut self, hello: &[u8; HELLO]) -> bool {
         // It begins with a key made for it alone.
         let Some(key) = hello.first_chunk::<32>() else {
@@ -224,11 +224,11 @@ impl Table {
         self.waiting.remove(&hello.session)
     }
 
-    /// Closes what is too old; when the next one will be.
+    /// Closes connections whose time is over. Returns when the next one's time is.
     pub fn expire(&mut self) -> Option<Instant> {
         let now = Instant::now();
         self.waiting.retain(|_, w| w.until > now);
-        // All have the same time, so the oldest are the first.
+        // All have the same time limit, so the oldest are the first.
         while let Some((&number, half)) = self.open.first_key_value() {
             if half.until > now {
                 break;

@@ -1,28 +1,28 @@
 //! A limit on bytes per second, in one direction, for all connections of a node.
 //!
-//! Bytes are counted as they are sent and received. A thread that moves bulk and is ahead of the
-//! limit sleeps. Only the threads of bulk lanes do, so messages without a body are never held up;
-//! they count all the same.
+//! Bytes are counted as they are sent and received. A thread that moves bulk data and is ahead of
+//! the limit sleeps. Only bulk threads do, so messages without a body are never delayed; they count
+//! all the same.
 
 use crate::lock;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What may go at once after a pause: what the limit allows in this time.
+/// Burst after a pause: what the limit allows in this time.
 const AHEAD: Duration = Duration::from_millis(20);
-/// Messages that don't wait can't run up a debt longer than this.
+/// Most delay that messages which don't wait can cause to later ones.
 const DEBT: Duration = Duration::from_millis(200);
 
-/// A limit.
+/// A bandwidth limit.
 pub(super) struct Pace {
-    /// Seconds for a byte.
+    /// Time per byte. Seconds.
     each: f64,
-    /// When all that has gone would have gone, at the limit.
+    /// When all counted bytes would have been transferred at the limit.
     done: Mutex<Instant>,
 }
 
 impl Pace {
-    /// The limit. Bytes per second.
+    /// A limit of `rate` bytes per second.
     pub fn new(rate: u64) -> Pace {
         Pace {
             each: 1.0 / rate.max(1) as f64,
@@ -30,7 +30,7 @@ impl Pace {
         }
     }
 
-    /// Counts `bytes`; how long to wait now.
+    /// Counts `bytes`. Returns how long to wait now.
     pub fn spend(&self, bytes: usize) -> Duration {
         self.spend_at(bytes, Instant::now())
     }
@@ -62,7 +62,7 @@ mod tests {
             }
         }
         assert!((95 << 20..=107 << 20).contains(&gone), "{gone}");
-        // What can't wait runs up a debt, but not for ever.
+        // Messages that don't wait cause a delay, but a bounded one.
         for _ in 0..10_000 {
             pace.spend_at(1 << 20, now);
         }

@@ -1,4 +1,4 @@
-//! The receiving side of a lane: frames, and bodies straight into their places.
+//! The receiving side of a lane: frames, and bodies straight into their landings.
 
 use super::Way;
 use super::engine::Scratch;
@@ -15,53 +15,54 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Read at once where a body may follow: what comes of it with the frame has to be copied.
+/// Bytes read in one go where a body may follow: what is read of it with the frame has to be
+/// copied.
 const FRAMES: usize = 4 << 10;
 /// Bytes of a body that are received and summed in one go: they stay in the cache.
 const STEP: usize = 128 << 10;
-/// Received of a body before other sockets have their turn.
+/// Bytes of a body received before other sockets have their turn.
 const BUDGET: u64 = 2 << 20;
-/// In the middle of a body, look so often whether more has come before sleeping: some 20 us. Who
-/// sends pays for waking us.
+/// Within a body, how often to look for more bytes before sleeping: some 20 us. Waking this thread
+/// would cost the sender.
 const SPINS: u32 = 40;
 
-/// A request and the way back.
-pub(super) type Asked = (Incoming, Responder);
+/// A request and its responder.
+pub(super) type IncomingRequest = (Incoming, Responder);
 
-/// Requests without a body of what was read that aren't served yet.
+/// Received requests without a body that aren't served yet.
 #[derive(Default)]
 pub(super) struct Left {
-    /// Those that are served quickly, before the last one.
-    pub brief: Vec<Asked>,
-    pub last: Option<Asked>,
+    /// Brief requests before the last one.
+    pub brief: Vec<IncomingRequest>,
+    pub last: Option<IncomingRequest>,
 }
 
 pub(super) struct Input {
     nonce: u64,
     left: Left,
-    /// The beginning of what isn't whole yet.
+    /// The beginning of an incomplete frame.
     rest: Vec<u8>,
     stage: Stage,
-    /// All that was ever received.
+    /// Bytes received in all.
     total: u64,
-    /// A timer runs, started when so much had been received.
+    /// Value of `total` when the running timer was started; None: no timer runs.
     watched: Option<u64>,
 }
 
-/// The next message.
+/// The message that comes next.
 enum Stage {
     Frames,
     Body(Box<Arriving>),
     Sum(Box<Arriving>),
-    /// Nothing: the session has ended.
+    /// None: the session has ended.
     Closed,
 }
 
-/// A message whose body is coming.
+/// A message whose body is arriving.
 struct Arriving {
     header: Header,
     head: Vec<u8>,
-    /// None: it isn't wanted (any more).
+    /// None: nobody wants the body (any longer).
     landing: Option<Box<dyn Landing>>,
     length: usize,
     at: usize,
@@ -80,8 +81,8 @@ impl Input {
         }
     }
 
-    /// Nothing more is received, and what has come last isn't served: it has hold of the session,
-    /// which would never go.
+    /// Stops receiving. The last requests aren't served: they hold references to the session, which
+    /// would never be freed.
     pub fn close(&mut self) {
         self.stage = Stage::Closed;
         self.rest = Vec::new();
@@ -114,9 +115,9 @@ fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
 }
 
 impl Session {
-    /// Reads what there is, or some of it; of a control lane all. Returns the last requests, which
-    /// aren't served yet. With `ends`, the other side sends nothing more. An error ends the
-    /// session.
+    /// Reads available bytes: on a control lane all of them, else some. Returns the last requests,
+    /// which aren't served yet. `ends` is set if the other side sends nothing more. An error ends
+    /// the session.
     pub fn receive(
         self: &Arc<Self>,
         index: usize,
@@ -140,13 +141,13 @@ impl Session {
                 std::thread::yield_now();
                 continue;
             }
-            // Nobody tells again of what is left on a control lane. A socket that gives less than
-            // there is room for is empty.
+            // Edge-triggered control lanes get no event for bytes left behind. A read that doesn't
+            // fill the buffer has emptied the socket.
             let more = match index {
                 BULK => input.total - begin < BUDGET,
                 _ => ends || kept + got == scratch.raw.len(),
             };
-            // Of a body there is likely more. Other sockets have their turn, too.
+            // More of a body is likely to come. Other sockets have their turn, too.
             if got == 0 || !more {
                 break;
             }
@@ -158,7 +159,7 @@ impl Session {
         Ok(std::mem::take(&mut input.left))
     }
 
-    /// Receives a plain body straight into its place: how much.
+    /// Receives a plain body straight into its landing. Returns the number of bytes.
     fn receive_body(
         &self,
         index: usize,
@@ -176,7 +177,7 @@ impl Session {
         Ok(got)
     }
 
-    /// Receives anything else: how much.
+    /// Receives anything else. Returns the number of bytes.
     fn receive_frames(
         self: &Arc<Self>,
         index: usize,
@@ -204,10 +205,11 @@ impl Session {
         Ok(got)
     }
 
-    /// A timer of this lane is due: has nothing come since it was set, in the middle of a message?
+    /// Called when a timer of this lane is due. Whether nothing has come since it was set, within a
+    /// message.
     pub fn receiving_stalled(&self, index: usize) -> bool {
         let Ok(mut input) = self.lanes[index].input.try_lock() else {
-            // It is being read just now.
+            // Another thread is reading just now.
             self.watch(IN_STALLS[index]);
             return false;
         };
@@ -220,7 +222,7 @@ impl Session {
         then == Some(input.total)
     }
 
-    /// Takes apart what has come: what isn't whole yet is returned.
+    /// Handles complete frames. Returns the incomplete rest.
     fn parse<'a>(
         self: &Arc<Self>,
         index: usize,
@@ -270,7 +272,7 @@ impl Session {
                         return Err("a checksum of another length".into());
                     };
                     let sum = u64::from_le_bytes(sum);
-                    // What isn't wanted isn't summed.
+                    // A body that nobody wants isn't summed.
                     let right = arriving.landing.is_none() || sum == arriving.sum.value();
                     self.arrived(*arriving, right);
                 }
@@ -294,7 +296,7 @@ impl Session {
         }
     }
 
-    /// A frame has come: it is a message, or one begins whose body is still to come.
+    /// Handles a frame: a message without a body, or the beginning of one with a body.
     fn begun(
         self: &Arc<Self>,
         input: &mut Input,
@@ -309,12 +311,12 @@ impl Session {
                 Type::Request => {
                     let handler = &self.core.handler;
                     let brief = handler.is_brief(header.kind);
-                    let asked = self.asked(header, head.to_vec(), None);
+                    let incoming = self.incoming(header, head.to_vec(), None);
                     if self.given_up.load(Ordering::Relaxed) {
-                        drop(asked);
+                        drop(incoming);
                     } else if brief {
-                        input.left.brief.push(asked);
-                    } else if let Some((request, reply)) = input.left.last.replace(asked) {
+                        input.left.brief.push(incoming);
+                    } else if let Some((request, reply)) = input.left.last.replace(incoming) {
                         handler.serve(request, reply);
                     }
                 }
@@ -348,7 +350,7 @@ impl Session {
         }))
     }
 
-    /// A message with a body is whole.
+    /// Handles a complete message with a body.
     fn arrived(self: &Arc<Self>, arriving: Arriving, right: bool) {
         let Arriving {
             header,
@@ -379,7 +381,7 @@ impl Session {
             no_reply::DAMAGED => Err(Error::Damaged { peer: self.peer }),
             _ => Err(no_room(self.peer)),
         };
-        // It was there when its body began; requests go with their answers only.
+        // The request existed when its body began, and is only removed by its reply.
         let _ = self.finish(header.id, result);
     }
 
@@ -392,13 +394,18 @@ impl Session {
     }
 
     fn serve(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) {
-        let (request, reply) = self.asked(header, head, body);
+        let (request, reply) = self.incoming(header, head, body);
         if !self.given_up.load(Ordering::Relaxed) {
             self.core.handler.serve(request, reply);
         }
     }
 
-    fn asked(self: &Arc<Self>, header: Header, head: Vec<u8>, body: Option<Body>) -> Asked {
+    fn incoming(
+        self: &Arc<Self>,
+        header: Header,
+        head: Vec<u8>,
+        body: Option<Body>,
+    ) -> IncomingRequest {
         let reply = Responder::new(Box::new(self.way_back(header)));
         let request = Incoming {
             connection: self.clone(),
@@ -435,7 +442,7 @@ fn no_room(peer: Peer) -> Error {
     }
 }
 
-/// How much to read so that a body behind the frame stays in the socket.
+/// How much to read so that a body after the frame stays in the socket.
 fn missing(rest: &[u8]) -> usize {
     match rest.split_first_chunk::<2>() {
         None => FRAMES,
@@ -447,7 +454,7 @@ fn missing(rest: &[u8]) -> usize {
 }
 
 impl Arriving {
-    /// Receives into the landing, or into `scratch` if it isn't wanted: how much.
+    /// Receives into the landing, or into `scratch` without one. Returns the number of bytes.
     fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
         let left = (self.length - self.at).min(STEP);
         let (room, sum) = match &mut self.landing {
@@ -468,7 +475,7 @@ impl Arriving {
         Ok(got)
     }
 
-    /// Takes bytes that came with a frame.
+    /// Takes bytes that were read with a frame.
     fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
         let Some(landing) = &mut self.landing else {
             self.at += bytes.len();
@@ -488,7 +495,7 @@ impl Arriving {
         Ok(())
     }
 
-    /// Opens an encrypted piece into the landing.
+    /// Decrypts a piece into the landing.
     fn open_chunk(
         &mut self,
         input: &mut Input,
@@ -498,7 +505,7 @@ impl Arriving {
     ) -> Result<(), String> {
         if let Some(landing) = &mut self.landing {
             let room = landing.piece(self.at);
-            // The tag needs room, too; what is behind comes later.
+            // The tag needs room, too; what lies behind is received later.
             if room.len() >= sealed.len() {
                 self.at += input.open(seal, sealed, room)?;
                 return Ok(());

@@ -1,10 +1,9 @@
 //! The sending side of a lane.
 //!
-//! Messages wait in a queue. One thread at a time holds the lane's [`Writer`] and sends until the
-//! queue is empty: the thread that put a message there, if nobody else is at it. So what several
-//! threads have to send at once goes out in one write. When the socket is full, the writer is
-//! *parked*, and the I/O thread goes on when there is room. The queue is bounded by the number of
-//! requests that may be in progress.
+//! Messages are queued. One thread at a time holds the lane's [`Writer`] and sends until the queue
+//! is empty: the thread that queued a message, unless another is sending. So messages of several
+//! threads go out in one write. When the socket is full, the writer is *parked*, and the I/O thread
+//! continues when there is room. The queue is bounded by the limit on requests in progress.
 
 use super::Way;
 use super::engine::on_io_thread;
@@ -20,32 +19,32 @@ use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::time::Instant;
 
-/// Frames are gathered up to this size before they are written.
+/// Frames are gathered up to this size before they are written. Bytes.
 const BATCH: usize = 64 << 10;
 /// Bytes of a body that are summed (or encrypted) and written in one go: they stay in the cache.
 const STEP: usize = 256 << 10;
-/// What a thread sends for others before it leaves the rest to the I/O thread.
+/// Bytes that a thread sends for others before it leaves the rest to the I/O thread.
 const BUDGET: usize = 8 << 20;
-/// A larger buffer isn't kept when nothing is to be sent.
+/// A larger buffer isn't kept when the queue is empty. Bytes.
 const KEPT: usize = 4 << 10;
 
 pub(super) struct Message {
     pub header: Header,
     pub head: Vec<u8>,
-    /// Of `header.body` bytes.
+    /// A body of `header.body` bytes.
     pub body: Option<Box<dyn Source>>,
 }
 
 pub(super) struct Outbox {
     queue: VecDeque<Message>,
-    /// None: a thread has it.
+    /// None: a thread is sending.
     writer: Option<Box<Writer>>,
-    /// The writer waits for the I/O thread.
+    /// Whether the writer waits for the I/O thread.
     parked: bool,
-    /// The I/O thread waits for room in the socket.
+    /// Whether the I/O thread waits for room in the socket.
     armed: bool,
     closed: bool,
-    /// A timer runs, started when so much had been sent.
+    /// Bytes sent when the running timer was started; None: no timer runs.
     watched: Option<u64>,
 }
 
@@ -70,7 +69,7 @@ impl Outbox {
         }
     }
 
-    /// The I/O thread knows the socket from now on. Something may have been parked before.
+    /// Called when the I/O thread knows the socket. Something may have been parked before.
     pub fn register(&self, want_out: impl FnOnce()) {
         if self.armed {
             want_out();
@@ -86,8 +85,8 @@ impl Outbox {
 }
 
 impl Session {
-    /// Sends a message, or leaves it to who is sending; with `lazily`, to who sends next. Never
-    /// waits.
+    /// Sends a message, or leaves it to the thread that is sending; with `lazily`, to the next that
+    /// sends. Never blocks.
     pub fn send(&self, message: Message, lazily: bool) {
         let index = if message.body.is_some() { BULK } else { 0 };
         let lane = &self.lanes[index];
@@ -103,7 +102,7 @@ impl Session {
             return;
         };
         if index == BULK && (on_io_thread() || self.core.paces.is_some()) {
-            // Others wait for this thread, or it mustn't wait: a bulk thread does it.
+            // Others wait for this thread, or it mustn't wait: a bulk thread continues.
             self.park(lane, &mut out, writer, index);
             return;
         }
@@ -113,7 +112,7 @@ impl Session {
         }
     }
 
-    /// Sends what was left on the control lane.
+    /// Sends lazy messages of the control lane.
     pub fn flush(&self) {
         let writer = {
             let mut out = lock(&self.lanes[CONTROL].out);
@@ -129,7 +128,7 @@ impl Session {
         }
     }
 
-    /// The socket has room again.
+    /// Called when the socket has room again.
     pub fn go_on_sending(&self, index: usize) -> Result<(), String> {
         let lane = &self.lanes[index];
         let writer = {
@@ -156,16 +155,16 @@ impl Session {
         }
     }
 
-    /// Looks again after the time in which there has to be progress.
+    /// Starts a timer that checks for progress.
     pub fn watch(&self, what: u64) {
         let at = Instant::now() + self.core.options.limits.stall;
         self.core.timers.add(at, (self.id, what));
     }
 
-    /// Sends until there is nothing left or no room.
+    /// Sends until the queue is empty or the socket full.
     fn pump(&self, index: usize, mut writer: Box<Writer>) -> Result<(), String> {
         let lane = &self.lanes[index];
-        // With a limit on what goes, the lanes of a thread take turns more often.
+        // With a bandwidth limit, the lanes of a thread take turns more often.
         let mut budget = match self.core.paces {
             Some(_) => STEP,
             None => BUDGET,
@@ -197,7 +196,7 @@ impl Session {
             if wrote.is_none() || budget == 0 {
                 let mut out = lock(&lane.out);
                 if !out.closed {
-                    // If there is room, nobody will be told that there is some now.
+                    // After a successful write, no event will report room.
                     out.armed &= wrote.is_none();
                     self.park(lane, &mut out, writer, index);
                 }
@@ -206,11 +205,11 @@ impl Session {
         }
     }
 
-    /// A timer of this lane is due: has nothing been sent since it was set?
+    /// Called when a timer of this lane is due. Whether nothing was sent since it was set.
     pub fn sending_stalled(&self, index: usize) -> bool {
         let mut out = lock(&self.lanes[index].out);
         let then = out.watched.take();
-        // Nobody's writer is at rest; a thread's is at work.
+        // Without a writer here, a thread is sending.
         let Some(total) = out.writer.as_ref().map(|w| w.total) else {
             return false;
         };
@@ -228,25 +227,25 @@ struct Writer {
     nonce: u64,
     encrypt: bool,
     seed: u64,
-    /// Sealed frames, `sent` bytes of which are out.
+    /// Sealed frames, of which `sent` bytes are written.
     buffer: Vec<u8>,
     sent: usize,
-    /// A frame before it is sealed; kept for its memory.
+    /// A frame before sealing; kept for its memory.
     plain: Vec<u8>,
-    /// Follows what is in the buffer.
+    /// The body that follows the buffer.
     body: Option<Sending>,
-    /// All that was ever sent.
+    /// Bytes sent in all.
     total: u64,
 }
 
 struct Sending {
     source: Box<dyn Source>,
     length: usize,
-    /// Sent, or encrypted into the buffer.
+    /// Bytes written, or encrypted into the buffer.
     at: usize,
-    /// Of what was sent; once there is a trailer, of all.
+    /// Checksum of the bytes sent; once there is a trailer, of the whole body.
     sum: Sum,
-    /// The sealed checksum, which goes with the last bytes.
+    /// The sealed checksum, written with the last bytes.
     trailer: Vec<u8>,
 }
 
@@ -287,7 +286,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes once: how much, or None if there is no room.
+    /// Writes once. Returns the number of bytes, or None if the socket is full.
     fn write(&mut self, lane: &Lane) -> Result<Option<usize>, String> {
         if self.encrypt {
             self.encrypt_body(&lane.seal)?;
@@ -321,7 +320,7 @@ impl Writer {
             self.sent = 0;
         }
         if let Some(body) = &mut self.body {
-            // Summed while the other side is busy with it.
+            // Sum it while the other side is busy with it.
             if of_body > 0 && body.trailer.is_empty() {
                 body.sum.add(&body.source.piece(body.at)[..of_body]);
             }
@@ -335,7 +334,7 @@ impl Writer {
         Ok(Some(wrote))
     }
 
-    /// Before the last bytes of a body go: seals the checksum of all.
+    /// Before the last bytes of a body are written: seals the checksum of all.
     fn seal_sum(&mut self, seal: &Seal) -> Result<(), &'static str> {
         let Some(body) = &mut self.body else {
             return Ok(());
@@ -344,8 +343,7 @@ impl Writer {
         if !body.trailer.is_empty() || body.at + piece.len() < body.length {
             return Ok(());
         }
-        // What the source says for the sum, and again when it goes, is the same, or it arrives
-        // damaged.
+        // If the source's bytes change between this sum and the write, the body arrives damaged.
         let rest = body.source.piece(body.at);
         body.sum.add(&rest[..body.length - body.at]);
         let sum = body.sum.value().to_le_bytes();
@@ -364,7 +362,7 @@ impl Writer {
             if piece.len() >= n {
                 seal.seal(self.nonce, &piece[..n], &mut self.buffer)?;
             } else {
-                // The source's pieces end where they like; ours have their sizes.
+                // The source's pieces have any size; encrypted ones have fixed sizes.
                 self.plain.clear();
                 while self.plain.len() < n {
                     let piece = body.source.piece(body.at + self.plain.len());
@@ -384,7 +382,7 @@ impl Writer {
     }
 }
 
-/// Appends a sealed frame: the next message's number.
+/// Appends a sealed frame, with the next message's number.
 fn seal_frame(
     seal: &Seal,
     nonce: u64,
@@ -398,7 +396,7 @@ fn seal_frame(
 }
 
 impl Sending {
-    /// What to send next.
+    /// The next bytes to write.
     fn next_piece(&self) -> Result<&[u8], &'static str> {
         let piece = self.source.piece(self.at);
         match piece.len().min(self.length - self.at).min(STEP) {

@@ -2,7 +2,7 @@
 
 use super::calls::Calls;
 use super::engine::{Group, Scratch, in_passing, pass};
-use super::receive::{Asked, Input, Left};
+use super::receive::{IncomingRequest, Input, Left};
 use super::send::{Message, Outbox};
 use super::{Core, local};
 use crate::envelope::{Header, MAX_BODY, MAX_HEAD, Type};
@@ -22,19 +22,19 @@ pub(super) const CONTROL: usize = 0;
 /// Index of the bulk lane.
 pub(super) const BULK: usize = 1;
 
-/// Timers of a session beside those of its requests, whose ids are small: is the lane stuck?
+/// Timers of a session besides those of its requests, whose ids are small: is the lane stuck?
 pub(super) const OUT_STALLS: [u64; 2] = [u64::MAX, u64::MAX - 1];
 pub(super) const IN_STALLS: [u64; 2] = [u64::MAX - 2, u64::MAX - 3];
 /// Timer of a retired session: is anything still in progress on it?
 const RETIRES: u64 = u64::MAX - 4;
 
-/// Time between two checks whether a retired session still has requests in progress.
+/// Interval of the checks whether a retired session still has requests in progress.
 const RETIRING: Duration = Duration::from_secs(1);
 /// After this many checks a retired session is cut, whatever is in progress.
 const RETIRING_LOOKS: usize = 10;
 
-/// The kernel asks a silent peer whether it still lives after so long, again after so long, and
-/// gives up after so many times.
+/// TCP keepalive: idle time before the first probe, interval between probes; then the number of
+/// probes before the kernel gives up.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 const KEEP_ASKING: Duration = Duration::from_secs(5);
 const KEEP_TRIES: u32 = 3;
@@ -42,14 +42,14 @@ const KEEP_TRIES: u32 = 3;
 pub(super) struct Session {
     pub id: u64,
     pub peer: Peer,
-    /// Made by the peer.
+    /// Whether the peer has made the connection.
     pub accepted: bool,
     pub core: Arc<Core>,
     pub calls: Calls,
-    /// Requests of the peer that haven't been answered.
+    /// Requests of the peer that aren't answered yet.
     pub serving: AtomicUsize,
-    /// The peer has given the session up: what it had sent before and is read only now isn't
-    /// served, so that nothing happens behind its back. What it still wants it sends again.
+    /// The peer has given the session up. What it had sent before and is read only now isn't
+    /// served, so that nothing happens without its knowledge. What it still wants it sends again.
     pub given_up: AtomicBool,
     /// Number of checks since the session was retired.
     looks: AtomicUsize,
@@ -58,7 +58,7 @@ pub(super) struct Session {
     pub lanes: [Lane; 2],
 }
 
-/// What a handshake leaves: a socket and its keys.
+/// Result of a handshake: a socket and its keys.
 pub(super) struct Proved {
     pub socket: TcpStream,
     pub seal: Seal,
@@ -69,13 +69,13 @@ pub(super) struct Lane {
     pub seal: Seal,
     pub out: Mutex<Outbox>,
     pub input: Mutex<Input>,
-    /// Of the core's groups of threads, the one that has this lane.
+    /// Index of the core's group of threads that serves this lane.
     thread: usize,
     token: u64,
 }
 
 impl Session {
-    /// Of a finished handshake on both lanes.
+    /// A session after the handshake on both lanes.
     pub fn new(
         core: &Arc<Core>,
         peer: Peer,
@@ -127,7 +127,7 @@ impl Session {
         }))
     }
 
-    /// Lets the I/O threads look after both lanes.
+    /// Registers both lanes with the I/O threads.
     pub fn register(&self) -> Result<(), Error> {
         for lane in &self.lanes {
             let out = lock(&lane.out);
@@ -141,7 +141,7 @@ impl Session {
         &self.core.io[lane.thread]
     }
 
-    /// Asks to be called when the lane can be written again, or no longer.
+    /// Asks for a call when the lane can be written again, or no longer.
     pub fn want_out(&self, lane: &Lane, out: bool) {
         self.io(lane).want_out(&lane.socket, lane.token, out);
     }
@@ -161,19 +161,19 @@ impl Session {
             Ok(left) => self.serve_left(lane, left, scratch.last),
             Err(why) => self.cut(why),
         }
-        // Cut by somebody else, who couldn't take this away while we were at it.
+        // Another thread has cut the session meanwhile, but couldn't take the input away.
         if self.calls.has_ended() {
             lock(&self.lanes[lane].input).close();
         }
     }
 
-    /// Serves the last requests that have come; perhaps on this very thread.
+    /// Serves the last received requests; perhaps on this very thread.
     fn serve_left(&self, lane: usize, left: Left, alone: bool) {
         let handler = &self.core.handler;
         if left.brief.is_empty() && left.last.is_none() {
             return;
         }
-        let pass_on = |(request, reply): Asked| handler.serve(request, reply);
+        let pass_on = |(request, reply): IncomingRequest| handler.serve(request, reply);
         let left = Cell::new(Some(left));
         let here = || {
             let Left { brief, last } = left.take().unwrap_or_default();
@@ -198,7 +198,7 @@ impl Session {
         }
     }
 
-    /// A timer of this session is due.
+    /// Handles a timer of this session.
     pub fn expire(&self, what: u64) {
         if what == RETIRES {
             return self.retires();
@@ -227,7 +227,7 @@ impl Session {
         self.retire();
     }
 
-    /// Ends the session: all that is in progress fails.
+    /// Ends the session: requests in progress fail.
     pub fn cut(&self, why: String) {
         let error = Error::Cut {
             peer: self.peer,
@@ -240,7 +240,8 @@ impl Session {
             self.io(lane).remove(&lane.socket);
             let _ = lane.socket.shutdown(Shutdown::Both);
             lock(&lane.out).close();
-            // Landings go, whoever still has the session. A receiving thread does it itself.
+            // Drop landings, even if others still hold the session. A receiving thread drops them
+            // itself.
             if let Ok(mut input) = lane.input.try_lock() {
                 input.close();
             }
@@ -302,12 +303,12 @@ impl Connection for Session {
     }
 }
 
-/// BBR paces what is sent, by a timer for each packet or so: made for long ways and full queues, it
-/// takes a third of the throughput between nodes that are near each other. Others are left as the
-/// host has them.
+/// Avoids BBR, which paces packets with about one timer each. It is made for long paths and full
+/// queues, and takes a third of the throughput between nearby nodes. Other algorithms are left as
+/// the host has them.
 fn unpaced(socket: &TcpStream) {
     if sockopt::tcp_congestion(socket).is_ok_and(|name| name.starts_with("bbr")) {
-        // Which ones a user may take is the host's business.
+        // Which algorithms a user may choose is the host's setting.
         let _ = sockopt::set_tcp_congestion(socket, "cubic")
             .or_else(|_| sockopt::set_tcp_congestion(socket, "reno"));
     }
@@ -329,7 +330,7 @@ fn check_sizes(peer: Peer, head: usize, body: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Why there is no answer, as sent in [`Type::NoReply`].
+/// Reasons for the lack of a reply, as sent in [`Type::NoReply`].
 pub(super) mod no_reply {
     pub const NOBODY: u32 = 1;
     pub const NO_LANDING: u32 = 2;
@@ -347,7 +348,7 @@ pub(super) mod no_reply {
     }
 }
 
-/// The way back for one answer.
+/// The way back for one reply.
 pub(super) struct WayBack {
     pub session: Arc<Session>,
     pub id: u64,
@@ -382,7 +383,7 @@ impl ReplyTo for WayBack {
         if check_sizes(self.session.peer, answer.head.len(), size).is_err() {
             return self.none(no_reply::TOO_LARGE);
         }
-        // Before the answer goes: who has it may ask again at once.
+        // Before the reply is sent: its receiver may send another request at once.
         self.session.serving.fetch_sub(1, Ordering::SeqCst);
         let message = Message {
             header: Header {

@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// What a time belongs to: a session, and one of its requests or watches.
+/// Owner of a deadline: a session, and one of its requests or watches.
 pub(super) type Due = (u64, u64);
 
 pub(super) struct Timers {
@@ -47,7 +47,7 @@ impl Timers {
         lock(&self.set).due.remove(&(at, what));
     }
 
-    /// Deadlines that have passed by now.
+    /// Removes and returns the deadlines that have passed.
     pub fn due(&self) -> Vec<Due> {
         let mut count = [0u8; 8];
         let _ = rustix::io::read(&self.fd, &mut count);

@@ -1,4 +1,4 @@
-//! What the tests of the network share: nodes on loopback, a handler, a limit of time.
+//! Common parts of the network's tests: nodes on loopback, a handler, a time limit.
 #![allow(
     dead_code,
     unused_imports,
@@ -19,23 +19,23 @@ use std::time::{Duration, Instant};
 
 pub const POOL: PoolId = PoolId([7; 16]);
 
-/// Answers with the same head.
+/// Replies with the same head.
 pub const ECHO: u16 = 1;
-/// Answers after as many milliseconds as the head says.
+/// Replies after as many milliseconds as the head says.
 pub const LATER: u16 = 2;
-/// Takes a body; answers with its length.
+/// Takes a body; replies with its length.
 pub const TAKE: u16 = 3;
-/// Gives a body of the length in the head.
+/// Replies with a body of the length in the head.
 pub const GIVE: u16 = 4;
-/// Doesn't answer.
+/// Doesn't reply.
 pub const DROP: u16 = 5;
-/// Answers when told to.
+/// Replies when the test says so.
 pub const HOLD: u16 = 6;
-/// Takes a body and gives it back.
+/// Takes a body and sends it back.
 pub const BOTH: u16 = 7;
-/// Gives a head that is too large.
+/// Replies with a head that is too large.
 pub const HUGE: u16 = 8;
-/// Has a body that nobody takes.
+/// Has a body that gets no landing.
 pub const UNWANTED: u16 = 9;
 
 /// Serves the kinds above.
@@ -51,7 +51,7 @@ pub fn number(bytes: &[u8]) -> usize {
     u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize
 }
 
-/// Bytes that are different at each place.
+/// Bytes that differ from position to position.
 pub fn pattern(length: usize) -> Vec<u8> {
     let mut x = length as u64 | 1;
     let mut bytes = vec![0; length];
@@ -174,7 +174,7 @@ impl Node {
     }
 }
 
-/// A node, as others see it through a relay.
+/// A node, as reached through a relay.
 pub fn behind(relay: &Relay, node: &Node) -> Peer {
     Peer {
         address: relay.address(),
@@ -182,7 +182,7 @@ pub fn behind(relay: &Relay, node: &Node) -> Peer {
     }
 }
 
-/// Nodes 1 and 2, a relay to the second, and that behind it.
+/// Nodes 1 and 2, a relay to the second, and its address as a peer.
 pub fn relayed() -> (Node, Node, Relay, Peer) {
     let key = PoolKey::generate().unwrap();
     let (a, b) = (node(1, &key), node(2, &key));
@@ -200,7 +200,7 @@ pub fn until(what: &str, f: impl Fn() -> bool) {
     }
 }
 
-/// Asks and waits for the answer.
+/// Sends a request and waits for the reply.
 pub fn ask(c: &Arc<dyn Connection>, kind: u16, head: Vec<u8>, ms: u64) -> Result<Reply, Error> {
     let request = Request {
         kind,

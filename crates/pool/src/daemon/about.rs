@@ -1,4 +1,4 @@
-//! The state of a daemon's node, as `forebay status` and `df` ask for it.
+//! The state of a daemon's node, as `forebay status` and `df` request it.
 
 use super::core::Core;
 use super::{Reach, wire};
@@ -9,44 +9,44 @@ use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The kind of this request: the last that isn't the daemons' own. It has no head, and is answered
-/// by an [`About`] as JSON.
+/// The kind of this request, the last one below the daemons' own kinds. It has no head; the reply
+/// is an [`About`] as JSON.
 pub const ABOUT: u16 = wire::OWN - 1;
-/// Nodes out of reach that are told of.
+/// Limit on the reported nodes that are out of reach.
 const MOST: usize = 200;
 
 /// A node, as its daemon sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct About {
-    /// Since when its daemon serves, in seconds since 1970.
+    /// Since when its daemon serves. Seconds since 1970.
     pub since: u64,
-    /// How full its media are.
+    /// How full the node's media are.
     pub media: Vec<MediumUsage>,
-    /// Bytes of its records.
+    /// Size of the node's records. Bytes.
     pub record_bytes: Option<u64>,
-    /// What copies of other nodes' files take of its media.
+    /// Bytes of the media that copies of other nodes' files take.
     #[serde(default)]
     pub copied: u64,
-    /// How many processes use it.
+    /// Number of attached processes.
     pub processes: usize,
-    /// Nodes that it can't reach.
+    /// Nodes that this node can't reach.
     pub unreachable: Vec<Unreachable>,
 }
 
 /// A node that can't be reached.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Unreachable {
-    /// Its number.
+    /// The node's number.
     pub node: u32,
-    /// Since when, in seconds since 1970.
+    /// Since when. Seconds since 1970.
     pub since: u64,
-    /// Why.
+    /// The reason, if it is known.
     pub why: Option<String>,
 }
 
-/// What a daemon needs to know to tell it.
+/// State for answering [`ABOUT`].
 #[derive(Default)]
-pub struct Teller {
+pub struct AboutHandler {
     core: OnceLock<Weak<Core>>,
     since: OnceLock<u64>,
 }
@@ -55,27 +55,27 @@ fn seconds(at: SystemTime) -> u64 {
     at.duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs())
 }
 
-impl Teller {
-    /// Whose links it tells of.
+impl AboutHandler {
+    /// Sets the core whose links are reported.
     pub fn set(&self, core: Weak<Core>) {
         let _ = self.core.set(core);
         let _ = self.since.set(seconds(SystemTime::now()));
     }
 
-    /// What the daemon's threads share.
+    /// The core.
     ///
     /// # Errors
-    /// If the daemon isn't ready.
+    /// EHOSTDOWN if the daemon isn't ready.
     pub fn core(&self) -> Result<Arc<Core>, Errno> {
         let core = self.core.get().and_then(Weak::upgrade);
         core.ok_or(Errno::HOSTDOWN)
     }
 
-    /// The answer.
+    /// The reply to [`ABOUT`].
     ///
     /// # Errors
-    /// If the daemon isn't ready.
-    pub fn tell(&self, pool: &Pool) -> Result<Reply, Errno> {
+    /// EHOSTDOWN if the daemon isn't ready.
+    pub fn answer(&self, pool: &Pool) -> Result<Reply, Errno> {
         let core = self.core()?;
         let unreachable = core.states().into_iter();
         let unreachable = unreachable

@@ -1,12 +1,12 @@
-//! Size and use of the whole pool, for statfs in programs, which ask their own daemon.
+//! Size and use of the whole pool. Processes ask their own daemon for it, for statfs.
 //!
-//! An answer is cached for a second, so each node is asked once a second at most, however many
-//! programs ask. A node that doesn't answer soon counts with its last answer; a node that can't be
+//! A reply is cached for a second, so each node is asked once a second at most, however many
+//! programs ask. A node that doesn't answer soon counts with its last reply; a node that can't be
 //! reached counts as full.
 
 use super::about::{ABOUT, About};
 use super::core::{Core, lock};
-use super::question::Waiting;
+use super::pending::Waiting;
 use forebay_client::Pool;
 use forebay_cluster::peers::serve::Reply;
 use forebay_net::NodeId;
@@ -19,41 +19,41 @@ pub use forebay_cluster::peers::CAPACITY;
 
 const _: () = assert!(CAPACITY < ABOUT);
 
-/// How long what is known is good enough.
+/// How long a result is reused.
 const FRESH: Duration = Duration::from_secs(1);
 /// How long the other nodes have to answer.
 const WAITS: Duration = Duration::from_millis(500);
 
-/// Nodes with the most room that are told at most.
+/// How many nodes, those with the most room, a reply names.
 const ROOMS: usize = 64;
 
-/// Bytes of a node: its size, as far as its host has that, and how much of it is used.
+/// Size of a node, as far as its host has that much, and how much of it is used. Bytes.
 type Bytes = (u64, u64);
 
 #[derive(Default)]
 struct Known {
     since: Option<Instant>,
-    /// Of the other nodes.
+    /// The other nodes.
     nodes: HashMap<NodeId, Bytes>,
     sum: Bytes,
-    /// Those with the most room, encoded.
+    /// The nodes with the most room, encoded.
     rooms: Vec<u8>,
 }
 
-/// The last answers of the other nodes.
+/// The last replies of the other nodes.
 #[derive(Default)]
 pub struct Capacity {
     known: Mutex<Known>,
-    /// The last sum, for who comes while it is found out again.
+    /// The last result, for callers that come while a new one is computed.
     last: Mutex<(Bytes, Vec<u8>)>,
 }
 
 impl Capacity {
-    /// The answer: see [`CAPACITY`].
+    /// The reply to [`CAPACITY`].
     ///
     /// # Errors
-    /// If the daemon isn't ready.
-    pub fn tell(&self, core: &Arc<Core>, pool: &Pool) -> Result<Reply, Errno> {
+    /// None: the type is that of all handlers.
+    pub fn answer(&self, core: &Arc<Core>, pool: &Pool) -> Result<Reply, Errno> {
         let ((mut size, mut used), rooms) = match self.known.try_lock() {
             Ok(mut known) => {
                 if known.since.is_none_or(|since| since.elapsed() >= FRESH) {
@@ -63,10 +63,10 @@ impl Capacity {
                 (known.sum, known.rooms.clone())
             }
             Err(TryLockError::Poisoned(_)) => lock(&self.last).clone(),
-            // Somebody finds it out just now. A thread without an older answer waits for that.
+            // Another thread computes it. Only without an older result this thread waits.
             Err(TryLockError::WouldBlock) => {
-                // Not in a match on the guard: it would be held while this waits for who is to
-                // write there.
+                // Not in a match on the guard, which would be held while this thread waits for the
+                // writer.
                 let last = lock(&self.last).clone();
                 if last.0 == (0, 0) {
                     let known = lock(&self.known);
@@ -93,7 +93,7 @@ impl Known {
         let map = core.maps.get();
         let nodes = map.iter().flat_map(|m| m.nodes());
         let others = nodes.filter(|n| n.number != core.me);
-        let asked: Vec<_> = others
+        let requests: Vec<_> = others
             .map(|n| {
                 let waiting = Waiting::new(Vec::new(), None, 0);
                 core.ask_here(n.number, ABOUT, waiting.clone());
@@ -104,11 +104,11 @@ impl Known {
         let until = Instant::now() + WAITS;
         let mut sum = (0, 0);
         let mut rooms: Vec<(u64, NodeId)> = Vec::new();
-        for (node, size, waiting) in asked {
+        for (node, size, waiting) in requests {
             let about = match waiting.wait(until, Duration::ZERO) {
                 Some((0, head, _)) => serde_json::from_slice::<About>(&head).ok(),
                 Some(_) => {
-                    // It can't be reached: nothing can be written there.
+                    // Unreachable: nothing can be written there.
                     self.nodes.insert(node, (size, size));
                     None
                 }
@@ -116,14 +116,14 @@ impl Known {
             };
             let answers = about.is_some();
             if let Some(about) = about {
-                // What its host hasn't isn't counted.
+                // Room that the node's host doesn't have isn't counted.
                 let used: u64 = about.media.iter().map(|m| m.used).sum();
                 let available: u64 = about.media.iter().map(|m| m.available).sum();
                 let size = used + available;
                 self.nodes
                     .insert(node, (size, used.saturating_sub(about.copied)));
             }
-            // Of one that was never heard of, nothing is free.
+            // A node that never answered counts as full.
             let (size, used) = *self.nodes.get(&node).unwrap_or(&(size, size));
             sum = (sum.0 + size, sum.1 + used);
             if answers {

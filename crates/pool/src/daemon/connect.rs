@@ -9,16 +9,16 @@ use rustix::io::Errno;
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Between tries to connect.
+/// Pause between attempts to connect.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// Time for a connection and the first messages on it.
+/// Time limit for a connection and the first messages on it.
 const CONNECT: Duration = Duration::from_secs(3);
-/// A node that stays out of reach is named again after so long.
-const SAY_AGAIN: Duration = Duration::from_secs(60);
+/// Shortest time between two log lines about a node that stays out of reach.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 
 impl Link {
-    /// Sees to it that a thread connects, or sends what is left as soon as that can be done.
+    /// Makes sure that a thread connects, or that queued requests are sent as soon as possible.
     pub(super) fn need_connection(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
         if state.connecting {
             return;
@@ -47,7 +47,7 @@ impl Link {
             let mut state = self.state();
             state.drop_ended();
             if state.connection.is_some() && !std::mem::take(&mut waited) {
-                // It wasn't to be had just now.
+                // No connection now.
                 state = self.pause(state, &mut pause);
             }
             if state.connection.is_none() {
@@ -90,7 +90,7 @@ impl Link {
     fn try_to_connect(self: &Arc<Self>, core: &Arc<Core>) -> Result<(), String> {
         let first = self.state().queue.iter().map(|q| q.deadline()).min();
         let deadline = (Instant::now() + CONNECT).min(first.unwrap_or(Instant::now() + CONNECT));
-        // Where nobody can wait any more, it is still found out what is the matter.
+        // Even if nobody can wait any longer, the attempt finds out what is wrong.
         let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
         let addresses = core.addresses_of(self.node);
         let mut why = format!("{} isn't in the pool's map", core.name_of(self.node));
@@ -138,14 +138,14 @@ impl Link {
         Ok((connection, hello))
     }
 
-    /// There is a connection.
+    /// Called when a connection is established.
     pub(super) fn connected(&self, core: &Core, state: &mut State) {
         state.heard = Instant::now();
         if let Some(down) = state.down.take()
-            && state.said.is_some()
+            && state.reported.is_some()
         {
             let after = down.elapsed().as_secs_f64();
-            core.say(&format!(
+            core.log(&format!(
                 "{} can be reached again after {after:.1} s",
                 core.name_of(self.node)
             ));
@@ -154,17 +154,17 @@ impl Link {
             state.since = SystemTime::now();
         }
         state.reach = Reach::Up;
-        (state.why, state.failed, state.said) = (None, None, None);
+        (state.why, state.failed, state.reported) = (None, None, None);
         (state.watch, state.gone) = (false, false);
     }
 
-    /// A try has failed. Whether to go on.
+    /// Called after a failed attempt. Whether to continue.
     fn failed(&self, core: &Core, why: String) -> bool {
         let now = Instant::now();
         let mut state = self.state();
         state.drop_ended();
         if state.connection.is_some() {
-            // The other side has made one meanwhile.
+            // The other side has connected meanwhile.
             return true;
         }
         if state.reach != Reach::Unreachable {
@@ -175,10 +175,10 @@ impl Link {
         state.failed = Some(now);
         let given_up = state.given_up(core);
         let failed = state.give_back(|q| given_up || q.deadline() <= now);
-        let quiet = (state.said).is_some_and(|at| now - at < SAY_AGAIN);
+        let quiet = (state.reported).is_some_and(|at| now - at < REPORT_INTERVAL);
         if !failed.is_empty() && !quiet {
-            state.said = Some(now);
-            core.say(&format!(
+            state.reported = Some(now);
+            core.log(&format!(
                 "{} can't be reached since {:.1} s: {why}",
                 core.name_of(self.node),
                 down.elapsed().as_secs_f64()

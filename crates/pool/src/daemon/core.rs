@@ -3,9 +3,9 @@
 use super::home::{Served, Way};
 use super::link::{Link, NodeState};
 use super::maps::Maps;
-use super::question::{Question, Waiting};
+use super::pending::{PendingRequest, Waiting};
 use super::renewals::Renewals;
-use super::reply_cache::{Memory, Nature, Settled};
+use super::reply_cache::{Nature, ReplyCache, Settled};
 use super::wire::Hello;
 use super::workers::Workers;
 use super::{Options, Serve};
@@ -20,8 +20,8 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 use std::time::Duration;
 
-/// The threads for the requests of each class, in the order of [`Class`], and the most there are
-/// of each.
+/// Thread names for the requests of each class, in the order of [`Class`], and the limits on their
+/// number.
 const THREADS: [(&str, usize); 5] = [
     ("fb-leaf", usize::MAX),
     ("fb-entry", usize::MAX),
@@ -29,22 +29,22 @@ const THREADS: [(&str, usize); 5] = [
     ("fb-names", 1),
     ("fb-bulk", 16),
 ];
-/// With a limit on the bandwidth, more bytes than this go where they can be held up.
+/// With a bandwidth limit, larger bodies go where they can be delayed. Bytes.
 const INLINE_IF_LIMITED: usize = 1 << 10;
 
 pub struct Core {
     pub me: NodeId,
-    /// Another one after each start.
+    /// A different number after each start.
     pub incarnation: u64,
     pub options: Options,
-    pub desk: RequestServer,
+    pub request_server: RequestServer,
     pub maps: Maps,
-    pub memory: Memory<Way>,
-    /// Requests that this daemon carries out for its own node.
+    pub reply_cache: ReplyCache<Way>,
+    /// Numbers of the requests that this daemon carries out for its own node.
     pub own: Mutex<BTreeSet<u64>>,
     pub renewals: Arc<Renewals>,
     pub served: Served,
-    /// Bytes up to this many go in the head of a message.
+    /// Largest body that goes in the head of a message. Bytes.
     pub inline: usize,
     pub transport: OnceLock<Arc<dyn Transport>>,
     pub serve: OnceLock<Arc<dyn Serve>>,
@@ -65,7 +65,7 @@ impl Core {
         me: NodeId,
         incarnation: u64,
         options: Options,
-        (desk, records): (RequestServer, (Replies, Vec<Left>)),
+        (request_server, records): (RequestServer, (Replies, Vec<Left>)),
         maps: Maps,
     ) -> Core {
         let budget = Budget::of(&options.limits, options.cores);
@@ -77,9 +77,9 @@ impl Core {
                 None => super::wire::INLINE,
             },
             options,
-            desk,
+            request_server,
             maps,
-            memory: Memory::new(budget.remembered, records),
+            reply_cache: ReplyCache::new(budget.remembered, records),
             own: Mutex::default(),
             renewals: Arc::default(),
             served: Served::new(&budget),
@@ -93,8 +93,8 @@ impl Core {
         }
     }
 
-    /// A line in the keeper's log.
-    pub fn say(&self, what: &str) {
+    /// Writes a line to the keeper's log.
+    pub fn log(&self, what: &str) {
         eprintln!("forebay keeper: {what}");
     }
 
@@ -106,7 +106,7 @@ impl Core {
         self.serving.store(true, Release);
     }
 
-    /// What serves, once it does.
+    /// The request handler, once the daemon serves.
     pub fn serving(&self) -> Option<&Arc<dyn Serve>> {
         if !self.serving.load(Acquire) || self.stopped() {
             return None;
@@ -124,7 +124,7 @@ impl Core {
         }
     }
 
-    /// A node for people.
+    /// A node's name for messages to users.
     pub fn name_of(&self, node: NodeId) -> String {
         let map = self.maps.get();
         match map.as_ref().and_then(|map| map.node(node)) {
@@ -157,6 +157,10 @@ impl Core {
         states
     }
 
+    /// Connects to a peer.
+    ///
+    /// # Errors
+    /// [`Error::Local`] without a network, or while the daemon ends; errors of the transport.
     pub fn connect(
         &self,
         peer: Peer,
@@ -174,7 +178,7 @@ impl Core {
             incarnation: self.incarnation,
             epoch: map.as_ref().map_or(0, |m| m.epoch()),
             map: map.map_or(0, |m| m.encode().len() as u64),
-            records: self.memory.id(),
+            records: self.reply_cache.id(),
         }
     }
 
@@ -194,16 +198,15 @@ impl Core {
 
     // ---- requests of this node ----
 
-    /// A process of this node asks.
+    /// Sends the request of a process of this node.
     pub fn ask_for(self: &Arc<Self>, taken: Arc<Taken>) {
         let sort = self.sort_of(taken.kind());
         let patience = self.options.patience;
-        let lazily = taken.is_told();
-        self.ask(Question::of_cell(taken, sort, patience), lazily);
+        let lazily = taken.is_one_way();
+        self.ask(PendingRequest::of_cell(taken, sort, patience), lazily);
     }
 
-    /// These were left by an earlier daemon, with the numbers that they have: none of them is
-    /// settled.
+    /// Registers requests that an earlier daemon left, with their numbers: none of them is settled.
     pub fn expect(&self, left: &[Arc<Taken>]) {
         for taken in left.iter().filter(|t| t.number() != 0) {
             if taken.node() == self.me {
@@ -214,58 +217,58 @@ impl Core {
         }
     }
 
-    /// Sends what was left to go with the next message.
+    /// Sends one-way requests that were waiting for another message.
     pub fn flush(&self, node: NodeId) {
         if let Some(connection) = self.link(node).and_then(|link| link.connection()) {
             connection.flush();
         }
     }
 
-    /// This daemon asks.
+    /// Sends a request of this daemon.
     pub fn ask_here(self: &Arc<Self>, node: NodeId, kind: u16, waiting: Arc<Waiting>) {
         let sort = self.sort_of(kind);
         let patience = self.options.patience;
-        let question = Question::of_here(node, kind, sort, patience, waiting);
-        self.ask(question, false);
+        let pending = PendingRequest::of_here(node, kind, sort, patience, waiting);
+        self.ask(pending, false);
     }
 
-    fn ask(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
-        if question.kind >= super::wire::OWN {
-            return question.fail(Errno::PROTO);
+    fn ask(self: &Arc<Self>, pending: Arc<PendingRequest>, lazily: bool) {
+        if pending.kind >= super::wire::OWN {
+            return pending.fail(Errno::PROTO);
         }
-        if question.is_long {
-            self.renewals.add(&question);
+        if pending.is_long {
+            self.renewals.add(&pending);
         }
-        if question.node == self.me {
-            return self.ask_myself(question);
+        if pending.node == self.me {
+            return self.ask_myself(pending);
         }
-        match self.link(question.node) {
-            Some(link) => link.post(question, lazily),
-            None => question.fail(Errno::HOSTDOWN),
+        match self.link(pending.node) {
+            Some(link) => link.post(pending, lazily),
+            None => pending.fail(Errno::HOSTDOWN),
         }
     }
 
-    /// The home is this very node.
-    fn ask_myself(self: &Arc<Self>, question: Arc<Question>) {
+    /// Carries out a request whose home is this node.
+    fn ask_myself(self: &Arc<Self>, pending: Arc<PendingRequest>) {
         let Some(serve) = self.serving().cloned() else {
-            return question.fail(Errno::HOSTDOWN);
+            return pending.fail(Errno::HOSTDOWN);
         };
-        let Some(class) = serve.class(question.kind) else {
-            return question.fail(Errno::PROTO);
+        let Some(class) = serve.class(pending.kind) else {
+            return pending.fail(Errno::PROTO);
         };
-        // As those of others, it may have been begun by an earlier daemon.
+        // Like a remote request, it may have been begun by an earlier daemon.
         let mut own = lock(&self.own);
-        if question.number() == 0 {
-            question.set_number(self.desk.next_number());
+        if pending.number() == 0 {
+            pending.set_number(self.request_server.next_number());
         }
-        own.insert(question.number());
+        own.insert(pending.number());
         let settled = Settled {
             lowest: own.first().copied().unwrap_or(0),
             upto: own.last().map_or(0, |last| last + 1),
             open: own.iter().copied().collect(),
         };
         drop(own);
-        super::home::own_question(self, &serve, class, question, &settled);
+        super::home::serve_own_request(self, &serve, class, pending, &settled);
     }
 
     // ---- other daemons ----
@@ -274,9 +277,10 @@ impl Core {
         lock(&self.known).entry(node).or_default().clone()
     }
 
-    /// The daemon of `node` is the one with this incarnation. If there was another one before, it
-    /// is told what this node has open there. What its processes have open and locked here stays:
-    /// they live on, and what those held that have died meanwhile, their node gives back.
+    /// Called when the daemon of `node` is known to have this incarnation. If an earlier one was
+    /// known, the new one is told what this node has open there. What processes of `node` have open
+    /// and locked here stays: they are alive; for those that have died meanwhile, `node` gives it
+    /// back.
     pub fn met(&self, node: NodeId, incarnation: u64) {
         let before = std::mem::replace(&mut *lock(&self.known(node)), incarnation);
         if before != 0
@@ -284,21 +288,21 @@ impl Core {
             && let Some(serve) = self.serve.get().cloned()
         {
             let work = move || {
-                // Should it be gone again: the next one is told.
-                let _ = serve.anew(node);
+                // If it is gone again, the next one is told.
+                let _ = serve.restarted(node);
             };
             self.workers(Class::Composite).submit(Box::new(work));
         }
     }
 
-    /// `node` has said hello: it is there, whatever was found before.
+    /// Called when `node` has said hello: it is there, whatever was found before.
     pub fn heard_from(&self, node: NodeId) {
         if let Some(link) = self.link(node) {
             link.heard();
         }
     }
 
-    /// A daemon before this one has met `node`, and kept something for it.
+    /// Called at the start, for a node that an earlier daemon has met and kept state for.
     pub fn has_met(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);
@@ -307,7 +311,7 @@ impl Core {
         }
     }
 
-    /// The node has been out of reach for long.
+    /// Called when the node has been out of reach for `gone_after`.
     pub fn gone(&self, node: NodeId) {
         let known = self.known(node);
         let mut known = lock(&known);
@@ -315,12 +319,12 @@ impl Core {
             && let Some(serve) = self.serve.get().cloned()
         {
             let after: Duration = self.options.gone_after;
-            self.say(&format!(
+            self.log(&format!(
                 "{} is given up after {:.0} s: what it held here is released",
                 self.name_of(node),
                 after.as_secs_f64()
             ));
-            // It waits for what the node has asked before.
+            // It waits for earlier requests of the node.
             let work = move || serve.gone(node);
             self.workers(Class::Composite).submit(Box::new(work));
         }
@@ -329,7 +333,7 @@ impl Core {
     /// Ends everything that waits or works.
     pub fn stop(&self) {
         self.stopped.store(true, Release);
-        self.desk.stop();
+        self.request_server.stop();
         self.renewals.stop();
         self.all_links().iter().for_each(|l| l.stop());
         if let Some(transport) = self.transport.get() {

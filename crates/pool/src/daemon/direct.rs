@@ -1,4 +1,4 @@
-//! Requests of the daemon's own store to other nodes: straight over the network.
+//! Requests of the daemon's own store to other nodes: directly over the network, without a cell.
 
 #![allow(
     unsafe_code,
@@ -6,7 +6,7 @@
 )]
 
 use super::core::Core;
-use super::question::Waiting;
+use super::pending::Waiting;
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers};
 use forebay_net::NodeId;
 use forebay_placement::Slot;
@@ -14,7 +14,8 @@ use rustix::io::{Errno, Result};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-/// What the answer may need beyond the request timeout, at which it is an error.
+/// How long to wait for a reply beyond the request timeout, at which the link answers with an
+/// error.
 const SLACK: Duration = Duration::from_secs(1);
 
 /// The way to other nodes from inside the daemon.
@@ -33,7 +34,7 @@ impl Direct {
         }
     }
 
-    /// From now on there is a network.
+    /// Sets the core; from now on requests can be sent.
     pub fn set(&self, core: Weak<Core>) {
         let _ = self.core.set(core);
     }
@@ -43,7 +44,7 @@ impl Direct {
     }
 }
 
-/// The answer: its head, and the bytes that came.
+/// Waits for the reply: its head, and the bytes received.
 fn answered(waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
     let (status, head, bytes) = waiting.wait(until, SLACK).ok_or(Errno::HOSTDOWN)?;
     match status {
@@ -54,42 +55,42 @@ fn answered(waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
 }
 
 impl Direct {
-    /// Sends a request; where its answer comes, and until when it is waited for.
+    /// Sends a request. Returns where its reply comes, and until when it is waited for.
     ///
     /// # Safety
-    /// Its bytes are the caller's to read.
-    unsafe fn put(&self, question: &PeerRequest<'_>) -> Result<(Arc<Waiting>, Instant)> {
+    /// The request's bytes must be readable.
+    unsafe fn put(&self, request: &PeerRequest<'_>) -> Result<(Arc<Waiting>, Instant)> {
         let core = self.core().ok_or(Errno::HOSTDOWN)?;
-        let (send, room) = match question.bytes {
+        let (send, room) = match request.bytes {
             Bytes::None => (None, 0),
-            // SAFETY: the caller's promise; a daemon's own bytes are there.
+            // SAFETY: the caller's promise; a daemon's own bytes are mapped.
             Bytes::Send(at, len) if len <= MAX_BODY => unsafe {
                 (Some(std::slice::from_raw_parts(at, len).to_vec()), 0)
             },
             Bytes::Receive(_, len) if len <= MAX_BODY => (None, len),
             _ => return Err(Errno::MSGSIZE),
         };
-        if question.head.len() > MAX_HEAD {
+        if request.head.len() > MAX_HEAD {
             return Err(Errno::MSGSIZE);
         }
-        let waiting = Waiting::new(question.head.to_vec(), send, room);
-        core.ask_here(question.node, question.kind, waiting.clone());
+        let waiting = Waiting::new(request.head.to_vec(), send, room);
+        core.ask_here(request.node, request.kind, waiting.clone());
         Ok((waiting, Instant::now() + core.options.patience + SLACK))
     }
 
-    /// Waits for the answer.
+    /// Waits for the reply.
     ///
     /// # Safety
-    /// The request's bytes are the caller's to write.
+    /// The request's bytes must be writable.
     unsafe fn take(
         &self,
-        question: &PeerRequest<'_>,
+        request: &PeerRequest<'_>,
         put: Result<(Arc<Waiting>, Instant)>,
     ) -> Result<PeerReply> {
         let (waiting, until) = put?;
         let (head, got) = answered(&waiting, until)?;
         let received = got.len();
-        if let Bytes::Receive(to, room) = question.bytes {
+        if let Bytes::Receive(to, room) = request.bytes {
             if received > room {
                 return Err(Errno::PROTO);
             }
@@ -124,20 +125,20 @@ impl Peers for Direct {
     }
 
     unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {
-        let question = PeerRequest {
+        let request = PeerRequest {
             node,
             kind,
             head,
             bytes,
         };
         // SAFETY: passed on.
-        unsafe { self.take(&question, self.put(&question)) }
+        unsafe { self.take(&request, self.put(&request)) }
     }
 
-    unsafe fn ask_all(&self, questions: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
+    unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
         // SAFETY: passed on.
-        let open: Vec<_> = questions.iter().map(|q| unsafe { self.put(q) }).collect();
-        let both = questions.iter().zip(open);
+        let open: Vec<_> = requests.iter().map(|q| unsafe { self.put(q) }).collect();
+        let both = requests.iter().zip(open);
         // SAFETY: passed on.
         both.map(|(q, put)| unsafe { self.take(q, put) }).collect()
     }

@@ -1,14 +1,17 @@
-//! The serving side: requests of other nodes to this one.
+//! The home's side: requests of other nodes to this one.
 //!
-//! The transport's threads only record a request and pass it to a worker of its class.
+//! The transport's threads record a request and pass it to a worker of its class. A `Leaf` or
+//! `Entry` they may carry out themselves.
 
 use super::Serve;
 use super::core::{Core, lock};
 use super::link::Live;
-use super::question::{Got, Question, code};
+use super::pending::{Got, PendingRequest, code};
 use super::reply_cache::{Kept, Settled, Verdict};
 use super::room::{Buffer, Buffers, Outgoing};
-use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
+use super::wire::{
+    self, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS, ProgressQuery, RequestHead,
+};
 use crate::limits::Budget;
 use forebay_cluster::peers::serve::{Class, Reply};
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
@@ -21,49 +24,49 @@ use rustix::io::Errno;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// How long an answer waits for room.
+/// How long a reply waits for room.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// Serves other nodes.
+/// The handler of other nodes' requests.
 pub struct Home(pub Weak<Core>);
 
-/// Memory that it takes. Bytes.
+/// Memory for requests and replies. Bytes.
 pub struct Served {
     buffers: Arc<Buffers>,
     answers: Outgoing,
 }
 
 impl Served {
-    /// Within this budget.
+    /// Rooms and buffers within this budget.
     pub fn new(budget: &Budget) -> Served {
         Served {
-            buffers: Arc::new(Buffers::new(budget.questions, budget.kept)),
-            answers: Outgoing::new(budget.answers),
+            buffers: Arc::new(Buffers::new(budget.requests, budget.kept)),
+            answers: Outgoing::new(budget.replies),
         }
     }
 }
 
 impl Handler for Home {
     fn serve(&self, request: Incoming, reply: Responder) {
-        // Not answering says that it wasn't carried out: it comes again.
+        // No reply means that the request wasn't carried out: it is sent again.
         let Some(core) = self.0.upgrade() else { return };
         if core.serving().is_none() {
             return;
         }
         if request.kind == PROGRESS {
-            // At once: all workers may be at long work.
+            // On this thread: all workers may be busy with long work.
             progress(&core, &request.head, reply);
         } else if request.kind >= OWN {
             own(core, request, reply);
         } else {
-            question(&core, request, reply, false);
+            serve_request(&core, request, reply, false);
         }
     }
 
     fn serve_here(&self, request: Incoming, reply: Responder) {
         let Some(core) = self.0.upgrade() else { return };
         if core.serving().is_some() && request.kind < OWN {
-            return question(&core, request, reply, true);
+            return serve_request(&core, request, reply, true);
         }
         self.serve(request, reply);
     }
@@ -98,40 +101,40 @@ impl Handler for Home {
 
 /// The way back of a request.
 pub enum Way {
-    /// Another node asks.
+    /// To another node.
     Peer(Responder),
-    /// A process of this node, or the daemon itself.
-    Own(Arc<Question>),
+    /// To a process of this node, or to the daemon itself.
+    Own(Arc<PendingRequest>),
 }
 
 impl Way {
     fn fail(self, core: &Core, error: Errno) {
         match self {
             Way::Peer(reply) => fail(reply, error),
-            Way::Own(question) => {
-                lock(&core.own).remove(&question.number());
-                question.fail(error);
+            Way::Own(pending) => {
+                lock(&core.own).remove(&pending.number());
+                pending.fail(error);
             }
         }
     }
 
     fn answer(self, core: &Core, kept: &Kept, until: Instant) {
-        let question = match self {
+        let pending = match self {
             Way::Peer(reply) => return answer(core, reply, kept, until),
-            Way::Own(question) => question,
+            Way::Own(pending) => pending,
         };
-        lock(&core.own).remove(&question.number());
+        lock(&core.own).remove(&pending.number());
         let Some((head, inline)) = wire::decode_answer(&kept.head) else {
-            return question.fail(Errno::PROTO);
+            return pending.fail(Errno::PROTO);
         };
         let bytes = kept.body.as_deref().map_or(inline, |body| body);
-        question.answer(kept.status, head, Got::Inline(bytes));
+        pending.answer(kept.status, head, Got::Inline(bytes));
     }
 }
 
-/// Answers as soon as there is room, by `until`. Without an answer, the request comes again.
+/// Sends a reply as soon as there is room, by `until`. Without a reply, the request is sent again.
 fn answer(core: &Core, reply: Responder, kept: &Kept, until: Instant) {
-    // Those who take no answers don't hold up the others for long.
+    // A peer that doesn't receive replies must not delay the others for long.
     let until = until.min(Instant::now() + WAITS);
     let body = match &kept.body {
         None => None,
@@ -151,9 +154,8 @@ fn fail(reply: Responder, error: Errno) {
     reply.reply(code(error), wire::encode_answer(&[], &[]));
 }
 
-/// A request of a store.
-/// With `here`, this thread may carry it out if it needs nobody else.
-fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
+/// Handles a request to the store. With `here`, this thread may carry out a `Leaf` or `Entry`.
+fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(serve) = core.serving().cloned() else {
         return;
     };
@@ -161,27 +163,27 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
     let Some(class) = serve.class(kind) else {
         return fail(reply, Errno::PROTO);
     };
-    let Some((asking, head, inline)) = Asking::decode(&request.head) else {
+    let Some((request_head, head, inline)) = RequestHead::decode(&request.head) else {
         return fail(reply, Errno::PROTO);
     };
-    let Asking {
-        asker,
+    let RequestHead {
+        requester,
         number,
         within,
         settled,
-    } = asking;
+    } = request_head;
     let within = Instant::now() + Duration::from_millis(within.into());
     let deadline = request.deadline.min(within);
     let nature = Core::nature(&*serve, kind);
     let way = Way::Peer(reply);
     let begun = core
-        .memory
-        .begin(asker, number, &settled, deadline, nature, way);
+        .reply_cache
+        .begin(requester, number, &settled, deadline, nature, way);
     let core2 = core.clone();
     let (message, body) = (request.head, request.body);
     let job: Box<dyn FnOnce() + Send> = match begun {
         Verdict::New => Box::new(move || {
-            carry_out(&core2, &*serve, (asker, number, kind), deadline, || {
+            carry_out(&core2, &*serve, (requester, number, kind), deadline, || {
                 with_body(body, &message[inline], |bytes| {
                     serve.serve(from, kind, &message[head], bytes)
                 })
@@ -195,81 +197,82 @@ fn question(core: &Arc<Core>, request: Incoming, reply: Responder, here: bool) {
         }),
         Verdict::Joined => return,
         Verdict::Forgotten(way) => return forgotten(core, way, from, kind),
-        // Not answering says that it wasn't carried out: it comes again.
+        // No reply means that the request wasn't carried out: it is sent again.
         Verdict::Full(way) => return drop(way),
     };
-    // The thread may wait for other nodes: as long as it does, others are left to receive their
-    // answers.
+    // The thread may wait for other nodes. Meanwhile other threads receive their replies.
     if here && class <= Class::Entry {
         return job();
     }
     core.workers(class).submit(job);
 }
 
-/// A request of this node, of which this node is the home.
-pub fn own_question(
+/// Handles a request of this node whose home is this node.
+pub fn serve_own_request(
     core: &Arc<Core>,
     serve: &Arc<dyn Serve>,
     class: Class,
-    question: Arc<Question>,
+    pending: Arc<PendingRequest>,
     settled: &Settled,
 ) {
-    let (asker, number, kind) = (core.desk.id(), question.number(), question.kind);
+    let (requester, number, kind) = (core.request_server.id(), pending.number(), pending.kind);
     let nature = Core::nature(&**serve, kind);
-    let deadline = question.deadline();
-    let way = Way::Own(question.clone());
+    let deadline = pending.deadline();
+    let way = Way::Own(pending.clone());
     let begun = core
-        .memory
-        .begin(asker, number, settled, deadline, nature, way);
+        .reply_cache
+        .begin(requester, number, settled, deadline, nature, way);
     let (core2, serve, me) = (core.clone(), serve.clone(), core.me);
     let job: Box<dyn FnOnce() + Send> = match begun {
         Verdict::New => Box::new(move || {
-            let until = question.deadline();
-            carry_out(&core2, &*serve, (asker, number, kind), until, || {
-                let origin = question.origin().ok_or(Errno::HOSTDOWN)?;
+            let until = pending.deadline();
+            carry_out(&core2, &*serve, (requester, number, kind), until, || {
+                let origin = pending.origin().ok_or(Errno::HOSTDOWN)?;
                 origin.with_bytes(|bytes| serve.serve(me, kind, origin.head(), bytes))
             });
         }),
         Verdict::Again(way, kept, before) => Box::new(move || {
-            if let Some(origin) = question.origin().filter(|_| before) {
+            if let Some(origin) = pending.origin().filter(|_| before) {
                 again(&*serve, me, kind, origin.head(), &kept);
             }
             way.answer(&core2, &kept, deadline);
         }),
         Verdict::Joined => return,
         Verdict::Forgotten(way) => return forgotten(core, way, me, kind),
-        // The asker asks again.
+        // The requester sends it again.
         Verdict::Full(way) => return way.fail(core, Errno::AGAIN),
     };
     core.workers(class).submit(job);
 }
 
-/// Carries a request out that was begun, remembers the answer, and gives it.
+/// Carries out a request that was begun, stores the reply, and sends it.
 fn carry_out(
     core: &Core,
     serve: &dyn Serve,
-    (asker, number, kind): (u64, u64, u16),
+    (requester, number, kind): (u64, u64, u16),
     deadline: Instant,
     f: impl FnOnce() -> Result<Reply, Errno>,
 ) {
-    if !core.memory.is_wanted(asker, number) {
-        // The asker has been told that there was no answer. It must not happen later.
-        if let Some(way) = core.memory.finish(asker, number, None, false) {
+    if !core.reply_cache.is_wanted(requester, number) {
+        // The requester was told that there was no reply. So it must not be carried out later.
+        if let Some(way) = core.reply_cache.finish(requester, number, None, false) {
             way.fail(core, Errno::HOSTDOWN);
         }
         return;
     }
     let kept = Arc::new(carried_out(f(), core.inline));
     let again = serve.repeatable(kind);
-    if let Some(way) = core.memory.finish(asker, number, Some(&kept), again) {
-        // What took long is answered all the same: its asker may have been told that it was at
-        // work.
+    if let Some(way) = core
+        .reply_cache
+        .finish(requester, number, Some(&kept), again)
+    {
+        // Late replies are sent, too: the requester may know that the request was in progress.
         let soon = Instant::now() + WAITS;
         way.answer(core, &kept, deadline.max(soon));
     }
 }
 
-/// The answer of an earlier daemon is given again.
+/// Called before the reply of an earlier daemon is sent again.
 fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     if kept.status == 0
         && let Some((answer, _)) = wire::decode_answer(&kept.head)
@@ -278,23 +281,23 @@ fn again(serve: &dyn Serve, from: NodeId, kind: u16, head: &[u8], kept: &Kept) {
     }
 }
 
-/// Nobody knows what the answer was, or whether there was one.
+/// Answers a request whose outcome is unknown.
 fn forgotten(core: &Core, way: Way, from: NodeId, kind: u16) {
-    core.say(&format!(
-        "{} asks again for something (kind {kind}) whose outcome isn't known any more: it gets EIO",
+    core.log(&format!(
+        "{} repeated a request of kind {kind} whose outcome is no longer known: it gets EIO",
         core.name_of(from)
     ));
     way.fail(core, Errno::IO);
 }
 
-/// Says which requests are still being carried out, and goes on waiting for those to be wanted.
+/// Answers which requests are still being carried out, and extends their deadlines.
 fn progress(core: &Core, head: &[u8], reply: Responder) {
-    let Some(asked) = AtWork::decode(head) else {
+    let Some(query) = ProgressQuery::decode(head) else {
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
-    let until = Instant::now() + Duration::from_millis(asked.within.into());
-    let at_work = |n: &u64| u8::from(core.memory.renew(asked.asker, *n, until));
-    reply.reply(0, asked.numbers.iter().map(at_work).collect());
+    let until = Instant::now() + Duration::from_millis(query.within.into());
+    let at_work = |n: &u64| u8::from(core.reply_cache.renew(query.requester, *n, until));
+    reply.reply(0, query.numbers.iter().map(at_work).collect());
 }
 
 fn with_body<T>(body: Option<Body>, inline: &[u8], f: impl FnOnce(&[u8]) -> T) -> T {
@@ -332,10 +335,10 @@ fn carried_out(done: Result<Reply, Errno>, most_inline: usize) -> Kept {
     }
 }
 
-/// A message between daemons.
+/// Handles a message between daemons.
 fn own(core: Arc<Core>, request: Incoming, reply: Responder) {
     let workers = core.workers(Class::Composite).clone();
-    // They may wait: what is kept for a daemon that has ended is given up first.
+    // These may wait, since state kept for an ended daemon is released first.
     workers.submit(Box::new(move || {
         let connection = request.connection;
         match request.kind {
@@ -372,7 +375,7 @@ fn hello(core: &Arc<Core>, connection: &Arc<dyn Connection>, head: &[u8], reply:
         return reply.reply(code(Errno::PROTO), Vec::new());
     };
     let node = connection.peer().node;
-    // Our own requests for that node go by it, too.
+    // This node's requests to that node use the connection, too.
     if let Some(link) = core.link(node) {
         let live = Live {
             connection: connection.clone(),

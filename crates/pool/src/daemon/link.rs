@@ -1,22 +1,21 @@
-//! The link to one other node: the requests for it, and the connection that carries them. The
+//! The link to one other node: the requests for it, and the connection that carries them. A
 //! connection is made when there is a request, and again after it was cut. Both nodes use it,
 //! whichever has made it ([`Link::offer`]).
 //!
-//! The thread that brings a request sends it, if there is a connection. Otherwise the request
-//! waits, and a thread connects ([`super::connect`]), again and again with pauses, until the
-//! request timeout is over. A request that a cut has left without a reply is sent again with the
-//! same number. By the number the other daemon knows whether it has carried the request out, also
-//! if it was started again in between. If it has lost its records
-//! ([`forebay_client::requests::Replies`]), the outcome is unknown; then the request is only sent
-//! again if that can't do harm.
+//! The thread that brings a request sends it, if there is a connection. Otherwise the request is
+//! queued, and a thread connects ([`super::connect`]), with pauses, until the request timeout. A
+//! request that a cut has left without a reply is sent again with the same number, by which the
+//! other daemon knows whether it has carried it out, even across a restart. If that daemon has lost
+//! its records ([`forebay_client::requests::Replies`]), the outcome is unknown; then only a
+//! repeatable request is sent again.
 //!
-//! Each request says which ones are settled, so that the other daemon forgets their replies: all
-//! below the lowest open one, and now and then which ones above that are open.
+//! Each request says which earlier ones are settled, so that the other daemon forgets their
+//! replies: all below the lowest open one, and now and then which ones above that are open.
 
 use super::core::Core;
-use super::question::{Got, Question};
+use super::pending::{Got, PendingRequest};
 use super::reply_cache::Settled;
-use super::wire::{self, Asking, AtWork, Hello, PROGRESS};
+use super::wire::{self, Hello, PROGRESS, ProgressQuery, RequestHead};
 use forebay_cluster::peers::messages::kind;
 use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
 use forebay_placement::planted;
@@ -25,11 +24,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant, SystemTime};
 
-/// Requests in progress on a connection; the rest is for the daemons' own.
+/// Limit on requests in progress on a connection; the rest of the window is for the daemons' own.
 const MOST: usize = WINDOW - 16;
-/// The open requests are listed with every so many, if there are others above the lowest one.
+/// The open requests are listed with one in this many requests, if there are any above the lowest.
 const LIST_EVERY: u32 = 64;
-/// Kinds of requests to which the planted fault `lost-reply` applies: they are answered by nothing.
+/// Kinds of requests to which the planted fault `lost-reply` applies: their replies are lost.
 const CHANGES: [u16; 7] = [
     kind::TRUNCATE,
     kind::ADD_LINK,
@@ -40,36 +39,36 @@ const CHANGES: [u16; 7] = [
     kind::END_LOCKS,
 ];
 
-/// The transport's bound for a request that is waited for as long as its home is at work: it is
-/// this daemon that gives up.
+/// Time limit given to the transport for long requests: here the daemon, not the transport, decides
+/// when to give up.
 const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Two connections that are made within this time, one by each side, were made because neither knew
-/// of the other's. More than the time for a connection.
+/// Two connections made within this time, one by each side, were made because neither side knew of
+/// the other's. Longer than [`super::connect`]'s time limit for a connection.
 const CROSSING: Duration = Duration::from_secs(5);
-/// Once a node is given up, a try that failed speaks for so long.
+/// Once a node is given up, how long a failed attempt is valid for new requests.
 const FAILED_LATELY: Duration = Duration::from_millis(500);
 
-/// How it stands with another node.
+/// The state of the link to another node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeState {
-    /// Which one.
+    /// The other node.
     pub node: NodeId,
     /// Whether it can be reached, as far as is known.
     pub reach: Reach,
-    /// Since when.
+    /// Since when `reach` has this value.
     pub since: SystemTime,
-    /// Why not.
+    /// The reason, if it can't be reached.
     pub why: Option<String>,
 }
 
 /// Whether a node can be reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// Nobody has tried so far.
+    /// Not tried so far.
     Untried,
-    /// There is a connection, or was when it was needed last.
+    /// Connected, or it was when a connection was needed last.
     Up,
-    /// It doesn't answer.
+    /// The node doesn't answer.
     Unreachable,
 }
 
@@ -83,20 +82,20 @@ pub struct Link {
 /// A connection on which both sides have said hello.
 pub(super) struct Live {
     pub connection: Arc<dyn Connection>,
-    /// What the daemon at its other end has said of itself.
+    /// The hello of the other daemon.
     pub hello: Hello,
-    /// Made by this daemon.
+    /// Whether this daemon made it.
     pub ours: bool,
     pub since: Instant,
 }
 
 impl Live {
-    /// Whether it is the one that stays if each side has made one: that of the lower number.
+    /// Whether this connection stays if each side has made one: that of the lower node number does.
     fn stays(&self, me: NodeId, other: NodeId) -> bool {
         self.ours == (me < other)
     }
 
-    /// Whether each side has made one of these at the same time.
+    /// Whether each side has made one of these two at the same time.
     fn crosses(&self, newer: &Live) -> bool {
         self.ours != newer.ours
             && self.hello.incarnation == newer.hello.incarnation
@@ -105,28 +104,28 @@ impl Live {
 }
 
 pub(super) struct State {
-    /// The one that requests go by.
+    /// The connection that requests use.
     pub connection: Option<Live>,
-    /// Not sent yet, or to be sent again.
-    pub queue: VecDeque<Arc<Question>>,
-    /// Numbers of all that isn't answered.
+    /// Requests to be sent, or to be sent again.
+    pub queue: VecDeque<Arc<PendingRequest>>,
+    /// Numbers of all unanswered requests.
     pub open: BTreeSet<u64>,
-    /// Requests sent since these were listed.
+    /// Requests sent since the open ones were listed.
     unlisted: u32,
     pub under_way: usize,
-    /// When an answer came last.
+    /// When the last reply came.
     pub heard: Instant,
-    /// There is a thread that connects.
+    /// Whether a thread is connecting.
     pub connecting: bool,
-    /// It is to be found out whether the node is there, even without a request.
+    /// Whether to find out if the node is there, even without a request.
     pub watch: bool,
     pub reach: Reach,
     pub since: SystemTime,
     pub why: Option<String>,
     pub down: Option<Instant>,
     pub failed: Option<Instant>,
-    pub said: Option<Instant>,
-    /// [`Core::gone`] was called.
+    pub reported: Option<Instant>,
+    /// Whether [`Core::gone`] was called.
     pub gone: bool,
 }
 
@@ -149,7 +148,7 @@ impl Link {
                 why: None,
                 down: None,
                 failed: None,
-                said: None,
+                reported: None,
                 gone: false,
             }),
             wake: Condvar::new(),
@@ -160,7 +159,7 @@ impl Link {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How it stands with the node.
+    /// The state of the link.
     pub fn about(&self) -> NodeState {
         let state = self.state();
         NodeState {
@@ -171,46 +170,47 @@ impl Link {
         }
     }
 
-    /// Sends a request; its answer, or an error, comes to who waits for it. With `lazily` it goes
-    /// with the next one, or when the connection is flushed.
-    pub fn post(self: &Arc<Self>, question: Arc<Question>, lazily: bool) {
+    /// Sends a request; the requester gets the reply, or an error. With `lazily` it is sent with
+    /// the next request, or when the connection is flushed.
+    pub fn post(self: &Arc<Self>, pending: Arc<PendingRequest>, lazily: bool) {
         let Some(core) = self.core.upgrade() else {
-            return question.fail(Errno::HOSTDOWN);
+            return pending.fail(Errno::HOSTDOWN);
         };
         let mut state = self.state();
         let lately = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FAILED_LATELY);
         if state.connection.is_none() && state.given_up(&core) && lately(state.failed) {
-            state.open.remove(&question.number());
+            state.open.remove(&pending.number());
             drop(state);
-            return question.fail(Errno::HOSTDOWN);
+            return pending.fail(Errno::HOSTDOWN);
         }
-        // Under this lock, so that the lowest open number never goes back.
-        if question.number() == 0 {
-            question.set_number(core.desk.next_number());
+        // The number is drawn under this lock, so that the lowest open number never decreases.
+        if pending.number() == 0 {
+            pending.set_number(core.request_server.next_number());
         }
-        state.open.insert(question.number());
-        state.queue.push_back(question);
+        state.open.insert(pending.number());
+        state.queue.push_back(pending);
         drop(state);
         self.pump_some(&core, lazily);
     }
 
-    /// A request with this number, which an earlier daemon gave it, is about to be posted.
+    /// Registers the number of a request from an earlier daemon, which is about to be posted.
     pub fn expect(&self, number: u64) {
         self.state().open.insert(number);
     }
 
-    /// Asks the node whether it still carries out these requests, and waits longer for those.
-    pub(super) fn ask_progress(self: &Arc<Self>, questions: Vec<Arc<Question>>) {
+    /// Asks the node whether it still carries out these requests, and extends their deadlines if
+    /// so.
+    pub(super) fn ask_progress(self: &Arc<Self>, requests: Vec<Arc<PendingRequest>>) {
         let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
             return;
         };
         let patience = core.options.patience;
         let request = Request {
             kind: PROGRESS,
-            head: AtWork {
-                asker: core.desk.id(),
+            head: ProgressQuery {
+                requester: core.request_server.id(),
                 within: milliseconds(patience),
-                numbers: questions.iter().map(|q| q.number()).collect(),
+                numbers: requests.iter().map(|q| q.number()).collect(),
             }
             .encode(),
             ..Request::default()
@@ -219,37 +219,37 @@ impl Link {
         let done = Box::new(move |result: Result<Reply, Error>| {
             let Ok(reply) = result else { return };
             this.state().heard = Instant::now();
-            for (question, at_work) in questions.iter().zip(reply.head) {
+            for (pending, at_work) in requests.iter().zip(reply.head) {
                 if at_work == 1 {
-                    question.renew(until);
+                    pending.renew(until);
                 }
             }
         });
-        // Without room just now, the next tick asks.
+        // Without room now, the next tick asks again.
         let _ = connection.start(request, until, done);
     }
 
-    /// Nobody has said for the whole request timeout that this request is being carried out.
-    pub(super) fn expire(self: &Arc<Self>, question: &Arc<Question>) {
+    /// Gives up a request of which the home hasn't reported progress for the request timeout.
+    pub(super) fn expire(self: &Arc<Self>, pending: &Arc<PendingRequest>) {
         let Some(core) = self.core.upgrade() else {
-            return question.fail(Errno::HOSTDOWN);
+            return pending.fail(Errno::HOSTDOWN);
         };
         let mut state = self.state();
-        state.queue.retain(|q| !Arc::ptr_eq(q, question));
-        state.open.remove(&question.number());
-        // As for others: a connection that says nothing may be one to nowhere.
-        let silent = state.heard + core.options.patience <= question.deadline();
+        state.queue.retain(|q| !Arc::ptr_eq(q, pending));
+        state.open.remove(&pending.number());
+        // As in `done`: a silent connection may lead nowhere.
+        let silent = state.heard + core.options.patience <= pending.deadline();
         let connection = state.connection.as_ref().map(|c| c.connection.clone());
         drop(state);
-        question.fail(Errno::HOSTDOWN);
+        pending.fail(Errno::HOSTDOWN);
         if let Some(connection) = connection.filter(|_| silent) {
             connection.close();
             self.watch();
         }
     }
 
-    /// The node has been heard of: requests to it don't fail at once, and who is connecting tries
-    /// again now.
+    /// Called when the node was heard of: requests to it no longer fail at once, and a connecting
+    /// thread tries again now.
     pub fn heard(&self) {
         let mut state = self.state();
         if state.connection.is_none() {
@@ -258,7 +258,7 @@ impl Link {
         }
     }
 
-    /// Finds out whether the node is there, and tells it who we are.
+    /// Finds out whether the node is there, and tells it this node's addresses.
     pub fn watch(self: &Arc<Self>) {
         let mut state = self.state();
         state.drop_ended();
@@ -268,7 +268,7 @@ impl Link {
         }
     }
 
-    /// A connection with the node has ended, whoever had made it.
+    /// Called when a connection with the node has ended, whichever side had made it.
     pub fn ended(self: &Arc<Self>) {
         if self.core.upgrade().is_some_and(|core| !core.stopped()) {
             self.watch();
@@ -282,8 +282,8 @@ impl Link {
         state.connection.as_ref().map(|c| c.connection.clone())
     }
 
-    /// Both sides have said hello on this one: requests go by it from now on, unless there is a
-    /// better one. What is in progress on one that has to go for it is sent again, or waited for.
+    /// Takes a connection on which both sides have said hello into use, unless there is a better
+    /// one. What is in progress on a connection that it replaces is sent again, or waited for.
     pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
         let mut state = self.state();
         state.drop_ended();
@@ -293,7 +293,7 @@ impl Link {
         let crossed = (state.connection.as_ref()).is_some_and(|old| old.crosses(&new));
         if crossed && !new.stays(core.me, self.node) {
             drop(state);
-            // Only who has made it knows whether he needs it.
+            // Only the side that made a connection knows whether it is needed.
             if new.ours {
                 new.connection.retire();
             }
@@ -311,7 +311,7 @@ impl Link {
         self.pump(core);
     }
 
-    /// Sends what waits, as long as there is a connection that takes it.
+    /// Sends queued requests while a connection accepts them.
     pub(super) fn pump(self: &Arc<Self>, core: &Arc<Core>) {
         self.pump_some(core, false);
     }
@@ -330,81 +330,81 @@ impl Link {
             if state.under_way >= MOST {
                 return;
             }
-            let Some(question) = state.queue.pop_front() else {
+            let Some(pending) = state.queue.pop_front() else {
                 return;
             };
             state.under_way += 1;
             let settled = state.settled();
             drop(state);
-            self.send(core, question, (&connection, records), settled, lazily);
+            self.send(core, pending, (&connection, records), settled, lazily);
         }
     }
 
     fn send(
         self: &Arc<Self>,
         core: &Arc<Core>,
-        question: Arc<Question>,
+        pending: Arc<PendingRequest>,
         (connection, records): (&Arc<dyn Connection>, u64),
         settled: Settled,
         lazily: bool,
     ) {
-        let before = question.sent_to();
-        if before != 0 && before != records && !question.repeatable {
-            core.say(&format!(
-                "{} has lost its records while a question of kind {} was under way: nobody knows whether it was carried out",
+        let before = pending.sent_to();
+        if before != 0 && before != records && !pending.repeatable {
+            core.log(&format!(
+                "{} has lost its records while a request of kind {} was in progress: whether it was carried out is unknown",
                 core.name_of(self.node),
-                question.kind
+                pending.kind
             ));
-            return self.settle(&question, Err(Errno::IO));
+            return self.settle(&pending, Err(Errno::IO));
         }
-        let (deadline, now) = (question.deadline(), Instant::now());
+        let (deadline, now) = (pending.deadline(), Instant::now());
         if deadline <= now {
-            return self.settle(&question, Err(Errno::HOSTDOWN));
+            return self.settle(&pending, Err(Errno::HOSTDOWN));
         }
-        let Some(origin) = question.origin() else {
-            return self.settle(&question, Err(Errno::HOSTDOWN));
+        let Some(origin) = pending.origin() else {
+            return self.settle(&pending, Err(Errno::HOSTDOWN));
         };
         let Ok(landing) = origin.landing() else {
-            // What was cut still has the place, for an instant.
-            return self.later(question);
+            // Requests that were cut still occupy the window for an instant.
+            return self.later(pending);
         };
-        question.set_sent_to(records);
-        let asking = Asking {
-            asker: core.desk.id(),
-            number: question.number(),
+        pending.set_sent_to(records);
+        let request_head = RequestHead {
+            requester: core.request_server.id(),
+            number: pending.number(),
             within: milliseconds(deadline - now),
             settled,
         };
         let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
         let request = Request {
-            kind: question.kind,
+            kind: pending.kind,
             head: match inline {
-                true => origin.with_bytes(|bytes| asking.encode(origin.head(), bytes)),
-                false => asking.encode(origin.head(), &[]),
+                true => origin.with_bytes(|bytes| request_head.encode(origin.head(), bytes)),
+                false => request_head.encode(origin.head(), &[]),
             },
             body: if inline { None } else { origin.source() },
             landing,
             lazily,
         };
         drop(origin);
-        let (this, sent, asked) = (self.clone(), Instant::now(), question.clone());
+        let (this, sent, sent_request) = (self.clone(), Instant::now(), pending.clone());
         let on = Arc::downgrade(connection);
-        let done = Box::new(move |result| this.done(asked, result, sent, &on));
-        let deadline = if question.is_long {
+        let done = Box::new(move |result| this.done(sent_request, result, sent, &on));
+        let deadline = if pending.is_long {
             now + LONG
         } else {
             deadline
         };
         if let Err(e) = connection.start(request, deadline, done) {
             let on = Arc::downgrade(connection);
-            self.done(question, Err(e), Instant::now(), &on);
+            self.done(pending, Err(e), Instant::now(), &on);
         }
     }
 
-    /// What became of a request that was sent.
+    /// Handles the result of a sent request.
     fn done(
         self: &Arc<Self>,
-        question: Arc<Question>,
+        pending: Arc<PendingRequest>,
         result: Result<Reply, Error>,
         sent: Instant,
         connection: &Weak<dyn Connection>,
@@ -412,12 +412,12 @@ impl Link {
         match result {
             Ok(reply) => {
                 self.state().heard = Instant::now();
-                self.settle(&question, Ok(reply));
+                self.settle(&pending, Ok(reply));
             }
             Err(Error::Deadline { .. }) => {
-                // Has the connection said anything since? If not, it may be one to nowhere.
+                // If nothing has come on the connection since, it may lead nowhere.
                 let silent = self.state().heard < sent;
-                self.settle(&question, Err(Errno::HOSTDOWN));
+                self.settle(&pending, Err(Errno::HOSTDOWN));
                 if silent {
                     if let Some(connection) = connection.upgrade() {
                         connection.close();
@@ -425,11 +425,11 @@ impl Link {
                     self.watch();
                 }
             }
-            Err(Error::TooLarge { .. }) => self.settle(&question, Err(Errno::MSGSIZE)),
-            Err(_) if planted("lost-reply") && CHANGES.contains(&question.kind) => {
+            Err(Error::TooLarge { .. }) => self.settle(&pending, Err(Errno::MSGSIZE)),
+            Err(_) if planted("lost-reply") && CHANGES.contains(&pending.kind) => {
                 let head = wire::encode_answer(&[], &[]);
                 self.settle(
-                    &question,
+                    &pending,
                     Ok(Reply {
                         status: 0,
                         head,
@@ -437,36 +437,36 @@ impl Link {
                     }),
                 );
             }
-            // It may have been carried out: the other daemon will know by its number.
-            Err(_) => return self.later(question),
+            // It may have been carried out: the other daemon knows by its number.
+            Err(_) => return self.later(pending),
         }
         if let Some(core) = self.core.upgrade() {
             self.pump(&core);
         }
     }
 
-    /// It has its answer.
-    fn settle(&self, question: &Question, result: Result<Reply, Errno>) {
+    /// Gives the request its reply.
+    fn settle(&self, pending: &PendingRequest, result: Result<Reply, Errno>) {
         let mut state = self.state();
         state.under_way -= 1;
-        state.open.remove(&question.number());
+        state.open.remove(&pending.number());
         drop(state);
         match result {
-            Ok(reply) => answer(question, reply),
-            Err(e) => question.fail(e),
+            Ok(reply) => answer(pending, reply),
+            Err(e) => pending.fail(e),
         }
     }
 
-    /// It has to be sent again.
-    fn later(self: &Arc<Self>, question: Arc<Question>) {
+    /// Queues the request to be sent again.
+    fn later(self: &Arc<Self>, pending: Arc<PendingRequest>) {
         let mut state = self.state();
         state.under_way -= 1;
-        state.queue.push_back(question);
+        state.queue.push_back(pending);
         state.drop_ended();
         self.need_connection(state);
     }
 
-    /// The daemon ends: nothing more is sent. The next one answers waiting askers.
+    /// The daemon ends: nothing more is sent. The next daemon answers the waiting requesters.
     pub fn stop(&self) {
         let mut state = self.state();
         state.queue.clear();
@@ -479,7 +479,7 @@ fn milliseconds(time: Duration) -> u32 {
 }
 
 impl State {
-    /// What the other daemon is told to be settled with the next request.
+    /// The requests that the next one declares settled.
     fn settled(&mut self) -> Settled {
         let lowest = self.open.first().copied().unwrap_or(0);
         self.unlisted += 1;
@@ -503,31 +503,34 @@ impl State {
         }
     }
 
-    /// Whether it has been out of reach for longer than anybody waits.
+    /// Whether the node has been out of reach for longer than any request waits.
     pub fn given_up(&self, core: &Core) -> bool {
         self.down
             .is_some_and(|down| down.elapsed() >= core.options.patience)
     }
 
-    /// Takes those out of the queue that are to fail.
-    pub fn give_back(&mut self, fails: impl Fn(&Question) -> bool) -> Vec<Arc<Question>> {
+    /// Removes the requests that are to fail from the queue.
+    pub fn give_back(
+        &mut self,
+        fails: impl Fn(&PendingRequest) -> bool,
+    ) -> Vec<Arc<PendingRequest>> {
         let (failed, rest): (VecDeque<_>, _) = self.queue.drain(..).partition(|q| fails(q));
         self.queue = rest;
         let failed = Vec::from(failed);
-        for question in &failed {
-            self.open.remove(&question.number());
+        for pending in &failed {
+            self.open.remove(&pending.number());
         }
         failed
     }
 }
 
-/// Hands an answer on.
-fn answer(question: &Question, reply: Reply) {
+/// Passes a reply on.
+fn answer(pending: &PendingRequest, reply: Reply) {
     let Some((head, inline)) = wire::decode_answer(&reply.head) else {
-        return question.fail(Errno::PROTO);
+        return pending.fail(Errno::PROTO);
     };
     match reply.body {
-        Some(body) => question.answer(reply.status, head, Got::Landed(body)),
-        None => question.answer(reply.status, head, Got::Inline(inline)),
+        Some(body) => pending.answer(reply.status, head, Got::Landed(body)),
+        None => pending.answer(reply.status, head, Got::Inline(inline)),
     }
 }

@@ -1,8 +1,8 @@
-//! The pool map as this daemon has it, in memory and in its file, and how two maps are merged.
+//! The pool map of this daemon, in memory and in its file, and how two maps are merged.
 //!
-//! Only addresses change in this version: those of a daemon that was started again and didn't get
-//! its port back. Each node is right about its own address, the map with the higher epoch about
-//! everything else.
+//! Only addresses change in this version: those of a daemon that was restarted and didn't get its
+//! port again. Each node is right about its own addresses, the map with the higher epoch about the
+//! rest.
 
 use super::core::{Core, lock};
 use super::wire::{GET_MAP, Hello, MAP};
@@ -14,19 +14,19 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Time for telling another daemon.
-const TELLING: Duration = Duration::from_secs(5);
+/// Time limit for sending the map to another daemon.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
 
-/// The map.
+/// This daemon's pool map.
 pub struct Maps {
     /// The node's directory.
     dir: PathBuf,
     map: Mutex<Option<Arc<PoolMap>>>,
-    /// Where this node listens.
+    /// Addresses on which this node listens.
     own: Mutex<Vec<Address>>,
 }
 
-/// The map in the node's directory `dir`, if there is a sound one.
+/// Reads the map in the node's directory `dir`; None if there is no valid one.
 pub fn read(dir: &Path) -> Option<PoolMap> {
     let bytes = std::fs::read(dir.join("map")).ok()?;
     PoolMap::decode(&bytes).ok()
@@ -41,12 +41,12 @@ impl Maps {
         }
     }
 
-    /// The present one.
+    /// The current map.
     pub fn get(&self) -> Option<Arc<PoolMap>> {
         lock(&self.map).clone()
     }
 
-    /// Where this node listens, from now on.
+    /// Sets the addresses of this node.
     pub fn set_own(&self, own: Vec<Address>) {
         *lock(&self.own) = own;
     }
@@ -57,7 +57,7 @@ impl Maps {
     }
 }
 
-/// `map`, with what `node` says of itself.
+/// `map`, with the addresses that `node` reports for itself.
 fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
     match map.node(node) {
         Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
@@ -66,7 +66,11 @@ fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
 }
 
 impl Core {
-    /// Takes `map` into use; with this node's own addresses. Whether they are others than in `map`.
+    /// Takes `map` into use, with this node's own addresses. Whether they differ from those in
+    /// `map`.
+    ///
+    /// # Errors
+    /// If the file can't be written.
     pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
         let mut present = lock(&self.maps.map);
         let own = lock(&self.maps.own).clone();
@@ -75,11 +79,11 @@ impl Core {
         self.maps.write(&new)?;
         *present = Some(Arc::new(new));
         drop(present);
-        self.desk.map_changed();
+        self.request_server.map_changed();
         Ok(changed)
     }
 
-    /// Another daemon has sent its map.
+    /// Merges the map that another daemon has sent.
     pub fn learn(&self, theirs: PoolMap, from: NodeId) {
         let mut present = lock(&self.maps.map);
         let Some(mine) = present.clone() else { return };
@@ -101,28 +105,27 @@ impl Core {
             return;
         }
         if let Err(e) = self.maps.write(&new) {
-            self.say(&format!("can't write the pool's map: {e}"));
+            self.log(&format!("can't write the pool's map: {e}"));
         }
         let more = new.epoch() > epoch;
         *present = Some(Arc::new(new));
         drop(present);
-        self.desk.map_changed();
+        self.request_server.map_changed();
         if more {
-            self.tell_all();
+            self.send_map_to_all();
         }
     }
 
-    /// Sends the map to all to whom there is a connection; the others learn of it when there is
-    /// one.
-    fn tell_all(&self) {
+    /// Sends the map to all connected daemons. The others get it with the next hello.
+    fn send_map_to_all(&self) {
         for link in self.all_links() {
             if let Some(connection) = link.connection() {
-                self.tell(&connection);
+                self.send_map(&connection);
             }
         }
     }
 
-    fn tell(&self, connection: &Arc<dyn Connection>) {
+    fn send_map(&self, connection: &Arc<dyn Connection>) {
         let Some(map) = self.maps.get() else { return };
         let request = Request {
             kind: MAP,
@@ -130,25 +133,25 @@ impl Core {
             ..Request::default()
         };
         // If it doesn't arrive, the connection is cut, and the next one begins with a hello.
-        let _ = connection.start(request, Instant::now() + TELLING, Box::new(|_| {}));
+        let _ = connection.start(request, Instant::now() + SEND_LIMIT, Box::new(|_| {}));
     }
 
-    /// Another daemon has answered our hello: who has the older map gets the newer one.
+    /// After the reply to a hello: the side with the older map gets the newer one.
     pub fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
         let Some(mine) = self.maps.get() else { return };
         if hello.epoch < mine.epoch() {
-            return self.tell(connection);
+            return self.send_map(connection);
         }
         if hello.epoch == mine.epoch() || hello.map > super::wire::MAX_MAP as u64 {
             return;
         }
         let request = Request {
             kind: GET_MAP,
-            // It may have grown since.
+            // The map may have grown since.
             landing: Some(Box::new(vec![0u8; hello.map as usize + (64 << 10)])),
             ..Request::default()
         };
-        let Ok(reply) = connection.call(request, Instant::now() + TELLING) else {
+        let Ok(reply) = connection.call(request, Instant::now() + SEND_LIMIT) else {
             return;
         };
         let map = reply.body.and_then(|body| {

@@ -4,14 +4,14 @@
 //! ```text
 //! process -> cell -> link -> network -> home -> worker -> store
 //! ```
-//! - [`question`]: a request and who waits for it; [`link`]: the requests for one other node;
-//!   [`direct`]: those of the daemon's own store;
-//! - [`home`]: what other nodes ask; [`memory`]: what was asked and answered; [`workers`]: who
-//!   carries it out;
-//! - [`renewals`]: what takes longer than the request timeout;
-//! - [`room`]: bounds of what is held in memory meanwhile;
-//! - [`about`]: what is told of a node to people; [`capacity`]: and of the pool to programs;
-//! - [`maps`]: the pool's map; [`wire`]: messages as bytes.
+//! - [`pending`]: a request and its requester; [`link`]: the requests for one other node;
+//!   [`direct`]: requests of the daemon's own store;
+//! - [`home`]: requests of other nodes; [`reply_cache`]: which were carried out, with their
+//!   replies; [`workers`]: the threads that carry them out;
+//! - [`renewals`]: requests that take longer than the request timeout;
+//! - [`room`]: bounds on the memory held meanwhile;
+//! - [`about`]: a node's state, for users; [`capacity`]: the pool's, for programs;
+//! - [`maps`]: the pool map; [`wire`]: messages as bytes.
 
 mod about;
 mod capacity;
@@ -21,9 +21,9 @@ mod direct;
 mod home;
 mod link;
 mod maps;
+mod pending;
 #[cfg(test)]
 mod protocol;
-mod question;
 mod renewals;
 mod reply_cache;
 mod room;
@@ -35,10 +35,10 @@ pub use link::{NodeState, Reach};
 pub use maps::read as read_map;
 
 use self::core::Core;
-use about::Teller;
+use about::AboutHandler;
 use capacity::{CAPACITY, Capacity};
 use direct::Direct;
-use forebay_client::requests::{Asked, Replies, RequestServer, SMALL_BODY};
+use forebay_client::requests::{Payload, Replies, RequestServer, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_cluster::peers::Peers;
 use forebay_cluster::peers::serve::{BETWEEN_CHECKS, Class, Reply, Server};
@@ -56,22 +56,22 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How a daemon works.
+/// Settings of a daemon.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where it listens.
+    /// Addresses to listen on.
     pub listen: Vec<IpAddr>,
-    /// Where other nodes reach it, if that isn't where it listens.
+    /// Addresses by which other nodes reach it, if they differ from `listen`.
     pub advertise: Vec<SocketAddr>,
     /// Whether bodies are encrypted on the network, too.
     pub encrypt: bool,
-    /// How long who asks waits for an answer: then the other node is down.
+    /// Request timeout: after this time without a reply the other node counts as down.
     pub patience: Duration,
-    /// How long a node may be out of reach before its locks and open files here are given up.
+    /// How long a node may be out of reach before its locks and open files here are released.
     pub gone_after: Duration,
-    /// Limits of its use of the host.
+    /// Limits on its use of the host.
     pub limits: crate::Limits,
-    /// How many cores that leaves it; None: all.
+    /// Number of cores within these limits; None: all.
     pub cores: Option<usize>,
 }
 
@@ -89,47 +89,48 @@ impl Default for Options {
     }
 }
 
-/// What answers requests: the store, or what tests have in its place.
+/// Answers requests: the store, or a replacement in tests.
 pub trait Serve: Send + Sync {
-    /// The class of a kind of request; None if there is none.
+    /// The class of a kind of request; None if there is no such kind.
     fn class(&self, kind: u16) -> Option<Class>;
 
-    /// Whether it may be carried out a second time.
+    /// Whether a request of this kind may be carried out twice.
     fn repeatable(&self, kind: u16) -> bool;
 
-    /// Whether that it was carried out is noted where it outlives the daemon: what changes
-    /// something.
+    /// Whether carrying the request out is recorded in a file that outlives the daemon. True for
+    /// requests that change something.
     fn recorded(&self, kind: u16) -> bool {
         !self.repeatable(kind)
     }
 
-    /// Whether carrying it out may take longer than the request timeout. It comes without room for
-    /// bytes.
+    /// Whether carrying the request out may take longer than the request timeout. Such a kind has
+    /// no room for received bytes.
     fn is_long(&self, _kind: u16) -> bool {
         false
     }
 
-    /// `from` is about to get the answer that an earlier daemon has given to this request.
+    /// Called before `from` gets the reply that an earlier daemon has given to this request.
     fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
 
-    /// Carries a request out. May wait.
+    /// Carries a request out. May block.
     ///
     /// # Errors
-    /// What the asker is told.
+    /// The errno that the requester gets.
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno>;
 
-    /// Gives up what is kept for `node`.
+    /// Releases what is kept for `node`.
     fn gone(&self, node: NodeId);
 
-    /// The daemon of `node` has been started again: it doesn't know what it kept for this node.
+    /// Called after the daemon of `node` was restarted: it has forgotten what it kept for this
+    /// node.
     ///
     /// # Errors
-    /// EHOSTDOWN: it is gone already.
-    fn anew(&self, node: NodeId) -> Result<(), Errno>;
+    /// EHOSTDOWN if `node` is gone again.
+    fn restarted(&self, node: NodeId) -> Result<(), Errno>;
 }
 
-/// Between two looks at the locks that programs of this node have on others: an eighth of the
-/// lease, within these.
+/// Bounds of the interval between two looks at the locks that programs of this node hold on other
+/// nodes. The interval is an eighth of the lease.
 const SHORTEST_TICK: Duration = Duration::from_millis(50);
 const LONGEST_TICK: Duration = Duration::from_secs(5);
 
@@ -137,7 +138,7 @@ const LONGEST_TICK: Duration = Duration::from_secs(5);
 struct Store {
     pool: Arc<Pool>,
     server: Server,
-    teller: Arc<Teller>,
+    about_handler: Arc<AboutHandler>,
     capacity: Capacity,
 }
 
@@ -145,7 +146,7 @@ impl Serve for Store {
     fn class(&self, kind: u16) -> Option<Class> {
         match kind {
             ABOUT => Some(Class::Leaf),
-            // It asks all others.
+            // It asks all other nodes.
             CAPACITY => Some(Class::Composite),
             kind => Server::class(kind),
         }
@@ -171,10 +172,12 @@ impl Serve for Store {
 
     fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
         if kind == ABOUT {
-            return self.teller.tell(&self.pool);
+            return self.about_handler.answer(&self.pool);
         }
         if kind == CAPACITY {
-            return self.capacity.tell(&self.teller.core()?, &self.pool);
+            return self
+                .capacity
+                .answer(&self.about_handler.core()?, &self.pool);
         }
         self.server
             .serve(&self.pool.cluster(), from, kind, head, body)
@@ -184,11 +187,11 @@ impl Serve for Store {
         self.server.gone(&self.pool.cluster(), node);
     }
 
-    fn anew(&self, node: NodeId) -> Result<(), Errno> {
+    fn restarted(&self, node: NodeId) -> Result<(), Errno> {
         let lost = self.pool.cluster().open_again(node)?;
         if lost > 0 {
             eprintln!(
-                "forebay keeper: node {} was started anew: {lost} file(s) that are open here are gone there",
+                "forebay keeper: node {} was restarted: {lost} file(s) that are open here are gone there",
                 node.0
             );
         }
@@ -196,13 +199,13 @@ impl Serve for Store {
     }
 }
 
-/// Looks now and then whether other nodes still have open what is kept open for them.
+/// Checks now and then whether other nodes still have open what is kept open for them.
 fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
     let check = move || {
         loop {
             std::thread::sleep(BETWEEN_CHECKS);
             let Some(store) = store.upgrade() else { return };
-            // What fails is tried again.
+            // A failure is retried at the next tick.
             let _ = store.server.begin_names(&store.pool.cluster());
             store.server.check_open(&store.pool.cluster());
             store.server.release_late(&store.pool.cluster());
@@ -216,30 +219,30 @@ fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
     })
 }
 
-/// Tells other nodes, often enough, that this one's programs still have locks there.
+/// Renews this node's leases of locks at other nodes, often enough.
 fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), PoolError> {
     let tick = (lease / 8).clamp(SHORTEST_TICK, LONGEST_TICK);
     let renew = move || {
-        // Each home has its thread: one that doesn't answer holds nobody else up.
-        let asked: Arc<Mutex<HashSet<NodeId>>> = Arc::default();
+        // One thread for each home: one that doesn't answer delays no other.
+        let renewing: Arc<Mutex<HashSet<NodeId>>> = Arc::default();
         loop {
             std::thread::sleep(tick);
             let Some(store) = store.upgrade() else { return };
-            // What can't be found out now is at the next tick.
+            // A failure is retried at the next tick.
             let leased = store.pool.cluster().leased().unwrap_or_default();
             for (home, files) in leased {
-                if !core::lock(&asked).insert(home) {
+                if !core::lock(&renewing).insert(home) {
                     continue;
                 }
-                let (store, at_it) = (store.clone(), asked.clone());
+                let (store, in_renewal) = (store.clone(), renewing.clone());
                 let ask = move || {
-                    // If it isn't there, the lease goes on running out.
+                    // If the home is out of reach, the lease goes on running out.
                     let _ = store.pool.cluster().renew_leases(home, &files);
-                    core::lock(&at_it).remove(&home);
+                    core::lock(&in_renewal).remove(&home);
                 };
                 let thread = std::thread::Builder::new().name("fb-lease".into());
                 if thread.spawn(ask).is_err() {
-                    core::lock(&asked).remove(&home);
+                    core::lock(&renewing).remove(&home);
                 }
             }
         }
@@ -252,18 +255,18 @@ fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), Poo
     })
 }
 
-/// Which node of which pool a daemon is for.
+/// The pool and the node that a daemon is for.
 #[derive(Clone, Debug)]
 pub struct Identity {
     /// The pool.
     pub pool: PoolId,
-    /// Its number.
+    /// The node's number.
     pub node: NodeId,
-    /// How many there are.
+    /// Number of nodes.
     pub nodes: u32,
 }
 
-/// What a transport is to be made for.
+/// Parameters of a transport.
 pub struct Network<'a> {
     /// The pool.
     pub pool: PoolId,
@@ -271,11 +274,11 @@ pub struct Network<'a> {
     pub node: NodeId,
     /// The pool's key.
     pub key: PoolKey,
-    /// How the daemon works.
+    /// The daemon's settings.
     pub options: &'a Options,
     /// The port that other nodes know; 0: none.
     pub port: u16,
-    /// What serves other nodes.
+    /// The handler of other nodes' requests.
     pub handler: Arc<dyn Handler>,
 }
 
@@ -297,7 +300,7 @@ fn tcp(network: Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error> {
         TcpTransport::start(options, network.handler.clone(), &addresses)
     };
     let port = network.port;
-    // Others know the port it had; who was killed a moment ago may still have it.
+    // Other nodes know the old port, which a daemon killed a moment ago may still occupy.
     let mut transport = start(port);
     for _ in 0..10 {
         if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
@@ -317,7 +320,7 @@ pub struct Daemon {
     core: Arc<Core>,
     pool: Option<Arc<Pool>>,
     dispatcher: Mutex<Option<JoinHandle<()>>>,
-    /// There was a map before: other nodes may know us by other addresses.
+    /// There was a map before: other nodes may know other addresses of this one.
     again: bool,
 }
 
@@ -326,19 +329,19 @@ fn network(e: forebay_net::Error) -> PoolError {
 }
 
 impl Daemon {
-    /// Makes the daemon of the node in `dir` and listens. Nobody is served yet.
+    /// Makes the daemon of the node in `dir` and listens. It doesn't serve yet.
     ///
     /// # Errors
-    /// If the node can't be opened, has a daemon already, has no key, or no address can be listened
-    /// on.
+    /// [`PoolError`] if the node can't be opened, has a daemon already or no key, or no address can
+    /// be listened on.
     pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
         Daemon::listen_over(dir, options, tcp)
     }
 
-    /// As [`Daemon::listen`], over the transport that `start` makes; for simulations.
+    /// As [`Daemon::listen`], over the transport that `start` makes. For simulations.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Daemon::listen`].
     pub fn listen_over(
         dir: &Path,
         options: Options,
@@ -363,14 +366,14 @@ impl Daemon {
         };
         let mut opened = None;
         let lease = options.gone_after;
-        let teller = Arc::new(Teller::default());
+        let about_handler = Arc::new(AboutHandler::default());
         let mut daemon = Daemon::begin(dir, identity, options, start, |others| {
             let pool = Arc::new(Pool::open_dir_among(dir, others)?);
             opened = Some(pool.clone());
             let store = Arc::new(Store {
                 pool,
                 server: Server::default(),
-                teller: teller.clone(),
+                about_handler: about_handler.clone(),
                 capacity: Capacity::default(),
             });
             store.server.set_lease(lease);
@@ -383,14 +386,14 @@ impl Daemon {
             nodes.iter().for_each(|node| daemon.core.has_met(*node));
         }
         daemon.pool = opened;
-        teller.set(Arc::downgrade(&daemon.core));
+        about_handler.set(Arc::downgrade(&daemon.core));
         Ok(daemon)
     }
 
-    /// As [`Daemon::listen`], with something else than a store to be served; for tests.
+    /// As [`Daemon::listen`], with a replacement for the store. For tests.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`Daemon::listen`].
     pub fn listen_as(
         dir: &Path,
         identity: Identity,
@@ -412,11 +415,11 @@ impl Daemon {
             path: dir.to_owned(),
             error,
         };
-        let desk = RequestServer::open(dir).map_err(|e| match e {
+        let request_server = RequestServer::open(dir).map_err(|e| match e {
             Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
             e => io("can't open the file 'requests' in", e),
         })?;
-        // The desk's lock is held: no other daemon has the records.
+        // The request server's lock is held: no other daemon has the records.
         let records = Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
         let key = PoolKey::read(&dir.join("key")).map_err(network)?;
         let before = read_map(dir);
@@ -426,7 +429,13 @@ impl Daemon {
         };
         let incarnation = new_incarnation().map_err(|e| io("no random numbers for", e))?;
         let (me, maps) = (identity.node, Maps::new(dir));
-        let core = Arc::new(Core::new(me, incarnation, options, (desk, records), maps));
+        let core = Arc::new(Core::new(
+            me,
+            incarnation,
+            options,
+            (request_server, records),
+            maps,
+        ));
         let direct = Arc::new(Direct::new(me, nodes));
         direct.set(Arc::downgrade(&core));
         let _ = core.serve.set(serve(direct)?);
@@ -449,7 +458,7 @@ impl Daemon {
         })
     }
 
-    /// Where other nodes can reach it.
+    /// Addresses by which other nodes can reach it.
     pub fn addresses(&self) -> Vec<SocketAddr> {
         self.core
             .transport
@@ -462,11 +471,11 @@ impl Daemon {
         self.pool.as_ref()
     }
 
-    /// Begins to serve: other nodes, and this node's processes. If it listens elsewhere than `map`
-    /// says, others are told.
+    /// Begins to serve other nodes and this node's processes. If its addresses differ from those in
+    /// `map`, tells the other nodes.
     ///
     /// # Errors
-    /// If the map is of another pool, or can't be written.
+    /// [`PoolError`] if the map is of another pool, or can't be written.
     pub fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
         let core = &self.core;
         let Some(me) = map.node(core.me) else {
@@ -478,7 +487,7 @@ impl Daemon {
             others => others.to_vec(),
         };
         let own: Vec<Address> = match bound.iter().find(|a| a.ip().is_unspecified()) {
-            // The map knows better by which addresses we are reached.
+            // The addresses by which this node is reached are in the map.
             Some(any) => {
                 let port = any.port();
                 me.addresses
@@ -506,12 +515,12 @@ impl Daemon {
         let thread = |name: &str| std::thread::Builder::new().name(name.into());
         let failed = |e| PoolError::Daemon(format!("a thread can't be started: {e}"));
         let (renewals, patience) = (core.renewals.clone(), core.options.patience);
-        // It ends with the core, or at its end.
+        // The thread ends with the core, or in `drop`.
         thread("fb-renew")
             .spawn(move || renewals::run(&weak, &renewals, patience))
             .map_err(failed)?;
-        core.desk.set_lease(core.options.gone_after);
-        let left = core.desk.begin(core.options.patience);
+        core.request_server.set_lease(core.options.gone_after);
+        let left = core.request_server.begin(core.options.patience);
         core.expect(&left);
         for taken in left {
             core.ask_for(taken);
@@ -522,23 +531,23 @@ impl Daemon {
             .map_err(failed)?;
         *self::core::lock(&self.dispatcher) = Some(dispatcher);
         if moved || self.again {
-            // Where we are now, and what has changed meanwhile.
+            // Tell the other nodes this node's addresses, and learn what has changed meanwhile.
             core.all_links().iter().for_each(|link| link.watch());
         }
         Ok(())
     }
 
-    /// How it stands with the other nodes.
+    /// The states of the links to the other nodes.
     pub fn states(&self) -> Vec<NodeState> {
         self.core.states()
     }
 
-    /// The pool's map as it is now.
+    /// The current pool map.
     pub fn map(&self) -> Option<Arc<PoolMap>> {
         self.core.maps.get()
     }
 
-    /// Ends it. Requests of processes that have no answer are left to the next daemon.
+    /// Ends the daemon. Unanswered requests of processes are left to the next daemon.
     pub fn shutdown(self) {}
 }
 
@@ -551,23 +560,23 @@ impl Drop for Daemon {
     }
 }
 
-/// Takes what processes of this node ask.
+/// The thread that takes requests of this node's processes.
 fn dispatch(core: &Arc<Core>) {
     loop {
-        let mut all = core.desk.wait();
+        let mut all = core.request_server.wait();
         if core.stopped() {
             return;
         }
-        // What is only told goes before what the same process has asked since, in one write with
-        // it. Sending much takes a while; others needn't wait for it.
-        all.sort_by_key(|t| match t.asked() {
-            _ if t.is_told() => 0,
-            Asked::Send(n) if n > SMALL_BODY => 2,
+        // One-way requests are sent before later requests of the same process, in one write with
+        // them. Large bodies go last: sending them takes a while.
+        all.sort_by_key(|t| match t.payload() {
+            _ if t.is_one_way() => 0,
+            Payload::Send(n) if n > SMALL_BODY => 2,
             _ => 1,
         });
         let told: Vec<NodeId> = all
             .iter()
-            .filter(|t| t.is_told())
+            .filter(|t| t.is_one_way())
             .map(|t| t.node())
             .collect();
         for taken in all {

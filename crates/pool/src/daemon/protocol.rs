@@ -111,22 +111,22 @@ fn each_request_is_there_once_and_sound() {
         assert!(names.insert(r.name), "{} is there twice", r.name);
         assert!(r.number < CAPACITY && !r.what.is_empty(), "{}", r.name);
         assert!(CLASSES.iter().any(|(class, _)| *class == r.class));
-        // Who waits for third nodes, or copies, takes long.
+        // A request that waits for third nodes, or for copies, takes long.
         let waits = matches!(r.class, Class::Composite | Class::Names | Class::Bulk);
         assert!(!waits || r.time == Time::Long, "{} isn't brief", r.name);
-        // What a reader gets back is waited for as long as a node that doesn't answer.
+        // Received bytes are waited for as long as for a node that doesn't answer.
         assert!(
             r.body != Body::Received || r.repeat == Repeat::Harmless && r.time == Time::Brief,
             "{} gets bytes back",
             r.name
         );
-        // Who sends bytes changes something.
+        // A request that sends bytes changes something.
         assert!(
             r.body != Body::Sent || r.repeat == Repeat::Once,
             "{}",
             r.name
         );
-        // What is fenced begins with an object.
+        // A fenced request begins with an object.
         let object = ["id: ObjectId", "source: ObjectId", "lock: Request"];
         let begins = object
             .iter()

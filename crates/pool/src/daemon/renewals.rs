@@ -1,14 +1,13 @@
-//! Long work: requests that may take longer than the request timeout (a sync on a slow disk, a
-//! large copy).
+//! Requests that may take longer than the request timeout (a sync on a slow disk, a large copy).
 //!
-//! They are waited for as long as their home reports that it is at work. Each tick, an eighth of
-//! the request timeout, the homes of the open ones are asked ([`PROGRESS`](super::wire::PROGRESS));
-//! a home at work gets the whole timeout again, from the moment it was asked. So a home that has
-//! died or stands still is noticed within the timeout. This daemon knows by itself what it carries
-//! out for its own node.
+//! They are waited for as long as their home reports progress. Each tick, an eighth of the request
+//! timeout, the homes of the open ones are asked ([`PROGRESS`](super::wire::PROGRESS)). A home at
+//! work gets the whole timeout again, counted from the moment of asking. So a dead or stopped home
+//! is noticed within the timeout. Requests that this daemon carries out for its own node need no
+//! asking.
 
 use super::core::{Core, lock};
-use super::question::Question;
+use super::pending::PendingRequest;
 use forebay_net::NodeId;
 use std::collections::HashMap;
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
@@ -20,7 +19,7 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 #[derive(Default)]
 struct State {
-    open: Vec<Arc<Question>>,
+    open: Vec<Arc<PendingRequest>>,
     /// The thread has nothing to do.
     idle: bool,
     stopped: bool,
@@ -34,25 +33,25 @@ pub struct Renewals {
 }
 
 impl Renewals {
-    /// From now on the request is waited for as long as its home is at work.
-    pub fn add(&self, question: &Arc<Question>) {
+    /// Adds a request: from now on it is waited for as long as its home reports progress.
+    pub fn add(&self, pending: &Arc<PendingRequest>) {
         let mut state = lock(&self.state);
-        state.open.push(question.clone());
+        state.open.push(pending.clone());
         if state.idle {
             state.idle = false;
             self.wake.notify_all();
         }
     }
 
-    /// The thread ends.
+    /// Ends the thread.
     pub fn stop(&self) {
         lock(&self.state).stopped = true;
         self.wake.notify_all();
     }
 
-    /// Those that are open, a tick after the last time; None once stopped. Sleeps while there are
+    /// The open requests, a tick after the last call; None once stopped. Sleeps while there are
     /// none.
-    fn next(&self, tick: Duration) -> Option<Vec<Arc<Question>>> {
+    fn next(&self, tick: Duration) -> Option<Vec<Arc<PendingRequest>>> {
         let mut state = lock(&self.state);
         let end = Instant::now() + tick;
         loop {
@@ -85,22 +84,22 @@ pub fn run(core: &Weak<Core>, renewals: &Renewals, patience: Duration) {
     while let Some(open) = renewals.next(tick) {
         let Some(core) = core.upgrade() else { return };
         let now = Instant::now();
-        let mut of_node: HashMap<NodeId, Vec<Arc<Question>>> = HashMap::new();
-        for question in open {
-            if question.node == core.me {
-                question.renew(now + patience);
-            } else if question.deadline() <= now {
-                match core.link(question.node) {
-                    Some(link) => link.expire(&question),
-                    None => question.fail(rustix::io::Errno::HOSTDOWN),
+        let mut of_node: HashMap<NodeId, Vec<Arc<PendingRequest>>> = HashMap::new();
+        for pending in open {
+            if pending.node == core.me {
+                pending.renew(now + patience);
+            } else if pending.deadline() <= now {
+                match core.link(pending.node) {
+                    Some(link) => link.expire(&pending),
+                    None => pending.fail(rustix::io::Errno::HOSTDOWN),
                 }
-            } else if question.deadline() < now + patience * 7 / 8 {
-                of_node.entry(question.node).or_default().push(question);
+            } else if pending.deadline() < now + patience * 7 / 8 {
+                of_node.entry(pending.node).or_default().push(pending);
             }
         }
-        for (node, questions) in of_node {
+        for (node, requests) in of_node {
             if let Some(link) = core.link(node) {
-                for some in questions.chunks(super::wire::MOST_AT_WORK) {
+                for some in requests.chunks(super::wire::MOST_AT_WORK) {
                     link.ask_progress(some.to_vec());
                 }
             }

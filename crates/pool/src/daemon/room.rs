@@ -1,15 +1,14 @@
-//! Bounded memory for requests and replies on their way: buffers for what is received, and room for
-//! what is to be sent.
+//! Bounded memory for requests and replies: buffers for received bytes, and room for bytes to send.
 
 use super::core::lock;
 use forebay_net::{Landing, Source};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a request waits for room before it is refused, and comes again later.
+/// How long a request waits for room before it is refused, and sent again later.
 const WAITS: Duration = Duration::from_millis(50);
 
-/// Bytes that may be in use.
+/// A limit on bytes in use.
 struct Room {
     most: usize,
     used: Mutex<usize>,
@@ -25,7 +24,8 @@ impl Room {
         }
     }
 
-    /// Takes `n` bytes, by `until`. More than there can be are taken when nothing else is in use.
+    /// Takes `n` bytes; false if they aren't free by `until`. More than the limit are taken when
+    /// nothing else is in use.
     fn take(&self, n: usize, until: Instant) -> bool {
         let mut used = lock(&self.used);
         while *used > 0 && used.saturating_add(n) > self.most {
@@ -49,14 +49,14 @@ impl Room {
     }
 }
 
-/// Buffers for the bytes of requests. Their memory is used again.
+/// Buffers for the bytes of requests, reused.
 pub struct Buffers {
     room: Room,
     keeps: usize,
     free: Mutex<Vec<Vec<u8>>>,
 }
 
-/// One of them.
+/// A buffer in use.
 pub struct Buffer {
     bytes: Vec<u8>,
     length: usize,
@@ -64,7 +64,7 @@ pub struct Buffer {
 }
 
 impl Buffers {
-    /// Of `most` bytes together; up to `keeps` buffers stay for later.
+    /// Buffers of `most` bytes together; up to `keeps` unused ones are kept.
     pub fn new(most: usize, keeps: usize) -> Buffers {
         Buffers {
             room: Room::new(most),
@@ -73,7 +73,7 @@ impl Buffers {
         }
     }
 
-    /// One with room for `length` bytes, if there is one in time.
+    /// A buffer with room for `length` bytes; None if there is none in time.
     pub fn get(self: &Arc<Self>, length: usize) -> Option<Buffer> {
         let mut bytes = lock(&self.free).pop().unwrap_or_default();
         let size = bytes.len().max(length);
@@ -119,22 +119,22 @@ impl Landing for Buffer {
     }
 }
 
-/// Room for the bytes of answers until they are sent.
+/// Room for the bytes of replies until they are sent.
 pub struct Outgoing(Arc<Room>);
 
-/// Bytes of an answer, which may be sent more than once.
+/// Bytes of a reply, which may be sent more than once.
 pub struct Sending {
     bytes: Arc<Vec<u8>>,
     of: Arc<Room>,
 }
 
 impl Outgoing {
-    /// For `most` bytes together.
+    /// Room for `most` bytes together.
     pub fn new(most: usize) -> Outgoing {
         Outgoing(Arc::new(Room::new(most)))
     }
 
-    /// These bytes, to be sent; None: there is no room by `until`.
+    /// These bytes, to be sent; None if there is no room by `until`.
     pub fn send(&self, bytes: &Arc<Vec<u8>>, until: Instant) -> Option<Sending> {
         self.0.take(bytes.len(), until).then(|| Sending {
             bytes: bytes.clone(),
@@ -146,7 +146,7 @@ impl Outgoing {
 impl Drop for Sending {
     fn drop(&mut self) {
         let size = self.bytes.len();
-        // The memory first: only then there is room.
+        // Free the memory first: only then there is room.
         self.bytes = Arc::default();
         self.of.give_back(size);
     }
@@ -167,13 +167,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn there_is_no_more_than_that() {
+    fn the_limit_holds() {
         let buffers = Arc::new(Buffers::new(1000, 2));
         let first = buffers.get(600).unwrap();
         assert!(buffers.get(500).is_none());
         let second = buffers.get(400).unwrap();
         drop((first, second));
-        // A large one that is used again for little still counts as what it is.
+        // A large buffer that is reused for few bytes counts with its size.
         let small: Vec<Buffer> = (0..2).map(|_| buffers.get(1).unwrap()).collect();
         assert!(buffers.get(1).is_none());
         drop(small);
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gets_what_is_freed() {
+    fn a_waiting_thread_gets_freed_room() {
         let out = Arc::new(Outgoing::new(1000));
         let (bytes, soon) = (
             Arc::new(vec![7; 700]),
@@ -199,7 +199,7 @@ mod tests {
         std::thread::sleep(Duration::from_millis(20));
         drop(first);
         assert!(waiter.join().unwrap());
-        // What alone is too much isn't waited for in vain.
+        // A size above the limit isn't waited for in vain.
         assert!(out.send(&Arc::new(vec![0; 5000]), soon).is_some());
     }
 }

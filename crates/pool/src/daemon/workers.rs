@@ -1,6 +1,6 @@
 //! The worker pool that carries out requests. A thread is started when there is work and no idle
-//! thread, up to a limit, and ends when fewer would have done for a while. Occasional work, which
-//! wakes one thread after the other, keeps one.
+//! thread, up to a limit, and ends when for a while fewer threads would have sufficed. Occasional
+//! work, which wakes one thread after the other, keeps only one.
 
 use forebay_store::threads::{STACK, start};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ struct State {
     threads: usize,
     idle: usize,
     stopped: bool,
-    /// When work last found nobody idle, or took the last one who was.
+    /// When work last found no idle thread, or took the last one.
     short: Option<Instant>,
 }
 
@@ -31,7 +31,7 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// At most `most` threads of this name.
+    /// A pool of at most `most` threads of this name.
     pub fn new(name: &'static str, most: usize) -> Arc<Workers> {
         Arc::new(Workers {
             name,
@@ -45,7 +45,7 @@ impl Workers {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has `job` done by one of them.
+    /// Has a thread run `job`.
     pub fn submit(self: &Arc<Self>, job: Job) {
         let mut state = self.state();
         if state.stopped {
@@ -67,8 +67,8 @@ impl Workers {
         let this = self.clone();
         let thread = std::thread::Builder::new().name(self.name.into());
         if start(thread, STACK, 0, move || this.run()).is_err() {
-            // The others will get there; if there are none, the asker's request timeout is its
-            // bound.
+            // Other threads get to the job later; if there are none, the requester's timeout bounds
+            // the wait.
             self.state().threads -= 1;
         }
     }
@@ -100,7 +100,7 @@ impl Workers {
         state.threads -= 1;
     }
 
-    /// No more work: threads end when they have done what they are at.
+    /// Ends the threads when they have finished their jobs.
     pub fn stop(&self) {
         let mut state = self.state();
         state.stopped = true;
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn work_is_spread_over_a_bounded_number_of_threads() {
         let workers = Workers::new("test", 4);
-        // Now at work, most of them, jobs done.
+        // Jobs running now, the most at once, jobs done.
         let counts = Arc::new(<(AtomicUsize, AtomicUsize, AtomicUsize)>::default());
         for _ in 0..100 {
             let counts = counts.clone();

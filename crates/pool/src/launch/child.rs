@@ -13,22 +13,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use zeroize::Zeroizing;
 
-/// How long what a dead daemon's launch has to say is waited for.
+/// How long to wait for the error output of a launch that has ended.
 const LAST_WORDS: Duration = Duration::from_millis(500);
-/// Bytes of it that are kept.
+/// Limit on this output. Bytes.
 const WORDS: usize = 4096;
 
 /// The launch of one daemon.
 pub struct Child {
-    /// Messages that are still to be sent to it; dropped to close the pipe.
+    /// The queue of messages to the daemon; dropped to close the pipe.
     to: Option<Sender<Zeroizing<Vec<u8>>>>,
-    said: Receiver<()>,
+    written: Receiver<()>,
     process: OwnedFd,
     ended: Receiver<()>,
 }
 
 impl Child {
-    /// Launches the daemon of node `begin.me`. What it says, and its end, come as events.
+    /// Launches the daemon of node `begin.me`. Its messages and its end come as events.
     ///
     /// # Errors
     /// If the command can't be run.
@@ -58,10 +58,10 @@ impl Child {
         let words = Words::default();
         let (ends, ended) = channel();
         let spawn = |name: &str| std::thread::Builder::new().name(format!("{name}-{node}"));
-        let (says, said) = channel();
+        let (writing, written) = channel();
         spawn("to").spawn(move || {
             write(stdin, &queue);
-            drop(says);
+            drop(writing);
         })?;
         let heard = words.clone();
         let (silence, silent) = channel::<()>();
@@ -71,7 +71,7 @@ impl Child {
         })?;
         spawn("from").spawn(move || {
             let end = read(node, stdout, &events);
-            // Its own words come a moment after.
+            // Its error output comes a moment later.
             let _ = silent.recv_timeout(LAST_WORDS);
             let _ = events.send(Event::Lost(node, words.why(&end)));
             let _ = child.wait();
@@ -79,27 +79,27 @@ impl Child {
         })?;
         Ok(Child {
             to: Some(to),
-            said,
+            written,
             process,
             ended,
         })
     }
 
-    /// Says something to it, without waiting.
-    pub fn tell(&self, down: &Down) {
+    /// Queues a message to the daemon, without waiting.
+    pub fn send(&self, down: &Down) {
         if let Some(to) = &self.to {
             let _ = to.send(encode_down(down));
         }
     }
 
-    /// Says nothing more; waits until all was said, a second at most.
+    /// Sends no more; waits until all messages are written, a second at most.
     pub fn close(&mut self) {
         self.to = None;
-        // Nothing is ever sent: it is over when the sender has gone.
-        let _ = self.said.recv_timeout(Duration::from_secs(1));
+        // Nothing is sent on this channel: its end shows that the sender is gone.
+        let _ = self.written.recv_timeout(Duration::from_secs(1));
     }
 
-    /// Waits for the end of the launch until then, and makes an end of it.
+    /// Waits for the end of the launch until then; afterwards kills it.
     pub fn end(mut self, until: Instant) {
         self.to = None;
         let left = until.saturating_duration_since(Instant::now());
@@ -111,18 +111,18 @@ impl Child {
 }
 
 fn write(mut to: ChildStdin, queue: &Receiver<Zeroizing<Vec<u8>>>) {
-    // That the other side has gone shows when nothing comes from it any more.
-    let mut say = || -> io::Result<()> {
+    // A broken pipe shows when nothing comes from the other side any more.
+    let mut write_all = || -> io::Result<()> {
         greet(&mut to)?;
         for message in queue {
             to.write_all(&message)?;
         }
         Ok(())
     };
-    let _ = say();
+    let _ = write_all();
 }
 
-/// Passes on what the daemon says, until it says nothing any more.
+/// Passes on the daemon's messages until the pipe ends.
 fn read(node: u32, from: ChildStdout, events: &Sender<Event>) -> Unread {
     let mut from = io::BufReader::new(from);
     if let Err(e) = hear_greeting(&mut from) {
@@ -138,7 +138,7 @@ fn read(node: u32, from: ChildStdout, events: &Sender<Event>) -> Unread {
     }
 }
 
-/// The last words on a standard error.
+/// The end of a standard error's output.
 #[derive(Clone, Default)]
 struct Words(Arc<Mutex<VecDeque<u8>>>);
 
@@ -153,16 +153,16 @@ impl Words {
         }
     }
 
-    /// Why the launch has ended, in words: its own, if there are any.
+    /// Why the launch has ended: its own error output, if there is any.
     fn why(&self, end: &Unread) -> String {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let text = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
-        let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty());
-        let told = match end {
+        let output = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+        let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
+        let text = match end {
             Unread::Closed => lines.next_back().map(str::to_owned),
             _ => None,
         };
-        let mut why = told.unwrap_or_else(|| end.to_string());
+        let mut why = text.unwrap_or_else(|| end.to_string());
         why.retain(|c| !c.is_control());
         why
     }

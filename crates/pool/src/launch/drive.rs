@@ -1,4 +1,4 @@
-//! Carries out the acts of the start protocol: launches, pipes, the node's own work, time.
+//! The driver of the start protocol: launches, pipes, the node's own work, time.
 
 use super::messages::{Begin, encode_up, greet, read_down};
 use super::{Child, Launcher};
@@ -19,20 +19,20 @@ pub trait Work: Send + 'static {
     /// Makes the node's store, and listens.
     ///
     /// # Errors
-    /// In words; then nothing is left.
+    /// The reason, as text; then nothing is left behind.
     fn prepare(&mut self) -> Result<Node, String>;
     /// Serves as a node of this pool.
     ///
     /// # Errors
-    /// In words.
+    /// The reason, as text.
     fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String>;
     /// Stops, and removes what was made.
     fn remove(self);
 }
 
-/// Starts the node that `begin` says: with what the one above says on `from`, and saying to it on
-/// `to`. Returns its work if the pool runs, None if it doesn't; then nothing is left of it, nor of
-/// those below.
+/// Starts the node in `begin`. Reads the messages of its parent from `from`, and writes messages to
+/// it on `to`. Returns the node's work if the pool runs. Otherwise returns None, and nothing is
+/// left of this node nor of those below.
 pub fn drive<W: Work>(
     begin: &Begin,
     launcher: &dyn Launcher,
@@ -60,7 +60,7 @@ pub fn drive<W: Work>(
     driver.finish()
 }
 
-/// Passes on what the one above says, up to its last word.
+/// Passes on the parent's messages, up to the last.
 fn listen(mut from: impl Read + Send + 'static, events: Sender<Event>) {
     let listener = move || {
         loop {
@@ -77,7 +77,7 @@ fn listen(mut from: impl Read + Send + 'static, events: Sender<Event>) {
         .spawn(listener);
 }
 
-/// Where the node's own work is.
+/// The state of the node's own work.
 enum Own<W> {
     Waiting(W),
     Preparing(JoinHandle<(W, bool)>),
@@ -106,7 +106,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                     said_late = true;
                     Event::Late
                 }
-                // From now on it depends on the one above.
+                // From now on the parent decides.
                 Err(_) => match happening.recv() {
                     Ok(event) => event,
                     Err(_) => Event::Orphaned,
@@ -125,28 +125,29 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
                 Act::Prepare => self.prepare(),
                 Act::Up(up) => {
                     if self.start.is_running() {
-                        // What is said next makes the pool the user's: the others must know.
+                        // After the next message the pool is the user's: first the other nodes must
+                        // know.
                         self.children.values_mut().for_each(Child::close);
                     }
-                    self.say(&up);
+                    self.send_up(&up);
                 }
                 Act::Down(node, down) => {
                     if let Some(child) = self.children.get(&node) {
-                        child.tell(&down);
+                        child.send(&down);
                     }
                 }
                 Act::Serve(map) => {
                     if self.begin.me == 0 {
-                        // `up` tells the user what there is.
-                        self.say(&Up::Report(map.nodes().to_vec()));
+                        // `up` tells the user which nodes there are.
+                        self.send_up(&Up::Report(map.nodes().to_vec()));
                     }
                     if let Err(why) = self.serve(map) {
-                        // What was to be done on its success is off.
+                        // Cancel the actions that would follow its success.
                         acts.clear();
                         let node = self.begin.me;
                         if self.start.is_running() {
-                            // It is alone.
-                            self.say(&Up::Failed(vec![Missing {
+                            // This node has no parent.
+                            self.send_up(&Up::Failed(vec![Missing {
                                 node,
                                 below: 0,
                                 why,
@@ -162,8 +163,8 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
         }
     }
 
-    fn say(&mut self, up: &Up) {
-        // That nobody hears it shows on the other pipe.
+    fn send_up(&mut self, up: &Up) {
+        // A broken pipe shows on the other pipe.
         let _ = self
             .to
             .write_all(&encode_up(up))
@@ -208,7 +209,7 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
         }
     }
 
-    /// Waits until the node's own work is there.
+    /// Waits until the node's own work is done.
     fn settle(&mut self) {
         if let Own::Preparing(_) = self.own
             && let Own::Preparing(thread) = std::mem::replace(&mut self.own, Own::None)
@@ -246,16 +247,16 @@ impl<W: Work, T: Write> Driver<'_, W, T> {
     }
 }
 
-/// What came of a start, for who ordered it.
+/// The result of a start, for its caller.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// The pool runs, on these nodes.
     Running(Vec<Node>),
-    /// These are missing; nothing is left.
+    /// These nodes are missing; nothing is left behind.
     Failed(Vec<Missing>),
 }
 
-/// Launches node 0 and waits until the pool runs, or doesn't.
+/// Launches node 0 and waits until the pool runs, or has failed.
 pub fn order(begin: &Begin, launcher: &dyn Launcher) -> Outcome {
     let failed = |why: String| {
         let (node, below) = (0, begin.plan.hosts.len() as u32 - 1);
@@ -266,7 +267,7 @@ pub fn order(begin: &Begin, launcher: &dyn Launcher) -> Outcome {
         Ok(child) => child,
         Err(e) => return failed(e.to_string()),
     };
-    // Node 0 waits for as long as the user does; it knows more.
+    // Node 0 waits as long as the user does; its report is better.
     let late = Instant::now() + begin.plan.within + Duration::from_secs(1);
     let mut nodes = Vec::new();
     loop {

@@ -1,5 +1,4 @@
-//! The command that launches a node's daemon: fork, a remote shell, Slurm, or a rank of an MPI
-//! launcher.
+//! Commands that launch a node's daemon: fork, a remote shell, Slurm, or a rank of an MPI launcher.
 
 use super::{How, Plan};
 use std::ffi::{OsStr, OsString};
@@ -8,16 +7,16 @@ use std::path::Path;
 use std::process::Command;
 
 /// Knows how to launch a daemon on a host. The daemon's messages go over the command's standard
-/// input and output; what it says on its standard error tells people why nothing came of it.
+/// input and output; its standard error tells users why a launch failed.
 pub trait Launcher: Send + Sync {
     /// The command that launches the daemon of node `node`.
     fn command(&self, node: u32) -> Command;
-    /// Whether the command ends when the daemon has come up. If not, it goes on as long as the
-    /// daemon does.
+    /// Whether the command ends when the daemon has started. Otherwise it runs as long as the
+    /// daemon.
     fn leaves(&self) -> bool;
 }
 
-/// The variable by which `forebay reach` is told of a rank: the key, and its addresses.
+/// The environment variable with which a rank gets `forebay reach`'s key and addresses.
 pub const REACH: &str = "FOREBAY_REACH";
 
 /// The launcher of a plan.
@@ -41,8 +40,8 @@ pub fn launcher(plan: &Plan) -> Box<dyn Launcher> {
     }
 }
 
-/// The command of a daemon. Pool and node stand there for people who look at a list of processes;
-/// the daemon is told what counts by messages.
+/// The command line of a daemon. Pool and node are there for people who read a list of processes;
+/// the daemon gets its parameters by messages.
 struct Words {
     executable: OsString,
     pool: String,
@@ -65,7 +64,7 @@ impl Words {
     }
 }
 
-/// On this host.
+/// Launches on this host.
 struct Local {
     words: Words,
 }
@@ -73,7 +72,7 @@ struct Local {
 impl Launcher for Local {
     fn command(&self, node: u32) -> Command {
         let words = self.words.list(node);
-        // The same file, whatever has its name now.
+        // The same executable, whatever has its name now.
         let itself = std::env::current_exe().is_ok_and(|e| e == Path::new(&words[0]));
         let program = if itself {
             "/proc/self/exe".into()
@@ -94,7 +93,7 @@ impl Launcher for Local {
     }
 }
 
-/// By ranks that wait for a call; that of node 0 is this process.
+/// Launches by ranks that wait for a call; the rank of node 0 is this process.
 struct Ranks {
     own: Local,
     reach: Vec<String>,
@@ -121,7 +120,7 @@ impl Launcher for Ranks {
     }
 }
 
-/// By a remote shell, or by Slurm.
+/// Launches by a remote shell, or by Slurm.
 struct Remote {
     words: Words,
     how: How,
@@ -139,7 +138,7 @@ impl Launcher for Remote {
     }
 }
 
-/// A command that runs these words on a host.
+/// A command that runs `words` on a host.
 pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
     let mut command = match how {
         How::Local => {
@@ -151,7 +150,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             let mut command = Command::new(program);
             let name = Path::new(program).file_name();
             if name.is_some_and(|n| n == "ssh") {
-                // Never ask, never wait for long, no pseudo-terminal, nothing forwarded.
+                // No prompts, a bounded wait, no pseudo-terminal, no forwarding.
                 let options = [
                     "-o",
                     "BatchMode=yes",
@@ -168,7 +167,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             command
         }
         How::Srun => {
-            // Beside the steps of the job itself, and without a share of what they may use.
+            // Beside the steps of the job itself, without a share of the job's resources.
             let mut command = Command::new("srun");
             let options = [
                 "--overlap",
@@ -187,7 +186,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
     command
 }
 
-/// A word as the shell of any host reads it back.
+/// Quotes a word for the shell of any host.
 pub fn quoted(word: &OsStr) -> OsString {
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(b);
     if !word.is_empty() && word.as_bytes().iter().all(plain) {
@@ -214,8 +213,8 @@ mod tests {
             let text = quoted(word.as_ref());
             let mut line = OsString::from("printf %s ");
             line.push(&text);
-            let said = Command::new("sh").arg("-c").arg(line).output().unwrap();
-            assert_eq!(said.stdout, word.as_bytes(), "{text:?}");
+            let output = Command::new("sh").arg("-c").arg(line).output().unwrap();
+            assert_eq!(output.stdout, word.as_bytes(), "{text:?}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! What daemons say to each other while they start, as bytes on the pipes of a launch.
+//! Messages between daemons during a start, as bytes on the pipes of a launch.
 //!
 //! ```text
 //! greeting, first on each pipe:   "FBSTART" version:1
-//! frame:    length:4 (of what follows, less the line's end)  kind:1 body "\n"
+//! frame:    length:4 (of what follows, without the newline)  kind:1 body "\n"
 //! down:  1  begin: number of the node:4, key:32, plan (JSON)
 //!        2  map: the pool map          3  go         4  stop
 //! up:   17  report: nodes              18  failed: count:4, then (node:4 below:4 length:2 why)
 //!       19  ready
 //! ```
-//! Numbers are little-endian. Everything is bounded, and memory is only taken for bytes that have
-//! come. The line's end is there because srun passes on whole lines.
+//! Numbers are little-endian. Everything is bounded, and memory is only allocated for bytes that
+//! have arrived. The newline is there because srun forwards whole lines.
 
 use super::Plan;
 use crate::start::{Down, Missing, Up};
@@ -22,11 +22,11 @@ use zeroize::Zeroizing;
 
 /// The greeting; its last byte is the version of these messages.
 const GREETING: &[u8; 8] = b"FBSTART\x01";
-/// Longest frame: reports and maps of the largest pool fit.
+/// Limit on a frame: reports and maps of the largest pool fit. Bytes.
 const MOST: usize = 32 << 20;
-/// Longest reason that is passed on.
+/// Limit on a reason that is passed on. Bytes.
 const WHY: usize = 1000;
-/// Bytes of a pool's key.
+/// Size of a pool's key. Bytes.
 pub const KEY: usize = 32;
 
 const BEGIN: u8 = 1;
@@ -37,10 +37,10 @@ const REPORT: u8 = 17;
 const FAILED: u8 = 18;
 const READY: u8 = 19;
 
-/// The first thing that a daemon is told.
+/// The first message to a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Begin {
-    /// Its number.
+    /// The daemon's node number.
     pub me: u32,
     /// The pool's key.
     pub key: Key,
@@ -48,7 +48,7 @@ pub struct Begin {
     pub plan: Plan,
 }
 
-/// The bytes of a pool's key: never shown, cleared when dropped.
+/// The bytes of a pool's key: never printed, cleared when dropped.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key(pub Zeroizing<[u8; KEY]>);
 
@@ -61,13 +61,13 @@ impl fmt::Debug for Key {
 /// Why a message couldn't be read.
 #[derive(Debug)]
 pub enum Unread {
-    /// The other end has gone.
+    /// The other end is closed.
     Closed,
-    /// The other end isn't a daemon; what it said first.
-    Stranger(String),
-    /// It is one of another version.
+    /// The other end isn't a daemon; its first output.
+    NotADaemon(String),
+    /// The other end is a daemon of another version.
     Version(u8),
-    /// A frame that is none.
+    /// A malformed frame.
     Malformed,
 }
 
@@ -75,7 +75,7 @@ impl fmt::Display for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Unread::Closed => write!(f, "its daemon has ended"),
-            Unread::Stranger(text) => write!(
+            Unread::NotADaemon(text) => write!(
                 f,
                 "something else answers in place of its daemon: '{text}'; does its shell print something at login?"
             ),
@@ -84,7 +84,7 @@ impl fmt::Display for Unread {
                 "its Forebay is of another version (messages {v}, not {})",
                 GREETING[7]
             ),
-            Unread::Malformed => write!(f, "its daemon says what can't be understood"),
+            Unread::Malformed => write!(f, "its daemon sent a malformed message"),
         }
     }
 }
@@ -95,19 +95,19 @@ impl From<io::Error> for Unread {
     }
 }
 
-/// Says the first thing on a pipe.
+/// Writes the greeting to a pipe.
 ///
 /// # Errors
-/// If the other end has gone.
+/// If the other end is closed.
 pub fn greet(to: &mut impl Write) -> io::Result<()> {
     to.write_all(GREETING)?;
     to.flush()
 }
 
-/// Hears the first thing on a pipe.
+/// Reads the greeting from a pipe.
 ///
 /// # Errors
-/// If it isn't the greeting of a daemon of this version.
+/// [`Unread`] if it isn't the greeting of a daemon of this version.
 pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
     let mut heard = Vec::with_capacity(GREETING.len());
     from.by_ref()
@@ -124,7 +124,7 @@ pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
     {
         return Err(Unread::Version(*version));
     }
-    // The rest of the line tells people what it is; it may never end.
+    // The rest of the line shows users what it is; it may never end.
     let mut byte = [0];
     while heard.len() < 200 && !heard.contains(&b'\n') && from.read(&mut byte)? == 1 {
         heard.push(byte[0]);
@@ -132,12 +132,12 @@ pub fn hear_greeting(from: &mut impl Read) -> Result<(), Unread> {
     let line = heard.split(|&b| b == b'\n').next().unwrap_or(b"");
     let mut text = String::from_utf8_lossy(line).into_owned();
     text.retain(|c| !c.is_control());
-    Err(Unread::Stranger(text))
+    Err(Unread::NotADaemon(text))
 }
 
 fn frame(kind: u8, parts: &[&[u8]]) -> Zeroizing<Vec<u8>> {
     let length: usize = parts.iter().map(|p| p.len()).sum();
-    // All at once: a buffer that grows would leave copies of a key behind.
+    // In one allocation: a growing buffer would leave copies of a key behind.
     let mut out = Zeroizing::new(Vec::with_capacity(length + 6));
     out.extend_from_slice(&(length as u32 + 1).to_le_bytes());
     out.push(kind);
@@ -153,7 +153,7 @@ fn read_frame(from: &mut impl Read) -> Result<(u8, Zeroizing<Vec<u8>>), Unread> 
     if !(1..=MOST).contains(&length) {
         return Err(Unread::Malformed);
     }
-    // With the line's end in place of the kind. Most frames are small, the key's among them.
+    // With the newline in place of the kind. Most frames are small, also that of the key.
     let mut body = Zeroizing::new(Vec::with_capacity(length.min(64 << 10)));
     from.by_ref().take(length as u64).read_to_end(&mut body)?;
     if body.len() < length {
@@ -166,7 +166,7 @@ fn read_frame(from: &mut impl Read) -> Result<(u8, Zeroizing<Vec<u8>>), Unread> 
 }
 
 impl Begin {
-    /// The message as bytes.
+    /// Encodes the message.
     pub fn encode(&self) -> Zeroizing<Vec<u8>> {
         let plan = serde_json::to_vec(&self.plan).unwrap_or_default();
         frame(BEGIN, &[&self.me.to_le_bytes(), &self.key.0[..], &plan])
@@ -175,7 +175,7 @@ impl Begin {
     /// Reads the message.
     ///
     /// # Errors
-    /// If it is none, or its plan is impossible.
+    /// [`Unread`] if it is malformed, or its plan is impossible.
     pub fn read(from: &mut impl Read) -> Result<Begin, Unread> {
         let (kind, body) = read_frame(from)?;
         let parse = || {
@@ -190,7 +190,7 @@ impl Begin {
     }
 }
 
-/// A message to one below as bytes.
+/// Encodes a message to a child.
 pub fn encode_down(down: &Down) -> Zeroizing<Vec<u8>> {
     match down {
         Down::Map(map) => frame(MAP, &[&map.encode()]),
@@ -199,10 +199,10 @@ pub fn encode_down(down: &Down) -> Zeroizing<Vec<u8>> {
     }
 }
 
-/// Reads a message from the one above.
+/// Reads a message from the parent.
 ///
 /// # Errors
-/// If there is none any more, or it is malformed.
+/// [`Unread`] if the pipe is closed, or the message malformed.
 pub fn read_down(from: &mut impl Read) -> Result<Down, Unread> {
     let (kind, body) = read_frame(from)?;
     match kind {
@@ -216,7 +216,7 @@ pub fn read_down(from: &mut impl Read) -> Result<Down, Unread> {
     }
 }
 
-/// A message to the one above as bytes.
+/// Encodes a message to the parent.
 pub fn encode_up(up: &Up) -> Zeroizing<Vec<u8>> {
     match up {
         Up::Report(nodes) => {
@@ -240,10 +240,10 @@ pub fn encode_up(up: &Up) -> Zeroizing<Vec<u8>> {
     }
 }
 
-/// Reads a message from one below.
+/// Reads a message from a child.
 ///
 /// # Errors
-/// If there is none any more, or it is malformed.
+/// [`Unread`] if the pipe is closed, or the message malformed.
 pub fn read_up(from: &mut impl Read) -> Result<Up, Unread> {
     let (kind, body) = read_frame(from)?;
     let up = match kind {

@@ -1,9 +1,9 @@
 //! Starting the daemons of a pool: the driver of the protocol in [`start`](crate::start).
 //!
-//! Each daemon is launched by the one above it ([`launcher`]), is told over its standard input what
-//! the pool is to be ([`Begin`]), and talks over that and its standard output until the pool runs
-//! ([`messages`]). The pool's key, the hosts and all options travel there: never on a command line,
-//! in an environment, or in a file that others could read. A daemon that loses the one above it
+//! Each daemon is launched by its parent in the tree ([`launcher`]), gets the pool's description
+//! over its standard input ([`Begin`]), and talks over that and its standard output until the pool
+//! runs ([`messages`]). The pool's key, the hosts and all options travel there: never on a command
+//! line, in an environment, or in a file that others could read. A daemon that loses its parent
 //! before the pool runs removes what it has made, and ends.
 
 mod child;

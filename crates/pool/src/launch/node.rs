@@ -13,17 +13,17 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What a host has for its node.
+/// Resources of a host for its node.
 pub struct Host {
     /// The media of the node, or why there are none.
     pub media: Result<Vec<MediumSpec>, String>,
-    /// Where it listens, or why nowhere.
+    /// The addresses to listen on, or why there are none.
     pub listen: Result<Vec<IpAddr>, String>,
-    /// Is told what is about to be made: who removes it if this process is killed.
+    /// Is called before the node is made, so that somebody removes it if this process is killed.
     pub heir: Box<dyn FnMut(&PoolConfig) + Send>,
 }
 
-/// The node.
+/// The node to be started.
 pub struct Own {
     begin: Begin,
     host: Host,
@@ -44,7 +44,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Listens for the node in `dir`, whose store is there, and takes charge of it.
+    /// Listens for the existing node in `dir`, and takes charge of it.
     fn begin(dir: &Path, plan: &Plan, listen: Vec<IpAddr>) -> Result<Running, PoolError> {
         let me = PoolConfig::read(dir)?.member.map_or(0, |m| m.node);
         let cores = plan.cores(me).map_err(PoolError::Daemon)?;
@@ -71,11 +71,12 @@ impl Running {
         })
     }
 
-    /// Goes on with the node in `dir`, whose daemon has ended, at those of these addresses that its
-    /// pool uses.
+    /// Continues with the node in `dir`, whose daemon has ended, at those of these addresses that
+    /// its pool uses.
     ///
     /// # Errors
-    /// If its pool never came up, it has a daemon, or can't be opened.
+    /// [`PoolError`] if its pool's start was never completed, it has a daemon, or it can't be
+    /// opened.
     pub fn again(dir: &Path, own: &[IpAddr]) -> Result<Running, PoolError> {
         let damaged = |why: String| PoolError::Damaged {
             name: PoolConfig::read(dir).map_or_else(|_| "?".into(), |c| c.name),
@@ -88,15 +89,15 @@ impl Running {
         Ok(running)
     }
 
-    /// What it keeps.
+    /// The pool that it keeps.
     pub fn pool(&self) -> &Arc<Pool> {
         self.keeper.pool()
     }
 
-    /// Keeps and serves it until it is removed.
+    /// Keeps and serves the node until it is removed.
     ///
     /// # Errors
-    /// If its journal can't be gone on with.
+    /// If its journal can't be continued.
     pub fn run(self) -> Result<(), PoolError> {
         if let Some(cores) = &self.cores
             && let Err(why) = limits::bind(cores)
@@ -110,7 +111,7 @@ impl Running {
 }
 
 impl Own {
-    /// The node that `begin` says, on this host.
+    /// The node in `begin`, on this host.
     pub fn new(begin: Begin, host: Host) -> Own {
         Own {
             begin,
@@ -119,18 +120,18 @@ impl Own {
         }
     }
 
-    /// Its directory.
+    /// The node's directory.
     pub fn dir(&self) -> PathBuf {
         node_dir(&self.begin.plan.name, self.begin.me)
     }
 
-    /// The node that runs now, if its part in the start was done.
+    /// The running node, if its part in the start was completed.
     pub fn into_running(self) -> Option<Running> {
         self.made.map(|m| m.running)
     }
 
     fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, String> {
-        // Of those that are all on one host, whoever starts them has looked.
+        // For nodes that are all on one host, the caller of the start has checked.
         if !self.begin.plan.force && self.begin.plan.how != How::Local {
             check_host(&config.media, 1)?;
         }

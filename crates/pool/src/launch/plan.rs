@@ -1,4 +1,4 @@
-//! The plan of a pool: all that its daemons are told at their launch, except the key.
+//! The plan of a pool: all parameters that daemons get at their launch, except the key.
 
 use crate::Tree;
 use crate::limits::{self, Limits};
@@ -19,15 +19,15 @@ pub enum How {
     Local,
     /// By a remote shell, called as `PROGRAM HOST COMMAND`: ssh or the like.
     Rsh(String),
-    /// By srun, as steps of this Slurm job. It stays as long as the daemon runs.
+    /// By srun, as steps of this Slurm job. srun stays as long as the daemon runs.
     Srun,
     /// By ranks of an MPI launcher that wait for a call.
     Ranks {
-        /// The remote shell for later.
+        /// The remote shell for restarts.
         rsh: String,
-        /// Where each can be called: addresses with commas between them.
+        /// Where each rank can be called: addresses, separated by commas.
         reach: Vec<String>,
-        /// By what they know who calls, for this one start.
+        /// Authenticates the caller, for this one start.
         key: OneTime,
     },
 }
@@ -46,16 +46,16 @@ impl std::fmt::Debug for OneTime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Listen {
-    /// Only for this host.
+    /// Loopback: reachable from this host only.
     Loopback,
-    /// Those of all interfaces that are up, but for loopback.
+    /// The addresses of all interfaces that are up, except loopback.
     All,
-    /// Those in this network: address and length of the prefix.
+    /// The addresses in this network: address and prefix length.
     Network(IpAddr, u8),
 }
 
 impl Listen {
-    /// Those of a host's addresses on which its daemons listen.
+    /// The addresses of a host on which its daemons listen.
     pub fn pick(&self, own: &[IpAddr]) -> Vec<IpAddr> {
         let bits = |ip: IpAddr| match ip {
             IpAddr::V4(ip) => u128::from(u32::from(ip)) << 96,
@@ -77,7 +77,7 @@ impl Listen {
     }
 }
 
-/// Reads `10.0.0.0/8`, or a single address.
+/// Parses `10.0.0.0/8`, or a single address.
 impl std::str::FromStr for Listen {
     type Err = String;
 
@@ -97,52 +97,52 @@ impl std::str::FromStr for Listen {
     }
 }
 
-/// A pool of several nodes, as `up` wants it.
+/// A pool of several nodes, as requested by `up`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The version of Forebay that starts it.
     pub forebay: String,
     /// The pool's name.
     pub name: String,
-    /// Its identity: 32 hexadecimal digits.
+    /// The pool's identity: 32 hexadecimal digits.
     pub uuid: String,
-    /// Prefix under which programs see it.
+    /// Prefix under which programs see the pool.
     pub mount: String,
-    /// The media of each node; empty: each chooses by what its host has.
+    /// The media of each node. Empty: each node chooses by what its host has.
     pub media: Vec<MediumSpec>,
-    /// Room kept ready in each medium.
+    /// Room kept ready in each medium. Bytes.
     pub reserve: Option<u64>,
-    /// Whether media may be larger than what a host can hold.
+    /// Whether media may be larger than their host allows.
     #[serde(default)]
     pub force: bool,
-    /// What new objects are said to be, by their paths.
+    /// Controls of new objects, by path.
     #[serde(default)]
     pub rules: Rules,
     /// The host of each node, by its number.
     pub hosts: Vec<String>,
     /// How its daemons are launched.
     pub how: How,
-    /// This program, on all hosts.
+    /// Path of this program, on all hosts.
     pub executable: PathBuf,
-    /// How many daemons one launches at most.
+    /// Limit on the daemons that one daemon launches.
     pub fan_out: u32,
-    /// Where pools lie, unless that is where they lie by default.
+    /// Directory of all pools, unless it is the default.
     pub home: Option<PathBuf>,
-    /// Where daemons listen.
+    /// Addresses on which daemons listen.
     pub listen: Listen,
-    /// Whether the contents of files are encrypted on their way, too.
+    /// Whether the contents of files are encrypted on the network, too.
     pub encrypt: bool,
-    /// How long a node that doesn't answer is waited for.
+    /// Request timeout.
     pub patience: Duration,
-    /// After how long out of reach a node loses its locks.
+    /// How long a node may be out of reach before it loses its locks.
     #[serde(default = "lease")]
     pub lease: Duration,
-    /// How long the start may take.
+    /// Time limit of the start.
     pub within: Duration,
-    /// What each daemon may take of its host.
+    /// Limits on each daemon's use of its host.
     #[serde(default)]
     pub limits: Limits,
-    /// How long it lives, from the start of each node.
+    /// The pool's lifetime, from the start of each node.
     #[serde(default)]
     pub lifetime: Lifetime,
 }
@@ -152,21 +152,21 @@ fn lease() -> Duration {
 }
 
 impl Plan {
-    /// The tree over which it starts.
+    /// The tree of the start.
     pub fn tree(&self) -> Tree {
         Tree::new(self.hosts.len() as u32, self.fan_out)
     }
 
-    /// How many nodes are on the host of node `n`.
+    /// Number of nodes on the host of node `n`.
     pub fn neighbours(&self, n: u32) -> u32 {
         let host = self.hosts.get(n as usize);
         self.hosts.iter().filter(|h| Some(*h) == host).count() as u32
     }
 
-    /// The cores of the daemon of node `n`, if they are limited. To be asked on its host.
+    /// The cores of the daemon of node `n`; None if they aren't limited. Only on its host.
     ///
     /// # Errors
-    /// If its host hasn't these.
+    /// A text, if its host doesn't have these cores.
     pub fn cores(&self, n: u32) -> Result<Option<Vec<usize>>, String> {
         let host = self.hosts.get(n as usize);
         let before = self.hosts.iter().take(n as usize);
@@ -179,7 +179,7 @@ impl Plan {
             .transpose()
     }
 
-    /// The name of node `n` for people: its host's, with its number where a host has several.
+    /// The name of node `n` for users: its host's, with its number if the host has several nodes.
     pub fn node_name(&self, n: u32, host: &str) -> String {
         let mut name = if self.neighbours(n) > 1 {
             format!("{host}/{n}")
@@ -205,7 +205,7 @@ impl Plan {
         Some(bytes)
     }
 
-    /// Its error, if it can't be node `me`'s.
+    /// Why this can't be the plan of node `me`; None if it can.
     pub(crate) fn check(&self, me: u32) -> Option<&'static str> {
         let count = self.hosts.len();
         let sound = (1..=MAX_NODES).contains(&count)
@@ -216,10 +216,10 @@ impl Plan {
         (!sound).then_some("the plan is impossible")
     }
 
-    /// What node `n` is made of, with these media.
+    /// The configuration of node `n`, with these media.
     ///
     /// # Errors
-    /// If the name, the mount prefix or the media can't be used.
+    /// [`PoolError::Invalid`] if the name, the mount prefix or the media can't be used.
     pub fn config(&self, n: u32, media: Vec<MediumSpec>) -> Result<PoolConfig, PoolError> {
         let options = CreateOptions {
             name: self.name.clone(),
@@ -234,24 +234,24 @@ impl Plan {
         Ok(config)
     }
 
-    /// Notes it in a node's directory, for who starts its daemon again.
+    /// Writes the plan to a node's directory, for restarts of the daemon.
     ///
     /// # Errors
     /// If the file can't be written.
     pub fn write(&self, dir: &Path) -> std::io::Result<()> {
         let mut plan = self.clone();
         if let How::Ranks { rsh, .. } = &self.how {
-            // The ranks will have gone.
+            // By then the ranks are gone.
             plan.how = How::Rsh(rsh.clone());
         }
         forebay_client::write_kept(dir, "plan.json", &serde_json::to_vec(&plan)?)
     }
 
-    /// Reads it from a node's directory.
+    /// Reads the plan from a node's directory.
     ///
     /// # Errors
-    /// If it isn't there, or damaged, or others could have written it: it names programs that are
-    /// run.
+    /// If it is missing, malformed, or others could have written it: it names programs to be
+    /// executed.
     pub fn read(dir: &Path) -> std::io::Result<Plan> {
         use forebay_client::private::{Above, check};
         check(dir, Above::Strict).map_err(std::io::Error::other)?;

@@ -1,6 +1,6 @@
-//! What the tests of daemons share: nodes with directories of their own on loopback, served by
-//! something simple instead of a store; daemons and askers as processes of their own, which are
-//! this very test program, started again.
+//! Common parts of the daemon tests: nodes with their own directories on loopback, served by a
+//! simple replacement of the store; daemons and requesters as processes, which are this test
+//! program, started again.
 #![allow(
     dead_code,
     unused_imports,
@@ -27,21 +27,21 @@ use std::time::{Duration, Instant};
 
 /// Answers with the head, and with the sum of the bytes if there are any.
 pub const ECHO: u16 = 1;
-/// Gives as many bytes as the head says.
+/// Returns as many bytes as the head says.
 pub const GIVE: u16 = 2;
-/// Notes the head in the file `done`; must not be carried out twice.
+/// Appends the head to the file `done`; must not be carried out twice.
 pub const NOTE: u16 = 3;
-/// The same, but may be.
+/// As `NOTE`, but may be carried out twice.
 pub const NOTE_AGAIN: u16 = 4;
 /// Takes as many milliseconds as the head says.
 pub const SLOW: u16 = 5;
-/// Asks all others for an echo.
+/// Requests an echo of all others.
 pub const ASK: u16 = 6;
 /// Fails.
 pub const FAIL: u16 = 7;
-/// Gives bytes, and notes that it did.
+/// Returns bytes, and records that it did.
 pub const GIVE_ONCE: u16 = 8;
-/// Waits until the node's directory has a file `gate`, and notes that it did: may take long.
+/// Waits until the node's directory has a file `gate`, and records that it did: may take long.
 pub const WAIT: u16 = 9;
 
 pub const POOL: PoolId = PoolId([5; 16]);
@@ -51,7 +51,7 @@ pub struct Simple {
     pub dir: PathBuf,
     pub others: Arc<dyn Peers>,
     pub gone: Mutex<Vec<NodeId>>,
-    /// How long it takes to carry out a note.
+    /// How long carrying out a note takes.
     pub pause: Duration,
 }
 
@@ -128,18 +128,18 @@ impl Serve for Simple {
             }
             ASK => {
                 let nodes: Vec<NodeId> = self.others.nodes().to_vec();
-                let told = self.others.ask_each(&nodes, ECHO, head);
-                let good = told
+                let replies = self.others.ask_each(&nodes, ECHO, head);
+                let good = replies
                     .iter()
                     .filter(|t| t.as_ref().is_ok_and(|t| t.head == head));
                 let mut answer = vec![good.count() as u8, from.0 as u8];
                 let bytes = pattern(100_000, 1);
-                // SAFETY: bytes of our own.
-                let told = unsafe {
+                // SAFETY: the test's own bytes.
+                let echoed = unsafe {
                     let bytes = Bytes::Send(bytes.as_ptr(), bytes.len());
                     self.others.ask(from, ECHO, b"", bytes)?
                 };
-                answer.extend_from_slice(&told.head);
+                answer.extend_from_slice(&echoed.head);
                 Ok(reply(&answer))
             }
             WAIT => {
@@ -155,11 +155,11 @@ impl Serve for Simple {
         }
     }
 
-    fn anew(&self, node: NodeId) -> Result<(), Errno> {
+    fn restarted(&self, node: NodeId) -> Result<(), Errno> {
         let mut file = std::fs::File::options()
             .create(true)
             .append(true)
-            .open(self.dir.join("anew"))
+            .open(self.dir.join("restarts"))
             .unwrap();
         writeln!(file, "{}", node.0).unwrap();
         Ok(())
@@ -177,7 +177,7 @@ impl Serve for Simple {
     }
 }
 
-/// Directories of nodes, removed in the end.
+/// Directories of nodes, removed at the end.
 pub struct Nodes {
     pub dir: PathBuf,
     pub count: u32,
@@ -205,7 +205,7 @@ impl Nodes {
         Channel::open(&self.of(node), NodeId(node), self.count).unwrap()
     }
 
-    /// What was noted at a node, and how often.
+    /// The notes recorded at a node, and how often each.
     pub fn noted(&self, node: u32) -> HashMap<String, usize> {
         let text = std::fs::read_to_string(self.of(node).join("done")).unwrap_or_default();
         let mut noted = HashMap::new();
@@ -242,7 +242,7 @@ impl Nodes {
         made
     }
 
-    /// One that listens.
+    /// A process that listens.
     pub fn process(&self, node: u32, settings: &Settings) -> Process {
         let log = std::fs::File::options()
             .create(true)
@@ -281,14 +281,14 @@ impl Drop for Nodes {
     }
 }
 
-/// How a daemon in a process of its own is to be.
+/// Settings of a daemon process.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub patience: u64,
     pub gone_after: u64,
     pub pause: u64,
     pub advertise: Option<SocketAddr>,
-    /// The limit of its descriptors.
+    /// The limit on its descriptors.
     pub descriptors: Option<u64>,
 }
 
@@ -339,7 +339,7 @@ impl Settings {
     }
 }
 
-/// A daemon in a process of its own.
+/// A daemon process.
 pub struct Process {
     pub child: Child,
     input: ChildStdin,
@@ -348,7 +348,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Lets it serve; without a map, by the one in its directory.
+    /// Makes it serve; without a map, by the one in its directory.
     pub fn serve(&mut self, map: Option<&PoolMap>) {
         let bytes = map.map_or(Vec::new(), |m| m.encode());
         let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
@@ -360,13 +360,13 @@ impl Process {
         }
     }
 
-    /// How many descriptors it has.
+    /// Number of its descriptors.
     pub fn descriptors(&self) -> usize {
         let dir = format!("/proc/{}/fd", self.child.id());
         std::fs::read_dir(dir).unwrap().count()
     }
 
-    /// Its connections by TCP that are there at both ends.
+    /// Its TCP connections that exist at both ends.
     pub fn connections(&self) -> usize {
         let mut established = std::collections::HashSet::new();
         for table in ["tcp", "tcp6"] {
@@ -400,7 +400,7 @@ impl Drop for Process {
     }
 }
 
-/// This program again, as something else: a test named `child` looks what.
+/// This program again, in another role, which a test named `child` reads.
 pub fn again(what: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
@@ -443,8 +443,8 @@ pub fn child() {
             // Until the test has ended.
             let _ = std::io::stdin().read_line(&mut line);
         }
-        "asker" => {
-            // Asks for ever, much and little, until it is killed.
+        "requester" => {
+            // Sends large and small requests for ever, until it is killed.
             let channel = Channel::open(&dir, NodeId(node), nodes).unwrap();
             let bytes = pattern(700_000, 3);
             std::thread::scope(|s| {
@@ -458,7 +458,7 @@ pub fn child() {
                             match t % 3 {
                                 0 => drop(send(channel, 1, ECHO, b"", bytes)),
                                 1 => drop(ask(channel, 1, GIVE, &length, Bytes::Receive(at, len))),
-                                _ => drop(say(channel, 1, ECHO, b"hello")),
+                                _ => drop(call(channel, 1, ECHO, b"hello")),
                             }
                         }
                     });
@@ -530,12 +530,12 @@ pub fn ask(
     unsafe { c.ask(NodeId(node), kind, head, bytes) }
 }
 
-/// Asks without bytes: the head of the answer.
-pub fn say(c: &dyn Peers, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>, Errno> {
+/// Sends a request without bytes; returns the head of the reply.
+pub fn call(c: &dyn Peers, node: u32, kind: u16, head: &[u8]) -> Result<Vec<u8>, Errno> {
     ask(c, node, kind, head, Bytes::None).map(|t| t.head)
 }
 
-/// Sends bytes: the head of the answer.
+/// Sends bytes; returns the head of the reply.
 pub fn send(
     c: &dyn Peers,
     node: u32,
@@ -547,7 +547,7 @@ pub fn send(
     ask(c, node, kind, head, bytes).map(|t| t.head)
 }
 
-/// Asks for so many bytes, with room for a few more.
+/// Requests `length` bytes, with room for a few more.
 pub fn receive(
     c: &dyn Peers,
     node: u32,
@@ -558,9 +558,9 @@ pub fn receive(
     let mut room = vec![0; length + 10];
     let head = [&(length as u64).to_le_bytes()[..], more.as_bytes()].concat();
     let bytes = Bytes::Receive(room.as_mut_ptr(), room.len());
-    let told = ask(c, node, kind, &head, bytes)?;
-    assert_eq!(told.head, head);
-    room.truncate(told.received);
+    let reply = ask(c, node, kind, &head, bytes)?;
+    assert_eq!(reply.head, head);
+    room.truncate(reply.received);
     Ok(room)
 }
 

@@ -1,10 +1,10 @@
-//! Few free pages at a time.
+//! Parked pages, so that LMDB has few free pages at a time.
 //!
-//! LMDB takes the pages first that have been free for longest. After many files were removed,
-//! every page that a transaction writes would be one that no cache and no page table of the
-//! process knows any more: operations take twice as long. So LMDB is left with a few free
-//! pages only. Others are parked, each as the value of a record of its own, and given back
-//! when free pages become few. Scans end before these records.
+//! LMDB reuses the pages first that have been free for longest. After many files were removed,
+//! every page that a transaction writes would be one that no cache and no page table of the process
+//! has: operations take twice as long. So only a few free pages are left to LMDB. Others are
+//! parked, each as the value of a record, and given back when free pages become few. Scans end
+//! before these records.
 
 use super::txn::{bytes, val};
 use super::{DBI, Env, PAGE, Room, check};
@@ -13,24 +13,24 @@ use rustix::io::Result;
 use std::ptr::null_mut;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Tag of the records, in order behind all others.
+/// Tag of these records; sorts after all others.
 const TAG: u8 = b'Z';
 /// With more free pages than this, some are parked.
 pub const MANY: u64 = 64;
-/// With fewer, some come back. A transaction takes about seven, and those that the last two
-/// freed aren't to be had yet.
+/// With fewer free pages, some are given back. A transaction takes about seven, and those that the
+/// last two freed aren't usable yet.
 const FEW: u64 = 28;
-/// While a reader of an old state keeps pages from being used, new ones are taken instead of
-/// parked ones, and the file grows. Each time it does so with more than twice the pages that
-/// were ever in use, and so many, none are parked for a while, which doubles every time.
+/// While a reader of an old state keeps pages from being reused, new pages are taken instead of
+/// parked ones, and the file grows. If it has grown to more than twice the pages that were ever in
+/// use, plus this many, none are parked for a while, which doubles each time. Pages.
 const EXTRA: u64 = 256;
-/// That while, at first, in transactions that could have parked some.
+/// The first such while, in transactions that could have parked pages.
 const PAUSE: u32 = 1000;
-/// It is doubled so often at most.
+/// Limit on the doublings.
 const DOUBLED: u32 = 20;
-/// So many at once.
+/// Pages parked or given back in one go.
 const STEP: usize = 16;
-/// The longest value that takes one page: the page begins with 16 bytes of LMDB's.
+/// The longest value that takes one page: LMDB's header takes 16 bytes of it.
 const LEN: usize = PAGE as usize - 16;
 
 /// Whether this is the key of a parked page.
@@ -38,7 +38,7 @@ pub fn is_parked(key: &[u8]) -> bool {
     matches!(key, [TAG, number @ ..] if number.len() == 4)
 }
 
-/// What a transaction has to do before its commit.
+/// Work for a transaction before its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Todo {
     Nothing,
@@ -46,7 +46,7 @@ pub(super) enum Todo {
     GiveBack,
 }
 
-/// What is to be done in a transaction that has just begun on a file whose last page is `last`.
+/// Decides what to do in a transaction that has just begun on a file whose last page is `last`.
 ///
 /// # Safety
 /// `txn` is active.
@@ -75,8 +75,8 @@ pub(super) unsafe fn todo(txn: *mut ffi::MDB_txn, last: u64, room: &Room) -> Res
 }
 
 impl Room {
-    /// Whether pages may be parked in a file that ends at page `last` and should at `bound`.
-    /// Writers come one at a time.
+    /// Whether pages may be parked in a file that ends at page `last` and should end at `bound`.
+    /// There is one writer at a time.
     fn may_park(&self, last: u64, bound: u64) -> bool {
         let grown = last > u64::from(self.last.swap(last as u32, Relaxed));
         let mut pause = self.pause.load(Relaxed);
@@ -99,8 +99,7 @@ pub(super) unsafe fn any(txn: *mut ffi::MDB_txn) -> Result<bool> {
     Ok(unsafe { with_last(txn, |_, _| Ok(()))? }.is_some())
 }
 
-/// Parks some free pages. False if there are none to be had: a reader of an old state may
-/// need them still.
+/// Parks some free pages. False if none are usable: a reader of an old state may still need them.
 ///
 /// # Safety
 /// `txn` is an active write transaction on a file whose last page was `last` when it began.
@@ -115,8 +114,8 @@ pub(super) unsafe fn park(txn: *mut ffi::MDB_txn, last: u64) -> Result<bool> {
             mv_size: LEN,
             mv_data: null_mut(),
         };
-        // SAFETY: as above. The page isn't written but for LMDB's header in front of the value,
-        // which begins with the page's number.
+        // SAFETY: as above. Only LMDB's header in front of the value is written, which begins with
+        // the page's number.
         let page = unsafe {
             check(ffi::mdb_put(txn, DBI, &mut k, &mut v, ffi::MDB_RESERVE))?;
             v.mv_data
@@ -158,7 +157,7 @@ fn key_of(number: u32) -> [u8; 5] {
 /// Calls `f` with a cursor at the last parked page and with its number, if there is one.
 ///
 /// # Safety
-/// As for [`give_back`].
+/// That of [`give_back`].
 unsafe fn with_last<T>(
     txn: *mut ffi::MDB_txn,
     f: impl FnOnce(*mut ffi::MDB_cursor, u32) -> Result<T>,
@@ -183,10 +182,10 @@ unsafe fn with_last<T>(
 }
 
 impl Env {
-    /// How many pages of the record file are parked, free, and there at all; for tests and reports.
+    /// Numbers of parked, free, and all pages of the record file; for tests and reports.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn page_counts(&self) -> Result<(u64, u64, u64)> {
         let snapshot = self.fresh_snapshot()?;
         // SAFETY: plain numbers, for which zero is valid.
@@ -218,7 +217,7 @@ mod tests {
             assert_eq!(refused as u32, PAUSE << n);
             assert!(room.may_park(last, 100));
         }
-        // Behind the bound again, nothing is held against it.
+        // Within the bound again, earlier growth doesn't count.
         assert!(room.may_park(80, 100) && room.may_park(90, 100));
     }
 }

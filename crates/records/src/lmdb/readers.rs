@@ -1,23 +1,23 @@
 //! The reader slots of a record file, and when they become free.
 //!
-//! Each read transaction has a slot in a table in the lock file, with the process id of its owner.
-//! A process keeps the slots of its idle transactions, so that reading takes no lock.
-//! LMDB calls a slot dead if nobody holds the kernel's record lock (fcntl) on the byte of the lock
-//! file whose number is that process id. The kernel releases that lock when the process ends, even
-//! as a zombie, and at exec, which closes LMDB's descriptors.
+//! Each read transaction has a slot in a table in the lock file, with its owner's process id. A
+//! process keeps the slots of its idle transactions, so that reading takes no lock. LMDB calls a
+//! slot dead if nobody holds the kernel's record lock (fcntl) on the byte of the lock file whose
+//! number is that process id. The kernel releases that lock when the process ends, even as a
+//! zombie, and at exec, which closes LMDB's descriptors.
 //!
-//! | the process | its slots are freed |
-//! |---|---|
-//! | exits | by itself, before it ends ([`Env::end_readers`]) |
-//! | calls exec | the idle ones before; what other threads used: when the new program opens the file |
-//! | is killed | by the keeper; without one, by whoever finds no free slot |
+//! - A process that exits frees its slots itself, before it ends ([`Env::end_readers`]).
+//! - A process that calls exec frees the idle ones before; those of other threads are freed when
+//!   the new program opens the file.
+//! - Slots of a killed process are freed by the keeper; without one, by a process that finds no
+//!   free slot.
 //!
 //! A living process never loses a slot. LMDB's rule has two gaps, both where a process has the file
-//! open twice (the preloaded library and the verbs, say): the record locks of a process go when it
-//! closes *any* descriptor of the file, and closing an environment frees all slots of the process
-//! id; and a process that opens the file once more counts as its only user, and empties the table.
-//! So the second environment locks the file in another way, and neither closes it while the other
-//! may use it.
+//! open twice (by the preloaded library and the verbs, say). First, a process loses its record
+//! locks when it closes *any* descriptor of the file, and closing an environment frees all slots of
+//! the process id. Second, a process that opens the file again counts as its only user, and empties
+//! the table. So the second environment locks the file in another way, and neither closes it while
+//! the other may use it.
 
 use super::{Env, check};
 use forebay_media::atomics::AtomicU32;
@@ -32,15 +32,15 @@ use std::ptr::null_mut;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::*;
 
-/// Most read transactions of all processes at the same time, in one record file: twice as many as
-/// there are process slots.
+/// Limit on the read transactions of all processes at the same time, in one record file: twice the
+/// number of process slots.
 pub const MAX_READERS: u32 = 8192;
-/// So many of them are for commands that look at a pool, mend it, or save its data
+/// How many of them are reserved for commands that inspect a pool, repair it, or save its data
 /// ([`crate::process::use_reserve`]).
 pub const RESERVED_READERS: u32 = 256;
 
-/// LMDB's layout of the lock file, in bytes. A mutex begins at [`MUTEX_AT`] of the head; behind the
-/// head is another one; then come the slots: transaction (8), process (4).
+/// LMDB's layout of the lock file, in bytes. A head with a mutex at [`MUTEX_AT`]; then another
+/// mutex; then the slots: transaction (8), process (4).
 const MAGIC: u32 = 0xBEEF_C0DE;
 const READERS_USED_AT: usize = 16;
 const MUTEX_AT: usize = 24;
@@ -51,14 +51,14 @@ const CACHE_LINE: usize = 64;
 const SLOT: usize = CACHE_LINE;
 const PROCESS_AT: usize = 8;
 
-/// The lock file beside the record file `path`.
+/// Path of the lock file of the record file `path`.
 fn lock_file(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push("-lock");
     name.into()
 }
 
-/// A record lock of one byte of a lock file.
+/// A record lock on one byte of a lock file.
 fn record_lock(kind: i32, byte: u32) -> libc::flock {
     // SAFETY: plain numbers, for which zero is valid.
     let mut lock: libc::flock = unsafe { std::mem::zeroed() };
@@ -69,32 +69,32 @@ fn record_lock(kind: i32, byte: u32) -> libc::flock {
     lock
 }
 
-/// Whether anyone, this process too, holds the record lock of the process `pid`.
+/// Whether any process, this one included, holds the record lock of process `pid`.
 fn is_held(file: &OwnedFd, pid: u32) -> bool {
     let mut lock = record_lock(libc::F_WRLCK, pid);
-    // An owner of its own, the open file description: so the locks of this process count, too.
+    // The owner is the open file description, so this process's own locks count, too.
     // SAFETY: an open descriptor; the kernel fills `lock`.
-    let asked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
-    // What can't be asked may be held.
-    asked != 0 || i32::from(lock.l_type) != libc::F_UNLCK
+    let rc = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) };
+    // If that can't be found out, it counts as held.
+    rc != 0 || i32::from(lock.l_type) != libc::F_UNLCK
 }
 
-/// Says in the way of LMDB that the file is in use: whoever opens it alone empties the table, and
-/// to LMDB a process that has it open already counts as alone.
+/// Marks the file as in use in LMDB's way: a process that opens it alone empties the table, and to
+/// LMDB a process that already has it open counts as alone.
 fn keep_in_use(file: &OwnedFd) {
     let lock = record_lock(libc::F_RDLCK, 0);
     // SAFETY: an open descriptor; a lock that is only read.
     let _ = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const lock) };
 }
 
-/// The lock file beside the record file `path`, made if there is none. Whoever closes it gives up
-/// the record locks that this process has on it: see [`free_left_behind`].
+/// Opens the lock file of the record file `path`, or creates it. Closing it releases this process's
+/// record locks on it: see [`free_left_behind`].
 pub(super) fn open_lock_file(path: &Path) -> Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
     rustix::fs::open(lock_file(path), flags, Mode::from_raw_mode(0o600))
 }
 
-/// How many slots were ever in use, says a lock file.
+/// Number of slots that were ever in use, from a lock file.
 pub(super) fn used(file: &OwnedFd) -> u32 {
     let mut head = [0; SLOTS_AT];
     let n = rustix::io::pread(file, &mut head, 0).unwrap_or(0);
@@ -104,7 +104,7 @@ pub(super) fn used(file: &OwnedFd) -> u32 {
     }
 }
 
-/// LMDB's own descriptor of the lock file: the second member of its environment, behind that of the
+/// LMDB's own descriptor of the lock file: the second member of its environment, after that of the
 /// data.
 ///
 /// # Errors
@@ -122,10 +122,10 @@ pub(super) fn descriptor<'a>(env: *mut ffi::MDB_env) -> Result<BorrowedFd<'a>> {
     Ok(unsafe { BorrowedFd::borrow_raw(lock) })
 }
 
-/// Before this process opens the record file of this lock file: frees slots with its process id,
-/// which threads of the program before exec have left, or a dead process with the same id. If
-/// another environment of this process has the file open, nothing is freed, and this is true:
-/// `file` must never be closed.
+/// Called before this process opens the record file: frees slots with its process id, which threads
+/// of the program before exec have left, or a dead process with the same id. If another environment
+/// of this process has the file open, nothing is freed, and the result is true: then `file` must
+/// never be closed.
 pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
     let pid = forebay_runtime::process::pid();
     if is_held(file, pid) {
@@ -153,7 +153,7 @@ pub(super) fn free_left_behind(file: &OwnedFd) -> bool {
         at += page.len();
     }
     if left {
-        // What stays is freed when this process has ended.
+        // The remaining slots are freed when this process has ended.
         let _ = free_slots_of(file, end, pid);
     }
     false
@@ -179,11 +179,11 @@ fn free_slots_of(file: &OwnedFd, end: usize, pid: u32) -> Result<()> {
 }
 
 impl Env {
-    /// Begins a read transaction with a slot of its own. If all are taken, those of dead processes
-    /// are freed first. The caller is critical.
+    /// Begins a read transaction with a new slot. If all are taken, frees those of dead processes
+    /// first. The caller is critical.
     ///
     /// # Errors
-    /// EAGAIN if the slots are in use by the living; ENOSPC if there is no memory for more.
+    /// EAGAIN if the slots are in use by living processes; ENOSPC if there is no memory for more.
     pub(super) fn begin_reader(&self, env: *mut ffi::MDB_env) -> Result<*mut ffi::MDB_txn> {
         let mut freed = false;
         loop {
@@ -218,7 +218,7 @@ impl Env {
             check(ffi::mdb_env_info(env, info.as_mut_ptr()))?;
             info.assume_init().me_numreaders
         };
-        // That many were never in use at the same time: slots are taken from the front.
+        // Slots are taken from the front, so more than this were never in use at the same time.
         if ever <= MAX_READERS - RESERVED_READERS {
             return Ok(false);
         }
@@ -227,8 +227,8 @@ impl Env {
         Ok(used > MAX_READERS - RESERVED_READERS)
     }
 
-    /// Frees the slots of this process's idle read transactions: it is about to end, or to execute
-    /// another program. Should it go on, it takes new ones.
+    /// Frees the slots of this process's idle read transactions, before it ends or executes another
+    /// program. If it continues, it takes new ones.
     pub fn end_readers(&self) {
         let _critical = Critical::enter();
         for idle in &self.idle {
@@ -237,35 +237,35 @@ impl Env {
             }
             let txn = idle.swap(null_mut(), AcqRel);
             if !txn.is_null() {
-                // SAFETY: a read transaction of ours that nobody else has; its slot is freed by one
-                // store.
+                // SAFETY: an idle read transaction that only this thread has; one store frees its
+                // slot.
                 unsafe { ffi::mdb_txn_abort(txn) };
             }
         }
     }
 
-    /// The process ids of all slots that are taken, one for each slot.
+    /// The process ids of all slots in use, one for each slot.
     ///
     /// # Errors
-    /// What open says.
+    /// Errors of opening the file.
     pub fn readers(&self) -> Result<Vec<u32>> {
         let mut pids = Vec::new();
         list(self.get()?, |pid, _| pids.push(pid))?;
         Ok(pids)
     }
 
-    /// Frees the reader slots of dead processes, so that old pages can be used again.
+    /// Frees the reader slots of dead processes, so that old pages can be reused.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn release_dead_readers(&self) -> Result<()> {
         let env = self.get()?;
         let _critical = Critical::enter();
         check_readers(env)
     }
 
-    /// Closes an environment whose transactions have ended, unless another one of this process may
-    /// use the same file: then its address space and descriptors stay until the process ends.
+    /// Closes an environment whose transactions have ended. If another one of this process may use
+    /// the same file, keeps its address space and descriptors until the process ends.
     pub(super) fn close(&mut self, env: *mut ffi::MDB_env) {
         let pid = forebay_runtime::process::pid();
         let beside = self
@@ -278,7 +278,7 @@ impl Env {
             std::mem::forget(beside.take());
             return;
         }
-        // SAFETY: ours; no transaction is left.
+        // SAFETY: this environment is owned; no transaction is left.
         unsafe { ffi::mdb_env_close(env) };
     }
 }
@@ -289,14 +289,14 @@ fn check_readers(env: *mut ffi::MDB_env) -> Result<()> {
     check(unsafe { ffi::mdb_reader_check(env, &mut dead) })
 }
 
-/// Calls `each` for every slot that is taken, with its process id and the transaction that it keeps
-/// alive, if it has one.
+/// Calls `each` for every slot in use, with its process id and the transaction that it keeps alive,
+/// if any.
 pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>)) -> Result<()> {
     unsafe extern "C" fn note<F: FnMut(u32, Option<u64>)>(
         line: *const c_char,
         each: *mut c_void,
     ) -> i32 {
-        // SAFETY: LMDB gives a string, and what it was given itself.
+        // SAFETY: LMDB passes a string, and the pointer that it was given.
         let (line, each) = unsafe { (CStr::from_ptr(line), &mut *each.cast::<F>()) };
         // Per line: process, thread, transaction; a head line; "-" for an idle reader.
         let mut words = line.to_str().unwrap_or("").split_whitespace();
@@ -310,7 +310,7 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
     ) -> unsafe extern "C" fn(*const c_char, *mut c_void) -> i32 {
         note::<F>
     }
-    // SAFETY: the environment is open; `note` gets the address of what it expects.
+    // SAFETY: the environment is open; `note` gets the address of the type that it expects.
     let rc = unsafe { ffi::mdb_reader_list(env, Some(of(&each)), (&raw mut each).cast()) };
     if rc < 0 { Err(Errno::IO) } else { Ok(()) }
 }
@@ -336,7 +336,7 @@ mod tests {
             Env::new(self.0.join("records"), 4 << 20)
         }
 
-        /// The lock file. Never closed: that would give up the locks of this process.
+        /// The lock file. Never closed: that would release this process's locks.
         fn file(&self) -> ManuallyDrop<std::fs::File> {
             let path = lock_file(&self.0.join("records"));
             let file = std::fs::OpenOptions::new()
@@ -346,7 +346,7 @@ mod tests {
             ManuallyDrop::new(file.unwrap())
         }
 
-        /// The process ids in the slots that are taken, read from the file.
+        /// The process ids in the slots in use, read from the file.
         fn slots(&self) -> Vec<u32> {
             let mut bytes = Vec::new();
             self.file().read_to_end(&mut bytes).unwrap();
@@ -357,7 +357,7 @@ mod tests {
                 .collect()
         }
 
-        /// Gives so many slots, from number `first` on, to the process `pid`.
+        /// Assigns the slots from `first` to `end` to process `pid`.
         fn take(&self, first: u32, end: u32, pid: u32) {
             let file = self.file();
             for i in first as usize..end as usize {
@@ -377,11 +377,11 @@ mod tests {
         }
     }
 
-    /// No process has it: the kernel's highest is 2^22.
+    /// No process has this id: the kernel's highest is 2^22.
     const NOBODY: u32 = 1 << 23;
 
     #[test]
-    fn idle_slots_go_when_a_process_is_about_to_end() {
+    fn idle_slots_are_freed_before_a_process_ends() {
         let dir = Dir::new("idle");
         let env = dir.env();
         drop(env.snapshot().unwrap());
@@ -398,10 +398,10 @@ mod tests {
     }
 
     #[test]
-    fn a_table_full_of_the_dead_is_cleared_when_it_is_opened() {
+    fn a_table_full_of_dead_readers_is_cleared_when_it_is_opened() {
         let dir = Dir::new("full");
         drop(dir.env().snapshot().unwrap());
-        // Nobody has it open: LMDB would begin with an empty table.
+        // No process has the file open: LMDB would begin with an empty table.
         let other = dir.env();
         drop(other.snapshot().unwrap());
         dir.take(1, MAX_READERS, NOBODY);
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_program_before_exec_has_left_goes() {
+    fn slots_of_the_program_before_exec_are_freed() {
         let dir = Dir::new("exec");
         drop(dir.env().snapshot().unwrap());
         dir.take(0, 100, pid());

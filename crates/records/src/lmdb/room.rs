@@ -1,5 +1,5 @@
-//! Room for a write transaction, before it begins: reserved behind the last page in use, or
-//! pages that were freed. A full file system, or a full map, is an error there.
+//! Room for a write transaction, before it begins: reserved after the last page in use, or freed
+//! pages. A full file system, or a full map, is an error there.
 
 use super::parked::{self, Todo};
 use super::readers::{self, list};
@@ -16,26 +16,26 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant};
 
-/// Pages that a transaction may need for the tree and the free list beside its payload.
+/// Pages that a transaction may need for the tree and the free list besides its payload.
 const MARGIN: u64 = 64;
-/// How long a transaction that needs pages of old states waits for those who read these.
+/// How long a transaction that needs pages of old states waits for their readers.
 const READERS_PATIENCE: Duration = Duration::from_secs(2);
-/// Bytes of a lock file before the slots of readers, at most, and of a slot.
+/// Upper bounds of a lock file's head before the reader slots, and of a slot. Bytes.
 const LOCK_HEAD: u64 = 512;
 const READER: u64 = 64;
-/// Slots of readers behind the used ones that have memory.
+/// Reader slots after the used ones that have memory.
 pub(super) const READERS_AHEAD: u32 = 100;
-/// What a removal may make do with when no more room can be reserved.
+/// Pages that suffice for a removal when no more room can be reserved.
 const LAST_MARGIN: u64 = 24;
 
-/// What a transaction does when no more room can be reserved.
+/// Reaction of a transaction when no more room can be reserved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OnFull {
-    /// It adds something, so it fails.
+    /// It adds records, so it fails.
     Fails,
-    /// It frees more than it takes, and makes do with [`LAST_MARGIN`].
+    /// It frees more than it takes, and continues with [`LAST_MARGIN`].
     Removes,
-    /// It replaces something, and makes do with twice that: removals come after it.
+    /// It replaces records, and continues with twice that: removals come after it.
     Updates,
 }
 
@@ -43,24 +43,24 @@ pub enum OnFull {
 #[repr(C)]
 #[derive(Default)]
 pub struct Room {
-    /// Bytes for which room is reserved.
+    /// Bytes of the file for which room is reserved.
     pub reserved: AtomicU64,
-    /// Most pages that were ever in use.
+    /// Most pages ever in use.
     pub(super) most: AtomicU32,
-    /// The last page of the file, when a transaction could have parked pages.
+    /// The last page of the file when a transaction last could have parked pages.
     pub(super) last: AtomicU32,
-    /// So many of these park none.
+    /// This many more transactions park none.
     pub(super) pause: AtomicU32,
-    /// How often that began.
+    /// Number of such pauses.
     pub(super) pauses: AtomicU32,
 }
 
 impl Env {
-    /// Starts a write transaction. The caller holds the shard's lock and is critical.
-    /// `payload` is the number of bytes that it may add.
+    /// Starts a write transaction that may add `payload` bytes. The caller holds the shard's lock
+    /// and is critical.
     ///
     /// # Errors
-    /// ENOSPC if the file system has no room for what may be needed.
+    /// ENOSPC if the file system, or the map, has no room for what may be needed.
     pub fn write(&self, room: &Room, payload: usize, on_full: OnFull) -> Result<WriteTxn<'_>> {
         if on_full != OnFull::Removes {
             fault::check(Point::Records)?;
@@ -94,7 +94,7 @@ impl Env {
                 OnFull::Updates => behind(2 * LAST_MARGIN, payload),
             };
             if !makes_do {
-                // A long value needs pages in a row, and those are had behind the last one only.
+                // A long value needs consecutive pages, which exist only after the last page.
                 let long = if payload > PAGE / 2 { payload } else { 0 };
                 if !behind(0, long)
                     || !self.wait_for_free_pages(MARGIN + payload / PAGE, behind_last)?
@@ -133,9 +133,9 @@ impl Env {
         left > 0
     }
 
-    /// Waits until so many pages that were freed can be used again: the readers that may
-    /// still look at them end soon, or are dead. Parked pages come back. False if there are
-    /// not enough. `room` says that a transaction may add some pages to the file.
+    /// Waits until `pages` freed pages can be reused: readers that may still use them end soon, or
+    /// are dead. Parked pages come back. False if there are not enough. `room` says that a
+    /// transaction may add some pages to the file.
     #[cold]
     fn wait_for_free_pages(&self, pages: u64, room: bool) -> Result<bool> {
         let until = Instant::now() + READERS_PATIENCE;
@@ -161,10 +161,10 @@ impl Env {
         }
     }
 
-    /// Freed pages that the next write transaction may use, and those that a reader may still
-    /// see. The caller keeps writers out.
+    /// Numbers of freed pages that the next write transaction may use, and of those that a reader
+    /// may still see. The caller excludes writers.
     pub(super) fn free_pages(&self) -> Result<(u64, u64)> {
-        /// LMDB's own database of freed pages.
+        /// LMDB's database of freed pages.
         const FREED: ffi::MDB_dbi = 0;
         let snapshot = self.fresh_snapshot()?;
         // SAFETY: a running transaction.
@@ -174,10 +174,11 @@ impl Env {
             oldest = oldest.min(kept.unwrap_or(oldest));
         })?;
         let (mut free, mut pinned) = (0, 0);
-        // Keys are the transactions that freed the pages, values begin with their number.
+        // Keys are the transactions that freed the pages; values begin with their number.
         scan_stored(snapshot.txn, FREED, b"", |by, list| {
             let word = |b: &[u8]| b.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
-            // What the last one freed is never for the next, whoever reads.
+            // Pages freed by the last transaction are never usable by the next, whatever the
+            // readers.
             match word(by) {
                 by if by < oldest => free += word(list),
                 by if by < last => pinned += word(list),
@@ -188,12 +189,12 @@ impl Env {
         Ok((free, pinned))
     }
 
-    /// Makes room for so many pages more in a transaction that has begun.
+    /// Reserves room for `pages` more pages in a transaction that has begun.
     ///
     /// # Errors
-    /// ENOSPC if the file system hasn't any.
+    /// ENOSPC if the file system has none.
     pub fn reserve_more(&self, txn: &WriteTxn<'_>, room: &Room, pages: u64) -> Result<()> {
-        // What a transaction has been promised at its beginning is behind `last`; it may have used
+        // The room promised to a transaction at its beginning lies after `last`; it may have used
         // all of it.
         const LONGEST: u64 = 2 * (64 << 10);
         let need = (txn.last + 1 + 2 * MARGIN + pages) * PAGE + LONGEST;
@@ -226,14 +227,14 @@ impl Env {
         Err(Errno::NOSPC)
     }
 
-    /// Before a reader takes a slot of its own in the lock file: reserves memory for it, by LMDB's
-    /// own descriptor, since closing another one would give up the record locks of this process.
+    /// Called before a reader takes a new slot in the lock file: reserves memory for it, by LMDB's
+    /// own descriptor, since closing another one would release this process's record locks.
     ///
-    /// LMDB takes the first free slot, and numbers them from 0; `me_numreaders` is where the used
-    /// ones end. [`READERS_AHEAD`] more have memory, for those who come at the same moment.
+    /// LMDB takes the first free slot, numbered from 0; `me_numreaders` is the end of the used
+    /// ones. [`READERS_AHEAD`] more have memory, for readers that come at the same moment.
     ///
     /// # Errors
-    /// ENOSPC if there is no memory for it; what open says.
+    /// ENOSPC if there is no memory for it; errors of opening the file.
     pub(super) fn reserve_reader(&self, env: *mut ffi::MDB_env) -> Result<()> {
         // SAFETY: plain numbers and a pointer, for which zero is valid.
         let mut info: ffi::MDB_envinfo = unsafe { std::mem::zeroed() };
@@ -257,7 +258,7 @@ impl Env {
         let fd = file.as_fd();
         let end = LOCK_HEAD + u64::from(readers.min(MAX_READERS)) * READER;
         if (rustix::fs::fstat(fd)?.st_blocks as u64) * 512 < end.next_multiple_of(PAGE) {
-            // Its size is LMDB's business.
+            // LMDB sets the file's size.
             memory::reserve(fd, true, 0, end)?;
         }
         self.readers.fetch_max(readers, Relaxed);
@@ -267,7 +268,7 @@ impl Env {
     /// Bytes of records in use (pages up to the last one).
     ///
     /// # Errors
-    /// What open says.
+    /// Errors of opening the file.
     pub fn used(&self) -> Result<u64> {
         let mut info = std::mem::MaybeUninit::<ffi::MDB_envinfo>::zeroed();
         // SAFETY: env is open; zeroed info is valid.
@@ -291,7 +292,7 @@ mod tests {
         }
     }
 
-    /// Puts records until there is no room; how many. Each is looked at again.
+    /// Puts records until there is no room; returns their number. Each is read again.
     fn fill(env: &Env, room: &Room) -> u64 {
         for n in 0u64.. {
             let put = || {
@@ -327,10 +328,10 @@ mod tests {
         let first = fill(&env, &room);
         assert!(first > 4000, "{first}");
         clear(&env, &room, first);
-        // Old pages are all there is now.
+        // Only old pages are left now.
         let second = fill(&env, &room);
         assert!(second > first / 2, "{second} after {first}");
-        // What a reader sees stays as long as it looks, so each commit uses pages up.
+        // Pages that a reader sees stay in use, so each commit uses pages up.
         let (ready, is_ready) = std::sync::mpsc::channel();
         let read_for = |time: Duration| {
             let reader = env.fresh_snapshot().unwrap();
@@ -345,7 +346,7 @@ mod tests {
             fill(&env, &room)
         });
         assert!(third < second / 2, "{third} of {second}");
-        // Who ends soon is waited for.
+        // A reader that ends soon is waited for.
         clear(&env, &room, third);
         let last = std::thread::scope(|s| {
             s.spawn(|| read_for(READERS_PATIENCE / 4));

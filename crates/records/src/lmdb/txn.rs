@@ -1,4 +1,4 @@
-//! Transactions: reading and changing the records of one shard, each value under a seal.
+//! Transactions: reading and changing the records of one shard. Each value is sealed by a checksum.
 
 use super::parked::{self, Todo, is_parked};
 use super::{DBI, Env, check};
@@ -10,7 +10,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::Ordering::*;
 use twox_hash::XxHash3_64;
 
-/// So many transactions later free pages are parked again when none were to be had.
+/// After finding no free pages to park, how many transactions pass until the next attempt.
 const PARK_AGAIN: u32 = 200;
 
 pub(super) fn val(bytes: &[u8]) -> ffi::MDB_val {
@@ -38,6 +38,9 @@ pub struct Snapshot<'a> {
 
 impl Snapshot<'_> {
     /// The value of `key`.
+    ///
+    /// # Errors
+    /// EIO if the seal doesn't match; errors of LMDB.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }
@@ -45,16 +48,16 @@ impl Snapshot<'_> {
     /// Calls `each` for the records from `from` on, in order, until it returns false.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn scan(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         scan(self.txn, from, each)
     }
 
-    /// As [`Snapshot::scan`], for all records, damaged ones too: `each` also gets whether the
+    /// As [`Snapshot::scan`], for all records, including damaged ones: `each` also gets whether the
     /// value is as it was stored.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn scan_all(&self, mut each: impl FnMut(&[u8], &[u8], bool) -> bool) -> Result<()> {
         scan_stored(self.txn, DBI, b"", |key, stored| {
             match unsealed(key, stored) {
@@ -64,12 +67,12 @@ impl Snapshot<'_> {
         })
     }
 
-    /// Moves the view to the state committed last.
+    /// Moves the view to the last committed state.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn renew(&mut self) -> Result<()> {
-        // SAFETY: a read transaction of ours; no value borrowed from it lives (&mut self).
+        // SAFETY: an owned read transaction; no value borrowed from it is alive (&mut self).
         unsafe {
             ffi::mdb_txn_reset(self.txn);
             check(ffi::mdb_txn_renew(self.txn))
@@ -79,7 +82,7 @@ impl Snapshot<'_> {
 
 impl Drop for Snapshot<'_> {
     fn drop(&mut self) {
-        // SAFETY: a read transaction of ours.
+        // SAFETY: an owned read transaction.
         unsafe { ffi::mdb_txn_reset(self.txn) };
         for idle in &self.env.idle {
             if idle.load(Relaxed).is_null()
@@ -91,7 +94,7 @@ impl Drop for Snapshot<'_> {
             }
         }
         let _critical = Critical::enter();
-        // SAFETY: as above; nobody else has it.
+        // SAFETY: as above; only this thread has it.
         unsafe { ffi::mdb_txn_abort(self.txn) };
     }
 }
@@ -111,35 +114,35 @@ fn get<'a>(txn: *mut ffi::MDB_txn, key: &[u8]) -> Result<Option<&'a [u8]>> {
     }
 }
 
-/// Every value ends in a seal of so many bytes.
+/// Size of the seal at the end of every value. Bytes.
 const SEAL: usize = 8;
 
-/// A checksum of key and value. The records are mapped for writing in every process of the
-/// user: should a stray write of a program hit one, it is noticed.
+/// A checksum of key and value. The records are mapped writable in every process of the user: a
+/// stray write of a program into one is noticed.
 fn seal(key: &[u8], value: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
-/// The value without its seal; None if that doesn't fit.
+/// The value without its seal; None if the seal doesn't match.
 fn unsealed<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (value, end) = stored.split_last_chunk::<SEAL>()?;
     (u64::from_le_bytes(*end) == seal(key, value)).then_some(value)
 }
 
-/// The value without its seal, whether that fits or not.
+/// The value without its seal, whether it matches or not.
 pub fn without_seal(stored: &[u8]) -> &[u8] {
     &stored[..stored.len().saturating_sub(SEAL)]
 }
 
-/// Stores `value` and its seal. What LMDB answers.
+/// Stores `value` and its seal. Returns LMDB's result.
 fn put(txn: *mut ffi::MDB_txn, key: &[u8], value: &[u8], flags: u32) -> i32 {
     let mut k = val(key);
     let mut v = ffi::MDB_val {
         mv_size: value.len() + SEAL,
         mv_data: null_mut(),
     };
-    // SAFETY: txn is active. With MDB_RESERVE and no error, LMDB leaves the address of
-    // mv_size bytes, which are ours until the next call.
+    // SAFETY: txn is active. With MDB_RESERVE and no error, LMDB returns the address of mv_size
+    // bytes, which may be written until the next call.
     unsafe {
         let rc = ffi::mdb_put(txn, DBI, &mut k, &mut v, flags | ffi::MDB_RESERVE);
         if rc == 0 {
@@ -180,7 +183,7 @@ pub(super) fn scan_stored(
     // SAFETY: txn is active; the cursor is closed before it ends.
     unsafe {
         check(ffi::mdb_cursor_open(txn, dbi, &mut cursor))?;
-        // An empty key is none to LMDB.
+        // LMDB doesn't allow an empty key.
         let first = if from.is_empty() {
             ffi::MDB_FIRST
         } else {
@@ -199,18 +202,21 @@ pub(super) fn scan_stored(
     }
 }
 
-/// A write transaction on one shard. Undone when dropped.
+/// A write transaction on one shard. Dropping it undoes it.
 pub struct WriteTxn<'a> {
     pub(super) env: &'a Env,
     pub(super) txn: *mut ffi::MDB_txn,
     /// The last page of the file when it began.
     pub(super) last: u64,
-    /// What becomes of free pages.
+    /// Whether to park free pages, or give parked ones back.
     pub(super) todo: Todo,
 }
 
 impl WriteTxn<'_> {
     /// The value of `key` as this transaction sees it; valid until its next change.
+    ///
+    /// # Errors
+    /// EIO if the seal doesn't match; errors of LMDB.
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }
@@ -218,7 +224,7 @@ impl WriteTxn<'_> {
     /// See [`Snapshot::scan`]. `each` must not change the transaction.
     ///
     /// # Errors
-    /// What LMDB says.
+    /// Errors of LMDB.
     pub fn scan(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()> {
         scan(self.txn, from, each)
     }
@@ -231,7 +237,7 @@ impl WriteTxn<'_> {
         check(put(self.txn, key, value, 0))
     }
 
-    /// Sets `key` to `value` unless it is there; false if it is.
+    /// Sets `key` to `value` unless it exists; false if it does.
     ///
     /// # Errors
     /// ENOSPC if the map is full.
@@ -242,7 +248,7 @@ impl WriteTxn<'_> {
         }
     }
 
-    /// Removes `key`. False if there was none.
+    /// Removes `key`. False if it doesn't exist.
     ///
     /// # Errors
     /// ENOSPC if the map is full.
@@ -255,12 +261,12 @@ impl WriteTxn<'_> {
         }
     }
 
-    /// Makes the changes visible to everyone.
+    /// Makes the changes visible to all.
     ///
     /// # Errors
-    /// What LMDB says; the changes are undone then.
+    /// Errors of LMDB; then the changes are undone.
     pub fn commit(mut self) -> Result<()> {
-        // Dropped, it is undone.
+        // On an error, dropping it undoes it.
         fault::check(Point::Commit)?;
         // SAFETY: txn is active, and a write transaction.
         unsafe {

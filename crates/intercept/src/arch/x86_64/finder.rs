@@ -1,10 +1,10 @@
 //! Finds the `syscall` instructions of an object in memory and chooses how each can be patched.
 //!
-//! It sweeps linearly over the executable segment, resynchronised at each function's start known
-//! from `.eh_frame_hdr`, and collects every address that anything may jump to: direct branches,
-//! addresses taken relative to `rip`, and what looks like a jump table. Promises that no such
-//! address lies inside a window that it proposes, and that a window's instructions mean the same
-//! elsewhere. Too many presumed targets only cost a site its best form.
+//! It sweeps linearly over the executable segment, resynchronised at each function start that
+//! `.eh_frame_hdr` gives, and collects every address that anything may jump to: direct branches,
+//! addresses taken relative to `rip`, and probable jump tables. Guarantees that no such address
+//! lies inside a window that it proposes, and that a window's instructions mean the same elsewhere.
+//! Too many presumed targets only cost a site its best form.
 
 pub(crate) mod single;
 
@@ -15,35 +15,35 @@ use iced_x86::{
     OpKind, Register,
 };
 
-/// How many instructions before a site are looked at.
+/// Limit on the instructions examined before a site.
 const BACK: usize = 40;
-/// A jump table has fewer entries than this.
+/// Limit on the entries of a jump table.
 const TABLE_MAX: usize = 4096;
 
-/// The two ways to load the number of rt_sigreturn, by which unwinders know the place too: no doubt
-/// may arise here.
+/// The two ways to load the number of rt_sigreturn, by which unwinders recognise the place, too:
+/// these must not be missed.
 const SIGRETURN: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &[0xb8, 15, 0, 0, 0]];
 
 struct Sweep<'a> {
     code: &'a [u8],
     low: u32,
-    /// One bit per byte of code: something may jump here.
+    /// One bit per byte of code: whether something may jump here.
     targets: Vec<u64>,
-    /// One bit per byte of code: an instruction begins here.
+    /// One bit per byte of code: whether an instruction begins here.
     starts: Vec<u64>,
     syscalls: Vec<u32>,
-    /// Dead bytes: from, to.
+    /// Ranges of dead bytes.
     gaps: Vec<(u32, u32)>,
-    /// Something may jump to any instruction.
+    /// Whether something may jump to any instruction.
     open: bool,
-    /// Those of `syscalls` that count only if something jumps to them.
+    /// Entries of `syscalls` that count only if something jumps to them.
     doubtful: Vec<u32>,
-    /// Operands relative to `rip` are changed when an instruction is moved.
+    /// Whether operands relative to `rip` are adjusted when an instruction is moved.
     adjusts: bool,
 }
 
 impl<'a> Sweep<'a> {
-    /// Of code that begins at `low`, of which nothing is known yet.
+    /// An empty analysis of code that begins at `low`.
     fn new(code: &'a [u8], low: u32, adjusts: bool) -> Sweep<'a> {
         let words = code.len() / 64 + 1;
         Sweep {
@@ -89,7 +89,7 @@ impl<'a> Sweep<'a> {
         .decode()
     }
 
-    /// Whether an instruction means the same at another address, and goes on to the next.
+    /// Whether an instruction means the same at another address, and continues with the next.
     fn movable(&self, i: &Instruction) -> bool {
         i.flow_control() == FlowControl::Next
             && !i.is_invalid()
@@ -97,7 +97,7 @@ impl<'a> Sweep<'a> {
             && i.mnemonic() != Mnemonic::Syscall
     }
 
-    /// The instruction that ends where `at` begins.
+    /// The instruction that ends at `at`.
     fn before(&self, at: u32) -> Option<Instruction> {
         (1..=15)
             .map_while(|n| at.checked_sub(n).filter(|&s| s >= self.low))
@@ -112,9 +112,9 @@ impl<'a> Sweep<'a> {
 /// All sites of an object.
 ///
 /// # Safety
-/// The object's segments are mapped as it says.
+/// The object's segments are mapped as described.
 pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
-    // SAFETY: by the contract; the code isn't written before the patching, which follows.
+    // SAFETY: the caller's promise; the code isn't written before the patching, which follows.
     let (code, readable) = unsafe { (object.code(), object.readable()) };
     let low = object.code_low;
     // SAFETY: as above.
@@ -134,14 +134,13 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         .peekable();
     let mut decoder = Decoder::with_ip(64, code, low.into(), DecoderOptions::NONE);
     let mut i = Instruction::default();
-    // Where dead bytes may begin: behind an instruction that doesn't go on.
+    // Dead bytes may begin after an instruction that doesn't continue with the next.
     let mut dead: Option<u64> = None;
     while decoder.can_decode() {
         let ip = decoder.ip();
         while function.next_if(|&f| f <= ip).is_some() {}
         decoder.decode_out(&mut i);
-        // glibc's signal trampoline is described from one byte before its start, inside the
-        // padding.
+        // glibc describes its signal trampoline from one byte before its start, inside the padding.
         let early = |f: u64| i.mnemonic() == Mnemonic::Nop && i.next_ip() == f + 1;
         if let Some(&f) = function.peek()
             && i.next_ip() > f
@@ -194,7 +193,7 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         }
     }
 
-    // GCC's jump tables: 32-bit distances from the table's own start.
+    // GCC's jump tables: 32-bit distances from the table's start.
     tables.sort_unstable();
     tables.dedup();
     for table in tables {
@@ -225,7 +224,7 @@ impl Sweep<'_> {
         let mut info = InstructionInfoFactory::new();
         let mut hops: Vec<u32> = Vec::new();
         let mut sites: Vec<Site> = Vec::with_capacity(self.syscalls.len());
-        // The end of the window before, so that windows don't overlap.
+        // The end of the previous window, so that windows don't overlap.
         let mut taken = self.low;
         for &at in &self.syscalls {
             let mut site = Site {
@@ -261,7 +260,7 @@ impl Sweep<'_> {
         sites
     }
 
-    /// The number that `eax` holds at a site, if only one way leads there.
+    /// The number in `eax` at a site, if only one path leads there.
     fn number(&self, info: &mut InstructionInfoFactory, site: u32) -> i32 {
         let before = &self.code[..(site - self.low) as usize];
         if SIGRETURN.iter().any(|s| before.ends_with(s)) {
@@ -306,9 +305,9 @@ impl Sweep<'_> {
         -1
     }
 
-    /// How many bytes before and after the instruction make its window: best, five before it, so
-    /// that the instruction itself stays; else as few as possible. If anything may be jumped to:
-    /// one instruction of five bytes before it.
+    /// The bytes before and after the instruction that make its window. Best are five before it, so
+    /// that the instruction itself stays; else as few as possible. If anything may be a jump
+    /// target: one instruction of at least five bytes before it.
     fn window(&self, at: u32, taken: u32) -> Option<(u32, u32)> {
         let mut posts = vec![0u32];
         let mut end = at + SYSCALL.len() as u32;
@@ -326,7 +325,7 @@ impl Sweep<'_> {
         let mut pres = vec![0u32];
         let mut start = at;
         while ((at - start) as usize) < WINDOW {
-            // What begins at `start` would be inside.
+            // The target at `start` would be inside the window.
             if self.is_target(start) {
                 break;
             }
@@ -337,7 +336,7 @@ impl Sweep<'_> {
             start = i.ip() as u32;
             pres.push(at - start);
         }
-        // What the jump overwrites is one instruction; the others stay for who jumps to them.
+        // The jump overwrites one instruction; the others stay, for jumps to them.
         let whole = |w: &&[u32]| (w[1] - w[0]) as usize >= JUMP;
         let fits = |pre: &u32| *pre as usize + SYSCALL.len() <= WINDOW;
         if self.open {

@@ -1,17 +1,17 @@
-//! The gates: the assembly between a site's trampoline and the hooks, and what it reads.
+//! The gates: the assembly between a site's trampoline and the hooks, and its data.
 //!
-//! Promises what the module above says of gates, and `raw`, an instruction that is never patched.
-//! The symbols are hidden; a process can hold several libraries with this crate, of which one
+//! Guarantees what the module above says of gates, and `raw`, an instruction that is never patched.
+//! The symbols are hidden; a process may load several libraries with this crate, of which one
 //! should install.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
 use crate::hooks::{self, Hooks};
 use core::cell::UnsafeCell;
 
-/// The numbers that create a process or thread.
+/// The numbers of calls that create a process or thread.
 pub(super) const NR_CLONES: [i64; 4] = [56, 57, 58, 435];
 
-/// What the gates read: copied once from the hooks.
+/// The data of the gates, copied once from the hooks.
 #[repr(C)]
 struct Settings {
     class: [u8; 512],
@@ -21,14 +21,14 @@ struct Settings {
     after: usize,
     fd_filter: usize,
     fd_filter_len: usize,
-    /// The parts of the vector state that the wide gates keep.
+    /// The parts of the vector state that the wide gates save.
     wide_state: u64,
 }
 
 #[repr(transparent)]
 struct Shared(UnsafeCell<Settings>);
 // SAFETY: written once by `set_hooks`, before the first site is patched, and by `widen`, before the
-// first that is wide; only read afterwards.
+// first wide one is; only read afterwards.
 unsafe impl Sync for Shared {}
 
 static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
@@ -65,7 +65,7 @@ pub(super) fn class(hooks: &Hooks, nr: i64) -> u8 {
     }
 }
 
-/// Gives the gates their hooks.
+/// Sets the hooks of the gates.
 ///
 /// # Safety
 /// Only before anything is patched, by one thread.
@@ -85,10 +85,10 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
 
 /// SSE, AVX and the three parts of AVX-512, as far as the system keeps them.
 const WIDE_STATE: u64 = 0b1110_0110;
-/// Bytes of that: none of its parts ends later, rounded up to whole lines.
+/// Bytes of that state: no part of it ends later; rounded up to cache lines.
 const WIDE_LEN: usize = 2752;
-/// Most bytes between a [`Call`](crate::Call) and the stack pointer at its site, as `FOREBAY_SAVE`
-/// has them: the red zone, two registers, alignment, the state.
+/// Most bytes between a [`Call`](crate::Call) and the stack pointer at its site, as in
+/// `FOREBAY_SAVE`: the red zone, two registers, alignment, the state.
 pub(crate) const CALL_DEPTH: usize = 128 + 16 + 63 + 64 + WIDE_LEN;
 
 fn wide_state() -> u64 {
@@ -99,27 +99,27 @@ fn wide_state() -> u64 {
     }
     #[target_feature(enable = "xsave")]
     unsafe fn enabled() -> u64 {
-        // SAFETY: by OSXSAVE, the instruction is there.
+        // SAFETY: OSXSAVE says that the instruction exists.
         unsafe { _xgetbv(0) }
     }
     // SAFETY: as above.
     let parts = unsafe { enabled() } & WIDE_STATE;
     let end = |part: u32| {
-        let said = __cpuid_count(0xd, part);
-        said.eax as usize + said.ebx as usize
+        let part_info = __cpuid_count(0xd, part);
+        part_info.eax as usize + part_info.ebx as usize
     };
     let fits = (2..8).all(|part| parts >> part & 1 == 0 || end(part) <= WIDE_LEN);
     if fits { parts } else { 0 }
 }
 
-/// Makes the wide gates ready; false if they can't be used on this machine. Not earlier than there
-/// is need: in a virtual machine, asking the processor takes longer than all the rest of a
-/// program's start.
+/// Prepares the wide gates; false if this machine doesn't support them. Called only when they are
+/// needed: in a virtual machine, querying the processor takes longer than the rest of a program's
+/// start.
 ///
 /// # Safety
 /// By one thread at a time; the first time before any site leads to a wide gate.
 pub(crate) unsafe fn widen() -> bool {
-    // SAFETY: no gate reads it yet, or it is as before.
+    // SAFETY: no gate reads it yet, or the value doesn't change.
     unsafe {
         let state = &raw mut (*SETTINGS.0.get()).wide_state;
         if *state == 0 {
@@ -256,7 +256,7 @@ core::arch::global_asm!(
     .endm
 
     # Only on a thread area of libc's, which begins with its own address, and has it again behind that: a runtime of
-    # another kind (Go's, say) has areas that hold nothing of ours.
+    # another kind (Go's, say) has areas without data of this library.
     .macro FOREBAY_OWN_THREADS s
     mov %fs:0, %r11
     cmp %fs:16, %r11
@@ -308,7 +308,7 @@ forebay_kernel\s:
     inc %r11
     cmp %r11, %rax
     jne 2f
-    # WATCH: the kernel is asked from here, so that an error can be looked at.
+    # WATCH: the call is made from here, so that an error can be examined.
     mov (%rsp), %rax
     mov 8(%rsp), %rdi
     mov 16(%rsp), %rsi
@@ -467,9 +467,9 @@ forebay_slots:
     options(att_syntax)
 );
 
-// "C", though a cancellation may hit a blocked call and unwind from there: declared "C-unwind", it
-// would get a landing pad that aborts (panics abort in this workspace). Like this, unwinding passes
-// through the Rust functions around it.
+// "C", although cancellation may hit a blocked call and unwind from there: "C-unwind" would add a
+// landing pad that aborts (panics abort in this workspace). This way, unwinding passes through the
+// Rust functions around it.
 unsafe extern "C" {
     fn forebay_raw(nr: i64, args: *const i64) -> i64;
     fn forebay_gate_any();
@@ -493,7 +493,7 @@ unsafe extern "C" {
 
 #[inline]
 pub(crate) unsafe fn raw(nr: i64, args: [i64; 6]) -> i64 {
-    // SAFETY: it reads six arguments; the call itself is the caller's duty.
+    // SAFETY: it reads six arguments; the call itself is the caller's promise.
     unsafe { forebay_raw(nr, args.as_ptr()) }
 }
 
@@ -502,9 +502,9 @@ pub(crate) fn own_region() -> usize {
     forebay_slots as *const () as usize
 }
 
-/// The gates, a site's first four by class (0: known at run time), then `clone_after`'s by
-/// [`NR_CLONES`]. The wide ones are for code that isn't libc's: they keep all of the vector
-/// registers, and let calls from threads that libc doesn't know through to the kernel.
+/// The gates: a site's first four by class (0: known at run time), then those of `clone_after` by
+/// [`NR_CLONES`]. The wide ones are for code that isn't libc's: they save all vector registers, and
+/// pass calls of threads that libc doesn't know to the kernel.
 pub(super) fn gates(wide: bool) -> [usize; 8] {
     let narrow: [unsafe extern "C" fn(); 8] = [
         forebay_gate_any,

@@ -1,19 +1,19 @@
-//! Finds the `syscall` instructions of any library or program, one function at a time, so that most
-//! of its code is only searched for the two bytes and never decoded.
+//! Finds the `syscall` instructions of any library or program, one function at a time. Most code is
+//! only searched for the two bytes, and never decoded.
 //!
-//! The bytes also occur inside other instructions, and in data. What counts as an instruction is
-//! what a decoding from the function's beginning to its end meets, of a function that `.eh_frame`
-//! describes; if any of it makes no sense, the function is left alone. What jumps there from other
-//! functions (parts of it that are rarely needed lie elsewhere) is found by its bytes. Where a
-//! function jumps by a table, anything in it may be jumped to: then only one instruction of at
-//! least five bytes becomes the jump, or the `syscall` itself becomes a short jump to dead bytes.
+//! The bytes also occur inside other instructions, and in data. An instruction counts if decoding a
+//! function from beginning to end meets it, for a function that `.eh_frame` describes; if any of
+//! the function is invalid, all of it is left alone. Jumps there from other functions (rarely
+//! needed parts lie elsewhere) are found by their bytes. Where a function jumps by a table,
+//! anything in it may be a target: then only one instruction of at least five bytes becomes the
+//! jump, or the `syscall` itself becomes a short jump to dead bytes.
 
 use super::super::{JUMP, SYSCALL, Site};
 use super::Sweep;
 use crate::frames::{Frames, Function};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
-/// All sites in the functions that `frames` describes, by address. `low` is where `code` begins.
+/// All sites in the functions that `frames` describes, by address. `code` begins at `low`.
 pub(crate) fn find(code: &[u8], low: u32, frames: &mut Frames) -> Vec<Site> {
     let mut found: Vec<Sweep> = Vec::new();
     let mut done = 0;
@@ -44,14 +44,14 @@ pub(crate) fn find(code: &[u8], low: u32, frames: &mut Frames) -> Vec<Site> {
     found.iter().flat_map(Sweep::choose).collect()
 }
 
-/// Marks what anything in the code jumps to, or seems to.
+/// Marks the targets, and apparent targets, of all jumps in the code.
 fn mark_jumps(code: &[u8], low: u32, found: &mut [Sweep]) {
     let (Some(first), Some(last)) = (found.first(), found.last()) else {
         return;
     };
     let range = u64::from(first.low)..u64::from(last.low) + last.code.len() as u64;
     for (i, w) in code.windows(6).enumerate() {
-        // jmp with a distance of 32 bits, and the conditional ones.
+        // jmp with a 32-bit distance, and the conditional jumps.
         if w[1] != 0xe9 && (w[0] != 0x0f || w[1] & 0xf0 != 0x80) {
             continue;
         }
@@ -64,13 +64,13 @@ fn mark_jumps(code: &[u8], low: u32, found: &mut [Sweep]) {
     }
 }
 
-/// Where the two bytes are.
+/// The offsets of the two bytes.
 fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
     let mut from = 0;
     std::iter::from_fn(move || {
         loop {
             let rest = code.get(from..)?;
-            // SAFETY: bytes with their number.
+            // SAFETY: a slice's bytes and length.
             let hit = unsafe { libc::memchr(rest.as_ptr().cast(), SYSCALL[1].into(), rest.len()) };
             if hit.is_null() {
                 return None;
@@ -84,7 +84,7 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// One function and the bytes up to the next; None if it has anything that isn't an instruction.
+/// Decodes one function and the bytes up to the next; None if any of it isn't an instruction.
 fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let low = function.start;
     let mut sweep = Sweep::new(code, low, true);
@@ -93,15 +93,15 @@ fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let mut i = Instruction::default();
     sweep.mark(low.into());
     let mut dead: Option<u64> = None;
-    // Right behind what doesn't go on: data, unless something jumps there. Real ones load the
-    // number first.
+    // After an instruction that doesn't continue: data, unless something jumps there. A real
+    // `syscall` has its number loaded first.
     let mut behind_end = false;
     while decoder.can_decode() {
         let ip = decoder.ip();
         decoder.decode_out(&mut i);
         let padding = !i.is_invalid() && matches!(i.mnemonic(), Mnemonic::Nop | Mnemonic::Int3);
         if ip >= end {
-            // Behind the function: dead as far as it is padding.
+            // After the function: dead as far as it is padding.
             dead = dead.or(Some(ip));
             if padding {
                 continue;

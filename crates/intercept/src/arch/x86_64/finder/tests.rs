@@ -1,4 +1,4 @@
-//! The finder against the machine's own C library and loader, and against made-up code.
+//! The finder on this machine's C library and loader, and on artificial code.
 
 use super::*;
 use crate::Hooks;
@@ -16,8 +16,8 @@ fn objects() -> Vec<(Object, Vec<Site>)> {
         .collect()
 }
 
-/// Every `0f 05` that another tool, or the eye, would find as an instruction is found: the sweep
-/// may miss none that stands behind `mov imm32,%eax`, which is hardly ever data.
+/// All `0f 05` that another tool, or a reader, would take for an instruction are found: the sweep
+/// must not miss any after `mov imm32,%eax`, which is hardly ever data.
 #[test]
 fn finds_the_sites_of_this_machine() {
     let all = objects();
@@ -46,7 +46,7 @@ fn finds_the_sites_of_this_machine() {
     }
 }
 
-/// What the loaded libc needs is patchable, all of it; rt_sigreturn is known and left alone.
+/// All that the loaded libc needs is patchable; rt_sigreturn is known and left alone.
 #[test]
 fn all_can_be_patched() {
     for (object, sites) in objects() {
@@ -84,7 +84,7 @@ fn all_can_be_patched() {
     }
 }
 
-/// The calls that a file system face lives on are known by number in libc, so that the others
+/// The calls that matter to a file system face are known by number in libc, so that the others
 /// needn't be patched.
 #[test]
 fn file_calls_are_known_by_number() {
@@ -161,7 +161,7 @@ fn file_calls_are_known_by_number() {
     }
 }
 
-/// Every length of a cut or scrambled table is survived; nothing is read outside.
+/// Tables cut or scrambled at every length do no harm; nothing outside is read.
 #[test]
 fn jump_tables_are_read_inside_segments_only() {
     let bytes = [1u8, 0, 0, 0, 2, 0, 0];
@@ -172,7 +172,7 @@ fn jump_tables_are_read_inside_segments_only() {
     }
 }
 
-/// The only site of made-up code.
+/// The only site of artificial code.
 fn only(code: &'static [u8]) -> Site {
     // SAFETY: the object is the slice.
     let sites = unsafe { find(&Object::of_code(code)) };
@@ -194,8 +194,8 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (0, FORM_WINDOW, 2, 0, 6)
     );
-    // mov $1,%eax; L: syscall; cmp $-4096,%rax; jmp L: the number isn't certain, and L stays a
-    // place to jump to.
+    // mov $1,%eax; L: syscall; cmp $-4096,%rax; jmp L: the number isn't certain, and L must stay a
+    // jump target.
     let s = only(&[
         0xb8, 1, 0, 0, 0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xeb, 0xf6,
     ]);
@@ -203,7 +203,7 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (-1, FORM_WINDOW, 5, 0, 6)
     );
-    // jmp A; mov $1,%eax; syscall; A: cmp $-4096,%rax; ret: the comparison isn't only ours.
+    // jmp A; mov $1,%eax; syscall; A: cmp $-4096,%rax; ret: the comparison has other users, too.
     let s = only(&[
         0xeb, 7, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xc3,
     ]);
@@ -211,10 +211,10 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (1, FORM_WINDOW, 2, 5, 0)
     );
-    // jmp S; mov $1,%eax; S: syscall; ret: nothing to displace, nowhere to hop.
+    // jmp S; mov $1,%eax; S: syscall; ret: nothing to displace, no dead bytes.
     let s = only(&[0xeb, 5, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0xc3]);
     assert_eq!((s.nr, s.form), (-1, FORM_NONE));
-    // mov x(%rip),%edi; mov $3,%eax; syscall: what depends on its place isn't moved.
+    // mov x(%rip),%edi; mov $3,%eax; syscall: a position-dependent instruction isn't moved.
     let s = only(&[0x8b, 0x3d, 0, 0, 0, 0, 0x31, 0xc0, 0x0f, 5, 0xc3]);
     assert_eq!((s.nr, s.form), (0, FORM_NONE));
     // rt_sigreturn in both spellings.
@@ -249,7 +249,7 @@ fn hops() {
     use crate::arch;
     let len = 65536;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a mapping of our own: a page with the code, then trampolines; executable before it is
+    // SAFETY: a new mapping: a page with the code, then trampolines; executable before it is
     // called.
     let function = unsafe {
         let block = libc::mmap(

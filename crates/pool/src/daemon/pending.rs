@@ -1,23 +1,22 @@
-//! A request on its way to another node: from a cell of a process of this node, or from this
-//! daemon itself.
+//! A request on its way to another node, from a cell of a process of this node or from this daemon.
 
-use forebay_client::requests::{self, Asked, Taken, clock};
+use forebay_client::requests::{self, Payload, Taken, clock};
 use forebay_net::{Body, Landing, NodeId, Source};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A request and who waits for its answer.
-pub struct Question {
+/// A request and its requester.
+pub struct PendingRequest {
     pub node: NodeId,
     pub kind: u16,
     /// Whether it may be carried out twice.
     pub repeatable: bool,
-    /// Carrying it out may take longer than the request timeout: it is waited for as long as its
-    /// home is at it.
+    /// Whether carrying it out may take longer than the request timeout. Then it is waited for as
+    /// long as its home reports progress.
     pub is_long: bool,
-    /// The asker stops waiting then, unless it is renewed.
+    /// When the requester stops waiting, unless renewed.
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
@@ -25,7 +24,7 @@ pub struct Question {
     origin: Mutex<Option<Origin>>,
 }
 
-/// Where it comes from.
+/// The requester.
 #[derive(Clone)]
 pub enum Origin {
     /// A process of this node.
@@ -41,36 +40,36 @@ pub enum Got<'a> {
     Landed(Body),
 }
 
-/// A request of the daemon's own.
+/// A request of this daemon.
 pub struct Waiting {
     head: Vec<u8>,
     bytes: Option<Arc<Vec<u8>>>,
     room: usize,
-    /// Since the home is at work: the daemon gives up then.
+    /// Later deadline, set because the home is at work.
     renewed: Mutex<Option<Instant>>,
     answer: Mutex<Option<Answer>>,
     there: Condvar,
 }
 
-/// Its answer: 0 or an error, head, bytes.
+/// A reply: 0 or an errno, head, bytes.
 type Answer = (u32, Vec<u8>, Vec<u8>);
 
-/// A place that isn't free yet.
+/// The room for received bytes is still in use.
 pub struct Busy;
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Question {
-    /// Of a cell; it has to be answered within `patience`.
+impl PendingRequest {
+    /// Makes a request from a cell. It must be answered within `patience`.
     pub fn of_cell(
         taken: Arc<Taken>,
         (repeatable, is_long): (bool, bool),
         patience: Duration,
-    ) -> Arc<Question> {
+    ) -> Arc<PendingRequest> {
         let left = Duration::from_nanos(taken.deadline().saturating_sub(clock()));
-        Arc::new(Question {
+        Arc::new(PendingRequest {
             node: taken.node(),
             kind: taken.kind(),
             deadline: Mutex::new(Instant::now() + left.min(patience)),
@@ -82,15 +81,15 @@ impl Question {
         })
     }
 
-    /// Of the daemon itself.
+    /// Makes a request of the daemon itself.
     pub fn of_here(
         node: NodeId,
         kind: u16,
         (repeatable, is_long): (bool, bool),
         patience: Duration,
         waiting: Arc<Waiting>,
-    ) -> Arc<Question> {
-        Arc::new(Question {
+    ) -> Arc<PendingRequest> {
+        Arc::new(PendingRequest {
             node,
             kind,
             deadline: Mutex::new(Instant::now() + patience),
@@ -102,14 +101,14 @@ impl Question {
         })
     }
 
-    /// The asker stops waiting then.
+    /// When the requester stops waiting.
     pub fn deadline(&self) -> Instant {
         *lock(&self.deadline)
     }
 
-    /// Its home is at work: who asks waits until then, if it isn't answered meanwhile.
+    /// The home is at work: the requester waits until then, unless answered meanwhile.
     pub fn renew(&self, until: Instant) {
-        // Under this lock: who answers takes the origin away first.
+        // Under this lock: answering takes the origin away first.
         let origin = lock(&self.origin);
         let mut deadline = lock(&self.deadline);
         if until <= *deadline {
@@ -131,7 +130,7 @@ impl Question {
         lock(&self.origin).is_none()
     }
 
-    /// Its number among all requests of this node; 0: it has none yet.
+    /// Its number among all requests of this node; 0: none yet.
     pub fn number(&self) -> u64 {
         self.number.load(Acquire)
     }
@@ -143,8 +142,7 @@ impl Question {
         }
     }
 
-    /// The records of the home that it was sent to, which know whether it was begun; 0: it wasn't
-    /// sent.
+    /// Id of the home's records that know whether it was begun; 0: it wasn't sent.
     pub fn sent_to(&self) -> u64 {
         self.sent_to.load(Acquire)
     }
@@ -158,12 +156,12 @@ impl Question {
         }
     }
 
-    /// The waiting asker, if any.
+    /// The requester; None once answered.
     pub fn origin(&self) -> Option<Origin> {
         lock(&self.origin).clone()
     }
 
-    /// Answers it, if it isn't yet.
+    /// Answers it, unless it is answered.
     pub fn answer(&self, status: u32, head: &[u8], got: Got<'_>) {
         let origin = lock(&self.origin).take();
         match origin {
@@ -194,7 +192,7 @@ impl Question {
     }
 }
 
-/// An error as a status.
+/// An errno as a status.
 pub fn code(error: Errno) -> u32 {
     error.raw_os_error() as u32
 }
@@ -214,7 +212,7 @@ fn answer_cell(taken: Arc<Taken>, status: u32, head: &[u8], got: Got<'_>) {
             }
             bytes.len()
         }
-        // It has landed in the cell.
+        // The bytes are in the cell already.
         Got::Landed(body) => body.length,
     };
     taken.answer(status, head, received);
@@ -229,7 +227,7 @@ impl Origin {
         }
     }
 
-    /// The bytes that go with it.
+    /// Calls `f` with the bytes that go with it.
     pub fn with_bytes<T>(&self, f: impl FnOnce(&[u8]) -> T) -> T {
         match self {
             Origin::Cell(taken) => match taken.body() {
@@ -240,7 +238,7 @@ impl Origin {
         }
     }
 
-    /// The same, to be sent from where they lie.
+    /// The bytes that go with it, sent from where they lie.
     pub fn source(&self) -> Option<Box<dyn Source>> {
         match self {
             Origin::Cell(taken) => taken.body().map(|b| Box::new(CellBody(b)) as _),
@@ -248,22 +246,25 @@ impl Origin {
         }
     }
 
-    /// How many bytes go with it.
+    /// Number of bytes that go with it.
     pub fn sends(&self) -> usize {
         match self {
-            Origin::Cell(taken) => match taken.asked() {
-                Asked::Send(len) => len,
+            Origin::Cell(taken) => match taken.payload() {
+                Payload::Send(len) => len,
                 _ => 0,
             },
             Origin::Here(waiting) => waiting.bytes.as_ref().map_or(0, |b| b.len()),
         }
     }
 
-    /// Where bytes of the answer go, if there may be any.
+    /// The room for received bytes, if the request has any.
+    ///
+    /// # Errors
+    /// [`Busy`] if an earlier attempt still uses the room.
     pub fn landing(&self) -> Result<Option<Box<dyn Landing>>, Busy> {
         match self {
-            Origin::Cell(taken) => match taken.asked() {
-                Asked::Receive(len @ 1..) => match taken.room() {
+            Origin::Cell(taken) => match taken.payload() {
+                Payload::Receive(len @ 1..) => match taken.room() {
                     Some(room) => Ok(Some(Box::new(CellRoom(room, len)))),
                     None => Err(Busy),
                 },
@@ -278,7 +279,7 @@ impl Origin {
 }
 
 impl Waiting {
-    /// A request with these bytes, or room for so many.
+    /// A request with these bytes, or with `room` bytes for received ones.
     pub fn new(head: Vec<u8>, bytes: Option<Vec<u8>>, room: usize) -> Arc<Waiting> {
         Arc::new(Waiting {
             head,
@@ -290,8 +291,8 @@ impl Waiting {
         })
     }
 
-    /// The answer; None if there is none by `until`, and `slack` after the time to which that was
-    /// renewed.
+    /// Waits for the reply; None if there is none by `until`, or by the renewed deadline plus
+    /// `slack`.
     pub fn wait(&self, until: Instant, slack: Duration) -> Option<Answer> {
         let mut answer = lock(&self.answer);
         loop {
@@ -326,7 +327,7 @@ impl Source for CellBody {
     }
 }
 
-/// Room in a cell, and how much.
+/// Room in a cell, and its length in bytes.
 struct CellRoom(requests::Room, usize);
 
 impl Landing for CellRoom {
