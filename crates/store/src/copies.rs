@@ -16,12 +16,12 @@
 
 mod keep;
 
+pub use keep::Copies;
 pub use keep::Copy;
-pub use keep::{Copies, State};
 
+use crate::chunks::pages;
 use crate::control::{MAX_LIVE, live_flag as flag};
-use crate::controls::is_last;
-use crate::data::pages;
+use crate::declared::is_last;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
 use crate::{CHUNK, ObjectId, PAGE, Result, Store, now};

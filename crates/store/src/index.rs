@@ -24,7 +24,7 @@ pub use find::{Description, Match, Term};
 pub use forebay_records::number::Number;
 pub use forebay_records::record::hash_of;
 
-use crate::controls::goes_with_maker;
+use crate::declared::goes_with_maker;
 use crate::names::{Named, entry_in, link_in};
 use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};

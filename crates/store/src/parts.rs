@@ -11,8 +11,10 @@
 //! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends
 //!   by itself.
 
+pub use crate::errors::CHANGED;
+
 use crate::control::{Live, live_flag as flag};
-use crate::controls::{Change, LAMINATED, check_word};
+use crate::declared::{Change, LAMINATED, check_word};
 use crate::process::Critical;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
@@ -21,8 +23,6 @@ use forebay_media::PAGE;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// What is known of the file isn't so any more.
-pub const CHANGED: Errno = Errno::XFULL;
 /// The size is at least this, as long as the file isn't cut again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {

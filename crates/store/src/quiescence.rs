@@ -4,16 +4,15 @@
 //! noted; a reference is counted, then stored. A process that dies in between leaves
 //! something that no trace leads to. Such changes are made inside a [`Section`], which is
 //! counted in the process's slot. Two things follow:
-//! - A process that died outside of all sections has lost nothing: [`Store::reap`] finds
+//! - A process that died outside of all sections has lost nothing: [`crate::Store::reap`] finds
 //!   whatever it held.
 //! - When no section is under way in any living process, everything can be counted anew:
 //!   what is neither noted nor in the hands of anyone is lost and can be taken back.
-//!   [`Store::quiet`] brings such a moment about, without asking anybody to leave.
+//!   [`quiet`] brings such a moment about, without asking anybody to leave.
 //!
 //! A section begins before any lock of a live entry, a shard or a bucket is taken, never
 //! inside (sections nest, though): who asks for quiet would wait for those who wait for it.
 
-use crate::Store;
 use crate::control::{Control, MAX_PROCESSES, Process};
 use crate::process::{self, Critical};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, yield_now};
@@ -106,88 +105,89 @@ pub(crate) fn forget_sections() {
     MINE.with(|m| m.of.iter().for_each(|(_, depth)| depth.set(0)));
 }
 
-impl Store {
-    /// Begins a section, waiting for the end of a quiet moment if there is one.
-    ///
-    /// # Errors
-    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
-    pub fn section(&self) -> Result<Section<'_>> {
-        let critical = Critical::enter();
-        if let Some(place) = MINE.with(|m| m.find(&self.control)) {
-            MINE.with(|m| m.change(place, 1));
-            return Ok(Section {
-                count: None,
-                place: Some(place),
-                _critical: critical,
-            });
+/// Begins a section of the process in `slot()`, waiting for the end of a quiet moment if there is
+/// one. `slot` is only asked by the first of nested sections.
+///
+/// # Errors
+/// Those of `slot`; ETIMEDOUT if the quiet moment doesn't end.
+pub(crate) fn begin<'a>(
+    control: &'a Control,
+    slot: impl FnOnce() -> Result<u32>,
+) -> Result<Section<'a>> {
+    let critical = Critical::enter();
+    if let Some(place) = MINE.with(|m| m.find(control)) {
+        MINE.with(|m| m.change(place, 1));
+        return Ok(Section {
+            count: None,
+            place: Some(place),
+            _critical: critical,
+        });
+    }
+    let me = slot()?;
+    let count = &control.process(me as usize).in_flight;
+    let quiet = &control.header().quiet;
+    loop {
+        count.fetch_add(1, SeqCst);
+        if quiet.is_free() {
+            break;
         }
-        let me = self.process_slot()?;
-        let count = &self.control.process(me as usize).in_flight;
-        let quiet = &self.control.header().quiet;
-        loop {
-            count.fetch_add(1, SeqCst);
-            if quiet.is_free() {
+        count.fetch_sub(1, SeqCst);
+        quiet.acquire(control, me)?;
+        quiet.release();
+    }
+    Ok(Section {
+        count: Some(count),
+        place: MINE.with(|m| m.begin(control)),
+        _critical: critical,
+    })
+}
+
+/// For the process in slot `me`, waits until all sections have ended, and keeps new ones from
+/// beginning. Waits for `patience` at most. Not to be called inside a section.
+///
+/// # Errors
+/// EBUSY if a section doesn't end in time.
+pub(crate) fn quiet(control: &Control, me: u32, patience: Duration) -> Result<Quiet<'_>> {
+    debug_assert_eq!(MINE.with(|m| m.find(control)), None);
+    let critical = Critical::enter();
+    // Nobody is to wait for one that won't move anyway.
+    if in_sections(control).any(|(_, pid)| process::is_stopped(pid)) {
+        return Err(Errno::BUSY);
+    }
+    control.header().quiet.acquire(control, me)?;
+    let quiet = Quiet {
+        control,
+        _critical: critical,
+    };
+    fence(SeqCst);
+    let until = Instant::now() + patience;
+    for slot in 0..MAX_PROCESSES {
+        let p = control.process(slot);
+        let mut turns = 0u32;
+        while p.in_flight.load(SeqCst) != 0 {
+            turns += 1;
+            if turns < 100 {
+                yield_now();
+                continue;
+            }
+            if turns.is_multiple_of(16) && !lives(control, slot) {
                 break;
             }
-            count.fetch_sub(1, SeqCst);
-            quiet.acquire(&self.control, me)?;
-            quiet.release();
-        }
-        Ok(Section {
-            count: Some(count),
-            place: MINE.with(|m| m.begin(&self.control)),
-            _critical: critical,
-        })
-    }
-
-    /// Waits for all sections under way to end, keeping new ones from beginning, for at most
-    /// `patience`. Not to be called inside a section.
-    ///
-    /// # Errors
-    /// EBUSY if one doesn't end in time.
-    pub(crate) fn quiet(&self, patience: Duration) -> Result<Quiet<'_>> {
-        debug_assert_eq!(MINE.with(|m| m.find(&self.control)), None);
-        let me = self.process_slot()?;
-        let critical = Critical::enter();
-        // Nobody is to wait for one that won't move anyway.
-        if self.in_sections().any(|(_, pid)| process::is_stopped(pid)) {
-            return Err(Errno::BUSY);
-        }
-        self.control.header().quiet.acquire(&self.control, me)?;
-        let quiet = Quiet {
-            control: &self.control,
-            _critical: critical,
-        };
-        fence(SeqCst);
-        let until = Instant::now() + patience;
-        for slot in 0..MAX_PROCESSES {
-            let p = self.control.process(slot);
-            let mut turns = 0u32;
-            while p.in_flight.load(SeqCst) != 0 {
-                turns += 1;
-                if turns < 100 {
-                    yield_now();
-                    continue;
-                }
-                if turns.is_multiple_of(16) && !lives(&self.control, slot) {
-                    break;
-                }
-                if Instant::now() > until {
-                    return Err(Errno::BUSY);
-                }
-                std::thread::sleep(Duration::from_micros(100));
+            if Instant::now() > until {
+                return Err(Errno::BUSY);
             }
+            std::thread::sleep(Duration::from_micros(100));
         }
-        Ok(quiet)
     }
+    Ok(quiet)
+}
 
-    /// Slots and process ids of the living processes that are in sections just now.
-    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..MAX_PROCESSES)
-            .filter(|&i| self.control.process(i).in_flight.load(Acquire) != 0)
-            .filter(|&i| lives(&self.control, i))
-            .map(|i| (i as u32, pid_in(self.control.process(i))))
-    }
+/// Slots and process ids of the living processes that are in sections just now.
+pub(crate) fn in_sections(control: &Control) -> impl Iterator<Item = (u32, u32)> + '_ {
+    (0..MAX_PROCESSES)
+        .filter(|&i| control.process(i).in_flight.load(Acquire) != 0)
+        .filter(|&i| lives(control, i))
+        .map(|i| (i as u32, pid_in(control.process(i))))
 }
 
 fn pid_in(p: &Process) -> u32 {
@@ -201,6 +201,7 @@ fn lives(control: &Control, slot: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Store;
     use crate::repair::tests::store;
 
     #[test]

@@ -35,12 +35,6 @@ impl Store {
             .collect()
     }
 
-    /// Whether any slot is in use, but for this process's own.
-    pub fn any_attached(&self) -> bool {
-        let mine = self.slot.load(Acquire) as usize;
-        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
-    }
-
     /// Processes that have been waiting for the lock of a stopped one for a while, and that
     /// one, by process ids.
     pub fn stuck(&self) -> Vec<(u32, u32)> {
