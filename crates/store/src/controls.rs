@@ -27,39 +27,10 @@ use crate::control::{Live, Open};
 use crate::errors::CHANGED;
 use crate::locks::{InTheWay, Locks, Request};
 use crate::shards::Need;
-use crate::{NodeId, ObjectId, Store};
+use crate::{ObjectId, Store};
 use forebay_controls::{Mutability, OnViolation, Parallelism, Persistence};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
-
-thread_local! {
-    /// For whom this thread opens files; 0: for its own process.
-    static OPENER: Cell<Party> = const { Cell::new(0) };
-}
-
-/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its
-/// own.
-pub fn open_for(id: u32) {
-    OPENER.set(match id {
-        0 => 0,
-        id => SERVED | Party::from(id),
-    });
-}
-
-/// Does `f`, in which this thread opens files that no program has open by that: they are kept for
-/// those of a node.
-pub fn keeping_for<T>(node: NodeId, f: impl FnOnce() -> T) -> T {
-    let before = OPENER.replace(KEPT | Party::from(node.0));
-    let result = f();
-    OPENER.set(before);
-    result
-}
-
-/// Whether this thread opens files that no program has open by that.
-pub fn is_keeping() -> bool {
-    is_kept(OPENER.get())
-}
 
 impl Store {
     /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those
@@ -119,14 +90,6 @@ impl Store {
             Parallelism::Node => other.node != its.owner.node.0,
         };
         locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
-    }
-
-    /// For whom this thread opens files; `slot` is that of its process.
-    pub(crate) fn opener(&self, slot: u32) -> Party {
-        match OPENER.get() {
-            0 => self.lock_owner_slot(slot).number,
-            party => party,
-        }
     }
 
     /// The use of a description that ends, and has given up its locks.

@@ -4,9 +4,9 @@
 //! tells users apart.
 
 use crate::codec::fields;
-use crate::now;
 use crate::process::{pid_of, process_of};
 use crate::record::Inode;
+use crate::{NodeId, now};
 use forebay_controls::{
     Controls, Declared, Integrity, Mutability, OnViolation, Persistence, Temporality,
 };
@@ -34,8 +34,37 @@ pub type Party = u64;
 /// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
 pub const SERVED: Party = 1 << 63;
 /// In a [`Party`]: no program's, but kept for others, on this node.
-pub(crate) const KEPT: Party = 1 << 62;
+const KEPT: Party = 1 << 62;
 
+/// For whom a file is opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Opener {
+    /// The process that opens it.
+    #[default]
+    Own,
+    /// A process that a face serves: the id of one of its threads.
+    Served(u32),
+    /// No program has it open by that: it is kept open for programs of this node.
+    Kept(NodeId),
+}
+
+impl Opener {
+    /// Whether no program has the file open by that.
+    pub fn is_kept(self) -> bool {
+        matches!(self, Opener::Kept(_))
+    }
+
+    /// The party; `own` is that of the process that opens the file.
+    pub(crate) fn party(self, own: impl FnOnce() -> Party) -> Party {
+        match self {
+            Opener::Own => own(),
+            Opener::Served(id) => SERVED | Party::from(id),
+            Opener::Kept(node) => KEPT | Party::from(node.0),
+        }
+    }
+}
+
+/// Whether a party is no program, but keeps the file open for others.
 pub fn is_kept(party: Party) -> bool {
     party & (KEPT | SERVED) == KEPT
 }

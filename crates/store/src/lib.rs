@@ -99,6 +99,7 @@ pub use lock_request::LockType;
 pub use mapped::{MapPiece, NOTICE, NOTICE_VALUE, on_shrink};
 pub use node::{Foreign, Store};
 pub use object::{Maker, NewObject, RenameMode, SetAttr};
+pub use open::NewOpen;
 pub use quiescence::Section;
 pub use record::{Entry, Inode, S_IFMT};
 pub use recover::Reaped;

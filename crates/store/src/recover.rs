@@ -450,7 +450,7 @@ mod tests {
         let live = s.live_acquire_here(make(&s, "f")).unwrap().0;
         // Between this and its place in a table of descriptors, it is noted nowhere else.
         let open = s
-            .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")
+            .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
             .unwrap();
         // Tests run on a thread of their own.
         assert!(!process::is_alone());

@@ -5,9 +5,8 @@
 use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::controls::ASIDE;
-use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_posix::{Errno, Fs};
 use forebay_store::Entry;
-use forebay_store::controls::keeping_for;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -121,9 +120,7 @@ impl Face {
         };
         // Not under the mutex: others needn't wait for this file. By this nobody uses it: the
         // program has it open besides.
-        let open = keeping_for(fs.store().node(), || {
-            fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
-        })?;
+        let open = fs.keep_object(Entry { id, kind }, flags)?;
         let new = Arc::new(Holder {
             fs,
             open,
