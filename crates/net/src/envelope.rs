@@ -5,7 +5,7 @@
 //! the bulk lane a body follows the frame. See "Wire format" in the internals.
 
 /// Version of the protocol: of everything behind the handshake.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Bytes in a header.
 pub const HEADER: usize = 20;

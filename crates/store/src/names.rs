@@ -18,31 +18,15 @@ pub use rename::Renamed;
 use crate::control::{Live, live_flag};
 use crate::declared::COUNTED;
 use crate::foreign::Opened;
-use crate::live::Held;
+use crate::live::{Held, put_parts};
 pub use crate::object::{Named, NewObject, RenameMode, SetAttr};
-use crate::parts::has_parts;
 
-use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
+use crate::record::{ChunkMap, Entry, EntryRecord, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
 use crate::{ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
-
-/// Bytes of an entry that is being renamed: one more than otherwise.
-pub fn moving(entry: Entry) -> [u8; 10] {
-    let mut bytes = [0; 10];
-    bytes[..9].copy_from_slice(&entry.encode());
-    bytes
-}
-
-/// The entry in the bytes of one, and whether it is being renamed.
-pub fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
-    match bytes.len() {
-        10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
-        _ => Entry::decode(bytes).map(|e| (e, false)),
-    }
-}
 
 /// What became of an object that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -113,7 +97,10 @@ impl Store {
     pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
         let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
         match snapshot.get(&Key::entry(parent, name))? {
-            Some(bytes) => entry_in(bytes).map(Some).ok_or(Errno::IO),
+            Some(bytes) => match EntryRecord::decode(bytes) {
+                Some(found) => Ok(Some((found.entry, found.changing))),
+                None => Err(Errno::IO),
+            },
             None => Ok(None),
         }
     }
@@ -155,10 +142,7 @@ impl Store {
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
             inode.controls |= live.controls & COUNTED;
-            if inode.is_file() {
-                inode.rdev = live.cuts;
-                inode.parent |= u64::from(live.parts && !id.is_part());
-            }
+            put_parts(id, &mut inode, live.cuts, live.parts);
         } else if let Some((mtime, ctime)) = times {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);

@@ -259,8 +259,8 @@ impl Store {
             }
             // A loss of power must not leave the placement without the mark.
             self.change_inode(w, id, |inode| {
-                inode.parent = 1;
-                inode.rdev = cuts;
+                inode.is_spread = true;
+                inode.cuts = cuts;
             })
         })?;
         if there.is_none() && inline.is_some() {

@@ -212,7 +212,8 @@ pub struct Live {
     pub extents: AtomicU32,
     /// Not 0: the extents that lie outside of the entry have memory.
     pub(super) far_room: AtomicU32,
-    /// Of a striped file and its parts: how often it was cut (`stripes.rs`).
+    /// Of a striped file and its parts: how often it was cut (`stripes.rs`). Of a copy:
+    /// [`Live::copy_stamp`].
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.

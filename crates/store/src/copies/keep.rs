@@ -139,7 +139,7 @@ impl Store {
                         let inode = inode.unwrap_or_default();
                         all.push(Copy {
                             id,
-                            edition: self.edition_of(inode.rdev),
+                            edition: self.edition_of(inode.copy_stamp),
                             made: inode.btime,
                         });
                         true

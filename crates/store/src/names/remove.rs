@@ -78,7 +78,7 @@ impl Store {
             if is_summed(inode.controls) {
                 self.remove_sums(w, id)?;
             }
-            if has_parts(id, inode) {
+            if inode.is_spread {
                 self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }
