@@ -13,8 +13,9 @@
 //! the region is made; the long tables and the areas of processes grow in steps
 //! ([`FreeList::pop`], [`Control::reserve_area`]).
 //!
-//! `layout.rs`: limits, and where tables lie; `shared.rs`: what lies in the tables; `states.rs`: what
-//! single parts of the store keep in the header; `free_list.rs`: unused entries. Here: the region as a whole, and the memory of what grows.
+//! `layout.rs`: limits, and where tables lie; `shared.rs`: what lies in the tables; `states.rs`:
+//! parts of the header that belong to one module each; `free_list.rs`: lists of unused entries.
+//! This file: the region as a whole, and memory for the tables that grow.
 
 use crate::map_table::MapTable;
 pub use crate::map_table::{MapRef, map_flag};

@@ -1,20 +1,22 @@
-//! Files with controls: what may be done to one that only grows, never changes again, or belongs to
-//! one user at a time.
+//! Files with controls: files that only grow, never change again, or belong to one user at a time.
 //!
-//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry;
-//! to it comes [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but
-//! looking at it.
+//! The declared controls of a file are a word in its record, mirrored in its live entry
+//! (`declared.rs`). Most files have the word 0, and pay only the look at it.
 //!
-//! A description that has such a file open has a lock of a sort of its own in the home's table of
-//! locks ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its
-//! process. Its range says for whom ([`Party`]) and for what ([`WRITES`]).
-//! - `exclusive`: the lock is exclusive, but not towards descriptions of the same party.
-//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is
-//!   laminated, unless it is empty. One whose writer was killed isn't: it may lack something, and
-//!   can be written again.
-//! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
+//! A description that has a file with controls open holds a lock of its own sort
+//! ([`Sort::Use`]) in the table of locks of the file's home. So a use is known on all nodes,
+//! survives daemons, and ends with its process. The range of the lock names the user ([`Party`])
+//! and what it does ([`WRITES`]).
+//! - `exclusive`: the lock is exclusive, except towards descriptions of the same party.
+//! - `immutable`: each description that writes holds a lock. When the last one is closed, the file
+//!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: it may be
+//!   incomplete, and can be written again.
+//! - `append`: every change of the file is checked while the file is locked
+//!   ([`Store::check_change`]).
 //!
-//! Those who have a file open already when something is said of it are counted then: [`say`].
+//! A declaration counts the users that have the file open already: `controls/declare.rs`.
+//!
+//! [`Sort::Use`]: crate::locks::Sort::Use
 
 mod declare;
 

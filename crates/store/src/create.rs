@@ -56,7 +56,7 @@ impl Store {
     /// As for create.
     pub fn create_control(control: &Path, shards: usize) -> Result<()> {
         let control = Store::new_control(control, shards)?;
-        // Whoever used the records before may have left orphans and pages in use.
+        // A former user of the records may have left orphans and pages in use.
         control.header().leaks.store(1, Release);
         Ok(())
     }

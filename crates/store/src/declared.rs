@@ -1,7 +1,9 @@
-//! The word of a file: what was declared of it, whether it is laminated, and what that allows.
+//! The controls word of a file: the declared controls, whether the file is laminated, and which
+//! changes that allows.
 //!
-//! Pure: no function here looks at a store. A *party* is for whom a file is open, as `exclusive`
-//! tells users apart.
+//! All functions here are pure: none looks at a store. A file's word lies in its record
+//! ([`Inode::controls`]) and in its live entry. The word 0 means that nothing was declared. A
+//! *party* is the user for whom a file is open; `exclusive` tells users apart by it.
 
 use crate::codec::fields;
 use crate::process::{pid_of, process_of};
@@ -12,28 +14,27 @@ use forebay_controls::{
 };
 use rustix::io::{Errno, Result};
 
-/// In the word of a file: it never changes again. No bit of [`Declared::bits`].
+/// In the word: the file is laminated. No bit of [`Declared::bits`].
 pub const LAMINATED: u64 = 1 << 31;
-/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no
-/// record.
+/// In the word of a live entry: every opener notes its use, whatever is declared. In no record.
 pub const COUNTED: u64 = 1 << 30;
-/// All that is in a word besides [`Declared::bits`].
+/// All bits of a word besides [`Declared::bits`].
 pub(crate) const OURS: u64 = LAMINATED | COUNTED;
 
-/// In a use: the file may be written by it.
+/// In a noted use: the opener may write the file.
 pub const WRITES: u64 = 1;
-/// When a use is noted: it has begun before, and isn't judged any more.
+/// In a noted use: the use began before the declaration, and is never refused.
 pub const THERE: u64 = 2;
-/// All that a use can say.
+/// All bits of a noted use.
 pub(crate) const ALL: u64 = WRITES | THERE;
 
-/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on
-/// the node. That of a process of the pool, [`SERVED`], or [`KEPT`].
+/// The user for whom a file is open, as `exclusive` counts users: a number that no other user of
+/// the node has. It is the owner word of a process of the pool, or has [`SERVED`] or [`KEPT`] set.
 pub type Party = u64;
 
-/// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
+/// In a [`Party`]: a process that a face serves; the rest is its id.
 pub const SERVED: Party = 1 << 63;
-/// In a [`Party`]: no program's, but kept for others, on this node.
+/// In a [`Party`]: no program, but a file kept open for a node; the rest is the node's number.
 const KEPT: Party = 1 << 62;
 
 /// For whom a file is opened.
@@ -44,7 +45,7 @@ pub enum Opener {
     Own,
     /// A process that a face serves: the id of one of its threads.
     Served(u32),
-    /// No program has it open by that: it is kept open for programs of this node.
+    /// The file is kept open for programs of this node. No program has it open by that.
     Kept(NodeId),
 }
 
@@ -69,12 +70,12 @@ pub fn is_kept(party: Party) -> bool {
     party & (KEPT | SERVED) == KEPT
 }
 
-/// The number of the node for which it is kept, if it is.
+/// The node for which the file is kept open, if the party is no program.
 pub(crate) fn kept_for(party: Party) -> Option<u32> {
     is_kept(party).then_some(party as u32)
 }
 
-/// The party of a process that a face serves, of whatever thread of it; others are what they are.
+/// Replaces the id of a served thread by that of its process. Other parties stay as they are.
 pub fn settled(party: Party) -> Party {
     match party & SERVED {
         0 => party,
@@ -82,7 +83,7 @@ pub fn settled(party: Party) -> Party {
     }
 }
 
-/// The id of a party's process, as its node knows it.
+/// The process id of a party, on its own node.
 pub fn pid_of_party(party: Party) -> u32 {
     match party & SERVED {
         0 => pid_of(party),
@@ -90,23 +91,23 @@ pub fn pid_of_party(party: Party) -> u32 {
     }
 }
 
-/// What was said of a file with this word, and whether it is laminated.
+/// The declared controls in a word, and whether the file is laminated.
 pub fn declared(word: u64) -> (Declared, bool) {
     let declared = Declared::from_bits(word & !OURS).unwrap_or_default();
     (declared, word & LAMINATED != 0)
 }
 
-/// The word, if it can be one.
+/// The word without [`COUNTED`]; None if it isn't a valid word.
 pub fn checked(word: u64) -> Option<u64> {
     Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
 }
 
-/// Whether a file with this word goes with the process that made it.
+/// Whether a file with this word is ephemeral: it is removed when its maker ends.
 pub fn goes_with_maker(word: u64) -> bool {
     word != 0 && declared(word).0.persistence == Some(Persistence::Process)
 }
 
-/// Whether the bytes of a file with this word stay as they are, and are worth copying.
+/// Whether the bytes of a file with this word never change again, and may be copied to readers.
 fn may_be_copied(word: u64) -> bool {
     let (declared, laminated) = declared(word);
     let controls = declared.resolve();
@@ -123,8 +124,8 @@ pub fn is_last(edition: u64) -> bool {
     edition % 2 == 1
 }
 
-/// Sets the word. The edition goes up with it: never the same again, not even after the record was
-/// lost and the id given anew.
+/// Sets the word and raises the edition. No edition occurs twice, even if the record is lost and
+/// the id is given to another file: editions follow the clock.
 pub fn set_controls(inode: &mut Inode, word: u64) {
     if inode.controls == word {
         return;
@@ -138,16 +139,19 @@ pub fn set_controls(inode: &mut Inode, word: u64) {
     }
 }
 
-/// What is to be done to a file's bytes.
+/// A change of a file's bytes that is checked against its controls.
 #[derive(Clone, Copy, Debug)]
 pub enum Change {
-    /// Bytes are written or zeroed from here on; None: at its end.
+    /// Bytes are written or zeroed from this offset on; None: from the end of the file on.
     From(Option<u64>),
-    /// It gets this size.
+    /// The file gets this size.
     Size(u64),
 }
 
-/// EPERM if the word of a file of this size rules the change out.
+/// Checks a change of a file that has this word and this size.
+///
+/// # Errors
+/// EPERM: the declared controls forbid the change, and violations are refused.
 pub fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
     if word == 0 {
         return Ok(());
@@ -175,7 +179,7 @@ pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Chang
     }
 }
 
-/// One who has a file open, or has mapped it.
+/// A user that has a file open or mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct User {
     pub node: u32,

@@ -1,10 +1,10 @@
-//! Objects of other nodes, as this store sees them: it keeps none of their records, but their uses
-//! and locks by processes of this node.
+//! Objects of other nodes, as this store sees them.
 //!
-//! A store among several keeps the entries and objects of its own slots. An entry may name an
+//! A store among several keeps the entries and objects of its own slots. It keeps no records of
+//! other nodes' objects, but their uses and locks by processes of this node. An entry may name an
 //! object of another node; a live entry may stand for one (`AWAY`), with a number by which its home
-//! knows the use. When such a use or lock ends here, be it by the death of its process, [`crate::Foreign`]
-//! tells the home. A store alone has no [`crate::Foreign`].
+//! knows the use. When such a use or lock ends here, even by the death of its process,
+//! [`crate::Foreign`] tells the home. A store alone has no [`crate::Foreign`].
 
 use crate::control::live_flag as flag;
 use crate::live::Chain;

@@ -159,8 +159,8 @@ impl Live {
 }
 
 impl Live {
-    /// Of a copy: what [`Inode::copy_stamp`] says. It lies in the place of the cuts: a copy is never
-    /// cut, and never has another stamp.
+    /// Of a copy: what [`Inode::copy_stamp`] says. It lies in the place of the cuts, which a copy
+    /// doesn't count.
     pub fn copy_stamp(&self) -> &AtomicU64 {
         &self.cuts
     }

@@ -1,6 +1,6 @@
-//! What is asked of the table of locks: owners, sorts of locks, requests, and what waits for them.
+//! Requests to the table of locks: owners, sorts and types of locks, requests, and waits for them.
 //!
-//! Plain values, with the form in which nodes send them to each other: the search for deadlocks
+//! Plain values, with the form in which nodes send them to each other. The search for deadlocks
 //! ([`Waits`]) goes over all nodes.
 
 use crate::codec::{List, Wire, fields};
@@ -8,7 +8,7 @@ use crate::control::lock_kind;
 use crate::process;
 use crate::{NodeId, ObjectId};
 
-/// What one has of a file, or wants of it.
+/// The type of a lock that an owner has, or wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum LockType {
@@ -44,12 +44,12 @@ impl LockType {
     }
 }
 
-/// In the number of an owner: an open file description, no process.
+/// In [`Owner::number`]: the owner is an open file description, not a process.
 pub(crate) const DESCRIPTION: u64 = 1 << 63;
-/// Of the owner word of a process: its id and start time.
+/// The bits of a process's owner word that identify it: process id and start time.
 pub const WHO: u64 = (1 << 62) - 1;
 
-/// Whose a lock is. No two ever have the same number on one node, but for what a process has before
+/// The owner of a lock. Two owners of one node never have the same number, except a process before
 /// and after exec.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Owner {
@@ -69,20 +69,20 @@ impl Owner {
 /// Last byte of a range without end.
 pub const TO_THE_END: u64 = i64::MAX as u64;
 
-/// What is asked for: a lock on a range, or that it be given up.
+/// A request: to set a lock on a range, or to release it ([`LockType::Unlocked`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     pub object: ObjectId,
     pub owner: Owner,
     pub sort: Sort,
     pub want: LockType,
-    /// The first byte; of a use, for whom.
+    /// The first byte; of a use, the party.
     pub start: u64,
-    /// The last byte; of a use, for what.
+    /// The last byte; of a use, its bits ([`crate::declared::WRITES`]).
     pub end: u64,
 }
 
-/// Sorts of locks, which have nothing to do with each other.
+/// Sorts of locks. Locks of different sorts never conflict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Sort {
@@ -90,7 +90,7 @@ pub enum Sort {
     Range = 0,
     /// flock(2)'s.
     Whole = lock_kind::WHOLE,
-    /// That a description uses a file with controls (`controls.rs`).
+    /// The use of a file with controls by a description (`controls.rs`).
     Use = lock_kind::USE,
 }
 
@@ -111,7 +111,7 @@ impl Sort {
     }
 }
 
-/// A lock that another has.
+/// A lock of another owner that is in the way of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InTheWay {
     pub owner: Owner,
@@ -120,7 +120,7 @@ pub struct InTheWay {
     pub end: u64,
 }
 
-/// What a process waits for, as others see it.
+/// The wait of a process, as others see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
     pub stamp: u64,
@@ -129,7 +129,7 @@ pub struct Waited {
 }
 
 impl Waited {
-    /// Greater: began later. No two are equal.
+    /// The order of waits: a greater value began later. No two are equal.
     pub fn since(&self) -> (u64, u32, u64) {
         let owner = self.request.owner;
         (self.stamp, owner.node.0, owner.number)
@@ -176,7 +176,7 @@ impl Wire for Request {
         let sort = Sort::of(sort)?;
         let fits = match sort {
             Sort::Use => end <= crate::declared::ALL,
-            // What comes from outside is no range, else.
+            // A message may hold any numbers.
             _ => start <= end && end <= TO_THE_END,
         };
         fits.then_some(Request {
@@ -194,7 +194,7 @@ fields! {
     InTheWay { owner, has, start, end }
 }
 
-/// What a process waits for.
+/// All waits of a process.
 pub struct Waits(pub Vec<Waited>);
 
 impl Wire for Waits {

@@ -1,15 +1,15 @@
 //! Locks on files: flock(2), fcntl's ranges of a process, and those of an open file description.
 //!
-//! All are in one table of the control region ([`table`]), in that of the node that keeps the
-//! object; its own processes set them there themselves, those of other nodes ask its daemon to. So
-//! they outlive any daemon. A lock belongs to a process or to a description ([`Owner`]) and goes
-//! with it: with the close of the file, with the last descriptor, with a death. For its locks on
-//! other nodes an owner has a note in the table of its own node, by which they are given up
+//! All locks on an object lie in one table ([`table`]), in the control region of the object's home.
+//! Processes of the home set them there themselves; those of other nodes ask the home's daemon. So
+//! locks survive any daemon. A lock belongs to a process or to a description ([`Owner`]) and ends
+//! with it: when the file is closed, with the last descriptor, or with a death. For locks on other
+//! nodes the owner has a note in its own node's table, by which they are released
 //! (`peers/locks.rs`).
 //!
-//! Who waits sleeps on the chain's count of releases, or asks again and again if the lock is
-//! another node's ([`wait`]); the cluster finds circles of processes
-//! that wait for each other.
+//! A waiter sleeps on the chain's count of releases, or asks again if the lock lies on another node
+//! ([`wait`]). The cluster finds circles of processes that wait for each other. Requests and owners
+//! are defined in `lock_request.rs`.
 
 mod table;
 #[cfg(test)]

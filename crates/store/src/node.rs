@@ -1,8 +1,8 @@
 //! [`Store`]: a node store as one process has it open.
 //!
-//! Here are its parts, how it is opened, and what it asks of the layer above ([`Foreign`]). How the
-//! process takes its slot is in `node/attachment.rs`. Every operation is a method that a higher
-//! module adds.
+//! This module holds the parts of a store, opens it, and defines what the store asks of the layer
+//! above ([`Foreign`]). `node/attachment.rs` takes and keeps the process's slot. Higher modules add
+//! the operations as methods of [`Store`].
 
 mod attachment;
 
@@ -42,7 +42,7 @@ pub struct Store {
     pub foreign: Option<std::sync::Arc<dyn Foreign>>,
 }
 
-/// What the layer above does for objects of other nodes.
+/// What the layer above does for objects of other nodes. A store alone in its pool has none.
 pub trait Foreign: Send + Sync {
     /// This node's number.
     fn node(&self) -> NodeId;

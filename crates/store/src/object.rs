@@ -1,12 +1,13 @@
 //! What callers ask of names and objects: names, new objects, attributes to change.
 //!
-//! Plain values. Those that nodes send each other have their [`Wire`] form here.
+//! Plain values: nothing here looks at a store. The values that nodes send each other have their
+//! [`Wire`] form here.
 
 use crate::codec::{Wire, fields};
 use crate::process;
 use crate::{Distribution, ObjectId};
 
-/// A name: its directory and itself.
+/// A name: its directory, and the last component.
 pub type Named<'a> = (ObjectId, &'a [u8]);
 
 /// What a new object is.
@@ -21,9 +22,9 @@ pub struct NewObject<'a> {
     pub target: &'a [u8],
     /// How a directory's content is distributed, if not as its parent's.
     pub distribution: Option<Distribution>,
-    /// What is said of it: [`crate::Inode::controls`].
+    /// Its declared controls: [`crate::Inode::controls`].
     pub controls: u64,
-    /// Who makes it, if it goes with that process ([`crate::declared::goes_with_maker`]).
+    /// The process that makes it, if it is ephemeral ([`crate::declared::goes_with_maker`]).
     pub maker: Option<Maker>,
 }
 
@@ -35,7 +36,7 @@ pub enum RenameMode {
     Exchange,
 }
 
-/// Attributes to change; None leaves one as it is.
+/// Attributes to change; None leaves an attribute as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SetAttr {
     /// Permission bits.
@@ -44,12 +45,12 @@ pub struct SetAttr {
     pub gid: Option<u32>,
     pub mtime: Option<i64>,
     pub atime: Option<i64>,
-    /// [`crate::Inode::controls`]: what is said of it from now on.
+    /// The controls that hold from now on: [`crate::Inode::controls`].
     pub controls: Option<u64>,
 }
 
 impl SetAttr {
-    /// Whether, of a directory, it changes what all nodes know of it.
+    /// Whether the change, made to a directory, concerns what all nodes cache of directories.
     pub fn of_names(&self) -> bool {
         let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         rights || self.controls.is_some()
@@ -78,12 +79,13 @@ impl Wire for RenameMode {
     }
 }
 
-/// A process that makes files, unlike all others of the pool, earlier and later ones too.
+/// The identity of a process that makes ephemeral files. No two processes of a pool ever have the
+/// same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Maker {
     /// Its node; 0 in a pool of one.
     pub node: u32,
-    /// What tells its boot from others; 0: not known.
+    /// The boot of its node; 0: not known.
     boot: u64,
     /// Process id and start time, as in an owner word.
     process: u64,
@@ -101,7 +103,7 @@ impl Maker {
         }
     }
 
-    /// Whether it still runs. To be called on its node.
+    /// Whether the process still runs. Must be called on its node.
     pub fn runs(&self) -> bool {
         let boot = process::boot();
         (self.boot == boot || self.boot == 0 || boot == 0) && process::runs(self.process)

@@ -1,8 +1,8 @@
 //! A journal as this process has it open: the ring in shared memory, and the files behind it.
 //!
 //! The ring holds the last [`RING`] bytes of the journal. A byte at position `p` lies at `p` modulo
-//! the ring's length. A file holds one generation. What is written there, and when, is decided by
-//! the `journal` module, which holds the journal's lock meanwhile.
+//! the ring's length. A file holds one generation. The `journal`
+//! module decides what is written and when, and holds the journal's lock meanwhile.
 
 use forebay_media::Region;
 use forebay_media::atomics::AtomicU64;

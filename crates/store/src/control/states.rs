@@ -1,9 +1,8 @@
-//! What single parts of the store keep in the header of the control region: the journal, watches,
-//! and copies of files of other nodes.
+//! Parts of the header of the control region that belong to one module each: to the journal, to
+//! watches, and to copies of other nodes' files.
 //!
-//! Here is only how they lie in memory, all of it atomics, zeroed at first. What they mean, and who
-//! may change them, is told by the modules that use them: `journal.rs`, `watches.rs`,
-//! `copies/keep.rs`.
+//! This file defines only their layout: atomics, zeroed at first. `journal.rs`, `watches.rs` and
+//! `copies/keep.rs` say what the values mean and who may change them.
 
 use crate::lock::Lock;
 use forebay_media::atomics::{AtomicU32, AtomicU64};
@@ -24,8 +23,8 @@ pub struct JournalState {
     pub unsure: AtomicU32,
     /// Set when writing to stable storage has failed: nothing can be promised any more.
     pub failed: AtomicU32,
-    /// Set in a pool that was loaded from stable storage: behind the ends of files may lie
-    /// what was written but not noted.
+    /// Set in a pool that was loaded from stable storage: bytes that were written but not noted may
+    /// lie behind the ends of files.
     pub loaded: AtomicU32,
     /// One process at a time makes a checkpoint, syncs everything, empties the limbo.
     pub checkpointing: Lock,
@@ -65,7 +64,7 @@ pub struct WatchState {
     pub filter: [AtomicU64; FILTER_WORDS],
 }
 
-/// What is known of copies in shared memory.
+/// Copies in the control region.
 #[repr(C)]
 #[derive(Default)]
 pub struct CopyState {

@@ -1,7 +1,11 @@
 //! How this process takes part in a store: its slot in the control region, and its area.
 //!
-//! A process attaches when it first needs a slot. A vfork child runs in its parent's memory, but
-//! has a slot of its own: the parent's thread borrows that one meanwhile ([`Store::lend`]).
+//! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
+//! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
+//! thread borrows that slot meanwhile ([`Store::lend`]).
+//!
+//! `attaching` is held while the process takes a slot. A process attaches only if nobody mends the
+//! store (`no_repair`), and ends the sole use of another process first (`sole.rs`).
 
 use crate::control::{Control, MAX_PROCESSES, ProcessArea};
 use crate::process::{self, Critical};
@@ -12,10 +16,9 @@ use std::sync::atomic::Ordering::*;
 
 /// Not attached.
 pub(super) const NO_SLOT: u32 = u32::MAX;
-/// A thread that is between slots: what it opens and closes itself is none of the table's
-/// business.
+/// The thread is between two slots: descriptors that it opens and closes now belong to no table.
 const BETWEEN: u32 = u32::MAX - 2;
-/// A vfork child that gets a slot when it first needs one.
+/// The vfork child on this thread gets a slot when it first needs one.
 const BORROW_LATER: u32 = u32::MAX - 1;
 
 thread_local! {
@@ -27,7 +30,8 @@ thread_local! {
     /// parent's own thread stands still until the child executes a program or ends, so one cell for
     /// each thread is enough. Program code (a handler, a library's constructor) may run between the
     /// vfork and the call, so no caller has a context that it could pass.
-    static BORROWED: Cell<(u32, *mut ProcessArea)> = const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
+    static BORROWED: Cell<(u32, *mut ProcessArea)> =
+        const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
 }
 
 /// How long a thread that takes the process's slot waits for one that executes a program.
@@ -81,9 +85,9 @@ impl Store {
     #[cold]
     fn attach(&self) -> Result<u32> {
         match self.attach_with(process::attach) {
-            // Of the dead, if no keeper has come to them.
+            // Dead processes hold slots that no keeper has released yet.
             Err(Errno::AGAIN) if self.any_ended() => {
-                // From a slot that only serves to release others.
+                // A slot of the reserve, to release them from.
                 self.attach_with(process::attach_kept)?;
                 let reaped = self.reap();
                 let kept = self.give_up_slot();
@@ -116,7 +120,7 @@ impl Store {
             if !process::others_execute() || turns == EXEC_TURNS {
                 break one;
             }
-            // This thread ends with that, unless the kernel refuses the program.
+            // This thread ends when the other one executes its program, unless the kernel refuses.
             drop(one);
             std::thread::sleep(std::time::Duration::from_millis(1));
             turns += 1;
@@ -124,7 +128,7 @@ impl Store {
         self.between_slots();
         let slot = take(&self.control);
         let slot = slot.and_then(|slot| {
-            // In this order, so that a repair sees us or we see it.
+            // In this order: either a repair sees this slot, or this process sees the repair.
             let alone = self
                 .no_repair()
                 .and_then(|()| self.end_sole_use_of_others(slot));
@@ -170,8 +174,8 @@ impl Store {
         Ok(())
     }
 
-    /// After exec: uses the slot of the program before. What its other threads were just
-    /// doing ended with them, as if their process had been killed.
+    /// After exec: uses the slot of the program before. The operations of its other threads ended
+    /// in the middle, as if their process had been killed.
     ///
     /// # Errors
     /// What mmap says, and what writing files back says.
