@@ -30,7 +30,7 @@ use std::sync::atomic::Ordering::*;
 use twox_hash::XxHash3_64;
 
 const MAGIC: &[u8; 8] = b"FBYCKP01";
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 const HEAD: usize = 32;
 const FRAME: usize = 16;
 /// A frame is written when it has so many bytes.

@@ -17,7 +17,7 @@ use twox_hash::XxHash3_64;
 /// Bytes at the start of a file.
 pub(crate) const FILE_HEAD: usize = 4096;
 const MAGIC: &[u8; 8] = b"FBYJNL01";
-const VERSION: u32 = 2;
+const VERSION: u32 = 1;
 /// Bytes before a record's content.
 pub(super) const HEAD: usize = 24;
 
