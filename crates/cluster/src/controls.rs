@@ -55,7 +55,7 @@ impl<'a> Cluster<'a> {
             live.edition.store(0, SeqCst);
             live.last_size.store(inode.size, SeqCst);
             if is_last(inode.edition) && self.live_id(index).stripe().is_some() {
-                Store::remember_locked(live, inode.size, inode.rdev);
+                Store::remember_locked(live, inode.size, inode.cuts);
             }
             live.edition.store(inode.edition, SeqCst);
         }

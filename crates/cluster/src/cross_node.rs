@@ -29,9 +29,9 @@ pub(crate) use rename::without_change;
 
 use crate::Cluster;
 use crate::peers::messages::kind;
-use forebay_store::names::{Link, Named, Note, Opening, entry_in, is_on_paths, moving};
+use forebay_store::names::{Link, Named, Note, Opening, is_on_paths};
 use forebay_store::process::identity_lives;
-use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
+use forebay_store::record::{Entry, EntryRecord, Inode, Key, parse_key, tail};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
@@ -126,10 +126,12 @@ impl<'a> Cluster<'a> {
                 self.check_frozen(name.0)?;
                 self.check_note(w, name)?;
                 if let Some(bytes) = w.get(shard, &key)? {
-                    return entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO);
+                    return EntryRecord::decode(bytes)
+                        .map(|e| Some(e.entry))
+                        .ok_or(Errno::IO);
                 }
                 if held {
-                    w.put(shard, &key, &moving(entry))?;
+                    w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
                     self.put_note(w, name, &Note::Held(entry))?;
                 } else {
                     w.put(shard, &key, &entry.encode())?;
@@ -156,7 +158,7 @@ impl<'a> Cluster<'a> {
                     return Ok(false);
                 }
                 // Until its object has lost the name, too, whoever looks it up waits.
-                w.put(shard, &key, &moving(entry))?;
+                w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
                 self.put_note(w, name, &Note::Drop(entry))?;
                 Ok(true)
             })
@@ -397,7 +399,5 @@ mod tests {
         ] {
             assert_eq!(Link::decode(&link.encode(9)), Some((link, 9)));
         }
-        assert_eq!(entry_in(&moving(entry)), Some((entry, true)));
-        assert_eq!(entry_in(&entry.encode()), Some((entry, false)));
     }
 }

@@ -7,7 +7,6 @@ use crate::peers::with_open;
 use crate::stripes::Striped;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::{is_summed, word_of_part};
-use forebay_store::parts::has_parts;
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -26,7 +25,7 @@ impl<'a> Cluster<'a> {
             return Ok(());
         }
         let away = self.object_away(id);
-        let parts = self.foreign.is_some() && has_parts(id, &self.stat(id)?);
+        let parts = self.foreign.is_some() && self.stat(id)?.is_spread;
         if parts {
             self.tell_parts(id, word_of_part(word))?;
         }

@@ -40,7 +40,7 @@ use forebay_media::guard;
 use forebay_store::control::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;
-use forebay_store::parts::{CHANGED, Known, has_parts};
+use forebay_store::parts::{CHANGED, Known};
 use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;

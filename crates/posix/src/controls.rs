@@ -13,8 +13,8 @@ use forebay_client::controls::{
 };
 use forebay_client::{Violation, impossible};
 use forebay_store::controls::{
-    Change, DeclareOutcome, LAMINATED, Party, SERVED, User, declared, goes_with_maker, is_allowed,
-    is_keeping, open_for, pid_of_party, settled,
+    Change, DeclareOutcome, LAMINATED, Opener, Party, SERVED, User, declared, goes_with_maker,
+    is_allowed, pid_of_party, settled,
 };
 use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::{Distribution, Inode, Maker, ObjectId, SetAttr, now};
@@ -50,7 +50,14 @@ pub const UNSEEN: u32 = u32::MAX;
 /// asked a face that serves others; 0: for its own.
 pub fn work_for(id: u32) {
     FOR.set(id);
-    open_for(id);
+}
+
+/// For whom this thread opens files.
+pub(crate) fn opener() -> Opener {
+    match FOR.get() {
+        0 => Opener::Own,
+        id => Opener::Served(id),
+    }
 }
 
 /// Does `f`, in which this thread makes files; of them is said, before what their directory and the
@@ -362,6 +369,7 @@ impl Fs {
         live: u32,
         flags: i32,
         (counts, told): (u32, u64),
+        opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
         let mut word = match cluster.controls(live) {
@@ -381,7 +389,7 @@ impl Fs {
             };
         }
         // What is kept for a moment is nobody's use.
-        if word == 0 || is_keeping() {
+        if word == 0 || opener.is_kept() {
             return Ok(open);
         }
         self.look_again_open(open);

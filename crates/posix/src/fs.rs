@@ -42,7 +42,7 @@ impl Stat {
             nlink: i.nlink,
             uid: i.uid,
             gid: i.gid,
-            rdev: if i.is_file() { 0 } else { i.rdev },
+            rdev: i.rdev,
             size: if i.is_dir() { PAGE as u64 } else { i.size },
             blocks: match i.kind() {
                 libc::S_IFREG => {

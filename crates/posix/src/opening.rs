@@ -1,10 +1,12 @@
 //! Opening an object at a place: it is found or made, and becomes an open file description.
 
+use crate::controls::opener;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;
 use crate::path::{Fail, Goal, Place};
 use forebay_cluster::Away;
-use forebay_store::{Entry, Inode, ObjectId};
+use forebay_store::controls::Opener;
+use forebay_store::{Entry, Inode, NewOpen, ObjectId};
 use libc::{IN_CREATE, S_IFDIR, S_IFLNK, S_IFREG};
 use rustix::io::{Errno, Result};
 
@@ -33,22 +35,35 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
-        match self.open_place_once(place, flags, mode) {
+        self.open_place_by(place, flags, mode, opener())
+    }
+
+    /// Opens what is at a place, which must exist, and keeps it open for programs of this node: no
+    /// program has it open by that.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn keep_place(&self, place: &Place, flags: i32) -> Result<u32> {
+        self.open_place_by(place, flags, 0, Opener::Kept(self.store().node()))
+    }
+
+    fn open_place_by(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
+        match self.open_place_once(place, flags, mode, opener) {
             // Those who died may have the table's places still, if there is no keeper. (What was
             // made before that failed isn't to be found by who makes it.)
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
                     && self.store().reap().is_ok_and(|r| r.processes > 0) =>
             {
-                self.open_place_once(place, flags, mode)
+                self.open_place_once(place, flags, mode, opener)
             }
             result => result,
         }
     }
 
-    fn open_place_once(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
+    fn open_place_once(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
         if flags & libc::O_TMPFILE == libc::O_TMPFILE {
-            return self.open_unnamed(place, flags, mode);
+            return self.open_unnamed(place, flags, mode, opener);
         }
         let creating = flags & libc::O_CREAT != 0;
         let entry = match place {
@@ -73,13 +88,21 @@ impl Fs {
                     Ok((id, live, held)) => {
                         self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
-                        let (kind, bits) = (S_IFREG, flags as u32);
+                        let new = NewOpen::new(id, S_IFREG, flags as u32)
+                            .named(p.dir.id, p.name)
+                            .by(opener);
                         let open = self
                             .store()
-                            .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
+                            .open_create_held(&new, opened)
                             .inspect_err(|_| _ = self.store().live_release(live))?;
                         drop(section);
-                        return self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0));
+                        return self.opened(
+                            open,
+                            live,
+                            flags & !libc::O_TRUNC,
+                            (counts, 0),
+                            opener,
+                        );
                     }
                     Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
                     // Somebody was faster: open theirs.
@@ -99,7 +122,7 @@ impl Fs {
         };
         let (parent, name) = place.parent_and_name();
         let mut away = place.take_away();
-        let opened = self.open_found(entry, flags, false, (parent, name), &mut away);
+        let opened = self.open_found(entry, flags, false, (parent, name), &mut away, opener);
         if let Some(unused) = away.opened {
             self.cluster().close_opened(unused);
         }
@@ -142,7 +165,18 @@ impl Fs {
         parent: ObjectId,
         name: &[u8],
     ) -> Result<u32> {
-        self.open_found(e, flags, fresh, (parent, name), &mut Away::default())
+        let mut away = Away::default();
+        self.open_found(e, flags, fresh, (parent, name), &mut away, opener())
+    }
+
+    /// Opens an object and keeps it open for programs of this node: no program has it open by that.
+    ///
+    /// # Errors
+    /// As for [`Fs::open_object`].
+    pub fn keep_object(&self, e: Entry, flags: i32) -> Result<u32> {
+        let opener = Opener::Kept(self.store().node());
+        let by = (ObjectId::ROOT, &b""[..]);
+        self.open_found(e, flags, false, by, &mut Away::default(), opener)
     }
 
     /// As [`Fs::open_object`], with what came along when it was found.
@@ -153,8 +187,10 @@ impl Fs {
         fresh: bool,
         (parent, name): (ObjectId, &[u8]),
         away: &mut Away,
+        opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
+        let new = NewOpen::new(e.id, e.kind, flags as u32).by(opener);
         let path_only = flags & libc::O_PATH != 0;
         let access = flags & libc::O_ACCMODE;
         if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
@@ -173,7 +209,7 @@ impl Fs {
                     self.cred().check(&cluster.stat(e.id)?, READ)?;
                 }
                 // A directory being read keeps the last name in the description.
-                cluster.open_create(e.id, e.kind, None, flags as u32, parent, b"")
+                cluster.open_create(&new.named(parent, b""), None)
             }
             S_IFREG => {
                 let check = !fresh && !path_only;
@@ -220,7 +256,7 @@ impl Fs {
                 }
                 let opened = Some((live, Some(held)));
                 let open = cluster
-                    .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
+                    .open_create_held(&new.named(parent, name), opened)
                     .inspect_err(|_| _ = cluster.live_release(live))?;
                 drop(section);
                 if path_only {
@@ -230,16 +266,16 @@ impl Fs {
                     true => flags,
                     false => flags & !libc::O_TRUNC,
                 };
-                self.opened(open, live, flags, (counts, told))
+                self.opened(open, live, flags, (counts, told), opener)
             }
-            _ if path_only => cluster.open_create(e.id, e.kind, None, flags as u32, parent, name),
+            _ if path_only => cluster.open_create(&new.named(parent, name), None),
             S_IFLNK => Err(Errno::LOOP),
             // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
             _ => Err(Errno::NXIO),
         }
     }
 
-    fn open_unnamed(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
+    fn open_unnamed(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(Errno::INVAL);
         }
@@ -257,10 +293,13 @@ impl Fs {
         let (live, held) = cluster.live_acquire_held(id)?;
         cluster.live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
+        let new = NewOpen::new(id, S_IFREG, flags as u32)
+            .named(e.id, UNNAMED)
+            .by(opener);
         let open = cluster
-            .open_create_held(id, S_IFREG, opened, flags as u32, e.id, UNNAMED)
+            .open_create_held(&new, opened)
             .inspect_err(|_| _ = cluster.live_release(live))?;
         drop(section);
-        self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0))
+        self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0), opener)
     }
 }

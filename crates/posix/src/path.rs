@@ -155,6 +155,10 @@ impl std::ops::Deref for Name {
 }
 
 /// Where a path leads.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lies on the stack of a call; a box would cost each look-up an allocation"
+)]
 pub enum Place {
     /// The entry `name` of `dir`.
     Entry {

@@ -61,7 +61,7 @@ fn random_operations_of_all_nodes() {
     let seed = std::env::var("FOREBAY_SEED").map_or(1, |s| s.parse().unwrap());
     let mut ends = 0;
     for round in seed..seed + 12 {
-        let mut state: u64 = round * 0x9e37_79b9_7f4a_7c15 + 1;
+        let mut state = u64::wrapping_mul(round, 0x9e37_79b9_7f4a_7c15).wrapping_add(1);
         let mut random = |n: u64| {
             state = state
                 .wrapping_mul(6_364_136_223_846_793_005)

@@ -5,6 +5,7 @@ use crate::paths::{self, Where, errno, locate, value};
 use crate::{fds, runtime};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place};
+use forebay_store::NewOpen;
 use forebay_store::process::Critical;
 use libc::{AF_UNIX, sa_family_t, sockaddr_un};
 use std::ffi::{CStr, CString};
@@ -32,9 +33,8 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     // Noted for its attributes, which are the pool's.
     let _critical = Critical::enter();
     value(runtime::fs().and_then(|fs| {
-        let open =
-            fs.store()
-                .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")?;
+        let new = NewOpen::new(id, libc::S_IFIFO, flags as u32);
+        let open = fs.store().open_create(&new, None)?;
         fds::attach(fs, fd as i32, open)
             .inspect_err(|_| _ = fs.store().open_release(open))
             .map(|()| fd)

@@ -1,7 +1,7 @@
 //! The formats of records: keys and values as they are stored in LMDB.
 //!
 //! ```text
-//! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory
+//! 'D' parent:8 name      -> id:8 kind:1            an entry of a directory ([`EntryRecord`])
 //! 'I' id:8               -> inode tail              attributes; the tail is a small file's
 //!                                                   data, a link's target, a directory's
 //!                                                   name, or the extents of chunk 0
@@ -45,11 +45,17 @@ pub const INLINE_MAX: usize = 1024;
 const INODE_LEN: usize = 20;
 /// Offset of the bits that say which of the other fields follow.
 const THERE: usize = 3;
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
 /// Bits of its third byte.
 const HAS_ATTRIBUTES: u8 = 1;
 const HAS_CONTROLS: u8 = 2;
 const HAS_EDITION: u8 = 4;
+const HAS_CUTS: u8 = 8;
+const HAS_CUT_SIZE: u8 = 16;
+const HAS_COPY_STAMP: u8 = 32;
+const IS_SPREAD: u8 = 64;
+/// In the last byte of an entry's record: several nodes are changing the entry.
+const CHANGING: u8 = 0x80;
 
 /// A key, built on the stack.
 pub struct Key {
@@ -249,10 +255,43 @@ impl Entry {
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
         let bytes: &[u8; 9] = bytes.try_into().ok()?;
         let id = u64::from_le_bytes(bytes[..8].try_into().ok()?);
-        Some(Entry {
+        (bytes[8] & 0xf0 == 0).then_some(Entry {
             id: ObjectId(id),
-            kind: u32::from(bytes[8] & 0xf) << 12,
+            kind: u32::from(bytes[8]) << 12,
         })
+    }
+}
+
+/// The record of a directory's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EntryRecord {
+    pub entry: Entry,
+    /// Several nodes are changing the entry: it is renamed, exchanged or removed. A look-up of the
+    /// name waits, since only the intent beside the entry says what becomes of it.
+    pub changing: bool,
+}
+
+impl EntryRecord {
+    /// Of an entry that several nodes are changing.
+    pub fn changing(entry: Entry) -> EntryRecord {
+        EntryRecord {
+            entry,
+            changing: true,
+        }
+    }
+
+    /// The bytes. Those of an entry that nobody is changing are [`Entry::encode`]'s.
+    pub fn encode(&self) -> [u8; 9] {
+        let mut out = self.entry.encode();
+        out[8] |= if self.changing { CHANGING } else { 0 };
+        out
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<EntryRecord> {
+        let mut bytes: [u8; 9] = bytes.try_into().ok()?;
+        let changing = bytes[8] & CHANGING != 0;
+        bytes[8] &= !CHANGING;
+        Entry::decode(&bytes).map(|entry| EntryRecord { entry, changing })
     }
 }
 
@@ -287,10 +326,19 @@ pub struct Inode {
     pub ctime: i64,
     pub atime: i64,
     pub btime: i64,
-    /// A directory's parent.
+    /// Of a directory: its parent.
     pub parent: u64,
-    /// A device's number.
+    /// Of a device: its number.
     pub rdev: u64,
+    /// Of a file that lies on several nodes, and of its parts: how often the file was cut.
+    pub cuts: u64,
+    /// Of a part: the size that the last cut gave the file.
+    pub cut_size: u64,
+    /// Of a copy of another node's file: which edition of that file it is, and in which life of the
+    /// control region it was made.
+    pub copy_stamp: u64,
+    /// Of a file, at its home: other nodes may have parts of it.
+    pub is_spread: bool,
     /// Whether the object may have extended attributes.
     pub has_attributes: bool,
     /// The declared controls and their state; 0: none (`controls.rs`).
@@ -342,7 +390,11 @@ impl Inode {
         let bit = |there: bool, bit: u8| if there { bit } else { 0 };
         let flags = bit(self.has_attributes, HAS_ATTRIBUTES)
             | bit(self.controls != 0, HAS_CONTROLS)
-            | bit(self.edition != 0, HAS_EDITION);
+            | bit(self.edition != 0, HAS_EDITION)
+            | bit(self.cuts != 0, HAS_CUTS)
+            | bit(self.cut_size != 0, HAS_CUT_SIZE)
+            | bit(self.copy_stamp != 0, HAS_COPY_STAMP)
+            | bit(self.is_spread, IS_SPREAD);
         out.extend_from_slice(&[VERSION, self.tail, flags, 0]);
         for n in [self.mode, self.uid, self.gid, self.nlink] {
             out.extend_from_slice(&n.to_le_bytes());
@@ -353,7 +405,13 @@ impl Inode {
                 out.extend_from_slice(&word.to_le_bytes());
             }
         }
-        for word in [self.controls, self.edition] {
+        for word in [
+            self.controls,
+            self.edition,
+            self.cuts,
+            self.cut_size,
+            self.copy_stamp,
+        ] {
             if word != 0 {
                 out.extend_from_slice(&word.to_le_bytes());
             }
@@ -391,11 +449,17 @@ impl Inode {
             Some(u64::from_le_bytes(*bytes))
         };
         let (controls, edition) = (more(HAS_CONTROLS)?, more(HAS_EDITION)?);
+        let (cuts, cut_size) = (more(HAS_CUTS)?, more(HAS_CUT_SIZE)?);
+        let copy_stamp = more(HAS_COPY_STAMP)?;
         let inode = Inode {
             tail: fixed[1],
             has_attributes: fixed[2] & HAS_ATTRIBUTES != 0,
+            is_spread: fixed[2] & IS_SPREAD != 0,
             controls,
             edition,
+            cuts,
+            cut_size,
+            copy_stamp,
             mode: n32(4),
             uid: n32(8),
             gid: n32(12),
@@ -586,6 +650,10 @@ mod tests {
             rdev: 11,
             controls: 0x80,
             edition: 13,
+            cuts: 14,
+            cut_size: 15,
+            copy_stamp: 16,
+            is_spread: true,
             has_attributes: true,
             tail: tail::DATA,
         };

@@ -4,7 +4,9 @@
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_media::Extent;
 use forebay_placement::ObjectId;
-use forebay_records::record::{ChunkMap, Entry, Inode, Key, changes, parse_key, push_change, tail};
+use forebay_records::record::{
+    ChunkMap, Entry, EntryRecord, Inode, Key, changes, parse_key, push_change, tail,
+};
 
 #[global_allocator]
 static ALLOCATOR: Watched = Watched;
@@ -25,6 +27,10 @@ fn inode(r: &mut Random) -> Inode {
         rdev: r.edge(),
         controls: r.edge(),
         edition: r.edge(),
+        cuts: r.edge(),
+        cut_size: r.edge(),
+        copy_stamp: r.edge(),
+        is_spread: r.once_in(2),
         has_attributes: r.once_in(2),
         tail: r.below(tail::NAME as usize + 1) as u8,
     }
@@ -89,6 +95,14 @@ fn encoded_records_decode_to_the_same() {
             kind: (r.below(16) as u32) << 12,
         };
         assert_eq!(Entry::decode(&e.encode()), Some(e));
+        let of_entry = EntryRecord {
+            entry: e,
+            changing: r.once_in(2),
+        };
+        let bytes = of_entry.encode();
+        assert_eq!(EntryRecord::decode(&bytes), Some(of_entry));
+        // What several nodes are changing isn't taken for an entry.
+        assert_eq!(Entry::decode(&bytes), (!of_entry.changing).then_some(e));
         let (id, name) = (ObjectId(r.edge()), r.bytes(255));
         let key = Key::entry(id, &name);
         assert_eq!(parse_key(&key), Some((b'D', id, &name[..])));
@@ -130,6 +144,9 @@ fn arbitrary_bytes_are_a_record_or_none() {
                 assert_eq!(list(&some), bytes);
             }
             Entry::decode(&bytes);
+            if let Some(one) = EntryRecord::decode(&bytes) {
+                assert_eq!(one.encode()[..], bytes[..]);
+            }
             parse_key(&bytes);
         });
         assert!(

@@ -4,8 +4,8 @@
 //! their length (4 bytes), what may be absent behind a byte 0 or 1. Decoding accepts any bytes:
 //! what isn't a message is None.
 
+use crate::ObjectId;
 use crate::record::{Entry, Inode};
-use crate::{ObjectId, RenameMode, SetAttr};
 
 /// What can be part of a message.
 pub trait Wire: Sized {
@@ -148,24 +148,6 @@ impl Wire for Entry {
     }
 }
 
-impl Wire for RenameMode {
-    fn put(&self, to: &mut Vec<u8>) {
-        to.push(match self {
-            RenameMode::Replace => 0,
-            RenameMode::NoReplace => 1,
-            RenameMode::Exchange => 2,
-        });
-    }
-    fn take(from: &mut &[u8]) -> Option<RenameMode> {
-        match u8::take(from)? {
-            0 => Some(RenameMode::Replace),
-            1 => Some(RenameMode::NoReplace),
-            2 => Some(RenameMode::Exchange),
-            _ => None,
-        }
-    }
-}
-
 /// Structures of which each field is told, in this order.
 #[macro_export]
 macro_rules! fields {
@@ -181,10 +163,6 @@ macro_rules! fields {
     )+};
 }
 pub use fields;
-
-fields! {
-    SetAttr { mode, uid, gid, mtime, atime, controls }
-}
 
 /// An inode with the tail of its record.
 pub struct Record(pub Inode, pub Vec<u8>);

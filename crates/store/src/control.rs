@@ -13,10 +13,12 @@
 //! the region is made; the long tables and the areas of processes grow in steps
 //! ([`FreeList::pop`], [`Control::reserve_area`]).
 //!
-//! `layout.rs`: limits, and where tables lie; `shared.rs`: what lies in the tables; `free_list.rs`:
-//! unused entries. Here: the region as a whole, and the memory of what grows.
+//! `layout.rs`: limits, and where tables lie; `shared.rs`: what lies in the tables; `states.rs`:
+//! parts of the header that belong to one module each; `free_list.rs`: lists of unused entries.
+//! This file: the region as a whole, and memory for the tables that grow.
 
 use crate::map_table::MapTable;
+pub use crate::map_table::{MapRef, map_flag};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, futex};
 use forebay_media::{Region, memory};
 use forebay_runtime::slots::Table;
@@ -29,10 +31,12 @@ pub use forebay_records::record::{MAX_EXTENTS, NAME_MAX};
 pub use free_list::{FreeList, KEPT};
 pub use layout::*;
 pub use shared::*;
+pub use states::*;
 
 mod free_list;
 mod layout;
 mod shared;
+mod states;
 
 /// The first so many process slots are a reserve, as [`KEPT`].
 pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
@@ -338,7 +342,8 @@ impl Control {
         h.names_epoch.store(2, Relaxed);
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         h.born.store(now.map_or(0, |d| d.as_secs() as u32), Relaxed);
-        h.namespace.store(crate::process::namespace(), Relaxed);
+        h.namespace
+            .store(forebay_runtime::process::namespace(), Relaxed);
         h.open_limit.store(limits.open, Relaxed);
         h.maps_limit.store(limits.maps, Relaxed);
         for list in [&h.free_live, &h.free_open, &h.free_locks] {

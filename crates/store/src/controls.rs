@@ -1,201 +1,38 @@
-//! Files with controls: what may be done to one that only grows, never changes again, or belongs to
-//! one user at a time.
+//! Files with controls: files that only grow, never change again, or belong to one user at a time.
 //!
-//! What was said of a file is a word in its record ([`Declared::bits`]), copied to its live entry;
-//! to it comes [`LAMINATED`], once it is so. The word is 0 for all others, which pay nothing but
-//! looking at it.
+//! The declared controls of a file are a word in its record, mirrored in its live entry
+//! (`declared.rs`). Most files have the word 0, and pay only the look at it.
 //!
-//! A description that has such a file open has a lock of a sort of its own in the home's table of
-//! locks ([`Sort::Use`]): so a use is known on all nodes, outlives daemons, and goes with its
-//! process. Its range says for whom ([`Party`]) and for what ([`WRITES`]).
-//! - `exclusive`: the lock is exclusive, but not towards descriptions of the same party.
-//! - `immutable`: who writes has a lock. When the last one gives its up by closing, the file is
-//!   laminated, unless it is empty. One whose writer was killed isn't: it may lack something, and
-//!   can be written again.
-//! - `append`: whoever changes the file looks, with it locked ([`Store::check_change`]).
+//! A description that has a file with controls open holds a lock of its own sort
+//! ([`Sort::Use`]) in the table of locks of the file's home. So a use is known on all nodes,
+//! survives daemons, and ends with its process. The range of the lock names the user ([`Party`])
+//! and what it does ([`WRITES`]).
+//! - `exclusive`: the lock is exclusive, except towards descriptions of the same party.
+//! - `immutable`: each description that writes holds a lock. When the last one is closed, the file
+//!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: it may be
+//!   incomplete, and can be written again.
+//! - `append`: every change of the file is checked while the file is locked
+//!   ([`Store::check_change`]).
 //!
-//! Those who have a file open already when something is said of it are counted then: [`say`].
+//! A declaration counts the users that have the file open already: `controls/declare.rs`.
+//!
+//! [`Sort::Use`]: crate::locks::Sort::Use
 
 mod declare;
+
+pub use crate::declared::*;
+pub use declare::{ATTEMPTS, DeclareOutcome, concerns_users};
 
 use crate::control::live_flag::{PARTS, SAID};
 use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
+use crate::errors::CHANGED;
 use crate::locks::{InTheWay, Locks, Request};
-use crate::parts::CHANGED;
-use crate::process::{pid_of, process_of};
 use crate::shards::Need;
-use crate::{Inode, NodeId, ObjectId, Store, now};
-pub use declare::{ATTEMPTS, concerns_users};
-pub use declare::{DeclareOutcome, User};
-use forebay_controls::{
-    Controls, Declared, Integrity, Mutability, OnViolation, Parallelism, Persistence, Temporality,
-};
+use crate::{ObjectId, Store};
+use forebay_controls::{Mutability, OnViolation, Parallelism, Persistence};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
-
-/// In the word of a file: it never changes again. No bit of [`Declared::bits`].
-pub const LAMINATED: u64 = 1 << 31;
-/// In the word of a live file: whoever opens it notes his use, whatever was said of it. In no
-/// record.
-pub const COUNTED: u64 = 1 << 30;
-/// All that is in a word besides [`Declared::bits`].
-const OURS: u64 = LAMINATED | COUNTED;
-
-/// In a use: the file may be written by it.
-pub const WRITES: u64 = 1;
-/// When a use is noted: it has begun before, and isn't judged any more.
-pub const THERE: u64 = 2;
-/// All that a use can say.
-pub(crate) const ALL: u64 = WRITES | THERE;
-
-/// Who opens a file, for `exclusive`: a number that its processes have in common and no others on
-/// the node. That of a process of the pool, [`SERVED`], or [`KEPT`].
-pub type Party = u64;
-
-/// In a [`Party`]: it isn't a process of the pool, but one that a face serves, by its id.
-pub const SERVED: Party = 1 << 63;
-/// In a [`Party`]: no program's, but kept for others, on this node.
-const KEPT: Party = 1 << 62;
-
-thread_local! {
-    /// For whom this thread opens files; 0: for its own process.
-    static OPENER: Cell<Party> = const { Cell::new(0) };
-}
-
-/// From now on this thread opens files for the process to which the thread `id` belongs; 0: for its
-/// own.
-pub fn open_for(id: u32) {
-    OPENER.set(match id {
-        0 => 0,
-        id => SERVED | Party::from(id),
-    });
-}
-
-/// Does `f`, in which this thread opens files that no program has open by that: they are kept for
-/// those of a node.
-pub fn keeping_for<T>(node: NodeId, f: impl FnOnce() -> T) -> T {
-    let before = OPENER.replace(KEPT | Party::from(node.0));
-    let result = f();
-    OPENER.set(before);
-    result
-}
-
-/// Whether this thread opens files that no program has open by that.
-pub fn is_keeping() -> bool {
-    is_kept(OPENER.get())
-}
-
-pub fn is_kept(party: Party) -> bool {
-    party & (KEPT | SERVED) == KEPT
-}
-
-/// The number of the node for which it is kept, if it is.
-fn kept_for(party: Party) -> Option<u32> {
-    is_kept(party).then_some(party as u32)
-}
-
-/// The party of a process that a face serves, of whatever thread of it; others are what they are.
-pub fn settled(party: Party) -> Party {
-    match party & SERVED {
-        0 => party,
-        _ => SERVED | Party::from(process_of(party as u32).unwrap_or(party as u32)),
-    }
-}
-
-/// The id of a party's process, as its node knows it.
-pub fn pid_of_party(party: Party) -> u32 {
-    match party & SERVED {
-        0 => pid_of(party),
-        _ => party as u32,
-    }
-}
-
-/// What was said of a file with this word, and whether it is laminated.
-pub fn declared(word: u64) -> (Declared, bool) {
-    let declared = Declared::from_bits(word & !OURS).unwrap_or_default();
-    (declared, word & LAMINATED != 0)
-}
-
-/// The word, if it can be one.
-pub fn checked(word: u64) -> Option<u64> {
-    Declared::from_bits(word & !OURS).map(|_| word & !COUNTED)
-}
-
-/// Whether a file with this word goes with the process that made it.
-pub fn goes_with_maker(word: u64) -> bool {
-    word != 0 && declared(word).0.persistence == Some(Persistence::Process)
-}
-
-/// Whether the bytes of a file with this word stay as they are, and are worth copying.
-fn may_be_copied(word: u64) -> bool {
-    let (declared, laminated) = declared(word);
-    let controls = declared.resolve();
-    // Copies have no checksums.
-    laminated
-        && controls.integrity == Integrity::None
-        && controls.mutability == Mutability::Immutable
-        && controls.on_violation == OnViolation::Refuse
-        && controls.temporality == Temporality::Multiple
-}
-
-/// Whether this edition of a file may be copied.
-pub fn is_last(edition: u64) -> bool {
-    edition % 2 == 1
-}
-
-/// Sets the word. The edition goes up with it: never the same again, not even after the record was
-/// lost and the id given anew.
-pub fn set_controls(inode: &mut Inode, word: u64) {
-    if inode.controls == word {
-        return;
-    }
-    inode.controls = word;
-    let next = (inode.edition + 1).max(now() as u64);
-    if may_be_copied(word) {
-        inode.edition = next | 1;
-    } else if inode.edition != 0 {
-        inode.edition = next.next_multiple_of(2);
-    }
-}
-
-/// What is to be done to a file's bytes.
-#[derive(Clone, Copy, Debug)]
-pub enum Change {
-    /// Bytes are written or zeroed from here on; None: at its end.
-    From(Option<u64>),
-    /// It gets this size.
-    Size(u64),
-}
-
-/// EPERM if the word of a file of this size rules the change out.
-pub fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
-    if word == 0 {
-        return Ok(());
-    }
-    let (declared, laminated) = declared(word);
-    let controls = declared.resolve();
-    if is_allowed(&controls, laminated, size, change)
-        || controls.on_violation == OnViolation::Report
-    {
-        return Ok(());
-    }
-    Err(Errno::PERM)
-}
-
-/// Whether the controls of a file of this size, laminated or not, allow the change.
-pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Change) -> bool {
-    match controls.mutability {
-        Mutability::Overwrite => true,
-        Mutability::Immutable => !laminated,
-        Mutability::Append => match change {
-            Change::From(None) => true,
-            Change::From(Some(offset)) => offset == size,
-            Change::Size(new) => new >= size,
-        },
-    }
-}
 
 impl Store {
     /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those
@@ -255,14 +92,6 @@ impl Store {
             Parallelism::Node => other.node != its.owner.node.0,
         };
         locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
-    }
-
-    /// For whom this thread opens files; `slot` is that of its process.
-    pub(crate) fn opener(&self, slot: u32) -> Party {
-        match OPENER.get() {
-            0 => self.lock_owner_slot(slot).number,
-            party => party,
-        }
     }
 
     /// The use of a description that ends, and has given up its locks.

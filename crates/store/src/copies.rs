@@ -16,12 +16,12 @@
 
 mod keep;
 
+pub use keep::Copies;
 pub use keep::Copy;
-pub use keep::{Copies, State};
 
+use crate::chunks::pages;
 use crate::control::{MAX_LIVE, live_flag as flag};
-use crate::controls::is_last;
-use crate::data::pages;
+use crate::declared::is_last;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
 use crate::{CHUNK, ObjectId, PAGE, Result, Store, now};
@@ -76,7 +76,7 @@ impl Store {
     ) -> Result<bool> {
         let live = self.live(copy);
         let moved = live.moved.load(Acquire);
-        let is_ours = || live.cuts.load(Acquire) == self.stamp(last.edition);
+        let is_ours = || live.copy_stamp().load(Acquire) == self.stamp(last.edition);
         let there = live.size.load(Acquire) >= at + len as u64;
         if !moved.is_multiple_of(2) || !there || !is_ours() {
             return Ok(false);
@@ -121,7 +121,7 @@ impl Store {
         let live = self.live(index);
         let hung = live.copy.load(Acquire);
         if let Some(copy) = hung.checked_sub(1) {
-            if self.live(copy).cuts.load(Acquire) == self.stamp(last.edition) {
+            if self.live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition) {
                 return Some(copy);
             }
             let _section = self.section().ok()?;
@@ -153,7 +153,7 @@ impl Store {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
-        let fits = self.live(copy).cuts.load(Acquire) == self.stamp(last.edition);
+        let fits = self.live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
         let mine = fits
             && live
                 .copy
@@ -194,7 +194,8 @@ impl Store {
         let mut result = Ok(());
         for (n, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
             let at = first + n as u64 * CHUNK;
-            let check = |live: &crate::control::Live| match live.cuts.load(Acquire) == stamp {
+            let check = |live: &crate::control::Live| match live.copy_stamp().load(Acquire) == stamp
+            {
                 true => Ok(()),
                 false => Err(Errno::STALE),
             };
@@ -216,7 +217,7 @@ impl Store {
         let inode = Inode {
             mode: libc::S_IFREG | 0o600,
             nlink: 1,
-            rdev: self.stamp(last.edition),
+            copy_stamp: self.stamp(last.edition),
             mtime: t,
             ctime: t,
             atime: t,

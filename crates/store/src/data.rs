@@ -22,9 +22,12 @@ pub use drain::Drained;
 pub use on_files::word_of_part;
 pub use sums::is_summed;
 
+pub use crate::chunks::{CHUNK, MAX_SIZE};
+
+use crate::chunks::pages;
 use crate::control::{Live, MAX_EXTENTS, live_flag as flag};
-use crate::controls::Change;
-use crate::parts::CHANGED;
+use crate::declared::Change;
+use crate::errors::CHANGED;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
@@ -34,18 +37,8 @@ use forebay_media::guard;
 use forebay_media::{CELL_PAGES, Extent, Medium, MediumKind, PAGE};
 use rustix::io::{Errno, Result};
 
-/// Size of a chunk in bytes.
-pub const CHUNK: u64 = (CELL_PAGES * PAGE) as u64;
-/// Largest size of a file in bytes.
-pub const MAX_SIZE: u64 = 1 << 55;
-
 pub(crate) fn is_memory(m: &Medium) -> bool {
     matches!(m.kind(), MediumKind::Memory)
-}
-
-/// Pages needed for `bytes` bytes.
-pub(crate) fn pages(bytes: u64) -> usize {
-    bytes.div_ceil(PAGE as u64) as usize
 }
 
 impl Store {

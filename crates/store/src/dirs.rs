@@ -9,9 +9,8 @@
 //! for another directory.
 
 use crate::codec::Wire;
-use crate::names::entry_in;
 use crate::process::Critical;
-use crate::record::{Entry, Inode, Key};
+use crate::record::{Entry, EntryRecord, Inode, Key};
 use crate::shards::Need;
 use crate::{ObjectId, Store};
 use rustix::io::{Errno, Result};
@@ -64,11 +63,11 @@ impl Store {
                 if skip && name == &from[prefix.len()..] {
                     return true;
                 }
-                let Some((entry, changing)) = entry_in(value) else {
+                let Some(found) = EntryRecord::decode(value) else {
                     error = Some(Errno::IO);
                     return false;
                 };
-                more = each(name, (!changing).then_some(entry));
+                more = each(name, (!found.changing).then_some(found.entry));
                 if more {
                     last.clear();
                     last.extend_from_slice(name);

@@ -10,39 +10,20 @@
 //! each only while it leads to that file. The note goes with the inode, so what couldn't be removed
 //! is tried again.
 
-use crate::codec::{decode, encode, fields};
-use crate::controls::goes_with_maker;
-use crate::names::Named;
+pub use crate::object::Maker;
+
+use crate::codec::{decode, encode};
+use crate::declared::goes_with_maker;
+use crate::object::{Named, NewObject};
 use crate::record::{Inode, Key};
 use crate::shards::{Need, Write};
-use crate::{NewObject, ObjectId, Store, process};
+use crate::{ObjectId, Store, process};
 use rustix::io::{Errno, Result};
 
 /// Makers in one question.
 pub const AT_ONCE: usize = 1024;
 /// How often it is looked again what a name leads to, before that is left for the next time.
 pub const TRIES: usize = 20;
-
-/// A process that makes files, unlike all others of the pool, earlier and later ones too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Maker {
-    /// Its node; 0 in a pool of one.
-    pub node: u32,
-    /// What tells its boot from others; 0: not known.
-    boot: u64,
-    /// Process id and start time, as in an owner word.
-    process: u64,
-}
-
-fields! { Maker { node, boot, process } }
-
-impl Maker {
-    /// Whether it still runs. To be called on its node.
-    pub fn runs(&self) -> bool {
-        let boot = process::boot();
-        (self.boot == boot || self.boot == 0 || boot == 0) && process::runs(self.process)
-    }
-}
 
 /// Whether these are the bytes of a note.
 pub(crate) fn is_note(value: &[u8]) -> bool {
@@ -70,11 +51,8 @@ impl Store {
             Some(_) => None,
         };
         let word = known.or_else(|| process::word_running(pid.unwrap_or_else(process::pid)));
-        Ok(Maker {
-            node: self.node_of_several().unwrap_or(0),
-            boot: process::boot(),
-            process: word.ok_or(Errno::SRCH)?,
-        })
+        let node = self.node_of_several().unwrap_or(0);
+        Ok(Maker::here(node, word.ok_or(Errno::SRCH)?))
     }
 
     /// In the transaction that makes a file: notes who made it and its first name, if it goes with

@@ -1,14 +1,13 @@
-//! Objects of other nodes, as this store sees them: it keeps none of their records, but their uses
-//! and locks by processes of this node.
+//! Objects of other nodes, as this store sees them.
 //!
-//! A store among several keeps the entries and objects of its own slots. An entry may name an
+//! A store among several keeps the entries and objects of its own slots. It keeps no records of
+//! other nodes' objects, but their uses and locks by processes of this node. An entry may name an
 //! object of another node; a live entry may stand for one (`AWAY`), with a number by which its home
-//! knows the use. When such a use or lock ends here, be it by the death of its process, [`Foreign`]
-//! tells the home. A store alone has no [`Foreign`].
+//! knows the use. When such a use or lock ends here, even by the death of its process,
+//! [`crate::Foreign`] tells the home. A store alone has no [`crate::Foreign`].
 
 use crate::control::live_flag as flag;
 use crate::live::Chain;
-use crate::locks::Owner;
 use crate::process::Critical;
 use crate::record::{Entry, Inode};
 use crate::{NodeId, ObjectId, Result, Slot, Store};
@@ -30,43 +29,6 @@ pub struct Opened {
     pub number: u64,
     /// When the home was asked. It gives up uses of which this node knows nothing for long.
     pub asked: Instant,
-}
-
-/// What the layer above does for objects of other nodes.
-pub trait Foreign: Send + Sync {
-    /// This node's number.
-    fn node(&self) -> NodeId;
-
-    /// Whether this node keeps `slot`.
-    fn keeps(&self, slot: Slot) -> bool;
-
-    /// The last use of another node's object has ended here. Doesn't wait.
-    fn closed(&self, id: ObjectId, number: u64);
-
-    /// `owner`, of this node, has given up its locks of another node's object.
-    ///
-    /// # Errors
-    /// EIO and the like; none if its home is out of reach.
-    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
-
-    /// The attributes of an object of any node, and the tail of its record.
-    ///
-    /// # Errors
-    /// ENOENT; EHOSTDOWN.
-    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
-
-    /// The entry `name` of `parent`, on whatever node it lies.
-    ///
-    /// # Errors
-    /// EHOSTDOWN; EIO.
-    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
-
-    /// A description has ended that may laminate an object by that: another node's, or one that
-    /// other nodes have parts of; `live` is its live entry here.
-    ///
-    /// # Errors
-    /// ENOSPC: it isn't laminated; EHOSTDOWN.
-    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()>;
 }
 
 impl Store {

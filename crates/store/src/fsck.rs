@@ -18,16 +18,15 @@ mod model;
 mod names;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 pub use findings::{Finding, Report};
-pub(crate) use tree::Meta;
 
 use crate::ObjectId;
 use crate::Store;
 use crate::control::MAX_PROCESSES;
 use crate::process;
 use crate::record::{Change, Entry, parse_key};
+use crate::record_tree::{self, Meta};
 use files::Double;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -192,7 +191,7 @@ impl Store {
             let file = std::fs::File::open(env.path())
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             let found = match meta {
-                Ok(meta) => tree::walk(&file, meta, &mut |_, _| ()),
+                Ok(meta) => record_tree::walk(&file, meta, &mut |_, _| ()),
                 Err(what) => vec![what.clone()],
             };
             for what in found {

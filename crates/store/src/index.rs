@@ -24,9 +24,9 @@ pub use find::{Description, Match, Term};
 pub use forebay_records::number::Number;
 pub use forebay_records::record::hash_of;
 
-use crate::controls::goes_with_maker;
-use crate::names::{Named, entry_in, link_in};
-use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
+use crate::declared::goes_with_maker;
+use crate::names::{Named, link_in};
+use crate::record::{EntryRecord, Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
 use crate::{ObjectId, Store};
 use rustix::io::Result;
@@ -245,7 +245,7 @@ impl Store {
                     return false;
                 };
                 if gone != Some((dir, name))
-                    && entry_in(value).is_some_and(|(e, moving)| e.id == id && !moving)
+                    && EntryRecord::decode(value).is_some_and(|e| e.entry.id == id && !e.changing)
                 {
                     found = Some((dir, name.to_vec()));
                 }
@@ -383,8 +383,8 @@ impl Store {
         let bytes = w.get(shard, &Key::entry(name.0, name.1))?;
         // One that is just moving will have another name.
         Ok(bytes
-            .and_then(entry_in)
-            .is_some_and(|(entry, moving)| entry.id == id && !moving))
+            .and_then(EntryRecord::decode)
+            .is_some_and(|e| e.entry.id == id && !e.changing))
     }
 
     /// The shards for a transaction over an object and this name of it.

@@ -24,149 +24,19 @@ pub(crate) use format::{FILE_HEAD, Read, extents, extents_bytes, kind};
 pub(crate) use room::{PART, open};
 pub(crate) use writer::Writer;
 
+pub use crate::ring::{Journal, RING};
+
 use crate::Store;
-use crate::control::Shard;
-use crate::lock::Lock;
+use crate::control::{JournalState, Shard};
 use crate::process::Critical;
 use crate::shards::ShardSet;
-use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*};
-use forebay_media::{Region, sync_data};
-use rustix::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use forebay_media::atomics::Ordering::*;
+use forebay_media::sync_data;
+use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicI32;
-
-/// Bytes of the ring in memory.
-pub const RING: usize = 4 << 20;
-/// The journal's part of the control region.
-#[repr(C, align(64))]
-pub struct State {
-    /// Held while records are appended or written to the file.
-    pub lock: Lock,
-    /// Whether commits are noted.
-    pub active: AtomicU32,
-    /// Not zero while the bits of durable pages may say more than the journal.
-    pub unsure: AtomicU32,
-    /// Set when writing to stable storage has failed: nothing can be promised any more.
-    pub failed: AtomicU32,
-    /// Set in a pool that was loaded from stable storage: behind the ends of files may lie
-    /// what was written but not noted.
-    pub loaded: AtomicU32,
-    /// One process at a time makes a checkpoint, syncs everything, empties the limbo.
-    pub checkpointing: Lock,
-    pub syncing: Lock,
-    pub releasing: Lock,
-    pub generation: AtomicU64,
-    /// The next generation, while it begins, and its start.
-    pub next: AtomicU64,
-    pub next_start: AtomicU64,
-    /// Positions: where this generation starts, the end, written to the file, on stable
-    /// storage.
-    pub start: AtomicU64,
-    pub end: AtomicU64,
-    pub written: AtomicU64,
-    pub synced: AtomicU64,
-    /// Bytes in a generation after which a checkpoint is due.
-    pub bound: AtomicU64,
-    /// Held while room for checkpoints is reserved, or their files change places.
-    pub rooming: Lock,
-    /// Bytes reserved for a checkpoint: see `room`.
-    pub checkpoint_room: AtomicU64,
-}
-
-/// A journal, opened by this process.
-pub struct Journal {
-    /// Where its files and the checkpoint lie.
-    dir: PathBuf,
-    ring: Region,
-    /// The file of generation `opened`; -1 before it is first needed.
-    file: AtomicI32,
-    opened: AtomicU64,
-}
-
-/// The journal's file: kept open, or (in the child of a vfork, which has descriptors of
-/// its own but not memory) opened just for now.
-enum File<'a> {
-    Kept(BorrowedFd<'a>),
-    Now(OwnedFd),
-}
-
-impl AsFd for File<'_> {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        match self {
-            File::Kept(fd) => fd.as_fd(),
-            File::Now(fd) => fd.as_fd(),
-        }
-    }
-}
-
-impl Journal {
-    /// Makes the ring, in shared memory.
-    ///
-    /// # Errors
-    /// ENOSPC and what open says.
-    pub fn create_ring(ring: &Path) -> Result<()> {
-        Region::create(ring, RING, true).map(|_| ())
-    }
-
-    /// The journal whose files lie in `dir`.
-    ///
-    /// # Errors
-    /// What open and mmap say.
-    pub fn open(ring: &Path, dir: &Path) -> Result<Journal> {
-        Ok(Journal {
-            dir: dir.to_owned(),
-            ring: Region::open(ring, RING)?,
-            file: AtomicI32::new(-1),
-            opened: AtomicU64::new(0),
-        })
-    }
-
-    /// Where its files and the checkpoint lie.
-    pub(crate) fn dir(&self) -> &Path {
-        &self.dir
-    }
-
-    /// The file of a generation.
-    pub(crate) fn path(dir: &Path, generation: u64) -> PathBuf {
-        dir.join(format!("journal-{generation}"))
-    }
-
-    /// Copies to the ring at `position`. Under the journal's lock.
-    fn copy_in(&self, position: u64, bytes: &[u8]) {
-        let at = (position % RING as u64) as usize;
-        let first = bytes.len().min(RING - at);
-        // SAFETY: both parts lie within the ring: callers pass at most RING bytes. The
-        // lock makes us the only one who uses these bytes.
-        unsafe {
-            let base = self.ring.base();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), base.add(at), first);
-            std::ptr::copy_nonoverlapping(bytes[first..].as_ptr(), base, bytes.len() - first);
-        }
-    }
-
-    /// The bytes of the ring from `position` on, up to `len` or the ring's end.
-    fn part(&self, position: u64, len: u64) -> &[u8] {
-        let at = (position % RING as u64) as usize;
-        let n = len.min((RING - at) as u64) as usize;
-        // SAFETY: within the ring; under the journal's lock nobody changes it.
-        unsafe { std::slice::from_raw_parts(self.ring.base().add(at), n) }
-    }
-}
-
-impl Drop for Journal {
-    fn drop(&mut self) {
-        let fd: RawFd = *self.file.get_mut();
-        if fd >= 0 {
-            forebay_media::forget(fd);
-            // SAFETY: published by `Writer::file`, owned by self.
-            drop(unsafe { OwnedFd::from_raw_fd(fd) });
-        }
-    }
-}
 
 impl Store {
-    pub(crate) fn journal_state(&self) -> &State {
+    pub(crate) fn journal_state(&self) -> &JournalState {
         &self.control().header().journal
     }
 

@@ -12,7 +12,7 @@ use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
 use crate::{NodeId, ObjectId, Section, Store};
-use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop, yield_now};
+use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
 
@@ -156,6 +156,33 @@ impl Live {
         let other = [now & LATER, now >> 32].into_iter().find(|&n| n != by)?;
         Some((other as u32).checked_sub(1).map(NodeId))
     }
+}
+
+impl Live {
+    /// Of a copy: what [`Inode::copy_stamp`] says. It lies in the place of the cuts, which a copy
+    /// doesn't count.
+    pub fn copy_stamp(&self) -> &AtomicU64 {
+        &self.cuts
+    }
+
+    /// Puts into a file's inode what only this entry knows of its cuts and parts.
+    pub(crate) fn note_parts(&self, inode: &mut Inode) {
+        let flags = self.flags.load(Acquire);
+        let id = ObjectId(self.id.load(Relaxed));
+        put_parts(id, inode, self.cuts.load(Acquire), flags & flag::PARTS != 0);
+    }
+}
+
+/// Puts cuts and parts into the inode of a file; of a copy, `cuts` is the stamp.
+pub(crate) fn put_parts(id: ObjectId, inode: &mut Inode, cuts: u64, parts: bool) {
+    if !inode.is_file() {
+        return;
+    }
+    match id.is_copy() {
+        true => inode.copy_stamp = cuts,
+        false => inode.cuts = cuts,
+    }
+    inode.is_spread |= parts && !id.is_part();
 }
 
 /// The half of [`Live::changed_by`] that is the later one.
@@ -584,8 +611,11 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     live.controls.store(inode.controls, Release);
     live.edition.store(inode.edition, Release);
     let id = ObjectId(live.id.load(Relaxed));
-    let (cuts, parts) = crate::parts::parts_in(id, inode);
-    live.cuts.store(cuts, Release);
+    match id.is_copy() {
+        true => live.copy_stamp().store(inode.copy_stamp, Release),
+        false => live.cuts.store(inode.cuts, Release),
+    }
+    let parts = if inode.is_spread { flag::PARTS } else { 0 };
     live.lease_until.store(0, Relaxed);
     live.flags.fetch_or(flags | parts, AcqRel);
 }

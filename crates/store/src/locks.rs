@@ -1,145 +1,31 @@
 //! Locks on files: flock(2), fcntl's ranges of a process, and those of an open file description.
 //!
-//! All are in one table of the control region ([`table`]), in that of the node that keeps the
-//! object; its own processes set them there themselves, those of other nodes ask its daemon to. So
-//! they outlive any daemon. A lock belongs to a process or to a description ([`Owner`]) and goes
-//! with it: with the close of the file, with the last descriptor, with a death. For its locks on
-//! other nodes an owner has a note in the table of its own node, by which they are given up
+//! All locks on an object lie in one table ([`table`]), in the control region of the object's home.
+//! Processes of the home set them there themselves; those of other nodes ask the home's daemon. So
+//! locks survive any daemon. A lock belongs to a process or to a description ([`Owner`]) and ends
+//! with it: when the file is closed, with the last descriptor, or with a death. For locks on other
+//! nodes the owner has a note in its own node's table, by which they are released
 //! (`peers/locks.rs`).
 //!
-//! Who waits sleeps on the chain's count of releases, or asks again and again if the lock is
-//! another node's ([`wait`]); circles of processes that wait for each other are found by
-//! [`deadlock`].
+//! A waiter sleeps on the chain's count of releases, or asks again if the lock lies on another node
+//! ([`wait`]). The cluster finds circles of processes that wait for each other. Requests and owners
+//! are defined in `lock_request.rs`.
 
-mod deadlock;
 mod table;
 #[cfg(test)]
 mod tests;
 mod wait;
 
-pub use deadlock::Waits;
+pub use crate::lock_request::*;
 pub(crate) use table::Locks;
-pub use wait::{Waited, Waiting, stamp};
-pub use wait::{handler_begins, interruptible};
+pub use wait::{Waiting, handler_begins, interruptible, stamp};
 
-use crate::control::{LockChain, lock_kind};
+use crate::control::LockChain;
 use crate::process::{self, state_of};
-use crate::{NodeId, ObjectId, Store};
+use crate::{ObjectId, Store};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::Result;
 use std::time::Duration;
-
-/// What one has of a file, or wants of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum LockType {
-    Unlocked = 0,
-    Shared = 1,
-    Exclusive = 2,
-}
-
-impl LockType {
-    /// By its number in messages.
-    pub(crate) fn of(number: u32) -> Option<LockType> {
-        match number {
-            0 => Some(LockType::Unlocked),
-            1 => Some(LockType::Shared),
-            2 => Some(LockType::Exclusive),
-            _ => None,
-        }
-    }
-
-    fn of_kind(kind: u32) -> LockType {
-        match kind & lock_kind::EXCLUSIVE {
-            0 => LockType::Shared,
-            _ => LockType::Exclusive,
-        }
-    }
-
-    fn kind(self) -> u32 {
-        match self {
-            LockType::Unlocked => 0,
-            LockType::Shared => lock_kind::SHARED,
-            LockType::Exclusive => lock_kind::EXCLUSIVE,
-        }
-    }
-}
-
-/// In the number of an owner: an open file description, no process.
-const DESCRIPTION: u64 = 1 << 63;
-/// Of the owner word of a process: its id and start time.
-pub const WHO: u64 = (1 << 62) - 1;
-
-/// Whose a lock is. No two ever have the same number on one node, but for what a process has before
-/// and after exec.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Owner {
-    pub node: NodeId,
-    pub number: u64,
-    /// Of a process: its slot.
-    pub slot: u32,
-}
-
-impl Owner {
-    /// The id of the process on its node; None if it is a description.
-    pub fn pid(&self) -> Option<u32> {
-        (self.number & DESCRIPTION == 0).then(|| process::pid_of(self.number))
-    }
-}
-
-/// Last byte of a range without end.
-pub const TO_THE_END: u64 = i64::MAX as u64;
-
-/// What is asked for: a lock on a range, or that it be given up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Request {
-    pub object: ObjectId,
-    pub owner: Owner,
-    pub sort: Sort,
-    pub want: LockType,
-    /// The first byte; of a use, for whom.
-    pub start: u64,
-    /// The last byte; of a use, for what.
-    pub end: u64,
-}
-
-/// Sorts of locks, which have nothing to do with each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Sort {
-    /// fcntl(2)'s, on ranges.
-    Range = 0,
-    /// flock(2)'s.
-    Whole = lock_kind::WHOLE,
-    /// That a description uses a file with controls (`controls.rs`).
-    Use = lock_kind::USE,
-}
-
-impl Sort {
-    /// By its number in messages.
-    pub(crate) fn of(number: u32) -> Option<Sort> {
-        [Sort::Range, Sort::Whole, Sort::Use]
-            .into_iter()
-            .find(|s| *s as u32 == number)
-    }
-
-    fn of_kind(kind: u32) -> Sort {
-        match kind & (lock_kind::WHOLE | lock_kind::USE) {
-            lock_kind::WHOLE => Sort::Whole,
-            lock_kind::USE => Sort::Use,
-            _ => Sort::Range,
-        }
-    }
-}
-
-/// A lock that another has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct InTheWay {
-    pub owner: Owner,
-    pub has: LockType,
-    pub start: u64,
-    pub end: u64,
-}
 
 /// A holder that died is noticed after at most this long.
 pub const TURN: Duration = Duration::from_millis(50);
@@ -218,7 +104,7 @@ impl Store {
     }
 
     /// What a process of this node waits for.
-    pub fn waits_here(&self, owner: Owner) -> Vec<wait::Waited> {
+    pub fn waits_here(&self, owner: Owner) -> Vec<Waited> {
         match self.is_dead(owner) {
             true => Vec::new(),
             false => self.waits_of(owner),

@@ -12,13 +12,52 @@
 //! it change, or sees it odd for long (the process was stopped, or killed), looks at all places
 //! instead. Marks are set by anybody at any time: first the place's own, then the bits.
 
-use crate::control::MapRef;
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
 
 /// Chains of a table. The first one is for copies of what lies on other nodes.
 const CHAINS: usize = if cfg!(loom) { 4 } else { 4096 };
 /// How often others try to walk a chain that changes before they look at all places.
 const TRIES: usize = 16;
+
+/// Flags of a mapping.
+pub mod map_flag {
+    /// Writes through it reach the file.
+    pub const SHARED: u32 = 1;
+    /// It is shared and has been writable: the file's times change when it goes.
+    pub const CHANGES: u32 = 2;
+    /// Some of its pages may not be there.
+    pub const PARTIAL: u32 = 4;
+    /// Its descriptor isn't open for writing.
+    pub const READ_ONLY: u32 = 8;
+    /// It shows this node's copy of a file whose bytes lie elsewhere.
+    pub const COPY: u32 = 16;
+    /// Its pages stay in it when the file is cut: nobody waits for that they go.
+    pub const STAYS: u32 = 32;
+}
+
+/// A mapping of a file of the pool in a process.
+#[repr(C)]
+pub struct MapRef {
+    pub address: AtomicU64,
+    /// 0: the place only keeps the file.
+    pub len: AtomicU64,
+    /// Where in the file it begins.
+    pub offset: AtomicU64,
+    /// Its pages behind this size of the file have to go, as `u64::MAX` minus the size; 0:
+    /// none.
+    pub cut: AtomicU64,
+    /// Open file description + 1 that keeps the file; 0: unused.
+    pub open: AtomicU32,
+    /// See [`map_flag`].
+    pub flags: AtomicU32,
+    /// The chain that it is in, and links (place + 1): see [`MapTable`].
+    pub(crate) chain: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) previous: AtomicU32,
+    pub(crate) lower: AtomicU32,
+    pub(crate) higher: AtomicU32,
+    pub pad: AtomicU32,
+}
 
 /// The fixed part of a table.
 #[repr(C)]

@@ -7,11 +7,11 @@
 //! live entry ([`Store::settle_maps`]): each mapping is one, from before pages are handed
 //! out until after the kernel has unmapped them.
 
+use crate::chunks::{CHUNK, MAX_SIZE, pages};
 use crate::control::{
     Live, MAX_PROCESSES, MapRef, ProcessArea, live_flag as flag, map_flag, slot_state as state,
 };
-use crate::controls::Party;
-use crate::data::{CHUNK, MAX_SIZE, pages};
+use crate::declared::Party;
 use crate::map_table::{MapTable, chain_of};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};

@@ -7,7 +7,7 @@ use crate::live::{Chain, set_loaded};
 use crate::lock::{Acquired, Lock};
 use crate::process::{self, Critical};
 use crate::record::{ChunkMap, Inode};
-use crate::{Extent, ObjectId, Region, Store};
+use crate::{Extent, NewOpen, ObjectId, Region, Store};
 use forebay_media::atomics::loom::{self, cell::UnsafeCell, thread};
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
 use std::ops::Deref;
@@ -413,7 +413,7 @@ fn two_live_entries_are_locked_in_one_section() {
 }
 
 fn open(s: &Store) -> u32 {
-    s.open_create(ObjectId::ROOT, libc::S_IFDIR, None, 0, ObjectId::ROOT, b"")
+    s.open_create(&NewOpen::new(ObjectId::ROOT, libc::S_IFDIR, 0), None)
         .unwrap()
 }
 

@@ -16,81 +16,17 @@ pub use links::{Link, is_unconfirmed, link_in};
 pub use rename::Renamed;
 
 use crate::control::{Live, live_flag};
-use crate::controls::COUNTED;
+use crate::declared::COUNTED;
 use crate::foreign::Opened;
-use crate::live::Held;
-use crate::parts::has_parts;
-use crate::record::{ChunkMap, Entry, Inode, Key, parse_key, tail};
+use crate::live::{Held, put_parts};
+pub use crate::object::{Named, NewObject, RenameMode, SetAttr};
+
+use crate::record::{ChunkMap, Entry, EntryRecord, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
-use crate::{Distribution, Maker, ObjectId, Store, now};
+use crate::{ObjectId, Store, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
-
-/// A name: its directory and itself.
-pub type Named<'a> = (ObjectId, &'a [u8]);
-
-/// Bytes of an entry that is being renamed: one more than otherwise.
-pub fn moving(entry: Entry) -> [u8; 10] {
-    let mut bytes = [0; 10];
-    bytes[..9].copy_from_slice(&entry.encode());
-    bytes
-}
-
-/// The entry in the bytes of one, and whether it is being renamed.
-pub fn entry_in(bytes: &[u8]) -> Option<(Entry, bool)> {
-    match bytes.len() {
-        10 => Entry::decode(&bytes[..9]).map(|e| (e, true)),
-        _ => Entry::decode(bytes).map(|e| (e, false)),
-    }
-}
-
-/// What a new object is.
-#[derive(Clone, Copy, Debug)]
-pub struct NewObject<'a> {
-    /// Type and permission bits.
-    pub mode: u32,
-    pub uid: u32,
-    pub gid: u32,
-    pub rdev: u64,
-    /// Target of a symbolic link.
-    pub target: &'a [u8],
-    /// How a directory's content is distributed, if not as its parent's.
-    pub distribution: Option<Distribution>,
-    /// What is said of it: [`Inode::controls`].
-    pub controls: u64,
-    /// Who makes it, if it goes with that process ([`crate::controls::goes_with_maker`]).
-    pub maker: Option<Maker>,
-}
-
-/// How rename treats an existing target.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RenameMode {
-    Replace,
-    NoReplace,
-    Exchange,
-}
-
-/// Attributes to change; None leaves one as it is.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SetAttr {
-    /// Permission bits.
-    pub mode: Option<u32>,
-    pub uid: Option<u32>,
-    pub gid: Option<u32>,
-    pub mtime: Option<i64>,
-    pub atime: Option<i64>,
-    /// [`Inode::controls`]: what is said of it from now on.
-    pub controls: Option<u64>,
-}
-
-impl SetAttr {
-    /// Whether, of a directory, it changes what all nodes know of it.
-    pub fn of_names(&self) -> bool {
-        let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
-        rights || self.controls.is_some()
-    }
-}
 
 /// What became of an object that lost a name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -153,34 +89,6 @@ impl Store {
         }
     }
 
-    /// Writes the root directory of a new store.
-    pub(crate) fn format_root(&self, (mode, uid, gid): (u32, u32, u32)) -> Result<()> {
-        let t = now();
-        let root = Inode {
-            mode: libc::S_IFDIR | mode,
-            uid,
-            gid,
-            nlink: 2,
-            parent: ObjectId::ROOT.0,
-            mtime: t,
-            ctime: t,
-            atime: t,
-            btime: t,
-            tail: tail::NAME,
-            ..Inode::default()
-        };
-        let shard = self.shard_of(ObjectId::ROOT);
-        for i in 0..self.envs.len() {
-            // Every record file exists and has room from the start.
-            self.write(self.set(&[i]), Need::Bytes(0), |w| {
-                w.get(i, b"I").map(|_| ())
-            })?;
-        }
-        self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-            w.put(shard, &Key::inode(ObjectId::ROOT), &root.encode(&[]))
-        })
-    }
-
     /// The entry `name` of `parent`, in the records of this node, and whether it is moving: being
     /// renamed or removed by several nodes.
     ///
@@ -189,7 +97,10 @@ impl Store {
     pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
         let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
         match snapshot.get(&Key::entry(parent, name))? {
-            Some(bytes) => entry_in(bytes).map(Some).ok_or(Errno::IO),
+            Some(bytes) => match EntryRecord::decode(bytes) {
+                Some(found) => Ok(Some((found.entry, found.changing))),
+                None => Err(Errno::IO),
+            },
             None => Ok(None),
         }
     }
@@ -231,10 +142,7 @@ impl Store {
             inode.mtime = live.mtime;
             inode.ctime = inode.ctime.max(live.ctime);
             inode.controls |= live.controls & COUNTED;
-            if inode.is_file() {
-                inode.rdev = live.cuts;
-                inode.parent |= u64::from(live.parts && !id.is_part());
-            }
+            put_parts(id, &mut inode, live.cuts, live.parts);
         } else if let Some((mtime, ctime)) = times {
             inode.mtime = mtime;
             inode.ctime = inode.ctime.max(ctime);
@@ -308,7 +216,7 @@ impl Store {
                     i.mtime = set.mtime.unwrap_or(i.mtime);
                     i.atime = set.atime.unwrap_or(i.atime);
                     if let Some(controls) = set.controls {
-                        crate::controls::set_controls(i, controls);
+                        crate::declared::set_controls(i, controls);
                     }
                     i.ctime = t;
                     (i.is_dir(), i.edition)

@@ -1,6 +1,7 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
 use crate::control::{MAX_FDS, MAX_PROCESSES, Open, open_flag, slot_state};
+use crate::declared::Opener;
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
@@ -24,6 +25,49 @@ impl Drop for OpenLock<'_> {
     }
 }
 
+/// An open file description that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewOpen<'a> {
+    pub id: ObjectId,
+    /// File type bits of the mode (S_IFMT).
+    pub kind: u32,
+    /// As given to open(2).
+    pub flags: u32,
+    /// The directory in which it is opened, and the name there; the root and nothing if it isn't
+    /// opened by a name.
+    pub parent: ObjectId,
+    pub name: &'a [u8],
+    pub opener: Opener,
+}
+
+impl<'a> NewOpen<'a> {
+    /// Of this object, by no name, for this process.
+    pub fn new(id: ObjectId, kind: u32, flags: u32) -> NewOpen<'a> {
+        NewOpen {
+            id,
+            kind,
+            flags,
+            parent: ObjectId::ROOT,
+            name: b"",
+            opener: Opener::Own,
+        }
+    }
+
+    /// The same, by this name.
+    pub fn named(self, parent: ObjectId, name: &'a [u8]) -> NewOpen<'a> {
+        NewOpen {
+            parent,
+            name,
+            ..self
+        }
+    }
+
+    /// The same, for somebody else.
+    pub fn by(self, opener: Opener) -> NewOpen<'a> {
+        NewOpen { opener, ..self }
+    }
+}
+
 impl Store {
     /// Open file description `index`.
     pub fn open_file(&self, index: u32) -> &Open {
@@ -34,31 +78,19 @@ impl Store {
     /// of `live`.
     ///
     /// # Errors
-    /// ENFILE if all are in use.
-    pub fn open_create(
-        &self,
-        id: ObjectId,
-        kind: u32,
-        live: Option<u32>,
-        flags: u32,
-        parent: ObjectId,
-        name: &[u8],
-    ) -> Result<u32> {
-        self.open_create_held(id, kind, live.map(|l| (l, None)), flags, parent, name)
+    /// ENFILE if all are in use; ENOSPC if there is no memory for more.
+    pub fn open_create(&self, new: &NewOpen<'_>, live: Option<u32>) -> Result<u32> {
+        self.open_create_held(new, live.map(|l| (l, None)))
     }
 
     /// As [`Store::open_create`], for an entry from `Cluster::live_acquire_held`.
     ///
     /// # Errors
-    /// ENFILE if all are in use; ENOSPC if there is no memory for more.
+    /// As for [`Store::open_create`].
     pub fn open_create_held(
         &self,
-        id: ObjectId,
-        kind: u32,
+        new: &NewOpen<'_>,
         live: Option<(u32, Option<Held<'_>>)>,
-        flags: u32,
-        parent: ObjectId,
-        name: &[u8],
     ) -> Result<u32> {
         let _section = self.section()?;
         let slot = self.process_slot()?;
@@ -70,15 +102,16 @@ impl Store {
         o.refs.store(1, Relaxed);
         // From here on, whoever reaps this process finds it.
         self.control.open_owner(index).store(me, Release);
-        o.kind.store(kind, Relaxed);
-        o.flags.store(flags & !open_flag::OURS, Relaxed);
-        o.party.store(self.opener(slot), Relaxed);
+        o.kind.store(new.kind, Relaxed);
+        o.flags.store(new.flags & !open_flag::OURS, Relaxed);
+        let party = new.opener.party(|| self.lock_owner_slot(slot).number);
+        o.party.store(party, Relaxed);
         // From here on, whoever counts those who have it open finds it.
-        o.id.store(id.0, Release);
+        o.id.store(new.id.0, Release);
         o.offset.store(0, Relaxed);
-        o.parent.store(parent.0, Relaxed);
+        o.parent.store(new.parent.0, Relaxed);
         o.shard.store(0, Relaxed);
-        self.open_set_name(o, name);
+        self.open_set_name(o, new.name);
         if let Some((live, held)) = live {
             // From one that would release it to the other: never two at once.
             drop(held);

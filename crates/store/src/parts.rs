@@ -11,8 +11,10 @@
 //! - A *lease* lets one process at a time cut all parts, or append behind the first chunk. It ends
 //!   by itself.
 
+pub use crate::errors::CHANGED;
+
 use crate::control::{Live, live_flag as flag};
-use crate::controls::{Change, LAMINATED, check_word};
+use crate::declared::{Change, LAMINATED, check_word};
 use crate::process::Critical;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
@@ -21,8 +23,6 @@ use forebay_media::PAGE;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// What is known of the file isn't so any more.
-pub const CHANGED: Errno = Errno::XFULL;
 /// The size is at least this, as long as the file isn't cut again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
@@ -33,17 +33,6 @@ pub struct Known {
     pub appends: u32,
     /// What was said of it (`controls.rs`).
     pub word: u64,
-}
-
-/// Whether other nodes may have parts of it, by its record.
-pub fn has_parts(id: ObjectId, inode: &Inode) -> bool {
-    !id.is_part() && inode.is_file() && inode.parent != 0
-}
-
-/// What a record says of cuts and parts: for the live entry.
-pub(crate) fn parts_in(id: ObjectId, inode: &Inode) -> (u64, u32) {
-    let parts = if has_parts(id, inode) { flag::PARTS } else { 0 };
-    (inode.rdev, parts)
 }
 
 /// How long a lease holds, in milliseconds. Longer than what is done with one takes, unless its
@@ -374,11 +363,11 @@ impl Store {
             let known = live.cuts.load(Acquire);
             let noted = self.write(self.object_set(id), Need::Removal, |w| {
                 self.change_inode(w, id, |inode| {
-                    if known > cuts || known == cuts && inode.parent != size {
+                    if known > cuts || known == cuts && inode.cut_size != size {
                         return Err(CHANGED);
                     }
-                    inode.rdev = cuts;
-                    inode.parent = size;
+                    inode.cuts = cuts;
+                    inode.cut_size = size;
                     Ok(())
                 })
             })?;
@@ -398,8 +387,7 @@ impl Store {
         }
     }
 
-    /// The attributes of this node's part of a file, if it has one: `rdev` counts its cuts,
-    /// `parent` is the size that the last one gave the file.
+    /// The attributes of this node's part of a file, if it has one.
     pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
         match self.stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
@@ -439,18 +427,6 @@ impl Store {
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }
         Ok(())
-    }
-
-    /// Puts into an inode what its live entry knows of cuts and parts.
-    pub(crate) fn note_parts(live: &Live, inode: &mut Inode) {
-        let id = ObjectId(live.id.load(Relaxed));
-        if !inode.is_file() {
-            return;
-        }
-        inode.rdev = live.cuts.load(Acquire);
-        if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
-            inode.parent = 1;
-        }
     }
 
     /// Keeps the size that a file of another node has after so many cuts. Locked.

@@ -8,10 +8,10 @@
 //! until the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where
 //! chunks go.
 
+use crate::chunks::pages;
 use crate::codec::Wire;
 use crate::control::{Live, live_flag as flag};
-use crate::data::pages;
-use crate::parts::CHANGED;
+use crate::errors::CHANGED;
 use crate::process::Critical;
 use crate::record::{Key, parse_key, tail};
 use crate::shards::{Need, Write};
@@ -259,8 +259,8 @@ impl Store {
             }
             // A loss of power must not leave the placement without the mark.
             self.change_inode(w, id, |inode| {
-                inode.parent = 1;
-                inode.rdev = cuts;
+                inode.is_spread = true;
+                inode.cuts = cuts;
             })
         })?;
         if there.is_none() && inline.is_some() {

@@ -1,19 +1,18 @@
-//! Sections, and moments at which none is under way.
+//! Sections, and quiet moments: moments at which no process is in a section.
 //!
-//! Some changes take several steps that only together make sense: pages are taken, then
-//! noted; a reference is counted, then stored. A process that dies in between leaves
-//! something that no trace leads to. Such changes are made inside a [`Section`], which is
-//! counted in the process's slot. Two things follow:
-//! - A process that died outside of all sections has lost nothing: [`Store::reap`] finds
-//!   whatever it held.
-//! - When no section is under way in any living process, everything can be counted anew:
-//!   what is neither noted nor in the hands of anyone is lost and can be taken back.
-//!   [`Store::quiet`] brings such a moment about, without asking anybody to leave.
+//! Some changes take several steps: pages are taken, then noted; a reference is counted, then
+//! stored. A process that dies between two steps leaves something that no record leads to. Such
+//! changes are made inside a [`Section`], which is counted in the process's slot. This guarantees:
+//! - A process that died outside of all sections has lost nothing: [`crate::Store::reap`] finds
+//!   everything that it held.
+//! - In a quiet moment everything can be counted again: what is neither noted nor held by a process
+//!   is lost, and is taken back. [`quiet`] waits for such a moment and keeps new sections from
+//!   beginning.
 //!
-//! A section begins before any lock of a live entry, a shard or a bucket is taken, never
-//! inside (sections nest, though): who asks for quiet would wait for those who wait for it.
+//! A section begins before any lock of a live entry, a shard or a bucket is taken, never under one:
+//! otherwise [`quiet`] and the holder of the lock would wait for each other. Sections nest. This
+//! module knows the control region only; [`crate::Store::section`] supplies the process's slot.
 
-use crate::Store;
 use crate::control::{Control, MAX_PROCESSES, Process};
 use crate::process::{self, Critical};
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, yield_now};
@@ -21,9 +20,9 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Of so many stores a thread knows its sections: programs may use several pools, and nodes of one
-/// process ask each other in the middle of a section. Of further ones each section is counted for
-/// itself.
+/// Number of stores whose nesting depth a thread caches: programs may use several pools, and nodes
+/// of one process ask each other inside a section. For further stores every nested section is
+/// counted separately.
 const STORES: usize = 4;
 
 /// The sections that a thread is in.
@@ -39,14 +38,14 @@ impl Mine {
         }
     }
 
-    /// Which are those of this store, if there are any.
+    /// The place of this store, if the thread is in a section of it.
     fn find(&self, control: &Control) -> Option<usize> {
         let is =
             |(of, depth): &(Cell<_>, Cell<u32>)| depth.get() > 0 && of.get() == &raw const *control;
         self.of.iter().position(is)
     }
 
-    /// Notes the first section of a store; where, if there is room.
+    /// Notes the first section of a store. Returns its place; None if all places are taken.
     fn begin(&self, control: &Control) -> Option<usize> {
         let place = self.of.iter().position(|(_, depth)| depth.get() == 0)?;
         self.of[place].0.set(control);
@@ -69,7 +68,7 @@ forebay_media::atomics::loom::thread_local! {
     static MINE: Mine = Mine::new();
 }
 
-/// Several steps that only together make sense. See above.
+/// A section: see the head of this file. It ends when it is dropped.
 pub struct Section<'a> {
     /// None in a section inside another of this store.
     count: Option<&'a AtomicU32>,
@@ -89,7 +88,7 @@ impl Drop for Section<'_> {
     }
 }
 
-/// A moment at which no section is under way; none begins before it is dropped.
+/// A quiet moment. No section begins before it is dropped.
 pub(crate) struct Quiet<'a> {
     control: &'a Control,
     _critical: Critical,
@@ -101,93 +100,94 @@ impl Drop for Quiet<'_> {
     }
 }
 
-/// A vfork child may have died in a section, on this thread.
+/// Forgets the sections of this thread: a vfork child may have died in one.
 pub(crate) fn forget_sections() {
     MINE.with(|m| m.of.iter().for_each(|(_, depth)| depth.set(0)));
 }
 
-impl Store {
-    /// Begins a section, waiting for the end of a quiet moment if there is one.
-    ///
-    /// # Errors
-    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
-    pub fn section(&self) -> Result<Section<'_>> {
-        let critical = Critical::enter();
-        if let Some(place) = MINE.with(|m| m.find(&self.control)) {
-            MINE.with(|m| m.change(place, 1));
-            return Ok(Section {
-                count: None,
-                place: Some(place),
-                _critical: critical,
-            });
+/// Begins a section of the process in `slot()`, waiting for the end of a quiet moment if there is
+/// one. `slot` is only asked by the first of nested sections.
+///
+/// # Errors
+/// Those of `slot`; ETIMEDOUT if the quiet moment doesn't end.
+pub(crate) fn begin<'a>(
+    control: &'a Control,
+    slot: impl FnOnce() -> Result<u32>,
+) -> Result<Section<'a>> {
+    let critical = Critical::enter();
+    if let Some(place) = MINE.with(|m| m.find(control)) {
+        MINE.with(|m| m.change(place, 1));
+        return Ok(Section {
+            count: None,
+            place: Some(place),
+            _critical: critical,
+        });
+    }
+    let me = slot()?;
+    let count = &control.process(me as usize).in_flight;
+    let quiet = &control.header().quiet;
+    loop {
+        count.fetch_add(1, SeqCst);
+        if quiet.is_free() {
+            break;
         }
-        let me = self.process_slot()?;
-        let count = &self.control.process(me as usize).in_flight;
-        let quiet = &self.control.header().quiet;
-        loop {
-            count.fetch_add(1, SeqCst);
-            if quiet.is_free() {
+        count.fetch_sub(1, SeqCst);
+        quiet.acquire(control, me)?;
+        quiet.release();
+    }
+    Ok(Section {
+        count: Some(count),
+        place: MINE.with(|m| m.begin(control)),
+        _critical: critical,
+    })
+}
+
+/// For the process in slot `me`, waits until all sections have ended, and keeps new ones from
+/// beginning. Waits for `patience` at most. Not to be called inside a section.
+///
+/// # Errors
+/// EBUSY if a section doesn't end in time.
+pub(crate) fn quiet(control: &Control, me: u32, patience: Duration) -> Result<Quiet<'_>> {
+    debug_assert_eq!(MINE.with(|m| m.find(control)), None);
+    let critical = Critical::enter();
+    // A stopped process won't leave its section: nobody should wait for it.
+    if in_sections(control).any(|(_, pid)| process::is_stopped(pid)) {
+        return Err(Errno::BUSY);
+    }
+    control.header().quiet.acquire(control, me)?;
+    let quiet = Quiet {
+        control,
+        _critical: critical,
+    };
+    fence(SeqCst);
+    let until = Instant::now() + patience;
+    for slot in 0..MAX_PROCESSES {
+        let p = control.process(slot);
+        let mut turns = 0u32;
+        while p.in_flight.load(SeqCst) != 0 {
+            turns += 1;
+            if turns < 100 {
+                yield_now();
+                continue;
+            }
+            if turns.is_multiple_of(16) && !lives(control, slot) {
                 break;
             }
-            count.fetch_sub(1, SeqCst);
-            quiet.acquire(&self.control, me)?;
-            quiet.release();
-        }
-        Ok(Section {
-            count: Some(count),
-            place: MINE.with(|m| m.begin(&self.control)),
-            _critical: critical,
-        })
-    }
-
-    /// Waits for all sections under way to end, keeping new ones from beginning, for at most
-    /// `patience`. Not to be called inside a section.
-    ///
-    /// # Errors
-    /// EBUSY if one doesn't end in time.
-    pub(crate) fn quiet(&self, patience: Duration) -> Result<Quiet<'_>> {
-        debug_assert_eq!(MINE.with(|m| m.find(&self.control)), None);
-        let me = self.process_slot()?;
-        let critical = Critical::enter();
-        // Nobody is to wait for one that won't move anyway.
-        if self.in_sections().any(|(_, pid)| process::is_stopped(pid)) {
-            return Err(Errno::BUSY);
-        }
-        self.control.header().quiet.acquire(&self.control, me)?;
-        let quiet = Quiet {
-            control: &self.control,
-            _critical: critical,
-        };
-        fence(SeqCst);
-        let until = Instant::now() + patience;
-        for slot in 0..MAX_PROCESSES {
-            let p = self.control.process(slot);
-            let mut turns = 0u32;
-            while p.in_flight.load(SeqCst) != 0 {
-                turns += 1;
-                if turns < 100 {
-                    yield_now();
-                    continue;
-                }
-                if turns.is_multiple_of(16) && !lives(&self.control, slot) {
-                    break;
-                }
-                if Instant::now() > until {
-                    return Err(Errno::BUSY);
-                }
-                std::thread::sleep(Duration::from_micros(100));
+            if Instant::now() > until {
+                return Err(Errno::BUSY);
             }
+            std::thread::sleep(Duration::from_micros(100));
         }
-        Ok(quiet)
     }
+    Ok(quiet)
+}
 
-    /// Slots and process ids of the living processes that are in sections just now.
-    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        (0..MAX_PROCESSES)
-            .filter(|&i| self.control.process(i).in_flight.load(Acquire) != 0)
-            .filter(|&i| lives(&self.control, i))
-            .map(|i| (i as u32, pid_in(self.control.process(i))))
-    }
+/// Slots and process ids of the living processes that are in sections now.
+pub(crate) fn in_sections(control: &Control) -> impl Iterator<Item = (u32, u32)> + '_ {
+    (0..MAX_PROCESSES)
+        .filter(|&i| control.process(i).in_flight.load(Acquire) != 0)
+        .filter(|&i| lives(control, i))
+        .map(|i| (i as u32, pid_in(control.process(i))))
 }
 
 fn pid_in(p: &Process) -> u32 {
@@ -201,6 +201,7 @@ fn lives(control: &Control, slot: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Store;
     use crate::repair::tests::store;
 
     #[test]

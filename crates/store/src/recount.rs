@@ -8,11 +8,11 @@
 //! the records of that moment: a lost page stays what it is until we take it back.
 
 use crate::control::{MAX_FDS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
-use crate::fsck::Meta;
 use crate::live::held_entry;
 use crate::lmdb::Snapshot;
 use crate::process::{self, Critical};
 use crate::record::{ChunkMap, extents_in, parse_key};
+use crate::record_tree::Meta;
 use crate::{Extent, ObjectId, Store};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;

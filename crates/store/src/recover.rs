@@ -35,12 +35,6 @@ impl Store {
             .collect()
     }
 
-    /// Whether any slot is in use, but for this process's own.
-    pub fn any_attached(&self) -> bool {
-        let mine = self.slot.load(Acquire) as usize;
-        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
-    }
-
     /// Processes that have been waiting for the lock of a stopped one for a while, and that
     /// one, by process ids.
     pub fn stuck(&self) -> Vec<(u32, u32)> {
@@ -456,7 +450,7 @@ mod tests {
         let live = s.live_acquire_here(make(&s, "f")).unwrap().0;
         // Between this and its place in a table of descriptors, it is noted nowhere else.
         let open = s
-            .open_create(ObjectId::ROOT, 0, Some(live), 0, ObjectId::ROOT, b"f")
+            .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
             .unwrap();
         // Tests run on a thread of their own.
         assert!(!process::is_alone());

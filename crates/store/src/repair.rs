@@ -172,7 +172,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::control::{Live, MAX_LIVE};
     use crate::process;
-    use crate::{Medium, NewObject};
+    use crate::{Medium, NewObject, NewOpen};
     use forebay_media::MediumKind;
     use std::path::PathBuf;
 
@@ -388,7 +388,7 @@ pub(crate) mod tests {
         let id = make(&s, "f");
         let open = s.live_acquire_here(id).unwrap().0;
         let open = s
-            .open_create(id, libc::S_IFREG, Some(open), 0, ObjectId::ROOT, b"f")
+            .open_create(&NewOpen::new(id, libc::S_IFREG, 0), Some(open))
             .unwrap();
         let live = s.open_file(open).live.load(Relaxed) - 1;
         write(&s, live, 0, &[1; 9000]);

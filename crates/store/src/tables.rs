@@ -85,7 +85,10 @@ mod tests {
         let id = make(&s, "f");
         let live = s.live_acquire_here(id).unwrap().0;
         let root = ObjectId::ROOT;
-        let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, b"f");
+        let open = s.open_create(
+            &crate::NewOpen::new(id, libc::S_IFREG, 0).named(root, b"f"),
+            Some(live),
+        );
         let open = open.unwrap();
         for fd in [70_000, MAX_FDS as i32 - 1] {
             s.open_retain(open);

@@ -14,8 +14,7 @@
 //! name; where several would have the same, each has `~` and its object's number behind it, by
 //! which any can be found.
 
-use crate::index::hash_of;
-use crate::record::Word;
+use crate::record::{Word, hash_of};
 use crate::{NAME_MAX, ObjectId, Store};
 use forebay_placement::{BY, MAX_DEPTH};
 use rustix::io::{Errno, Result};

@@ -19,37 +19,19 @@ mod sweep;
 pub use event::{Happened, SHADOW_MASK};
 
 use crate::control::open_flag::TOLD;
-use crate::control::{Control, Open};
+use crate::control::{Control, Open, WatchState};
 use crate::lock::Lock;
 use crate::process::{Critical, ProcessLock};
 use crate::{ObjectId, Store};
 use event::file_name;
-use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*};
+use forebay_media::atomics::Ordering::*;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 
-/// Words of the filter.
-const WORDS: usize = 64;
 /// What goes wrong by chance is tried so often.
 const TRIES: usize = 3;
-
-/// Watches in the control region.
-#[repr(C)]
-pub struct State {
-    /// Not 0: there may be some.
-    any: AtomicU32,
-    /// Counts renames, to connect their two events.
-    cookies: AtomicU32,
-    /// Counts shadows.
-    shadows: AtomicU64,
-    /// Held for every change of the set of shadows.
-    lock: Lock,
-    pad: AtomicU32,
-    /// A bit for each hash of an id: not 0 if one with it is watched.
-    filter: [AtomicU64; WORDS],
-}
 
 /// This process has given up system calls that telling takes (seccomp).
 static SILENT: AtomicBool = AtomicBool::new(false);
@@ -77,7 +59,7 @@ impl Drop for Changing<'_> {
     }
 }
 
-impl State {
+impl WatchState {
     pub(crate) fn lock(&self) -> &Lock {
         &self.lock
     }
@@ -95,7 +77,7 @@ impl State {
 }
 
 impl Store {
-    fn watches(&self) -> &State {
+    fn watches(&self) -> &WatchState {
         &self.control.header().watches
     }
 

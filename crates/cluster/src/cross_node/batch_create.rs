@@ -13,7 +13,7 @@ use crate::Cluster;
 use crate::peers::messages::{List, Wire, decode, encode, kind};
 use crate::peers::{Bytes, MAX_HEAD, PeerRequest};
 use forebay_store::controls::goes_with_maker;
-use forebay_store::record::{Entry, Inode, Key};
+use forebay_store::record::{Entry, EntryRecord, Inode, Key};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
 use rustix::io::{Errno, Result};
@@ -412,8 +412,8 @@ impl<'a> Cluster<'a> {
             Key::entry(name.0, name.1),
         );
         let there = w.insert(shard, &key, &entry.encode())?;
-        let there = there.map(|bytes| super::entry_in(bytes).ok_or(Errno::IO));
-        there.transpose().map(|there| Ok(there.map(|t| t.0)))
+        let there = there.map(|bytes| EntryRecord::decode(bytes).ok_or(Errno::IO));
+        there.transpose().map(|there| Ok(there.map(|t| t.entry)))
     }
 }
 

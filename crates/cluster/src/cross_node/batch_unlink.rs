@@ -8,11 +8,11 @@
 //! changed) is the caller's to deal with, by itself.
 
 use super::batch_create::{MOST, of_each, questions};
-use super::{Named, is_unclear, moving};
+use super::{Named, is_unclear};
 use crate::Cluster;
 use crate::peers::messages::{List, encode, kind};
 use forebay_store::names::Note;
-use forebay_store::record::{Entry, Key};
+use forebay_store::record::{Entry, EntryRecord, Key};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{NAME_MAX, NodeId, ObjectId, now};
 use rustix::io::{Errno, Result};
@@ -163,7 +163,7 @@ impl<'a> Cluster<'a> {
         if w.get(shard, &key)? != Some(&entry.encode()) {
             return Ok(Ok(false));
         }
-        w.put(shard, &key, &moving(entry))?;
+        w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
         self.put_note(w, name, &Note::Drop(entry))?;
         Ok(Ok(true))
     }

@@ -93,7 +93,7 @@ impl<'a> Cluster<'a> {
                 self.check_epoch(epoch)?;
                 self.check_note(w, x)?;
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
-                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                let source = EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry;
                 if is_on_paths(source) && !names {
                     return Err(Errno::REMOTE);
                 }
@@ -104,7 +104,7 @@ impl<'a> Cluster<'a> {
                     target: None,
                     phase: Phase::Begun,
                 };
-                w.put(shard, &key, &moving(source))?;
+                w.put(shard, &key, &EntryRecord::changing(source).encode())?;
                 self.put_note(w, x, &Note::Exchange(exchange.clone()))?;
                 Ok(exchange)
             })
@@ -270,14 +270,14 @@ impl<'a> Cluster<'a> {
                     None => {}
                 }
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
-                let (there, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                let there = EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry;
                 if there.id == comes.id {
                     return Ok(None);
                 }
                 if is_on_paths(there) && !names {
                     return Err(Errno::REMOTE);
                 }
-                w.put(shard, &key, &moving(there))?;
+                w.put(shard, &key, &EntryRecord::changing(there).encode())?;
                 let joined = Note::Joined {
                     there,
                     comes,

@@ -172,7 +172,7 @@ impl<'a> Cluster<'a> {
                 if w.get(shard, &key)? != Some(&entry.encode()) {
                     return Ok(false);
                 }
-                w.put(shard, &key, &moving(entry))?;
+                w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
                 self.put_note(w, name, &note)?;
                 Ok(true)
             })
@@ -239,11 +239,11 @@ impl<'a> Cluster<'a> {
                 self.check_epoch(epoch)?;
                 self.check_note(w, from)?;
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
-                let (source, _) = entry_in(bytes).ok_or(Errno::IO)?;
+                let source = EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry;
                 if is_on_paths(source) && names.is_none() {
                     return Err(Errno::REMOTE);
                 }
-                w.put(shard, &key, &moving(source))?;
+                w.put(shard, &key, &EntryRecord::changing(source).encode())?;
                 let planned = Note::Move {
                     source,
                     to: (to.0, to.1.to_vec()),
@@ -369,7 +369,7 @@ impl<'a> Cluster<'a> {
                     None => {}
                 }
                 let there = match w.get(shard, &key)? {
-                    Some(bytes) => Some(entry_in(bytes).ok_or(Errno::IO)?.0),
+                    Some(bytes) => Some(EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry),
                     None => None,
                 };
                 if there != seen {
@@ -389,7 +389,7 @@ impl<'a> Cluster<'a> {
                 }
                 match there {
                     // Until what was there has lost the name, whoever looks it up waits.
-                    Some(_) => w.put(shard, &key, &moving(source))?,
+                    Some(_) => w.put(shard, &key, &EntryRecord::changing(source).encode())?,
                     None => w.put(shard, &key, &source.encode())?,
                 }
                 if let Some(target) = there {

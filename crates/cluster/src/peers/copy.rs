@@ -11,9 +11,9 @@ use super::serve::{Reply, Server, home, parts, told};
 use super::{Bytes, PeerRequest};
 use crate::Cluster;
 use crate::{COPIED_AT_ONCE, Range, Source, Target};
-use forebay_store::controls::keeping_for;
+use forebay_store::controls::Opener;
 use forebay_store::parts::CHANGED;
-use forebay_store::{NodeId, ObjectId, Result};
+use forebay_store::{NewOpen, NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::collections::BTreeMap;
 
@@ -145,14 +145,12 @@ pub(crate) fn with_open<T>(
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
-    let use_of = Some((live, Some(held)));
-    let flags = libc::O_RDWR as u32;
-    let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
     // Whoever asks has it open himself.
-    let open = keeping_for(store.node(), || {
-        store.open_create_held(id, kind, use_of, flags, root, b"")
-    })
-    .inspect_err(|_| _ = store.live_release(live))?;
+    let opener = Opener::Kept(store.node());
+    let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
+    let open = store
+        .open_create_held(&new, Some((live, Some(held))))
+        .inspect_err(|_| _ = store.live_release(live))?;
     let done = f(live);
     store.open_release(open).and(done)
 }

@@ -8,7 +8,7 @@ use crate::Cluster;
 use forebay_placement::NodeId;
 use forebay_store::placements::Placed;
 use forebay_store::process::identity_lives;
-use forebay_store::{CHUNK, ObjectId, Store};
+use forebay_store::{CHUNK, NewOpen, ObjectId, Store};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -252,10 +252,9 @@ impl Parts {
         let part = id.part();
         let _section = store.section()?;
         store.live_retain(live);
-        let flags = libc::O_RDWR as u32;
-        let use_of = Some((live, None));
+        let new = NewOpen::new(part, libc::S_IFREG, libc::O_RDWR as u32);
         let open = store
-            .open_create_held(part, libc::S_IFREG, use_of, flags, ObjectId::ROOT, b"")
+            .open_create(&new, Some(live))
             .inspect_err(|_| _ = store.live_release(live))?;
         kept.insert(id, open);
         Ok(())

@@ -143,10 +143,10 @@ impl<'a> Cluster<'a> {
     /// The cut that some part is ahead of the home by: its number and the size.
     fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
         let parts = self.part_inodes(f.id, f.lost)?;
-        let ahead = parts.iter().filter(|part| part.rdev > cuts);
+        let ahead = parts.iter().filter(|part| part.cuts > cuts);
         Ok(ahead
-            .max_by_key(|part| part.rdev)
-            .map(|part| (part.rdev, part.parent)))
+            .max_by_key(|part| part.cuts)
+            .map(|part| (part.cuts, part.cut_size)))
     }
 
     /// As [`Cluster::settle_cut`], of a file that needn't be open.

@@ -19,7 +19,7 @@ impl<'a> Cluster<'a> {
         if id.is_part() || self.foreign.is_none() {
             return Ok(());
         }
-        if id.stripe().is_none() && !has_parts(id, &self.stat(id)?) {
+        if id.stripe().is_none() && !self.stat(id)?.is_spread {
             return Ok(());
         }
         let (index, held) = self.live_acquire_held(id)?;

@@ -1,6 +1,6 @@
 //! What concerns a striped file as a whole: its attributes, syncing, reserving and punching, holes.
 
-use super::{AT_ONCE, Piece, Place, Striped, has_parts};
+use super::{AT_ONCE, Piece, Place, Striped};
 use crate::Cluster;
 use crate::peers::messages::{Record, decode, encode, kind};
 use crate::peers::{Bytes, MAX_BODY};
@@ -42,12 +42,12 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// EHOSTDOWN if a node can't be asked; ENOENT if it goes meanwhile.
     pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
-        if !has_parts(id, &inode) || self.foreign.is_none() {
+        if !inode.is_spread || self.foreign.is_none() {
             return Ok(inode);
         }
         loop {
             let parts = self.part_inodes(id, None)?;
-            if parts.iter().all(|part| part.rdev <= inode.rdev) {
+            if parts.iter().all(|part| part.cuts <= inode.cuts) {
                 return Ok(with_times_and_pages(inode, &parts));
             }
             // It is being cut. Whoever was at it may have died: then it must not happen later on.

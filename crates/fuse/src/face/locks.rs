@@ -5,9 +5,8 @@
 use super::{Face, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::controls::ASIDE;
-use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_posix::{Errno, Fs};
 use forebay_store::Entry;
-use forebay_store::controls::keeping_for;
 use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -120,11 +119,9 @@ impl Face {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // Not under the mutex, so that other files needn't wait for this one. `keeping_for`: this
-        // doesn't count as a program's open; the program has the file open besides.
-        let open = keeping_for(fs.store().node(), || {
-            fs.open_object(Entry { id, kind }, flags, false, ObjectId::ROOT, b"")
-        })?;
+        // Not under the mutex, so that other files needn't wait for this one. It doesn't count as a
+        // program's open: the program has the file open besides.
+        let open = fs.keep_object(Entry { id, kind }, flags)?;
         let new = Arc::new(Holder {
             fs,
             open,

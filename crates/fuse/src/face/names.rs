@@ -3,7 +3,6 @@
 use super::{Face, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
-use forebay_store::controls::keeping_for;
 
 impl Face {
     /// Keeps a regular file that is found for a moment: the next request may open it.
@@ -23,8 +22,7 @@ impl Face {
             if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
                 return fs.stat_place(place);
             }
-            let node = fs.store().node();
-            let open = keeping_for(node, || fs.open_place(place, FLAGS, 0))?;
+            let open = fs.keep_place(place, FLAGS)?;
             let stat = fs.stat_open(open);
             self.recent.keep(fs, entry.id.0, open);
             stat

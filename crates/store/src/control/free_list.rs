@@ -60,7 +60,7 @@ impl FreeList {
         if let Ok(Some(_)) = fresh {
             return fresh;
         }
-        if KEPT > 0 && crate::process::uses_reserve() {
+        if KEPT > 0 && forebay_runtime::slots::uses_reserve() {
             let kept =
                 take(&self.kept, &next).or_else(|| count_up(&self.kept_fresh, KEPT.min(limit)));
             if kept.is_some() {

@@ -1,6 +1,7 @@
 //! How many entries the tables of the control region have, and where each table lies.
 
 use super::shared::*;
+use crate::map_table::MapRef;
 use forebay_media::atomics::{AtomicU32, AtomicU64};
 use forebay_runtime::slots::MAX_PROCESSES;
 

@@ -2,6 +2,7 @@
 //! atomics, zeroed at first.
 
 use super::free_list::FreeList;
+use super::states::{CopyState, JournalState, WatchState};
 use crate::lock::Lock;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use forebay_records::record::MAX_EXTENTS;
@@ -47,11 +48,11 @@ pub struct Header {
     /// Set when a process has died in a section: entries and pages that only it knew are
     /// lost until [`crate::Store::put_in_order`] has found them.
     pub leaks: AtomicU32,
-    pub journal: crate::journal::State,
+    pub journal: JournalState,
     /// In which PID namespace the numbers of processes mean something; 0: not known.
     pub namespace: AtomicU64,
-    pub watches: crate::watches::State,
-    pub copies: crate::copies::State,
+    pub watches: WatchState,
+    pub copies: CopyState,
     /// Counts how often those who have files of any node open were counted, as something was to be
     /// said of one (`controls/declare.rs`): who was opening one meanwhile looks again.
     pub counts: AtomicU32,
@@ -187,22 +188,6 @@ pub mod live_flag {
     pub const ON_FILES: u32 = 16384;
 }
 
-/// Flags of a mapping.
-pub mod map_flag {
-    /// Writes through it reach the file.
-    pub const SHARED: u32 = 1;
-    /// It is shared and has been writable: the file's times change when it goes.
-    pub const CHANGES: u32 = 2;
-    /// Some of its pages may not be there.
-    pub const PARTIAL: u32 = 4;
-    /// Its descriptor isn't open for writing.
-    pub const READ_ONLY: u32 = 8;
-    /// It shows this node's copy of a file whose bytes lie elsewhere.
-    pub const COPY: u32 = 16;
-    /// Its pages stay in it when the file is cut: nobody waits for that they go.
-    pub const STAYS: u32 = 32;
-}
-
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is
 /// dirty; the rest of its attributes are in the record.
 #[repr(C, align(64))]
@@ -227,7 +212,8 @@ pub struct Live {
     pub extents: AtomicU32,
     /// Not 0: the extents that lie outside of the entry have memory.
     pub(super) far_room: AtomicU32,
-    /// Of a striped file and its parts: how often it was cut (`stripes.rs`).
+    /// Of a striped file and its parts: how often it was cut (`stripes.rs`). Of a copy:
+    /// [`Live::copy_stamp`].
     pub cuts: AtomicU64,
     /// Of one that stands for another node's object: the live entry of its part here, plus one,
     /// which it uses.
@@ -311,30 +297,6 @@ pub struct Bucket {
     pub head: AtomicU32,
     /// Odd while the chain changes.
     pub version: AtomicU32,
-    pub pad: AtomicU32,
-}
-
-/// A mapping of a file of the pool in a process.
-#[repr(C)]
-pub struct MapRef {
-    pub address: AtomicU64,
-    /// 0: the place only keeps the file.
-    pub len: AtomicU64,
-    /// Where in the file it begins.
-    pub offset: AtomicU64,
-    /// Its pages behind this size of the file have to go, as `u64::MAX` minus the size; 0:
-    /// none.
-    pub cut: AtomicU64,
-    /// Open file description + 1 that keeps the file; 0: unused.
-    pub open: AtomicU32,
-    /// See [`map_flag`].
-    pub flags: AtomicU32,
-    /// The chain that it is in, and links (place + 1): see [`crate::map_table`].
-    pub(crate) chain: AtomicU32,
-    pub(crate) next: AtomicU32,
-    pub(crate) previous: AtomicU32,
-    pub(crate) lower: AtomicU32,
-    pub(crate) higher: AtomicU32,
     pub pad: AtomicU32,
 }
 

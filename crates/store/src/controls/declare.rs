@@ -22,9 +22,9 @@
 //! do the same, since parts of striped files are mapped there, and if there is one by now, it is
 //! taken back. Who maps it notes that, and looks at the word behind that.
 
-use super::{COUNTED, Party, declared, is_kept, kept_for};
-use crate::codec::{List, Wire, fields};
+use crate::codec::{List, Wire};
 use crate::control::{MAX_OPEN, Open};
+use crate::declared::{COUNTED, User, declared, is_kept, kept_for};
 use crate::process::Critical;
 use crate::{ObjectId, SetAttr, Store};
 use forebay_controls::{Controls, Mutability, OnViolation, Parallelism};
@@ -33,17 +33,6 @@ use rustix::io::{Errno, Result};
 
 /// How often it is begun again.
 pub const ATTEMPTS: u32 = 100;
-
-/// One who has a file open, or has mapped it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct User {
-    pub node: u32,
-    pub party: Party,
-}
-
-fields! {
-    User { node, party }
-}
 
 /// What has become of something that was to be said.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

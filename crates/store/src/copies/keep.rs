@@ -9,27 +9,14 @@
 
 use super::*;
 use crate::Extent;
+use crate::control::{CopyState, MAX_MEDIA};
 use crate::record::parse_key;
-use forebay_media::atomics::{AtomicU64, Ordering::*};
+use forebay_media::atomics::Ordering::*;
 
-/// Media of a pool.
-const MEDIA: usize = 16;
 /// There is at most one copy for so many bytes of a node: records have their limits, too.
 const FOR_ONE: u64 = 32 << 10;
 /// After something couldn't be copied, nothing is for so long, in nanoseconds.
 const PAUSE: i64 = 1_000_000_000;
-/// What is known of copies in shared memory.
-#[repr(C)]
-#[derive(Default)]
-pub struct State {
-    /// About how many pages of each medium they take.
-    pages: [AtomicU64; MEDIA],
-    /// About how many there are.
-    files: AtomicU64,
-    /// Nothing is copied before this time, in nanoseconds since 1970.
-    pause: AtomicU64,
-}
-
 /// Copies on a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copies {
@@ -47,7 +34,7 @@ pub struct Copy {
 }
 
 impl Store {
-    fn copies(&self) -> &State {
+    fn copies(&self) -> &CopyState {
         &self.control.header().copies
     }
 
@@ -93,7 +80,7 @@ impl Store {
     /// Before so many bytes are written: copies that would be in their way go. No lock is held.
     #[inline]
     pub fn make_room(&self, len: usize) {
-        let copied = &self.copies().pages[..self.media().len().min(MEDIA)];
+        let copied = &self.copies().pages[..self.media().len().min(MAX_MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
                 // Else whoever finds no room says so.
@@ -152,7 +139,7 @@ impl Store {
                         let inode = inode.unwrap_or_default();
                         all.push(Copy {
                             id,
-                            edition: self.edition_of(inode.rdev),
+                            edition: self.edition_of(inode.copy_stamp),
                             made: inode.btime,
                         });
                         true
@@ -185,7 +172,7 @@ impl Store {
 
     /// Counts anew what copies take. What is fetched meanwhile may be missing until the next time.
     pub fn recount_copied(&self) -> Result<()> {
-        let mut pages = [0; MEDIA];
+        let mut pages = [0; MAX_MEDIA];
         let all = self.all_copies()?;
         for copy in &all {
             self.each_extent_of(copy.id, |e| {

@@ -105,7 +105,7 @@ impl Store {
             inode.pages = pages;
             inode.mtime = live.mtime.load(Relaxed);
             inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
-            Store::note_parts(live, &mut inode);
+            live.note_parts(&mut inode);
             let extents;
             let tail_bytes = match &content {
                 _ if inline => &old_tail[..old_tail.len().min(size as usize)],

@@ -12,7 +12,7 @@
 //! part in memory until the file has grown again.
 
 use super::*;
-use crate::controls::declared;
+use crate::declared::declared;
 use forebay_controls::Temporality;
 
 /// Files of a shard that are looked at in one go.

@@ -14,8 +14,8 @@
 //! moves the rest, when nobody has the file open (`drain.rs`).
 
 use super::*;
-use crate::SetAttr;
-use crate::controls::declared;
+use crate::declared::declared;
+use crate::object::SetAttr;
 use forebay_controls::{Declared, Integrity, Persistence, Temporality};
 use std::time::{Duration, Instant};
 

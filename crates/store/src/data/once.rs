@@ -6,7 +6,7 @@
 //! nodes than its home don't know what was said of them; they stay as they are.
 
 use super::*;
-use crate::controls::declared;
+use crate::declared::declared;
 use forebay_controls::Temporality;
 use std::ops::Range;
 

@@ -138,7 +138,7 @@ impl Store {
         inode.pages = pages;
         inode.mtime = live.mtime.load(Relaxed);
         inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
-        Store::note_parts(live, &mut inode);
+        live.note_parts(&mut inode);
         inode.tail = kind;
         let bytes = inode.encode(tail_bytes);
         w.put(shard, &key, &bytes)

@@ -16,7 +16,7 @@
 //! have small files that lie in their record, which is sealed as a whole (decision 0001).
 
 use super::*;
-use crate::controls::declared;
+use crate::declared::declared;
 use forebay_controls::Integrity;
 use twox_hash::XxHash3_64;
 

@@ -2,13 +2,13 @@
 
 use super::files::Double;
 use super::findings::{Finding, Report};
-use super::tree::{self, Meta};
 use crate::data::is_memory;
 use crate::fsck::AT_A_TIME;
 use crate::lmdb::without_seal;
 use crate::lmdb::{Env, OnFull, Room};
 use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
+use crate::record_tree::{self, Meta};
 use crate::shards::Need;
 use crate::{Extent, ObjectId, PAGE, Store};
 use forebay_media::atomics::Ordering::*;
@@ -126,7 +126,7 @@ impl Store {
             };
             let file = std::fs::File::open(env.path()).map_err(|_| Errno::IO)?;
             let mut records = Vec::new();
-            tree::walk(&file, meta, &mut |key, value| {
+            record_tree::walk(&file, meta, &mut |key, value| {
                 records.push((key.to_vec(), without_seal(value).to_vec()))
             });
             let new = env.path().with_extension("mended");

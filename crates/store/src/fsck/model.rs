@@ -4,11 +4,11 @@
 use super::findings::Report;
 use crate::ephemeral::is_note;
 use crate::index::{Indexed, key_of, known_in};
-use crate::names::{entry_in, is_unconfirmed, link_in};
-use crate::parts::has_parts;
+use crate::names::{is_unconfirmed, link_in};
 use crate::placements::Placed;
 use crate::record::{
-    Change, ChunkMap, Entry, Inode, JOURNAL, Key, parse_indexed, parse_key, parse_ordered,
+    Change, ChunkMap, Entry, EntryRecord, Inode, JOURNAL, Key, parse_indexed, parse_key,
+    parse_ordered,
 };
 use crate::recount::View;
 use crate::{NAME_MAX, ObjectId, Store};
@@ -130,9 +130,9 @@ impl Store {
                             "it is removed, with its names",
                         ),
                     },
-                    b'D' => match entry_in(value) {
-                        Some((e, moving)) if rest.len() <= NAME_MAX && (!moving || self.foreign.is_some()) => {
-                            m.entries.insert((id.0, rest.to_vec()), e);
+                    b'D' => match EntryRecord::decode(value) {
+                        Some(e) if rest.len() <= NAME_MAX && (!e.changing || self.foreign.is_some()) => {
+                            m.entries.insert((id.0, rest.to_vec()), e.entry);
                         }
                         _ => bad(
                             format!(
@@ -244,10 +244,7 @@ impl Store {
             }
         }
         for (id, key) in places {
-            if m.objects
-                .get(&id)
-                .is_none_or(|o| !has_parts(ObjectId(id), &o.inode))
-            {
+            if m.objects.get(&id).is_none_or(|o| !o.inode.is_spread) {
                 report.add(
                     "records",
                     format!("object {id} has chunks on other nodes, but doesn't exist, or has none there"),

@@ -473,7 +473,7 @@ fn control_region() {
     };
     finds("open-refs", "users, but has 0", |f| {
         let o =
-            f.s.open_create(f.dir, libc::S_IFDIR, None, 0, ROOT, b"x")
+            f.s.open_create(&crate::NewOpen::new(f.dir, libc::S_IFDIR, 0), None)
                 .unwrap();
         f.s.control.open_owner(o).store(0, Relaxed);
     });

@@ -1,10 +1,11 @@
 //! Appending to the journal, and writing it to its file, with its lock held.
 
 use super::format::{HEAD, extents_bytes, file_head, kind, parse_head, record_head};
-use super::{FILE_HEAD, File, Journal, RING, State};
+use super::{FILE_HEAD, Journal, RING};
 use crate::Store;
-use crate::control::MAX_SHARDS;
+use crate::control::{JournalState, MAX_SHARDS};
 use crate::lock::Acquired;
+use crate::ring::File;
 use forebay_media::atomics::Ordering::*;
 use forebay_media::{Changes, put_all, sync_data};
 use rustix::fd::{AsFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
@@ -15,7 +16,7 @@ use rustix::io::{DupFlags, Errno, Result};
 pub(crate) struct Writer<'a> {
     store: &'a Store,
     journal: &'a Journal,
-    pub(crate) state: &'a State,
+    pub(crate) state: &'a JournalState,
 }
 
 impl Drop for Writer<'_> {

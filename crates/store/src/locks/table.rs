@@ -7,7 +7,7 @@
 
 use super::{DESCRIPTION, InTheWay, LockType, Owner, Request, Sort, stamp};
 use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSES, lock_kind};
-use crate::controls::User;
+use crate::declared::User;
 use crate::process::Critical;
 use crate::quiescence::Section;
 use crate::{NodeId, ObjectId, Store};

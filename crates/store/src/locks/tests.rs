@@ -1,4 +1,5 @@
 use super::*;
+use crate::NodeId;
 use crate::repair::tests::{TestStore, make, store};
 use rustix::io::Errno;
 

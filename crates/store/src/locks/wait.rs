@@ -6,7 +6,7 @@
 //! anything, never to come back included. If all handlers that ran have SA_RESTART, the wait goes
 //! on afterwards.
 
-use super::{Owner, Request, Sort};
+use super::{Owner, Request, Sort, Waited};
 use crate::control::Wait;
 use crate::process::{self, Critical};
 use crate::{NodeId, Store};
@@ -82,14 +82,6 @@ fn withdraw(here: &Here) {
 pub fn stamp() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |d| d.as_nanos() as u64).max(WRITING + 1)
-}
-
-/// What a process waits for, as others see it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Waited {
-    pub stamp: u64,
-    pub home: NodeId,
-    pub request: Request,
 }
 
 /// A thread that waits.

@@ -8,7 +8,10 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
     let id = make(s, name);
     let live = s.live_acquire_here(id).unwrap().0;
     let root = ObjectId::ROOT;
-    let open = s.open_create(id, libc::S_IFREG, Some(live), 0, root, name.as_bytes());
+    let open = s.open_create(
+        &crate::NewOpen::new(id, libc::S_IFREG, 0).named(root, name.as_bytes()),
+        Some(live),
+    );
     if size > 0 {
         write(s, live, 0, &vec![7; size]);
     }

@@ -33,7 +33,7 @@ impl Store {
             let id = ObjectId::new(self.next_seq(shard)?, slot);
             let id = id.with(new.distribution.unwrap_or_default());
             if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
-                return Ok(Err(entry_in(bytes).ok_or(Errno::IO)?.0));
+                return Ok(Err(EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry));
             }
             let mut inode = Inode {
                 mode: new.mode,

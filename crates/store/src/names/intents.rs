@@ -2,7 +2,7 @@
 //! is, whatever happens.
 //!
 //! An intent is a record beside the entry, written in the transaction that begins. While there is
-//! one, the entry is *moving* (one byte longer than otherwise): lookups wait ([`Errno::AGAIN`]),
+//! one, the entry is *moving* (`EntryRecord::changing`): lookups wait ([`Errno::AGAIN`]),
 //! and changes find it busy ([`Store::check_note`]). It names its owner, a process; when that has
 //! ended, any process completes the intent ([`crate::cluster`]). Nothing here asks another node.
 
@@ -306,10 +306,11 @@ impl Store {
     pub fn let_see(&self, w: &mut Write<'_>, name: Named<'_>, dropped: Entry) -> Result<()> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
-        match w.get(shard, &key)?.and_then(entry_in) {
-            Some((there, true)) if there == dropped => w.del(shard, &key).map(|_| ()),
-            Some((there, true)) => w.put(shard, &key, &there.encode()),
-            _ => Ok(()),
+        match w.get(shard, &key)?.and_then(EntryRecord::decode) {
+            Some(there) if !there.changing => Ok(()),
+            Some(there) if there.entry == dropped => w.del(shard, &key).map(|_| ()),
+            Some(there) => w.put(shard, &key, &there.entry.encode()),
+            None => Ok(()),
         }
     }
 
@@ -335,7 +336,10 @@ impl Store {
     pub fn entry_here(&self, name: Named<'_>) -> Result<Option<Entry>> {
         let snapshot = self.snapshot(self.shard_of_entry(name.0, name.1))?;
         match snapshot.get(&Key::entry(name.0, name.1))? {
-            Some(bytes) => entry_in(bytes).map(|e| Some(e.0)).ok_or(Errno::IO),
+            Some(bytes) => match EntryRecord::decode(bytes) {
+                Some(found) => Ok(Some(found.entry)),
+                None => Err(Errno::IO),
+            },
             None => Ok(None),
         }
     }

@@ -1,8 +1,8 @@
 //! Taking names away, and objects with their last name.
 
 use super::*;
-use crate::controls::goes_with_maker;
 use crate::data::is_summed;
+use crate::declared::goes_with_maker;
 
 impl Store {
     /// Takes `name` from the object `id` inside a transaction. With the last name gone,
@@ -78,7 +78,7 @@ impl Store {
             if is_summed(inode.controls) {
                 self.remove_sums(w, id)?;
             }
-            if has_parts(id, inode) {
+            if inode.is_spread {
                 self.remove_places(w, id, 0)?;
                 self.leave_parts(w, id)?;
             }

@@ -2,7 +2,8 @@
 //! that have closed their descriptor while a child of theirs had it too.
 
 use super::shadow::{id_of, names_in, watched_by};
-use super::{Store, WORDS, place};
+use super::{Store, place};
+use crate::control::FILTER_WORDS;
 use crate::process::{Life, life};
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
@@ -26,7 +27,7 @@ impl Store {
         for pid in self.attached() {
             watched_by_process(pid, &all, &mut watched)?;
         }
-        let mut filter = [0; WORDS];
+        let mut filter = [0; FILTER_WORDS];
         let mut any = false;
         for name in names_in(&all)? {
             let Some(id) = id_of(&name) else { continue };

@@ -4,9 +4,9 @@ use super::super::messages::{List, kind};
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
 use crate::Cluster;
 use forebay_placement::NodeId;
-use forebay_store::controls::keeping_for;
+use forebay_store::controls::Opener;
 use forebay_store::foreign::UNKNOWN_USE;
-use forebay_store::{Distribution, Held, Maker, NewObject, ObjectId};
+use forebay_store::{Distribution, Held, Maker, NewObject, NewOpen, ObjectId};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -131,13 +131,10 @@ impl Server {
         (node, id, number): (NodeId, ObjectId, u64),
         (live, held): (u32, Held<'_>),
     ) -> Result<(), Errno> {
-        let flags = libc::O_RDWR as u32;
-        let use_of = Some((live, Some(held)));
-        let (kind, root) = (libc::S_IFREG, ObjectId::ROOT);
-        let open = keeping_for(node, || {
-            store.open_create_held(id, kind, use_of, flags, root, b"")
-        })
-        .inspect_err(|_| _ = store.live_release(live))?;
+        let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(Opener::Kept(node));
+        let open = store
+            .open_create_held(&new, Some((live, Some(held))))
+            .inspect_err(|_| _ = store.live_release(live))?;
         let mut all = lock(&self.open);
         let there = all.entry((node, id)).or_insert(OpenThere {
             uses: Vec::new(),

@@ -1,0 +1,95 @@
+//! Making a store: its control region, its records with the root directory, its journal's files.
+
+use crate::control::{Control, Limits};
+use crate::record::{Inode, Key, tail};
+use crate::shards::Need;
+use crate::{Journal, Medium, ObjectId, Store, now};
+use forebay_media::atomics::Ordering::*;
+use rustix::io::Result;
+use std::path::Path;
+
+impl Store {
+    /// Creates control region and empty records (one file per shard in `records`), with a
+    /// root directory of the given mode and owner. With a journal (and its media, whose
+    /// pages it tells of), all of it is on stable storage then; a checkpoint is due
+    /// whenever the journal has grown to `bound` bytes.
+    ///
+    /// # Errors
+    /// EEXIST, ENOSPC and what the file system says.
+    pub fn create(
+        control: &Path,
+        records: &Path,
+        (shards, record_bytes): (usize, usize),
+        root: (u32, u32, u32),
+        journal: Option<(Journal, Vec<Medium>, u64)>,
+    ) -> Result<()> {
+        Store::new_control(control, shards)?;
+        let (journal, media, bound) = match journal {
+            Some((journal, media, bound)) => (Some(journal), media, bound),
+            None => (None, Vec::new(), 0),
+        };
+        let store = Store::open(control, records, record_bytes, media, journal)?;
+        store.format_root(root)?;
+        store.set_journal_bound(bound);
+        store.checkpoint()?;
+        if let Some(journal) = &store.journal {
+            store.reserve_checkpoint(journal)?;
+        }
+        store.make_spare_journal()
+    }
+
+    /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another
+    /// bound has been set before.
+    pub fn set_journal_bound(&self, bound: u64) {
+        let place = &self.journal_state().bound;
+        let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
+    }
+
+    /// Sets another bound of the journal; for tests.
+    pub fn change_journal_bound(&self, bound: u64) {
+        self.journal_state().bound.store(bound, Release);
+    }
+
+    /// Creates only the control region: for a pool whose records have survived a reboot.
+    ///
+    /// # Errors
+    /// As for create.
+    pub fn create_control(control: &Path, shards: usize) -> Result<()> {
+        let control = Store::new_control(control, shards)?;
+        // A former user of the records may have left orphans and pages in use.
+        control.header().leaks.store(1, Release);
+        Ok(())
+    }
+
+    fn new_control(control: &Path, shards: usize) -> Result<Control> {
+        Control::create(control, shards, Limits::of_machine())
+    }
+
+    /// Writes the root directory of a new store.
+    pub(crate) fn format_root(&self, (mode, uid, gid): (u32, u32, u32)) -> Result<()> {
+        let t = now();
+        let root = Inode {
+            mode: libc::S_IFDIR | mode,
+            uid,
+            gid,
+            nlink: 2,
+            parent: ObjectId::ROOT.0,
+            mtime: t,
+            ctime: t,
+            atime: t,
+            btime: t,
+            tail: tail::NAME,
+            ..Inode::default()
+        };
+        let shard = self.shard_of(ObjectId::ROOT);
+        for i in 0..self.envs.len() {
+            // Every record file exists and has room from the start.
+            self.write(self.set(&[i]), Need::Bytes(0), |w| {
+                w.get(i, b"I").map(|_| ())
+            })?;
+        }
+        self.write(self.set(&[shard]), Need::Bytes(0), |w| {
+            w.put(shard, &Key::inode(ObjectId::ROOT), &root.encode(&[]))
+        })
+    }
+}

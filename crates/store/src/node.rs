@@ -1,0 +1,214 @@
+//! [`Store`]: a node store as one process has it open.
+//!
+//! This module holds the parts of a store, opens it, and defines what the store asks of the layer
+//! above ([`Foreign`]). `node/attachment.rs` takes and keeps the process's slot. Higher modules add
+//! the operations as methods of [`Store`].
+
+mod attachment;
+
+use crate::control::{Control, ProcessArea};
+use crate::extent_cache::ExtentCache;
+use crate::lmdb::Env;
+use crate::lock_request::Owner;
+use crate::process::{self, ProcessLock};
+use crate::quiescence::{self, Quiet, Section};
+use crate::record::{Entry, Inode};
+use crate::ring::Journal;
+use crate::{Extent, Medium, NodeId, ObjectId, Slot};
+use attachment::NO_SLOT;
+use rustix::io::Result;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::*};
+use std::time::Duration;
+
+/// A node store, opened by this process.
+pub struct Store {
+    pub control: Control,
+    pub(crate) control_path: PathBuf,
+    pub media: Vec<Medium>,
+    pub envs: Vec<Env>,
+    slot: AtomicU32,
+    area: AtomicPtr<ProcessArea>,
+    /// The slot whose area is mapped.
+    area_slot: AtomicU32,
+    attaching: ProcessLock,
+    /// This process mends the store.
+    pub(crate) mending: AtomicBool,
+    /// How often this process has attached.
+    attachments: AtomicU32,
+    pub(crate) cache: ExtentCache,
+    pub(crate) journal: Option<Journal>,
+    /// What belongs to other nodes, if this is the share of one node among several.
+    pub foreign: Option<std::sync::Arc<dyn Foreign>>,
+}
+
+/// What the layer above does for objects of other nodes. A store alone in its pool has none.
+pub trait Foreign: Send + Sync {
+    /// This node's number.
+    fn node(&self) -> NodeId;
+
+    /// Whether this node keeps `slot`.
+    fn keeps(&self, slot: Slot) -> bool;
+
+    /// The last use of another node's object has ended here. Doesn't wait.
+    fn closed(&self, id: ObjectId, number: u64);
+
+    /// `owner`, of this node, has given up its locks of another node's object.
+    ///
+    /// # Errors
+    /// EIO and the like; none if its home is out of reach.
+    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
+
+    /// The attributes of an object of any node, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
+
+    /// The entry `name` of `parent`, on whatever node it lies.
+    ///
+    /// # Errors
+    /// EHOSTDOWN; EIO.
+    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
+
+    /// A description has ended that may laminate an object by that: another node's, or one that
+    /// other nodes have parts of; `live` is its live entry here.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't laminated; EHOSTDOWN.
+    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()>;
+}
+
+impl Store {
+    /// Opens a store. Record files and segments are opened when they are first used.
+    ///
+    /// # Errors
+    /// ENODATA or EINVAL if `control` isn't the control region of a store of this version;
+    /// what open and mmap say.
+    pub fn open(
+        control_path: &Path,
+        records: &Path,
+        record_bytes: usize,
+        media: Vec<Medium>,
+        journal: Option<Journal>,
+    ) -> Result<Store> {
+        let control = Store::open_control(control_path)?;
+        let envs = (0..control.shards())
+            .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
+            .collect();
+        Ok(Store {
+            control,
+            control_path: control_path.to_owned(),
+            media,
+            envs,
+            slot: AtomicU32::new(NO_SLOT),
+            area: AtomicPtr::new(std::ptr::null_mut()),
+            area_slot: AtomicU32::new(NO_SLOT),
+            attaching: ProcessLock::new(),
+            mending: AtomicBool::new(false),
+            attachments: AtomicU32::new(0),
+            cache: ExtentCache::new(),
+            journal,
+            foreign: None,
+        })
+    }
+
+    /// Takes a store over into this process's PID namespace: those of another one that still use it
+    /// count as dead from now on.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn take_over(control_path: &Path) -> Result<()> {
+        let control = Store::open_control(control_path)?;
+        let namespace = &control.header().namespace;
+        namespace.store(process::namespace(), Release);
+        Ok(())
+    }
+
+    fn open_control(path: &Path) -> Result<Control> {
+        let fd = rustix::fs::open(
+            path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        Ok(Control::map(&fd)?.in_file(path))
+    }
+
+    /// Makes this the store of one node among several.
+    pub fn among(mut self, foreign: std::sync::Arc<dyn Foreign>) -> Store {
+        self.foreign = Some(foreign);
+        self
+    }
+
+    /// The media, fastest first.
+    pub fn media(&self) -> &[Medium] {
+        &self.media
+    }
+
+    /// The control region.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Bytes of all records.
+    ///
+    /// # Errors
+    /// What opening the record files says.
+    pub fn record_bytes(&self) -> Result<u64> {
+        self.envs.iter().map(Env::used).sum()
+    }
+
+    // ---- sections ----
+
+    /// Begins a section, waiting for the end of a quiet moment if there is one: see
+    /// [`crate::quiescence`].
+    ///
+    /// # Errors
+    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
+    pub fn section(&self) -> Result<Section<'_>> {
+        quiescence::begin(&self.control, || self.process_slot())
+    }
+
+    /// Waits until all sections have ended, and keeps new ones from beginning, for at most
+    /// `patience`. Not to be called inside a section.
+    ///
+    /// # Errors
+    /// EBUSY if one doesn't end in time.
+    pub(crate) fn quiet(&self, patience: Duration) -> Result<Quiet<'_>> {
+        quiescence::quiet(&self.control, self.process_slot()?, patience)
+    }
+
+    /// Slots and process ids of the living processes that are in sections just now.
+    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        quiescence::in_sections(&self.control)
+    }
+
+    // ---- record files and media ----
+
+    /// Gives back what this process keeps to read records faster: it is about to end, or to execute
+    /// another program. Should it go on all the same, it takes new ones.
+    pub fn end_readers(&self) {
+        self.envs.iter().for_each(Env::end_readers);
+    }
+
+    /// Opens all record files and segments now.
+    ///
+    /// # Errors
+    /// What open and mmap say.
+    pub fn open_all(&self) -> Result<()> {
+        for env in &self.envs {
+            drop(env.snapshot()?);
+        }
+        self.media.iter().try_for_each(|m| m.file().map(|_| ()))?;
+        self.open_journal()
+    }
+
+    /// Gives extents back to their media.
+    pub(crate) fn free_extents(&self, extents: impl IntoIterator<Item = Extent>) {
+        for e in extents {
+            if let Some(m) = self.media.get(e.medium()) {
+                m.free(e);
+            }
+        }
+    }
+}

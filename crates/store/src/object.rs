@@ -1,0 +1,111 @@
+//! What callers ask of names and objects: names, new objects, attributes to change.
+//!
+//! Plain values: nothing here looks at a store. The values that nodes send each other have their
+//! [`Wire`] form here.
+
+use crate::codec::{Wire, fields};
+use crate::process;
+use crate::{Distribution, ObjectId};
+
+/// A name: its directory, and the last component.
+pub type Named<'a> = (ObjectId, &'a [u8]);
+
+/// What a new object is.
+#[derive(Clone, Copy, Debug)]
+pub struct NewObject<'a> {
+    /// Type and permission bits.
+    pub mode: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    /// Target of a symbolic link.
+    pub target: &'a [u8],
+    /// How a directory's content is distributed, if not as its parent's.
+    pub distribution: Option<Distribution>,
+    /// Its declared controls: [`crate::Inode::controls`].
+    pub controls: u64,
+    /// The process that makes it, if it is ephemeral ([`crate::declared::goes_with_maker`]).
+    pub maker: Option<Maker>,
+}
+
+/// How rename treats an existing target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RenameMode {
+    Replace,
+    NoReplace,
+    Exchange,
+}
+
+/// Attributes to change; None leaves an attribute as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SetAttr {
+    /// Permission bits.
+    pub mode: Option<u32>,
+    pub uid: Option<u32>,
+    pub gid: Option<u32>,
+    pub mtime: Option<i64>,
+    pub atime: Option<i64>,
+    /// The controls that hold from now on: [`crate::Inode::controls`].
+    pub controls: Option<u64>,
+}
+
+impl SetAttr {
+    /// Whether the change, made to a directory, concerns what all nodes cache of directories.
+    pub fn of_names(&self) -> bool {
+        let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
+        rights || self.controls.is_some()
+    }
+}
+
+fields! {
+    SetAttr { mode, uid, gid, mtime, atime, controls }
+}
+
+impl Wire for RenameMode {
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(match self {
+            RenameMode::Replace => 0,
+            RenameMode::NoReplace => 1,
+            RenameMode::Exchange => 2,
+        });
+    }
+    fn take(from: &mut &[u8]) -> Option<RenameMode> {
+        match u8::take(from)? {
+            0 => Some(RenameMode::Replace),
+            1 => Some(RenameMode::NoReplace),
+            2 => Some(RenameMode::Exchange),
+            _ => None,
+        }
+    }
+}
+
+/// The identity of a process that makes ephemeral files. No two processes of a pool ever have the
+/// same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Maker {
+    /// Its node; 0 in a pool of one.
+    pub node: u32,
+    /// The boot of its node; 0: not known.
+    boot: u64,
+    /// Process id and start time, as in an owner word.
+    process: u64,
+}
+
+fields! { Maker { node, boot, process } }
+
+impl Maker {
+    /// The process of this boot with this owner word, on `node`.
+    pub(crate) fn here(node: u32, process: u64) -> Maker {
+        Maker {
+            node,
+            boot: process::boot(),
+            process,
+        }
+    }
+
+    /// Whether the process still runs. Must be called on its node.
+    pub fn runs(&self) -> bool {
+        let boot = process::boot();
+        (self.boot == boot || self.boot == 0 || boot == 0) && process::runs(self.process)
+    }
+}
