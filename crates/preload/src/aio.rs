@@ -13,9 +13,8 @@
 //! guards the list of contexts and their queues; nothing waits while it is held. A child made by
 //! fork has no contexts, as without us.
 
-use crate::dispatch::answer;
-use crate::fds;
-use crate::paths::{self, errno, value};
+use crate::results::{self, errno, value};
+use crate::{fds, filter, io, process, user};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::Errno;
 use forebay_store::process::ProcessLock;
@@ -189,7 +188,7 @@ impl State {
 pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     value((|| {
         // SAFETY: the program's own word; so below.
-        if unsafe { paths::take::<u64>(a[1])? } != 0 {
+        if unsafe { user::take::<u64>(a[1])? } != 0 {
             return Err(Errno::INVAL);
         }
         let room = a[0] as u32;
@@ -207,7 +206,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         if made < 0 {
             made = ask(i64::from(room));
         }
-        fds::check(made)?;
+        results::check(made)?;
         let context = Arc::new(Context {
             word: Box::new([0; 8]),
             kernel,
@@ -218,7 +217,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         contexts(|all| all.push(context));
         ANY.store(true, Release);
         // SAFETY: as above.
-        unsafe { paths::give(word, a[1]) }.inspect_err(|_| {
+        unsafe { user::give(word, a[1]) }.inspect_err(|_| {
             // SAFETY: nobody knows it.
             unsafe { destroy(&[word as i64, 0, 0, 0, 0, 0]) };
         })
@@ -234,9 +233,9 @@ fn make_empty() -> Result<(), Errno> {
     let flags = rustix::fs::MemfdFlags::CLOEXEC;
     let made = rustix::fs::memfd_create("forebay-aio", flags)?;
     let new = forebay_media::lift(made).into_raw_fd();
-    fds::watch(new);
+    filter::watch(new);
     // What a vfork child opens isn't ours afterwards.
-    if !crate::process::in_vfork_child() {
+    if !process::in_vfork_child() {
         EMPTY.store(new, Release);
     }
     Ok(())
@@ -281,9 +280,9 @@ pub unsafe fn submit(a: &[i64; 6]) -> i64 {
     loop {
         let request = match n < count {
             // SAFETY: the program's own list and requests.
-            true => unsafe { paths::take::<u64>(list + 8 * n) }.and_then(|at| {
+            true => unsafe { user::take::<u64>(list + 8 * n) }.and_then(|at| {
                 // SAFETY: as above.
-                unsafe { paths::take::<Request>(at as i64) }.map(|r| Some((at, r)))
+                unsafe { user::take::<Request>(at as i64) }.map(|r| Some((at, r)))
             }),
             false => Ok(None),
         };
@@ -339,25 +338,31 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
     );
     let (offset, flags) = (request.offset, i64::from(request.rw_flags));
     let one = [buffer, len];
-    let vector = |nr: i64, list: i64, parts: i64| (nr, [fd, list, parts, offset, 0, flags]);
-    let whole = |nr: i64| (nr, [fd, buffer, len, offset, 0, 0]);
+    let vector = |list: i64, parts: i64, writing: bool| {
+        let call = [fd, list, parts, offset, 0, flags];
+        // SAFETY: what the program has asked for; here and below.
+        unsafe { io::vector(&call, Some(offset), flags, writing) }
+    };
+    let whole = [fd, buffer, len, offset, 0, 0];
     if offset < 0 && !matches!(request.opcode, opcode::FSYNC | opcode::FDSYNC) {
         return Err(Errno::INVAL);
     }
-    let (nr, call) = match request.opcode {
-        opcode::PREAD if flags == 0 => whole(libc::SYS_pread64),
-        opcode::PWRITE if flags == 0 => whole(libc::SYS_pwrite64),
-        opcode::PREAD => vector(libc::SYS_preadv2, one.as_ptr() as i64, 1),
-        opcode::PWRITE => vector(libc::SYS_pwritev2, one.as_ptr() as i64, 1),
-        opcode::PREADV => vector(libc::SYS_preadv2, buffer, len),
-        opcode::PWRITEV => vector(libc::SYS_pwritev2, buffer, len),
+    let result = match request.opcode {
+        // SAFETY: as above.
+        opcode::PREAD if flags == 0 => unsafe { io::read(&whole, Some(offset)) },
+        // SAFETY: as above.
+        opcode::PWRITE if flags == 0 => unsafe { io::write(&whole, Some(offset)) },
+        opcode::PREAD => vector(one.as_ptr() as i64, 1, false),
+        opcode::PWRITE => vector(one.as_ptr() as i64, 1, true),
+        opcode::PREADV => vector(buffer, len, false),
+        opcode::PWRITEV => vector(buffer, len, true),
         opcode::FSYNC | opcode::FDSYNC if flags != 0 => return Err(Errno::INVAL),
-        opcode::FSYNC => (libc::SYS_fsync, [fd, 0, 0, 0, 0, 0]),
-        opcode::FDSYNC => (libc::SYS_fdatasync, [fd, 0, 0, 0, 0, 0]),
+        opcode::FSYNC | opcode::FDSYNC if fds::is_path_only(request.fd as i32) => {
+            return Err(Errno::BADF);
+        }
+        opcode::FSYNC | opcode::FDSYNC => io::fsync(&whole),
         _ => return Err(Errno::INVAL),
     };
-    // SAFETY: what the program has asked for.
-    let result = unsafe { answer(nr, &call) };
     if result == PASS || result == errno(Errno::BADF) {
         return Err(Errno::BADF);
     }
@@ -414,7 +419,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     let end = match a[4] {
         0 => None,
         // SAFETY: the program's own time.
-        at => match unsafe { paths::take::<libc::timespec>(at) } {
+        at => match unsafe { user::take::<libc::timespec>(at) } {
             Ok(t) if t.tv_sec >= 0 && (0..1_000_000_000).contains(&t.tv_nsec) => {
                 Some(now().saturating_add(nanoseconds(&t)))
             }
@@ -498,7 +503,7 @@ unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno>
     });
     for (n, event) in some.iter().enumerate() {
         // SAFETY: the caller's promise.
-        if let Err(e) = unsafe { paths::give(*event, to + 32 * n as i64) } {
+        if let Err(e) = unsafe { user::give(*event, to + 32 * n as i64) } {
             context.state(|s| some[n..].iter().rev().for_each(|e| s.events.push_front(*e)));
             return if n > 0 { Ok(n as i64) } else { Err(e) };
         }
@@ -512,7 +517,7 @@ unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
     let mut kept = 0;
     for i in 0..n {
         // SAFETY: the caller's promise.
-        let Ok(event) = (unsafe { paths::take::<Event>(at + 32 * i) }) else {
+        let Ok(event) = (unsafe { user::take::<Event>(at + 32 * i) }) else {
             continue;
         };
         if event.request == WAKE.as_ptr() as u64 {
@@ -520,7 +525,7 @@ unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
         }
         if kept < i {
             // SAFETY: as above.
-            let _ = unsafe { paths::give(event, at + 32 * kept) };
+            let _ = unsafe { user::give(event, at + 32 * kept) };
         }
         kept += 1;
     }

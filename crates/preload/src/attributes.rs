@@ -1,8 +1,10 @@
 //! System calls on attributes: modes, owners, times, sizes by path, extended attributes.
 
-use crate::fds;
-use crate::paths::{PathCall, errno, on_path, place_of_open, value};
+use crate::locate::{self, place_of_open};
+use crate::paths::{PathCall, on_path};
+use crate::results::{errno, value};
 use crate::stat::is_empty;
+use crate::{fds, io, pool, user, working_dir};
 use forebay_intercept::PASS;
 use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, Place, READ, WRITE};
 use std::ffi::CStr;
@@ -23,8 +25,8 @@ fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     if fd as i32 != libc::AT_FDCWD {
         return None;
     }
-    let fs = crate::runtime::open_fs()?;
-    Some((fs, crate::paths::cwd(fs)?))
+    let fs = pool::open_fs()?;
+    Some((fs, working_dir::current(fs)?))
 }
 
 /// Tells those who watch what happened to an object by a descriptor, or to the working directory.
@@ -80,7 +82,7 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {
                 (Some((fs, open)), _) => value(
-                    fs.access(&crate::paths::place_of_open(fs, open), want)
+                    fs.access(&locate::place_of_open(fs, open), want)
                         .map(|()| 0),
                 ),
                 // One can be in it, so it is there.
@@ -199,7 +201,7 @@ unsafe fn timespecs(fs: &Fs, ptr: i64) -> Result<Times, Errno> {
         });
     }
     // SAFETY: the caller's promise.
-    let t: [libc::timespec; 2] = unsafe { crate::paths::take(ptr)? };
+    let t: [libc::timespec; 2] = unsafe { user::take(ptr)? };
     let one = |t: &libc::timespec| match t.tv_nsec {
         libc::UTIME_NOW => Ok(Some(now)),
         libc::UTIME_OMIT => Ok(None),
@@ -223,7 +225,7 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
     }
     if !micro {
         // SAFETY: the caller's promise: actime, modtime.
-        let [a, m]: [i64; 2] = unsafe { crate::paths::take(ptr)? };
+        let [a, m]: [i64; 2] = unsafe { user::take(ptr)? };
         let ns = |s: i64| Some(s.saturating_mul(NS));
         return Ok(Times {
             atime: ns(a),
@@ -232,7 +234,7 @@ unsafe fn older_times(fs: &Fs, ptr: i64, micro: bool) -> Result<Times, Errno> {
         });
     }
     // SAFETY: the caller's promise.
-    let t: [libc::timeval; 2] = unsafe { crate::paths::take(ptr)? };
+    let t: [libc::timeval; 2] = unsafe { user::take(ptr)? };
     let one = |t: &libc::timeval| match t.tv_usec {
         0..1_000_000 => Ok(Some(t.tv_sec.saturating_mul(NS) + t.tv_usec * 1000)),
         _ => Err(Errno::INVAL),
@@ -331,7 +333,7 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
                 return Err(Errno::ISDIR);
             }
             let open = fs.open_place(place, libc::O_WRONLY, 0)?;
-            let result = crate::io::cut(fs, open, size);
+            let result = io::cut(fs, open, size);
             fs.store().open_release(open).and(result)?;
             fs.tell_place(place, libc::IN_MODIFY);
             Ok(0)
@@ -349,7 +351,7 @@ const MAX_VALUE: usize = 64 << 10;
 unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     let text = ptr as *const libc::c_char;
     // SAFETY: the caller's promise; if it breaks it, that is EFAULT.
-    let name = unsafe { crate::paths::touch(|| CStr::from_ptr(text)) };
+    let name = unsafe { user::touch(|| CStr::from_ptr(text)) };
     name.map(CStr::to_bytes).ok_or(Errno::FAULT)
 }
 
@@ -394,7 +396,7 @@ unsafe fn xattr(nr: i64, a: &[i64; 6], fs: &Fs, place: &Place) -> Result<i64, Er
                 if len > MAX_VALUE {
                     return Err(Errno::TOOBIG);
                 }
-                let value = crate::paths::take_list(a[2], len)?;
+                let value = user::take_list(a[2], len)?;
                 let known = Some(place.parent_and_name());
                 fs.set_attribute(id, name, &value, a[4] as i32, known)?;
                 fs.tell_place(place, libc::IN_ATTRIB);
@@ -436,7 +438,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
             return Err(Errno::INVAL);
         }
         // SAFETY: the program's struct.
-        unsafe { crate::paths::take::<(i64, u32, u32)>(a[4]) }
+        unsafe { user::take::<(i64, u32, u32)>(a[4]) }
     };
     // SAFETY: see access.
     let work = |fs: &Fs, place: &Place| unsafe {

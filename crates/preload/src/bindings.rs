@@ -9,7 +9,7 @@
 //! name and version. Until then none is used, also not by what a compiler makes of code: texts are
 //! compared byte by byte.
 
-use crate::static_tls::{LinkMap, headers_in_memory};
+use crate::link_map::{LinkMap, headers_in_memory};
 use forebay_intercept::raw;
 use forebay_media::PAGE;
 use libc::{Elf64_Rela, Elf64_Sym};

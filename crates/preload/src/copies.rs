@@ -4,7 +4,8 @@
 //! they go through a buffer.
 
 use crate::io::{appends, offset, put};
-use crate::paths::{errno, give, take, value};
+use crate::results::{self, errno, value};
+use crate::user::{give, take};
 use crate::{fds, map};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, Whence};
@@ -38,7 +39,7 @@ impl End {
                 unsafe { fs.read(open, at, p, n) }
             }
             // SAFETY: a slice, on a descriptor of the program.
-            End::Kernel(fd) => fds::check(unsafe {
+            End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
                         libc::SYS_pread64,
@@ -60,7 +61,7 @@ impl End {
                 n as usize
             }),
             // SAFETY: a slice, on a descriptor of the program.
-            End::Kernel(fd) => fds::check(unsafe {
+            End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
                         libc::SYS_pwrite64,

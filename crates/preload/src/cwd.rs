@@ -9,9 +9,12 @@
 //! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is
 //! the other way round. So a relative path of another thread never leads to a dead end in between.
 
-use crate::names::visible;
-use crate::paths::{self, PathCall, Where, again_outside, copy_cut, errno, locate, value};
-use crate::{fds, links, process, runtime};
+use crate::locate::{self, Where, locate};
+use crate::paths::{PathCall, again_outside};
+use crate::prefix::visible;
+use crate::results::{self, errno, value};
+use crate::user::copy_cut;
+use crate::{fds, links, pool, process, settings, variables, working_dir};
 use forebay_client::dead_end;
 use forebay_intercept::{Call, PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, PATH_MAX};
@@ -70,7 +73,7 @@ fn go_to_dead_end(end: &DeadEnd) -> Result<(), Errno> {
         DeadEnd::Own(fd) => fd.as_raw_fd(),
     };
     // SAFETY: a descriptor of ours.
-    fds::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
+    results::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }
 
 /// After an exec that failed: the kernel's working directory is a dead end again.
@@ -100,7 +103,7 @@ pub fn is_still_inside(fs: &Fs, id: u64) -> bool {
 /// In a program that was started by one that doesn't see the pool, or by the command line: takes
 /// over the working directory in the pool, if the process is still there.
 pub fn recover() {
-    let Some(said) = runtime::variable(dead_end::VARIABLE) else {
+    let Some(said) = variables::value(dead_end::VARIABLE) else {
         return;
     };
     let Some((id, dir)) = dead_end::read(said.to_bytes()) else {
@@ -109,33 +112,23 @@ pub fn recover() {
     if !dead_end::is_here() {
         return;
     }
-    let here = runtime::settings().is_some_and(|s| s.dir.to_bytes() == dir) && id != 0;
-    let area = match runtime::fs() {
+    let here = settings::settings().is_some_and(|s| s.dir.to_bytes() == dir) && id != 0;
+    let area = match pool::fs() {
         Ok(fs) if here => fs.store().area().ok(),
         _ => None,
     };
     match area {
         Some(area) => {
             area.cwd.store(id, Release);
-            paths::note_cwd(true);
+            working_dir::note(true);
         }
-        None => paths::note_lost_cwd(true),
+        None => working_dir::note_lost(true),
     }
 }
 
 /// In a forked child: another thread may have been changing the working directory.
 pub fn after_fork_in_child() {
     CHANGING.reset();
-}
-
-/// What a program that doesn't see the pool is to hand on, if the working directory lies there.
-pub fn description(settings: &runtime::Settings) -> Option<Vec<u8>> {
-    if paths::is_cwd_lost() {
-        // In a pool, but this process doesn't know where: nor does what it executes.
-        return Some(dead_end::describe(0, settings.dir.to_bytes()));
-    }
-    let id = paths::cwd(runtime::open_fs()?)?;
-    Some(dead_end::describe(id.0, settings.dir.to_bytes()))
 }
 
 /// chdir.
@@ -147,7 +140,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Err(e) => return errno(e),
         Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
         // SAFETY: the program's path.
-        Ok(Where::Kernel) if unsafe { paths::working_directory(a[0]) }.is_some() => return 0,
+        Ok(Where::Kernel) if unsafe { locate::working_directory(a[0]) }.is_some() => return 0,
         Ok(Where::Kernel | Where::Exe(..)) => {
             // SAFETY: the program's own call.
             let result = unsafe { raw(libc::SYS_chdir, *a) };
@@ -155,12 +148,12 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
                 leave();
                 return result;
             }
-            let call = Call {
+            let again = Call {
                 nr: libc::SYS_chdir,
                 args: *a,
             };
             // SAFETY: as above.
-            return unsafe { links::again(&call, result) };
+            return unsafe { links::again(&again, result, call.again) };
         }
         Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
             let e = place.existing()?;
@@ -206,21 +199,21 @@ fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
     if o.kind.load(Relaxed) != libc::S_IFDIR {
         return Err(Errno::NOTDIR);
     }
-    fs.access(&paths::place_of_open(fs, open), forebay_posix::EXEC)?;
+    fs.access(&locate::place_of_open(fs, open), forebay_posix::EXEC)?;
     enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0)
 }
 
 fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     let area = fs.store().area()?;
     let _critical = Critical::enter();
-    let is_inside = || paths::cwd(fs).is_some() || paths::is_cwd_lost();
+    let is_inside = || working_dir::current(fs).is_some() || working_dir::is_lost();
     // What can fail comes first.
     let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
     let before = area.cwd.swap(dir.0, AcqRel);
-    let was_lost = paths::is_cwd_lost();
-    paths::note_lost_cwd(false);
-    paths::note_cwd(true);
+    let was_lost = working_dir::is_lost();
+    working_dir::note_lost(false);
+    working_dir::note(true);
     if before == 0 && !was_lost {
         let gone = match end {
             Some(end) => go_to_dead_end(&end),
@@ -229,7 +222,7 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
         };
         gone.inspect_err(|_| {
             area.cwd.store(0, Release);
-            paths::note_cwd(false);
+            working_dir::note(false);
         })?;
     }
     Ok(())
@@ -238,10 +231,10 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
 /// After the kernel's working directory has become the program's.
 fn leave() {
     let _critical = Critical::enter();
-    let Some(fs) = runtime::open_fs() else {
-        return paths::note_lost_cwd(false);
+    let Some(fs) = pool::open_fs() else {
+        return working_dir::note_lost(false);
     };
-    if paths::cwd(fs).is_none() && !paths::is_cwd_lost() {
+    if working_dir::current(fs).is_none() && !working_dir::is_lost() {
         return;
     }
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
@@ -249,22 +242,22 @@ fn leave() {
     if dead_end::is_here() {
         return;
     }
-    paths::note_lost_cwd(false);
+    working_dir::note_lost(false);
     if let Ok(area) = fs.store().area() {
         area.cwd.store(0, Release);
-        paths::note_cwd(false);
+        working_dir::note(false);
     }
 }
 
 /// getcwd.
 pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
-    if paths::is_cwd_lost() {
+    if working_dir::is_lost() {
         return errno(Errno::NOTCONN);
     }
-    let Some(fs) = runtime::open_fs() else {
+    let Some(fs) = pool::open_fs() else {
         return PASS;
     };
-    let Some(cwd) = paths::cwd(fs) else {
+    let Some(cwd) = working_dir::current(fs) else {
         return PASS;
     };
     match fs.cluster().path_of(cwd) {
@@ -285,17 +278,12 @@ pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// Whether the working directory lies in the pool, in reach or not.
-pub fn is_inside() -> bool {
-    paths::is_cwd_lost() || runtime::open_fs().is_some_and(|fs| paths::cwd(fs).is_some())
-}
-
 /// The working directory as a mount of this pool shows it, opened; None if there is no such mount.
 pub fn mounted() -> Option<OwnedFd> {
-    let fs = runtime::open_fs()?;
-    let cwd = paths::cwd(fs)?;
+    let fs = pool::open_fs()?;
+    let cwd = working_dir::current(fs)?;
     let path = fs.cluster().path_of(cwd).ok()?;
-    let prefix = Path::new(std::ffi::OsStr::from_bytes(runtime::settings()?.mount));
+    let prefix = Path::new(std::ffi::OsStr::from_bytes(settings::settings()?.mount));
     let mut mounts = mounts(fs.pool().dir());
     mounts.sort_by_key(|at| at != prefix);
     mounts.iter().find_map(|at| {
@@ -329,7 +317,7 @@ fn mounts(pool: &Path) -> Vec<PathBuf> {
 }
 
 /// Whether the pool is mounted at its prefix: then a path of the pool is the same to everybody.
-pub fn is_prefix_mounted(settings: &runtime::Settings) -> bool {
+pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {
     let statfs = rustix::fs::statfs(settings.mount);
     statfs.is_ok_and(|s| s.f_type == FUSE)
 }
@@ -340,5 +328,5 @@ pub fn is_prefix_mounted(settings: &runtime::Settings) -> bool {
 /// What fchdir(2) says.
 pub fn go_to(dir: i32) -> Result<(), Errno> {
     // SAFETY: a descriptor of ours.
-    fds::check(unsafe { raw(libc::SYS_fchdir, [dir.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
+    results::check(unsafe { raw(libc::SYS_fchdir, [dir.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }

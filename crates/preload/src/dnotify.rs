@@ -5,9 +5,8 @@
 //! placeholder under the number of a directory is replaced by a shadow (`store/src/watches.rs`),
 //! opened.
 
-use crate::fds::{self, check};
-use crate::paths::errno;
-use crate::{inotify, runtime};
+use crate::results::{check, errno};
+use crate::{filter, inotify, pool};
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs, ObjectId};
 use rustix::fd::AsRawFd;
@@ -35,7 +34,7 @@ const EVENTS: [(u32, u32); 6] = [
 
 /// The shadow under the number `fd`, if there is one.
 fn shadow_at(fs: &Fs, fd: i32) -> Option<PathBuf> {
-    if !fds::has_shadow(fd) {
+    if !filter::has_shadow(fd) {
         return None;
     }
     let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).ok()?;
@@ -62,7 +61,7 @@ fn shadow_of(fs: &Fs, fd: i32, open: u32) -> Result<PathBuf, Errno> {
             check(raw(libc::SYS_dup3, [from, number, cloexec.into(), 0, 0, 0])).map(|_| ())
         }
     })?;
-    fds::watch_shadow(fd);
+    filter::watch_shadow(fd);
     inotify::note_any();
     Ok(path)
 }
@@ -130,13 +129,13 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, a: &[i64; 6]) -> i64 {
 
 /// Before `fd` is closed: the shadow under it, which nobody needs any more then.
 pub fn before_close(fd: i32) -> Option<PathBuf> {
-    let fs = runtime::open_fs().filter(|_| inotify::is_own())?;
+    let fs = pool::open_fs().filter(|_| inotify::is_own())?;
     shadow_at(fs, fd)
 }
 
 /// After it has been closed.
 pub fn closed(shadow: Option<PathBuf>) {
-    if let (Some(fs), Some(shadow)) = (runtime::open_fs(), shadow) {
+    if let (Some(fs), Some(shadow)) = (pool::open_fs(), shadow) {
         fs.store().drop_shadow(&shadow);
     }
 }

@@ -10,7 +10,7 @@
 //! The two meet through `FOREBAY_EARLY`: exec puts sixteen zeros there, over which the
 //! first instance writes the address of [`hand_over`].
 
-use crate::{bindings, dispatch, exe, process, runtime, signals};
+use crate::{bindings, dispatch, exe, map, pool, resume, settings, signals, variables};
 use forebay_intercept::LoaderPatch;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -27,16 +27,16 @@ pub fn is_in_program() -> bool {
 /// Called when the loader has loaded the first instance, before it looks at the program's
 /// own needs.
 pub fn begin() {
-    let Some((_, meeting)) = runtime::variable_at(runtime::EARLY) else {
+    let Some((_, meeting)) = variables::place(variables::EARLY) else {
         return;
     };
-    if is_in_program() || meeting.to_bytes() != runtime::NOT_YET {
+    if is_in_program() || meeting.to_bytes() != variables::NOT_YET {
         return;
     }
-    let Some(cache) = runtime::read_settings() else {
+    let Some(cache) = settings::read() else {
         return;
     };
-    signals::start();
+    signals::start(&map::ON_SIGNALS);
     // SAFETY: the loader runs alone, and is in no system call.
     let Ok(patch) =
         (unsafe { forebay_intercept::install_in_loader(&dispatch::HOOKS, cache.as_deref()) })
@@ -44,10 +44,10 @@ pub fn begin() {
         return;
     };
     PATCH.store(Box::into_raw(Box::new(patch)), Release);
-    if let Some(slot) = runtime::handed_slot() {
-        process::resume_after_exec(slot, true);
+    if let Some(slot) = variables::handed_slot() {
+        resume::resume_after_exec(slot, true);
     }
-    if let Some(program) = runtime::variable(runtime::PROGRAM) {
+    if let Some(program) = variables::value(variables::PROGRAM) {
         exe::note(program);
     }
     let address = format!("{:016x}", hand_over as *const () as usize);
@@ -70,7 +70,7 @@ extern "C" fn hand_over() -> u32 {
     // SAFETY: made in begin; we are called from a constructor, not from a system call.
     unsafe { Box::from_raw(patch).remove() };
     signals::stop();
-    let slot = runtime::close().unwrap_or(NO_SLOT);
+    let slot = pool::close().unwrap_or(NO_SLOT);
     for fd in forebay_media::internal() {
         // SAFETY: what is left of our own descriptors; nothing of this instance runs again.
         unsafe { forebay_intercept::raw(libc::SYS_close, [fd.into(), 0, 0, 0, 0, 0]) };
@@ -81,7 +81,7 @@ extern "C" fn hand_over() -> u32 {
 /// In the instance in the program: takes over from the other, if there is one. The slot
 /// that it used.
 pub fn take_over() -> Option<u32> {
-    let address = runtime::take_variable(runtime::EARLY)?;
+    let address = variables::take(variables::EARLY)?;
     let address = usize::from_str_radix(address.to_str().ok()?, 16).ok()?;
     if address == 0 {
         return None;

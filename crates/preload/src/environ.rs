@@ -1,10 +1,10 @@
 //! The environment of a new program: it always carries the variables that load this
 //! library again, where the pool is, the process's slot, and what the program is.
 
-use crate::cwd;
-use crate::paths::{self, plausible};
 use crate::process::in_vfork_child;
-use crate::runtime::{self, Settings};
+use crate::settings::{self, Settings};
+use crate::user::{self, plausible};
+use crate::{pool, variables, working_dir};
 use forebay_client::dead_end::VARIABLE;
 use forebay_media::guard;
 use forebay_posix::Errno;
@@ -63,7 +63,7 @@ impl Strings {
             unsafe { CStr::from_ptr(p as *const libc::c_char) }.count_bytes()
         };
         // SAFETY: it holds nothing; the sum is of no interest.
-        let sum = unsafe { paths::touch(|| self.pointers.iter().map(len).fold(0, |n, l| n ^ l)) };
+        let sum = unsafe { user::touch(|| self.pointers.iter().map(len).fold(0, |n, l| n ^ l)) };
         match sum.map(std::hint::black_box) {
             Some(_) => Ok(()),
             None => Err(Errno::FAULT),
@@ -121,24 +121,24 @@ fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
 /// Whether the new program is to use another pool, or (the command line itself) none:
 /// then its environment is its own business.
 fn leads_elsewhere(env: &Strings, settings: &Settings) -> bool {
-    env.value(runtime::BARE).is_some()
+    env.value(variables::BARE).is_some()
         || env
-            .value(runtime::DIR)
+            .value(variables::DIR)
             .is_some_and(|dir| dir != settings.dir.to_bytes())
 }
 
 /// Completes the environment of a new program. `program`: the value of `FOREBAY_PROGRAM`,
 /// if it needs one; `early`: its loader needs the pool.
 pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
-    let Some(settings) = runtime::settings() else {
+    let Some(settings) = settings::settings() else {
         return;
     };
-    env.remove(runtime::PROGRAM);
-    env.remove(runtime::EARLY);
-    env.remove(runtime::STATIC_TLS);
-    match cwd::description(settings) {
+    env.remove(variables::PROGRAM);
+    env.remove(variables::EARLY);
+    env.remove(variables::STATIC_TLS);
+    match working_dir::description(settings) {
         Some(text) => env.set(VARIABLE, &text),
-        None if paths::is_cwd_lost() => {}
+        None if working_dir::is_lost() => {}
         None => env.remove(VARIABLE),
     }
     if leads_elsewhere(env, settings) {
@@ -148,30 +148,30 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
         b"" => b"/",
         mount => mount,
     };
-    env.set(runtime::DIR, settings.dir.to_bytes());
-    env.set(runtime::MOUNT, mount);
+    env.set(variables::DIR, settings.dir.to_bytes());
+    env.set(variables::MOUNT, mount);
     if let Some(program) = program {
-        env.set(runtime::PROGRAM, program);
+        env.set(variables::PROGRAM, program);
     }
-    add_library(env, runtime::PRELOAD, settings.preload.to_bytes(), true);
+    add_library(env, variables::PRELOAD, settings.preload.to_bytes(), true);
     let audit = audit_library(settings.preload.to_bytes());
     if early && is_there(&audit) {
-        env.set(runtime::EARLY, runtime::NOT_YET);
-        add_library(env, runtime::AUDIT, &audit, true);
-    } else if env.value(runtime::AUDIT).is_some() {
-        add_library(env, runtime::AUDIT, &audit, false);
+        env.set(variables::EARLY, variables::NOT_YET);
+        add_library(env, variables::AUDIT, &audit, true);
+    } else if env.value(variables::AUDIT).is_some() {
+        add_library(env, variables::AUDIT, &audit, false);
     }
 }
 
 /// Names the slot that the new program takes over. To be called last: between
 /// [`forebay_store::process::begin_exec`] and exec.
 pub fn hand_slot(env: &mut Strings) {
-    let Some(settings) = runtime::settings() else {
+    let Some(settings) = settings::settings() else {
         return;
     };
     match slot().filter(|_| !leads_elsewhere(env, settings)) {
-        None => env.remove(runtime::SLOT),
-        Some(slot) => env.set(runtime::SLOT, slot.to_string().as_bytes()),
+        None => env.remove(variables::SLOT),
+        Some(slot) => env.set(variables::SLOT, slot.to_string().as_bytes()),
     }
 }
 
@@ -193,7 +193,7 @@ pub fn let_asan_be_second(env: &mut Strings) {
 
 /// The slot that the new program takes over.
 fn slot() -> Option<u32> {
-    let store = runtime::open_fs()?.store();
+    let store = pool::open_fs()?.store();
     if in_vfork_child() {
         return store.lent();
     }

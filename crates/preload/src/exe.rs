@@ -5,7 +5,7 @@
 //! PATH (with its length) are those of the program's file in the pool, 0 and empty if it
 //! isn't there (a script's interpreter). NAME is the path that was executed.
 
-use crate::{paths, process, runtime};
+use crate::{pool, prefix, process, settings};
 use forebay_posix::{Follow, Fs};
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
@@ -63,8 +63,8 @@ pub fn locate(path: &[u8]) -> Option<(&'static Fs, &'static [u8])> {
             return None;
         }
     }
-    let fs = runtime::fs().ok()?;
-    let inside = paths::under(runtime::settings()?.mount, exe.path.to_bytes())?;
+    let fs = pool::fs().ok()?;
+    let inside = prefix::under(settings::settings()?.mount, exe.path.to_bytes())?;
     let found = fs.at(forebay_posix::ObjectId::ROOT, inside, Follow::No, |place| {
         place.existing()
     });

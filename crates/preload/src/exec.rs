@@ -7,10 +7,12 @@
 //! the kernel gets the program's own call; only the environment differs ([`environ`]).
 
 use crate::environ::{self, Strings};
-use crate::paths::{self, Where, bytes, errno, locate};
+use crate::executable::{File, Found};
+use crate::locate::{self, Where, locate};
+use crate::results::{self, errno};
 use crate::{
-    cwd, exe, fds, image, links, names, process, runtime, search, shared_vm_clones, stat,
-    static_binary_hint,
+    cwd, exe, exit, fds, image, links, map, pool, prefix, process, search, shared_vm_clones, stat,
+    static_binary_hint, user,
 };
 use forebay_elf::{Elf, Source};
 use forebay_intercept::raw;
@@ -26,50 +28,6 @@ const MAX_SCRIPTS: usize = 5;
 const HEAD: usize = 256;
 /// Most links between pool and outside on the way to one program.
 const MAX_CROSSINGS: usize = 40;
-
-/// A file to be executed.
-pub enum File {
-    /// Open file description of the pool, which lives as long as this.
-    Pool(&'static Fs, u32),
-    /// Opened to be looked at; None if that wasn't possible.
-    Kernel(Option<OwnedFd>),
-}
-
-impl File {
-    pub fn is_ours(&self) -> bool {
-        matches!(self, File::Pool(..))
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        if let File::Pool(fs, open) = self {
-            let _ = fs.store().open_release(*open);
-        }
-    }
-}
-
-impl Source for File {
-    fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
-        match self {
-            File::Pool(fs, open) => {
-                let live = fs.live_of(*open)?;
-                // SAFETY: a buffer with its length.
-                unsafe { fs.cluster().read(live, offset, to.as_mut_ptr(), to.len()) }
-            }
-            File::Kernel(Some(fd)) => Ok(rustix::io::pread(fd, to, offset)?),
-            File::Kernel(None) => Err(Errno::ACCESS),
-        }
-    }
-}
-
-/// A file of the chain, and how it was named.
-pub struct Found {
-    pub file: File,
-    /// The path by which the kernel finds it; only used for files outside.
-    pub path: i64,
-    pub dirfd: i32,
-}
 
 /// What the kernel is asked for.
 struct Plan {
@@ -101,7 +59,7 @@ fn guarded<T>(f: impl FnOnce() -> T) -> T {
 /// # Safety
 /// The arguments are those of the program's call.
 pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
-    process::publish_all();
+    exit::publish_all();
     let at = nr == libc::SYS_execveat;
     let (dirfd, argv, envp, flags) = if at {
         (a[0] as i32, a[2], a[3], a[4] as i32)
@@ -131,10 +89,10 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let prepared = guarded(|| unsafe { prepare(&mut plan, dirfd, path, flags) });
     let mut executing = None;
     if prepared.is_ok() {
-        crate::map::before_exec();
+        map::before_exec();
         // What other threads have written since.
-        process::publish_all();
-        process::end_readers();
+        exit::publish_all();
+        exit::end_readers();
         // A child that shares its parent's memory must not hold up the parent's threads: after exec
         // nobody would let them go on.
         let shares = process::in_vfork_child() || shared_vm_clones::is_one();
@@ -179,7 +137,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
             // SAFETY: paths and lists that `kept` or the parent keeps.
             let result = unsafe { raw(nr, args) };
             drop(executing);
-            if let (true, Some(fs)) = (moved, runtime::open_fs()) {
+            if let (true, Some(fs)) = (moved, pool::open_fs()) {
                 guarded(|| cwd::back_to_dead_end(fs));
             }
             result
@@ -209,7 +167,7 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
     // SAFETY: as above.
     let mut shown = unsafe { shown_path(plan, dirfd, path) };
     // SAFETY: a C string, the program's or ours.
-    let name = unsafe { bytes(shown) }.unwrap_or(b"").to_vec();
+    let name = unsafe { user::path(shown) }.unwrap_or(b"").to_vec();
     for scripts in 0.. {
         let mut head = [0; HEAD];
         match found.file.read_at(&mut head, 0) {
@@ -243,7 +201,7 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
     if plan.ours {
         for &(dirfd, path) in &plan.scripts_outside {
             // SAFETY: the program's path, or one of ours.
-            fds::check(unsafe {
+            results::check(unsafe {
                 let flags = libc::AT_EACCESS.into();
                 raw(
                     libc::SYS_faccessat2,
@@ -271,7 +229,7 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
         .is_some_and(|e| search::needs_pool(e, file.is_ours(), &plan.env));
     let mut program = plan.ours.then(|| exe::describe(name, None));
     if let File::Pool(fs, open) = file {
-        let path = names::visible(fs, &fs.path_of_open(*open)?);
+        let path = prefix::visible(fs, &fs.path_of_open(*open)?);
         let id = fs.store().open_file(*open).id.load(Relaxed);
         program = Some(exe::describe(name, Some((id, &path))));
         let title = path.rsplit(|&b| b == b'/').next().unwrap_or(b"");
@@ -316,7 +274,7 @@ fn by_fd(plan: &mut Plan, fd: i32, path: i64) -> Result<Found, Errno> {
     let file = match fds::pool_file(fd) {
         Some((fs, open)) => {
             plan.ours = true;
-            open_place(fs, &paths::place_of_open(fs, open))?
+            open_place(fs, &locate::place_of_open(fs, open))?
         }
         // The kernel looks at it itself; we only look for what its loader needs.
         None => {
@@ -393,14 +351,14 @@ unsafe fn by_path(
             }
             Where::Descriptor(fs, open) => {
                 plan.ours = true;
-                let file = open_place(fs, &paths::place_of_open(fs, open))?;
+                let file = open_place(fs, &locate::place_of_open(fs, open))?;
                 return Ok(Found { file, path, dirfd });
             }
             Where::Kernel => {
                 let more = if follow { 0 } else { libc::O_NOFOLLOW };
                 let opened = open_kernel(dirfd, path, more);
                 // SAFETY: as above.
-                let inside = match (&opened, unsafe { bytes(path) }) {
+                let inside = match (&opened, unsafe { user::path(path) }) {
                     (Err(e), Some(text)) if links::is_suspicious(*e) => {
                         links::into_pool(dirfd, text, follow)
                     }
@@ -428,7 +386,7 @@ unsafe fn by_path(
 /// `path` is null or a C string.
 unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
     // SAFETY: the caller's promise.
-    let given = unsafe { bytes(path) }.unwrap_or(b"");
+    let given = unsafe { user::path(path) }.unwrap_or(b"");
     if !given.is_empty() && (dirfd == libc::AT_FDCWD || given[0] == b'/') {
         return path;
     }
@@ -444,7 +402,7 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
     if let (true, Some((fs, open))) = (!given.is_empty() || cloexec != 0, fds::pool_file(dirfd))
         && let Ok(path) = fs.path_of_open(open)
     {
-        text = names::visible(fs, &path);
+        text = prefix::visible(fs, &path);
     }
     if !given.is_empty() {
         text.push(b'/');

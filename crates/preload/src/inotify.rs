@@ -6,9 +6,10 @@
 //! they stand for. That needs no memory of our own, so it works for whoever inherits the
 //! descriptor, too.
 
-use crate::fds::{self, check};
-use crate::paths::{self, PathCall, Where, errno, locate, on_path, value};
-use crate::runtime;
+use crate::locate::{Where, locate};
+use crate::paths::{PathCall, on_path};
+use crate::results::{check, errno, value};
+use crate::{filter, pool, process, user};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, READ};
@@ -45,12 +46,12 @@ pub fn note_any() {
 
 /// Whether only this process can have such descriptors of its own.
 pub fn is_own() -> bool {
-    !SHARED.load(Acquire) && !crate::process::in_vfork_child()
+    !SHARED.load(Acquire) && !process::in_vfork_child()
 }
 
 fn note(fd: i32) {
     note_any();
-    fds::watch_inotify(fd);
+    filter::watch_inotify(fd);
 }
 
 /// Whether the program has had an inotify descriptor: a child may watch by it.
@@ -67,9 +68,9 @@ pub fn before_fork() {
 
 /// `new` is the same as `old`.
 pub fn duplicated(old: i32, new: i32) {
-    if fds::is_inotify(old) {
+    if filter::is_inotify(old) {
         SHARED.store(true, Release);
-        fds::watch_inotify(new);
+        filter::watch_inotify(new);
     }
 }
 
@@ -175,7 +176,7 @@ pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
 
 /// The pool, if `fd` is an inotify descriptor that may watch something in it.
 fn pool_of(fd: i32) -> Option<&'static Fs> {
-    let fs = runtime::open_fs().filter(|_| fds::is_inotify(fd))?;
+    let fs = pool::open_fs().filter(|_| filter::is_inotify(fd))?;
     fs.store().has_watches().then_some(fs)
 }
 
@@ -193,7 +194,7 @@ pub fn before_close(fd: i32) -> Vec<u64> {
 
 /// After it has been closed.
 pub fn closed(unwatched: Vec<u64>) {
-    if let Some(fs) = runtime::open_fs() {
+    if let Some(fs) = pool::open_fs() {
         for inode in unwatched {
             fs.store().unwatch(inode);
         }
@@ -203,12 +204,12 @@ pub fn closed(unwatched: Vec<u64>) {
 /// read.
 pub unsafe fn read(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
-    let Some(fs) = runtime::open_fs().filter(|_| fds::is_inotify(fd)) else {
+    let Some(fs) = pool::open_fs().filter(|_| filter::is_inotify(fd)) else {
         return PASS;
     };
     if kind(fd).is_err() {
         // The number stands for something else by now.
-        fds::unwatch(fd);
+        filter::unwatch(fd);
         return PASS;
     }
     // SAFETY: passed on.
@@ -218,14 +219,14 @@ pub unsafe fn read(a: &[i64; 6]) -> i64 {
 /// readv: part by part, as the kernel does it.
 pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
-    let Some(fs) = runtime::open_fs().filter(|_| fds::is_inotify(fd)) else {
+    let Some(fs) = pool::open_fs().filter(|_| filter::is_inotify(fd)) else {
         return PASS;
     };
     if kind(fd).is_err() || !(1..=1024).contains(&a[2]) {
         return PASS;
     }
     // SAFETY: the program's own vector.
-    let parts: Vec<libc::iovec> = match unsafe { paths::take_list(a[1], a[2] as usize) } {
+    let parts: Vec<libc::iovec> = match unsafe { user::take_list(a[1], a[2] as usize) } {
         Ok(parts) => parts,
         Err(e) => return errno(e),
     };

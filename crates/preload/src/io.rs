@@ -1,10 +1,8 @@
 //! System calls on open files: read, write and their vectors, sizes, syncing, fcntl, ioctl.
 
-use crate::locks;
-use crate::map;
-use crate::paths::{self, errno, value};
+use crate::results::{errno, value};
 use crate::stat::shown_flags;
-use crate::{dnotify, fds, inotify};
+use crate::{dnotify, fd_table, fds, filter, inotify, locks, map, pool, table_change, user};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
 use forebay_posix::{Errno, Fs, Whence};
@@ -29,7 +27,7 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
         };
     };
     let len = (a[2] as usize).min(0x7fff_f000);
-    if !paths::is_user(a[1], len) {
+    if !user::is_user(a[1], len) {
         return errno(Errno::FAULT);
     }
     value(at.map(offset).transpose().and_then(|at| {
@@ -46,7 +44,7 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
         return PASS;
     };
     let len = (a[2] as usize).min(0x7fff_f000);
-    if !paths::is_user(a[1], len) {
+    if !user::is_user(a[1], len) {
         return errno(Errno::FAULT);
     }
     value(at.map(offset).transpose().and_then(|at| {
@@ -99,9 +97,9 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
         // SAFETY: the program's own vector.
         n => unsafe { std::slice::from_raw_parts(a[1] as *const libc::iovec, n as usize) },
     };
-    let is_user = |p: &libc::iovec| paths::is_user(p.iov_base as i64, p.iov_len);
+    let is_user = |p: &libc::iovec| user::is_user(p.iov_base as i64, p.iov_len);
     // SAFETY: looks at all of it.
-    if unsafe { paths::touch(|| parts.iter().all(is_user)) } != Some(true) {
+    if unsafe { user::touch(|| parts.iter().all(is_user)) } != Some(true) {
         return errno(Errno::FAULT);
     }
     // One piece of data: a vector is written as a whole, like any other write.
@@ -202,6 +200,19 @@ pub fn appends(fs: &Fs, open: u32) -> bool {
     fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_APPEND != 0
 }
 
+/// close.
+pub fn close(a: &[i64; 6]) -> i64 {
+    let fd = a[0] as i32;
+    if !filter::watched(fd) {
+        return PASS;
+    }
+    let published = fds::pool_file(fd).map_or(Ok(()), |(fs, open)| {
+        map::before_change(fs, open);
+        fs.publish(open)
+    });
+    value(fd_table::close(fd).and_then(|done| published.map(|()| done)))
+}
+
 /// lseek.
 pub fn lseek(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
@@ -257,7 +268,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
 
 /// sync: it can't fail.
 pub fn sync() -> i64 {
-    if let Some(fs) = crate::runtime::open_fs() {
+    if let Some(fs) = pool::open_fs() {
         let _critical = Critical::enter();
         fs.write_back_all();
         let _ = fs.cluster().sync_everywhere();
@@ -305,13 +316,13 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
                 // Our own moving of descriptors.
                 return PASS;
             }
-            let _change = crate::process::change_table();
+            let _change = table_change::begin();
             // SAFETY: the program's own call.
             let new = unsafe { raw(libc::SYS_fcntl, *a) };
             if new < 0 {
                 return new;
             }
-            return value(fds::duplicated(fd, new as i32));
+            return value(fd_table::duplicated(fd, new as i32));
         }
         libc::F_GETFD | libc::F_SETFD => return PASS,
         _ => {}
@@ -356,7 +367,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         libc::F_GETPIPE_SZ | libc::F_SETPIPE_SZ => errno(Errno::BADF),
         c if GET_HINTS.contains(&c) => {
             // SAFETY: the program's own number.
-            value(unsafe { paths::give(0u64, a[2]) })
+            value(unsafe { user::give(0u64, a[2]) })
         }
         c if SET_HINTS.contains(&c) => 0,
         _ => errno(Errno::INVAL),
@@ -394,19 +405,19 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
                     Err(e) => return errno(e),
                 };
                 // SAFETY: the program's own int.
-                value(unsafe { paths::give(left.min(i32::MAX as u64) as i32, a[2]) })
+                value(unsafe { user::give(left.min(i32::MAX as u64) as i32, a[2]) })
             }
             Err(e) => errno(e),
         },
         FIGETBSZ => {
             // SAFETY: the program's own int.
-            value(unsafe { paths::give(forebay_store::PAGE as i32, a[2]) })
+            value(unsafe { user::give(forebay_store::PAGE as i32, a[2]) })
         }
         FIOQSIZE => match fs.stat_open(open) {
             // The room that it takes, oddly.
             Ok(s) if fs.live_of(open).is_ok() => {
                 // SAFETY: the program's own loff_t.
-                value(unsafe { paths::give(s.blocks as i64 * 512, a[2]) })
+                value(unsafe { user::give(s.blocks as i64 * 512, a[2]) })
             }
             Ok(_) => errno(Errno::NOTTY),
             Err(e) => errno(e),
@@ -414,7 +425,7 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         libc::FIONBIO => {
             let flags = &fs.store().open_file(open).flags;
             // SAFETY: the program's own int.
-            match unsafe { paths::take::<i32>(a[2]) } {
+            match unsafe { user::take::<i32>(a[2]) } {
                 Err(e) => return errno(e),
                 Ok(0) => flags.fetch_and(!(libc::O_NONBLOCK as u32), AcqRel),
                 Ok(_) => flags.fetch_or(libc::O_NONBLOCK as u32, AcqRel),

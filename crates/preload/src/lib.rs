@@ -7,7 +7,7 @@
 //! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one
 //!   `O_PATH` descriptor, on which the kernel refuses to read or write. Which open file
 //!   it stands for is kept in shared memory, by number ([`fds`]), so that fork, exec and
-//!   vfork carry it over ([`process`], [`exec`]);
+//!   vfork carry it over ([`fork`], [`exec`]);
 //! - nothing of the pool is opened before the program first needs it;
 //! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the
 //!   program's terminal but one line if the pool can't be reached.
@@ -30,40 +30,61 @@ mod early;
 mod environ;
 mod exe;
 mod exec;
+mod executable;
+mod exit;
+mod fd_table;
 mod fds;
+mod filter;
+mod fork;
 mod image;
 mod inotify;
 mod io;
 mod limits;
+mod link_map;
 mod links;
 mod loading;
+mod locate;
 mod locks;
 mod map;
 mod mask;
+mod messages;
 mod names;
 mod nodes;
 mod openat2;
 mod own_stack;
 mod passing;
 mod paths;
+mod placeholder;
 mod poll;
+mod pool;
+mod prefix;
 mod proc_paths;
 mod process;
 mod refuse;
-mod runtime;
+mod results;
+mod resume;
 mod search;
+mod seccomp;
+mod settings;
 mod shared_vm_clones;
 mod signals;
+mod size_limit;
+mod start;
 mod stat;
 mod static_binary_hint;
 mod static_tls;
+mod table_change;
+mod umask;
+mod user;
+mod variables;
+mod working_dir;
 
 /// Begins the work of the library's first instance in a process, see [`early`].
 pub fn begin_early() {
     early::begin();
 }
 
-pub use static_tls::LinkMap;
+pub use link_map::LinkMap;
 
 /// The loader has mapped an object into the program's namespace, see [`static_tls`].
 ///
@@ -75,7 +96,7 @@ pub unsafe fn object_mapped(map: &LinkMap) {
 }
 
 /// Runs when the library is loaded, before the program's `main`.
-unsafe extern "C" fn start(
+unsafe extern "C" fn begin(
     _: std::ffi::c_int,
     arguments: *mut *const libc::c_char,
     environment: *mut *const libc::c_char,
@@ -83,7 +104,7 @@ unsafe extern "C" fn start(
     // SAFETY: nothing of ours has run; and glibc passes constructors what main gets.
     unsafe {
         bindings::to_their_own();
-        runtime::start(arguments, environment);
+        start::start(arguments, environment);
     }
 }
 
@@ -94,4 +115,4 @@ static START: unsafe extern "C" fn(
     std::ffi::c_int,
     *mut *const libc::c_char,
     *mut *const libc::c_char,
-) = start;
+) = begin;

@@ -9,8 +9,9 @@
     reason = "the names of system calls are libc's"
 )]
 
-use crate::paths::{self, bytes, errno, normalise, under};
-use crate::{dispatch, runtime};
+use crate::prefix::{normalise, under};
+use crate::results::errno;
+use crate::{calls, locate, settings, user};
 use forebay_intercept::{Call, PASS, bitmap, raw};
 use forebay_posix::{Errno, PATH_MAX};
 use forebay_store::process::Critical;
@@ -57,7 +58,7 @@ pub static WATCHED: [u64; 8] = bitmap(&[
     SYS_readlinkat,
     SYS_chmod,
     SYS_fchmodat,
-    dispatch::fchmodat2,
+    calls::FCHMODAT2,
     SYS_chown,
     SYS_lchown,
     SYS_fchownat,
@@ -78,6 +79,10 @@ pub static WATCHED: [u64; 8] = bitmap(&[
     SYS_lremovexattr,
 ]);
 
+/// What serves a system call, whichever it is: the dispatcher above, which a call that is made
+/// again has to go through. [`forebay_intercept::PASS`]: the kernel is to.
+pub type Answer = unsafe fn(i64, &[i64; 6]) -> i64;
+
 /// A path among a call's arguments: index of its directory descriptor, of the path, and
 /// whether a link as its last component is followed.
 type PathArgument = (Option<usize>, usize, bool);
@@ -97,7 +102,7 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
         SYS_openat => at(1, open_follows(a[2] as i32)),
         SYS_openat2 => {
             // SAFETY: struct open_how (flags, mode, resolve).
-            match unsafe { paths::take::<[u64; 3]>(a[2]) } {
+            match unsafe { user::take::<[u64; 3]>(a[2]) } {
                 Ok([flags, _, 0]) if a[3] >= 24 => at(1, open_follows(flags as i32)),
                 _ => [None, None],
             }
@@ -108,7 +113,7 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
         SYS_lstat | SYS_mkdir | SYS_mknod | SYS_rmdir | SYS_unlink | SYS_readlink | SYS_lchown
         | SYS_lgetxattr | SYS_lsetxattr | SYS_llistxattr | SYS_lremovexattr => plain(false),
         SYS_newfstatat | SYS_faccessat2 | SYS_utimensat => at(1, follows(a[3])),
-        dispatch::fchmodat2 => at(1, follows(a[3])),
+        calls::FCHMODAT2 => at(1, follows(a[3])),
         SYS_statx => at(1, follows(a[2])),
         SYS_fchownat => at(1, follows(a[4])),
         SYS_faccessat | SYS_fchmodat | SYS_futimesat => at(1, true),
@@ -136,11 +141,11 @@ thread_local! {
 }
 
 /// After a call has failed in the kernel: its result, or that of the call with the path
-/// in the pool that was meant.
+/// in the pool that was meant, which `answer` serves.
 ///
 /// # Safety
 /// The call is one that the program makes.
-pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
+pub unsafe fn again(call: &Call, mut result: i64, answer: Answer) -> i64 {
     let mut args = call.args;
     let mut texts: [Option<CString>; 2] = [None, None];
     for turn in 0.. {
@@ -153,7 +158,7 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
         for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
             let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
             // SAFETY: the program's path.
-            let Some(given) = (unsafe { bytes(args[path]) }) else {
+            let Some(given) = (unsafe { user::path(args[path]) }) else {
                 continue;
             };
             match leads(base, given, follow) {
@@ -184,7 +189,7 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
     }
     CROSSINGS.set(depth + 1);
     // SAFETY: the program's own call, with the path it really means.
-    let mut found = unsafe { dispatch::answer(call.nr, &args) };
+    let mut found = unsafe { answer(call.nr, &args) };
     if found == PASS {
         // SAFETY: as above.
         found = unsafe { raw(call.nr, args) };
@@ -211,7 +216,7 @@ enum Leads {
 }
 
 fn leads(dirfd: i32, path: &[u8], follow: bool) -> Leads {
-    let Some(settings) = runtime::settings() else {
+    let Some(settings) = settings::settings() else {
         return Leads::Nowhere;
     };
     if path.is_empty() || path.len() >= PATH_MAX {
@@ -335,7 +340,7 @@ fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
     if fd < 0 {
         return None;
     }
-    let found = paths::path_of_kernel(fd as i32);
+    let found = locate::path_of_kernel(fd as i32);
     // SAFETY: opened above.
     unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
     found

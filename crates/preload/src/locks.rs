@@ -2,7 +2,9 @@
 //! which knows who is in whose way, waits, and finds deadlocks. Here the arguments are read, and
 //! what a close gives up is given up.
 
-use crate::paths::{errno, value};
+use crate::results::{errno, value};
+use crate::{fds, map, user};
+use forebay_intercept::PASS;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
@@ -50,12 +52,12 @@ fn around(
     want: LockType,
     lock: impl FnOnce() -> Result<(), Errno>,
 ) -> Result<(), Errno> {
-    crate::map::before_change(fs, open);
+    map::before_change(fs, open);
     fs.write_back_open(open);
     lock()?;
     if want != LockType::Unlocked {
         fs.look_again_open(open);
-        crate::map::after_lock(fs, open);
+        map::after_lock(fs, open);
     }
     Ok(())
 }
@@ -63,7 +65,7 @@ fn around(
 /// The lock commands of fcntl.
 pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
     // SAFETY: the program's own struct flock.
-    let asked: libc::flock = match unsafe { crate::paths::take(arg) } {
+    let asked: libc::flock = match unsafe { user::take(arg) } {
         Ok(asked) => asked,
         Err(e) => return errno(e),
     };
@@ -71,7 +73,7 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
         Err(e) => errno(e),
         Ok(None) => 0,
         // SAFETY: as above.
-        Ok(Some(found)) => value(unsafe { crate::paths::give(found, arg) }),
+        Ok(Some(found)) => value(unsafe { user::give(found, arg) }),
     }
 }
 
@@ -140,11 +142,14 @@ fn ranges(
 }
 
 /// flock(2).
-pub fn flock(fs: &Fs, open: u32, operation: i64) -> i64 {
+pub fn flock(a: &[i64; 6]) -> i64 {
+    let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
+        return PASS;
+    };
     if fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
         return errno(Errno::BADF);
     }
-    let operation = operation as i32;
+    let operation = a[1] as i32;
     let want = match operation & !libc::LOCK_NB {
         libc::LOCK_SH => LockType::Shared,
         libc::LOCK_EX => LockType::Exclusive,

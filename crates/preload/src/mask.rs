@@ -1,13 +1,14 @@
 //! Signal masks: faults must reach us, or the process dies where it should get EFAULT
-//! ([`forebay_media::guard`]) or a page of a mapped file ([`crate::map::on_fault`]).
+//! ([`forebay_media::guard`]) or a page of a mapped file (`map/follow.rs`).
 //!
 //! So the kernel is never told to block SIGSEGV and SIGBUS for longer than one call waits. What
 //! the program wants is noted for each thread and told when it asks. A fault of its own kills,
 //! as in a thread that really blocks it; a signal that somebody sends is blocked when it
 //! arrives, and waits in the kernel.
 
-use crate::paths::{self, errno, value};
 use crate::process::in_vfork_child;
+use crate::results::{errno, value};
+use crate::user;
 use forebay_intercept::{PASS, raw};
 use std::cell::Cell;
 
@@ -88,7 +89,7 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
     let set = match a[1] {
         0 => None,
         // SAFETY: the program's own masks; here and below.
-        at => match unsafe { paths::take::<u64>(at) } {
+        at => match unsafe { user::take::<u64>(at) } {
             Err(e) => return errno(e),
             Ok(set) => Some(set),
         },
@@ -112,6 +113,6 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
     match a[2] {
         0 => 0,
         // SAFETY: as above.
-        at => value(unsafe { paths::give(old, at) }),
+        at => value(unsafe { user::give(old, at) }),
     }
 }

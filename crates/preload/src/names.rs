@@ -1,7 +1,10 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
-use crate::paths::{self, PathCall, Where, copy_cut, errno, locate, on_path, value};
-use crate::{fds, links, nodes};
+use crate::locate::{self, Where, locate};
+use crate::paths::{PathCall, on_path};
+use crate::results::{errno, value};
+use crate::user::{self, copy_cut};
+use crate::{fd_table, fds, filter, links, map, nodes, pool, prefix, stat, umask, working_dir};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
@@ -60,7 +63,7 @@ pub fn open_place(
         return Ok(0);
     }
     let mode = if flags & (libc::O_CREAT | libc::O_TMPFILE) != 0 {
-        mode & 0o7777 & !paths::umask(fs)
+        mode & 0o7777 & !umask::current(fs)
     } else {
         0
     };
@@ -70,18 +73,9 @@ pub fn open_place(
         if place.existing().is_ok() {
             fs.store().tell_open(open, libc::IN_MODIFY);
         }
-        crate::map::after_cut(fs, open, 0);
+        map::after_cut(fs, open, 0);
     }
-    fds::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
-}
-
-/// openat2(directory, path, how, size).
-pub unsafe fn openat2(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own arguments.
-    match unsafe { crate::openat2::open(a) } {
-        Ok(value) => value,
-        Err(e) => errno(e),
-    }
+    fd_table::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
 }
 
 fn lift(fd: i64) -> i64 {
@@ -92,7 +86,7 @@ fn lift(fd: i64) -> i64 {
     // SAFETY: just opened, nobody else's.
     let lifted = forebay_media::lift(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     let fd = lifted.into_raw_fd();
-    fds::watch(fd);
+    filter::watch(fd);
     i64::from(fd)
 }
 
@@ -103,7 +97,7 @@ pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            fs.make_dir(place, mode & 0o7777 & !paths::umask(fs))
+            fs.make_dir(place, mode & 0o7777 & !umask::current(fs))
                 .map(|()| 0)
         })
     }
@@ -116,7 +110,7 @@ pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            fs.make_node(place, mode & !paths::umask(fs), dev)
+            fs.make_node(place, mode & !umask::current(fs), dev)
                 .map(|_| 0)
         })
     }
@@ -147,13 +141,13 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
 /// symlink, symlinkat.
 pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
-    if !paths::plausible(a[0]) {
+    if !user::plausible(a[0]) {
         return PASS; // The kernel says EFAULT.
     }
     // SAFETY: see open.
     unsafe {
         on_path(p, dirfd, path, Follow::No, |fs, place| {
-            let target = paths::text(a[0]).ok_or(Errno::FAULT)?;
+            let target = user::text(a[0]).ok_or(Errno::FAULT)?;
             fs.make_symlink(&target, place).map(|()| 0)
         })
     }
@@ -165,11 +159,11 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
     let (buffer, size) = (a[path + 1], a[path + 2]);
     // SAFETY: see open.
     unsafe {
-        if dirfd.is_some() && crate::stat::is_empty(a[path]) {
+        if dirfd.is_some() && stat::is_empty(a[path]) {
             // A symbolic link opened with O_PATH.
             return match fds::pool_file(a[0] as i32) {
                 Some((fs, open)) => {
-                    let place = paths::place_of_open(fs, open);
+                    let place = locate::place_of_open(fs, open);
                     value(
                         fs.read_symlink(&place)
                             .map_err(|_| Errno::NOENT)
@@ -183,12 +177,12 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
         match locate(base, a[path]) {
             Ok(Where::Descriptor(fs, open)) => {
                 return value(fs.path_of_open(open).map(|p| {
-                    let full = visible(fs, &p);
+                    let full = prefix::visible(fs, &p);
                     copy_cut(&full, buffer, size as usize)
                 }));
             }
             Ok(Where::Exe(fs, inside)) => {
-                return copy_cut(&visible(fs, inside), buffer, size as usize);
+                return copy_cut(&prefix::visible(fs, inside), buffer, size as usize);
             }
             Ok(Where::Kernel) => return readlink_cwd(a[path], buffer, size),
             _ => {}
@@ -205,28 +199,19 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
 /// `/proc/self/cwd` with the working directory in the pool.
 unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
     // SAFETY: the program's path; null was sorted out by locate, but may come here.
-    let is_cwd = unsafe { paths::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
+    let is_cwd = unsafe { user::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
     if is_cwd
-        && let Some(fs) = crate::runtime::open_fs()
-        && let Some(cwd) = paths::cwd(fs)
+        && let Some(fs) = pool::open_fs()
+        && let Some(cwd) = working_dir::current(fs)
     {
         // SAFETY: the program's buffer.
         return value(
             fs.cluster()
                 .path_of(cwd)
-                .map(|p| unsafe { copy_cut(&visible(fs, &p), buffer, size as usize) }),
+                .map(|p| unsafe { copy_cut(&prefix::visible(fs, &p), buffer, size as usize) }),
         );
     }
     PASS
-}
-
-/// A path of the pool as the program sees it.
-pub fn visible(fs: &Fs, path: &[u8]) -> Vec<u8> {
-    let mut full = fs.mount().to_vec();
-    if path != b"/" {
-        full.extend_from_slice(path);
-    }
-    full
 }
 
 /// One end of a rename or link.
@@ -240,7 +225,7 @@ enum End {
 
 unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
     // SAFETY: the program's path; here and below.
-    if unsafe { paths::bytes(path) }.is_none() {
+    if unsafe { user::path(path) }.is_none() {
         return Err(Errno::FAULT);
     }
     // SAFETY: as above.
@@ -266,8 +251,8 @@ unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, F
     }
     // SAFETY: the program's path, then one of ours that outlives its use.
     unsafe {
-        let inside = paths::bytes(path)
-            .and_then(|text| links::into_pool(dirfd, text, follow == Follow::Yes));
+        let inside =
+            user::path(path).and_then(|text| links::into_pool(dirfd, text, follow == Follow::Yes));
         if let Some(text) = inside
             && let Ok(new) = end(libc::AT_FDCWD, text.as_ptr() as i64, follow)
         {
@@ -365,7 +350,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
     }
     let fd = |i: Option<usize>| i.map_or(libc::AT_FDCWD, |i| a[i] as i32);
     // SAFETY: see open.
-    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unsafe { crate::stat::is_empty(a[1]) };
+    let by_descriptor = flags & libc::AT_EMPTY_PATH != 0 && unsafe { stat::is_empty(a[1]) };
     let follow = if flags & libc::AT_SYMLINK_FOLLOW != 0 {
         Follow::Yes
     } else {

@@ -1,8 +1,9 @@
 //! FIFOs and Unix sockets of the pool: the program gets the kernel's own, which stand in
 //! for them (`forebay_posix`, nodes.rs). Its descriptors are the kernel's from then on.
 
-use crate::paths::{self, Where, errno, locate, value};
-use crate::{fds, runtime};
+use crate::locate::{Where, locate};
+use crate::results::{errno, value};
+use crate::{fd_table, pool, umask, user};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Place};
 use forebay_store::process::Critical;
@@ -31,11 +32,11 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     }
     // Noted for its attributes, which are the pool's.
     let _critical = Critical::enter();
-    value(runtime::fs().and_then(|fs| {
+    value(pool::fs().and_then(|fs| {
         let open =
             fs.store()
                 .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")?;
-        fds::attach(fs, fd as i32, open)
+        fd_table::attach(fs, fd as i32, open)
             .inspect_err(|_| _ = fs.store().open_release(open))
             .map(|()| fd)
     }))
@@ -47,12 +48,12 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
 /// As of bind(2) and connect(2).
 unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
     let len = len as u32 as usize;
-    if !paths::plausible(address) || len <= PATH_AT || len > size_of::<sockaddr_un>() {
+    if !user::plausible(address) || len <= PATH_AT || len > size_of::<sockaddr_un>() {
         return None;
     }
     let mut bytes = [0u8; size_of::<sockaddr_un>()];
     // SAFETY: the program's own address, as long as it says; the kernel says so if it isn't there.
-    unsafe { paths::touch(|| std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), len))? };
+    unsafe { user::touch(|| std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), len))? };
     let bytes = &bytes[..len];
     let family = sa_family_t::from_ne_bytes([bytes[0], bytes[1]]);
     if i32::from(family) != AF_UNIX || bytes[PATH_AT] == 0 {
@@ -124,7 +125,7 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own arguments; here and below.
     unsafe {
         let address = at_address(a[1], a[2], Follow::No, |fs, place| {
-            let path = fs.make_socket(place, 0o777 & !paths::umask(fs))?;
+            let path = fs.make_socket(place, 0o777 & !umask::current(fs))?;
             made = Some((fs.label(&path)?, path.clone()));
             Ok(path)
         });
@@ -193,7 +194,7 @@ unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
 
 /// getsockname and getpeername: the path by which a socket was bound, not the stand-in's.
 pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
-    let Some(fs) = runtime::open_fs() else {
+    let Some(fs) = pool::open_fs() else {
         return PASS;
     };
     // SAFETY: all zeros is a valid address.
@@ -215,14 +216,14 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own length, as in the call just made, and buffer.
     unsafe {
         let bytes = std::slice::from_raw_parts((&raw const address).cast::<u8>(), n as usize);
-        let room = match paths::take::<i32>(a[2]).map(usize::try_from) {
+        let room = match user::take::<i32>(a[2]).map(usize::try_from) {
             Ok(Ok(room)) => room,
             Ok(Err(_)) => return errno(Errno::INVAL),
             Err(e) => return errno(e),
         };
-        match paths::copy_cut(bytes, a[1], room) {
+        match user::copy_cut(bytes, a[1], room) {
             e if e < 0 => e,
-            _ => value(paths::give(n as u32, a[2])),
+            _ => value(user::give(n as u32, a[2])),
         }
     }
 }

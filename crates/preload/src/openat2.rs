@@ -1,7 +1,8 @@
 //! openat2: opening under rules on how the path may be resolved.
 
-use crate::paths::{self, PathCall, Where, locate};
-use crate::{fds, names, nodes, runtime};
+use crate::locate::{self, Where, locate};
+use crate::paths::PathCall;
+use crate::{fds, names, nodes, pool, results, settings, user, working_dir};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, Rules};
 use forebay_store::process::Critical;
@@ -47,11 +48,11 @@ unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
     if size < 24 {
         return Err(Errno::INVAL);
     }
-    if !paths::plausible(at) {
+    if !user::plausible(at) {
         return Err(Errno::FAULT);
     }
     // SAFETY: the caller's promise.
-    let bytes: Vec<u8> = unsafe { paths::take_list(at, size.min(4096) as usize)? };
+    let bytes: Vec<u8> = unsafe { user::take_list(at, size.min(4096) as usize)? };
     if size > 4096 || bytes[24..].iter().any(|&b| b != 0) {
         return Err(Errno::TOOBIG);
     }
@@ -77,8 +78,8 @@ unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
 /// The directory of the pool that a descriptor (or AT_FDCWD) means.
 fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
     if dirfd == libc::AT_FDCWD {
-        let fs = runtime::open_fs()?;
-        return Some((fs, paths::cwd(fs)?));
+        let fs = pool::open_fs()?;
+        return Some((fs, working_dir::current(fs)?));
     }
     let (fs, open) = fds::pool_file(dirfd)?;
     let id = fs
@@ -91,20 +92,23 @@ fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
 
 /// openat2(directory, path, how, size).
 ///
-/// # Errors
-/// As openat2(2).
-///
 /// # Safety
 /// The arguments are those of the program's call.
-pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
+pub unsafe fn open(p: PathCall<'_>) -> i64 {
+    // SAFETY: passed on.
+    results::value(unsafe { open_as_told(p) })
+}
+
+unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
+    let a = p.args;
     let dirfd = a[0] as i32;
-    if !paths::plausible(a[1]) {
+    if !user::plausible(a[1]) {
         return Ok(PASS);
     }
     let from = base(dirfd);
     // SAFETY: the program's path.
-    let absolute = unsafe { paths::take::<u8>(a[1])? } == b'/';
-    if from.is_none() && runtime::settings().is_none() {
+    let absolute = unsafe { user::take::<u8>(a[1])? } == b'/';
+    if from.is_none() && settings::settings().is_none() {
         return Ok(PASS);
     }
     // SAFETY: passed on.
@@ -118,7 +122,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
             // Seen from the directory.
             Some((fs, dir)) if how.resolve & IN_ROOT != 0 => {
                 // SAFETY: a C string.
-                let path = unsafe { paths::text(a[1]) }.ok_or(Errno::FAULT)?;
+                let path = unsafe { user::text(a[1]) }.ok_or(Errno::FAULT)?;
                 return under_rules(fs, dir, path, &how, a);
             }
             _ => return Ok(PASS),
@@ -132,6 +136,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
             let call = PathCall {
                 nr: libc::SYS_openat,
                 args: &args,
+                again: p.again,
             };
             // SAFETY: as the program's own call.
             Ok(unsafe { names::open(call, Some(0), 1) })
@@ -147,7 +152,7 @@ pub unsafe fn open(a: &[i64; 6]) -> Result<i64, Errno> {
         Where::Pool(fs, dir, path) => under_rules(fs, dir, path, &how, a),
         Where::Descriptor(fs, open) => {
             let mut fifo = None;
-            let place = paths::place_of_open(fs, open);
+            let place = locate::place_of_open(fs, open);
             names::open_place(fs, &place, how.flags, how.mode, &mut fifo)
         }
     }

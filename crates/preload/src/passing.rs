@@ -9,7 +9,7 @@
 //! opened again at the same offset; if it can't be, the descriptor is one on which all is
 //! EBADF. A ticket that nobody receives keeps its file open until the sender ends.
 
-use crate::{fds, nodes, paths, runtime};
+use crate::{fd_table, fds, messages, nodes, placeholder, pool, results, user};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Entry, Errno, Fs, ObjectId};
 use forebay_store::process::Critical;
@@ -108,7 +108,7 @@ unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
         return Ok(Vec::new());
     }
     // SAFETY: the caller's promise; bytes.
-    unsafe { paths::take_list(m.msg_control as i64, m.msg_controllen) }
+    unsafe { user::take_list(m.msg_control as i64, m.msg_controllen) }
 }
 
 /// A message with what it holds for the time of the call.
@@ -199,7 +199,7 @@ fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
 
 /// The message wasn't sent.
 fn take_back(tickets: &[(OwnedFd, Ticket)]) {
-    let Some(fs) = runtime::open_fs() else { return };
+    let Some(fs) = pool::open_fs() else { return };
     let _section = fs.store().section().ok();
     for (_, t) in tickets {
         if fs
@@ -214,12 +214,12 @@ fn take_back(tickets: &[(OwnedFd, Ticket)]) {
 /// sendmsg(socket, message, flags).
 pub unsafe fn send(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own message; the kernel says so if it isn't there.
-    let Ok(message) = (unsafe { paths::take(a[1]) }) else {
+    let Ok(message) = (unsafe { user::take(a[1]) }) else {
         return PASS;
     };
     // SAFETY: as above.
     match unsafe { outgoing(&message) } {
-        Err(e) => paths::errno(e),
+        Err(e) => results::errno(e),
         Ok(None) => PASS,
         Ok(Some(c)) => {
             // SAFETY: the program's own call, with the message it really means.
@@ -255,7 +255,7 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
         })
     };
     // SAFETY: holds nothing. The kernel says so if they aren't there, after those that are.
-    if unsafe { paths::touch(plain) }.unwrap_or(count == 1) {
+    if unsafe { user::touch(plain) }.unwrap_or(count == 1) {
         return PASS;
     }
     let mut sent = 0;
@@ -274,8 +274,8 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
         }
         let len_at = at + std::mem::offset_of!(libc::mmsghdr, msg_len) as i64;
         // SAFETY: as above.
-        match unsafe { paths::give(result as u32, len_at) } {
-            Err(e) if sent == 0 => return paths::errno(e),
+        match unsafe { user::give(result as u32, len_at) } {
+            Err(e) if sent == 0 => return results::errno(e),
             Err(_) => return sent,
             Ok(_) => sent += 1,
         }
@@ -286,7 +286,7 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
 /// recvmsg(socket, message, flags).
 pub unsafe fn receive(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own message; here and below.
-    if !unsafe { paths::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
+    if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
         return PASS;
     }
     // SAFETY: as above.
@@ -313,7 +313,7 @@ pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
 /// Turns the tickets that have arrived into descriptors of the pool.
 unsafe fn arrived(message: i64, flags: i32) {
     // SAFETY: the kernel has filled it.
-    let control = unsafe { paths::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
+    let control = unsafe { user::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
     if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
         return;
     }
@@ -346,8 +346,8 @@ fn read_ticket(fd: i32) -> Option<Ticket> {
 
 /// Makes `fd` stand for what the ticket is for.
 fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
-    let Ok(fs) = runtime::fs() else { return };
-    let Ok(placeholder) = fds::placeholder(fs) else {
+    let Ok(fs) = pool::fs() else { return };
+    let Ok(placeholder) = placeholder::descriptor(fs) else {
         return;
     };
     let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
@@ -363,11 +363,11 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
     }
     let _section = fs.store().section().ok();
     let Ok(open) = open_of(fs, t, peek) else {
-        runtime::complain("a descriptor that was received can't be used: its file is gone");
+        messages::complain("a descriptor that was received can't be used: its file is gone");
         return;
     };
     fs.look_again_open(open);
-    if fds::attach(fs, fd, open).is_err() {
+    if fd_table::attach(fs, fd, open).is_err() {
         let _ = fs.store().open_release(open);
     }
 }
@@ -396,10 +396,10 @@ fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
 pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };
-    if fd < 0 || !fds::leads_to_placeholder(format!("/proc/self/fd/{fd}").as_bytes()) {
+    if fd < 0 || !placeholder::leads_to_one(format!("/proc/self/fd/{fd}").as_bytes()) {
         return fd;
     }
     // SAFETY: the descriptor just made.
     unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
-    paths::errno(Errno::OPNOTSUPP)
+    results::errno(Errno::OPNOTSUPP)
 }

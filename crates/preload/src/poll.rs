@@ -1,7 +1,8 @@
 //! Waiting for descriptors: files of a pool are always ready, as regular files are.
 
-use crate::fds;
-use crate::paths::{errno, take, take_list, touch};
+use crate::results::errno;
+use crate::user::{take, take_list, touch};
+use crate::{fds, filter};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::Errno;
 
@@ -14,7 +15,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
         return PASS;
     }
     // SAFETY: the program's own array; the kernel says so if it isn't there.
-    let watched = unsafe { touch(|| (0..count).any(|i| fds::watched((*at.add(i)).fd))) };
+    let watched = unsafe { touch(|| (0..count).any(|i| filter::watched((*at.add(i)).fd))) };
     if watched != Some(true) {
         return PASS;
     }

@@ -1,11 +1,8 @@
 //! Paths that name what a process has open: `/proc/self/fd/N`, `/dev/stdin`,
 //! `/proc/self/cwd` and the like. To the kernel they lead to placeholders.
 
-use crate::fds;
-use crate::paths::{self, Where};
-use crate::runtime;
+use crate::{fds, placeholder, pool, process, working_dir};
 use forebay_posix::{Errno, Fs, ObjectId};
-use std::borrow::Cow;
 use std::sync::atomic::Ordering::*;
 
 /// What such a path begins with.
@@ -15,6 +12,14 @@ enum Magic {
     WorkingDirectory,
     /// A descriptor of another process.
     Foreign(u32, i32),
+}
+
+/// What such a path leads to in the pool.
+pub enum Named {
+    /// The open file itself.
+    Open(&'static Fs, u32),
+    /// This path, seen from this directory.
+    Beneath(&'static Fs, ObjectId, &'static [u8]),
 }
 
 fn number(text: &[u8]) -> Option<u32> {
@@ -69,11 +74,11 @@ fn parse(path: &[u8], me: impl FnOnce() -> u32) -> Option<(Magic, &[u8])> {
 ///
 /// # Errors
 /// ENOTDIR for a path behind a file.
-pub fn locate(path: &'static [u8]) -> Result<Option<Where>, Errno> {
-    let (fs, open, rest) = match parse(path, crate::process::own_pid) {
+pub fn locate(path: &'static [u8]) -> Result<Option<Named>, Errno> {
+    let (fs, open, rest) = match parse(path, process::own_pid) {
         None => return Ok(None),
         Some((Magic::WorkingDirectory, rest)) => {
-            let at = runtime::open_fs().and_then(|fs| Some((fs, paths::cwd(fs)?)));
+            let at = pool::open_fs().and_then(|fs| Some((fs, working_dir::current(fs)?)));
             return Ok(match at {
                 Some((fs, cwd)) if !rest.is_empty() => Some(inside(fs, cwd, rest)),
                 _ => None,
@@ -89,7 +94,7 @@ pub fn locate(path: &'static [u8]) -> Result<Option<Where>, Errno> {
         },
     };
     if rest.is_empty() {
-        return Ok(Some(Where::Descriptor(fs, open)));
+        return Ok(Some(Named::Open(fs, open)));
     }
     let o = fs.store().open_file(open);
     if o.kind.load(Relaxed) != libc::S_IFDIR {
@@ -98,24 +103,24 @@ pub fn locate(path: &'static [u8]) -> Result<Option<Where>, Errno> {
     Ok(Some(inside(fs, ObjectId(o.id.load(Relaxed)), rest)))
 }
 
-fn inside(fs: &'static Fs, dir: ObjectId, rest: &'static [u8]) -> Where {
+fn inside(fs: &'static Fs, dir: ObjectId, rest: &'static [u8]) -> Named {
     let start = rest.iter().position(|&b| b != b'/').unwrap_or(rest.len());
     let rest = match &rest[start..] {
         b"" => b".",
         rest => rest,
     };
-    Where::Pool(fs, dir, Cow::Borrowed(rest))
+    Named::Beneath(fs, dir, rest)
 }
 
 /// Whether a path names the working directory, and that lies in the pool.
 pub fn is_working_directory(path: &[u8]) -> Option<(&'static Fs, ObjectId)> {
     if !path.starts_with(b"/proc/")
-        || parse(path, crate::process::own_pid) != Some((Magic::WorkingDirectory, b""))
+        || parse(path, process::own_pid) != Some((Magic::WorkingDirectory, b""))
     {
         return None;
     }
-    let fs = runtime::open_fs()?;
-    Some((fs, paths::cwd(fs)?))
+    let fs = pool::open_fs()?;
+    Some((fs, working_dir::current(fs)?))
 }
 
 /// The description behind another process's descriptor, if it is of our pool. (It may be
@@ -126,10 +131,10 @@ fn foreign(
     pid: u32,
     fd: i32,
 ) -> Result<Option<(&'static Fs, u32)>, Errno> {
-    if !fds::leads_to_placeholder(&path[..path.len() - rest.len()]) {
+    if !placeholder::leads_to_one(&path[..path.len() - rest.len()]) {
         return Ok(None);
     }
-    let fs = runtime::fs()?;
+    let fs = pool::fs()?;
     let open = fs.store().fd_of_process(pid, fd);
     open.map(|open| Some((fs, open))).ok_or(Errno::NOENT)
 }

@@ -1,8 +1,10 @@
 //! System calls that a pool can't serve: refused, rather than done wrongly by a kernel that knows
 //! nothing of the pool.
 
-use crate::paths::{self, PathCall, Where, errno, on_path};
-use crate::{calls, fds, runtime};
+use crate::locate::{self, Where};
+use crate::paths::{PathCall, on_path};
+use crate::results::errno;
+use crate::{calls, fds, pool, user};
 use forebay_intercept::PASS;
 use forebay_posix::{Errno, Follow};
 use rustix::thread::CapabilitySet;
@@ -17,7 +19,7 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
         return errno(Errno::OPNOTSUPP);
     }
     // SAFETY: the program's path.
-    match unsafe { paths::locate(base, p.args[path]) } {
+    match unsafe { locate::locate(base, p.args[path]) } {
         Ok(Where::Kernel) => PASS,
         Ok(_) => errno(Errno::OPNOTSUPP),
         Err(e) => errno(e),
@@ -49,7 +51,7 @@ pub unsafe fn mount(p: PathCall<'_>) -> i64 {
             place.existing()?;
             may_mount()?;
             if a[3] as u64 & NOT_NEW == 0 {
-                let kind = paths::text(a[2]).ok_or(Errno::INVAL)?;
+                let kind = user::text(a[2]).ok_or(Errno::INVAL)?;
                 if !is_known(&kind) {
                     return Err(Errno::NODEV);
                 }
@@ -97,7 +99,7 @@ pub fn unshare(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     let threads = rustix::fs::stat("/proc/self/task").map_or(2, |s| s.st_nlink.saturating_sub(2));
-    match runtime::open_fs() {
+    match pool::open_fs() {
         Some(fs) if threads > 1 && fds::any_open(fs.store()) => errno(Errno::INVAL),
         _ => PASS,
     }
@@ -110,7 +112,7 @@ pub unsafe fn landlock(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     // SAFETY: the program's struct: 8 bytes of rights, then the descriptor.
-    match unsafe { paths::take(a[2].wrapping_add(8)) }.map(fds::pool_file) {
+    match unsafe { user::take(a[2].wrapping_add(8)) }.map(fds::pool_file) {
         Ok(Some(_)) => errno(Errno::OPNOTSUPP),
         _ => PASS,
     }

@@ -5,8 +5,8 @@
 //! programs that say that they have something in the pool.
 
 use crate::environ::{self, Strings};
-use crate::paths::{Where, locate};
-use crate::{links, runtime};
+use crate::locate::{Where, locate};
+use crate::{links, settings, variables};
 use forebay_elf::Elf;
 use forebay_intercept::raw;
 use std::ffi::{CStr, CString};
@@ -19,8 +19,8 @@ pub fn needs_pool(elf: &Elf, inside: bool, env: &Strings) -> bool {
     if !path.is_empty() && path.split(|b| b":;".contains(b)).any(|d| leads(d, inside)) {
         return true;
     }
-    let ours = runtime::settings().map_or(&b""[..], |s| environ::library(s.preload.to_bytes()));
-    let preload = env.value(runtime::PRELOAD).unwrap_or(b"");
+    let ours = settings::settings().map_or(&b""[..], |s| environ::library(s.preload.to_bytes()));
+    let preload = env.value(variables::PRELOAD).unwrap_or(b"");
     let mut others = preload.split(|b| b": ".contains(b)).filter(|p| *p != ours);
     if others.any(|p| p.contains(&b'/') && leads(p, inside)) {
         return true;

@@ -7,9 +7,10 @@
 //! again when it goes back. While a process has shared-memory clones, each intercepted call asks
 //! the kernel who makes it.
 
-use crate::paths;
+use crate::{process, user};
 use forebay_intercept::{CALL_DEPTH, Call, raw};
 use forebay_posix::Errno;
+use state::*;
 use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
@@ -35,7 +36,6 @@ mod state {
     /// Its process is gone, its thread area still there.
     pub const DEAD: u32 = 4;
 }
-use state::*;
 
 #[derive(Default)]
 struct Stranger {
@@ -114,7 +114,7 @@ pub fn has_slot() -> bool {
 
 /// Whether who runs isn't the first thread of its process.
 pub fn is_thread() -> bool {
-    gettid() != super::process::own_pid()
+    gettid() != process::own_pid()
 }
 
 /// On a thread area of its own until dropped.
@@ -250,8 +250,8 @@ fn sweep() {
 fn end(s: &Stranger) {
     if s.goes(USED, DEAD) {
         COUNT.fetch_sub(1, AcqRel);
-        if s.slot.load(Relaxed) != super::process::NONE {
-            super::process::end_stranger();
+        if s.slot.load(Relaxed) != process::NONE {
+            process::vfork_ended();
         }
     }
 }
@@ -262,7 +262,7 @@ fn stack_of(call: &Call) -> usize {
         libc::SYS_clone => call.args[1] as usize,
         libc::SYS_clone3 => {
             // SAFETY: clone3's first argument points to its arguments.
-            let given = unsafe { paths::take::<libc::clone_args>(call.args[0]) };
+            let given = unsafe { user::take::<libc::clone_args>(call.args[0]) };
             given.map_or(0, |a| a.stack.wrapping_add(a.stack_size) as usize)
         }
         _ => 0,
@@ -363,7 +363,7 @@ pub fn begin(call: &Call) -> Option<Begun> {
         );
     }
     let slot = s.slot.load(Relaxed);
-    mark(true, slot != super::process::NONE);
+    mark(true, slot != process::NONE);
     Some(Begun {
         _inside: inside,
         slot,
@@ -393,7 +393,7 @@ pub fn after_fork_in_child(inside: Option<&Inside>) {
     for s in all() {
         if inside.is_some_and(|inside| std::ptr::eq(inside.stranger, s)) {
             s.tid.store(gettid(), Relaxed);
-            s.slot.store(super::process::NONE, Relaxed);
+            s.slot.store(process::NONE, Relaxed);
             s.child.store(0, Relaxed);
             mark(false, false);
         } else {

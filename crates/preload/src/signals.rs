@@ -12,17 +12,34 @@
 //! Faults (SIGSEGV, SIGBUS that an instruction causes) can't wait. If our code was touching
 //! the program's memory, the operation fails with EFAULT ([`forebay_media::guard`]);
 //! if it was a page of a mapped file that is there by now, the program goes on
-//! ([`map::on_fault`]); otherwise the program's handler gets them.
+//! ([`Above::on_fault`]); otherwise the program's handler gets them.
 
-use crate::paths::{self, errno, value};
 use crate::process::{ProcessLock, in_vfork_child, own_pid};
-use crate::{map, mask, own_stack, shared_vm_clones};
+use crate::results::{errno, value};
+use crate::{mask, own_stack, shared_vm_clones, user};
 use forebay_intercept::{PASS, raw};
 use forebay_media::guard;
+use forebay_store::NOTICE;
 use forebay_store::process as sections;
 use std::cell::Cell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+/// What serves mapped files, which the handler asks first. It is above this module, which it needs
+/// in its turn (for notices); so [`start`] is told whom to ask.
+pub struct Above {
+    /// After SIGBUS at an address: whether the program can go on.
+    pub on_fault: fn(u64) -> bool,
+    /// On [`NOTICE`]: whether that was all that the signal means.
+    pub on_notice: fn(&libc::siginfo_t) -> bool,
+}
+
+static ABOVE: AtomicPtr<Above> = AtomicPtr::new(std::ptr::null_mut());
+
+fn asks(what: impl FnOnce(&Above) -> bool) -> bool {
+    // SAFETY: null, or what `start` was told, which stays.
+    unsafe { ABOVE.load(Acquire).as_ref() }.is_some_and(what)
+}
 
 const SIGNALS: usize = 65;
 const SA_RESTORER: u64 = 0x0400_0000;
@@ -93,7 +110,7 @@ fn is_function(handler: usize) -> bool {
 fn is_watched(signal: usize) -> bool {
     match signal as i32 {
         libc::SIGSEGV | libc::SIGBUS => WATCHING.load(Acquire),
-        map::NOTICE => NOTICED.load(Acquire),
+        NOTICE => NOTICED.load(Acquire),
         _ => false,
     }
 }
@@ -148,7 +165,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     let new: Option<Action> = match a[1] {
         0 => None,
         // SAFETY: the program's structure.
-        _ => match unsafe { paths::take(a[1]) } {
+        _ => match unsafe { user::take(a[1]) } {
             Err(e) => return errno(e),
             Ok(new) => Some(new),
         },
@@ -187,13 +204,14 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     match a[2] {
         0 => 0,
         // SAFETY: the program's structure.
-        old => value(unsafe { paths::give(before, old) }),
+        old => value(unsafe { user::give(before, old) }),
     }
 }
 
 /// Before anything else: signals that are held back will be delivered, and faults lead to
 /// us (a bad path is looked at before the pool is open).
-pub fn start() {
+pub fn start(above: &'static Above) {
+    ABOVE.store(std::ptr::from_ref(above).cast_mut(), Release);
     sections::deliver_with(deliver);
     mask::start();
     WATCHING.store(true, Release);
@@ -219,7 +237,7 @@ pub fn watch_notices() {
     }
     let _one = CHANGING.hold();
     if !NOTICED.swap(true, AcqRel) {
-        take_over(map::NOTICE as usize);
+        take_over(NOTICE as usize);
     }
 }
 
@@ -292,7 +310,7 @@ unsafe fn what_next(
         }
         // SAFETY: a fault has an address.
         let address = unsafe { info.si_addr() } as u64;
-        if signal == libc::SIGBUS && own_stack::run(|| map::on_fault(address)) {
+        if signal == libc::SIGBUS && own_stack::run(|| asks(|above| (above.on_fault)(address))) {
             return 0;
         }
         if mask::is_blocked(signal) {
@@ -307,7 +325,7 @@ unsafe fn what_next(
         // SAFETY: as above.
         unsafe { hold_back(signal, info, context) };
         return 0;
-    } else if signal == map::NOTICE && own_stack::run(|| map::on_notice(info)) {
+    } else if signal == NOTICE && own_stack::run(|| asks(|above| (above.on_notice)(info))) {
         return 0;
     }
     let entry = &WANTED[signal as usize];
@@ -426,7 +444,7 @@ fn deliver() {
 /// A signal that we watch and the program doesn't handle: what the kernel would have done.
 fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     let fault = is_fault(signal, info);
-    if !fault && (handler == libc::SIG_IGN || signal == map::NOTICE) {
+    if !fault && (handler == libc::SIG_IGN || signal == NOTICE) {
         return;
     }
     kernel(signal as usize, Some(&Action::default()), None);

@@ -1,7 +1,9 @@
 //! Attributes and directory entries in the kernel's formats.
 
-use crate::fds;
-use crate::paths::{PathCall, errno, give, on_path, take, value};
+use crate::paths::{PathCall, on_path};
+use crate::results::{errno, value};
+use crate::user::{give, take};
+use crate::{fds, pool, working_dir};
 use forebay_intercept::PASS;
 use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, Stat};
@@ -146,8 +148,8 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
 /// AT_EMPTY_PATH with AT_FDCWD: the working directory.
 fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat) -> Result<i64, Errno>) -> i64 {
     if a[0] as i32 == libc::AT_FDCWD
-        && let Some(fs) = crate::runtime::open_fs()
-        && let Some(cwd) = crate::paths::cwd(fs)
+        && let Some(fs) = pool::open_fs()
+        && let Some(cwd) = working_dir::current(fs)
     {
         return value(fs.stat_id(cwd).and_then(|s| put(fs, &s)));
     }

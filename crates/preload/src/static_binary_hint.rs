@@ -6,9 +6,8 @@
 //! such file.
 
 use crate::environ::Strings;
-use crate::exec::{File, Found};
-use crate::paths::bytes;
-use crate::{cwd, runtime};
+use crate::executable::{File, Found};
+use crate::{cwd, messages, settings, user, working_dir};
 use forebay_elf::Elf;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::AtFlags;
@@ -43,15 +42,19 @@ impl Why {
 /// Whether the program that is executed is to work in the pool, and isn't run by valgrind, whose
 /// own program is static but which takes the library along.
 pub fn concerns(argv: &Strings, env: &Strings) -> bool {
-    (cwd::is_inside() || names_the_pool(argv)) && env.value(c"VALGRIND_LAUNCHER").is_none()
+    (working_dir::is_inside() || names_the_pool(argv)) && env.value(c"VALGRIND_LAUNCHER").is_none()
 }
 
 fn names_the_pool(argv: &Strings) -> bool {
-    let Some(settings) = runtime::settings() else {
+    let Some(settings) = settings::settings() else {
         return false;
     };
     // SAFETY: the program's arguments, which have been looked at.
-    let mut texts = argv.pointers.iter().skip(1).map(|&p| unsafe { bytes(p) });
+    let mut texts = argv
+        .pointers
+        .iter()
+        .skip(1)
+        .map(|&p| unsafe { user::path(p) });
     texts.any(|t| t.is_some_and(|t| leads_inside(t, settings.mount)))
 }
 
@@ -88,7 +91,8 @@ fn is_privileged(found: &Found) -> bool {
         // It can be executed, but not read.
         _ => {
             // SAFETY: the program's path; and a descriptor of its own, used for this call only.
-            let (path, dirfd) = unsafe { (bytes(found.path), BorrowedFd::borrow_raw(found.dirfd)) };
+            let (path, dirfd) =
+                unsafe { (user::path(found.path), BorrowedFd::borrow_raw(found.dirfd)) };
             rustix::fs::statat(dirfd, path.unwrap_or(b""), AtFlags::EMPTY_PATH)
         }
     };
@@ -109,18 +113,18 @@ fn has_capabilities(file: &File) -> bool {
 /// The working directory that the program gets, if the pool is mounted; else, or if it is given
 /// paths that it doesn't see, one line on standard error.
 pub fn help(why: Why, name: &[u8], argv: &Strings) -> Option<OwnedFd> {
-    let settings = runtime::settings()?;
-    let inside = cwd::is_inside();
+    let settings = settings::settings()?;
+    let inside = working_dir::is_inside();
     let mounted = if inside { cwd::mounted() } else { None };
     let is_lost = inside && mounted.is_none();
     if is_lost || names_the_pool(argv) && !cwd::is_prefix_mounted(settings) {
-        let (name, mount) = (runtime::text(name), runtime::text(settings.mount));
+        let (name, mount) = (messages::text(name), messages::text(settings.mount));
         let lost = match is_lost {
             true => ", nor its working directory",
             false => "",
         };
         let words = why.words();
-        runtime::complain(&format!(
+        messages::complain(&format!(
             "{name} {words}: it doesn't see {mount}{lost}; it does where the pool is mounted, \
              by `forebay mount` or for one program by `forebay exec --with-mount`"
         ));

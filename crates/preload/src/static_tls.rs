@@ -7,9 +7,10 @@
 //! may not be room, the program is executed once more, with more room (`GLIBC_TUNABLES`).
 
 use crate::environ::Strings;
-use crate::{early, runtime};
+use crate::link_map::{self, LinkMap};
+use crate::{early, exe, exit, pool, variables};
 use forebay_intercept::raw;
-use std::ffi::{CStr, CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 const TUNABLES: &CStr = c"GLIBC_TUNABLES";
@@ -21,15 +22,6 @@ const STEP: usize = 16 << 10;
 
 /// Asks dlinfo for the program headers.
 const RTLD_DI_PHDR: i32 = 11;
-
-/// The beginning of the loader's record of an object.
-#[repr(C)]
-pub struct LinkMap {
-    pub(crate) base: usize,
-    pub(crate) name: *const c_char,
-    pub(crate) dynamic: *const c_void,
-    pub(crate) next: *const LinkMap,
-}
 
 /// Bytes that the libraries mapped so far need.
 static NEEDED: AtomicUsize = AtomicUsize::new(0);
@@ -46,7 +38,7 @@ pub unsafe fn mapped(map: &LinkMap) {
     }
     let size = tls_size(map);
     let needed = NEEDED.fetch_add(size, Relaxed) + size;
-    let room = runtime::variable_at(runtime::STATIC_TLS)
+    let room = variables::place(variables::STATIC_TLS)
         .and_then(|(_, v)| v.to_str().ok()?.split(' ').next()?.parse().ok())
         .unwrap_or(USUAL);
     if size > 0 && needed > room {
@@ -74,35 +66,20 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
         // SAFETY: the loader's own table.
         return unsafe { std::slice::from_raw_parts(table, count as usize) };
     }
-    headers_in_memory(map)
-}
-
-/// The program headers in an object's first page.
-pub(crate) fn headers_in_memory(map: &LinkMap) -> &[libc::Elf64_Phdr] {
-    // SAFETY: the loader has mapped the first page, which holds the header and, in nearly
-    // all that linkers make, the program headers.
-    unsafe {
-        let header = &*(map.base as *const libc::Elf64_Ehdr);
-        let end = header.e_phoff + u64::from(header.e_phnum) * 56;
-        if header.e_ident[..4] != *b"\x7fELF" || end > 4096 {
-            return &[];
-        }
-        let first = (map.base + header.e_phoff as usize) as *const libc::Elf64_Phdr;
-        std::slice::from_raw_parts(first, header.e_phnum.into())
-    }
+    link_map::headers_in_memory(map)
 }
 
 /// Executes the program again with so much room. Returns only if that fails: then the
 /// loader goes on with what it has.
 unsafe fn execute_again(room: usize) {
-    let (argv, environment) = runtime::given();
+    let (argv, environment) = variables::given();
     // SAFETY: laid on the stack by the kernel.
     let Ok(mut env) = (unsafe { Strings::copy(environment as i64) }) else {
         return;
     };
     let before = env.value(TUNABLES).map(<[u8]>::to_vec);
     // What is to be put back: told apart from none by its `=`.
-    let note = match env.value(runtime::STATIC_TLS) {
+    let note = match env.value(variables::STATIC_TLS) {
         Some(note) => note
             .splitn(2, |&b| b == b' ')
             .nth(1)
@@ -120,12 +97,12 @@ unsafe fn execute_again(room: usize) {
     tunables.extend_from_slice(room.to_string().as_bytes());
     env.set(TUNABLES, &tunables);
     let note = [format!("{room} ").as_bytes(), &note].concat();
-    env.set(runtime::STATIC_TLS, &note);
-    env.set(runtime::EARLY, runtime::NOT_YET);
-    if let Some(slot) = runtime::open_fs().and_then(|fs| fs.store().process_slot().ok()) {
-        env.set(runtime::SLOT, slot.to_string().as_bytes());
+    env.set(variables::STATIC_TLS, &note);
+    env.set(variables::EARLY, variables::NOT_YET);
+    if let Some(slot) = pool::open_fs().and_then(|fs| fs.store().process_slot().ok()) {
+        env.set(variables::SLOT, slot.to_string().as_bytes());
     }
-    if env.value(runtime::PROGRAM).is_none() {
+    if env.value(variables::PROGRAM).is_none() {
         // SAFETY: only reads what the kernel gave; a C string that stays.
         let name = unsafe {
             let name = libc::getauxval(libc::AT_EXECFN) as *const c_char;
@@ -134,10 +111,7 @@ unsafe fn execute_again(room: usize) {
             }
             CStr::from_ptr(name)
         };
-        env.set(
-            runtime::PROGRAM,
-            &crate::exe::describe(name.to_bytes(), None),
-        );
+        env.set(variables::PROGRAM, &exe::describe(name.to_bytes(), None));
     }
     let args = [
         c"/proc/self/exe".as_ptr() as i64,
@@ -147,22 +121,22 @@ unsafe fn execute_again(room: usize) {
         0,
         0,
     ];
-    crate::process::end_readers();
+    exit::end_readers();
     // SAFETY: the program's own arguments, and an environment that lives until here.
     unsafe { raw(libc::SYS_execve, args) };
 }
 
 /// In the program: puts back what `execute_again` has changed in the environment.
 pub fn restore() {
-    let Some(note) = runtime::take_variable(runtime::STATIC_TLS) else {
+    let Some(note) = variables::take(variables::STATIC_TLS) else {
         return;
     };
     let before = note.to_bytes().splitn(2, |&b| b == b' ').nth(1);
-    let Some((at, _)) = runtime::variable_at(TUNABLES) else {
+    let Some((at, _)) = variables::place(TUNABLES) else {
         return;
     };
     match before.and_then(|b| b.strip_prefix(b"=")) {
-        None => _ = runtime::take_variable(TUNABLES),
+        None => _ = variables::take(TUNABLES),
         Some(value) => {
             let text = [TUNABLES.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {

@@ -9,7 +9,7 @@
 
 use super::shadow_copy::{self, Merged, Twin};
 use super::spans::{self, Span, Spans};
-use crate::{process, runtime};
+use crate::{messages, process};
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::control::map_flag;
@@ -35,7 +35,7 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
     }
     let name = name(fs, open);
     if needs_one_memory(&name) {
-        runtime::complain(&format!(
+        messages::complain(&format!(
             "{} can't be mapped here: programs on several nodes would each have their own copy of what has to be one \
              memory; run them on the node that made it, or have them do without (SQLite: PRAGMA \
              journal_mode=DELETE)",
@@ -73,7 +73,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
             Some(node) => format!("node {node}"),
             None => "its nodes".into(),
         };
-        runtime::say(&format!(
+        messages::say(&format!(
             "{}: what was stored through a mapping couldn't be written back to {place}: {e}",
             String::from_utf8_lossy(&name(fs, open))
         ));

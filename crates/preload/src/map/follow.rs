@@ -4,6 +4,7 @@
 use super::pages::{self, How};
 use super::spans::{self, Span};
 use super::vmas;
+use crate::pool;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::map_flag;
@@ -90,7 +91,7 @@ fn fault(address: u64) -> bool {
 /// On the signal [`NOTICE`]: takes pages that files have lost out of the mappings. False if
 /// the signal may be the program's own.
 pub fn on_notice(info: &libc::siginfo_t) -> bool {
-    if let Some(fs) = crate::runtime::open_fs()
+    if let Some(fs) = pool::open_fs()
         && spans::any()
     {
         fs.store().catch_up();

@@ -3,7 +3,7 @@
 //! A mapping is put together from the file's extents, each mapped from the segment, so
 //! that it is coherent with read and write and with other processes by nature. Where the
 //! file has no page, behind its end or in a hole, lies a file without a byte, whose pages
-//! are SIGBUS; [`on_fault`] then maps what is there by now. Which file lies where is kept in
+//! are SIGBUS; [`follow::on_fault`] then maps what is there by now. Which file lies where is kept in
 //! a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
 //! - `copied.rs`, `away.rs`, `shadow_copy.rs`: files that lie on other nodes
@@ -21,7 +21,8 @@ mod spans;
 mod vmas;
 
 use crate::fds;
-use crate::paths::{errno, value};
+use crate::results::{errno, value};
+use crate::signals::{self, Above};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 use forebay_store::PAGE;
@@ -35,10 +36,15 @@ pub use away::{
     after_change, after_cut, after_lock, before_change, before_exec, before_read, before_write,
     sync as write_back,
 };
-pub use follow::{before_exit, grown, on_fault, on_notice, resident};
-pub use forebay_store::NOTICE;
+pub use follow::{before_exit, grown, resident};
 pub use shadow_copy::sweep;
 pub use spans::{after_fork, before_fork};
+
+/// What the signal handler asks.
+pub static ON_SIGNALS: Above = Above {
+    on_fault: follow::on_fault,
+    on_notice: follow::on_notice,
+};
 
 const WRITE: i32 = libc::PROT_WRITE;
 /// Flags of mmap that are the kernel's business.
@@ -261,7 +267,7 @@ fn prepare(fs: &Fs) {
     static DONE: AtomicBool = AtomicBool::new(false);
     if !DONE.swap(true, AcqRel) {
         forebay_store::on_shrink(follow::cut_all);
-        crate::signals::watch_notices();
+        signals::watch_notices();
         for m in fs.store().media() {
             let _ = m.file();
         }

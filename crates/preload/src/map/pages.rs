@@ -1,13 +1,13 @@
 //! Putting pages under addresses: of the segments, or of a file without a byte.
 //!
 //! A page that its file doesn't have (behind its end, or a hole that nobody has touched)
-//! shows the file without a byte: touching it is SIGBUS, and [`super::on_fault`] decides what
+//! shows the file without a byte: touching it is SIGBUS, and [`super::follow::on_fault`] decides what
 //! is there by now.
 
 use super::shadow_copy::{self, Twin};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
-use crate::{fds, process};
+use crate::{filter, process, results};
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::map_flag;
@@ -70,7 +70,7 @@ fn empty_file(read_only: bool) -> Result<i32, Errno> {
         rustix::fs::memfd_create(vmas::EMPTY, rustix::fs::MemfdFlags::CLOEXEC)?
     };
     let new = forebay_media::lift(made).into_raw_fd();
-    fds::watch(new);
+    filter::watch(new);
     // What a vfork child opens isn't ours afterwards.
     if !process::in_vfork_child() {
         place.store(new, Release);
@@ -101,7 +101,7 @@ unsafe fn map(
             ],
         )
     };
-    fds::check(result).map(|at| at as u64)
+    results::check(result).map(|at| at as u64)
 }
 
 /// Maps `len` bytes of the file without a byte, at `at` as `flags` say.
@@ -192,7 +192,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
             }
         }
         let prot = how.prot.into();
-        fds::check(raw(
+        results::check(raw(
             libc::SYS_mprotect,
             [to as i64, piece.len as i64, prot, 0, 0, 0],
         ))?;

@@ -8,8 +8,7 @@ use super::pages::{self, How};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
 use super::{aligned, map_range, page_up};
-use crate::fds;
-use crate::paths::{errno, value};
+use crate::results::{self, errno, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::Errno;
 use forebay_store::control::map_flag;
@@ -209,7 +208,7 @@ unsafe fn move_pages(from: (u64, u64), to: u64, keep: bool) -> Result<(), Errno>
         let (start, end) = (part.start.max(from.0), part.end.min(from.1));
         let (len, new) = ((end - start) as i64, to + (start - from.0));
         // SAFETY: the caller's promise.
-        fds::check(unsafe {
+        results::check(unsafe {
             raw(
                 libc::SYS_mremap,
                 [start as i64, len, len, flags, new as i64, 0],
@@ -223,7 +222,7 @@ unsafe fn unmap(spans: &mut Spans, start: u64, end: u64) -> Result<(), Errno> {
     spans.split(start)?;
     spans.split(end)?;
     // SAFETY: the caller's promise.
-    fds::check(unsafe {
+    results::check(unsafe {
         raw(
             libc::SYS_munmap,
             [start as i64, (end - start) as i64, 0, 0, 0, 0],

@@ -6,8 +6,8 @@
 //! holds [`LOCK`], a fork too: what a child inherits is what the table says. A call looks at the
 //! spans that it concerns, however many others there are.
 
+use crate::pool;
 use crate::process::{ProcessGuard, ProcessLock};
-use crate::runtime;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::{MapRef, map_flag};
 use forebay_store::map_table::MapTable;
@@ -86,7 +86,7 @@ pub fn lock() -> Option<Spans> {
     if !any() {
         return None;
     }
-    lock_for(runtime::open_fs()?).ok()
+    lock_for(pool::open_fs()?).ok()
 }
 
 /// The table, for a call of the program's that may concern it. Our own work, which LMDB's
