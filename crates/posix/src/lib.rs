@@ -34,6 +34,7 @@ mod xattr;
 
 pub use cred::{EXEC, READ, WRITE, umask};
 pub use file::{File, Whence};
+pub use forebay_runtime::user::{UserSlice, UserSliceMut};
 pub use forebay_store::{
     ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,
 };

@@ -35,8 +35,7 @@ impl End {
         match self {
             End::Pool(fs, open) => {
                 map::before_read(fs, open, at, n);
-                // SAFETY: a slice.
-                unsafe { fs.read(open, at, p, n) }
+                fs.read(open, at, to.into())
             }
             // SAFETY: a slice, on a descriptor of the program.
             End::Kernel(fd) => results::check(unsafe {
@@ -55,8 +54,7 @@ impl End {
     unsafe fn write(self, at: Option<u64>, from: &[u8]) -> Result<usize, Errno> {
         let (p, n) = (from.as_ptr(), from.len());
         match self {
-            // SAFETY: a slice.
-            End::Pool(fs, open) => unsafe { put(fs, open, at, None, p, n) }.map(|n| {
+            End::Pool(fs, open) => put(fs, open, at, None, from.into()).map(|n| {
                 fs.tell_bytes(open, n as usize, libc::IN_MODIFY);
                 n as usize
             }),

@@ -11,8 +11,7 @@ use crate::paths::{PathCall, on_path};
 use crate::results::{check, errno, value};
 use crate::{filter, pool, process, user};
 use forebay_intercept::{PASS, raw};
-use forebay_media::guard;
-use forebay_posix::{Errno, Follow, Fs, READ};
+use forebay_posix::{Errno, Follow, Fs, READ, UserSliceMut};
 use forebay_store::watches::SHADOW_MASK;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -212,8 +211,10 @@ pub unsafe fn read(a: &[i64; 6]) -> i64 {
         filter::unwatch(fd);
         return PASS;
     }
-    // SAFETY: passed on.
-    unsafe { read_events(fs, a[0], a[1], a[2] as usize) }
+    // SAFETY: the program's own buffer.
+    read_events(fs, a[0], unsafe {
+        UserSliceMut::new(a[1] as *mut u8, a[2] as usize)
+    })
 }
 
 /// readv: part by part, as the kernel does it.
@@ -232,8 +233,9 @@ pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     };
     let mut done = 0;
     for part in parts.iter().filter(|p| p.iov_len > 0) {
-        // SAFETY: passed on.
-        let n = unsafe { read_events(fs, a[0], part.iov_base as i64, part.iov_len) };
+        // SAFETY: the program's own buffer.
+        let to = unsafe { UserSliceMut::new(part.iov_base.cast(), part.iov_len) };
+        let n = read_events(fs, a[0], to);
         if n < 0 {
             return if done > 0 { done } else { n };
         }
@@ -245,18 +247,17 @@ pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     done
 }
 
-/// # Safety
-/// `to` has room for `len` bytes, as the program says.
-unsafe fn read_events(fs: &Fs, fd: i64, to: i64, len: usize) -> i64 {
+fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
+    let len = to.len();
     // SAFETY: the program's own call, or the same on memory of ours.
     let ask = |to: i64, len: usize| unsafe { raw(libc::SYS_read, [fd, to, len as i64, 0, 0, 0]) };
-    let n = ask(to, len);
+    let n = ask(to.address() as i64, len);
     let mut events;
     if n > 0 {
-        events = vec![0u8; n as usize];
-        // SAFETY: where the kernel has just put them.
-        if !unsafe { guard::copy(to as *const u8, events.as_mut_ptr(), events.len()) } {
-            return errno(Errno::FAULT);
+        events = Vec::new();
+        // Where the kernel has just put them.
+        if let Err(e) = to.as_input().first(n as usize).append_to(&mut events) {
+            return errno(e);
         }
     } else if n == -i64::from(libc::EINVAL)
         && (HEADER..HEADER + 256).contains(&len)
@@ -276,11 +277,7 @@ unsafe fn read_events(fs: &Fs, fd: i64, to: i64, len: usize) -> i64 {
     if events.len() > len {
         return errno(Errno::INVAL);
     }
-    // SAFETY: not more than the kernel was asked for.
-    match unsafe { guard::copy(events.as_ptr(), to as *mut u8, events.len()) } {
-        true => value(Ok(events.len() as i64)),
-        false => errno(Errno::FAULT),
-    }
+    value(to.copy_from(&events).map(|()| events.len() as i64))
 }
 
 /// Events as the kernel tells them, with those about shadows turned into what they stand for.

@@ -2,16 +2,18 @@
 
 use crate::results::{errno, value};
 use crate::stat::shown_flags;
+use crate::user::{Part, Vector};
 use crate::{dnotify, fd_table, fds, filter, inotify, locks, map, pool, table_change, user};
 use forebay_intercept::{PASS, raw};
-use forebay_media::guard;
-use forebay_posix::{Errno, Fs, Whence};
+use forebay_posix::{Errno, Fs, UserSlice, Whence};
 use forebay_store::process::Critical;
 use std::sync::atomic::Ordering::*;
 
 /// Up to this size a vector is written as a whole.
 const PIECE: usize = 256 << 10;
 const IOV_MAX: i64 = 1024;
+/// What one call reads or writes at most, in bytes, as in Linux.
+const MOST: usize = 0x7fff_f000;
 
 pub fn offset(n: i64) -> Result<u64, Errno> {
     u64::try_from(n).map_err(|_| Errno::INVAL)
@@ -26,15 +28,13 @@ pub unsafe fn read(a: &[i64; 6], at: Option<i64>) -> i64 {
             Some(_) => PASS,
         };
     };
-    let len = (a[2] as usize).min(0x7fff_f000);
-    if !user::is_user(a[1], len) {
-        return errno(Errno::FAULT);
-    }
-    value(at.map(offset).transpose().and_then(|at| {
-        let len = map::resident(a[1] as u64, len)?;
-        map::before_read(fs, open, at, len);
-        // SAFETY: the program's own buffer; here and in all functions below.
-        unsafe { fs.read(open, at, a[1] as *mut u8, len) }.map(|n| n as i64)
+    // SAFETY: the program's own buffer.
+    let to = unsafe { user::output(a[1], (a[2] as usize).min(MOST)) };
+    value(to.and_then(|to| {
+        let at = at.map(offset).transpose()?;
+        let to = to.first(map::resident(a[1] as u64, to.len())?);
+        map::before_read(fs, open, at, to.len());
+        fs.read(open, at, to).map(|n| n as i64)
     }))
 }
 
@@ -43,14 +43,12 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
-    let len = (a[2] as usize).min(0x7fff_f000);
-    if !user::is_user(a[1], len) {
-        return errno(Errno::FAULT);
-    }
-    value(at.map(offset).transpose().and_then(|at| {
-        let len = map::resident(a[1] as u64, len)?;
-        // SAFETY: see read.
-        let n = unsafe { put(fs, open, at, None, a[1] as *const u8, len)? };
+    // SAFETY: the program's own buffer.
+    let from = unsafe { user::input(a[1], (a[2] as usize).min(MOST)) };
+    value(from.and_then(|from| {
+        let at = at.map(offset).transpose()?;
+        let from = from.first(map::resident(a[1] as u64, from.len())?);
+        let n = put(fs, open, at, None, from)?;
         fs.tell_bytes(open, n as usize, libc::IN_MODIFY);
         Ok(n)
     }))
@@ -92,50 +90,39 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             Err(e) => return errno(e),
         },
     };
-    let parts: &[libc::iovec] = match a[2] {
-        0 => &[],
-        // SAFETY: the program's own vector.
-        n => unsafe { std::slice::from_raw_parts(a[1] as *const libc::iovec, n as usize) },
+    let mut vector = Vector::new();
+    // SAFETY: the program's own vector.
+    let parts = match unsafe { vector.take(a[1], a[2] as usize) } {
+        Ok(parts) => parts,
+        Err(e) => return errno(e),
     };
-    let is_user = |p: &libc::iovec| user::is_user(p.iov_base as i64, p.iov_len);
-    // SAFETY: looks at all of it.
-    if unsafe { user::touch(|| parts.iter().all(is_user)) } != Some(true) {
-        return errno(Errno::FAULT);
-    }
     // One piece of data: a vector is written as a whole, like any other write.
     if writing && parts.len() > 1 {
-        let total: usize = parts.iter().map(|p| p.iov_len).sum();
-        let there = |p: &libc::iovec| map::resident(p.iov_base as u64, p.iov_len) == Ok(p.iov_len);
+        let total: usize = parts.iter().map(Part::len).sum();
+        let there = |p: &Part| map::resident(p.address(), p.len()) == Ok(p.len());
         if total <= PIECE && flags & SYNC == 0 && parts.iter().all(there) {
             let mut joined: Vec<u8> = Vec::with_capacity(total);
-            for p in parts.iter().filter(|p| p.iov_len > 0) {
-                // SAFETY: see read; there is room for the total.
-                unsafe {
-                    let to = joined.as_mut_ptr().add(joined.len());
-                    if !guard::copy(p.iov_base.cast(), to, p.iov_len) {
-                        break;
-                    }
-                    joined.set_len(joined.len() + p.iov_len);
+            for p in parts.iter().filter(|p| p.len() > 0) {
+                if p.input().append_to(&mut joined).is_err() {
+                    break;
                 }
             }
             if joined.is_empty() && total > 0 {
                 return errno(Errno::FAULT);
             }
-            // SAFETY: joined is readable.
-            let written = unsafe { put(fs, open, at, append, joined.as_ptr(), joined.len()) };
+            let written = put(fs, open, at, append, joined[..].into());
             return value(written.inspect(|&n| fs.tell_bytes(open, n as usize, libc::IN_MODIFY)));
         }
     }
     let mut done = 0i64;
-    for p in parts.iter().filter(|p| p.iov_len > 0) {
-        // SAFETY: see read.
-        let result = map::resident(p.iov_base as u64, p.iov_len).and_then(|len| unsafe {
+    for p in parts.iter().filter(|p| p.len() > 0) {
+        let result = map::resident(p.address(), p.len()).and_then(|len| {
             if writing {
-                put(fs, open, at, append, p.iov_base.cast(), len)
+                put(fs, open, at, append, p.input().first(len))
             } else {
                 map::before_read(fs, open, at, len);
-                fs.read_part(open, at, p.iov_base.cast(), len)
-                    .map(|n| n as i64)
+                let read = fs.read_part(open, at, p.output().first(len));
+                read.map(|n| n as i64)
             }
         });
         match result {
@@ -144,23 +131,19 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
             Ok(n) => {
                 done += n;
                 at = at.map(|at| at + n as u64);
-                if (n as usize) < p.iov_len {
+                if (n as usize) < p.len() {
                     break;
                 }
             }
         }
     }
-    if parts.iter().all(|p| p.iov_len == 0) {
+    if parts.iter().all(|p| p.len() == 0) {
         // Even an empty call checks how the file is open.
-        // SAFETY: no bytes are touched.
-        return value(unsafe {
-            if writing {
-                fs.write(open, at, std::ptr::NonNull::dangling().as_ptr(), 0)
-            } else {
-                fs.read(open, at, std::ptr::NonNull::dangling().as_ptr(), 0)
-            }
-            .map(|n| n as i64)
-        });
+        let done = match writing {
+            true => fs.write(open, at, (&[][..]).into()),
+            false => fs.read(open, at, (&mut [][..]).into()),
+        };
+        return value(done.map(|n| n as i64));
     }
     let what = if writing {
         libc::IN_MODIFY
@@ -176,21 +159,16 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
 
 /// Writes as the flags of the description say, or as `append` says, as far as limits allow. Those
 /// who watch the file aren't told.
-///
-/// # Safety
-/// `from` has `len` bytes.
-pub unsafe fn put(
+pub fn put(
     fs: &Fs,
     open: u32,
     at: Option<u64>,
     append: Option<bool>,
-    from: *const u8,
-    len: usize,
+    from: UserSlice<'_>,
 ) -> Result<i64, Errno> {
     let append = append.unwrap_or_else(|| appends(fs, open));
-    let mapped = map::before_write(fs, open, at, append, len);
-    // SAFETY: see read.
-    let written = unsafe { fs.write_part(open, at, append, from, len) }.map(|n| n as i64);
+    let mapped = map::before_write(fs, open, at, append, from.len());
+    let written = fs.write_part(open, at, append, from).map(|n| n as i64);
     map::after_change(fs, open, mapped);
     written
 }

@@ -4,10 +4,11 @@
 
 use crate::results;
 use forebay_media::guard;
-use forebay_posix::Errno;
+use forebay_posix::{Errno, UserSlice, UserSliceMut};
 use forebay_store::process::Critical;
 use std::borrow::Cow;
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 
 /// The end of a program's addresses.
 const USER_END: i64 = 0x7fff_ffff_f000;
@@ -21,6 +22,114 @@ pub fn plausible(ptr: i64) -> bool {
 /// Whether a buffer isn't where the kernel is. That is an error even if nothing is to be copied.
 pub fn is_user(ptr: i64, len: usize) -> bool {
     ptr as u64 <= USER_END as u64 && len as u64 <= USER_END as u64 - ptr as u64
+}
+
+/// A buffer that the program passed to be read, if it isn't where the kernel is.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// The program passed it, to a call that lasts longer than `'a`.
+pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
+    match is_user(at, len) {
+        // SAFETY: the caller's promise.
+        true => Ok(unsafe { UserSlice::new(at as *const u8, len) }),
+        false => Err(Errno::FAULT),
+    }
+}
+
+/// As [`input`], a buffer that the program passed to be written.
+///
+/// # Errors
+/// EFAULT.
+///
+/// # Safety
+/// As for [`input`].
+pub unsafe fn output<'a>(at: i64, len: usize) -> Result<UserSliceMut<'a>, Errno> {
+    match is_user(at, len) {
+        // SAFETY: the caller's promise.
+        true => Ok(unsafe { UserSliceMut::new(at as *mut u8, len) }),
+        false => Err(Errno::FAULT),
+    }
+}
+
+/// Parts of a vector that are kept on the stack, as in Linux.
+const FEW: usize = 8;
+
+/// The parts of a vector (readv and its like), copied once: the program may change its own.
+pub struct Vector {
+    few: [MaybeUninit<Part>; FEW],
+    many: Vec<Part>,
+}
+
+/// A buffer of a [`Vector`].
+#[repr(transparent)]
+#[derive(Clone, Copy)]
+pub struct Part(libc::iovec);
+
+impl Vector {
+    pub const fn new() -> Vector {
+        Vector {
+            few: [const { MaybeUninit::uninit() }; FEW],
+            many: Vec::new(),
+        }
+    }
+
+    /// Copies the program's vector of `count` parts.
+    ///
+    /// # Errors
+    /// EFAULT if it isn't there, or a part is where the kernel is.
+    ///
+    /// # Safety
+    /// The program passed it, to a call that lasts longer than this.
+    pub unsafe fn take(&mut self, at: i64, count: usize) -> Result<&[Part], Errno> {
+        let from = at as *const u8;
+        let parts = if count <= FEW {
+            let to = self.few.as_mut_ptr();
+            let _critical = Critical::enter();
+            // SAFETY: room of ours for so many; any bytes are parts, and all are there then.
+            unsafe {
+                if !guard::copy(from, to.cast(), count * size_of::<Part>()) {
+                    return Err(Errno::FAULT);
+                }
+                std::slice::from_raw_parts(to.cast::<Part>(), count)
+            }
+        } else {
+            // SAFETY: any bytes are a part.
+            self.many = unsafe { take_list(at, count)? };
+            &self.many[..]
+        };
+        match parts
+            .iter()
+            .all(|p| is_user(p.0.iov_base as i64, p.0.iov_len))
+        {
+            true => Ok(parts),
+            false => Err(Errno::FAULT),
+        }
+    }
+}
+
+impl Part {
+    pub fn len(&self) -> usize {
+        self.0.iov_len
+    }
+
+    pub fn address(&self) -> u64 {
+        self.0.iov_base as u64
+    }
+
+    /// To be read.
+    pub fn input(&self) -> UserSlice<'_> {
+        // SAFETY: the promise of `Vector::take`.
+        unsafe { UserSlice::new(self.0.iov_base.cast(), self.0.iov_len) }
+    }
+
+    /// To be written.
+    pub fn output(&self) -> UserSliceMut<'_> {
+        // SAFETY: the promise of `Vector::take`.
+        unsafe { UserSliceMut::new(self.0.iov_base.cast(), self.0.iov_len) }
+    }
 }
 
 /// The bytes of a path that the program passed; none if the kernel has to say EFAULT.
