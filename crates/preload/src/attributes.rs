@@ -1,6 +1,5 @@
 //! System calls on attributes: modes, owners, times, sizes by path, extended attributes.
 
-use crate::locate::{self, place_of_open};
 use crate::paths::{PathCall, on_path};
 use crate::results::{errno, value};
 use crate::stat::is_empty;
@@ -8,7 +7,6 @@ use crate::{fds, io, pool, user, working_dir};
 use forebay_intercept::PASS;
 use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, Place, READ, WRITE};
 use std::ffi::CStr;
-use std::sync::atomic::Ordering::*;
 
 const NS: i64 = 1_000_000_000;
 /// The flags that most calls know. With others the kernel says EINVAL, whatever the path.
@@ -17,7 +15,7 @@ const AT_FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 /// The object behind a descriptor.
 fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     let (fs, open) = fds::pool_object(fd as i32)?;
-    Some((fs, ObjectId(fs.store().open_file(open).id.load(Relaxed))))
+    Some((fs, fs.description(open).id()))
 }
 
 /// What an empty path at AT_FDCWD means, if the working directory is in the pool.
@@ -31,12 +29,12 @@ fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
 
 /// Tells those who watch what happened to an object by a descriptor, or to the working directory.
 fn told_by(fs: &Fs, fd: i64, id: ObjectId, what: u32) {
-    if !fs.store().has_watches() {
+    if !fs.watches().any() {
         return;
     }
     match fds::pool_object(fd as i32) {
-        Some((fs, open)) => fs.tell_place(&place_of_open(fs, open), what),
-        None => fs.store().tell(id, libc::S_IFDIR, None, what),
+        Some((fs, open)) => fs.tell_place(&fs.description(open).place(), what),
+        None => fs.watches().tell_dir(id, what),
     }
 }
 
@@ -81,10 +79,9 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {
-                (Some((fs, open)), _) => value(
-                    fs.access(&locate::place_of_open(fs, open), want)
-                        .map(|()| 0),
-                ),
+                (Some((fs, open)), _) => {
+                    value(fs.access(&fs.description(open).place(), want).map(|()| 0))
+                }
                 // One can be in it, so it is there.
                 (None, Some(_)) => 0,
                 (None, None) => PASS,
@@ -334,7 +331,7 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
             }
             let open = fs.open_place(place, libc::O_WRONLY, 0)?;
             let result = io::cut(fs, open, size);
-            fs.store().open_release(open).and(result)?;
+            fs.description(open).release().and(result)?;
             fs.tell_place(place, libc::IN_MODIFY);
             Ok(0)
         })
@@ -461,7 +458,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && (a[1] == 0 || is_empty(a[1])) {
             return match (fds::pool_object(a[0] as i32), working_directory(a[0])) {
-                (Some((fs, open)), _) => value(work(fs, &place_of_open(fs, open))),
+                (Some((fs, open)), _) => value(work(fs, &fs.description(open).place())),
                 (None, Some((fs, dir))) => value(fs.dir_place(dir).and_then(|p| work(fs, &p))),
                 (None, None) => PASS,
             };
@@ -477,5 +474,5 @@ pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
         return PASS;
     };
     // SAFETY: see access.
-    unsafe { xattr(nr, a, fs, &place_of_open(fs, open)) }.unwrap_or_else(errno)
+    unsafe { xattr(nr, a, fs, &fs.description(open).place()) }.unwrap_or_else(errno)
 }

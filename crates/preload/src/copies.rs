@@ -3,7 +3,7 @@
 //! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]); else
 //! they go through a buffer.
 
-use crate::io::{appends, offset, put};
+use crate::io::{offset, put};
 use crate::results::{self, errno, value};
 use crate::user::{give, take};
 use crate::{fds, map};
@@ -187,7 +187,7 @@ pub unsafe fn sendfile(a: &[i64; 6]) -> i64 {
         return PASS;
     }
     match to {
-        End::Pool(fs, open) if appends(fs, open) => return errno(Errno::INVAL),
+        End::Pool(fs, open) if fs.description(open).appends() => return errno(Errno::INVAL),
         End::Pool(fs, open) if !fs.may(open, true) => return errno(Errno::BADF),
         _ => {}
     }
@@ -243,7 +243,7 @@ fn can_splice(pipe: i32, offset: i64, to: End) -> Result<(), Errno> {
         return Err(Errno::SPIPE);
     }
     match to {
-        End::Pool(fs, open) if appends(fs, open) => Err(Errno::INVAL),
+        End::Pool(fs, open) if fs.description(open).appends() => Err(Errno::INVAL),
         _ => Ok(()),
     }
 }

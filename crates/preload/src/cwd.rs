@@ -87,13 +87,13 @@ pub fn back_to_dead_end(fs: &Fs) {
 
 /// After exec, with the working directory `id` in the pool. A program that doesn't see the pool may
 /// have come in between, with this process's number, and have gone elsewhere: false then.
-pub fn is_still_inside(fs: &Fs, id: u64) -> bool {
+pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
     if dead_end::is_here() {
         return true;
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let is_mounted = rustix::fs::open("/proc/self/cwd", flags, Mode::empty())
-        .is_ok_and(|dir| is_ours(&dir, ObjectId(id)));
+    let is_mounted =
+        rustix::fs::open("/proc/self/cwd", flags, Mode::empty()).is_ok_and(|dir| is_ours(&dir, id));
     if is_mounted {
         back_to_dead_end(fs);
     }
@@ -113,16 +113,11 @@ pub fn recover() {
         return;
     }
     let here = settings::settings().is_some_and(|s| s.dir.to_bytes() == dir) && id != 0;
-    let area = match pool::fs() {
-        Ok(fs) if here => fs.store().area().ok(),
-        _ => None,
-    };
-    match area {
-        Some(area) => {
-            area.cwd.store(id, Release);
-            working_dir::note(true);
-        }
-        None => working_dir::note_lost(true),
+    let noted = here
+        && pool::fs().is_ok_and(|fs| fs.process().note_working_dir(Some(ObjectId(id))).is_ok());
+    match noted {
+        true => working_dir::note(true),
+        false => working_dir::note_lost(true),
     }
 }
 
@@ -195,33 +190,33 @@ pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
 
 /// Makes an open directory the working directory.
 fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
-    let o = fs.store().open_file(open);
-    if o.kind.load(Relaxed) != libc::S_IFDIR {
+    let dir = fs.description(open);
+    if !dir.is_dir() {
         return Err(Errno::NOTDIR);
     }
-    fs.access(&locate::place_of_open(fs, open), forebay_posix::EXEC)?;
-    enter(fs, ObjectId(o.id.load(Relaxed))).map(|()| 0)
+    fs.access(&dir.place(), forebay_posix::EXEC)?;
+    enter(fs, dir.id()).map(|()| 0)
 }
 
 fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
-    let area = fs.store().area()?;
+    fs.process().attach()?;
     let _critical = Critical::enter();
     let is_inside = || working_dir::current(fs).is_some() || working_dir::is_lost();
     // What can fail comes first.
     let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
-    let before = area.cwd.swap(dir.0, AcqRel);
+    let before = fs.process().note_working_dir(Some(dir))?;
     let was_lost = working_dir::is_lost();
     working_dir::note_lost(false);
     working_dir::note(true);
-    if before == 0 && !was_lost {
+    if before.is_none() && !was_lost {
         let gone = match end {
             Some(end) => go_to_dead_end(&end),
             // Another thread has left the pool since.
             None => dead_end_of(fs).and_then(|end| go_to_dead_end(&end)),
         };
         gone.inspect_err(|_| {
-            area.cwd.store(0, Release);
+            let _ = fs.process().note_working_dir(None);
             working_dir::note(false);
         })?;
     }
@@ -243,8 +238,7 @@ fn leave() {
         return;
     }
     working_dir::note_lost(false);
-    if let Ok(area) = fs.store().area() {
-        area.cwd.store(0, Release);
+    if fs.process().note_working_dir(None).is_ok() {
         working_dir::note(false);
     }
 }

@@ -8,12 +8,11 @@
 use crate::results::{check, errno};
 use crate::{filter, inotify, pool};
 use forebay_intercept::raw;
-use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_posix::{Errno, Fs};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::*;
 
 const DN_ACCESS: u32 = 1;
 const DN_MODIFY: u32 = 2;
@@ -39,7 +38,7 @@ fn shadow_at(fs: &Fs, fd: i32) -> Option<PathBuf> {
     }
     let link = rustix::fs::readlink(format!("/proc/self/fd/{fd}"), Vec::new()).ok()?;
     let path = PathBuf::from(std::ffi::OsString::from_vec(link.into_bytes()));
-    fs.store().shadow_mask(&path).map(|_| path)
+    fs.watches().shadow_mask(&path).map(|_| path)
 }
 
 /// Puts a shadow in the place of the placeholder, unless it is there.
@@ -47,8 +46,8 @@ fn shadow_of(fs: &Fs, fd: i32, open: u32) -> Result<PathBuf, Errno> {
     if let Some(path) = shadow_at(fs, fd) {
         return Ok(path);
     }
-    let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
-    let path = fs.store().make_shadow_of(id, |path| {
+    let id = fs.description(open).id();
+    let path = fs.watches().make_shadow(id, |path| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let shadow = forebay_media::with_room(|| rustix::fs::open(path, flags, Mode::empty()))?;
         let number = i64::from(fd);
@@ -80,7 +79,7 @@ const F_GETOWN_EX: i32 = 16;
 /// fcntl with one of these commands on an open file of the pool.
 pub unsafe fn fcntl(fs: &Fs, open: u32, a: &[i64; 6]) -> i64 {
     let (fd, cmd) = (a[0] as i32, a[1] as i32);
-    let is_dir = fs.store().open_file(open).kind.load(Relaxed) == libc::S_IFDIR;
+    let is_dir = fs.description(open).is_dir();
     let asks = matches!(cmd, F_GETSIG | F_GETOWN_EX | libc::F_GETOWN);
     if cmd == libc::F_NOTIFY && !is_dir {
         return errno(Errno::NOTDIR);
@@ -108,10 +107,10 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, a: &[i64; 6]) -> i64 {
     if mask == 0 {
         // SAFETY: the program's own call.
         let result = unsafe { raw(libc::SYS_fcntl, *a) };
-        let _ = fs.store().change_shadow(&shadow, 0);
+        let _ = fs.watches().change_shadow(&shadow, 0);
         return result;
     }
-    let before = fs.store().shadow_mask(&shadow).unwrap_or(0);
+    let before = fs.watches().shadow_mask(&shadow).unwrap_or(0);
     mask |= before & libc::IN_ALL_EVENTS;
     let once = before == 0 || before & libc::IN_ONESHOT != 0;
     if once && wanted & DN_MULTISHOT == 0 {
@@ -121,7 +120,7 @@ pub unsafe fn fcntl(fs: &Fs, open: u32, a: &[i64; 6]) -> i64 {
     let told = [a[0], a[1], kernel, 0, 0, 0];
     // SAFETY: the program's own call, for what happens to the shadow.
     let result = unsafe { raw(libc::SYS_fcntl, told) };
-    match fs.store().change_shadow(&shadow, mask) {
+    match fs.watches().change_shadow(&shadow, mask) {
         Err(e) if result >= 0 => errno(e),
         _ => result,
     }
@@ -136,6 +135,6 @@ pub fn before_close(fd: i32) -> Option<PathBuf> {
 /// After it has been closed.
 pub fn closed(shadow: Option<PathBuf>) {
     if let (Some(fs), Some(shadow)) = (pool::open_fs(), shadow) {
-        fs.store().drop_shadow(&shadow);
+        fs.watches().drop_shadow(&shadow);
     }
 }

@@ -193,11 +193,7 @@ pub fn let_asan_be_second(env: &mut Strings) {
 
 /// The slot that the new program takes over.
 fn slot() -> Option<u32> {
-    let store = pool::open_fs()?.store();
-    if in_vfork_child() {
-        return store.lent();
-    }
-    store.settled_slot()
+    pool::open_fs()?.process().slot_for_exec(in_vfork_child())
 }
 
 fn is_separator(b: &u8) -> bool {

@@ -8,7 +8,7 @@
 
 use crate::environ::{self, Strings};
 use crate::executable::{File, Found};
-use crate::locate::{self, Where, locate};
+use crate::locate::{Where, locate};
 use crate::results::{self, errno};
 use crate::{
     cwd, exe, exit, fds, image, links, map, pool, prefix, process, search, shared_vm_clones, stat,
@@ -20,7 +20,6 @@ use forebay_posix::{EXEC, Errno, Fail, Follow, Fs, Place};
 use forebay_store::process::{self as slots, Critical};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd};
 use std::ffi::CString;
-use std::sync::atomic::Ordering::*;
 
 /// Most scripts in a row, as in Linux.
 const MAX_SCRIPTS: usize = 5;
@@ -230,7 +229,7 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
     let mut program = plan.ours.then(|| exe::describe(name, None));
     if let File::Pool(fs, open) = file {
         let path = prefix::visible(fs, &fs.path_of_open(*open)?);
-        let id = fs.store().open_file(*open).id.load(Relaxed);
+        let id = fs.description(*open).id().0;
         program = Some(exe::describe(name, Some((id, &path))));
         let title = path.rsplit(|&b| b == b'/').next().unwrap_or(b"");
         let title = CString::new(&title[..title.len().min(200)]).unwrap_or_default();
@@ -274,7 +273,7 @@ fn by_fd(plan: &mut Plan, fd: i32, path: i64) -> Result<Found, Errno> {
     let file = match fds::pool_file(fd) {
         Some((fs, open)) => {
             plan.ours = true;
-            open_place(fs, &locate::place_of_open(fs, open))?
+            open_place(fs, &fs.description(open).place())?
         }
         // The kernel looks at it itself; we only look for what its loader needs.
         None => {
@@ -351,7 +350,7 @@ unsafe fn by_path(
             }
             Where::Descriptor(fs, open) => {
                 plan.ours = true;
-                let file = open_place(fs, &locate::place_of_open(fs, open))?;
+                let file = open_place(fs, &fs.description(open).place())?;
                 return Ok(Found { file, path, dirfd });
             }
             Where::Kernel => {

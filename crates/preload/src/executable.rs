@@ -21,7 +21,7 @@ impl File {
 impl Drop for File {
     fn drop(&mut self) {
         if let File::Pool(fs, open) = self {
-            let _ = fs.store().open_release(*open);
+            let _ = fs.description(*open).release();
         }
     }
 }

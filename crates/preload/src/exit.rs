@@ -22,13 +22,13 @@ pub fn before_exit() {
 
 fn leave(fs: &forebay_posix::Fs) {
     let _critical = Critical::enter();
-    let store = fs.store();
+    let own = fs.process();
     if process::in_vfork_child() {
-        if let Some(slot) = store.lent() {
-            let _ = store.release_slot(slot);
+        if let Some(slot) = own.borrowed() {
+            own.drop_child(slot);
         }
         if shared_vm_clones::has_slot() {
-            store.end_lending();
+            own.end_borrowing();
         }
         return;
     }
@@ -37,9 +37,7 @@ fn leave(fs: &forebay_posix::Fs) {
     }
     map::before_exit();
     fs.publish_all();
-    let _ = store.end();
-    // A process that only looked at names has readers, but no slot.
-    store.end_readers();
+    own.end();
 }
 
 /// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
@@ -49,6 +47,6 @@ pub fn end_readers() {
         && !shared_vm_clones::is_one()
         && let Some(fs) = pool::open_fs()
     {
-        fs.store().end_readers();
+        fs.process().end_readers();
     }
 }

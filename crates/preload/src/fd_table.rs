@@ -4,48 +4,49 @@
 //! area; it is taken out of the area before the kernel frees it. [`table_change`] keeps both in
 //! step while another thread makes a child.
 
-use crate::{dnotify, fds, filter, inotify, locks, placeholder, pool, results, table_change};
+use crate::{dnotify, fds, filter, inotify, placeholder, pool, results, table_change};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 use forebay_store::Section;
 use rustix::fd::BorrowedFd;
-use std::sync::atomic::Ordering::*;
 
 /// Takes out of the table, in a child or after exec, what the kernel doesn't have: what
 /// exec has closed, and what another thread closed between our copying the table and the
 /// kernel's copying its own (the number may stand for something else by now). `executed`: it is
 /// after exec, and what is missing was closed by it.
 pub fn drop_strangers(fs: &Fs, executed: bool) {
-    let store = fs.store();
+    let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
         return;
     };
-    for fd in 0..store.fds_end() as i32 {
-        let Some(open) = store.fd_get(fd) else {
+    for fd in 0..table.end() as i32 {
+        let Some(open) = table.get(fd) else {
             continue;
         };
         // SAFETY: only asks the kernel; no such descriptor is an error.
         let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
         let as_noted = |s: rustix::fs::Stat| {
             (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)
-                || fds::is_fifo(fs, open) && s.st_mode & libc::S_IFMT == libc::S_IFIFO
+                || fs.description(open).is_fifo() && s.st_mode & libc::S_IFMT == libc::S_IFIFO
         };
         // A shadow, see dnotify.rs.
         let is_shadow = |s: &rustix::fs::Stat| {
-            let is_dir = store.open_file(open).kind.load(Relaxed) == libc::S_IFDIR;
-            is_dir && s.st_dev == ours.st_dev && s.st_mode & libc::S_IFMT == libc::S_IFDIR
+            fs.description(open).is_dir()
+                && s.st_dev == ours.st_dev
+                && s.st_mode & libc::S_IFMT == libc::S_IFDIR
         };
         if there.as_ref().is_ok_and(is_shadow) {
             filter::watch_shadow(fd);
         } else if there.is_ok_and(as_noted) {
             filter::watch(fd);
         } else {
-            let _section = store.section().ok();
-            if let Ok(Some(open)) = store.fd_set(fd, None) {
-                if executed {
-                    locks::on_close(fs, open);
-                }
-                let _ = store.open_release(open);
+            let _changing = table.changing().ok();
+            if let Ok(Some(open)) = table.set(fd, None) {
+                let open = fs.description(open);
+                let _ = match executed {
+                    true => open.close(),
+                    false => open.release(),
+                };
             }
         }
     }
@@ -71,7 +72,7 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
     match result.and_then(|fd| attach(fs, fd, open).map(|()| fd)) {
         Ok(fd) => Ok(fd),
         Err(e) => {
-            let _ = fs.store().open_release(open);
+            let _ = fs.description(open).release();
             Err(e)
         }
     }
@@ -82,14 +83,14 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
 /// # Errors
 /// EMFILE for a number that is too high; it is closed then.
 pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
-    let _section = fs.store().section()?;
-    match fs.store().fd_set(fd, Some(open)) {
+    let table = fs.descriptors();
+    let _changing = table.changing()?;
+    match table.set(fd, Some(open)) {
         Ok(before) => {
             filter::watch(fd);
             // What the number stood for before is closed.
             if let Some(before) = before {
-                locks::on_close(fs, before);
-                let _ = fs.store().open_release(before);
+                let _ = fs.description(before).close();
             }
             Ok(())
         }
@@ -115,7 +116,7 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
         }
         return Err(Errno::BADF);
     }
-    let _section = section();
+    let _changing = changing();
     // Out of the table before the number is free for others.
     let (unwatched, shadow) = (inotify::before_close(fd), dnotify::before_close(fd));
     let (open, result) = {
@@ -128,22 +129,21 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
     inotify::closed(unwatched);
     dnotify::closed(shadow);
     if let Some((fs, open)) = open {
-        locks::on_close(fs, open);
-        fs.store().open_release(open)?;
+        fs.description(open).close()?;
     }
     result
 }
 
 /// While a description is taken from the table but not released yet. Without one (nobody
 /// lets us) it works as well, only a death in between would be noticed later.
-fn section() -> Option<Section<'static>> {
-    pool::open_fs()?.store().section().ok()
+fn changing() -> Option<Section<'static>> {
+    pool::open_fs()?.descriptors().changing().ok()
 }
 
 /// Takes `fd` out of the table.
 fn forget(fd: i32) -> Option<(&'static Fs, u32)> {
     let fs = pool::open_fs()?;
-    let open = fs.store().fd_set(fd, None).ok()??;
+    let open = fs.descriptors().set(fd, None).ok()??;
     filter::unwatch(fd);
     Some((fs, open))
 }
@@ -163,15 +163,14 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
         return range(first, last);
     }
     if let Some(fs) = pool::open_fs() {
-        let end = fs.store().fds_end() as u32;
+        let end = fs.descriptors().end() as u32;
         for fd in first..last.saturating_add(1).min(end) {
-            let _section = section();
+            let _changing = changing();
             // What lies in the table at other numbers is on its way to another process.
             if filter::watched(fd as i32)
                 && let Some((fs, open)) = forget(fd as i32)
             {
-                locks::on_close(fs, open);
-                let _ = fs.store().open_release(open);
+                let _ = fs.description(open).close();
             }
         }
     }
@@ -199,17 +198,16 @@ pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     if old == new {
         return Ok(i64::from(new));
     }
-    let _section = section();
+    let _changing = changing();
     // At no moment is `new` nothing.
     if let Some((fs, open)) = fds::pool_object(old) {
-        fs.store().open_retain(open);
+        fs.description(open).retain();
         if let Err(e) = attach(fs, new, open) {
-            let _ = fs.store().open_release(open);
+            let _ = fs.description(open).release();
             return Err(e);
         }
     } else if let Some((fs, open)) = forget(new) {
-        locks::on_close(fs, open);
-        let _ = fs.store().open_release(open);
+        let _ = fs.description(open).close();
     }
     inotify::duplicated(old, new);
     Ok(i64::from(new))

@@ -6,12 +6,10 @@
 
 use crate::{filter, pool, process};
 use forebay_posix::Fs;
-use forebay_store::Store;
-use std::sync::atomic::Ordering::*;
 
 /// The open file behind `fd`, if calls on it are answered from the pool.
 pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
-    pool_object(fd).filter(|&(fs, open)| !is_fifo(fs, open))
+    pool_object(fd).filter(|&(fs, open)| !fs.description(open).is_fifo())
 }
 
 /// The object behind `fd`, if it is one of the pool: what has attributes. Beside files
@@ -21,20 +19,12 @@ pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
         return None;
     }
     let fs = pool::open_fs()?;
-    Some((fs, fs.store().fd_get(fd)?))
-}
-
-/// Whether the descriptor is a FIFO of the kernel's, not only a placeholder of one.
-pub fn is_fifo(fs: &Fs, open: u32) -> bool {
-    let o = fs.store().open_file(open);
-    o.kind.load(Relaxed) == libc::S_IFIFO && o.flags.load(Relaxed) & libc::O_PATH as u32 == 0
+    Some((fs, fs.descriptors().get(fd)?))
 }
 
 /// Whether `fd` is one of the pool that was opened with O_PATH.
 pub fn is_path_only(fd: i32) -> bool {
-    pool_file(fd).is_some_and(|(fs, open)| {
-        fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0
-    })
+    pool_file(fd).is_some_and(|(fs, open)| fs.description(open).is_path_only())
 }
 
 /// kcmp(pid, pid, KCMP_FILE, fd, fd) inside one process.
@@ -53,16 +43,4 @@ pub fn compare(a: &[i64; 6]) -> i64 {
         },
         _ => forebay_intercept::PASS,
     }
-}
-
-/// Whether any number stands for a file of the pool, or anything is mapped.
-pub fn any_open(store: &Store) -> bool {
-    let Ok(area) = store.area() else { return false };
-    (0..store.fds_end())
-        .map_while(|n| area.fd(n))
-        .any(|f| f.load(Relaxed) != 0)
-        || store.map_table().is_ok_and(|table| {
-            let maps = table.up_to(store.maps_end());
-            maps.iter().any(|m| m.open.load(Relaxed) != 0)
-        })
 }

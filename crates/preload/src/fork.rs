@@ -7,12 +7,12 @@
 //! finds the slot by its number in the environment (`resume.rs`).
 
 use crate::{
-    aio, alloc, cwd, fd_table, fds, inotify, map, mask, pool, process, results, shared_vm_clones,
-    signals, table_change, umask, user, working_dir,
+    aio, alloc, cwd, fd_table, inotify, map, mask, pool, process, results, shared_vm_clones,
+    signals, table_change, user, working_dir,
 };
 use forebay_intercept::Call;
+use forebay_store::Errno;
 use forebay_store::process as slots;
-use forebay_store::{Errno, Store};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
@@ -109,10 +109,10 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
     if flags & libc::CLONE_FILES as u64 == 0 && !process::in_vfork_child() {
         pool::open_all();
         if let Some(fs) = pool::open_fs()
-            && fs.store().is_attached()
+            && fs.process().is_attached()
         {
             table_change::begin_copy();
-            let prepared = prepare(fs.store(), true);
+            let prepared = fs.process().prepare_child(true);
             slot = prepared
                 .inspect_err(|_| table_change::end_copy())
                 .or(Err(Errno::AGAIN))?;
@@ -139,7 +139,7 @@ fn no_stranger(slot: u32) {
 
 fn release(slot: u32) {
     if let Some(fs) = pool::open_fs() {
-        let _ = fs.store().release_slot(slot);
+        fs.process().drop_child(slot);
     }
 }
 
@@ -169,8 +169,8 @@ fn begin_stranger(begun: &shared_vm_clones::Begun) {
 
 fn prepare_child(flags: u64) {
     let Some(fs) = pool::open_fs() else { return };
-    let store = fs.store();
-    if process::in_vfork_child() && !shared_vm_clones::has_slot() || !store.is_attached() {
+    let own = fs.process();
+    if process::in_vfork_child() && !shared_vm_clones::has_slot() || !own.is_attached() {
         return;
     }
     // A child that shares memory but doesn't suspend its parent is a thread in all but
@@ -178,59 +178,13 @@ fn prepare_child(flags: u64) {
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
         return;
     }
-    let has_some = fds::any_open(store) || inotify::any();
-    if has_some || working_dir::current(fs).is_some() || umask::known(store).is_some() {
+    let has_some = fs.descriptors().any() || inotify::any();
+    if has_some || working_dir::current(fs).is_some() || own.umask().is_some() {
         table_change::begin_copy();
-        let slot = prepare(store, shares_memory(flags)).unwrap_or(process::NONE);
+        let prepared = own.prepare_child(shares_memory(flags));
+        let slot = prepared.unwrap_or(process::NONE);
         PREPARED.with(|p| p.set(slot));
     }
-}
-
-/// Makes a slot with copies of this process's descriptors and mappings. A child that shares
-/// our memory only keeps the files of our mappings, should we die before it.
-fn prepare(store: &Store, shares_memory: bool) -> Result<u32, Errno> {
-    let mut slot = slots::reserve(store.control());
-    if slot == Err(Errno::AGAIN) && store.reap().is_ok_and(|r| r.processes > 0) {
-        // They were of the dead: no keeper has come to them.
-        slot = slots::reserve(store.control());
-    }
-    let slot = slot?;
-    fill(store, slot, shares_memory).inspect_err(|_| {
-        let _ = store.release_slot(slot);
-    })?;
-    Ok(slot)
-}
-
-fn fill(store: &Store, slot: u32, shares_memory: bool) -> Result<(), Errno> {
-    let area = store.map_area(slot)?;
-    let from = store.area()?;
-    // SAFETY: just mapped, made of atomics; unmapped below.
-    let to = unsafe { &*area };
-    let end = store.fds_end();
-    store.control().reserve_fds(slot, to, end)?;
-    let _section = store.section()?;
-    store
-        .control()
-        .process(slot as usize)
-        .fds_end
-        .store(end as u32, Release);
-    // Other threads may open and close meanwhile.
-    for n in 0..end {
-        let (Some(from), Some(to)) = (from.fd(n), to.fd(n)) else {
-            break;
-        };
-        match store.open_retain_at(from) {
-            Some(open) => to.store(open + 1, Release),
-            None if to.load(Relaxed) != 0 => to.store(0, Release),
-            None => {}
-        }
-    }
-    store.map_inherit(slot, to, shares_memory)?;
-    to.cwd.store(from.cwd.load(Acquire), Release);
-    to.umask.store(from.umask.load(Acquire), Release);
-    // SAFETY: nothing refers to it any more.
-    unsafe { store.unmap_area(area) };
-    Ok(())
 }
 
 /// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
@@ -284,21 +238,8 @@ fn begin_vfork_child() {
 fn take_lent(slot: u32) {
     process::enter_vfork_child();
     let Some(fs) = pool::open_fs() else { return };
-    let store = fs.store();
-    if slot == process::NONE {
-        store.borrow_later();
-        return;
-    }
-    store.between_slots();
-    if !slots::is_apart() {
-        slots::claim(store.control(), slot);
-    }
-    match store.map_area(slot) {
-        Ok(area) => {
-            store.lend(slot, area);
-            fd_table::drop_strangers(fs, false);
-        }
-        Err(_) => store.borrow_later(),
+    if fs.process().borrow((slot != process::NONE).then_some(slot)) {
+        fd_table::drop_strangers(fs, false);
     }
 }
 
@@ -314,17 +255,13 @@ fn begin_forked_child() {
         return working_dir::child_without_slot();
     }
     let Some(fs) = pool::open_fs() else { return };
-    let store = fs.store();
+    let own = fs.process();
     if slot != process::NONE {
-        store.between_slots();
-        slots::claim(store.control(), slot);
-        // Without its area the child sees no descriptors of the pool, and says EBADF.
-        let _ = store.adopt(slot);
-        store.end_lending();
+        own.adopt(slot);
         fd_table::drop_strangers(fs, false);
         // Nobody could tell us before that files we map have become shorter.
         std::sync::atomic::fence(SeqCst);
-        store.catch_up();
+        own.catch_up();
     } else {
         working_dir::child_without_slot();
     }
@@ -338,7 +275,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
     if vfork && process::in_vfork_child() {
         process::leave_vfork_child();
         if let Some(fs) = pool::open_fs() {
-            fs.store().end_lending();
+            fs.process().end_borrowing();
         }
         pool::forget_childs();
         process::free_left();
@@ -348,7 +285,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
         return;
     }
     if let Some(fs) = pool::open_fs() {
-        let _ = fs.store().release_slot(slot);
+        fs.process().drop_child(slot);
     }
 }
 

@@ -75,7 +75,7 @@ pub fn duplicated(old: i32, new: i32) {
 
 /// After exec: descriptors that the program has inherited.
 pub fn after_exec(fs: &Fs) {
-    if !fs.store().has_watches() {
+    if !fs.watches().any() {
         return;
     }
     for fd in std::fs::read_dir("/proc/self/fd")
@@ -136,7 +136,7 @@ pub unsafe fn add_watch(p: PathCall<'_>) -> i64 {
                 return Err(Errno::NOTDIR);
             }
             fs.access(place, READ)?;
-            let wd = fs.store().watch(fd, e.id, mask, |shadow| add(fd, shadow))?;
+            let wd = fs.watches().add(fd, e.id, mask, |shadow| add(fd, shadow))?;
             note(fd);
             Ok(wd)
         })
@@ -162,13 +162,13 @@ fn add(fd: i32, shadow: &Path) -> Result<i64, Errno> {
 pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool_of(fd) else { return PASS };
-    let watched = fs.store().watched_by(fd);
+    let watched = fs.watches().of(fd);
     // SAFETY: the program's own call.
     let result = unsafe { raw(libc::SYS_inotify_rm_watch, *a) };
     if let Some((_, inode)) = watched.iter().find(|w| w.0 == a[1] as i32)
         && result == 0
     {
-        fs.store().unwatch(*inode);
+        fs.watches().end(*inode);
     }
     result
 }
@@ -176,14 +176,14 @@ pub unsafe fn rm_watch(a: &[i64; 6]) -> i64 {
 /// The pool, if `fd` is an inotify descriptor that may watch something in it.
 fn pool_of(fd: i32) -> Option<&'static Fs> {
     let fs = pool::open_fs().filter(|_| filter::is_inotify(fd))?;
-    fs.store().has_watches().then_some(fs)
+    fs.watches().any().then_some(fs)
 }
 
 /// Before `fd` is closed: what nobody watches any more then.
 pub fn before_close(fd: i32) -> Vec<u64> {
     match pool_of(fd) {
         Some(fs) if is_own() => {
-            let watched = fs.store().watched_by(fd);
+            let watched = fs.watches().of(fd);
             watched.into_iter().map(|(_, inode)| inode).collect()
         }
         // The keeper looks whether others do.
@@ -195,7 +195,7 @@ pub fn before_close(fd: i32) -> Vec<u64> {
 pub fn closed(unwatched: Vec<u64>) {
     if let Some(fs) = pool::open_fs() {
         for inode in unwatched {
-            fs.store().unwatch(inode);
+            fs.watches().end(inode);
         }
     }
 }
@@ -261,7 +261,7 @@ fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
         }
     } else if n == -i64::from(libc::EINVAL)
         && (HEADER..HEADER + 256).contains(&len)
-        && fs.store().has_watches()
+        && fs.watches().any()
     {
         // The next event doesn't fit; perhaps the one that it stands for does.
         events = vec![0u8; len + LONGER];
@@ -291,7 +291,7 @@ fn translated(fs: &Fs, events: &[u8]) -> Vec<u8> {
         let padded = &event[HEADER..];
         let name = padded.split(|&b| b == 0).next().unwrap_or_default();
         match fs
-            .store()
+            .watches()
             .happened(name)
             .filter(|_| mask & SHADOW_MASK != 0)
         {

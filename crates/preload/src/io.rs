@@ -1,13 +1,11 @@
 //! System calls on open files: read, write and their vectors, sizes, syncing, fcntl, ioctl.
 
 use crate::results::{errno, value};
-use crate::stat::shown_flags;
 use crate::user::{Part, Vector};
 use crate::{dnotify, fd_table, fds, filter, inotify, locks, map, pool, table_change, user};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, UserSlice, Whence};
 use forebay_store::process::Critical;
-use std::sync::atomic::Ordering::*;
 
 /// Up to this size a vector is written as a whole.
 const PIECE: usize = 256 << 10;
@@ -166,16 +164,11 @@ pub fn put(
     append: Option<bool>,
     from: UserSlice<'_>,
 ) -> Result<i64, Errno> {
-    let append = append.unwrap_or_else(|| appends(fs, open));
+    let append = append.unwrap_or_else(|| fs.description(open).appends());
     let mapped = map::before_write(fs, open, at, append, from.len());
     let written = fs.write_part(open, at, append, from).map(|n| n as i64);
     map::after_change(fs, open, mapped);
     written
-}
-
-/// Whether writes go to the end of the file.
-pub fn appends(fs: &Fs, open: u32) -> bool {
-    fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_APPEND != 0
 }
 
 /// close.
@@ -312,10 +305,10 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     // Hints of how long data will live: of a file, of a description.
     const GET_HINTS: [i32; 2] = [1035, 1037];
     const SET_HINTS: [i32; 2] = [1036, 1038];
-    let path_only = fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0;
+    let path_only = fs.description(open).is_path_only();
     match cmd {
-        libc::F_GETFL if path_only => i64::from(shown_flags(fs, open)),
-        libc::F_GETFL => i64::from(shown_flags(fs, open)) | 0o100_000,
+        libc::F_GETFL if path_only => i64::from(fs.description(open).shown_flags()),
+        libc::F_GETFL => i64::from(fs.description(open).shown_flags()) | 0o100_000,
         F_DUPFD_QUERY => match fds::pool_file(a[2] as i32) {
             Some((_, other)) => i64::from(open == other),
             // SAFETY: the program's own call, on two descriptors of the kernel's.
@@ -324,10 +317,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         _ if path_only => errno(Errno::BADF),
         libc::F_SETFL => {
             let can = libc::O_APPEND | libc::O_NONBLOCK | libc::O_NOATIME | libc::O_DIRECT;
-            let flags = &fs.store().open_file(open).flags;
-            let _ = flags.fetch_update(AcqRel, Acquire, |old| {
-                Some(old & !(can as u32) | a[2] as u32 & can as u32)
-            });
+            fs.description(open).set_flags(can, a[2] as i32);
             0
         }
         libc::F_GETLK
@@ -377,7 +367,7 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
         libc::FIONCLEX => set_cloexec(0),
         libc::FIONREAD => match fs.live_of(open) {
             Ok(live) => {
-                let at = fs.store().open_file(open).offset.load(Relaxed);
+                let at = fs.description(open).offset();
                 let left = match fs.size(live) {
                     Ok(size) => size.saturating_sub(at),
                     Err(e) => return errno(e),
@@ -401,13 +391,13 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
             Err(e) => errno(e),
         },
         libc::FIONBIO => {
-            let flags = &fs.store().open_file(open).flags;
             // SAFETY: the program's own int.
-            match unsafe { user::take::<i32>(a[2]) } {
+            let on = match unsafe { user::take::<i32>(a[2]) } {
                 Err(e) => return errno(e),
-                Ok(0) => flags.fetch_and(!(libc::O_NONBLOCK as u32), AcqRel),
-                Ok(_) => flags.fetch_or(libc::O_NONBLOCK as u32, AcqRel),
+                Ok(on) => on != 0,
             };
+            let flags = if on { libc::O_NONBLOCK } else { 0 };
+            fs.description(open).set_flags(libc::O_NONBLOCK, flags);
             0
         }
         // Signals when there is something to read: a file of a pool is always ready.

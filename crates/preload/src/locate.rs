@@ -8,10 +8,9 @@
 use crate::proc_paths::Named;
 use crate::{exe, fds, pool, prefix, proc_paths, settings, user, working_dir};
 use forebay_intercept::raw;
-use forebay_posix::{Entry, Errno, Fs, Name, ObjectId, PATH_MAX, Place};
+use forebay_posix::{Errno, Fs, ObjectId, PATH_MAX};
 use forebay_store::process::Critical;
 use std::borrow::Cow;
-use std::sync::atomic::Ordering::*;
 
 /// Where a path leads.
 pub enum Where {
@@ -89,12 +88,11 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
         }
         _ => {
             if let Some((fs, open)) = fds::pool_file(dirfd) {
-                let o = fs.store().open_file(open);
-                if o.kind.load(Relaxed) != libc::S_IFDIR {
+                let dir = fs.description(open);
+                if !dir.is_dir() {
                     return Err(Errno::NOTDIR);
                 }
-                let id = ObjectId(o.id.load(Relaxed));
-                return Ok(Where::Pool(fs, id, Cow::Borrowed(path)));
+                return Ok(Where::Pool(fs, dir.id(), Cow::Borrowed(path)));
             }
             relative_to_kernel(settings, path, Some(dirfd))
         }
@@ -151,25 +149,6 @@ pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
         )
     };
     (n > 0).then(|| base[..n as usize].to_vec())
-}
-
-/// A place that stands for an open file.
-pub fn place_of_open(fs: &Fs, open: u32) -> Place {
-    let o = fs.store().open_file(open);
-    let entry = Entry {
-        id: ObjectId(o.id.load(Relaxed)),
-        kind: o.kind.load(Relaxed),
-    };
-    let mut name = Vec::new();
-    if entry.kind != libc::S_IFDIR {
-        fs.store().open_name(o, &mut name);
-    }
-    let parent = ObjectId(o.parent.load(Relaxed));
-    fs.place_of(
-        parent,
-        Name::new(&name).unwrap_or_else(|_| Name::empty()),
-        entry,
-    )
 }
 
 /// The working directory, if it lies in the pool and the path is its name in /proc.

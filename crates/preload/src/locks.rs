@@ -1,30 +1,19 @@
 //! Locks on files of a pool: flock(2) and fcntl's. They are the store's (`forebay_store::locks`),
-//! which knows who is in whose way, waits, and finds deadlocks. Here the arguments are read, and
-//! what a close gives up is given up.
+//! which knows who is in whose way, waits, and finds deadlocks. Here the arguments are read; what a
+//! close gives up is given up by `posix`.
 
 use crate::results::{errno, value};
 use crate::{fds, map, user};
 use forebay_intercept::PASS;
-use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_posix::{Errno, Fs};
 use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
-use std::sync::atomic::Ordering::*;
-
-/// When a descriptor of `open` has been closed: what was kept back is published (by close itself
-/// before that, which can tell of an error), and POSIX drops all locks that the process has on the
-/// file; those of the description go with its last descriptor.
-pub fn on_close(fs: &Fs, open: u32) {
-    fs.publish_unheard(open);
-    let object = ObjectId(fs.store().open_file(open).id.load(Relaxed));
-    // What can't be given up now is, by the keeper, when the process ends.
-    let _ = fs.store().end_process_locks(object);
-}
 
 /// First and last byte of what the program asks for, from the start of the file on.
 fn range(fs: &Fs, open: u32, asked: &libc::flock) -> Result<(u64, u64), Errno> {
     let base = match i32::from(asked.l_whence) {
         libc::SEEK_SET => 0,
-        libc::SEEK_CUR => fs.store().open_file(open).offset.load(Relaxed) as i64,
+        libc::SEEK_CUR => fs.description(open).offset() as i64,
         libc::SEEK_END => fs.live_of(open).and_then(|live| fs.size(live))? as i64,
         _ => return Err(Errno::INVAL),
     };
@@ -98,7 +87,7 @@ fn ranges(
         return Err(Errno::INVAL);
     }
     let range = range(fs, open, &asked)?;
-    let access = fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_ACCMODE;
+    let access = fs.description(open).flags() & libc::O_ACCMODE;
     if setting {
         let wrong = match want {
             LockType::Shared => access == libc::O_WRONLY,
@@ -131,7 +120,7 @@ fn ranges(
             };
             // Those of descriptions belong to no process, those of other nodes to none that could
             // be told by a number here.
-            let here = other.owner.node == fs.store().node();
+            let here = other.owner.node == fs.cluster().node();
             asked.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
                 _ => -1,
@@ -146,7 +135,7 @@ pub fn flock(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
-    if fs.store().open_file(open).flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
+    if fs.description(open).is_path_only() {
         return errno(Errno::BADF);
     }
     let operation = a[1] as i32;

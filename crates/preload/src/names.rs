@@ -1,6 +1,6 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
-use crate::locate::{self, Where, locate};
+use crate::locate::{Where, locate};
 use crate::paths::{PathCall, on_path};
 use crate::results::{errno, value};
 use crate::user::{self, copy_cut};
@@ -9,7 +9,6 @@ use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
 use std::ffi::CString;
-use std::sync::atomic::Ordering::*;
 
 /// open, creat, openat: arguments as openat's.
 pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
@@ -68,11 +67,10 @@ pub fn open_place(
         0
     };
     let open = fs.open_place(place, flags, mode)?;
-    fs.store().tell_opened(open);
-    if flags & libc::O_TRUNC != 0 {
-        if place.existing().is_ok() {
-            fs.store().tell_open(open, libc::IN_MODIFY);
-        }
+    let cut = flags & libc::O_TRUNC != 0;
+    fs.description(open)
+        .tell_opened(cut && place.existing().is_ok());
+    if cut {
         map::after_cut(fs, open, 0);
     }
     fd_table::install(fs, open, flags & libc::O_CLOEXEC != 0).map(i64::from)
@@ -163,7 +161,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
             // A symbolic link opened with O_PATH.
             return match fds::pool_file(a[0] as i32) {
                 Some((fs, open)) => {
-                    let place = locate::place_of_open(fs, open);
+                    let place = fs.description(open).place();
                     value(
                         fs.read_symlink(&place)
                             .map_err(|_| Errno::NOENT)
@@ -383,7 +381,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             [End::Open(..), End::Inside(..)] if follow == Follow::No && !by_descriptor => {
                 Err(Errno::XDEV)
             }
-            [End::Open(fs, open), End::Inside(_, target)] => link_open(fs, open, &target),
+            [End::Open(fs, open), End::Inside(_, target)] => fs.description(open).link(&target),
             [End::Kernel, End::Kernel] => return PASS,
             [End::Inside(..) | End::Open(..), _] | [_, End::Inside(..) | End::Open(..)] => {
                 Err(Errno::XDEV)
@@ -396,19 +394,4 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
         }
     }
     errno(Errno::BUSY)
-}
-
-/// Gives an open file a name. One without any must have been made so (O_TMPFILE).
-fn link_open(fs: &Fs, open: u32, target: &Place) -> Result<(), Errno> {
-    let o = fs.store().open_file(open);
-    let id = ObjectId(o.id.load(Relaxed));
-    if fs.stat_id(id)?.nlink == 0 {
-        let mut name = Vec::new();
-        fs.store().open_name(o, &mut name);
-        let exclusive = o.flags.load(Relaxed) as i32 & libc::O_EXCL != 0;
-        if name != forebay_posix::UNNAMED || exclusive {
-            return Err(Errno::NOENT);
-        }
-    }
-    fs.make_link(id, target)
 }

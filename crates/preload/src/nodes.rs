@@ -33,11 +33,9 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     // Noted for its attributes, which are the pool's.
     let _critical = Critical::enter();
     value(pool::fs().and_then(|fs| {
-        let open =
-            fs.store()
-                .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")?;
+        let open = fs.describe_fifo(id, flags)?;
         fd_table::attach(fs, fd as i32, open)
-            .inspect_err(|_| _ = fs.store().open_release(open))
+            .inspect_err(|_| _ = fs.description(open).release())
             .map(|()| fd)
     }))
 }

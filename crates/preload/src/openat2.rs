@@ -1,6 +1,6 @@
 //! openat2: opening under rules on how the path may be resolved.
 
-use crate::locate::{self, Where, locate};
+use crate::locate::{Where, locate};
 use crate::paths::PathCall;
 use crate::{fds, names, nodes, pool, results, settings, user, working_dir};
 use forebay_intercept::{PASS, raw};
@@ -82,12 +82,7 @@ fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
         return Some((fs, working_dir::current(fs)?));
     }
     let (fs, open) = fds::pool_file(dirfd)?;
-    let id = fs
-        .store()
-        .open_file(open)
-        .id
-        .load(std::sync::atomic::Ordering::Relaxed);
-    Some((fs, ObjectId(id)))
+    Some((fs, fs.description(open).id()))
 }
 
 /// openat2(directory, path, how, size).
@@ -152,7 +147,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
         Where::Pool(fs, dir, path) => under_rules(fs, dir, path, &how, a),
         Where::Descriptor(fs, open) => {
             let mut fifo = None;
-            let place = locate::place_of_open(fs, open);
+            let place = fs.description(open).place();
             names::open_place(fs, &place, how.flags, how.mode, &mut fifo)
         }
     }

@@ -11,10 +11,9 @@
 
 use crate::{fd_table, fds, messages, nodes, placeholder, pool, results, user};
 use forebay_intercept::{PASS, raw};
-use forebay_posix::{Entry, Errno, Fs, ObjectId};
+use forebay_posix::{Entry, Errno, Fs, ObjectId, Parked};
 use forebay_store::process::Critical;
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::Ordering::*;
 
 const NAME: &std::ffi::CStr = c"forebay-passed";
 const SHOWN: &[u8] = b"/memfd:forebay-passed";
@@ -24,11 +23,8 @@ const SHOWN: &[u8] = b"/memfd:forebay-passed";
 #[derive(Clone, Copy)]
 struct Ticket {
     pool: [u8; 40],
-    /// Where the reference lies: slot, who has it (see `process::identity`), number.
-    slot: u32,
-    holder: u32,
-    place: u32,
-    open: u32,
+    /// Where the reference lies.
+    parked: Parked,
     /// To open it again.
     id: u64,
     parent: u64,
@@ -166,20 +162,16 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
 /// Makes a ticket, with a reference of its own.
 fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
     fs.write_back_open(open);
-    let store = fs.store();
-    let o = store.open_file(open);
-    let (slot, holder, place) = store.fd_park(open)?;
+    let description = fs.description(open);
+    let parked = fs.descriptors().park(open)?;
     let ticket = Ticket {
         pool: pool(fs),
-        slot,
-        holder,
-        place,
-        open,
-        id: o.id.load(Relaxed),
-        parent: o.parent.load(Relaxed),
-        offset: o.offset.load(Relaxed),
-        kind: o.kind.load(Relaxed),
-        flags: o.flags.load(Relaxed),
+        parked,
+        id: description.id().0,
+        parent: description.parent().0,
+        offset: description.offset(),
+        kind: description.kind(),
+        flags: description.flags() as u32,
     };
     // SAFETY: plain numbers without padding.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const ticket).cast::<u8>(), LEN) };
@@ -188,10 +180,7 @@ fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
     match made {
         Ok(file) => Ok((file, ticket)),
         Err(e) => {
-            let _section = store.section().ok();
-            if store.fd_unpark(slot, holder, place, open, true) {
-                let _ = store.open_release(open);
-            }
+            fs.descriptors().drop_parked(&parked);
             Err(e)
         }
     }
@@ -200,14 +189,8 @@ fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
 /// The message wasn't sent.
 fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     let Some(fs) = pool::open_fs() else { return };
-    let _section = fs.store().section().ok();
     for (_, t) in tickets {
-        if fs
-            .store()
-            .fd_unpark(t.slot, t.holder, t.place, t.open, true)
-        {
-            let _ = fs.store().open_release(t.open);
-        }
+        fs.descriptors().drop_parked(&t.parked);
     }
 }
 
@@ -361,14 +344,14 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
     if there < 0 {
         return;
     }
-    let _section = fs.store().section().ok();
+    let _changing = fs.descriptors().changing().ok();
     let Ok(open) = open_of(fs, t, peek) else {
         messages::complain("a descriptor that was received can't be used: its file is gone");
         return;
     };
     fs.look_again_open(open);
     if fd_table::attach(fs, fd, open).is_err() {
-        let _ = fs.store().open_release(open);
+        let _ = fs.description(open).release();
     }
 }
 
@@ -377,9 +360,8 @@ fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
     if t.pool != pool(fs) {
         return Err(Errno::BADF);
     }
-    let store = fs.store();
-    if store.fd_unpark(t.slot, t.holder, t.place, t.open, !peek) {
-        return Ok(t.open);
+    if let Some(open) = fs.descriptors().unpark(&t.parked, !peek) {
+        return Ok(open);
     }
     let e = Entry {
         id: ObjectId(t.id),
@@ -388,7 +370,7 @@ fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
     let making = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
     let flags = t.flags as i32 & !making;
     let open = fs.open_object(e, flags, true, ObjectId(t.parent), b"")?;
-    store.open_file(open).offset.store(t.offset, Release);
+    fs.description(open).set_offset(t.offset);
     Ok(open)
 }
 

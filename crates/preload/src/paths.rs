@@ -60,7 +60,7 @@ pub unsafe fn on_path(
         let result = match located {
             Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, goal, |place| f(fs, place)),
             Ok(Where::Descriptor(fs, open)) if follow == Follow::Yes => {
-                f(fs, &locate::place_of_open(fs, open)).map_err(Fail::Errno)
+                f(fs, &fs.description(open).place()).map_err(Fail::Errno)
             }
             Ok(Where::Exe(fs, p)) if follow == Follow::Yes => {
                 fs.at(ObjectId::ROOT, p, follow, |place| f(fs, place))

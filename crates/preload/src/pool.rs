@@ -27,7 +27,7 @@ pub fn close() -> Option<u32> {
     }
     // SAFETY: leaked in `fs`; the caller vouches that nothing uses it any more.
     let fs = unsafe { Box::from_raw(fs) };
-    fs.store().give_up_slot()
+    fs.process().give_up_slot()
 }
 
 /// The pool, if it is open already.
@@ -72,7 +72,7 @@ pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();
         // What can't be opened now fails in the child as it would here.
-        let _ = fs.store().open_all();
+        let _ = fs.process().open_all();
         let _ = placeholder::descriptor(fs);
     }
 }

@@ -3,7 +3,6 @@
 
 use crate::{fds, placeholder, pool, process, working_dir};
 use forebay_posix::{Errno, Fs, ObjectId};
-use std::sync::atomic::Ordering::*;
 
 /// What such a path begins with.
 #[derive(Debug, PartialEq, Eq)]
@@ -96,11 +95,11 @@ pub fn locate(path: &'static [u8]) -> Result<Option<Named>, Errno> {
     if rest.is_empty() {
         return Ok(Some(Named::Open(fs, open)));
     }
-    let o = fs.store().open_file(open);
-    if o.kind.load(Relaxed) != libc::S_IFDIR {
+    let dir = fs.description(open);
+    if !dir.is_dir() {
         return Err(Errno::NOTDIR);
     }
-    Ok(Some(inside(fs, ObjectId(o.id.load(Relaxed)), rest)))
+    Ok(Some(inside(fs, dir.id(), rest)))
 }
 
 fn inside(fs: &'static Fs, dir: ObjectId, rest: &'static [u8]) -> Named {
@@ -135,7 +134,7 @@ fn foreign(
         return Ok(None);
     }
     let fs = pool::fs()?;
-    let open = fs.store().fd_of_process(pid, fd);
+    let open = fs.descriptors().of_process(pid, fd);
     open.map(|open| Some((fs, open))).ok_or(Errno::NOENT)
 }
 

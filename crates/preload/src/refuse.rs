@@ -100,7 +100,7 @@ pub fn unshare(a: &[i64; 6]) -> i64 {
     }
     let threads = rustix::fs::stat("/proc/self/task").map_or(2, |s| s.st_nlink.saturating_sub(2));
     match pool::open_fs() {
-        Some(fs) if threads > 1 && fds::any_open(fs.store()) => errno(Errno::INVAL),
+        Some(fs) if threads > 1 && fs.descriptors().any() => errno(Errno::INVAL),
         _ => PASS,
     }
 }

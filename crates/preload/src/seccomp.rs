@@ -20,7 +20,7 @@ pub fn before_filter(nr: i64, a: &[i64; 6]) {
     let _critical = Critical::enter();
     if let Ok(fs) = pool::fs() {
         pool::open_all();
-        let _ = fs.store().area();
+        let _ = fs.process().attach();
         cwd::prepare(fs);
         forebay_store::watches::be_silent();
     }

@@ -7,8 +7,6 @@ use crate::{fds, pool, working_dir};
 use forebay_intercept::PASS;
 use forebay_media::guard;
 use forebay_posix::{Errno, Follow, Fs, Stat};
-use forebay_store::control::open_flag;
-use std::sync::atomic::Ordering::*;
 
 /// statfs's type for a pool: "FBAY".
 const MAGIC: i64 = 0x4642_4159;
@@ -260,16 +258,4 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
         _ if used == 0 && full => errno(Errno::INVAL),
         _ => used as i64,
     }
-}
-
-/// The open flags of a descriptor, as fcntl(F_GETFL) shows them.
-pub fn shown_flags(fs: &Fs, open: u32) -> i32 {
-    let flags = fs.store().open_file(open).flags.load(Relaxed) as i32;
-    flags
-        & !(libc::O_CREAT
-            | libc::O_EXCL
-            | libc::O_TRUNC
-            | libc::O_NOCTTY
-            | libc::O_CLOEXEC
-            | open_flag::OURS as i32)
 }

@@ -99,7 +99,7 @@ unsafe fn execute_again(room: usize) {
     let note = [format!("{room} ").as_bytes(), &note].concat();
     env.set(variables::STATIC_TLS, &note);
     env.set(variables::EARLY, variables::NOT_YET);
-    if let Some(slot) = pool::open_fs().and_then(|fs| fs.store().process_slot().ok()) {
+    if let Some(slot) = pool::open_fs().and_then(|fs| fs.process().attach().ok()) {
         env.set(variables::SLOT, slot.to_string().as_bytes());
     }
     if env.value(variables::PROGRAM).is_none() {

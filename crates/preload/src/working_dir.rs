@@ -49,10 +49,7 @@ pub fn current(fs: &Fs) -> Option<ObjectId> {
     if !INSIDE.load(Acquire) {
         return None;
     }
-    match fs.store().area().ok()?.cwd.load(Acquire) {
-        0 => None,
-        id => Some(ObjectId(id)),
-    }
+    fs.process().working_dir()
 }
 
 /// What a program that doesn't see the pool is to hand on, if the working directory lies there.

@@ -14,7 +14,6 @@ use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::control::map_flag;
 use std::ops::Range;
-use std::sync::atomic::Ordering::*;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
@@ -47,9 +46,7 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
 }
 
 fn name(fs: &Fs, open: u32) -> Vec<u8> {
-    let mut name = Vec::new();
-    fs.store().open_name(fs.store().open_file(open), &mut name);
-    name
+    fs.description(open).name()
 }
 
 /// Tells what has become of changes, if that isn't good.
@@ -68,7 +65,7 @@ fn note(fs: &Fs, open: u32, merged: Merged) {
 /// As [`report`], where the mapping goes and the program can't be told of an error.
 fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
-        let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
+        let id = fs.description(open).id();
         let place = match fs.cluster().home_of(id) {
             Some(node) => format!("node {node}"),
             None => "its nodes".into(),
@@ -96,7 +93,7 @@ fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
 
 /// The range of `len` bytes from `at`, or the offset, on.
 fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
-    let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
+    let at = at.unwrap_or_else(|| fs.description(open).offset());
     at..at.saturating_add(len as u64)
 }
 
@@ -198,7 +195,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
             report_loss(spans.fs, open, merged);
         }
     }
-    let id = |open: u32| ObjectId(spans.fs.store().open_file(open).id.load(Relaxed));
+    let id = |open: u32| spans.fs.description(open).id();
     let mut ids: Vec<ObjectId> = gone.iter().filter_map(|s| s.open().map(id)).collect();
     gone.iter().for_each(|&s| spans.release(s));
     ids.sort_unstable();

@@ -94,7 +94,7 @@ pub fn on_notice(info: &libc::siginfo_t) -> bool {
     if let Some(fs) = pool::open_fs()
         && spans::any()
     {
-        fs.store().catch_up();
+        fs.process().catch_up();
     }
     // SAFETY: a queued signal has a value.
     info.si_code == libc::SI_QUEUE

@@ -101,7 +101,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
 
 unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errno> {
     let (at, len, prot, flags) = (a[0], a[1] as usize, a[2] as i32, a[3] as i32);
-    let mode = fs.store().open_file(open).flags.load(Relaxed) as i32;
+    let mode = fs.description(open).flags();
     if mode & libc::O_PATH != 0 {
         return Err(Errno::BADF);
     }
@@ -259,7 +259,7 @@ pub fn note_mappings(fs: &Fs) {
     spans::note();
     prepare(fs);
     // A notice that came before is lost.
-    fs.store().catch_up();
+    fs.process().catch_up();
 }
 
 /// Before the first mapping.
