@@ -8,13 +8,16 @@
     reason = "the names of system calls are libc's"
 )]
 
-use crate::paths::PathCall;
-use crate::results::errno;
-use crate::{
-    aio, attributes, calls, copies, cwd, exec, exit, fd_table, fds, filter, fork, inotify, io,
-    limits, links, loading, locks, map, mask, names, nodes, openat2, passing, poll, refuse,
-    seccomp, shared_vm_clones, signals, stat, umask,
+use crate::lifecycle::{exec, exit, fork};
+use crate::paths::{PathCall, links};
+use crate::pool::{fds, umask};
+use crate::program::results::errno;
+use crate::program::{filter, mask, shared_vm_clones, signals};
+use crate::served::{
+    aio, attributes, copies, cwd, fd_table, inotify, io, limits, loading, locks, names, nodes,
+    openat2, passing, poll, refuse, seccomp, stat,
 };
+use crate::{calls, map};
 use forebay_intercept::{Call, Hooks, PASS, WATCH, has};
 use forebay_posix::Errno;
 use forebay_store::process::Critical;

@@ -9,7 +9,7 @@
 
 use super::shadow_copy::{self, Merged, Twin};
 use super::spans::{self, Span, Spans};
-use crate::{messages, process};
+use crate::program::{messages, process};
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::control::map_flag;

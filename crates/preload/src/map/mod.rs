@@ -3,8 +3,8 @@
 //! A mapping is put together from the file's extents, each mapped from the segment, so
 //! that it is coherent with read and write and with other processes by nature. Where the
 //! file has no page, behind its end or in a hole, lies a file without a byte, whose pages
-//! are SIGBUS; [`follow::on_fault`] then maps what is there by now. Which file lies where is kept in
-//! a table ([`spans`]), whose places keep their files as long as they are mapped.
+//! are SIGBUS; [`follow::on_fault`] then maps what is there by now. Which file lies where is kept
+//! in a table ([`spans`]), whose places keep their files as long as they are mapped.
 //!
 //! - `copied.rs`, `away.rs`, `shadow_copy.rs`: files that lie on other nodes
 //! - `spans.rs`: the table; `vmas.rs`: the kernel's view; `pages.rs`: mapping pieces
@@ -20,9 +20,9 @@ mod shadow_copy;
 mod spans;
 mod vmas;
 
-use crate::fds;
-use crate::results::{errno, value};
-use crate::signals::{self, Above};
+use crate::pool::fds;
+use crate::program::results::{errno, value};
+use crate::program::signals::{self, Above};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 use forebay_store::PAGE;

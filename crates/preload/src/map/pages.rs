@@ -1,13 +1,13 @@
 //! Putting pages under addresses: of the segments, or of a file without a byte.
 //!
 //! A page that its file doesn't have (behind its end, or a hole that nobody has touched)
-//! shows the file without a byte: touching it is SIGBUS, and [`super::follow::on_fault`] decides what
+//! shows the file without a byte: touching it is SIGBUS, and `follow.rs` decides what
 //! is there by now.
 
 use super::shadow_copy::{self, Twin};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
-use crate::{filter, process, results};
+use crate::program::{filter, process, results};
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::map_flag;

@@ -8,7 +8,7 @@ use super::pages::{self, How};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
 use super::{aligned, map_range, page_up};
-use crate::results::{self, errno, value};
+use crate::program::results::{self, errno, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::Errno;
 use forebay_store::control::map_flag;

@@ -13,7 +13,7 @@
 //! behind that would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
-use crate::process;
+use crate::program::process;
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs};
 use forebay_store::{CHUNK, MapPiece, ObjectId, PAGE};

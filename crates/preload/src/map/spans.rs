@@ -7,7 +7,7 @@
 //! spans that it concerns, however many others there are.
 
 use crate::pool;
-use crate::process::{ProcessGuard, ProcessLock};
+use crate::program::process::{ProcessGuard, ProcessLock};
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::{MapRef, map_flag};
 use forebay_store::map_table::MapTable;
