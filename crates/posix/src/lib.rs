@@ -23,6 +23,7 @@ mod fs;
 mod guarded;
 mod kept;
 mod mapped;
+mod mappings;
 mod nodes;
 mod opening;
 mod ops;
@@ -45,6 +46,7 @@ pub use forebay_store::{
     ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,
 };
 pub use fs::{DirEntry, Fs, Stat};
+pub use mappings::Mappings;
 pub use opening::UNNAMED;
 pub use ops::FileToMake;
 pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};

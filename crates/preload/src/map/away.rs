@@ -80,7 +80,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
 /// The shadow copy of an open file, if a process of this node maps it.
 fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
     let live = fs.live_of(open).ok()?;
-    match fs.store().may_be_copied(live) {
+    match fs.mappings().may_be_copied(live) {
         true => Twin::of(fs, live),
         false => None,
     }
@@ -147,7 +147,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
     if let (Some(twin), Ok(live)) = (twin(fs, open), fs.live_of(open)) {
         // What was stored behind the new end is of no interest.
         let _ = twin.refresh(size..u64::MAX);
-        fs.store().tell_shrunk(live, size);
+        fs.mappings().tell_shrunk(live, size);
     }
 }
 

@@ -268,9 +268,8 @@ fn prepare(fs: &Fs) {
     if !DONE.swap(true, AcqRel) {
         forebay_store::on_shrink(follow::cut_all);
         signals::watch_notices();
-        for m in fs.store().media() {
-            let _ = m.file();
-        }
+        // Opened now, while that can be.
+        fs.mappings().segments().for_each(|_| {});
     }
 }
 

@@ -150,12 +150,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
             .map(|_| ());
     }
-    let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
-    let segment = if how.read_only {
-        medium.file_for_reading()?
-    } else {
-        medium.file()?
-    };
+    let segment = fs.mappings().segment(piece.medium, how.read_only)?;
     let flags = libc::MAP_FIXED | how.flags;
     // SAFETY: the caller's range.
     let first = unsafe {
@@ -183,10 +178,11 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     unsafe {
         map(to, piece.len, writable, flags | libc::MAP_ANONYMOUS, -1, 0)?;
         let bytes = std::slice::from_raw_parts_mut(to as *mut u8, piece.len);
+        let segment = fs.mappings().segment(piece.medium, false)?;
         let mut done = 0;
         while done < bytes.len() {
             let at = piece.segment_offset + done as u64;
-            match rustix::io::pread(medium.file()?, &mut bytes[done..], at)? {
+            match rustix::io::pread(segment, &mut bytes[done..], at)? {
                 0 => return Err(Errno::IO),
                 n => done += n,
             }
@@ -373,9 +369,8 @@ pub fn cut(spans: &Spans) {
 
 /// The inode numbers of the pool's segments.
 fn segments(fs: &Fs) -> Vec<u64> {
-    let ino = |fd: BorrowedFd<'_>| Ok(rustix::fs::fstat(fd)?.st_ino);
-    let media = fs.store().media().iter();
-    media.filter_map(|m| m.file().and_then(ino).ok()).collect()
+    let ino = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).ok().map(|s| s.st_ino);
+    fs.mappings().segments().filter_map(ino).collect()
 }
 
 /// Pages that are fetched at once for a new mapping of a remote file.
@@ -390,12 +385,5 @@ pub fn fetched_pages(how: How) -> usize {
 /// little room left, each is made when it is touched.
 pub fn eager_pages(fs: &Fs) -> usize {
     const MOST: u64 = 1 << 30;
-    let free: u64 = fs
-        .store()
-        .media()
-        .iter()
-        .map(|m| m.usage())
-        .map(|u| u.capacity.saturating_sub(u.used))
-        .sum();
-    (free / 4).min(MOST) as usize / PAGE
+    (fs.mappings().room() / 4).min(MOST) as usize / PAGE
 }

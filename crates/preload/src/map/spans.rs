@@ -104,10 +104,10 @@ pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
     note();
     let spans = Spans {
         fs,
-        table: fs.store().map_table()?,
+        table: fs.mappings().table()?,
         _lock: lock,
     };
-    if fs.store().is_behind() {
+    if fs.mappings().is_behind() {
         // The notice hasn't arrived yet: nothing is to be done on top of what has to go.
         super::pages::cut(&spans);
     }
@@ -179,14 +179,14 @@ impl Spans {
     /// # Errors
     /// ENOMEM if the table is full.
     pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
-        let place = self.fs.store().map_claim(open, flags)?;
+        let place = self.fs.mappings().claim(open, flags)?;
         // SAFETY: part of the area, which stays mapped as long as the process uses it.
         Ok(Span(unsafe { &*std::ptr::from_ref(place) }))
     }
 
     /// Gives a place back.
     pub fn release(&self, span: Span) {
-        let _ = self.fs.store().map_release(span.0);
+        self.fs.mappings().release(span.0);
     }
 
     /// Makes `address` the border between two spans, if it lies inside one.

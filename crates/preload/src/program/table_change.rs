@@ -1,6 +1,5 @@
 //! The kernel's table of descriptors and the one in the process's area change together. A thread
-//! that
-//! makes a child copies both, and waits until no change is in progress.
+//! that makes a child copies both, and waits until no change is in progress.
 //!
 //! Two counters: a change announces itself in `CHANGES` unless `COPIES` isn't zero; a copy
 //! announces itself in `COPIES` and waits, not for ever, until `CHANGES` is zero.
