@@ -84,7 +84,7 @@ unsafe fn look_again(call: &Call, result: i64) -> i64 {
     // SAFETY: as above; the call is the program's.
     unsafe {
         let saved = *errno_at;
-        let result = links::again(call, result, answer);
+        let result = links::again(call, result);
         *errno_at = saved;
         result
     }
@@ -94,11 +94,7 @@ unsafe fn look_again(call: &Call, result: i64) -> i64 {
 /// The arguments are those of a system call of the program: pointers are valid for it.
 pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
     const AT: Option<usize> = Some(0);
-    let p = PathCall {
-        nr,
-        args: a,
-        again: answer,
-    };
+    let p = PathCall { nr, args: a };
     // SAFETY: the caller's promise covers every call below.
     unsafe {
         if has(&calls::NEED_FILE, nr) && fds::is_path_only(a[0] as i32) {

@@ -29,7 +29,7 @@
 //!
 //! Two things below have to call something above, and are told whom: the signal handler
 //! ([`program::signals::Above`]), and a call that is made again with another path
-//! ([`paths::PathCall::again`]).
+//! ([`paths::links::served_by`]).
 
 #![cfg(target_os = "linux")]
 

@@ -12,7 +12,7 @@
 
 use crate::lifecycle::resume;
 use crate::loader::bindings;
-use crate::paths::exe;
+use crate::paths::{exe, links};
 use crate::program::{settings, signals, variables};
 use crate::{dispatch, map, pool};
 use forebay_intercept::LoaderPatch;
@@ -41,6 +41,7 @@ pub fn begin() {
         return;
     };
     signals::start(&map::ON_SIGNALS);
+    links::served_by(dispatch::answer);
     // SAFETY: the loader runs alone, and is in no system call.
     let Ok(patch) =
         (unsafe { forebay_intercept::install_in_loader(&dispatch::HOOKS, cache.as_deref()) })

@@ -3,7 +3,7 @@
 
 use crate::lifecycle::{environ, resume};
 use crate::loader::{early, static_tls};
-use crate::paths::exe;
+use crate::paths::{exe, links};
 use crate::program::{messages, settings, signals, variables};
 use crate::served::cwd;
 use crate::{dispatch, map};
@@ -31,6 +31,7 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
     forget_audit();
     static_tls::restore();
     signals::start(&map::ON_SIGNALS);
+    links::served_by(dispatch::answer);
     // SAFETY: a constructor, before the program's own threads; the hooks are static.
     if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, cache.as_deref()) } {
         let mount = settings::settings().map_or(&b""[..], |s| s.mount);

@@ -7,8 +7,9 @@
 //! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
 //! see each other's stores.
 
+use super::locked;
 use super::shadow_copy::{self, Merged, Twin};
-use super::spans::{self, Span, Spans};
+use super::spans::{Span, Spans};
 use crate::program::{messages, process};
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
@@ -186,6 +187,17 @@ pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) ->
     })
 }
 
+/// Releases the spans in `start..end`, whose borders have been split: the kernel has
+/// unmapped them.
+pub fn unmapped(spans: &Spans, start: u64, end: u64) {
+    let is_copy = |s: &Span| s.has(map_flag::COPY);
+    let copies: Vec<Span> = spans.within(start, end).filter(is_copy).collect();
+    if !copies.is_empty() {
+        forget(spans, &copies);
+    }
+    spans.within(start, end).for_each(|s| spans.release(s));
+}
+
 /// Of mappings that are gone: writes back what they have changed, and gives their places back.
 pub fn forget(spans: &Spans, gone: &[Span]) {
     for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
@@ -211,7 +223,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
 
 /// Before exec, after which this process's memory is gone.
 pub fn before_exec() {
-    let Some(spans) = spans::lock().filter(|_| !process::in_vfork_child()) else {
+    let Some(spans) = locked::lock().filter(|_| !process::in_vfork_child()) else {
         return;
     };
     for span in spans.copies().filter(|s| s.has(map_flag::CHANGES)) {

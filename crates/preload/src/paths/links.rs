@@ -21,6 +21,7 @@ use libc::*;
 use std::cell::Cell;
 use std::ffi::CString;
 use std::mem::MaybeUninit;
+use std::sync::OnceLock;
 
 /// Most links in one path, as in Linux.
 const MAX_LINKS: usize = 40;
@@ -81,9 +82,17 @@ pub static WATCHED: [u64; 8] = bitmap(&[
     SYS_lremovexattr,
 ]);
 
-/// What serves a system call, whichever it is: the dispatcher above, which a call that is made
-/// again has to go through. [`forebay_intercept::PASS`]: the kernel is to.
+/// What serves a system call, whichever it is; [`PASS`]: the kernel is to.
 pub type Answer = unsafe fn(i64, &[i64; 6]) -> i64;
+
+/// A call that is made again has to go through the dispatcher, which is above this module and tells
+/// it so ([`served_by`]). (As an argument it would cost each call, also one that isn't on a path.)
+static ANSWER: OnceLock<Answer> = OnceLock::new();
+
+/// Before any call is intercepted: what serves those that are made again.
+pub fn served_by(answer: Answer) {
+    let _ = ANSWER.set(answer);
+}
 
 /// A path among a call's arguments: index of its directory descriptor, of the path, and
 /// whether a link as its last component is followed.
@@ -143,11 +152,14 @@ thread_local! {
 }
 
 /// After a call has failed in the kernel: its result, or that of the call with the path
-/// in the pool that was meant, which `answer` serves.
+/// in the pool that was meant.
 ///
 /// # Safety
 /// The call is one that the program makes.
-pub unsafe fn again(call: &Call, mut result: i64, answer: Answer) -> i64 {
+pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
+    let Some(answer) = ANSWER.get() else {
+        return result;
+    };
     let mut args = call.args;
     let mut texts: [Option<CString>; 2] = [None, None];
     for turn in 0.. {

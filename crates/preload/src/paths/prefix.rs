@@ -2,11 +2,13 @@
 
 use forebay_posix::Fs;
 
+#[inline]
 pub fn contains(path: &[u8], mark: &[u8]) -> bool {
     path.len() >= mark.len() && path.windows(mark.len()).any(|w| w == mark)
 }
 
 /// Whether any component is empty, `.` or `..`.
+#[inline]
 pub fn has_dots(path: &[u8]) -> bool {
     contains(path, b"//") || contains(path, b"/.")
 }
@@ -39,6 +41,7 @@ pub fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
 }
 
 /// The part behind the mount prefix, if the path is under it.
+#[inline]
 pub fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     match path.strip_prefix(mount)? {
         b"" => Some(b"/"),

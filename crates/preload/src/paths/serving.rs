@@ -4,7 +4,7 @@
 //! A symbolic link may lead out of the pool and back again: then the path is looked at once more,
 //! up to [`MAX_DETOURS`] times. No signal handler runs meanwhile.
 
-use crate::paths::links::{self, Answer};
+use crate::paths::links;
 use crate::paths::locate::{self, Where};
 use crate::pool::working_dir;
 use crate::program::results;
@@ -16,13 +16,11 @@ use std::ffi::CString;
 /// Most times that a path may lead out of the pool and back.
 const MAX_DETOURS: usize = 8;
 
-/// A system call that takes a path: its number and arguments, and what serves it.
+/// A system call that takes a path: its number and arguments.
 #[derive(Clone, Copy)]
 pub struct PathCall<'a> {
     pub nr: i64,
     pub args: &'a [i64; 6],
-    /// Serves the call when it is made again, with a path that leads back into the pool.
-    pub again: Answer,
 }
 
 /// Runs `f` on the place that a path argument leads to; [`PASS`] if it isn't in the pool.
@@ -82,7 +80,7 @@ pub unsafe fn on_path(
                         // SAFETY: the program's own call, with the path it really means.
                         return unsafe {
                             let result = raw(call.nr, args);
-                            links::again(&Call { nr: call.nr, args }, result, call.again)
+                            links::again(&Call { nr: call.nr, args }, result)
                         };
                     }
                 }
@@ -122,6 +120,6 @@ pub unsafe fn again_outside(
     // SAFETY: the caller's promise.
     unsafe {
         let result = raw(call.nr, args);
-        links::again(&Call { nr: call.nr, args }, result, call.again)
+        links::again(&Call { nr: call.nr, args }, result)
     }
 }

@@ -9,12 +9,14 @@ use crate::program::{filter, process};
 use forebay_posix::Fs;
 
 /// The open file behind `fd`, if calls on it are answered from the pool.
+#[inline]
 pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
     pool_object(fd).filter(|&(fs, open)| !fs.description(open).is_fifo())
 }
 
 /// The object behind `fd`, if it is one of the pool: what has attributes. Beside files
 /// these are FIFOs, which the kernel reads and writes.
+#[inline]
 pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
     if !filter::watched(fd) {
         return None;
@@ -24,6 +26,7 @@ pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
 }
 
 /// Whether `fd` is one of the pool that was opened with O_PATH.
+#[inline]
 pub fn is_path_only(fd: i32) -> bool {
     pool_file(fd).is_some_and(|(fs, open)| fs.description(open).is_path_only())
 }

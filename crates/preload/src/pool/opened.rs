@@ -32,6 +32,7 @@ pub fn close() -> Option<u32> {
 }
 
 /// The pool, if it is open already.
+#[inline]
 pub fn open_fs() -> Option<&'static Fs> {
     // SAFETY: leaked, never freed.
     unsafe { FS.load(Acquire).as_ref() }
@@ -41,6 +42,7 @@ pub fn open_fs() -> Option<&'static Fs> {
 ///
 /// # Errors
 /// ENOTCONN if it can't be opened; a line on standard error says why.
+#[inline]
 pub fn fs() -> Result<&'static Fs, Errno> {
     if let Some(fs) = open_fs() {
         return Ok(fs);

@@ -27,6 +27,7 @@ pub fn child_without_slot() {
 }
 
 /// Whether the working directory is out of reach.
+#[inline]
 pub fn is_lost() -> bool {
     LOST.load(Acquire)
 }
@@ -42,11 +43,13 @@ pub fn note(inside: bool) {
 }
 
 /// Whether the working directory may lie in the pool: [`current`] knows.
+#[inline]
 pub fn may_be_inside() -> bool {
     INSIDE.load(Acquire)
 }
 
 /// The working directory, if it lies in the pool.
+#[inline]
 pub fn current(fs: &Fs) -> Option<ObjectId> {
     if !INSIDE.load(Acquire) {
         return None;

@@ -27,6 +27,7 @@ fn mark(fd: i32, what: u8) {
     }
 }
 
+#[inline]
 fn is_marked(fd: i32, what: u8) -> bool {
     let n = usize::try_from(fd).ok();
     n.and_then(|n| FILTER.get(n))
@@ -39,6 +40,7 @@ pub fn watch_inotify(fd: i32) {
 }
 
 /// Whether `fd` was an inotify descriptor when it was last looked at.
+#[inline]
 pub fn is_inotify(fd: i32) -> bool {
     is_marked(fd, INOTIFY)
 }
@@ -63,6 +65,7 @@ pub fn unwatch(fd: i32) {
 }
 
 /// Whether calls on `fd` concern us.
+#[inline]
 pub fn watched(fd: i32) -> bool {
     usize::try_from(fd)
         .ok()

@@ -28,11 +28,13 @@ pub fn own_pid() -> u32 {
 }
 
 /// Whether the child of a vfork runs in this memory, on whatever thread.
+#[inline]
 pub fn has_vfork_child() -> bool {
     VFORK_CHILDREN.load(Acquire) != 0
 }
 
 /// Whether this thread runs the child of a vfork, in the parent's memory.
+#[inline]
 pub fn in_vfork_child() -> bool {
     IN_VFORK_CHILD.with(Cell::get)
 }

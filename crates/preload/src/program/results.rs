@@ -3,11 +3,13 @@
 use forebay_posix::Errno;
 
 /// An error as a system call returns it.
+#[inline]
 pub fn errno(e: Errno) -> i64 {
     -i64::from(e.raw_os_error())
 }
 
 /// A result as a system call returns it.
+#[inline]
 pub fn value(result: Result<i64, Errno>) -> i64 {
     result.unwrap_or_else(errno)
 }

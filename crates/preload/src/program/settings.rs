@@ -18,6 +18,7 @@ pub struct Settings {
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The settings, once `start` has found them.
+#[inline]
 pub fn settings() -> Option<&'static Settings> {
     // SAFETY: leaked, never freed or changed.
     unsafe { SETTINGS.load(Acquire).as_ref() }

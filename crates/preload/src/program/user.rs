@@ -15,11 +15,13 @@ const USER_END: i64 = 0x7fff_ffff_f000;
 
 /// Whether something of the program may lie at this address at all: not in the first
 /// page, and not where the kernel is.
+#[inline]
 pub fn plausible(ptr: i64) -> bool {
     (4096..USER_END).contains(&ptr)
 }
 
 /// Whether a buffer isn't where the kernel is. That is an error even if nothing is to be copied.
+#[inline]
 pub fn is_user(ptr: i64, len: usize) -> bool {
     ptr as u64 <= USER_END as u64 && len as u64 <= USER_END as u64 - ptr as u64
 }
@@ -31,6 +33,7 @@ pub fn is_user(ptr: i64, len: usize) -> bool {
 ///
 /// # Safety
 /// The program passed it, to a call that lasts longer than `'a`.
+#[inline]
 pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
     match is_user(at, len) {
         // SAFETY: the caller's promise.
@@ -46,6 +49,7 @@ pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
 ///
 /// # Safety
 /// As for [`input`].
+#[inline]
 pub unsafe fn output<'a>(at: i64, len: usize) -> Result<UserSliceMut<'a>, Errno> {
     match is_user(at, len) {
         // SAFETY: the caller's promise.
@@ -84,28 +88,30 @@ impl Vector {
     /// # Safety
     /// The program passed it, to a call that lasts longer than this.
     pub unsafe fn take(&mut self, at: i64, count: usize) -> Result<&[Part], Errno> {
-        let from = at as *const u8;
-        let parts = if count <= FEW {
-            let to = self.few.as_mut_ptr();
-            let _critical = Critical::enter();
-            // SAFETY: room of ours for so many; any bytes are parts, and all are there then.
-            unsafe {
-                if !guard::copy(from, to.cast(), count * size_of::<Part>()) {
-                    return Err(Errno::FAULT);
-                }
-                std::slice::from_raw_parts(to.cast::<Part>(), count)
-            }
-        } else {
+        let is_user = |p: &Part| is_user(p.0.iov_base as i64, p.0.iov_len);
+        if count > FEW {
             // SAFETY: any bytes are a part.
             self.many = unsafe { take_list(at, count)? };
-            &self.many[..]
+            return match self.many.iter().all(is_user) {
+                true => Ok(&self.many),
+                false => Err(Errno::FAULT),
+            };
+        }
+        let (from, to) = (at as *const Part, self.few.as_mut_ptr().cast::<Part>());
+        let copy = || {
+            (0..count).fold(true, |all, n| {
+                // SAFETY: room of ours for so many; any bytes are a part.
+                let part = unsafe { from.add(n).read_unaligned() };
+                // SAFETY: as above.
+                unsafe { to.add(n).write(part) };
+                all & is_user(&part)
+            })
         };
-        match parts
-            .iter()
-            .all(|p| is_user(p.0.iov_base as i64, p.0.iov_len))
-        {
-            true => Ok(parts),
-            false => Err(Errno::FAULT),
+        // SAFETY: it holds nothing, and the parts are only looked at when all of them are there.
+        match unsafe { touch(copy) } {
+            // SAFETY: just written.
+            Some(true) => Ok(unsafe { std::slice::from_raw_parts(to, count) }),
+            _ => Err(Errno::FAULT),
         }
     }
 }
@@ -136,6 +142,7 @@ impl Part {
 ///
 /// # Safety
 /// `ptr` isn't plausible, or is a C string that stays for the call.
+#[inline]
 pub unsafe fn path(ptr: i64) -> Option<&'static [u8]> {
     if !plausible(ptr) {
         return None;

@@ -149,7 +149,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
                 args: *a,
             };
             // SAFETY: as above.
-            return unsafe { links::again(&again, result, call.again) };
+            return unsafe { links::again(&again, result) };
         }
         Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
             let e = place.existing()?;

@@ -133,7 +133,6 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
             let call = PathCall {
                 nr: libc::SYS_openat,
                 args: &args,
-                again: p.again,
             };
             // SAFETY: as the program's own call.
             Ok(unsafe { names::open(call, Some(0), 1) })
