@@ -17,8 +17,7 @@ impl Fs {
     /// # Errors
     /// EBADF, EISDIR, EIO.
     pub fn read_chunk(&self, open: u32, to: &mut [u8], at: u64) -> Result<usize> {
-        // SAFETY: the slice is writable.
-        unsafe { self.read(open, Some(at), to.as_mut_ptr(), to.len()) }
+        self.read(open, Some(at), to.into())
     }
 
     /// pwrite(2).
@@ -26,8 +25,7 @@ impl Fs {
     /// # Errors
     /// EBADF, ENOSPC, EFBIG, EIO.
     pub fn write_chunk(&self, open: u32, from: &[u8], at: u64) -> Result<usize> {
-        // SAFETY: the slice is readable.
-        unsafe { self.write(open, Some(at), from.as_ptr(), from.len()) }
+        self.write(open, Some(at), from.into())
     }
 
     /// write(2) to the end of the file: where it lies, and how much was written. The description's
@@ -36,8 +34,7 @@ impl Fs {
     /// # Errors
     /// As for [`Fs::write_chunk`].
     pub fn append_chunk(&self, open: u32, from: &[u8]) -> Result<(u64, usize)> {
-        // SAFETY: the slice is readable.
-        let n = unsafe { self.write_as(open, None, true, from.as_ptr(), from.len())? };
+        let n = self.write_as(open, None, true, from.into())?;
         let end = self.seek(open, Whence::Current, 0)?;
         Ok((end - n as u64, n))
     }

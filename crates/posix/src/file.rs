@@ -2,7 +2,9 @@
 
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};
+use forebay_cluster::Cluster;
 use forebay_media::size_limit;
+use forebay_runtime::user::{UserSlice, UserSliceMut};
 use forebay_store::controls::Change;
 use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
@@ -16,6 +18,17 @@ pub enum Whence {
     End,
     Data,
     Hole,
+}
+
+/// Writes to where the bytes lie: at which offset, and how much.
+fn write_through(
+    cluster: Cluster<'_>,
+    live: u32,
+    offset: Option<u64>,
+    from: UserSlice<'_>,
+) -> Result<(u64, usize)> {
+    // SAFETY: what it needs is what the type says.
+    unsafe { cluster.write_at(live, offset, from.address(), from.len()) }
 }
 
 impl Fs {
@@ -54,19 +67,9 @@ impl Fs {
     /// read(2), or pread(2) with an offset.
     ///
     /// # Errors
-    /// EBADF, EISDIR, EIO.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub unsafe fn read(
-        &self,
-        open: u32,
-        offset: Option<u64>,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
-        // SAFETY: passed on.
-        let n = unsafe { self.read_part(open, offset, to, len)? };
+    /// EBADF, EISDIR, EFAULT, EIO.
+    pub fn read(&self, open: u32, offset: Option<u64>, to: UserSliceMut<'_>) -> Result<usize> {
+        let n = self.read_part(open, offset, to)?;
         self.tell_bytes(open, n, libc::IN_ACCESS);
         Ok(n)
     }
@@ -75,28 +78,17 @@ impl Fs {
     ///
     /// # Errors
     /// As for read.
-    ///
-    /// # Safety
-    /// As for read.
-    pub unsafe fn read_part(
-        &self,
-        open: u32,
-        offset: Option<u64>,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
+    pub fn read_part(&self, open: u32, offset: Option<u64>, to: UserSliceMut<'_>) -> Result<usize> {
         let live = self.check_access(open, false)?;
         let store = self.store();
         if let Some(offset) = offset {
-            // SAFETY: passed on.
-            let read = unsafe { self.read_live(live, offset, to, len) };
+            let read = self.read_live(live, offset, to);
             return self.told_of_damage((open, live), ("read", offset), read);
         }
         let _lock = store.open_lock(open)?;
         let o = store.open_file(open);
         let at = o.offset.load(Relaxed);
-        // SAFETY: passed on.
-        let read = unsafe { self.read_live(live, at, to, len) };
+        let read = self.read_live(live, at, to);
         let n = self.told_of_damage((open, live), ("read", at), read)?;
         o.offset.store(at + n as u64, Release);
         Ok(n)
@@ -112,21 +104,11 @@ impl Fs {
     /// write(2), or pwrite(2) with an offset.
     ///
     /// # Errors
-    /// EBADF, ENOSPC, EFBIG, EIO.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes.
-    pub unsafe fn write(
-        &self,
-        open: u32,
-        offset: Option<u64>,
-        from: *const u8,
-        len: usize,
-    ) -> Result<usize> {
+    /// EBADF, ENOSPC, EFBIG, EFAULT, EIO.
+    pub fn write(&self, open: u32, offset: Option<u64>, from: UserSlice<'_>) -> Result<usize> {
         let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
         let append = flags & libc::O_APPEND != 0;
-        // SAFETY: passed on.
-        unsafe { self.write_as(open, offset, append, from, len) }
+        self.write_as(open, offset, append, from)
     }
 
     /// write(2) to the end of the file if `append`, whatever the open flags (pwritev2's
@@ -134,19 +116,14 @@ impl Fs {
     ///
     /// # Errors
     /// As for write.
-    ///
-    /// # Safety
-    /// `from` must be readable for `len` bytes.
-    pub unsafe fn write_as(
+    pub fn write_as(
         &self,
         open: u32,
         offset: Option<u64>,
         append: bool,
-        from: *const u8,
-        len: usize,
+        from: UserSlice<'_>,
     ) -> Result<usize> {
-        // SAFETY: passed on.
-        let n = unsafe { self.write_part(open, offset, append, from, len)? };
+        let n = self.write_part(open, offset, append, from)?;
         self.tell_bytes(open, n, libc::IN_MODIFY);
         Ok(n)
     }
@@ -155,39 +132,34 @@ impl Fs {
     ///
     /// # Errors
     /// As for write.
-    ///
-    /// # Safety
-    /// As for write.
-    pub unsafe fn write_part(
+    pub fn write_part(
         &self,
         open: u32,
         offset: Option<u64>,
         append: bool,
-        from: *const u8,
-        len: usize,
+        from: UserSlice<'_>,
     ) -> Result<usize> {
-        // SAFETY: passed on.
-        let once = || unsafe { self.write_once(open, offset, append, from, len) };
-        self.store().with_room_of_the_dead(once)
+        self.store()
+            .with_room_of_the_dead(|| self.write_once(open, offset, append, from))
     }
 
-    /// # Safety
-    /// As for [`Fs::write_as`].
-    unsafe fn write_once(
+    fn write_once(
         &self,
         open: u32,
         offset: Option<u64>,
         append: bool,
-        from: *const u8,
-        len: usize,
+        from: UserSlice<'_>,
     ) -> Result<usize> {
         let live = self.check_access(open, true)?;
         let cluster = self.cluster();
         let o = cluster.open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
-            u64::MAX => Ok(len),
-            limit => self.below(limit, at.map_or_else(|| self.size(live), Ok)?, len),
+            u64::MAX => Ok(from),
+            limit => {
+                let at = at.map_or_else(|| self.size(live), Ok)?;
+                self.below(limit, at, from.len()).map(|len| from.first(len))
+            }
         };
         let finish = |n| match flags & libc::O_DSYNC {
             0 => Ok(n),
@@ -197,26 +169,22 @@ impl Fs {
         if let Some(offset) = offset {
             // Linux appends even with an offset if the file was opened so.
             let offset = (!append).then_some(offset);
-            let len = allowed(offset)?;
-            // SAFETY: passed on.
-            if let Some(n) = unsafe { self.write_later(open, live, offset, from, len)? } {
+            let from = allowed(offset)?;
+            if let Some(n) = self.write_later(open, live, offset, from)? {
                 return Ok(n);
             }
-            // SAFETY: passed on.
-            let write = || unsafe { cluster.write_at(live, offset, from, len) };
+            let write = || write_through(cluster, live, offset, from);
             return finish(self.changing(open, live, Change::From(offset), write)?.1);
         }
         let _lock = cluster.open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
-        let len = allowed(offset)?;
-        // SAFETY: passed on.
-        let kept = unsafe { self.write_later(open, live, offset, from, len)? };
+        let from = allowed(offset)?;
+        let kept = self.write_later(open, live, offset, from)?;
         if let (Some(n), Some(at)) = (kept, offset) {
             o.offset.store(at + n as u64, Release);
             return Ok(n);
         }
-        // SAFETY: passed on.
-        let write = || unsafe { cluster.write_at(live, offset, from, len) };
+        let write = || write_through(cluster, live, offset, from);
         let (at, n) = self.changing(open, live, Change::From(offset), write)?;
         o.offset.store(at + n as u64, Release);
         finish(n)
@@ -572,11 +540,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As pread(2).
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        // SAFETY: the slice is writable.
-        unsafe {
-            self.fs
-                .read(self.open(), Some(offset), buffer.as_mut_ptr(), buffer.len())
-        }
+        self.fs.read(self.open(), Some(offset), buffer.into())
     }
 
     /// Writes at `offset`; may write less than asked if space runs out.
@@ -584,11 +548,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As pwrite(2).
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
-        // SAFETY: the slice is readable.
-        unsafe {
-            self.fs
-                .write(self.open(), Some(offset), bytes.as_ptr(), bytes.len())
-        }
+        self.fs.write(self.open(), Some(offset), bytes.into())
     }
 
     /// Copies up to `len` bytes at `at` to `to_at` in another file: how many.

@@ -14,10 +14,10 @@ use crate::kept::Window;
 use crate::per_file_cache::Held;
 use forebay_client::controls::Consistency;
 use forebay_cluster::Cluster;
-use forebay_media::guard;
+use forebay_runtime::user::UserSliceMut;
 use forebay_store::ObjectId;
 use forebay_store::controls::declared;
-use rustix::io::{Errno, Result};
+use rustix::io::Result;
 use std::time::{Duration, Instant};
 
 /// So much is fetched for the first read, twice as much for each that follows it, up to so much.
@@ -59,16 +59,13 @@ impl Fs {
     ///
     /// # Errors
     /// As for reading; EFAULT.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_ahead(
+    pub(crate) fn read_ahead(
         &self,
         live: u32,
         at: u64,
-        to: *mut u8,
-        len: usize,
+        to: UserSliceMut<'_>,
     ) -> Result<Option<usize>> {
+        let len = to.len();
         let cluster = self.cluster();
         let word = cluster.controls(live);
         let Some(windows) = self.windows().filter(|_| word != 0 && len < MOST / 2) else {
@@ -99,11 +96,8 @@ impl Fs {
         let bytes = window.bytes.get(from..).unwrap_or(&[]);
         let n = bytes.len().min(len);
         window.next = at + n as u64;
-        // SAFETY: the caller's promise.
-        match unsafe { guard::copy(bytes.as_ptr(), to, n) } {
-            true => Ok(Some(n)),
-            false => Err(Errno::FAULT),
-        }
+        to.copy_from(&bytes[..n])?;
+        Ok(Some(n))
     }
 
     /// From now on, what is read of the file is fetched again.

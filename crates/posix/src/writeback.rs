@@ -20,7 +20,7 @@ use crate::per_file_cache::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
 use forebay_cluster::peers::Pieces;
-use forebay_media::guard;
+use forebay_runtime::user::{UserSlice, UserSliceMut};
 use forebay_store::controls::declared;
 use forebay_store::process::write_notice;
 use forebay_store::{MAX_SIZE, ObjectId};
@@ -72,23 +72,20 @@ impl Kept {
     }
 
     /// Keeps a write back: how much of it.
-    ///
-    /// # Safety
-    /// `from` is the program's to read.
-    unsafe fn add(
+    fn add(
         &mut self,
         cluster: Cluster<'_>,
         id: ObjectId,
         at: u64,
-        from: *const u8,
-        len: usize,
+        from: UserSlice<'_>,
     ) -> Result<usize> {
-        let mut done = 0;
+        let (mut done, len) = (0, from.len());
         while done < len {
             let n = (len - done).min(self.pieces.room(at + done as u64, MOST));
             if n > 0 {
-                // SAFETY: within the caller's bytes.
-                match unsafe { self.pieces.add(at + done as u64, from.add(done), n) } {
+                let part = from.behind(done).first(n);
+                // SAFETY: what it needs is what the type says.
+                match unsafe { self.pieces.add(at + done as u64, part.address(), n) } {
                     Err(e) if done == 0 => return Err(e),
                     Err(_) => break,
                     Ok(()) => done += n,
@@ -101,28 +98,22 @@ impl Kept {
         Ok(done)
     }
 
-    /// # Safety
-    /// `to` is the program's to write.
-    unsafe fn read(
+    /// Reads what was kept back, if all of it was.
+    fn read(
         &mut self,
         cluster: Cluster<'_>,
         id: ObjectId,
         at: u64,
-        to: *mut u8,
-        len: usize,
+        to: UserSliceMut<'_>,
     ) -> Result<Read> {
         let sent = self.under_way.as_ref().map(|(pieces, _)| pieces);
         let all = || [Some(&self.pieces), sent].into_iter().flatten();
-        let Some(touching) = all().find(|pieces| pieces.touch(at, len)) else {
+        let Some(touching) = all().find(|pieces| pieces.touch(at, to.len())) else {
             let end = all().map(Pieces::end).max().unwrap_or(0);
             return Ok(Read::Home { end });
         };
-        match touching.cover(at, len) {
-            // SAFETY: the caller's promise.
-            Some(bytes) => match unsafe { guard::copy(bytes.as_ptr(), to, len) } {
-                true => Ok(Read::Done),
-                false => Err(Errno::FAULT),
-            },
+        match touching.cover(at, to.len()) {
+            Some(bytes) => to.copy_from(bytes).map(|()| Read::Done),
             None => {
                 self.publish(cluster, id);
                 Ok(Read::Home { end: 0 })
@@ -165,16 +156,12 @@ impl Fs {
     ///
     /// # Errors
     /// EFAULT; EIO: its locks are lost ([`forebay_store::Store::check_lease`]).
-    ///
-    /// # Safety
-    /// `from` is the program's to read.
-    pub(crate) unsafe fn write_later(
+    pub(crate) fn write_later(
         &self,
         open: u32,
         live: u32,
         at: Option<u64>,
-        from: *const u8,
-        len: usize,
+        from: UserSlice<'_>,
     ) -> Result<Option<usize>> {
         let cluster = self.cluster();
         let word = cluster.controls(live);
@@ -187,9 +174,9 @@ impl Fs {
         let flags = cluster.open_file(open).flags.load(Relaxed) as i32;
         let at = at.filter(|at| {
             let fits = at
-                .checked_add(len as u64)
+                .checked_add(from.len() as u64)
                 .is_some_and(|end| end <= MAX_SIZE);
-            fits && len > 0 && flags & libc::O_DSYNC == 0 && !cluster.acts_for_another()
+            fits && !from.is_empty() && flags & libc::O_DSYNC == 0 && !cluster.acts_for_another()
         });
         let Some(at) = at else {
             self.write_back(id);
@@ -213,8 +200,7 @@ impl Fs {
             return Ok(None);
         };
         (kept.live, kept.open, kept.word) = (live, open, word);
-        // SAFETY: the caller's promise.
-        let done = unsafe { kept.add(cluster, id, at, from, len) };
+        let done = kept.add(cluster, id, at, from);
         leave(kept);
         done.map(Some)
     }
@@ -223,44 +209,33 @@ impl Fs {
     ///
     /// # Errors
     /// As there.
-    ///
-    /// # Safety
-    /// `to` must be writable for `len` bytes.
-    pub(crate) unsafe fn read_live(
-        &self,
-        live: u32,
-        at: u64,
-        to: *mut u8,
-        len: usize,
-    ) -> Result<usize> {
+    pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
         cluster.check_lease(live)?;
         let id = cluster.live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {
             Some(mut kept) => {
-                // SAFETY: passed on.
-                let read = unsafe { kept.read(cluster, id, at, to, len) };
+                let read = kept.read(cluster, id, at, to);
                 leave(kept);
                 match read? {
-                    Read::Done => return Ok(len),
+                    Read::Done => return Ok(to.len()),
                     Read::Home { end: known } => end = known,
                 }
             }
             None => {
-                // SAFETY: passed on.
-                if let Some(n) = unsafe { self.read_ahead(live, at, to, len)? } {
+                if let Some(n) = self.read_ahead(live, at, to)? {
                     return Ok(n);
                 }
             }
         }
-        // SAFETY: passed on.
-        let n = unsafe { cluster.read(live, at, to, len)? };
-        if n < len && at.saturating_add(n as u64) < end {
+        // SAFETY: what it needs is what the type says.
+        let read = || unsafe { cluster.read(live, at, to.address(), to.len()) };
+        let n = read()?;
+        if n < to.len() && at.saturating_add(n as u64) < end {
             // It ends later, by what was kept back.
             self.write_back(id);
-            // SAFETY: passed on.
-            return unsafe { cluster.read(live, at, to, len) };
+            return read();
         }
         Ok(n)
     }

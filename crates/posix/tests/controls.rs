@@ -22,8 +22,7 @@ fn worker() {
         .open_at(ObjectId::ROOT, a[0].as_bytes(), O_CREAT | O_RDWR, 0o600)
         .unwrap_or_else(|_| panic!("can't open {}", a[0]));
     fs.store().fd_set(5, Some(open)).unwrap();
-    // SAFETY: readable.
-    let written = unsafe { fs.write(open, None, b"half".as_ptr(), 4) };
+    let written = fs.write(open, None, b"half"[..].into());
     assert_eq!(written, Ok(4));
     match role.as_str() {
         "is-killed" => {

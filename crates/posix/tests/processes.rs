@@ -380,8 +380,7 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
     for fd in [700, 701] {
         let bytes = [fd as u8; 2000];
         if fs.live_of(open).is_ok() {
-            // SAFETY: the array is readable.
-            unsafe { fs.write(open, None, bytes.as_ptr(), bytes.len())? };
+            fs.write(open, None, bytes[..].into())?;
         }
         let _section = store.section()?;
         assert_eq!(store.fd_set(fd, None), Ok(Some(open)));

@@ -32,8 +32,7 @@ fn worker() {
 /// Maps a file as if to write it, closes it, and waits. Argument: path.
 fn only_map(fs: &Fs, a: &[String]) {
     let open = open_as(fs, 0, &a[0], O_RDWR).unwrap();
-    // SAFETY: readable.
-    let written = unsafe { fs.write(open, None, b"half".as_ptr(), 4) };
+    let written = fs.write(open, None, b"half"[..].into());
     assert_eq!(written, Ok(4));
     map(fs, open);
     close(fs, open);

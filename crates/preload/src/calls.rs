@@ -6,6 +6,9 @@
 
 use Way::*;
 
+/// Newer than the libc crate's names for x86-64.
+pub const FCHMODAT2: i64 = 452;
+
 /// Which way a call takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {

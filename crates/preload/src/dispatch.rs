@@ -8,19 +8,22 @@
     reason = "the names of system calls are libc's"
 )]
 
-use crate::paths::{PathCall, errno};
-use crate::{
-    aio, attributes, calls, copies, cwd, exec, fds, inotify, io, limits, links, loading, locks,
-    map, mask, names, nodes, passing, paths, poll, process, refuse, runtime, shared_vm_clones,
-    signals, stat,
+use crate::lifecycle::{exec, exit, fork};
+use crate::paths::{PathCall, links};
+use crate::pool::{fds, umask};
+use crate::program::results::errno;
+use crate::program::{filter, mask, shared_vm_clones, signals};
+use crate::served::{
+    aio, attributes, copies, cwd, fd_table, inotify, io, limits, loading, locks, names, nodes,
+    openat2, passing, poll, refuse, seccomp, stat,
 };
-use forebay_intercept::{Call, Hooks, PASS, WATCH, has, raw};
+use crate::{calls, map};
+use forebay_intercept::{Call, Hooks, PASS, WATCH, has};
 use forebay_posix::Errno;
 use forebay_store::process::Critical;
 use libc::*;
 
 // Newer than the libc crate's list, or than its names for x86-64.
-pub const fchmodat2: i64 = 452;
 const io_pgetevents: i64 = 333;
 const setxattrat: i64 = 463;
 const removexattrat: i64 = 466;
@@ -29,11 +32,11 @@ const removexattrat: i64 = 466;
 pub static HOOKS: Hooks = Hooks {
     syscall: on_call,
     failed: on_failed,
-    clone_before: process::before_clone,
-    clone_after: process::after_clone,
+    clone_before: fork::before_clone,
+    clone_after: fork::after_clone,
     wanted: &calls::WANTED,
     by_fd: &calls::BY_FD,
-    fd_filter: fds::FILTER.as_ptr().cast(),
+    fd_filter: filter::FILTER.as_ptr().cast(),
     fd_filter_len: forebay_store::MAX_FDS,
 };
 
@@ -51,7 +54,7 @@ unsafe fn handle(call: &Call) -> i64 {
     let saved = unsafe { *errno_at };
     // No signal handler, and no cancellation of the thread, in the midst of our work.
     let fd = call.args[0] as i32;
-    let short = has(&calls::SHORT, call.nr) && fds::watched(fd) && !fds::is_inotify(fd);
+    let short = has(&calls::SHORT, call.nr) && filter::watched(fd) && !filter::is_inotify(fd);
     let critical = short.then(Critical::enter);
     // SAFETY: a system call that the program is making.
     let result = unsafe { answer(call.nr, &call.args) };
@@ -110,11 +113,11 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_preadv2 => io::vector(a, Some(a[3]), a[5], false),
             SYS_pwritev2 => io::vector(a, Some(a[3]), a[5], true),
             SYS_lseek => io::lseek(a),
-            SYS_close => close(a),
+            SYS_close => io::close(a),
             SYS_fstat => stat::fstat(a),
             SYS_open | SYS_creat => names::open(p, None, 0),
             SYS_openat => names::open(p, AT, 1),
-            SYS_openat2 => names::openat2(a),
+            SYS_openat2 => openat2::open(p),
             SYS_stat | SYS_lstat => stat::stat(p),
             SYS_newfstatat => stat::fstatat(p),
             SYS_statx => stat::statx(p),
@@ -139,7 +142,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_readlink => names::readlink(p, None, 0),
             SYS_readlinkat => names::readlink(p, AT, 1),
             SYS_chmod => attributes::chmod(p, None, 0),
-            SYS_fchmodat | fchmodat2 => attributes::chmod(p, AT, 1),
+            SYS_fchmodat | calls::FCHMODAT2 => attributes::chmod(p, AT, 1),
             SYS_fchmod => attributes::fchmod(a),
             SYS_chown | SYS_lchown => attributes::chown(p, None, 0),
             SYS_fchownat => attributes::chown(p, AT, 1),
@@ -147,7 +150,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_utime | SYS_utimes => attributes::utimes(p, None, 0),
             SYS_futimesat => attributes::utimes(p, AT, 1),
             SYS_utimensat => attributes::utimensat(p),
-            SYS_umask => paths::set_umask(a[0]),
+            SYS_umask => umask::set(a[0]),
             SYS_truncate => attributes::truncate(p),
             SYS_ftruncate => io::ftruncate(a),
             SYS_getxattr | SYS_setxattr | SYS_listxattr | SYS_removexattr => {
@@ -165,11 +168,11 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_fallocate => io::fallocate(a),
             SYS_fcntl => io::fcntl(a),
             SYS_ioctl => io::ioctl(a),
-            SYS_flock => flock(a),
-            SYS_dup => dup(a),
-            SYS_dup2 => dup_onto(nr, a, 0),
-            SYS_dup3 => dup_onto(nr, a, a[2]),
-            SYS_close_range => fds::close_range(a[0] as u32, a[1] as u32, a[2] as u32),
+            SYS_flock => locks::flock(a),
+            SYS_dup => fd_table::dup(a),
+            SYS_dup2 => fd_table::dup_onto(nr, a, 0),
+            SYS_dup3 => fd_table::dup_onto(nr, a, a[2]),
+            SYS_close_range => fd_table::close_range(a[0] as u32, a[1] as u32, a[2] as u32),
             SYS_sendfile => copies::sendfile(a),
             SYS_copy_file_range => copies::copy_file_range(a),
             SYS_splice => copies::splice(a),
@@ -213,7 +216,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_io_cancel => aio::cancel(a),
             SYS_io_getevents | io_pgetevents => aio::events(nr, a),
             SYS_prctl | SYS_seccomp => {
-                runtime::before_filter(nr, a);
+                seccomp::before_filter(nr, a);
                 PASS
             }
             SYS_unshare => refuse::unshare(a),
@@ -222,68 +225,16 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6]) -> i64 {
             SYS_rt_sigaction => signals::sigaction(a),
             SYS_rt_sigprocmask => mask::sigprocmask(a),
             SYS_exit_group => {
-                process::before_exit();
+                exit::before_exit();
                 PASS
             }
             SYS_setuid | SYS_setgid | SYS_setreuid | SYS_setregid | SYS_setresuid
-            | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => credentials(nr, a),
+            | SYS_setresgid | SYS_setgroups | SYS_setfsuid | SYS_setfsgid => {
+                seccomp::credentials(nr, a)
+            }
             _ if has(&calls::REFUSE_PATH, nr) => refuse::path(p),
             _ if has(&calls::REFUSE_FD, nr) => refuse::descriptor(a),
             _ => PASS,
         }
     }
-}
-
-fn close(a: &[i64; 6]) -> i64 {
-    let fd = a[0] as i32;
-    if fds::watched(fd) {
-        let published = fds::pool_file(fd).map_or(Ok(()), |(fs, open)| {
-            map::before_change(fs, open);
-            fs.publish(open)
-        });
-        paths::value(fds::close(fd).and_then(|done| published.map(|()| done)))
-    } else {
-        PASS
-    }
-}
-
-unsafe fn dup(a: &[i64; 6]) -> i64 {
-    let _change = process::change_table();
-    // SAFETY: the program's own call.
-    let new = unsafe { raw(SYS_dup, *a) };
-    if new < 0 {
-        return new;
-    }
-    paths::value(fds::duplicated(a[0] as i32, new as i32))
-}
-
-fn dup_onto(nr: i64, a: &[i64; 6], flags: i64) -> i64 {
-    let (old, new) = (a[0] as i32, a[1] as i32);
-    if fds::watched(old) || fds::watched(new) {
-        fds::dup_onto(nr, old, new, flags)
-    } else {
-        PASS
-    }
-}
-
-fn flock(a: &[i64; 6]) -> i64 {
-    match fds::pool_file(a[0] as i32) {
-        Some((fs, open)) => locks::flock(fs, open, a[1]),
-        None => PASS,
-    }
-}
-
-/// A change of user or groups.
-unsafe fn credentials(nr: i64, a: &[i64; 6]) -> i64 {
-    // Another user may not be able to open the pool's files.
-    runtime::open_all();
-    if let Some(fs) = runtime::open_fs() {
-        cwd::prepare(fs);
-    }
-    // SAFETY: the program's own call.
-    let result = unsafe { raw(nr, *a) };
-    if let Some(fs) = runtime::open_fs() {
-        fs.refresh_credentials();
-    }
-    result
 }

@@ -6,66 +6,54 @@
 //! from the pool; all others go to the kernel. What it promises:
 //! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one
 //!   `O_PATH` descriptor, on which the kernel refuses to read or write. Which open file
-//!   it stands for is kept in shared memory, by number ([`fds`]), so that fork, exec and
-//!   vfork carry it over ([`process`], [`exec`]);
+//!   it stands for is kept in shared memory, by number ([`pool::fds`]), so that fork, exec and
+//!   vfork carry it over ([`lifecycle`]);
 //! - nothing of the pool is opened before the program first needs it;
 //! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the
 //!   program's terminal but one line if the pool can't be reached.
 //!
 //! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) tell it where to
 //! look; `forebay exec` sets them. Without them it does nothing.
+//!
+//! Its modules import each other downwards, files within a folder too:
+//!
+//! ```text
+//! loader      what the loader calls: patches libc with the handler in dispatch
+//! dispatch    the handler of all intercepted calls: which function serves which
+//! lifecycle   fork, exec, exit: what goes over to children and to the next program
+//! served      the system calls, by theme
+//! paths, map  where a path leads; mapped files
+//! pool        the pool once it is open, descriptors, working directory
+//! program     memory, environment, signals and threads of the program; calls, alloc
+//! ```
+//!
+//! Two things below have to call something above, and are told whom: the signal handler
+//! ([`program::signals::Above`]), and a call that is made again with another path
+//! ([`paths::links::served_by`]).
 
 #![cfg(target_os = "linux")]
 
-mod aio;
 mod alloc;
-mod attributes;
-mod bindings;
 mod calls;
-mod copies;
-mod cwd;
 mod dispatch;
-mod dnotify;
-mod early;
-mod environ;
-mod exe;
-mod exec;
-mod fds;
-mod image;
-mod inotify;
-mod io;
-mod limits;
-mod links;
-mod loading;
-mod locks;
+mod lifecycle;
+mod loader;
 mod map;
-mod mask;
-mod names;
-mod nodes;
-mod openat2;
-mod own_stack;
-mod passing;
 mod paths;
-mod poll;
-mod proc_paths;
-mod process;
-mod refuse;
-mod runtime;
-mod search;
-mod shared_vm_clones;
-mod signals;
-mod stat;
-mod static_binary_hint;
-mod static_tls;
+mod pool;
+mod program;
+mod served;
 
-/// Begins the work of the library's first instance in a process, see [`early`].
+use loader::{bindings, early, start, static_tls};
+
+/// Begins the work of the library's first instance in a process, see [`loader::early`].
 pub fn begin_early() {
     early::begin();
 }
 
-pub use static_tls::LinkMap;
+pub use loader::link_map::LinkMap;
 
-/// The loader has mapped an object into the program's namespace, see [`static_tls`].
+/// The loader has mapped an object into the program's namespace, see [`loader::static_tls`].
 ///
 /// # Safety
 /// Called by the loader, with its record.
@@ -75,7 +63,7 @@ pub unsafe fn object_mapped(map: &LinkMap) {
 }
 
 /// Runs when the library is loaded, before the program's `main`.
-unsafe extern "C" fn start(
+unsafe extern "C" fn begin(
     _: std::ffi::c_int,
     arguments: *mut *const libc::c_char,
     environment: *mut *const libc::c_char,
@@ -83,7 +71,7 @@ unsafe extern "C" fn start(
     // SAFETY: nothing of ours has run; and glibc passes constructors what main gets.
     unsafe {
         bindings::to_their_own();
-        runtime::start(arguments, environment);
+        start::start(arguments, environment);
     }
 }
 
@@ -94,4 +82,4 @@ static START: unsafe extern "C" fn(
     std::ffi::c_int,
     *mut *const libc::c_char,
     *mut *const libc::c_char,
-) = start;
+) = begin;

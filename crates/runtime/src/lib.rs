@@ -4,6 +4,7 @@
 //! Inside a program:
 //! - [`critical`]: sections in which no signal handler of the program runs;
 //! - [`guard`]: access to memory of the program that may not be mapped;
+//! - [`user`]: the buffers of system calls, which lie in such memory;
 //! - [`fd`]: descriptors that the program must not see;
 //! - [`threads`]: starting threads where memory may be short;
 //! - [`exec`]: no other thread takes the process's slot while one executes a program.
@@ -23,3 +24,4 @@ pub mod lock;
 pub mod process;
 pub mod slots;
 pub mod threads;
+pub mod user;

@@ -163,8 +163,7 @@ impl Face {
         let size = size.min(p::MAX_WRITE);
         let begin = reply.len();
         reply.fill(size, |to| {
-            // SAFETY: a slice.
-            let n = unsafe { fs.read(open, Some(offset), to.as_mut_ptr(), to.len())? };
+            let n = fs.read(open, Some(offset), (&mut *to).into())?;
             if to_cache {
                 self.cached.fetched.agree(head.node, offset, &to[..n]);
             }
@@ -226,11 +225,7 @@ impl Face {
         append: bool,
         bytes: &[u8],
     ) -> Result<usize, Errno> {
-        // SAFETY: a slice.
-        self.with_room(|| unsafe {
-            let (at, len) = (bytes.as_ptr(), bytes.len());
-            self.fs().write_as(open, Some(offset), append, at, len)
-        })
+        self.with_room(|| self.fs().write_as(open, Some(offset), append, bytes.into()))
     }
 
     /// Writes pages back to which programs have stored through mappings, from `offset` on. They

@@ -229,11 +229,10 @@ impl Face {
     fn announce_size(&self, node: u64, size: u64) -> Result<(), Errno> {
         self.cached.announce_size(node, size, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
-            let mut last = 0;
-            // SAFETY: one byte.
-            let n = unsafe { self.fs().read(open, Some(size - 1), &mut last, 1) };
+            let mut last = [0];
+            let n = self.fs().read_chunk(open, &mut last, size - 1);
             let _ = self.fs().store().open_release(open);
-            (n == Ok(1)).then_some(last)
+            (n == Ok(1)).then_some(last[0])
         })
     }
 

@@ -45,18 +45,15 @@ fn the_offset_belongs_to_the_open_file() {
     let open = p
         .open_at(ObjectId::ROOT, b"/f", O_CREAT | O_RDWR, 0o600)
         .unwrap();
-    // SAFETY: the slices are readable or writable.
-    unsafe {
-        assert_eq!(p.write(open, None, b"abcdef".as_ptr(), 6), Ok(6));
-        assert_eq!(p.seek(open, Whence::Start, 2), Ok(2));
-        let mut b = [0; 3];
-        assert_eq!(p.read(open, None, b.as_mut_ptr(), 3), Ok(3));
-        assert_eq!(&b, b"cde");
-        assert_eq!(p.seek(open, Whence::Current, -1), Ok(4));
-        assert_eq!(p.seek(open, Whence::End, 10), Ok(16));
-        assert_eq!(p.seek(open, Whence::Current, -17), Err(Errno::INVAL));
-        assert_eq!(p.write(open, None, b"z".as_ptr(), 1), Ok(1));
-    }
+    assert_eq!(p.write(open, None, b"abcdef"[..].into()), Ok(6));
+    assert_eq!(p.seek(open, Whence::Start, 2), Ok(2));
+    let mut b = [0; 3];
+    assert_eq!(p.read(open, None, (&mut b[..]).into()), Ok(3));
+    assert_eq!(&b, b"cde");
+    assert_eq!(p.seek(open, Whence::Current, -1), Ok(4));
+    assert_eq!(p.seek(open, Whence::End, 10), Ok(16));
+    assert_eq!(p.seek(open, Whence::Current, -17), Err(Errno::INVAL));
+    assert_eq!(p.write(open, None, b"z"[..].into()), Ok(1));
     assert_eq!(p.get("/f"), b"abcdef\0\0\0\0\0\0\0\0\0\0z");
     p.store().open_release(open).unwrap();
 }

@@ -63,11 +63,7 @@ impl<'a> Place<'a> {
         let mut done = 0;
         while done < bytes.len() {
             let rest = &bytes[done..];
-            // SAFETY: the slice is readable.
-            done += unsafe {
-                self.fs
-                    .write(open, Some(at + done as u64), rest.as_ptr(), rest.len())?
-            };
+            done += self.fs.write(open, Some(at + done as u64), rest.into())?;
         }
         Ok(())
     }

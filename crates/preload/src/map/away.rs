@@ -7,14 +7,14 @@
 //! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
 //! see each other's stores.
 
+use super::locked;
 use super::shadow_copy::{self, Merged, Twin};
-use super::spans::{self, Span, Spans};
-use crate::{process, runtime};
+use super::spans::{Span, Spans};
+use crate::program::{messages, process};
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs, ObjectId};
 use forebay_store::control::map_flag;
 use std::ops::Range;
-use std::sync::atomic::Ordering::*;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
@@ -35,7 +35,7 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
     }
     let name = name(fs, open);
     if needs_one_memory(&name) {
-        runtime::complain(&format!(
+        messages::complain(&format!(
             "{} can't be mapped here: programs on several nodes would each have their own copy of what has to be one \
              memory; run them on the node that made it, or have them do without (SQLite: PRAGMA \
              journal_mode=DELETE)",
@@ -47,9 +47,7 @@ pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
 }
 
 fn name(fs: &Fs, open: u32) -> Vec<u8> {
-    let mut name = Vec::new();
-    fs.store().open_name(fs.store().open_file(open), &mut name);
-    name
+    fs.description(open).name()
 }
 
 /// Tells what has become of changes, if that isn't good.
@@ -68,12 +66,12 @@ fn note(fs: &Fs, open: u32, merged: Merged) {
 /// As [`report`], where the mapping goes and the program can't be told of an error.
 fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
-        let id = ObjectId(fs.store().open_file(open).id.load(Relaxed));
+        let id = fs.description(open).id();
         let place = match fs.cluster().home_of(id) {
             Some(node) => format!("node {node}"),
             None => "its nodes".into(),
         };
-        runtime::say(&format!(
+        messages::say(&format!(
             "{}: what was stored through a mapping couldn't be written back to {place}: {e}",
             String::from_utf8_lossy(&name(fs, open))
         ));
@@ -83,7 +81,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
 /// The shadow copy of an open file, if a process of this node maps it.
 fn twin(fs: &Fs, open: u32) -> Option<Twin<'_>> {
     let live = fs.live_of(open).ok()?;
-    match fs.store().may_be_copied(live) {
+    match fs.mappings().may_be_copied(live) {
         true => Twin::of(fs, live),
         false => None,
     }
@@ -96,7 +94,7 @@ fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
 
 /// The range of `len` bytes from `at`, or the offset, on.
 fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
-    let at = at.unwrap_or_else(|| fs.store().open_file(open).offset.load(Relaxed));
+    let at = at.unwrap_or_else(|| fs.description(open).offset());
     at..at.saturating_add(len as u64)
 }
 
@@ -150,7 +148,7 @@ pub fn after_cut(fs: &Fs, open: u32, size: u64) {
     if let (Some(twin), Ok(live)) = (twin(fs, open), fs.live_of(open)) {
         // What was stored behind the new end is of no interest.
         let _ = twin.refresh(size..u64::MAX);
-        fs.store().tell_shrunk(live, size);
+        fs.mappings().tell_shrunk(live, size);
     }
 }
 
@@ -189,6 +187,17 @@ pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) ->
     })
 }
 
+/// Releases the spans in `start..end`, whose borders have been split: the kernel has
+/// unmapped them.
+pub fn unmapped(spans: &Spans, start: u64, end: u64) {
+    let is_copy = |s: &Span| s.has(map_flag::COPY);
+    let copies: Vec<Span> = spans.within(start, end).filter(is_copy).collect();
+    if !copies.is_empty() {
+        forget(spans, &copies);
+    }
+    spans.within(start, end).for_each(|s| spans.release(s));
+}
+
 /// Of mappings that are gone: writes back what they have changed, and gives their places back.
 pub fn forget(spans: &Spans, gone: &[Span]) {
     for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
@@ -198,7 +207,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
             report_loss(spans.fs, open, merged);
         }
     }
-    let id = |open: u32| ObjectId(spans.fs.store().open_file(open).id.load(Relaxed));
+    let id = |open: u32| spans.fs.description(open).id();
     let mut ids: Vec<ObjectId> = gone.iter().filter_map(|s| s.open().map(id)).collect();
     gone.iter().for_each(|&s| spans.release(s));
     ids.sort_unstable();
@@ -214,7 +223,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
 
 /// Before exec, after which this process's memory is gone.
 pub fn before_exec() {
-    let Some(spans) = spans::lock().filter(|_| !process::in_vfork_child()) else {
+    let Some(spans) = locked::lock().filter(|_| !process::in_vfork_child()) else {
         return;
     };
     for span in spans.copies().filter(|s| s.has(map_flag::CHANGES)) {

@@ -4,7 +4,7 @@
 //! through, as long as the file isn't changed elsewhere (docs/semantics.md says so). A shared
 //! mapping that could be written through is refused: what is written would not get there.
 
-use super::{PASSED, replacing};
+use super::mapping::{PASSED, replacing};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 

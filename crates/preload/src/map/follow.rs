@@ -4,6 +4,8 @@
 use super::pages::{self, How};
 use super::spans::{self, Span};
 use super::vmas;
+use super::{away, locked};
+use crate::pool;
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::map_flag;
@@ -23,7 +25,7 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     if len == 0 || !spans::any() {
         return Ok(len);
     }
-    let Some(spans) = spans::lock() else {
+    let Some(spans) = locked::lock() else {
         return Ok(len);
     };
     let end = at.saturating_add(len as u64);
@@ -68,7 +70,7 @@ fn fault(address: u64) -> bool {
             unsafe { raw(libc::SYS_pause, [0; 6]) };
         }
     }
-    let Some(spans) = spans::lock() else {
+    let Some(spans) = locked::lock() else {
         return false;
     };
     let Some(span) = spans.at(address) else {
@@ -90,10 +92,10 @@ fn fault(address: u64) -> bool {
 /// On the signal [`NOTICE`]: takes pages that files have lost out of the mappings. False if
 /// the signal may be the program's own.
 pub fn on_notice(info: &libc::siginfo_t) -> bool {
-    if let Some(fs) = crate::runtime::open_fs()
+    if let Some(fs) = pool::open_fs()
         && spans::any()
     {
-        fs.store().catch_up();
+        fs.process().catch_up();
     }
     // SAFETY: a queued signal has a value.
     info.si_code == libc::SI_QUEUE
@@ -111,7 +113,7 @@ fn again(address: u64) -> bool {
 /// After this process has made a file longer by other means than writing: its pages come
 /// into the mappings at once, so that system calls too can use them.
 pub fn grown(fs: &Fs, open: u32) {
-    let (Some(spans), Ok(live)) = (spans::lock(), fs.live_of(open)) else {
+    let (Some(spans), Ok(live)) = (locked::lock(), fs.live_of(open)) else {
         return;
     };
     let gains = |s: &Span| {
@@ -126,7 +128,7 @@ pub fn grown(fs: &Fs, open: u32) {
 
 /// Takes pages that files have lost out of all mappings.
 pub fn cut_all(_: &Store) {
-    if let Some(spans) = spans::lock() {
+    if let Some(spans) = locked::lock() {
         pages::cut(&spans);
     }
 }
@@ -134,7 +136,7 @@ pub fn cut_all(_: &Store) {
 /// Before the process gives back what it holds and ends: other threads may still run for a
 /// moment, and must not write to pages that are others' by then. They wait instead.
 pub fn before_exit() {
-    let Some(spans) = spans::lock() else { return };
+    let Some(spans) = locked::lock() else { return };
     ENDING.store(true, Release);
     for span in spans.iter().filter(|s| s.has(map_flag::CHANGES)) {
         let how = How {
@@ -149,6 +151,6 @@ pub fn before_exit() {
     }
     let copies: Vec<Span> = spans.copies().collect();
     if !copies.is_empty() {
-        super::away::forget(&spans, &copies);
+        away::forget(&spans, &copies);
     }
 }

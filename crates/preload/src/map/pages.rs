@@ -1,13 +1,13 @@
 //! Putting pages under addresses: of the segments, or of a file without a byte.
 //!
 //! A page that its file doesn't have (behind its end, or a hole that nobody has touched)
-//! shows the file without a byte: touching it is SIGBUS, and [`super::on_fault`] decides what
+//! shows the file without a byte: touching it is SIGBUS, and `follow.rs` decides what
 //! is there by now.
 
 use super::shadow_copy::{self, Twin};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
-use crate::{fds, process};
+use crate::program::{filter, process, results};
 use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::map_flag;
@@ -70,7 +70,7 @@ fn empty_file(read_only: bool) -> Result<i32, Errno> {
         rustix::fs::memfd_create(vmas::EMPTY, rustix::fs::MemfdFlags::CLOEXEC)?
     };
     let new = forebay_media::lift(made).into_raw_fd();
-    fds::watch(new);
+    filter::watch(new);
     // What a vfork child opens isn't ours afterwards.
     if !process::in_vfork_child() {
         place.store(new, Release);
@@ -101,7 +101,7 @@ unsafe fn map(
             ],
         )
     };
-    fds::check(result).map(|at| at as u64)
+    results::check(result).map(|at| at as u64)
 }
 
 /// Maps `len` bytes of the file without a byte, at `at` as `flags` say.
@@ -150,12 +150,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
         return unsafe { map(to, piece.len, how, flags, fd as i32, piece.segment_offset) }
             .map(|_| ());
     }
-    let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
-    let segment = if how.read_only {
-        medium.file_for_reading()?
-    } else {
-        medium.file()?
-    };
+    let segment = fs.mappings().segment(piece.medium, how.read_only)?;
     let flags = libc::MAP_FIXED | how.flags;
     // SAFETY: the caller's range.
     let first = unsafe {
@@ -183,16 +178,17 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     unsafe {
         map(to, piece.len, writable, flags | libc::MAP_ANONYMOUS, -1, 0)?;
         let bytes = std::slice::from_raw_parts_mut(to as *mut u8, piece.len);
+        let segment = fs.mappings().segment(piece.medium, false)?;
         let mut done = 0;
         while done < bytes.len() {
             let at = piece.segment_offset + done as u64;
-            match rustix::io::pread(medium.file()?, &mut bytes[done..], at)? {
+            match rustix::io::pread(segment, &mut bytes[done..], at)? {
                 0 => return Err(Errno::IO),
                 n => done += n,
             }
         }
         let prot = how.prot.into();
-        fds::check(raw(
+        results::check(raw(
             libc::SYS_mprotect,
             [to as i64, piece.len as i64, prot, 0, 0, 0],
         ))?;
@@ -373,9 +369,8 @@ pub fn cut(spans: &Spans) {
 
 /// The inode numbers of the pool's segments.
 fn segments(fs: &Fs) -> Vec<u64> {
-    let ino = |fd: BorrowedFd<'_>| Ok(rustix::fs::fstat(fd)?.st_ino);
-    let media = fs.store().media().iter();
-    media.filter_map(|m| m.file().and_then(ino).ok()).collect()
+    let ino = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).ok().map(|s| s.st_ino);
+    fs.mappings().segments().filter_map(ino).collect()
 }
 
 /// Pages that are fetched at once for a new mapping of a remote file.
@@ -390,12 +385,5 @@ pub fn fetched_pages(how: How) -> usize {
 /// little room left, each is made when it is touched.
 pub fn eager_pages(fs: &Fs) -> usize {
     const MOST: u64 = 1 << 30;
-    let free: u64 = fs
-        .store()
-        .media()
-        .iter()
-        .map(|m| m.usage())
-        .map(|u| u.capacity.saturating_sub(u.used))
-        .sum();
-    (free / 4).min(MOST) as usize / PAGE
+    (fs.mappings().room() / 4).min(MOST) as usize / PAGE
 }

@@ -4,12 +4,12 @@
 //! them is moved by the kernel, with its protection and the pages that were written
 //! privately; what the mapping gets in addition is mapped again.
 
+use super::away;
+use super::mapping::{aligned, map_range, page_up};
 use super::pages::{self, How};
 use super::spans::{Span, Spans};
 use super::vmas::{self, Vma};
-use super::{aligned, map_range, page_up};
-use crate::fds;
-use crate::paths::{errno, value};
+use crate::program::results::{self, errno, value};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::Errno;
 use forebay_store::control::map_flag;
@@ -43,7 +43,7 @@ pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
         // SAFETY: the program's own call.
         let result = unsafe { raw(libc::SYS_mremap, *a) };
         if result >= 0 {
-            spans.forget(to, end);
+            away::unmapped(spans, to, end);
         }
         return result;
     }
@@ -161,7 +161,7 @@ unsafe fn move_to(
         // SAFETY: as the program asked.
         let to = unsafe { pages::put_empty(fixed.unwrap_or(0), len, how, place)? };
         if fixed.is_some() {
-            spans.forget(to, to + len as u64);
+            away::unmapped(spans, to, to + len as u64);
         }
         // SAFETY: from one mapping of ours to the other.
         if let Err(e) = unsafe { move_pages(old, to, keep) } {
@@ -185,7 +185,7 @@ unsafe fn move_to(
         .within(old.0, old.1)
         .for_each(|s| spans.inherit_cut(moved, s));
     if !keep {
-        spans.forget(old.0, old.1);
+        away::unmapped(spans, old.0, old.1);
     }
     spans.publish(moved, to, len as u64, offset);
     let from = to + (old.1 - old.0);
@@ -209,7 +209,7 @@ unsafe fn move_pages(from: (u64, u64), to: u64, keep: bool) -> Result<(), Errno>
         let (start, end) = (part.start.max(from.0), part.end.min(from.1));
         let (len, new) = ((end - start) as i64, to + (start - from.0));
         // SAFETY: the caller's promise.
-        fds::check(unsafe {
+        results::check(unsafe {
             raw(
                 libc::SYS_mremap,
                 [start as i64, len, len, flags, new as i64, 0],
@@ -223,13 +223,13 @@ unsafe fn unmap(spans: &mut Spans, start: u64, end: u64) -> Result<(), Errno> {
     spans.split(start)?;
     spans.split(end)?;
     // SAFETY: the caller's promise.
-    fds::check(unsafe {
+    results::check(unsafe {
         raw(
             libc::SYS_munmap,
             [start as i64, (end - start) as i64, 0, 0, 0, 0],
         )
     })?;
-    spans.forget(start, end);
+    away::unmapped(spans, start, end);
     Ok(())
 }
 

@@ -13,7 +13,7 @@
 //! behind that would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
-use crate::process;
+use crate::program::process;
 use forebay_cluster::Conflict;
 use forebay_posix::{Errno, Fs};
 use forebay_store::{CHUNK, MapPiece, ObjectId, PAGE};
@@ -113,7 +113,7 @@ pub fn leave(fs: &Fs, id: ObjectId) {
 }
 
 fn remove(fs: &Fs, _locked: &OwnedFd, id: ObjectId) {
-    if !fs.store().is_copied(id, None) {
+    if !fs.mappings().is_copied(id, None) {
         let _ = rustix::fs::unlink(path(fs, id));
     }
 }
@@ -205,7 +205,7 @@ fn merge_word(here: &AtomicU64, before: u64, elsewhere: u64) -> bool {
 impl<'a> Twin<'a> {
     /// The shadow copy of a file that this process maps, or None if there is none.
     pub fn of(fs: &'a Fs, live: u32) -> Option<Twin<'a>> {
-        let path = path(fs, fs.store().live_id(live));
+        let path = path(fs, fs.mappings().id(live));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let open = || rustix::fs::open(&path, flags, Mode::empty());
         let file = forebay_media::with_room(open).ok()?;
@@ -225,10 +225,10 @@ impl<'a> Twin<'a> {
         if !SWEPT.swap(true, Relaxed) {
             sweep(fs);
         }
-        fs.store().note_copied(live);
+        fs.mappings().note_copied(live);
         let _one = lock_directory(fs, true)?;
-        let id = fs.store().live_id(live);
-        if fs.store().is_copied(id, Some(place.0))
+        let id = fs.mappings().id(live);
+        if fs.mappings().is_copied(id, Some(place.0))
             && let Some(twin) = Twin::of(fs, live)
         {
             return Ok(twin);

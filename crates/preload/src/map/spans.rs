@@ -6,12 +6,10 @@
 //! holds [`LOCK`], a fork too: what a child inherits is what the table says. A call looks at the
 //! spans that it concerns, however many others there are.
 
-use crate::process::{ProcessGuard, ProcessLock};
-use crate::runtime;
+use crate::program::process::{ProcessGuard, ProcessLock};
 use forebay_posix::{Errno, Fs};
 use forebay_store::control::{MapRef, map_flag};
 use forebay_store::map_table::MapTable;
-use forebay_store::process::is_critical;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 static LOCK: ProcessLock = ProcessLock::new();
@@ -81,39 +79,6 @@ pub fn note() {
     ANY.store(true, Release);
 }
 
-/// The table, if there may be mappings.
-pub fn lock() -> Option<Spans> {
-    if !any() {
-        return None;
-    }
-    lock_for(runtime::open_fs()?).ok()
-}
-
-/// The table, for a call of the program's that may concern it. Our own work, which LMDB's
-/// and the allocator's mappings are part of, may hold other locks.
-pub fn of_call() -> Option<Spans> {
-    if is_critical() { None } else { lock() }
-}
-
-/// The table, for the first mapping too.
-///
-/// # Errors
-/// As for attaching to the pool.
-pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
-    let lock = LOCK.hold();
-    note();
-    let spans = Spans {
-        fs,
-        table: fs.store().map_table()?,
-        _lock: lock,
-    };
-    if fs.store().is_behind() {
-        // The notice hasn't arrived yet: nothing is to be done on top of what has to go.
-        super::pages::cut(&spans);
-    }
-    Ok(spans)
-}
-
 /// Keeps the table as it is until [`after_fork`].
 pub fn before_fork() {
     LOCK.seize();
@@ -125,6 +90,21 @@ pub fn after_fork() {
 }
 
 impl Spans {
+    /// The table, for the first mapping too; without a look whether files have become shorter, see
+    /// `locked.rs`.
+    ///
+    /// # Errors
+    /// As for attaching to the pool.
+    pub fn begin(fs: &'static Fs) -> Result<Spans, Errno> {
+        let lock = LOCK.hold();
+        note();
+        Ok(Spans {
+            fs,
+            table: fs.mappings().table()?,
+            _lock: lock,
+        })
+    }
+
     /// All spans with addresses.
     pub fn iter(&self) -> impl Iterator<Item = Span> + use<> {
         self.within(0, u64::MAX)
@@ -179,14 +159,14 @@ impl Spans {
     /// # Errors
     /// ENOMEM if the table is full.
     pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
-        let place = self.fs.store().map_claim(open, flags)?;
+        let place = self.fs.mappings().claim(open, flags)?;
         // SAFETY: part of the area, which stays mapped as long as the process uses it.
         Ok(Span(unsafe { &*std::ptr::from_ref(place) }))
     }
 
     /// Gives a place back.
     pub fn release(&self, span: Span) {
-        let _ = self.fs.store().map_release(span.0);
+        self.fs.mappings().release(span.0);
     }
 
     /// Makes `address` the border between two spans, if it lies inside one.
@@ -205,17 +185,6 @@ impl Spans {
         // Only now: who marks the one that was finds the tail too, or has marked it before.
         self.inherit_cut(tail, span);
         Ok(())
-    }
-
-    /// Releases the spans in `start..end`, whose borders have been split: the kernel has
-    /// unmapped them.
-    pub fn forget(&self, start: u64, end: u64) {
-        let is_copy = |s: &Span| s.has(map_flag::COPY);
-        let copies: Vec<Span> = self.within(start, end).filter(is_copy).collect();
-        if !copies.is_empty() {
-            super::away::forget(self, &copies);
-        }
-        self.within(start, end).for_each(|s| self.release(s));
     }
 
     /// Joins `span` with one that it continues.

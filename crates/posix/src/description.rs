@@ -1,0 +1,184 @@
+//! Open file descriptions, by their numbers in the control region: what they are of, how they are
+//! open, and who uses them.
+//!
+//! A [`Description`] is only a name for one: it holds no use of it. Reading and writing by one is
+//! in `file.rs`.
+
+use crate::{Entry, Fs, Name, Place, UNNAMED};
+use forebay_store::control::{Open, open_flag};
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub struct Description<'a> {
+    fs: &'a Fs,
+    open: u32,
+}
+
+impl Fs {
+    /// The open file description `open`.
+    #[inline]
+    pub fn description(&self, open: u32) -> Description<'_> {
+        Description { fs: self, open }
+    }
+
+    /// A description of a FIFO of the kernel's, which stands in for the object `id`.
+    ///
+    /// # Errors
+    /// ENFILE.
+    pub fn describe_fifo(&self, id: ObjectId, flags: i32) -> Result<u32> {
+        self.store()
+            .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")
+    }
+}
+
+impl<'a> Description<'a> {
+    #[inline]
+    fn record(self) -> &'a Open {
+        self.fs.store().open_file(self.open)
+    }
+
+    /// The object that is open.
+    #[inline]
+    pub fn id(self) -> ObjectId {
+        ObjectId(self.record().id.load(Relaxed))
+    }
+
+    /// Its type, as in its mode (S_IFMT).
+    #[inline]
+    pub fn kind(self) -> u32 {
+        self.record().kind.load(Relaxed)
+    }
+
+    /// The directory by which it was opened.
+    pub fn parent(self) -> ObjectId {
+        ObjectId(self.record().parent.load(Relaxed))
+    }
+
+    /// The name by which it was opened.
+    pub fn name(self) -> Vec<u8> {
+        let mut name = Vec::new();
+        self.fs.store().open_name(self.record(), &mut name);
+        name
+    }
+
+    /// Flags as of open(2), and bits of the store's own.
+    #[inline]
+    pub fn flags(self) -> i32 {
+        self.record().flags.load(Relaxed) as i32
+    }
+
+    /// The flags that fcntl(2) shows with F_GETFL.
+    pub fn shown_flags(self) -> i32 {
+        const ONCE: i32 =
+            libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOCTTY | libc::O_CLOEXEC;
+        self.flags() & !(ONCE | open_flag::OURS as i32)
+    }
+
+    /// Sets those of its flags that are in `mask`, as fcntl(2) does with F_SETFL.
+    pub fn set_flags(self, mask: i32, flags: i32) {
+        let set = |old: u32| Some(old & !(mask as u32) | flags as u32 & mask as u32);
+        let _ = self.record().flags.fetch_update(AcqRel, Acquire, set);
+    }
+
+    /// Current offset in bytes; entries of a directory.
+    #[inline]
+    pub fn offset(self) -> u64 {
+        self.record().offset.load(Relaxed)
+    }
+
+    /// Sets the offset, whatever the file.
+    pub fn set_offset(self, offset: u64) {
+        self.record().offset.store(offset, Release);
+    }
+
+    #[inline]
+    pub fn is_dir(self) -> bool {
+        self.kind() == libc::S_IFDIR
+    }
+
+    /// Whether it was opened with O_PATH.
+    #[inline]
+    pub fn is_path_only(self) -> bool {
+        self.flags() & libc::O_PATH != 0
+    }
+
+    /// Whether its descriptors are a FIFO of the kernel's, not only placeholders of one.
+    #[inline]
+    pub fn is_fifo(self) -> bool {
+        self.kind() == libc::S_IFIFO && !self.is_path_only()
+    }
+
+    /// Whether writes go to the end of the file.
+    #[inline]
+    pub fn appends(self) -> bool {
+        self.flags() & libc::O_APPEND != 0
+    }
+
+    /// A place that stands for the open file.
+    pub fn place(self) -> Place {
+        let entry = Entry {
+            id: self.id(),
+            kind: self.kind(),
+        };
+        let name = match entry.kind {
+            libc::S_IFDIR => Vec::new(),
+            _ => self.name(),
+        };
+        let name = Name::new(&name).unwrap_or_else(|_| Name::empty());
+        self.fs.place_of(self.parent(), name, entry)
+    }
+
+    /// Gives the open file a name. One without any must have been made so (O_TMPFILE).
+    ///
+    /// # Errors
+    /// As linkat(2) with AT_EMPTY_PATH; ESTALE if the place must be looked for again.
+    pub fn link(self, target: &Place) -> Result<()> {
+        let id = self.id();
+        if self.fs.stat_id(id)?.nlink == 0 {
+            let exclusive = self.flags() & libc::O_EXCL != 0;
+            if self.name() != UNNAMED || exclusive {
+                return Err(Errno::NOENT);
+            }
+        }
+        self.fs.make_link(id, target)
+    }
+
+    /// Tells those who watch the file that it was opened; and cut, if it was there before.
+    pub fn tell_opened(self, cut: bool) {
+        let store = self.fs.store();
+        store.tell_opened(self.open);
+        if cut {
+            store.tell_open(self.open, libc::IN_MODIFY);
+        }
+    }
+
+    /// One more use of it.
+    pub fn retain(self) {
+        self.fs.store().open_retain(self.open);
+    }
+
+    /// One use less. The last one closes the file. What this process has kept back of its writes
+    /// stays so, see [`Fs::release`].
+    ///
+    /// # Errors
+    /// ENOSPC, EIO: the record can't be written.
+    pub fn release(self) -> Result<()> {
+        self.fs.store().open_release(self.open)
+    }
+
+    /// When a descriptor of it has been closed: what was kept back is published, and POSIX drops
+    /// all locks that the process has on the file (those of the description go with its last
+    /// descriptor).
+    ///
+    /// # Errors
+    /// As for [`Description::release`].
+    pub fn close(self) -> Result<()> {
+        self.fs.publish_unheard(self.open);
+        // What can't be given up now is, by the keeper, when the process ends.
+        let _ = self.fs.store().end_process_locks(self.id());
+        self.release()
+    }
+}

@@ -1,0 +1,99 @@
+//! What this process maps of the pool's files: its table of mappings, the segments that pages are
+//! mapped from, and whether processes of the node share a copy of another node's file.
+
+use crate::Fs;
+use forebay_store::control::MapRef;
+use forebay_store::map_table::MapTable;
+use forebay_store::{ObjectId, Result, Store};
+use rustix::fd::BorrowedFd;
+use rustix::io::Errno;
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub struct Mappings<'a>(&'a Store);
+
+impl Fs {
+    /// What this process maps.
+    #[inline]
+    pub fn mappings(&self) -> Mappings<'_> {
+        Mappings(self.store())
+    }
+}
+
+impl<'a> Mappings<'a> {
+    /// This process's table.
+    ///
+    /// # Errors
+    /// EAGAIN if there is no slot for this process, ENOSPC.
+    pub fn table(self) -> Result<MapTable<'a>> {
+        self.0.map_table()
+    }
+
+    /// Whether there is a notice that a mapped file has become shorter which this process hasn't
+    /// followed yet.
+    pub fn is_behind(self) -> bool {
+        self.0.is_behind()
+    }
+
+    /// A new place of the table, which keeps the file of `open`.
+    ///
+    /// # Errors
+    /// ENOMEM if the table is full.
+    pub fn claim(self, open: u32, flags: u32) -> Result<&'a MapRef> {
+        self.0.map_claim(open, flags)
+    }
+
+    /// Gives a place back, and its use of the file.
+    pub fn release(self, place: &MapRef) {
+        let _ = self.0.map_release(place);
+    }
+
+    /// The file of one of the pool's segments.
+    ///
+    /// # Errors
+    /// EIO if there is none of this number; what open says.
+    pub fn segment(self, medium: usize, for_reading: bool) -> Result<BorrowedFd<'a>> {
+        let medium = self.0.media.get(medium).ok_or(Errno::IO)?;
+        match for_reading {
+            true => medium.file_for_reading(),
+            false => medium.file(),
+        }
+    }
+
+    /// The files of all segments that can be opened.
+    pub fn segments(self) -> impl Iterator<Item = BorrowedFd<'a>> {
+        self.0.media.iter().filter_map(|m| m.file().ok())
+    }
+
+    /// What is left in the segments. Bytes.
+    pub fn room(self) -> u64 {
+        let usage = self.0.media.iter().map(|m| m.usage());
+        usage.map(|u| u.capacity.saturating_sub(u.used)).sum()
+    }
+
+    /// Whether a process of this node may map a copy of the file.
+    #[inline]
+    pub fn may_be_copied(self, live: u32) -> bool {
+        self.0.may_be_copied(live)
+    }
+
+    /// From now on, one may.
+    pub fn note_copied(self, live: u32) {
+        self.0.note_copied(live);
+    }
+
+    /// Whether a process maps a copy of the file, by another place of a table than `but`.
+    pub fn is_copied(self, id: ObjectId, but: Option<&MapRef>) -> bool {
+        self.0.is_copied(id, but)
+    }
+
+    /// The object behind a live entry.
+    pub fn id(self, live: u32) -> ObjectId {
+        self.0.live_id(live)
+    }
+
+    /// Tells all processes of this node that map the file that it ends at `size` now.
+    pub fn tell_shrunk(self, live: u32, size: u64) {
+        self.0.tell_shrunk(live, size);
+    }
+}

@@ -1,0 +1,301 @@
+//! fork, vfork and clone: carrying descriptors, working directory and umask over.
+//!
+//! A child gets a process slot of its own, filled before it runs with what the parent has
+//! open. A forked child adopts it. A vfork child (posix_spawn too) runs in the parent's
+//! memory: its thread *borrows* the slot until the child has called exec or ended, so
+//! that what it closes or redirects stays its own business. After exec the new program
+//! finds the slot by its number in the environment (`resume.rs`).
+
+use crate::pool::{self, working_dir};
+use crate::program::{mask, process, results, shared_vm_clones, signals, table_change, user};
+use crate::served::{aio, cwd, fd_table, inotify};
+use crate::{alloc, map};
+use forebay_intercept::Call;
+use forebay_store::Errno;
+use forebay_store::process as slots;
+use std::cell::Cell;
+use std::sync::atomic::Ordering::*;
+
+thread_local! {
+    /// Slot prepared for the child that this thread is making.
+    static PREPARED: Cell<u32> = const { Cell::new(process::NONE) };
+    /// This thread's signal mask before it began to make a child.
+    static MASK: Cell<u64> = const { Cell::new(0) };
+}
+
+fn clone_flags(call: &Call) -> u64 {
+    match call.nr {
+        libc::SYS_vfork => (libc::CLONE_VM | libc::CLONE_VFORK) as u64,
+        libc::SYS_clone => call.args[0] as u64,
+        // SAFETY: clone3's first argument points to its arguments, flags first.
+        libc::SYS_clone3 => unsafe { user::take(call.args[0]) }.unwrap_or(0),
+        _ => 0,
+    }
+}
+
+fn shares_memory(flags: u64) -> bool {
+    flags & libc::CLONE_VM as u64 != 0
+}
+
+/// Whether the child shares our memory and thread area, and we go on meanwhile.
+fn makes_stranger(flags: u64) -> bool {
+    flags & (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) as u64
+        == libc::CLONE_VM as u64
+}
+
+/// Before fork and the like. 0, or why there can't be a child.
+pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
+    let inside = shared_vm_clones::any()
+        .then(shared_vm_clones::enter)
+        .flatten();
+    if let Some(inside) = &inside {
+        inside.makes(call);
+    }
+    prepare_clone(call)
+}
+
+#[inline(never)]
+fn prepare_clone(call: &Call) -> i64 {
+    let flags = clone_flags(call);
+    match makes_stranger(flags) {
+        true => prepare_stranger(call, flags).map_or_else(results::errno, |()| 0),
+        false => {
+            prepare_other(flags);
+            0
+        }
+    }
+}
+
+/// Before a child is made, which would have a copy of it, or do something behind it.
+fn write_back_all() {
+    if let Some(fs) = pool::open_fs() {
+        fs.write_back_all();
+    }
+}
+
+fn prepare_other(flags: u64) {
+    if !shares_memory(flags) || flags & libc::CLONE_VFORK as u64 != 0 {
+        write_back_all();
+    }
+    if shared_vm_clones::has_slot() && shares_memory(flags) {
+        return;
+    }
+    if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0 && !process::in_vfork_child() {
+        pool::open_all();
+        process::vfork_begins();
+    }
+    if !shares_memory(flags) {
+        inotify::before_fork();
+        // A handler that needed the locks that are kept now would wait for its own thread.
+        MASK.set(mask::block_all_but_faults());
+        map::before_fork();
+    }
+    prepare_child(flags);
+    if !shares_memory(flags) {
+        alloc::before_fork();
+    }
+}
+
+/// With a copy of the table of descriptors it gets a slot of its own, as the child of a vfork does.
+///
+/// # Errors
+/// EAGAIN if there is no slot for it, ENOMEM.
+fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
+    if !shared_vm_clones::supported() {
+        return Ok(());
+    }
+    write_back_all();
+    let mut slot = process::NONE;
+    if flags & libc::CLONE_FILES as u64 == 0 && !process::in_vfork_child() {
+        pool::open_all();
+        if let Some(fs) = pool::open_fs()
+            && fs.process().is_attached()
+        {
+            table_change::begin_copy();
+            let prepared = fs.process().prepare_child(true);
+            slot = prepared
+                .inspect_err(|_| table_change::end_copy())
+                .or(Err(Errno::AGAIN))?;
+            process::vfork_begins();
+        }
+    }
+    // A handler that ran before it has an area of its own would spoil its parent's.
+    let mask = mask::block_all_but_faults();
+    MASK.set(mask);
+    shared_vm_clones::prepare(call, slot, mask | mask::blocked_faults()).inspect_err(|_| {
+        table_change::end_copy();
+        no_stranger(slot);
+        mask::set(mask);
+    })
+}
+
+/// There is no child for which the slot was.
+fn no_stranger(slot: u32) {
+    if slot != process::NONE {
+        process::vfork_ended();
+        release(slot);
+    }
+}
+
+fn release(slot: u32) {
+    if let Some(fs) = pool::open_fs() {
+        fs.process().drop_child(slot);
+    }
+}
+
+/// After the clone that made a shared-memory clone, in its parent.
+#[inline(never)]
+fn after_stranger(call: &Call, ret: i64) {
+    if ret == 0 || !shared_vm_clones::supported() {
+        return; // It wasn't prepared for.
+    }
+    table_change::end_copy();
+    if ret < 0
+        && let Some(slot) = shared_vm_clones::failed(call)
+    {
+        no_stranger(slot);
+    }
+    mask::set(MASK.get());
+}
+
+/// In the shared-memory clone itself.
+#[inline(never)]
+fn begin_stranger(begun: &shared_vm_clones::Begun) {
+    if begun.slot != process::NONE {
+        take_lent(begun.slot);
+    }
+    mask::begin(begun.mask);
+}
+
+fn prepare_child(flags: u64) {
+    let Some(fs) = pool::open_fs() else { return };
+    let own = fs.process();
+    if process::in_vfork_child() && !shared_vm_clones::has_slot() || !own.is_attached() {
+        return;
+    }
+    // A child that shares memory but doesn't suspend its parent is a thread in all but
+    // name, and one that shares the descriptor table needs no copy of it.
+    if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
+        return;
+    }
+    let has_some = fs.descriptors().any() || inotify::any();
+    if has_some || working_dir::current(fs).is_some() || own.umask().is_some() {
+        table_change::begin_copy();
+        let prepared = own.prepare_child(shares_memory(flags));
+        let slot = prepared.unwrap_or(process::NONE);
+        PREPARED.with(|p| p.set(slot));
+    }
+}
+
+/// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
+pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
+    if ret == 0
+        && shared_vm_clones::any()
+        && let Some(begun) = shared_vm_clones::begin(call)
+    {
+        return begin_stranger(&begun);
+    }
+    let inside = shared_vm_clones::any()
+        .then(|| shared_vm_clones::enter_after(call, ret))
+        .flatten();
+    finish_clone(call, ret, inside.as_ref());
+}
+
+#[inline(never)]
+fn finish_clone(call: &Call, ret: i64, inside: Option<&shared_vm_clones::Inside>) {
+    let flags = clone_flags(call);
+    if makes_stranger(flags) {
+        return after_stranger(call, ret);
+    }
+    if shared_vm_clones::has_slot() && shares_memory(flags) {
+        return;
+    }
+    if ret == 0 && !shares_memory(flags) && shared_vm_clones::any() {
+        shared_vm_clones::after_fork_in_child(inside);
+    }
+    let vfork = shares_memory(flags) && flags & libc::CLONE_VFORK as u64 != 0;
+    if !shares_memory(flags) {
+        alloc::after_fork();
+        map::after_fork();
+    } else if !vfork {
+        return;
+    }
+    match (ret == 0, vfork) {
+        (true, true) => begin_vfork_child(),
+        (true, false) => begin_forked_child(),
+        (false, _) => end_in_parent(ret, vfork),
+    }
+    if !shares_memory(flags) {
+        mask::set(MASK.get());
+    }
+}
+
+fn begin_vfork_child() {
+    table_change::end_copy();
+    take_lent(PREPARED.with(|p| p.replace(process::NONE)));
+}
+
+fn take_lent(slot: u32) {
+    process::enter_vfork_child();
+    let Some(fs) = pool::open_fs() else { return };
+    if fs.process().borrow((slot != process::NONE).then_some(slot)) {
+        fd_table::drop_strangers(fs, false);
+    }
+}
+
+fn begin_forked_child() {
+    let slot = PREPARED.with(|p| p.replace(process::NONE));
+    table_change::after_fork_in_child();
+    process::after_fork_in_child();
+    slots::forget_exec();
+    after_fork_in_child();
+    if slots::is_apart() {
+        // Its number says nothing to the others. The slot stays its parent's, until that ends.
+        pool::leave_behind();
+        return working_dir::child_without_slot();
+    }
+    let Some(fs) = pool::open_fs() else { return };
+    let own = fs.process();
+    if slot != process::NONE {
+        own.adopt(slot);
+        fd_table::drop_strangers(fs, false);
+        // Nobody could tell us before that files we map have become shorter.
+        std::sync::atomic::fence(SeqCst);
+        own.catch_up();
+    } else {
+        working_dir::child_without_slot();
+    }
+}
+
+fn end_in_parent(ret: i64, vfork: bool) {
+    table_change::end_copy();
+    if vfork && (ret < 0 || process::in_vfork_child()) {
+        process::vfork_ended();
+    }
+    if vfork && process::in_vfork_child() {
+        process::leave_vfork_child();
+        if let Some(fs) = pool::open_fs() {
+            fs.process().end_borrowing();
+        }
+        pool::forget_childs();
+        process::free_left();
+    }
+    let slot = PREPARED.with(|p| p.replace(process::NONE));
+    if slot == process::NONE || ret > 0 {
+        return;
+    }
+    if let Some(fs) = pool::open_fs() {
+        fs.process().drop_child(slot);
+    }
+}
+
+/// In a forked child: another thread may have been inside `fs` when the process forked.
+fn after_fork_in_child() {
+    pool::after_fork_in_child();
+    cwd::after_fork_in_child();
+    signals::after_fork_in_child();
+    aio::after_fork_in_child();
+    if let Some(fs) = pool::open_fs() {
+        fs.after_fork_in_child();
+    }
+}

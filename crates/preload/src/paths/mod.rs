@@ -1,0 +1,11 @@
+//! Paths: which of them lead into the pool ([`locate`]), through what links ([`links`]), and how a
+//! call that takes one is served ([`on_path`]).
+
+pub mod exe;
+pub mod links;
+pub mod locate;
+pub mod prefix;
+pub mod proc_paths;
+mod serving;
+
+pub use serving::*;

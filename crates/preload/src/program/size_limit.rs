@@ -1,0 +1,19 @@
+//! RLIMIT_FSIZE, as the store's media know it.
+
+use forebay_intercept::raw;
+
+/// Asks the kernel for the limit.
+pub fn refresh() {
+    let mut limit = [libc::RLIM_INFINITY; 2];
+    let args = [
+        0,
+        i64::from(libc::RLIMIT_FSIZE),
+        0,
+        limit.as_mut_ptr() as i64,
+        0,
+        0,
+    ];
+    // SAFETY: this process; room for a struct rlimit64.
+    unsafe { raw(libc::SYS_prlimit64, args) };
+    forebay_media::set_size_limit(limit[0]);
+}

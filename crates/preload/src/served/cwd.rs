@@ -1,0 +1,327 @@
+//! The working directory: chdir, fchdir, getcwd, and what the kernel takes for it.
+//!
+//! A working directory in the pool is known to this library alone (`cwd` in the process area).
+//! While it lies there, the kernel's is a dead end ([`forebay_client::dead_end`]), whatever the
+//! program executes and however it does so: a program that this library doesn't reach finds nothing
+//! by a relative path, and makes nothing outside. Where the pool is mounted, such a program gets
+//! the mount's directory ([`mounted`]).
+//!
+//! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is
+//! the other way round. So a relative path of another thread never leads to a dead end in between.
+
+use crate::paths::locate::{self, Where, locate};
+use crate::paths::prefix::visible;
+use crate::paths::{PathCall, again_outside, links};
+use crate::pool::{self, fds, working_dir};
+use crate::program::results::{self, errno, value};
+use crate::program::user::copy_cut;
+use crate::program::{process, settings, variables};
+use forebay_client::dead_end;
+use forebay_intercept::{Call, PASS, raw};
+use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, PATH_MAX};
+use forebay_store::process::Critical;
+use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicI32, Ordering::*};
+
+/// This process's dead end, made when it first enters a pool.
+static HELD: AtomicI32 = AtomicI32::new(-1);
+/// Held while this process's working directory and the kernel's are made to agree.
+static CHANGING: process::ProcessLock = process::ProcessLock::new();
+
+/// What FUSE's file systems say that they are (FUSE_SUPER_MAGIC).
+const FUSE: i64 = 0x6573_5546;
+
+/// A dead end to go to.
+enum DeadEnd {
+    /// Kept for the next time.
+    Kept(i32),
+    /// Of a vfork child, whose parent doesn't have it.
+    Own(OwnedFd),
+}
+
+/// # Errors
+/// What making it says.
+fn dead_end_of(fs: &Fs) -> Result<DeadEnd, Errno> {
+    let held = HELD.load(Acquire);
+    if held >= 0 {
+        return Ok(DeadEnd::Kept(held));
+    }
+    let made = forebay_media::with_room(|| dead_end::make(fs.pool().dir()))?;
+    if process::in_vfork_child() {
+        return Ok(DeadEnd::Own(made));
+    }
+    let made = forebay_media::lift(made).into_raw_fd();
+    Ok(match HELD.compare_exchange(-1, made, AcqRel, Acquire) {
+        Ok(_) => DeadEnd::Kept(made),
+        // Two threads at once: one descriptor more does no harm.
+        Err(other) => DeadEnd::Kept(other),
+    })
+}
+
+/// Before the process may lose the right to make directories.
+pub fn prepare(fs: &Fs) {
+    // What can't be made now can't be made later; chdir says so.
+    let _ = dead_end_of(fs);
+}
+
+/// Makes a dead end the kernel's working directory.
+fn go_to_dead_end(end: &DeadEnd) -> Result<(), Errno> {
+    let fd = match end {
+        DeadEnd::Kept(fd) => *fd,
+        DeadEnd::Own(fd) => fd.as_raw_fd(),
+    };
+    // SAFETY: a descriptor of ours.
+    results::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
+}
+
+/// After an exec that failed: the kernel's working directory is a dead end again.
+pub fn back_to_dead_end(fs: &Fs) {
+    if !dead_end::is_here()
+        && let Ok(end) = dead_end_of(fs)
+    {
+        let _ = go_to_dead_end(&end);
+    }
+}
+
+/// After exec, with the working directory `id` in the pool. A program that doesn't see the pool may
+/// have come in between, with this process's number, and have gone elsewhere: false then.
+pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
+    if dead_end::is_here() {
+        return true;
+    }
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let is_mounted =
+        rustix::fs::open("/proc/self/cwd", flags, Mode::empty()).is_ok_and(|dir| is_ours(&dir, id));
+    if is_mounted {
+        back_to_dead_end(fs);
+    }
+    is_mounted
+}
+
+/// In a program that was started by one that doesn't see the pool, or by the command line: takes
+/// over the working directory in the pool, if the process is still there.
+pub fn recover() {
+    let Some(said) = variables::value(dead_end::VARIABLE) else {
+        return;
+    };
+    let Some((id, dir)) = dead_end::read(said.to_bytes()) else {
+        return;
+    };
+    if !dead_end::is_here() {
+        return;
+    }
+    let here = settings::settings().is_some_and(|s| s.dir.to_bytes() == dir) && id != 0;
+    let noted = here
+        && pool::fs().is_ok_and(|fs| fs.process().note_working_dir(Some(ObjectId(id))).is_ok());
+    match noted {
+        true => working_dir::note(true),
+        false => working_dir::note_lost(true),
+    }
+}
+
+/// In a forked child: another thread may have been changing the working directory.
+pub fn after_fork_in_child() {
+    CHANGING.reset();
+}
+
+/// chdir.
+pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
+    let a = call.args;
+    // SAFETY: the program's path.
+    let located = unsafe { locate(libc::AT_FDCWD, a[0]) };
+    let result = match located {
+        Err(e) => return errno(e),
+        Ok(Where::Descriptor(fs, open)) => return value(enter_open(fs, open)),
+        // SAFETY: the program's path.
+        Ok(Where::Kernel) if unsafe { locate::working_directory(a[0]) }.is_some() => return 0,
+        Ok(Where::Kernel | Where::Exe(..)) => {
+            // SAFETY: the program's own call.
+            let result = unsafe { raw(libc::SYS_chdir, *a) };
+            if result == 0 {
+                leave();
+                return result;
+            }
+            let again = Call {
+                nr: libc::SYS_chdir,
+                args: *a,
+            };
+            // SAFETY: as above.
+            return unsafe { links::again(&again, result) };
+        }
+        Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, Follow::Yes, |place| {
+            let e = place.existing()?;
+            if e.kind != libc::S_IFDIR {
+                return Err(Errno::NOTDIR);
+            }
+            fs.access(place, forebay_posix::EXEC)?;
+            enter(fs, e.id)
+        }),
+    };
+    match result {
+        Ok(()) => 0,
+        Err(Fail::Errno(e)) => errno(e),
+        Err(Fail::Outside(to)) => {
+            // SAFETY: the program's own call, with the path it really means.
+            let result = unsafe { again_outside(call, None, 0, to) };
+            if result == 0 {
+                leave();
+            }
+            result
+        }
+    }
+}
+
+/// fchdir.
+pub unsafe fn fchdir(a: &[i64; 6]) -> i64 {
+    match fds::pool_file(a[0] as i32) {
+        Some((fs, open)) => value(enter_open(fs, open)),
+        None => {
+            // SAFETY: the program's own call.
+            let result = unsafe { raw(libc::SYS_fchdir, *a) };
+            if result == 0 {
+                leave();
+            }
+            result
+        }
+    }
+}
+
+/// Makes an open directory the working directory.
+fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
+    let dir = fs.description(open);
+    if !dir.is_dir() {
+        return Err(Errno::NOTDIR);
+    }
+    fs.access(&dir.place(), forebay_posix::EXEC)?;
+    enter(fs, dir.id()).map(|()| 0)
+}
+
+fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
+    fs.process().attach()?;
+    let _critical = Critical::enter();
+    let is_inside = || working_dir::current(fs).is_some() || working_dir::is_lost();
+    // What can fail comes first.
+    let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
+    let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
+    let before = fs.process().note_working_dir(Some(dir))?;
+    let was_lost = working_dir::is_lost();
+    working_dir::note_lost(false);
+    working_dir::note(true);
+    if before.is_none() && !was_lost {
+        let gone = match end {
+            Some(end) => go_to_dead_end(&end),
+            // Another thread has left the pool since.
+            None => dead_end_of(fs).and_then(|end| go_to_dead_end(&end)),
+        };
+        gone.inspect_err(|_| {
+            let _ = fs.process().note_working_dir(None);
+            working_dir::note(false);
+        })?;
+    }
+    Ok(())
+}
+
+/// After the kernel's working directory has become the program's.
+fn leave() {
+    let _critical = Critical::enter();
+    let Some(fs) = pool::open_fs() else {
+        return working_dir::note_lost(false);
+    };
+    if working_dir::current(fs).is_none() && !working_dir::is_lost() {
+        return;
+    }
+    let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
+    // Another thread may have entered the pool since; then that is what holds.
+    if dead_end::is_here() {
+        return;
+    }
+    working_dir::note_lost(false);
+    if fs.process().note_working_dir(None).is_ok() {
+        working_dir::note(false);
+    }
+}
+
+/// getcwd.
+pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
+    if working_dir::is_lost() {
+        return errno(Errno::NOTCONN);
+    }
+    let Some(fs) = pool::open_fs() else {
+        return PASS;
+    };
+    let Some(cwd) = working_dir::current(fs) else {
+        return PASS;
+    };
+    match fs.cluster().path_of(cwd) {
+        Err(e) => errno(e),
+        Ok(path) => {
+            let mut full = visible(fs, &path);
+            full.push(0);
+            // As the kernel says it, whatever the buffer's size: libc then goes another way.
+            if full.len() > PATH_MAX {
+                return errno(Errno::NAMETOOLONG);
+            }
+            if full.len() as u64 > a[1] as u64 {
+                return errno(Errno::RANGE);
+            }
+            // SAFETY: the program's buffer has room, as just seen.
+            unsafe { copy_cut(&full, a[0], full.len()) }
+        }
+    }
+}
+
+/// The working directory as a mount of this pool shows it, opened; None if there is no such mount.
+pub fn mounted() -> Option<OwnedFd> {
+    let fs = pool::open_fs()?;
+    let cwd = working_dir::current(fs)?;
+    let path = fs.cluster().path_of(cwd).ok()?;
+    let prefix = Path::new(std::ffi::OsStr::from_bytes(settings::settings()?.mount));
+    let mut mounts = mounts(fs.pool().dir());
+    mounts.sort_by_key(|at| at != prefix);
+    mounts.iter().find_map(|at| {
+        let dir = [at.as_os_str().as_bytes(), &path].concat();
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(&dir[..], flags, Mode::empty()).ok()?;
+        is_ours(&dir, cwd).then_some(dir)
+    })
+}
+
+/// Whether a directory is one of a mount, and the pool's `id`: something else may be mounted there
+/// by now.
+fn is_ours(dir: &OwnedFd, id: ObjectId) -> bool {
+    let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type == FUSE);
+    let root = id == ObjectId::ROOT;
+    is_fuse && rustix::fs::fstat(dir).is_ok_and(|s| root || s.st_ino == id.0)
+}
+
+/// The directories where a pool is mounted on this host, as `forebay mount` notes them.
+fn mounts(pool: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(pool.join("mounts")) else {
+        return Vec::new();
+    };
+    let number = |e: &std::fs::DirEntry| e.file_name().to_str()?.parse::<u32>().ok();
+    let records = entries.flatten().filter(|e| number(e).is_some());
+    let dir = |e: std::fs::DirEntry| {
+        let text = std::fs::read(e.path()).ok().filter(|t| !t.is_empty())?;
+        Some(PathBuf::from(std::ffi::OsString::from_vec(text)))
+    };
+    records.filter_map(dir).collect()
+}
+
+/// Whether the pool is mounted at its prefix: then a path of the pool is the same to everybody.
+pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {
+    let statfs = rustix::fs::statfs(settings.mount);
+    statfs.is_ok_and(|s| s.f_type == FUSE)
+}
+
+/// Goes to a directory of the kernel's for an exec.
+///
+/// # Errors
+/// What fchdir(2) says.
+pub fn go_to(dir: i32) -> Result<(), Errno> {
+    // SAFETY: a descriptor of ours.
+    results::check(unsafe { raw(libc::SYS_fchdir, [dir.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
+}
