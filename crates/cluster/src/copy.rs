@@ -6,8 +6,11 @@
 //! a few bytes for it; one into a striped file asks each node for what belongs there. A copy goes
 //! in steps, each as several writes, and each of those counts when it is done.
 
+mod remote;
+
 use crate::Cluster;
-use crate::peers::{MAX_BODY, with_open};
+use crate::live::with_open;
+use crate::peers::MAX_BODY;
 use forebay_store::control::Live;
 use forebay_store::controls::Change;
 use forebay_store::data::overlap;

@@ -1,7 +1,7 @@
 //! Making objects: on this node, where the entry lies, or on a node with room.
 
-use crate::Away;
 use crate::Cluster;
+use crate::live::Away;
 use crate::peers::messages::kind;
 use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
@@ -74,7 +74,7 @@ impl<'a> Cluster<'a> {
         new: &NewObject<'_>,
         make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
-        let held = self.store.place()?;
+        let held = self.store().place()?;
         let _section = self.section()?;
         let mut opened = Some(Opening {
             held: &held,

@@ -28,6 +28,7 @@ pub use batch_create::NewFile;
 pub(crate) use rename::without_change;
 
 use crate::Cluster;
+use crate::backoff::Backoff;
 use crate::peers::messages::kind;
 use forebay_store::names::{Link, Named, Note, Opening, entry_in, is_on_paths, moving};
 use forebay_store::process::identity_lives;
@@ -36,10 +37,6 @@ use forebay_store::shards::{Need, Write};
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
 use std::cell::Cell;
-use std::time::{Duration, Instant};
-
-/// How long one waits for a change of a name that others have begun.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// This thread serves another node, so it must not wait for third ones.
@@ -61,36 +58,6 @@ pub(crate) enum Placed {
     Done,
     /// It was another name of the same object: nothing is to be done.
     Same,
-}
-
-/// Waits longer each time, PATIENCE altogether.
-pub(crate) struct Backoff {
-    until: Instant,
-    next: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new() -> Backoff {
-        Backoff {
-            until: Instant::now() + PATIENCE,
-            next: Duration::from_micros(20),
-        }
-    }
-
-    /// # Errors
-    /// EHOSTDOWN when patience is at its end.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        if Instant::now() >= self.until {
-            return Err(Errno::HOSTDOWN);
-        }
-        // By the kernel itself: this runs inside programs, too.
-        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
-            tv_sec: 0,
-            tv_nsec: self.next.as_nanos() as _,
-        });
-        self.next = (self.next * 2).min(Duration::from_millis(2));
-        Ok(())
-    }
 }
 
 fn is_dir(entry: Entry) -> bool {

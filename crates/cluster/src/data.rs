@@ -4,10 +4,13 @@
 //! because its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the
 //! only one when the file has spilled since: then the request goes to the parts.
 
+mod remote;
+
 use crate::Cluster;
 use forebay_store::controls::Change;
 use forebay_store::parts::CHANGED;
 use forebay_store::{Result, Store};
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
@@ -135,5 +138,13 @@ impl<'a> Cluster<'a> {
                 None => written,
             },
         }
+    }
+}
+
+/// ENOSPC if not all was written.
+pub(crate) fn whole(written: usize, all: usize) -> Result<()> {
+    match written == all {
+        true => Ok(()),
+        false => Err(Errno::NOSPC),
     }
 }

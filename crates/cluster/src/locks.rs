@@ -14,6 +14,9 @@
 //! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several
 //! threads it is taken that none of them will release what one waits for.
 
+mod leases;
+mod remote;
+
 use crate::Cluster;
 use crate::peers::messages::{List, kind};
 use forebay_media::atomics::futex;
@@ -21,6 +24,7 @@ use forebay_store::locks::{
     Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,
 };
 use forebay_store::{ObjectId, Result};
+pub(crate) use leases::Standing;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 

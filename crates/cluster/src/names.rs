@@ -1,7 +1,7 @@
 //! Looking up names and attributes of any node, and changing attributes.
 
 use crate::Cluster;
-use crate::cross_node::Backoff;
+use crate::backoff::Backoff;
 use crate::peers::messages::{Record, kind};
 use forebay_store::Opened;
 use forebay_store::live::new_use;
@@ -125,7 +125,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if it has been removed.
     pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        self.store.path_by(dir, |id| self.inode_tail(id))
+        self.store().path_by(dir, |id| self.inode_tail(id))
     }
 
     /// Changes attributes of `id`.

@@ -2,8 +2,8 @@
 //! parts follow.
 
 use crate::Cluster;
+use crate::live::with_open;
 use crate::peers::messages::{encode, kind};
-use crate::peers::with_open;
 use crate::stripes::Striped;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::{is_summed, word_of_part};

@@ -27,13 +27,13 @@
 mod cuts;
 mod merged;
 mod own;
-pub(crate) mod placed;
+mod placed;
 mod seal;
 mod whole;
 mod writing;
 
 use crate::Cluster;
-use crate::cross_node::Backoff;
+use crate::backoff::Backoff;
 use crate::peers::messages::{encode, kind};
 use crate::peers::{Bytes, MAX_BODY, PeerReply, PeerRequest};
 use forebay_media::guard;

@@ -19,7 +19,7 @@ use crate::kept::Kept;
 use crate::per_file_cache::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
-use forebay_cluster::peers::Pieces;
+use forebay_cluster::Pieces;
 use forebay_media::guard;
 use forebay_store::controls::declared;
 use forebay_store::process::write_notice;

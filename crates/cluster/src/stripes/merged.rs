@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::Cluster;
-use crate::peers::merge::{Conflict, pack};
+use crate::merge::{Conflict, pack};
 
 impl<'a> Cluster<'a> {
     /// As [`Cluster::merge`].

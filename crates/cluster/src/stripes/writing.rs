@@ -3,9 +3,9 @@
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
 use crate::Cluster;
+use crate::copy::{Range, Source, Target};
 use crate::peers::messages::{decode, encode, kind};
 use crate::peers::{Bytes, MAX_BODY};
-use crate::{Range, Source, Target};
 use forebay_store::control::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;

@@ -10,8 +10,8 @@ use super::reply_cache::{Kept, Settled, Verdict};
 use super::room::{Buffer, Buffers, Outgoing};
 use super::wire::{self, Asking, AtWork, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS};
 use crate::limits::Budget;
-use forebay_cluster::peers::serve::{Class, Reply};
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::serve::{Class, Reply};
 use forebay_net::transport::Answer;
 use forebay_net::{
     Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,

@@ -5,10 +5,11 @@
 //! to go), has the change made where it belongs, and tells them that it is done. What else happens
 //! to names goes on meanwhile.
 
-use super::messages::{Wire, decode, encode, kind};
-use super::serve::Reply;
+use super::{Reply, parts, told};
 use crate::Cluster;
-use crate::cross_node::{Backoff, without_change};
+use crate::backoff::Backoff;
+use crate::cross_node::without_change;
+use crate::peers::messages::{decode, encode, kind};
 use forebay_store::dirs::DirPosition;
 use forebay_store::names::is_on_paths;
 use forebay_store::{ObjectId, RenameMode, Result};
@@ -43,7 +44,7 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
                 // Only this node moves what is on paths: one of them stood still. Two others may
                 // have been moved between the two looks.
                 return match is_on_paths(source) || is_on_paths(target) {
-                    true => answer.and_then(|()| done()),
+                    true => answer.and_then(told),
                     false => Err(Errno::REMOTE),
                 };
             }
@@ -58,7 +59,7 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
                 store.while_frozen(ObjectId(0), |epoch, _| {
                     store.exchange((from, &name), (to, &new), true, epoch)
                 })?;
-                return done();
+                return told(());
             }
             let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
             let frozen = replaced.map_or(ObjectId(0), |t| t.id);
@@ -90,18 +91,7 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
         }
         _ => return Err(Errno::PROTO),
     }
-    done()
-}
-
-fn parts<T: Wire>(head: &[u8]) -> Result<T> {
-    decode(head).ok_or(Errno::PROTO)
-}
-
-fn done() -> Result<Reply> {
-    Ok(Reply {
-        head: encode(&()),
-        body: Vec::new(),
-    })
+    told(())
 }
 
 impl<'a> Cluster<'a> {

@@ -4,50 +4,38 @@
 //! make. What is added: whether this node is the home of what is asked for, and what is kept for
 //! other nodes as long as they run (files they have open, locks).
 
+mod copy;
 mod entries;
 mod fences;
+mod names;
 mod opened;
+mod parts;
 
+pub use crate::peers::requests::Class;
 pub use opened::BETWEEN_CHECKS;
 
-use super::messages::{List, Record, Wire, decode, encode, kind};
-use super::parts::Parts;
-use super::requests::{Repeat, Time, find};
-use super::{MAX_BODY, names};
 use crate::Cluster;
 use crate::cross_node::nonblocking;
+use crate::peers::MAX_BODY;
+use crate::peers::messages::{List, Record, Wire, decode, encode, kind};
+use crate::peers::requests::{Repeat, Time, find};
 use entries::composite;
 use forebay_placement::NodeId;
 use forebay_store::locks::{Owner, Request, Waits};
 use forebay_store::record::Word;
 use forebay_store::{Maker, ObjectId, Slot, Store};
 use opened::OpenThere;
+use parts::Parts;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who works on a question: a question of one class may wait for answers to those of a lower one
-/// only, so that workers of several nodes never wait for each other in a circle.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Class {
-    /// Needs nothing but this node's store.
-    Leaf,
-    /// May ask other nodes questions of the class before.
-    Entry,
-    /// May ask for those of the two classes before.
-    Composite,
-    /// Changes directories: one at a time in the whole pool. May ask for all others.
-    Names,
-    /// Copies or moves many bytes. May ask for those of the first class.
-    Bulk,
-}
-
 /// What is told to who has asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The answer, encoded; at most [`super::MAX_HEAD`] bytes.
+    /// The answer, encoded; at most [`crate::peers::MAX_HEAD`] bytes.
     pub head: Vec<u8>,
-    /// Bytes that go with it; at most [`super::MAX_BODY`].
+    /// Bytes that go with it; at most [`MAX_BODY`].
     pub body: Vec<u8>,
 }
 
@@ -55,17 +43,17 @@ pub struct Reply {
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
-    pub(super) parts: Parts,
+    parts: Parts,
     fences: fences::Fences,
     /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
     names: Mutex<bool>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn told<T: Wire>(answer: T) -> Result<Reply, Errno> {
+fn told<T: Wire>(answer: T) -> Result<Reply, Errno> {
     Ok(Reply {
         head: encode(&answer),
         body: Vec::new(),
@@ -78,7 +66,7 @@ fn told_each<T: Wire>(each: impl Iterator<Item = Result<T, Errno>>) -> Result<Re
     told(List(said.collect::<Vec<_>>()))
 }
 
-pub(super) fn parts<T: Wire>(head: &[u8]) -> Result<T, Errno> {
+fn parts<T: Wire>(head: &[u8]) -> Result<T, Errno> {
     decode(head).ok_or(Errno::PROTO)
 }
 
@@ -533,7 +521,7 @@ impl Server {
 }
 
 /// EREMCHG if the object lies elsewhere.
-pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
+fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.object_away(id) {
         // That is none that others ask for.
         _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
@@ -581,7 +569,7 @@ fn check_attribute(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-pub(super) fn with_file<T>(
+fn with_file<T>(
     store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
@@ -599,7 +587,7 @@ pub(super) fn with_file<T>(
 
 /// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
 /// other nodes.
-pub(super) fn with_file_in_room<T>(
+fn with_file_in_room<T>(
     store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,

@@ -4,9 +4,11 @@
 //! They are carried out in the order in which they were done, each as one write. While they are
 //! under way, whoever wrote them may do something else ([`Cluster::begin_pieces`]).
 
-use super::messages::{List, encode, kind};
-use super::{Bytes, MAX_BODY, Sent, whole, with_open};
 use crate::Cluster;
+use crate::data::whole;
+use crate::live::with_open;
+use crate::peers::messages::{List, encode, kind};
+use crate::peers::{Bytes, MAX_BODY, Sent};
 use forebay_media::guard;
 use forebay_store::parts::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -268,6 +270,6 @@ mod tests {
         }
         assert_eq!(p.room(5, MAX_BODY), 0);
         assert_eq!(p.room(MOST as u64 * 10 - 7, 5000), 5000 - 3 * MOST);
-        assert!(pieces_head(ObjectId(1), &p).len() <= super::super::MAX_HEAD);
+        assert!(pieces_head(ObjectId(1), &p).len() <= crate::peers::MAX_HEAD);
     }
 }

@@ -7,8 +7,8 @@
 //! of ([`Cluster::check_lock_owners`]).
 
 use super::leases::clock;
-use super::messages::{List, kind};
 use crate::Cluster;
+use crate::peers::messages::{List, kind};
 use forebay_store::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;

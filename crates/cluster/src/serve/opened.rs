@@ -1,8 +1,8 @@
 //! What this node keeps open for others: the files that they have open, made for them or not.
 
-use super::super::messages::{List, kind};
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
 use crate::Cluster;
+use crate::peers::messages::{List, decode, kind};
 use forebay_placement::NodeId;
 use forebay_store::controls::keeping_for;
 use forebay_store::foreign::UNKNOWN_USE;
@@ -55,8 +55,8 @@ impl Server {
         head: &[u8],
         answer: &[u8],
     ) {
-        let asked: Option<CreateQuestion> = super::decode(head);
-        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = super::decode(answer);
+        let asked: Option<CreateQuestion> = decode(head);
+        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = decode(answer);
         if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {

@@ -6,9 +6,10 @@
 //! ones. Whoever keeps the bytes sees by the first whether somebody else has changed them
 //! meanwhile.
 
-use super::messages::kind;
-use super::{Bytes, MAX_BODY, whole};
 use crate::Cluster;
+use crate::data::whole;
+use crate::peers::messages::kind;
+use crate::peers::{Bytes, MAX_BODY};
 use forebay_placement::NodeId;
 use forebay_store::control::Live;
 use forebay_store::parts::CHANGED;

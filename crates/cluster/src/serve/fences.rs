@@ -13,10 +13,10 @@
 //! on the lost node itself its programs leave alone when the lease is over (`leases.rs`): until
 //! then it is waited for. The fences stay in the table of locks, so that a later daemon knows them.
 
-use super::super::leases::Standing;
-use super::super::requests::{Declared, Fence, kind};
 use super::{Server, lock};
 use crate::Cluster;
+use crate::locks::Standing;
+use crate::peers::requests::{Declared, Fence, kind};
 use forebay_placement::NodeId;
 use forebay_store::ObjectId;
 use rustix::io::Errno;

@@ -1,6 +1,6 @@
 //! Leases of file locks: a node that is cut off notices by itself that its locks may be gone.
 //!
-//! The home of a file gives up a node that it can't reach for the pool's lease ([`super::serve`]).
+//! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
 //! Most of what programs do with that file is asked of the home, which refuses it; but not what
 //! lies on their own node (parts of striped and spilled files). So the live entry that stands for
 //! the file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that
@@ -10,8 +10,8 @@
 //! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only
 //! to run about as fast.
 
-use super::messages::{List, kind};
 use crate::Cluster;
+use crate::peers::messages::{List, kind};
 use forebay_media::atomics::AtomicU64;
 use forebay_store::control::live_flag as flag;
 use forebay_store::live::Chain;
@@ -27,7 +27,7 @@ const AT_ONCE: usize = 500;
 
 /// What a home says of the locks that a node has on one of its files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// There are none.
     None,
     /// They hold for another lease.
@@ -37,7 +37,7 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    pub(super) fn code(self) -> u32 {
+    pub(crate) fn code(self) -> u32 {
         self as u32
     }
 
@@ -59,7 +59,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// EIO: its home couldn't be reached for the lease (the error is that of
-    /// [`super::Peers::fenced`]).
+    /// [`crate::peers::Peers::fenced`]).
     #[inline]
     pub fn check_lease(&self, index: u32) -> Result<()> {
         let live = self.live(index);
@@ -179,7 +179,7 @@ impl<'a> Cluster<'a> {
 
     /// How it stands with the locks that a node has on files of this one; `lost` says of which it
     /// has lost them.
-    pub(super) fn standing(
+    pub(crate) fn standing(
         &self,
         node: NodeId,
         ids: &[ObjectId],

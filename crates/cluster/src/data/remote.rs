@@ -1,8 +1,8 @@
 //! The bytes of files that lie on other nodes.
 
-use super::messages::{Record, encode, kind};
-use super::{Bytes, MAX_BODY};
 use crate::Cluster;
+use crate::peers::messages::{Record, encode, kind};
+use crate::peers::{Bytes, MAX_BODY};
 use forebay_store::control::{MAX_LIVE, live_flag};
 use forebay_store::parts::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};

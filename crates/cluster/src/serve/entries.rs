@@ -1,10 +1,10 @@
 //! Answers questions about entries for which this node may have to ask others: making, removing,
 //! linking, renaming, exchanging.
 
-use super::super::messages::{List, kind};
 use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};
 use crate::Cluster;
 use crate::cross_node::Placed;
+use crate::peers::messages::{List, kind};
 use forebay_store::{Entry, ObjectId};
 use rustix::io::Errno;
 
