@@ -1,8 +1,8 @@
 //! [`Cluster`]: the pool as one store, seen from this node.
 //!
-//! A view of the node's store and of the way to the other nodes. It is made for each call, costs
-//! two pointers and is copied freely. What concerns this node alone is the store's, reached by
-//! [`Deref`]; the other modules of this crate add the operations that may concern other nodes.
+//! A view of the node's store and of the way to the other nodes, made for each call and copied
+//! freely. What concerns this node alone is the store's, reached by [`Deref`]; the other modules of
+//! this crate add the operations that may concern other nodes.
 //!
 //! Here is also where things belong: the home of an entry follows from its directory and name, that
 //! of an object from the slot in its id. Neither asks anybody.
@@ -42,12 +42,34 @@ impl Nodes {
 pub struct Cluster<'a> {
     store: &'a Store,
     nodes: Option<&'a Nodes>,
+    /// See [`Cluster::may_wait`].
+    may_wait: bool,
 }
 
 impl<'a> Cluster<'a> {
     /// The pool of which `store` is this node's share: with the other `nodes`, or alone.
     pub fn new(store: &'a Store, nodes: Option<&'a Nodes>) -> Cluster<'a> {
-        Cluster { store, nodes }
+        Cluster {
+            store,
+            nodes,
+            may_wait: true,
+        }
+    }
+
+    /// The same view for an operation that returns EAGAIN instead of waiting until others are done
+    /// with a name. What is carried out for another node doesn't wait for third ones: the asking
+    /// node waits and asks again. So no node's threads are all busy with waiting for those of
+    /// another.
+    pub(crate) fn nonblocking(self) -> Cluster<'a> {
+        Cluster {
+            may_wait: false,
+            ..self
+        }
+    }
+
+    /// Whether an operation may wait until others are done with a name ([`Cluster::nonblocking`]).
+    pub(crate) fn may_wait(&self) -> bool {
+        self.may_wait
     }
 
     /// This node's share, for as long as the view lasts.

@@ -36,20 +36,6 @@ use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
-
-thread_local! {
-    /// This thread serves another node, so it must not wait for third ones.
-    static NONBLOCKING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `f`, which answers EAGAIN instead of waiting for others to finish with a name.
-pub(crate) fn nonblocking<T>(f: impl FnOnce() -> T) -> T {
-    let before = NONBLOCKING.with(|h| h.replace(true));
-    let result = f();
-    NONBLOCKING.with(|h| h.set(before));
-    result
-}
 
 /// What setting an entry that is there or not has come to ([`Cluster::replace`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

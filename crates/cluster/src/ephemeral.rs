@@ -2,7 +2,6 @@
 //! them has ended.
 
 use crate::Cluster;
-use crate::cross_node::nonblocking;
 use crate::peers::messages::{List, decode, kind};
 use forebay_store::controls::goes_with_maker;
 use forebay_store::ephemeral::{AT_ONCE, Followed, Maker, TRIES};
@@ -46,7 +45,7 @@ impl<'a> Cluster<'a> {
                 done.left += 1;
                 continue;
             }
-            match nonblocking(|| self.remove_made(id)) {
+            match self.nonblocking().remove_made(id) {
                 Ok(true) => done.gone += 1,
                 // Somebody is at one of its names.
                 Ok(false) | Err(Errno::AGAIN) => done.left += 1,

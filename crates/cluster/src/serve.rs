@@ -15,7 +15,6 @@ pub use crate::peers::requests::Class;
 pub use opened::BETWEEN_CHECKS;
 
 use crate::Cluster;
-use crate::cross_node::nonblocking;
 use crate::peers::MAX_BODY;
 use crate::peers::messages::{List, Record, Wire, decode, encode, kind};
 use crate::peers::requests::{Repeat, Time, find};
@@ -140,11 +139,11 @@ impl Server {
         let request = find(kind).ok_or(Errno::PROTO)?;
         let _passed = self.fences.pass(store, from, request, head)?;
         match request.class {
-            Class::Leaf => nonblocking(|| self.leaf(store, from, kind, head, body)),
+            Class::Leaf => self.leaf(&store.nonblocking(), from, kind, head, body),
             Class::Entry if kind == kind::CREATE => {
-                nonblocking(|| self.create(store, from, head, false))
+                self.create(&store.nonblocking(), from, head, false)
             }
-            Class::Entry => nonblocking(|| composite(store, kind, head)),
+            Class::Entry => composite(&store.nonblocking(), kind, head),
             Class::Composite if kind == kind::CREATE_THERE => self.create(store, from, head, true),
             Class::Composite => composite(store, kind, head),
             Class::Names => {

@@ -354,7 +354,7 @@ impl<'a> Cluster<'a> {
     /// False: it is under way.
     pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
         // Its leader tells us. To ask is for those who may wait.
-        if NONBLOCKING.with(Cell::get) || self.exchange_stands(led)? {
+        if !self.may_wait() || self.exchange_stands(led)? {
             return Ok(false);
         }
         self.end_exchange(y, led.1, false).map(|()| true)

@@ -22,13 +22,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Completes the note on `name`, or waits a moment for whoever is at it. What serves another
-    /// node doesn't wait: EAGAIN, and who has asked waits and asks again. So no node's threads are
-    /// all busy with waiting for those of another.
+    /// Completes the note on `name`, or waits a moment for whoever is at it; EAGAIN if this view
+    /// [doesn't wait](Cluster::nonblocking).
     pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
         match self.settle_note(name)? {
             true => Ok(()),
-            false if NONBLOCKING.with(Cell::get) => Err(Errno::AGAIN),
+            false if !self.may_wait() => Err(Errno::AGAIN),
             false => backoff.wait(),
         }
     }

@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
             self.unmark(x, at_x)?;
             match there {
                 // It is being changed.
-                Err(Errno::AGAIN) if !NONBLOCKING.with(Cell::get) => backoff.wait()?,
+                Err(Errno::AGAIN) if self.may_wait() => backoff.wait()?,
                 there => return there.map(|there| there == Some(at_y)),
             }
         }
