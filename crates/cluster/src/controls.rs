@@ -72,7 +72,7 @@ impl<'a> Cluster<'a> {
             None => self.laminate_here(id),
         };
         match live {
-            Some(live) if laminated == Err(CHANGED) => self.seal(live),
+            Some(live) if laminated == Err(CHANGED) => self.stripes().seal(live),
             _ => laminated,
         }
     }

@@ -71,15 +71,15 @@ impl<'a> Cluster<'a> {
         let len = len as usize;
         let done = if let Some(file) = self.striped(to) {
             self.check_striped(to, Change::From(Some(to_at)))?;
-            self.copy_striped((from, at), &file, to_at, len)
+            self.stripes().copy_striped((from, at), &file, to_at, len)
         } else {
             let range = (at, to_at, len as u64);
             let done = match self.live_away(to) {
                 Some(away) => self.copy_away((from, at), away, to_at, len),
                 None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
             };
-            match self.spilled_by(to, &done)? {
-                Some(file) => self.copy_striped((from, at), &file, to_at, len),
+            match self.stripes().spilled_by(to, &done)? {
+                Some(file) => self.stripes().copy_striped((from, at), &file, to_at, len),
                 None => done,
             }
         };

@@ -36,8 +36,9 @@ use forebay_store::record::{Entry, Inode, Key, parse_key, tail};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
+use std::ops::Deref;
 
-/// What setting an entry that is there or not has come to ([`Cluster::replace`]).
+/// What setting an entry that is there or not has come to ([`CrossNode::replace`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placed {
     /// It is set.
@@ -58,11 +59,32 @@ fn is_unclear(e: Errno) -> bool {
     )
 }
 
+/// Operations on names that may concern several nodes, and the steps of which they consist.
+#[derive(Clone, Copy)]
+pub(crate) struct CrossNode<'a>(Cluster<'a>);
+
+impl<'a> Deref for CrossNode<'a> {
+    type Target = Cluster<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Cluster<'a> {
+        &self.0
+    }
+}
+
 impl<'a> Cluster<'a> {
+    /// Operations on names that may concern several nodes.
+    #[inline]
+    pub(crate) fn cross_node(&self) -> CrossNode<'a> {
+        CrossNode(*self)
+    }
+}
+
+impl<'a> CrossNode<'a> {
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies elsewhere; what is there instead, if something is.
-    /// One that is `held` is looked up by nobody until [`Cluster::release_entry`].
+    /// One that is `held` is looked up by nobody until [`CrossNode::release_entry`].
     pub(crate) fn insert(
         &self,
         name: Named<'_>,

@@ -20,7 +20,9 @@ impl<'a> Cluster<'a> {
     /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
     fn tell_parts_landed(&self, index: u32, id: ObjectId) {
         let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
-        if let (true, Ok(others), Ok(nodes)) = (parts, self.other_nodes(), self.part_nodes(id)) {
+        if let (true, Ok(others), Ok(nodes)) =
+            (parts, self.other_nodes(), self.stripes().part_nodes(id))
+        {
             for node in nodes {
                 others.tell(node, kind::LANDED, &encode(&id));
             }

@@ -173,7 +173,7 @@ impl<'a> Cluster<'a> {
                 (_, _, Err(e)) => return Err(e),
             };
             if !back {
-                self.lose_name(id, (dir, &name), None, false)?;
+                self.cross_node().lose_name(id, (dir, &name), None, false)?;
             }
             mended += 1;
         }

@@ -33,7 +33,7 @@ impl<'a> Cluster<'a> {
     /// EIO: it isn't what was written. ETIMEDOUT.
     pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
         let here = match self.striped(index) {
-            Some(f) if f.home.is_some() => match self.own_part(&f, false)? {
+            Some(f) if f.home.is_some() => match self.stripes().own_part(&f, false)? {
                 Some(part) => part,
                 None => return Ok(()),
             },

@@ -172,7 +172,8 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         let mut conflict = None;
         if self.striped(index).is_some() {
-            self.merge_striped(index, offset, (before, now), &mut conflict)?;
+            self.stripes()
+                .merge_striped(index, offset, (before, now), &mut conflict)?;
             return Ok(conflict);
         }
         let merged = pack(before, now, MAX_BODY, |body| {
@@ -183,8 +184,10 @@ impl<'a> Cluster<'a> {
             Conflict::add(&mut conflict, one);
             Ok(())
         });
-        match self.spilled_by(index, &merged)? {
-            Some(_) => self.merge_striped(index, offset, (before, now), &mut conflict)?,
+        match self.stripes().spilled_by(index, &merged)? {
+            Some(_) => self
+                .stripes()
+                .merge_striped(index, offset, (before, now), &mut conflict)?,
             None => merged?,
         }
         Ok(conflict)

@@ -43,7 +43,8 @@ impl<'a> Cluster<'a> {
         loop {
             match self.lookup_here(parent, name) {
                 Ok(Some((_, true))) => {
-                    self.wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
+                    self.cross_node()
+                        .wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
                 }
                 found => return found.map(|found| found.map(|(entry, _)| entry)),
             }

@@ -38,6 +38,7 @@ impl<'a> Cluster<'a> {
         }
         if parts {
             let nodes = self
+                .stripes()
                 .part_nodes(id)?
                 .into_iter()
                 .map(|node| (Some(node), id));
@@ -104,7 +105,7 @@ impl<'a> Cluster<'a> {
     /// Tells all nodes that may have parts of a file, and this one, the word of its parts.
     #[cold]
     fn tell_parts(&self, id: ObjectId, word: u64) -> Result<()> {
-        let nodes = self.part_nodes(id)?;
+        let nodes = self.stripes().part_nodes(id)?;
         let head = encode(&(id, word));
         let others = self.other_nodes()?;
         let told = others.ask_each(&nodes, kind::PART_ON_FILES, &head);

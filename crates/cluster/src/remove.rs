@@ -64,7 +64,10 @@ impl<'a> Cluster<'a> {
                 return Err(Errno::REMOTE);
             }
             if self.object_away(entry.id).is_some() {
-                if self.unlink_away((parent, name), entry, epoch)? {
+                if self
+                    .cross_node()
+                    .unlink_away((parent, name), entry, epoch)?
+                {
                     return Ok(());
                 }
                 continue;
@@ -85,7 +88,7 @@ impl<'a> Cluster<'a> {
             return Err(Errno::INVAL);
         }
         match self.object_away(entry.id) {
-            Some(_) => self.unlink_away(name, entry, epoch),
+            Some(_) => self.cross_node().unlink_away(name, entry, epoch),
             None => self.unlink_beside(name, entry, epoch),
         }
     }
@@ -96,7 +99,8 @@ impl<'a> Cluster<'a> {
         let t = now();
         match self.remove_beside(name, entry, epoch, t) {
             Err(Errno::AGAIN) => {
-                self.retry_noted(name, || self.note_gone(name))?;
+                self.cross_node()
+                    .retry_noted(name, || self.note_gone(name))?;
                 Ok(false)
             }
             Ok(true) => self.touch_dir(name.0, t).map(|()| true),

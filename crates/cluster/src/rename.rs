@@ -22,7 +22,7 @@ impl<'a> Cluster<'a> {
         self.refuse_view(from.0, from.1)?;
         self.refuse_view(to.0, to.1)?;
         if self.foreign.is_some() {
-            return self.rename_among(from, to, mode, epoch);
+            return self.cross_node().rename_among(from, to, mode, epoch);
         }
         self.rename_here(from, to, mode, epoch)
     }
@@ -39,7 +39,10 @@ impl<'a> Cluster<'a> {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
             let t = now();
-            let check = |w: &mut Write<'_>| self.check_alone(w, (from, source), (to, target));
+            let check = |w: &mut Write<'_>| {
+                self.cross_node()
+                    .check_alone(w, (from, source), (to, target))
+            };
             match self.rename_known((from, source), (to, target), mode, (epoch, t), check)? {
                 Renamed::Done => {}
                 Renamed::Nothing => return Ok(()),

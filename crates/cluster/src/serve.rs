@@ -163,6 +163,7 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
+        let cross_node = store.cross_node();
         match kind {
             kind::LOOKUP => {
                 let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
@@ -335,7 +336,7 @@ impl Server {
             }
             kind::DIR_LINKS => {
                 let (dir, difference) = parts(head)?;
-                told(store.add_dir_links(home(store, dir)?, difference)?)
+                told(cross_node.add_dir_links(home(store, dir)?, difference)?)
             }
             kind::EPOCH => {
                 let () = parts(head)?;
@@ -353,17 +354,17 @@ impl Server {
                 let (id, dir, name, from, old): (_, _, Vec<u8>, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
                 check_name(&old)?;
-                told(store.add_link(home(store, id)?, (dir, &name), (from, &old))?)
+                told(cross_node.add_link(home(store, id)?, (dir, &name), (from, &old))?)
             }
             kind::OFFERED => {
                 let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
-                told(store.offered(home(store, id)?, (dir, &name))?)
+                told(cross_node.offered(home(store, id)?, (dir, &name))?)
             }
             kind::RELEASE => {
                 let (dir, name, entry, stays): (_, Vec<u8>, _, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.release_entry((dir, &name), entry, stays)?)
+                told(cross_node.release_entry((dir, &name), entry, stays)?)
             }
             kind::EXCHANGE_LINK => {
                 let (id, dir, name, from, old, number): (_, _, Vec<u8>, _, Vec<u8>, _) =
@@ -371,33 +372,33 @@ impl Server {
                 check_name(&name)?;
                 check_name(&old)?;
                 let (new, old) = ((dir, &name[..]), (from, &old[..]));
-                told(store.exchange_link(home(store, id)?, new, old, number)?)
+                told(cross_node.exchange_link(home(store, id)?, new, old, number)?)
             }
             kind::END_EXCHANGE_LINK => {
                 let (id, dir, name, number): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
-                told(store.end_exchange_link(home(store, id)?, (dir, &name), number)?)
+                told(cross_node.end_exchange_link(home(store, id)?, (dir, &name), number)?)
             }
             kind::END_EXCHANGE => {
                 let (dir, name, number, done): (_, Vec<u8>, _, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.end_exchange((dir, &name), number, done)?)
+                told(cross_node.end_exchange((dir, &name), number, done)?)
             }
             kind::EXCHANGE_STANDS => {
                 let (dir, name, number): (_, Vec<u8>, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.exchange_stands(((dir, &name), number))?)
+                told(cross_node.exchange_stands(((dir, &name), number))?)
             }
             kind::UNDO_LINK => {
                 let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
-                told(store.undo_link(home(store, id)?, (dir, &name), from)?)
+                told(cross_node.undo_link(home(store, id)?, (dir, &name), from)?)
             }
             kind::DROP_LINKS => {
                 let (dir, List(files)): (ObjectId, List<(ObjectId, Vec<u8>)>) = parts(head)?;
                 let one = |(id, name): &(ObjectId, Vec<u8>)| {
                     check_name(name)?;
-                    store.lose_name(home(store, *id)?, (dir, name), None, false)
+                    cross_node.lose_name(home(store, *id)?, (dir, name), None, false)
                 };
                 told_each(files.iter().map(one))
             }
@@ -413,12 +414,12 @@ impl Server {
                 check_name(&name)?;
                 new.as_ref().map_or(Ok(()), |n| check_name(&n.1))?;
                 let new = new.as_ref().map(|n| (n.0, &n.1[..]));
-                told(store.lose_name(home(store, id)?, (dir, &name), new, again)?)
+                told(cross_node.lose_name(home(store, id)?, (dir, &name), new, again)?)
             }
             kind::HAS_LINK => {
                 let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
-                told(store.has_coming(home(store, id)?, (dir, &name))?)
+                told(cross_node.has_coming(home(store, id)?, (dir, &name))?)
             }
             kind::LOCK => {
                 let request = lock_request(store, from, head)?;

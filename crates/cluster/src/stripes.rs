@@ -43,6 +43,7 @@ use forebay_store::data::MAX_SIZE;
 use forebay_store::parts::{CHANGED, Known, has_parts};
 use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use rustix::io::Errno;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 
 /// Pieces of one call that are under way at the same time.
@@ -84,7 +85,26 @@ struct Piece {
     len: usize,
 }
 
+/// Operations on files whose chunks lie on several nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Stripes<'a>(Cluster<'a>);
+
+impl<'a> Deref for Stripes<'a> {
+    type Target = Cluster<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Cluster<'a> {
+        &self.0
+    }
+}
+
 impl<'a> Cluster<'a> {
+    /// Operations on files whose chunks lie on several nodes.
+    #[inline]
+    pub(crate) fn stripes(&self) -> Stripes<'a> {
+        Stripes(*self)
+    }
+
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
@@ -107,7 +127,9 @@ impl<'a> Cluster<'a> {
             lost: None,
         })
     }
+}
 
+impl<'a> Stripes<'a> {
     /// Whether all of `offset..offset + len` lies at the home.
     fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
         !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
@@ -266,7 +288,7 @@ impl<'a> Cluster<'a> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        if Cluster::is_first(f, offset, len) {
+        if Stripes::is_first(f, offset, len) {
             return match f.home {
                 // SAFETY: passed on.
                 Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },

@@ -23,14 +23,14 @@ impl<'a> Cluster<'a> {
     fn sync_file(&self, index: u32) -> Result<()> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
-            return self.sync_striped(&file);
+            return self.stripes().sync_striped(&file);
         }
         let synced = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::SYNC, &id),
             None => self.sync_here(index).and(self.not_spilled(index)),
         };
-        match self.spilled_by(index, &synced)? {
-            Some(file) => self.sync_striped(&file),
+        match self.stripes().spilled_by(index, &synced)? {
+            Some(file) => self.stripes().sync_striped(&file),
             None => synced,
         }
     }

@@ -8,7 +8,7 @@
 //! which each home is asked once; then the names are confirmed, and with that the files are in the
 //! index.
 
-use super::{Link, is_unclear};
+use super::{CrossNode, Link, is_unclear};
 use crate::Cluster;
 use crate::peers::messages::{List, Wire, decode, encode, kind};
 use crate::peers::{Bytes, MAX_HEAD, PeerRequest};
@@ -164,7 +164,9 @@ impl<'a> Cluster<'a> {
         let mut here = false;
         for (shard, all) in by_shard {
             for part in parts_of(files, &all) {
-                let made = self.create_part(parent, files, part, shard, (epoch, t));
+                let made = self
+                    .cross_node()
+                    .create_part(parent, files, part, shard, (epoch, t));
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
                 }
@@ -173,9 +175,10 @@ impl<'a> Cluster<'a> {
         for (i, file) in files.iter().enumerate() {
             if results[i] == Err(Errno::AGAIN) {
                 // Something has begun with that name: it is completed, or waited for.
-                results[i] = self.retry_noted((parent, file.name), || {
+                results[i] = self.cross_node().retry_noted((parent, file.name), || {
                     let shard = self.shard_of(file.id);
-                    self.create_part(parent, files, &[i], shard, (epoch, t))?[0]
+                    self.cross_node()
+                        .create_part(parent, files, &[i], shard, (epoch, t))?[0]
                 });
             }
             here |= results[i].is_ok() && self.entry_away(parent, file.name).is_none();
@@ -183,10 +186,13 @@ impl<'a> Cluster<'a> {
         if here && let Err(e) = self.touch_dir(parent, t) {
             results.iter_mut().for_each(|r| *r = r.and(Err(e)));
         }
-        self.name_elsewhere(parent, files, epoch, &mut results);
+        self.cross_node()
+            .name_elsewhere(parent, files, epoch, &mut results);
         results
     }
+}
 
+impl<'a> CrossNode<'a> {
     /// Makes some of the files, all of one shard, in one transaction; with their entries, if those
     /// lie here.
     fn create_part(

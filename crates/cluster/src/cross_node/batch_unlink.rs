@@ -8,7 +8,7 @@
 //! changed) is the caller's to deal with, by itself.
 
 use super::batch_create::{MOST, of_each, questions};
-use super::{Named, is_unclear, moving};
+use super::{CrossNode, Named, is_unclear, moving};
 use crate::Cluster;
 use crate::peers::messages::{List, encode, kind};
 use forebay_store::names::Note;
@@ -39,7 +39,7 @@ impl<'a> Cluster<'a> {
             let names = part.iter().map(|&i| names[i].to_vec());
             encode(&(parent, List(names.collect())))
         });
-        let answers = self.ask_together(kind::LOOKUP_ALL, &asked);
+        let answers = self.cross_node().ask_together(kind::LOOKUP_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match said {
@@ -82,11 +82,14 @@ impl<'a> Cluster<'a> {
             let own = part.iter().map(|&i| (files[i].0.to_vec(), files[i].1));
             own.collect()
         };
-        for (&i, removed) in here.iter().zip(self.remove_all(parent, &own(&here), epoch)) {
+        for (&i, removed) in
+            here.iter()
+                .zip(self.cross_node().remove_all(parent, &own(&here), epoch))
+        {
             results[i] = removed;
         }
         let asked = questions(by_home, |part| encode(&(parent, List(own(part)), epoch)));
-        let answers = self.ask_together(kind::REMOVE_ALL, &asked);
+        let answers = self.cross_node().ask_together(kind::REMOVE_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = said;
@@ -94,7 +97,9 @@ impl<'a> Cluster<'a> {
         }
         results
     }
+}
 
+impl<'a> CrossNode<'a> {
     /// As [`Cluster::unlink_files`], where the entries lie here.
     pub(crate) fn remove_all(
         &self,
@@ -168,7 +173,7 @@ impl<'a> Cluster<'a> {
         Ok(Ok(true))
     }
 
-    /// Tells the objects of entries that are to go, and lets them go: what [`Cluster::finish_drop`]
+    /// Tells the objects of entries that are to go, and lets them go: what [`CrossNode::finish_drop`]
     /// does for one.
     fn finish_drops(
         &self,

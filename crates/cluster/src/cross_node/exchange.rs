@@ -14,14 +14,13 @@
 //! says nothing: if A has none, the exchange was undone.
 
 use super::*;
-use crate::Cluster;
 use forebay_store::live::new_use;
 use forebay_store::names::{Exchange, Note, Phase, is_on_paths};
 
 /// The name by which an exchange is led, and its number.
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
-impl<'a> Cluster<'a> {
+impl<'a> CrossNode<'a> {
     /// Exchanges two names in a pool of several nodes.
     pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
         if x == y {

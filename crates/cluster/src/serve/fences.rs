@@ -9,7 +9,7 @@
 //!
 //! Order, when a node is given up: fences first (here), then what it has asked before and is still
 //! being carried out comes to its end, then the other nodes that have parts of the file are told,
-//! by a cut more where it ends ([`Cluster::tell_parts_without`]), and then the locks go. What lies
+//! by a cut more where it ends ([`Stripes::tell_parts_without`]), and then the locks go. What lies
 //! on the lost node itself its programs leave alone when the lease is over (`leases.rs`): until
 //! then it is waited for. The fences stay in the table of locks, so that a later daemon knows them.
 
@@ -166,7 +166,7 @@ impl Fences {
     pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
         let locked = store.locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
-        let told = fenced.filter(|&id| match store.tell_parts_without(id, node) {
+        let told = fenced.filter(|&id| match store.stripes().tell_parts_without(id, node) {
             Ok(()) | Err(Errno::NOENT) => true,
             Err(e) => {
                 eprintln!(

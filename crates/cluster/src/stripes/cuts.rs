@@ -2,13 +2,12 @@
 //!
 //! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and
 //! count that; then the home: this is when it happens. If who cuts dies, parts are ahead of the
-//! home, which whoever comes upon it completes ([`Cluster::settle_cut`]). A lease whose holder is
+//! home, which whoever comes upon it completes ([`Stripes::settle_cut`]). A lease whose holder is
 //! dead, or whose time is over, may be taken over: by cutting the file where it ends, so that what
 //! its former holder had still under way is refused.
 
 use super::writing::{Content, InPlace};
 use super::*;
-use crate::Cluster;
 use forebay_store::parts::Holder;
 use forebay_store::process::{identity, identity_lives};
 
@@ -19,7 +18,7 @@ pub(super) struct Lease {
     pub known: Known,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     /// Waits for the lease.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.control, self.process_slot()?);
@@ -149,7 +148,7 @@ impl<'a> Cluster<'a> {
             .map(|part| (part.rdev, part.parent)))
     }
 
-    /// As [`Cluster::settle_cut`], of a file that needn't be open.
+    /// As [`Stripes::settle_cut`], of a file that needn't be open.
     pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
         let (index, held) = self.live_acquire_held(id)?;
         let settled = match self.striped(index) {

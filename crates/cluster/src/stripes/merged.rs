@@ -1,10 +1,9 @@
 //! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
 
 use super::*;
-use crate::Cluster;
 use crate::merge::{Conflict, pack};
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     /// As [`Cluster::merge`].
     pub(crate) fn merge_striped(
         &self,
@@ -15,7 +14,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<()> {
         let f = self.striped(index).ok_or(Errno::IO)?;
         self.retry_cut(&f, || {
-            let first = Cluster::is_first(&f, offset, now.len());
+            let first = Stripes::is_first(&f, offset, now.len());
             let known = self.look(&f, !first)?;
             let len = now.len().min(known.size.saturating_sub(offset) as usize);
             if len > 0 {

@@ -42,20 +42,21 @@ impl<'a> Cluster<'a> {
             return self.map_here(index, offset, len, budget);
         }
         let mut fresh = false;
-        self.retry_cut(&f, || {
+        self.stripes().retry_cut(&f, || {
             let told = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
             let wanted = offset + len as u64;
             let mut known = self
+                .stripes()
                 .known(&f)
                 .filter(|k| told && !fresh && k.size >= wanted);
             if known.is_none() {
-                known = Some(self.look(&f, true)?);
+                known = Some(self.stripes().look(&f, true)?);
             }
             fresh = true;
             let known = known.ok_or(Errno::IO)?;
             self.prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
-            let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
+            let part = self.stripes().own_part(&f, true)?.ok_or(Errno::IO)?;
             self.reach(part, known.cuts, end)?;
             self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })

@@ -16,7 +16,7 @@
 //!   remembered: the home is asked each time.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
 //! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
-//!   file is spilled; then the asker looks again ([`Cluster::learn_spilled`]).
+//!   file is spilled; then the asker looks again ([`Stripes::learn_spilled`]).
 //! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
 //!   pages.
 //!
@@ -25,14 +25,13 @@
 //! [`ASSIGN`]: kind::ASSIGN
 
 use super::*;
-use crate::Cluster;
 use crate::peers::messages::List;
 use forebay_store::CHUNK;
 use forebay_store::placements::{AHEAD, Chunk, Placed};
 use forebay_store::process::Critical;
 use std::collections::BTreeMap;
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     // ---- at the home ----
 
     /// As [`Store::spill_here`], for a process that can find out whether others have room.
@@ -114,7 +113,7 @@ impl<'a> Cluster<'a> {
         all
     }
 
-    /// As [`Cluster::spread`], of a spilled file. `make`: what has no place yet gets one.
+    /// As [`Stripes::spread`], of a spilled file. `make`: what has no place yet gets one.
     pub(super) fn spread_by_room(
         &self,
         f: &Striped,

@@ -24,10 +24,10 @@ impl<'a> Cluster<'a> {
         }
         let (index, held) = self.live_acquire_held(id)?;
         if id.stripe().is_none() {
-            self.learn_spilled(index)?;
+            self.stripes().learn_spilled(index)?;
         }
         let told = match self.striped(index) {
-            Some(f) => self.fence(&f, |_, _| Ok(false)),
+            Some(f) => self.stripes().fence(&f, |_, _| Ok(false)),
             None => Ok(()),
         };
         drop(held);
@@ -45,7 +45,9 @@ impl<'a> Cluster<'a> {
         drop(held);
         self.live_release(index).map(|()| cuts)
     }
+}
 
+impl<'a> Stripes<'a> {
     /// A node was given up, and is refused here what it asks of a file of this node: so are its
     /// questions to the other nodes that have parts, since it knows of fewer cuts than they do
     /// then.

@@ -1,8 +1,7 @@
 //! Writing striped files, and copying to them: to all nodes at once, then the home is told how long
 //! the file is.
 
-use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
-use crate::Cluster;
+use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped, Stripes};
 use crate::copy::{Range, Source, Target};
 use crate::peers::messages::{decode, encode, kind};
 use crate::peers::{Bytes, MAX_BODY};
@@ -73,7 +72,7 @@ fn add_up(
     Ok((done, error))
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     // ---- writing ----
 
     /// As [`Cluster::write_at`].
@@ -151,7 +150,7 @@ impl<'a> Cluster<'a> {
         len: usize,
     ) -> Result<(u64, usize)> {
         let first = match offset {
-            Some(at) => Cluster::is_first(f, at, len),
+            Some(at) => Stripes::is_first(f, at, len),
             None => len <= MAX_BODY,
         };
         if first {
@@ -206,7 +205,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Cluster::write_pieces`], but for what is in place.
+    /// As [`Stripes::write_pieces`], but for what is in place.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -292,7 +291,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Cluster::write_turn`], of what lies in an open file: each node is asked for all that
+    /// As [`Stripes::write_turn`], of what lies in an open file: each node is asked for all that
     /// belongs there.
     fn copy_turn(
         &self,
