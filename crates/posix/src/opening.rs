@@ -74,9 +74,11 @@ impl Fs {
                         self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
                         let (kind, bits) = (S_IFREG, flags as u32);
+                        let store = self.store();
                         let open = self
-                            .store()
-                            .open_create_held(id, kind, opened, bits, p.dir.id, p.name)
+                            .opening(|| {
+                                store.open_create_held(id, kind, opened, bits, p.dir.id, p.name)
+                            })
                             .inspect_err(|_| _ = self.store().live_release(live))?;
                         drop(section);
                         return self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0));
@@ -173,7 +175,7 @@ impl Fs {
                     self.cred().check(&cluster.stat(e.id)?, READ)?;
                 }
                 // A directory being read keeps the last name in the description.
-                cluster.open_create(e.id, e.kind, None, flags as u32, parent, b"")
+                self.opening(|| cluster.open_create(e.id, e.kind, None, flags as u32, parent, b""))
             }
             S_IFREG => {
                 let check = !fresh && !path_only;
@@ -219,8 +221,9 @@ impl Fs {
                     return Err(error);
                 }
                 let opened = Some((live, Some(held)));
-                let open = cluster
-                    .open_create_held(e.id, e.kind, opened, flags as u32, parent, name)
+                let bits = flags as u32;
+                let open = self
+                    .opening(|| cluster.open_create_held(e.id, e.kind, opened, bits, parent, name))
                     .inspect_err(|_| _ = cluster.live_release(live))?;
                 drop(section);
                 if path_only {
@@ -232,7 +235,9 @@ impl Fs {
                 };
                 self.opened(open, live, flags, (counts, told))
             }
-            _ if path_only => cluster.open_create(e.id, e.kind, None, flags as u32, parent, name),
+            _ if path_only => {
+                self.opening(|| cluster.open_create(e.id, e.kind, None, flags as u32, parent, name))
+            }
             S_IFLNK => Err(Errno::LOOP),
             // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
             _ => Err(Errno::NXIO),
@@ -257,8 +262,9 @@ impl Fs {
         let (live, held) = cluster.live_acquire_held(id)?;
         cluster.live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
-        let open = cluster
-            .open_create_held(id, S_IFREG, opened, flags as u32, e.id, UNNAMED)
+        let bits = flags as u32;
+        let open = self
+            .opening(|| cluster.open_create_held(id, S_IFREG, opened, bits, e.id, UNNAMED))
             .inspect_err(|_| _ = cluster.live_release(live))?;
         drop(section);
         self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0))

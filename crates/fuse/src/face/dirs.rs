@@ -1,7 +1,7 @@
 //! Reading directories. The kernel asks for a page of entries at a time; we get more from the store
 //! at once and keep the rest for the next requests.
 
-use super::{Face, handle, object};
+use super::{Call, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, ObjectId, Whence};
 use forebay_store::Entry;
@@ -39,7 +39,7 @@ impl Dirs {
     }
 }
 
-impl Face {
+impl Call<'_> {
     pub(super) fn opendir(
         &self,
         head: &Head,

@@ -2,7 +2,7 @@
 //! which the kernel gives a number; for each of them and each file we keep a description of our
 //! own, to which they belong in the pool. They go with it.
 
-use super::{Face, Wait, object};
+use super::{Call, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
@@ -105,7 +105,7 @@ fn waiting(
     }
 }
 
-impl Face {
+impl Call<'_> {
     /// What holds the locks that `asked` is about.
     fn holder(&self, node: u64, asked: &Asked) -> Result<Arc<Holder>, Errno> {
         let known = self.locks.all().get(&(asked.owner, node)).cloned();

@@ -13,11 +13,12 @@ use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
-use forebay_posix::controls::{ASIDE, UNSEEN, work_for};
+use forebay_posix::controls::{ASIDE, UNSEEN};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
 use forebay_store::process::is_answering;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
@@ -91,8 +92,8 @@ impl Face {
         &self.own
     }
 
-    /// The view in which what is made becomes the asking user's.
-    fn fs_of(&self, head: &Head) -> Arc<Fs> {
+    /// The view of the user who asks.
+    fn others_view(&self, head: &Head) -> Arc<Fs> {
         let who = (head.uid, head.gid);
         let read = self.others.read().unwrap_or_else(|e| e.into_inner());
         if let Some(fs) = read.get(&who) {
@@ -108,11 +109,57 @@ impl Face {
     }
 
     /// Answers a request; what it asks for is put into `reply`.
-    pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
-        work_for(match head.pid {
-            0 => UNSEEN,
-            id => id,
-        });
+    pub fn answer(&self, head: &Head, args: Args<'_>, reply: &mut Reply) -> Answer {
+        let request = Call {
+            face: self,
+            fs: self.own.for_process(asking(head)),
+        };
+        request.answer(head, args, reply)
+    }
+
+    /// The answer reached nobody: what was opened with it is closed.
+    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
+        // Behind the entry, if there is one.
+        let at = match head.opcode {
+            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
+            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
+            _ => return,
+        };
+        let reply = reply.finish(head.unique);
+        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
+            let open = u32::from_ne_bytes(open);
+            self.dirs.forget(open);
+            let _ = self.close(open);
+        }
+    }
+}
+
+/// A request that is being answered, with the view of the process that asks.
+struct Call<'a> {
+    face: &'a Face,
+    fs: Fs,
+}
+
+impl Deref for Call<'_> {
+    type Target = Face;
+
+    fn deref(&self) -> &Face {
+        self.face
+    }
+}
+
+impl Call<'_> {
+    /// The view for everything that makes nothing.
+    fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The view in which what is made becomes the asking user's.
+    fn fs_of(&self, head: &Head) -> Fs {
+        self.others_view(head).for_process(asking(head))
+    }
+
+    fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         let a = &mut a;
         let result = match head.opcode {
             // Nothing is kept for a name that the kernel knows.
@@ -178,22 +225,6 @@ impl Face {
         Answer::Reply(result)
     }
 
-    /// The answer reached nobody: what was opened with it is closed.
-    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
-        // Behind the entry, if there is one.
-        let at = match head.opcode {
-            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
-            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
-            _ => return,
-        };
-        let reply = reply.finish(head.unique);
-        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
-            let open = u32::from_ne_bytes(open);
-            self.dirs.forget(open);
-            let _ = self.close(open);
-        }
-    }
-
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
         self.let_go()?;
@@ -241,6 +272,14 @@ impl Face {
             Some(open) => self.fs().stat_open(open),
             None => self.fs().stat_id(object(node)),
         }
+    }
+}
+
+/// The process that asks.
+fn asking(head: &Head) -> u32 {
+    match head.pid {
+        0 => UNSEEN,
+        id => id,
     }
 }
 

@@ -1,11 +1,11 @@
 //! Names: finding, making, moving, removing.
 
-use super::{Face, inside, object};
+use super::{Call, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
 use forebay_store::controls::keeping_for;
 
-impl Face {
+impl Call<'_> {
     /// A regular file that is found is kept for a moment: the next request may be to open it.
     pub(super) fn lookup(
         &self,
