@@ -1,4 +1,8 @@
 //! Waiting for others, in growing steps and for a bounded time.
+//!
+//! [`Backoff`] sleeps 20 microseconds at first, doubles that up to 2 milliseconds, and gives up
+//! after [`PATIENCE`] with EHOSTDOWN. It calls the kernel directly, because it also runs inside
+//! programs.
 
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};

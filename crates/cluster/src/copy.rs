@@ -1,10 +1,14 @@
-//! Copies between files, without the memory of who asks for them.
+//! Copies between files: the bytes don't pass through the memory of the asking process.
 //!
-//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]): what lies
-//! there, too, is copied from page to page (`data/copy.rs`); what lies on other nodes is read from
-//! there, 1 MiB at a time, with nothing locked. Who wants a copy on another node sends a request of
-//! a few bytes for it; one into a striped file asks each node for what belongs there. A copy goes
-//! in steps, each as several writes, and each of those counts when it is done.
+//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]). It copies
+//! pages that lie there as well from page to page (`store/src/data/copy.rs`) and reads the others
+//! from their nodes, 1 MiB at a time, without a lock. A process that wants a copy on another node
+//! sends it a request of a few bytes. For a copy into a striped file, it sends one to each node
+//! with chunks.
+//!
+//! A copy goes in steps of at most [`COPIED_AT_ONCE`] bytes or about half a second. A step is
+//! several writes, each of which counts when it is done. An error in the middle of a step ends the
+//! step; the next step returns it.
 
 mod remote;
 

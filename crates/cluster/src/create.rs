@@ -1,4 +1,12 @@
 //! Making objects: on this node, where the entry lies, or on a node with room.
+//!
+//! A file of distribution `local` lies on the node of its maker, its entry at the entry's home. If
+//! this node is nearly full, or its records have no room, up to eight nodes with more room are
+//! asked to make the file. Other objects lie where their entry does, unless their directory keeps
+//! its entries.
+//!
+//! A file that is made to be opened is open before anybody sees its name, so that removing the name
+//! is the removal of an open file.
 
 use crate::Cluster;
 use crate::live::Away;

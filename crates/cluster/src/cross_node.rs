@@ -1,21 +1,24 @@
 //! Names whose entry and object lie on different nodes.
 //!
-//! Each node changes only its own records, each time in one transaction; what is then still to be
-//! done elsewhere is noted in the same transaction, and done again from the note should the process
-//! die ([`Cluster::settle_notes`]). Every step may be done twice.
+//! Each node changes only its own records, in one transaction each. The same transaction records as
+//! an *intent* what is left to do on other nodes. If the process dies, the keeper completes the
+//! intent ([`Cluster::settle_notes`]). Each step can be carried out twice.
 //!
-//! - An object keeps a *link record* for each name whose entry isn't beside it: so that taking a
-//!   name away twice takes one. It is `Unconfirmed` while nobody knows yet whether the entry was
-//!   made, and `Coming` while a rename is under way to it: then it doesn't count yet.
-//! - An entry keeps a *note* while something that began with it isn't finished: its object is still
-//!   to lose the name (`Drop`), or it is being renamed (`Move`). Of a moving entry, lookups wait
-//!   for the end, so that nobody sees both names; changes find it busy.
+//! - An object keeps a *link record* for each name whose entry lies elsewhere, so that removing a
+//!   name twice removes one. The record is `Unconfirmed` until the entry is known to exist, and
+//!   `Coming` while a rename brings the name; then it doesn't count yet.
+//! - An entry keeps an intent while an operation on it isn't finished: its object has yet to lose
+//!   the name (`Drop`), or it is being renamed (`Move`). Lookups of a moving entry wait for the
+//!   end, so that nobody sees both names. Changes find the entry busy.
 //!
-//! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C
-//! notes the new name as coming; B sets the entry, which is the moment when it happens, and what
-//! was there loses its name; A removes the old entry; C lets the new name take the place of the old
-//! one; A forgets. A death before B's step undoes the rename, behind it completes it.
-//! (`exchange.rs` has the steps of an exchange.)
+//! A rename of `from` on node A to `to` on node B, of an object on node C:
+//!
+//! 1. A marks `from` and records the intent. C records the new name as `Coming`.
+//! 2. B sets `to`. This is the moment of the rename. What was there loses its name.
+//! 3. A removes `from`. C replaces the old name by the new one. A removes the intent.
+//!
+//! A death before step 2 undoes the rename, a later death completes it. `exchange.rs` has the steps
+//! of an exchange. A view that serves another node doesn't wait ([`Cluster::nonblocking`]).
 
 mod batch_create;
 mod batch_unlink;

@@ -1,8 +1,8 @@
 //! Reading and writing files wherever their bytes lie.
 //!
 //! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
-//! because its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the
-//! only one when the file has spilled since: then the request goes to the parts.
+//! because its home is full). A home that is asked as the only node refuses with EXFULL (`CHANGED`)
+//! if the file has spilled since. Then the request goes to the parts.
 
 mod remote;
 

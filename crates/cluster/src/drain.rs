@@ -1,4 +1,7 @@
-//! Draining of files that lie on several nodes: each node moves what it has.
+//! Draining files that lie on several nodes: each node moves what it has from memory.
+//!
+//! The home decides which files are drained and tells the nodes with parts, without waiting for
+//! them.
 
 use crate::Cluster;
 use crate::peers::messages::{encode, kind};

@@ -1,5 +1,9 @@
-//! Ephemeral files: removed, with all their names on whatever nodes, when the process that made
+//! Ephemeral files: removed, with all their names on whatever nodes, when the process that created
 //! them has ended.
+//!
+//! The home keeps a record of the maker for each such file. Its keeper asks the makers' nodes which
+//! of them run, and removes the files of the others. A node that can't be asked counts all as
+//! running. A file with a busy name is left for the next turn.
 
 use crate::Cluster;
 use crate::peers::messages::{List, decode, kind};

@@ -1,9 +1,16 @@
-//! The pool as one store: each operation goes to this node's store or to the node that it concerns.
+//! The pool as one store: each operation goes to this node's store or to the nodes that it
+//! concerns.
 //!
-//! The functions here have the names that faces know (`read`, `lookup`, `rename`). Each decides
-//! where its object or entry lies; what lies here is done by the local half (`read_here`,
-//! `lookup_here`), what lies on another node is asked of that node, and what lies on several is put
-//! together. Modules outside of this one never ask another node.
+//! [`Cluster`] has the functions that faces know (`read`, `lookup`, `rename`). Each finds out where
+//! its object or entry lies. The local half (`read_here`, `lookup_here`) does what lies here;
+//! another node is asked for what lies there; the results of several nodes are put together.
+//! Modules of other crates never ask another node.
+//!
+//! Layers, from the bottom: `backoff`, `placement_cache` and [`peers`] (the way to other nodes and
+//! the table of requests); `cluster` (the view); `ask` (requests and replies); the operations, each
+//! in a module by its theme, among them `cross_node` (names over several nodes) and `stripes`
+//! (files over several nodes); [`serve`] (answers to other nodes). A module imports only modules
+//! below it.
 
 mod ask;
 mod attributes;

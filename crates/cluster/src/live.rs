@@ -1,4 +1,8 @@
 //! Opening objects of any node: a live entry of this node stands for each object that is open here.
+//!
+//! The live entry of another node's object has the flag `AWAY` and a number, by which the home
+//! knows this node's use of the object. The home keeps the object open until it is told of the end
+//! of that use. A node has one use of an object for all its processes.
 
 use crate::Cluster;
 use crate::peers::messages::{Record, kind};
@@ -19,7 +23,7 @@ pub struct Away {
     pub opened: Option<Opened>,
     /// Its attributes, if they came along.
     pub inode: Option<Inode>,
-    /// With them: [`Store::counts`], as of before they were asked for.
+    /// With them: `Store::counts`, as of before they were asked for.
     pub counts: u32,
 }
 
@@ -31,7 +35,7 @@ impl<'a> Cluster<'a> {
     /// Becomes a user of object `id`, which must exist, and returns its live entry.
     ///
     /// # Errors
-    /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
+    /// ENOENT if the object is gone; ENFILE if `MAX_LIVE` objects are open.
     pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
         self.live_acquire_held(id).map(|(index, _)| index)
     }

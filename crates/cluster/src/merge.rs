@@ -1,10 +1,10 @@
-//! What mappings have changed of files whose bytes lie elsewhere: only the changed bytes are
-//! written, so that nodes that change different bytes of a page don't undo each other's work.
+//! Writing back what mappings have changed of files whose bytes lie elsewhere.
 //!
-//! The changes of a range travel as *runs*: for each, where it begins (4 bytes, from the range's
-//! start), its length (4 bytes), the bytes that were there when the page was fetched, and the new
-//! ones. Whoever keeps the bytes sees by the first whether somebody else has changed them
-//! meanwhile.
+//! Only changed bytes are written, so that nodes that change different bytes of a page don't undo
+//! each other's work. The changes of a range travel as *runs*. A run has its begin (4 bytes, from
+//! the start of the range), its length (4 bytes), the bytes that were there when the page was
+//! fetched, and the new bytes. By the old bytes, the node that keeps the file sees whether somebody
+//! else has changed them since. The new bytes win; the conflict is reported.
 
 use crate::Cluster;
 use crate::data::whole;

@@ -1,4 +1,8 @@
 //! Looking up names and attributes of any node, and changing attributes.
+//!
+//! An entry that is being renamed is waited for. A look-up on another node brings attributes, and
+//! with `open` the opening of the file, in the same request. Attributes by which resolved paths may
+//! become wrong change on the node that changes names.
 
 use crate::Cluster;
 use crate::backoff::Backoff;

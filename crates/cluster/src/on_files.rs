@@ -1,5 +1,8 @@
-//! Controls that change where the bytes of a file may lie, of files of any node: their homes and
-//! parts follow.
+//! Controls that change where the bytes of a file may lie, of files of any node.
+//!
+//! The home and the nodes with parts follow a change: they move what must no longer lie in memory
+//! to `files` media, and seal what has checksums from now on. Before parts are written, they are
+//! told the file's controls.
 
 use crate::Cluster;
 use crate::live::with_open;

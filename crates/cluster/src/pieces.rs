@@ -1,8 +1,8 @@
-//! Writes that were kept back, and go to the file's home together: many small ones cost one
-//! message.
+//! Writes that a process has kept back and that go to the file's home together, in one message.
 //!
-//! They are carried out in the order in which they were done, each as one write. While they are
-//! under way, whoever wrote them may do something else ([`Cluster::begin_pieces`]).
+//! The home carries them out in the order in which they were done, each as one write. Meanwhile the
+//! writing process may do something else ([`Cluster::begin_pieces`]). A message has at most
+//! [`MOST`] pieces and `MAX_BODY` bytes.
 
 use crate::Cluster;
 use crate::data::whole;

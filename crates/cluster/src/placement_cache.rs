@@ -1,4 +1,8 @@
-//! Where chunks of spilled files lie, as far as this process has been told.
+//! The chunks of spilled files whose place this process knows.
+//!
+//! A table of [`REMEMBERED`] entries, indexed by a hash of file, number of cuts and chunk; a new
+//! entry replaces the one in its place. The table has no lock: each entry has a checksum, and an
+//! entry that another thread is writing fails it. Memory is allocated with the first entry.
 
 use forebay_store::placements::Placed;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering::*};

@@ -1,4 +1,7 @@
-//! rename(2): within this node, or over several.
+//! rename(2) within this node. `cross_node/rename.rs` has renames over several nodes.
+//!
+//! Look-ups come first, without locks. The transaction checks that both entries are still the same,
+//! and the rename starts again if they aren't.
 
 use crate::Cluster;
 use forebay_store::names::Named;

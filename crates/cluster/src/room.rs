@@ -1,4 +1,7 @@
 //! The size of files and the room they take, wherever their bytes lie.
+//!
+//! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the home is
+//! asked first, and the parts if the file has spilled.
 
 use crate::Cluster;
 use crate::peers::messages::kind;

@@ -1,8 +1,13 @@
-//! Answers other nodes: carries out on this node's store what they ask.
+//! Answers to other nodes: carries out on this node's store what they ask.
 //!
-//! Nothing here has rules of its own: a question becomes the call that a process of this node would
-//! make. What is added: whether this node is the home of what is asked for, and what is kept for
-//! other nodes as long as they run (files they have open, locks).
+//! A request becomes the call that a process of this node would make; no rule is implemented here.
+//! What this module adds: it checks arguments and whether this node is the home, refuses nodes that
+//! have lost their locks (`fences.rs`), and keeps what other nodes rely on: the files they have
+//! open (`opened.rs`), the parts (`parts.rs`), their locks.
+//!
+//! Requests have classes ([`Class`]). A request may ask other nodes only for those of lower
+//! classes, so that no circle of waiting nodes comes about. Requests of the lower classes don't
+//! wait for other operations on names: they return EAGAIN, and the asking node asks again.
 
 mod copy;
 mod entries;

@@ -1,4 +1,7 @@
 //! Making files durable wherever their bytes and names lie.
+//!
+//! The nodes with parts come first, then the home, which knows the size. A file with `persistence =
+//! "durable"` is durable together with the entries that lead to it.
 
 use crate::Cluster;
 use crate::peers::messages::kind;

@@ -1,9 +1,12 @@
-//! Controls as programs meet them: the controls of a new file, opening a file with controls, and
-//! reports of violations.
+//! Declared controls as programs meet them: of new files, at opening, and when they are violated.
 //!
 //! The store refuses violations ([`forebay_store::controls`]). Here a refusal becomes a sentence on
-//! standard error and an entry in the pool's list; a violation that is only to be reported becomes
-//! an entry. Files without controls pass by.
+//! standard error and an entry in the pool's list of violations. A violation that is only to be
+//! reported becomes an entry. Files without controls cost one test.
+//!
+//! A new file gets its controls from three sources; the first one that sets a control wins: what
+//! its view declares ([`Fs::declaring`]), its directory, the pool's rules by path. A face that
+//! serves other processes opens and makes files in a view for each of them ([`Fs::for_process`]).
 
 use crate::cache::DirInfo;
 use crate::file::File;
@@ -259,7 +262,7 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// As for [`Fs::say`].
+    /// As for [`Fs::declare`].
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         self.declare(id, declared, None)
             .map_err(|unsaid| unsaid.error)

@@ -1,4 +1,9 @@
-//! The view of one process on a pool.
+//! [`Fs`]: the view of one process on a pool.
+//!
+//! All operations of this crate are its methods. What a call depends on is in the view:
+//! credentials, caches, and the process for which it opens and makes files ([`Caller`]). Views of
+//! one process share everything but the last ([`Fs::for_process`], [`Fs::declaring`]); making one
+//! costs two or three reference counts.
 
 use crate::cache::DirCache;
 use crate::controls::Caller;

@@ -1,4 +1,9 @@
 //! Opening an object at a place: it is found or made, and becomes an open file description.
+//!
+//! A file is a live entry first (its use is recorded in the process's slot), then a description,
+//! then it is checked against its controls; a refused description is released. If names have
+//! changed since the place was resolved, the result is ESTALE and the caller resolves the path
+//! again.
 
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;

@@ -1,4 +1,7 @@
 //! Operations on resolved places and on objects, with POSIX's permissions and errors.
+//!
+//! Each checks the permissions of the calling process, then calls the cluster. ESTALE means that
+//! the place is outdated; [`Fs::at`] resolves it again.
 
 use crate::cache::DirInfo;
 use crate::cred::{EXEC, WRITE};
@@ -336,7 +339,7 @@ impl Fs {
     ///
     /// # Errors
     /// ENOENT, EACCES for all of them. Of each: EPERM; others as for
-    /// [`forebay_store::Store::unlink_files`].
+    /// [`forebay_cluster::Cluster::unlink_files`].
     pub fn remove_files(
         &self,
         dir: ObjectId,

@@ -1,12 +1,12 @@
-//! Many new files at once, with their attributes and names: what takes several transactions and
-//! questions for each of them otherwise, takes a few for all.
+//! Creating many files at once, with their attributes and names, in few transactions and requests.
 //!
-//! Their numbers are drawn first, so that the caller can note them before anything is there. Where
-//! an entry lies here, it is made with its file, in one transaction for each shard. The others are
-//! made as `create_here` makes one, in the same order, so that a death leaves what it leaves there:
-//! the files, each with a name of which nobody knows yet whether it is there; then the entries, for
-//! which each home is asked once; then the names are confirmed, and with that the files are in the
-//! index.
+//! The ids are drawn first, so that the caller can record them before anything exists. An entry of
+//! this node is made with its file, one transaction for each shard. The others go in the order of
+//! `create_here`, so that a death leaves what a death leaves there:
+//!
+//! 1. The files, each with an unconfirmed name.
+//! 2. The entries, with one request to each home.
+//! 3. The confirmation of the names, which puts the files into the index.
 
 use super::{CrossNode, Link, is_unclear};
 use crate::Cluster;

@@ -1,11 +1,14 @@
-//! Many files lose their names at once: what takes a look-up and a question or two for each of them
-//! otherwise, takes a few for all.
+//! Removing the names of many files at once, in few transactions and requests.
 //!
 //! The steps are those of one removal (`unlink_away`), in the same order, so that a death leaves
-//! what it leaves there: where an entry lies, it is marked, and noted that its object is to lose
-//! the name, in a transaction for many; each home of objects is told once which names they have
-//! lost; then entries and notes go. What is in the way of one of them (EAGAIN, an entry that has
-//! changed) is the caller's to deal with, by itself.
+//! what a death leaves there:
+//!
+//! 1. Where the entries lie, they are marked, and intents record that their objects are to lose the
+//!    names: one transaction for many.
+//! 2. Each home of objects is told once which names they have lost.
+//! 3. Entries and intents are removed.
+//!
+//! A name that can't be removed this way (EAGAIN, an entry that has changed) is left to the caller.
 
 use super::batch_create::{MOST, of_each, questions};
 use super::{CrossNode, Named, is_unclear, moving};

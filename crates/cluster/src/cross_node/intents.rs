@@ -1,5 +1,9 @@
-//! Completing intents: what processes of this node have begun with entries, and other nodes have to
-//! take part in.
+//! Completing intents: operations on entries of this node in which other nodes take part.
+//!
+//! The process that began an operation completes it. If that process is gone, the next one that
+//! finds the intent takes it over, in a transaction, so that only one does. An intent whose other
+//! node can't be reached is disowned: the keeper tries again. A view that serves another node
+//! returns EAGAIN instead of waiting.
 
 use super::*;
 use crate::Cluster;

@@ -1,4 +1,7 @@
 //! Link records of objects of any node.
+//!
+//! Each function goes to the object's home, which carries it out in one transaction. All can be
+//! repeated.
 
 use super::*;
 

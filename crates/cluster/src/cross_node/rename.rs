@@ -1,4 +1,7 @@
-//! Renames in which several nodes take part: see the parent module for the steps.
+//! Renames in which several nodes take part. The parent module has the steps.
+//!
+//! Names on paths (directories, symbolic links) change on one node only, which asks for the rename
+//! with `names`. Without `names`, such a rename returns EREMOTE and the caller asks that node.
 
 use super::*;
 use forebay_store::names::Note;

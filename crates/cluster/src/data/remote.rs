@@ -1,4 +1,8 @@
-//! The bytes of files that lie on other nodes.
+//! The bytes of files that lie on one other node, and syncs of all nodes.
+//!
+//! A request carries at most `MAX_BODY` bytes. Longer reads and writes go in several requests,
+//! which other processes may see one by one. An error after the first request ends the call with
+//! the bytes that were done.
 
 use crate::Cluster;
 use crate::peers::messages::{Record, encode, kind};
@@ -26,7 +30,7 @@ impl<'a> Cluster<'a> {
     /// Makes everything durable on all nodes: `syncfs`.
     ///
     /// # Errors
-    /// As for [`Store::sync_all`]; EHOSTDOWN if a node can't be told: the others have done it.
+    /// As for `Store::sync_all`; EHOSTDOWN if a node can't be told: the others have done it.
     pub fn sync_everywhere(&self) -> Result<()> {
         let elsewhere = self.everywhere(kind::SYNC_ALL);
         self.sync_all().and(elsewhere)

@@ -1,14 +1,15 @@
 //! Leases of file locks: a node that is cut off notices by itself that its locks may be gone.
 //!
 //! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
-//! Most of what programs do with that file is asked of the home, which refuses it; but not what
-//! lies on their own node (parts of striped and spilled files). So the live entry that stands for
-//! the file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that
-//! the home answers, moves that to a lease behind the moment of *asking*. When the time is over,
-//! all that this node's programs do with the file is EIO, whatever its daemon does meanwhile, until
-//! all have closed it: an entry whose time is over is never renewed. The home counts from when it
-//! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only
-//! to run about as fast.
+//! The home refuses most of what that node's programs ask, but not accesses to bytes on their own
+//! node (parts of striped and spilled files). So the live entry that stands for the file has the
+//! time until which its locks hold (`lease_until`). Each granted lock, and each RENEW that the home
+//! answers, moves that time to one lease after the moment of *asking*. When the time is over, every
+//! access by this node's programs is EIO until all have closed the file. An entry whose time is
+//! over is never renewed.
+//!
+//! The home counts from its last *answer* and waits an eighth longer. So the clocks of two nodes
+//! need not agree; they only have to run at about the same speed.
 
 use crate::Cluster;
 use crate::peers::messages::{List, kind};

@@ -1,10 +1,10 @@
 //! The table of requests between nodes.
 //!
-//! Each request is declared once: number, name, what it asks and what is answered, class, what
-//! carrying it out a second time would do, whether it may be long, which of its leading ids are
-//! fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of documentation.
-//! From the table come the numbers in [`kind`], what daemons ask of a request ([`find`]), and
-//! `docs/reference/protocol.md`. A request with a number of another one doesn't compile.
+//! Each request is declared once: number, name, arguments and reply, class, the effect of carrying
+//! it out a second time, whether it may be long, which of its leading ids are fenced ([`Fence`]),
+//! the bytes that travel with it ([`Body`]), and one line of documentation. From the table come the
+//! numbers in [`kind`], what daemons ask about a request ([`find`]), and
+//! `docs/reference/protocol.md`. Two requests with one number don't compile.
 //!
 //! Numbers are never used again for another request.
 

@@ -1,9 +1,8 @@
-//! Copies that other nodes ask for: a request names two files and ranges, and none of their bytes
-//! passes through the asking node.
+//! Copies that other nodes ask for. A request names two files and ranges, and carries no bytes.
 //!
-//! The node on which the bytes are to lie is asked. It keeps both files open during the copy. What
-//! doesn't lie there it reads as any node does. It replies soon, with at least something copied,
-//! whether or not everything is ([`crate::copy`]).
+//! The node on which the bytes are to lie is asked. It keeps both files open during the copy, and
+//! reads what lies on other nodes as any node does. It replies soon, with at least one byte copied
+//! ([`crate::copy`]).
 
 use super::parts::{check_size, part_here};
 use super::{Reply, Server, home, parts, told};

@@ -1,4 +1,4 @@
-//! Answers questions about entries for which this node may have to ask others: making, removing,
+//! Answers to requests about entries for which this node may have to ask others: making, removing,
 //! linking, renaming, exchanging.
 
 use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};

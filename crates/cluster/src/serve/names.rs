@@ -1,9 +1,9 @@
-//! Changes of directories and symbolic links, by which resolved paths may become wrong.
+//! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
-//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that
-//! names are about to change (they then resolve paths anew, and make nothing in a directory that is
-//! to go), has the change made where it belongs, and tells them that it is done. What else happens
-//! to names goes on meanwhile.
+//! In a pool of several nodes, one node carries them out, one at a time. It tells all nodes that
+//! names are about to change; from then on they resolve paths again, and make nothing in a
+//! directory that is to go. Then it has the change made where it belongs, and tells all nodes that
+//! it is done. Other changes of names go on meanwhile.
 
 use super::{Reply, parts, told};
 use crate::Cluster;

@@ -1,4 +1,8 @@
-//! What this node keeps open for others: the files that they have open, made for them or not.
+//! The files that this node keeps open for other nodes, whether it made them for those or not.
+//!
+//! A node knows each of its uses by a number, so that opening or closing twice changes nothing.
+//! This node asks now and then which uses still exist, and gives up a use that two answers in a row
+//! don't know. When a node is given up, all of its uses end.
 
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
 use crate::Cluster;
@@ -226,7 +230,7 @@ impl Server {
     }
 
     /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
-    /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
+    /// live on: what they had locked they can't change any more (`fences.rs`). Waits for what
     /// it has asked before.
     pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
         self.fences.raise(store, node);

@@ -1,4 +1,7 @@
-//! Answers about striped files, whose home this node is, and about this node's parts of them.
+//! Answers about striped files whose home this node is, and about this node's parts of others.
+//!
+//! The daemon keeps up to [`KEPT`] parts open between requests, so that their records aren't read
+//! again each time.
 
 use super::{Reply, home, lock, parts, told, with_file, with_file_in_room};
 use crate::Cluster;

@@ -1,10 +1,11 @@
-//! What needs a striped file for itself: cutting it, and appending to it behind its first chunk.
+//! Operations that need a striped file alone: cutting it, and appending behind its first chunk.
 //!
-//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and
-//! count that; then the home: this is when it happens. If who cuts dies, parts are ahead of the
-//! home, which whoever comes upon it completes ([`Stripes::settle_cut`]). A lease whose holder is
-//! dead, or whose time is over, may be taken over: by cutting the file where it ends, so that what
-//! its former holder had still under way is refused.
+//! The cutting process has the lease of the file, which the home gives it for a time. All parts are
+//! cut first and count that, then the home: this is the moment. If the process dies in between,
+//! parts are ahead of the home, and the next process that notices completes the cut
+//! ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is over, can be taken
+//! over: by cutting the file where it ends, so that requests of the former holder that are still in
+//! progress are refused.
 
 use super::writing::{Content, InPlace};
 use super::*;

@@ -1,4 +1,5 @@
-//! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
+//! Writing back what mappings have changed of a striped file: each node merges its pieces
+//! ([`crate::merge`]).
 
 use super::*;
 use crate::merge::{Conflict, pack};

@@ -1,9 +1,9 @@
-//! Mapping what of a striped file lies on this node: the pages of its segment, as of any file here.
+//! Mapping what lies on this node of a striped file: pages of its segment, as of any file here.
 //!
-//! What a mapping stores is within the file, so a part has to reach as far as its pages are mapped:
-//! else reads would take it for shorter. It does from when they are mapped, and again after a cut.
-//! Not where the file ends: others make it longer without telling the part, so nobody would clear
-//! what is behind the end in that page.
+//! A mapping stores within the file, so a part must reach as far as its pages are mapped; reads
+//! would take it for shorter otherwise. It is extended when pages are mapped, and again after a
+//! cut. The page in which the file ends isn't mapped: other nodes make the file longer without
+//! telling the part, so nobody would clear the bytes behind the end.
 
 use super::*;
 use crate::Cluster;

@@ -1,23 +1,22 @@
 //! Files that grow on other nodes because their own is full.
 //!
-//! A file of one node (distribution `local`) has all its chunks at its home as long as there is
-//! room. When a write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an
-//! id without a chunk size). From then on it is written and read as a striped file of 1 MiB chunks,
-//! with the same parts, cuts and leases. What differs is where a chunk lies: not a hash says so but
-//! a record of the home, `E id chunk -> node, from`. Bytes of the chunk below `from` lie at the
-//! home, the others in that node's part. A chunk without such a record lies at the home.
+//! A file of distribution `local` has all its chunks at its home as long as there is room. When a
+//! write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without a
+//! chunk size). From then on it is read and written as a striped file of 1 MiB chunks, with the
+//! same parts, cuts and leases. Only the place of a chunk differs: a record of the home, `E id
+//! chunk -> node, from`, has it. Bytes of the chunk below `from` lie at the home, the others in
+//! that node's part. A chunk without such a record lies at the home.
 //!
-//! - A chunk is placed when it is first written and the home has no room for it: the writer asks
-//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home note it
-//!   ([`ASSIGN`]). Whoever notes first wins. So what is within a placed chunk has its room:
-//!   overwriting never fails for lack of it.
-//! - A placement holds until the file is cut below it. Everybody may remember it together with the
-//!   number of cuts; a part that was cut since refuses. That a chunk lies at the home is never
-//!   remembered: the home is asked each time.
+//! - A chunk is placed when it is first written and the home has no room for it. The writer asks
+//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home record it
+//!   ([`ASSIGN`]). The first record wins. A placed chunk has its room, so overwriting it never
+//!   fails for lack of room.
+//! - A placement holds until the file is cut below it. It may be cached with the number of cuts; a
+//!   part that was cut since refuses. That a chunk lies at the home is never cached.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
-//! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
-//!   file is spilled; then the asker looks again ([`Stripes::learn_spilled`]).
-//! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
+//! - A process that takes the file for one of its home alone asks the home, which refuses with
+//!   EXFULL. Then the process looks again ([`Stripes::learn_spilled`]).
+//! - A file that a process of its home has mapped isn't spilled: those mappings show the home's
 //!   pages.
 //!
 //! [`live_flag::PARTS`]: forebay_store::control::live_flag::PARTS

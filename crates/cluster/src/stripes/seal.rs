@@ -1,11 +1,11 @@
-//! What is said of a striped file while it is open, on whatever nodes.
+//! Controls that are declared of a striped file while it is open, on whatever nodes.
 //!
-//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody
-//! goes on with what it knew before, the file is cut where it ends: parts refuse whoever knows of
-//! fewer cuts, who then asks the home, and is told what was said. This is done when something is
-//! said, and once more before such a file is laminated: then the last cut and the lamination are
-//! one step at the home. Who opens a file later knows what was said; files of which nothing was
-//! said while they were open are laminated without all that.
+//! A writing process judges by what its node knows of the file; parts know nothing of it. To stop
+//! processes with old knowledge, the file is cut where it ends. Parts then refuse requests with
+//! fewer cuts, the asking process asks the home, and learns the controls. This happens when
+//! controls are declared, and again before such a file is laminated: there the last cut and the
+//! lamination are one step at the home. A process that opens the file later knows its controls.
+//! Files whose controls didn't change while they were open are laminated without these cuts.
 
 use super::*;
 use crate::Cluster;

@@ -1,4 +1,7 @@
-//! What concerns a striped file as a whole: its attributes, syncing, reserving and punching, holes.
+//! Operations on a striped file as a whole: attributes, syncing, reserving, punching, holes.
+//!
+//! The home has the size and its own times. Each part adds its pages, and the time at which it was
+//! written. All nodes with parts are asked at once.
 
 use super::{AT_ONCE, Piece, Place, Striped, Stripes, has_parts};
 use crate::Cluster;

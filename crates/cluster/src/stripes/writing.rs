@@ -1,5 +1,8 @@
-//! Writing striped files, and copying to them: to all nodes at once, then the home is told how long
-//! the file is.
+//! Writing striped files, and copying to them.
+//!
+//! The pieces of a write go to all their nodes at once; then the home is told how long the file is.
+//! A write that was refused starts again; bytes within chunks that were the file's before aren't
+//! written twice. After [`TRIES`] attempts the write takes the lease.
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped, Stripes};
 use crate::copy::{Range, Source, Target};
@@ -75,7 +78,7 @@ fn add_up(
 impl<'a> Stripes<'a> {
     // ---- writing ----
 
-    /// As [`Cluster::write_at`].
+    /// As `Cluster::write_at`.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -90,7 +93,7 @@ impl<'a> Stripes<'a> {
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
-    /// As [`Cluster::copy`].
+    /// As `Cluster::copy`.
     pub(crate) fn copy_striped(
         &self,
         (from, at): (u32, u64),
