@@ -33,24 +33,6 @@ pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
 /// Longest part of a path in a sentence.
 const SHOWN: usize = 100;
 
-/// On whose behalf a view opens and makes files.
-#[derive(Clone, Copy)]
-pub(crate) struct Caller {
-    /// The process to which this thread belongs; 0: the own one; [`UNSEEN`].
-    pub process: u32,
-    /// What is said of files that are made, before what their directory and the rules say.
-    pub declared: Declared,
-}
-
-impl Default for Caller {
-    fn default() -> Caller {
-        Caller {
-            process: 0,
-            declared: Declared::NOTHING,
-        }
-    }
-}
-
 /// What a thread that answers other processes ([`process::answer_others`]) gets where it would have
 /// to look at one, or wait: nothing has been done yet, and another thread shall do it.
 ///

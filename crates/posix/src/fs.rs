@@ -6,7 +6,6 @@
 //! costs two or three reference counts.
 
 use crate::cache::DirCache;
-use crate::controls::Caller;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
 use crate::per_file_cache::Places;
@@ -74,6 +73,25 @@ pub struct DirEntry {
     pub ino: u64,
     /// Type bits of the mode (S_IFMT).
     pub kind: u32,
+}
+
+/// On whose behalf a view opens and makes files.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    /// The process for which it works, by the id of a thread; 0: the own one;
+    /// [`UNSEEN`](crate::controls::UNSEEN).
+    pub process: u32,
+    /// What is said of files that are made, before what their directory and the rules say.
+    pub declared: Declared,
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller {
+            process: 0,
+            declared: Declared::NOTHING,
+        }
+    }
 }
 
 /// A process's view on a pool. See the crate's documentation.
