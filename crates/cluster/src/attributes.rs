@@ -1,4 +1,7 @@
 //! Extended attributes of objects of any node.
+//!
+//! The object's home keeps them. A value travels beside the message's arguments, at most
+//! `MAX_VALUE` bytes.
 
 use crate::Cluster;
 use crate::peers::Bytes;

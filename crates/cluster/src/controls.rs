@@ -1,4 +1,8 @@
-//! Uses of files with controls, on whatever node they lie.
+//! The use of files with declared controls, on whatever node they lie.
+//!
+//! A description of such a file notes its use in the lock table of the file's home, before it does
+//! anything to the file. The home refuses a use that the controls rule out, or reports it. The end
+//! of the description ends the use and, where the controls ask for that, laminates the file.
 
 use crate::Cluster;
 use crate::peers::messages::kind;
@@ -72,7 +76,7 @@ impl<'a> Cluster<'a> {
             None => self.laminate_here(id),
         };
         match live {
-            Some(live) if laminated == Err(CHANGED) => self.seal(live),
+            Some(live) if laminated == Err(CHANGED) => self.stripes().seal(live),
             _ => laminated,
         }
     }

@@ -1,6 +1,9 @@
-//! Reading through copies: what was fetched of laminated files of other nodes is kept on this node.
+//! Reading through copies: this node keeps what it has fetched of other nodes' laminated files.
 //!
-//! The copies themselves, and how much room they get, are this node's business (`copies.rs`).
+//! A laminated file doesn't change within one edition. A copy is of one edition and is used for
+//! that one only. A read fetches the whole chunks that it touches, at most 8 MiB at a time, and
+//! keeps them if this node has room for copies. The keeper asks the homes which copies still stand
+//! and removes the others. The store manages the copies themselves (`store/src/copies.rs`).
 
 use crate::Cluster;
 use crate::peers::messages::{List, kind};

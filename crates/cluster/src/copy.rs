@@ -1,13 +1,20 @@
-//! Copies between files, without the memory of who asks for them.
+//! Copies between files: the bytes don't pass through the memory of the asking process.
 //!
-//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]): what lies
-//! there, too, is copied from page to page (`data/copy.rs`); what lies on other nodes is read from
-//! there, 1 MiB at a time, with nothing locked. Who wants a copy on another node sends a request of
-//! a few bytes for it; one into a striped file asks each node for what belongs there. A copy goes
-//! in steps, each as several writes, and each of those counts when it is done.
+//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]). It copies
+//! pages that lie there as well from page to page (`store/src/data/copy.rs`) and reads the others
+//! from their nodes, 1 MiB at a time, without a lock. A process that wants a copy on another node
+//! sends it a request of a few bytes. For a copy into a striped file, it sends one to each node
+//! with chunks.
+//!
+//! A copy goes in steps of at most [`COPIED_AT_ONCE`] bytes or about half a second. A step is
+//! several writes, each of which counts when it is done. An error in the middle of a step ends the
+//! step; the next step returns it.
+
+mod remote;
 
 use crate::Cluster;
-use crate::peers::{MAX_BODY, with_open};
+use crate::live::with_open;
+use crate::peers::MAX_BODY;
 use forebay_store::control::Live;
 use forebay_store::controls::Change;
 use forebay_store::data::overlap;
@@ -68,15 +75,15 @@ impl<'a> Cluster<'a> {
         let len = len as usize;
         let done = if let Some(file) = self.striped(to) {
             self.check_striped(to, Change::From(Some(to_at)))?;
-            self.copy_striped((from, at), &file, to_at, len)
+            self.stripes().copy_striped((from, at), &file, to_at, len)
         } else {
             let range = (at, to_at, len as u64);
             let done = match self.live_away(to) {
                 Some(away) => self.copy_away((from, at), away, to_at, len),
                 None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
             };
-            match self.spilled_by(to, &done)? {
-                Some(file) => self.copy_striped((from, at), &file, to_at, len),
+            match self.stripes().spilled_by(to, &done)? {
+                Some(file) => self.stripes().copy_striped((from, at), &file, to_at, len),
                 None => done,
             }
         };

@@ -1,7 +1,15 @@
 //! Making objects: on this node, where the entry lies, or on a node with room.
+//!
+//! A file of distribution `local` lies on the node of its maker, its entry at the entry's home. If
+//! this node is nearly full, or its records have no room, up to eight nodes with more room are
+//! asked to make the file. Other objects lie where their entry does, unless their directory keeps
+//! its entries.
+//!
+//! A file that is made to be opened is open before anybody sees its name, so that removing the name
+//! is the removal of an open file.
 
-use crate::Away;
 use crate::Cluster;
+use crate::live::Away;
 use crate::peers::messages::kind;
 use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
@@ -74,7 +82,7 @@ impl<'a> Cluster<'a> {
         new: &NewObject<'_>,
         make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
-        let held = self.store.place()?;
+        let held = self.store().place()?;
         let _section = self.section()?;
         let mut opened = Some(Opening {
             held: &held,
@@ -153,7 +161,7 @@ impl<'a> Cluster<'a> {
             }
         }
         let hash = u64::from(Slot::of_entry(parent, name).0);
-        for node in self.roomy_nodes(hash).into_iter().take(8) {
+        for node in self.stripes().roomy_nodes(hash).into_iter().take(8) {
             if self.other_nodes()?.this_node() == node {
                 break;
             }
@@ -237,7 +245,9 @@ impl<'a> Cluster<'a> {
         };
         if let Some(home) = self.entry_away(parent, name) {
             if local
-                && let Some(made) = self.create_apart(home, (parent, name), new, epoch, opened)?
+                && let Some(made) =
+                    self.cross_node()
+                        .create_apart(home, (parent, name), new, epoch, opened)?
             {
                 return Ok(made);
             }
@@ -258,13 +268,13 @@ impl<'a> Cluster<'a> {
         let is_dir = new.mode & forebay_store::S_IFMT == libc::S_IFDIR;
         let counts = is_dir && self.object_away(parent).is_none();
         let t = now();
-        let made = self.retry_noted((parent, name), || {
+        let made = self.cross_node().retry_noted((parent, name), || {
             self.create_here((parent, name), new, (epoch, t), counts, opened)
         })?;
         if made.is_ok() {
             self.touch_dir(parent, t)?;
             if is_dir && !counts {
-                self.add_dir_links(parent, 1)?;
+                self.cross_node().add_dir_links(parent, 1)?;
             }
         }
         Ok(made)
@@ -317,10 +327,12 @@ impl<'a> Cluster<'a> {
             return self.ask(home, kind::LINK, &(id, parent, name, epoch));
         }
         if let Some(home) = self.entry_away(parent, name) {
-            return self.link_across(home, id, (parent, name), epoch);
+            return self
+                .cross_node()
+                .link_across(home, id, (parent, name), epoch);
         }
         let t = now();
-        let nameless = self.retry_noted((parent, name), || {
+        let nameless = self.cross_node().retry_noted((parent, name), || {
             self.link_here(id, (parent, name), (epoch, t))
         })?;
         if nameless {

@@ -1,21 +1,24 @@
 //! Names whose entry and object lie on different nodes.
 //!
-//! Each node changes only its own records, each time in one transaction; what is then still to be
-//! done elsewhere is noted in the same transaction, and done again from the note should the process
-//! die ([`Cluster::settle_notes`]). Every step may be done twice.
+//! Each node changes only its own records, in one transaction each. The same transaction records as
+//! an *intent* what is left to do on other nodes. If the process dies, the keeper completes the
+//! intent ([`Cluster::settle_notes`]). Each step can be carried out twice.
 //!
-//! - An object keeps a *link record* for each name whose entry isn't beside it: so that taking a
-//!   name away twice takes one. It is `Unconfirmed` while nobody knows yet whether the entry was
-//!   made, and `Coming` while a rename is under way to it: then it doesn't count yet.
-//! - An entry keeps a *note* while something that began with it isn't finished: its object is still
-//!   to lose the name (`Drop`), or it is being renamed (`Move`). Of a moving entry, lookups wait
-//!   for the end, so that nobody sees both names; changes find it busy.
+//! - An object keeps a *link record* for each name whose entry lies elsewhere, so that removing a
+//!   name twice removes one. The record is `Unconfirmed` until the entry is known to exist, and
+//!   `Coming` while a rename brings the name; then it doesn't count yet.
+//! - An entry keeps an intent while an operation on it isn't finished: its object has yet to lose
+//!   the name (`Drop`), or it is being renamed (`Move`). Lookups of a moving entry wait for the
+//!   end, so that nobody sees both names. Changes find the entry busy.
 //!
-//! A rename, of `from` on node A to `to` on node B of an object on C, goes: A marks and notes; C
-//! notes the new name as coming; B sets the entry, which is the moment when it happens, and what
-//! was there loses its name; A removes the old entry; C lets the new name take the place of the old
-//! one; A forgets. A death before B's step undoes the rename, behind it completes it.
-//! (`exchange.rs` has the steps of an exchange.)
+//! A rename of `from` on node A to `to` on node B, of an object on node C:
+//!
+//! 1. A marks `from` and records the intent. C records the new name as `Coming`.
+//! 2. B sets `to`. This is the moment of the rename. What was there loses its name.
+//! 3. A removes `from`. C replaces the old name by the new one. A removes the intent.
+//!
+//! A death before step 2 undoes the rename, a later death completes it. `exchange.rs` has the steps
+//! of an exchange. A view that serves another node doesn't wait ([`Cluster::nonblocking`]).
 
 mod batch_create;
 mod batch_unlink;
@@ -28,6 +31,7 @@ pub use batch_create::NewFile;
 pub(crate) use rename::without_change;
 
 use crate::Cluster;
+use crate::backoff::Backoff;
 use crate::peers::messages::kind;
 use forebay_store::names::{Link, Named, Note, Opening, is_on_paths};
 use forebay_store::process::identity_lives;
@@ -35,62 +39,15 @@ use forebay_store::record::{Entry, EntryRecord, Inode, Key, parse_key, tail};
 use forebay_store::shards::{Need, Write};
 use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, RenameMode, Slot, now};
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::ops::Deref;
 
-/// How long one waits for a change of a name that others have begun.
-const PATIENCE: Duration = Duration::from_secs(10);
-
-thread_local! {
-    /// This thread serves another node, so it must not wait for third ones.
-    static NONBLOCKING: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Runs `f`, which answers EAGAIN instead of waiting for others to finish with a name.
-pub(crate) fn nonblocking<T>(f: impl FnOnce() -> T) -> T {
-    let before = NONBLOCKING.with(|h| h.replace(true));
-    let result = f();
-    NONBLOCKING.with(|h| h.set(before));
-    result
-}
-
-/// What setting an entry that is there or not has come to ([`Cluster::replace`]).
+/// What setting an entry that is there or not has come to ([`CrossNode::replace`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Placed {
     /// It is set.
     Done,
     /// It was another name of the same object: nothing is to be done.
     Same,
-}
-
-/// Waits longer each time, PATIENCE altogether.
-pub(crate) struct Backoff {
-    until: Instant,
-    next: Duration,
-}
-
-impl Backoff {
-    pub(crate) fn new() -> Backoff {
-        Backoff {
-            until: Instant::now() + PATIENCE,
-            next: Duration::from_micros(20),
-        }
-    }
-
-    /// # Errors
-    /// EHOSTDOWN when patience is at its end.
-    pub(crate) fn wait(&mut self) -> Result<()> {
-        if Instant::now() >= self.until {
-            return Err(Errno::HOSTDOWN);
-        }
-        // By the kernel itself: this runs inside programs, too.
-        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
-            tv_sec: 0,
-            tv_nsec: self.next.as_nanos() as _,
-        });
-        self.next = (self.next * 2).min(Duration::from_millis(2));
-        Ok(())
-    }
 }
 
 fn is_dir(entry: Entry) -> bool {
@@ -105,11 +62,32 @@ fn is_unclear(e: Errno) -> bool {
     )
 }
 
+/// Operations on names that may concern several nodes, and the steps of which they consist.
+#[derive(Clone, Copy)]
+pub(crate) struct CrossNode<'a>(Cluster<'a>);
+
+impl<'a> Deref for CrossNode<'a> {
+    type Target = Cluster<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Cluster<'a> {
+        &self.0
+    }
+}
+
 impl<'a> Cluster<'a> {
+    /// Operations on names that may concern several nodes.
+    #[inline]
+    pub(crate) fn cross_node(&self) -> CrossNode<'a> {
+        CrossNode(*self)
+    }
+}
+
+impl<'a> CrossNode<'a> {
     // ---- entries: at the entry's home ----
 
     /// Makes an entry for an object that lies elsewhere; what is there instead, if something is.
-    /// One that is `held` is looked up by nobody until [`Cluster::release_entry`].
+    /// One that is `held` is looked up by nobody until [`CrossNode::release_entry`].
     pub(crate) fn insert(
         &self,
         name: Named<'_>,

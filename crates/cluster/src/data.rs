@@ -1,13 +1,16 @@
 //! Reading and writing files wherever their bytes lie.
 //!
 //! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
-//! because its home is full). The home refuses with EXFULL (`CHANGED`) what was asked of it as the
-//! only one when the file has spilled since: then the request goes to the parts.
+//! because its home is full). A home that is asked as the only node refuses with EXFULL (`CHANGED`)
+//! if the file has spilled since. Then the request goes to the parts.
+
+mod remote;
 
 use crate::Cluster;
 use forebay_store::controls::Change;
 use forebay_store::parts::CHANGED;
 use forebay_store::{Result, Store};
+use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
@@ -64,14 +67,14 @@ impl<'a> Cluster<'a> {
     ) -> Result<usize> {
         if let Some(file) = self.striped(index) {
             // SAFETY: passed on.
-            return unsafe { self.read_striped(&file, offset, to, len) };
+            return unsafe { self.stripes().read_striped(&file, offset, to, len) };
         }
         if let Some(away) = self.live_away(index) {
             // SAFETY: passed on.
             let read = unsafe { self.read_away(away, offset, to, len) };
-            return match self.spilled_by(index, &read)? {
+            return match self.stripes().spilled_by(index, &read)? {
                 // SAFETY: passed on.
-                Some(file) => unsafe { self.read_striped(&file, offset, to, len) },
+                Some(file) => unsafe { self.stripes().read_striped(&file, offset, to, len) },
                 None => read,
             };
         }
@@ -98,7 +101,7 @@ impl<'a> Cluster<'a> {
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(offset))?;
             // SAFETY: passed on.
-            return unsafe { self.write_striped(&file, offset, from, len) };
+            return unsafe { self.stripes().write_striped(&file, offset, from, len) };
         }
         // SAFETY: passed on.
         let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
@@ -119,21 +122,30 @@ impl<'a> Cluster<'a> {
                 // The home is full. What is left is told to it again, or goes to other nodes.
                 let (behind, left) = (from.wrapping_add(n), len - n);
                 let rest = write(Some(at + n as u64), behind, left);
-                let rest = match self.spilled_by(index, &rest)? {
+                let rest = match self.stripes().spilled_by(index, &rest)? {
                     // SAFETY: passed on.
                     Some(file) => unsafe {
-                        self.write_striped(&file, Some(at + n as u64), behind, left)
+                        self.stripes()
+                            .write_striped(&file, Some(at + n as u64), behind, left)
                     },
                     None => rest,
                 };
                 Ok((at, n + rest.map_or(0, |r| r.1)))
             }
             Ok(done) => Ok(done),
-            written => match self.spilled_by(index, &written)? {
+            written => match self.stripes().spilled_by(index, &written)? {
                 // SAFETY: passed on.
-                Some(file) => unsafe { self.write_striped(&file, offset, from, len) },
+                Some(file) => unsafe { self.stripes().write_striped(&file, offset, from, len) },
                 None => written,
             },
         }
+    }
+}
+
+/// ENOSPC if not all was written.
+pub(crate) fn whole(written: usize, all: usize) -> Result<()> {
+    match written == all {
+        true => Ok(()),
+        false => Err(Errno::NOSPC),
     }
 }

@@ -1,7 +1,8 @@
-//! Declaring controls of a file that others may have open, on whatever nodes: the protocol in three
-//! steps.
+//! Declaring controls of a file that others may have open, on whatever nodes, in three steps.
 //!
-//! See `controls/declare.rs` for what the file's home does in each step.
+//! The home begins and says which nodes have the file open. Each of those notes the uses of its
+//! open descriptions at the home. The home ends: it refuses if a use is in the way, otherwise the
+//! controls hold. `store/src/controls/declare.rs` has what the home does in each step.
 
 use crate::Cluster;
 use crate::peers::messages::{List, decode, encode, kind};

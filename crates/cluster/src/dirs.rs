@@ -1,4 +1,8 @@
 //! Directories: their entries lie on all nodes, and their times on one.
+//!
+//! A listing asks one node after the other, and on each node one shard after the other. The
+//! position has node, shard and name, so a listing can be continued after changes. Times of a
+//! directory of another node are told in steps of [`TICK`].
 
 use crate::Cluster;
 use crate::peers::Bytes;

@@ -1,4 +1,7 @@
-//! Draining of files that lie on several nodes: each node moves what it has.
+//! Draining files that lie on several nodes: each node moves what it has from memory.
+//!
+//! The home decides which files are drained and tells the nodes with parts, without waiting for
+//! them.
 
 use crate::Cluster;
 use crate::peers::messages::{encode, kind};
@@ -20,7 +23,9 @@ impl<'a> Cluster<'a> {
     /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
     fn tell_parts_landed(&self, index: u32, id: ObjectId) {
         let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
-        if let (true, Ok(others), Ok(nodes)) = (parts, self.other_nodes(), self.part_nodes(id)) {
+        if let (true, Ok(others), Ok(nodes)) =
+            (parts, self.other_nodes(), self.stripes().part_nodes(id))
+        {
             for node in nodes {
                 others.tell(node, kind::LANDED, &encode(&id));
             }

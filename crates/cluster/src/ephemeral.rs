@@ -1,8 +1,11 @@
-//! Ephemeral files: removed, with all their names on whatever nodes, when the process that made
+//! Ephemeral files: removed, with all their names on whatever nodes, when the process that created
 //! them has ended.
+//!
+//! The home keeps a record of the maker for each such file. Its keeper asks the makers' nodes which
+//! of them run, and removes the files of the others. A node that can't be asked counts all as
+//! running. A file with a busy name is left for the next turn.
 
 use crate::Cluster;
-use crate::cross_node::nonblocking;
 use crate::peers::messages::{List, decode, kind};
 use forebay_store::controls::goes_with_maker;
 use forebay_store::ephemeral::{AT_ONCE, Followed, Maker, TRIES};
@@ -46,7 +49,7 @@ impl<'a> Cluster<'a> {
                 done.left += 1;
                 continue;
             }
-            match nonblocking(|| self.remove_made(id)) {
+            match self.nonblocking().remove_made(id) {
                 Ok(true) => done.gone += 1,
                 // Somebody is at one of its names.
                 Ok(false) | Err(Errno::AGAIN) => done.left += 1,

@@ -1,4 +1,7 @@
 //! Finding and describing objects by their attributes, on all nodes.
+//!
+//! A search in a directory asks all nodes for pages, which come in no order. A description comes
+//! from the object's home, in one request for many objects.
 
 use crate::Cluster;
 use crate::peers::messages::{List, decode, encode, kind};
@@ -20,6 +23,9 @@ impl<'a> Cluster<'a> {
     }
 
     /// As [`Cluster::describe`] for each of these; other nodes are asked for many at a time.
+    ///
+    /// # Errors
+    /// Of each: as for [`Cluster::describe`].
     pub fn describe_all(&self, ids: &[ObjectId]) -> Vec<Result<Description>> {
         let mut all = Vec::with_capacity(ids.len());
         let mut left: BTreeMap<NodeId, VecDeque<usize>> = BTreeMap::new();
@@ -120,7 +126,7 @@ impl<'a> Cluster<'a> {
     /// Tells all objects of the directory for which all these terms hold, in no order. What has
     /// several names is told by the one by which it is in the index, if that is in this directory.
     /// A value may also be told if it is so near to an end of a range that it has the same place
-    /// ([`Order`]).
+    /// (`Order`).
     ///
     /// # Errors
     /// EINVAL without a term; EHOSTDOWN if a node can't be asked; EIO.

@@ -1,5 +1,7 @@
-//! Whether what lies on this node fits what lies on others: every entry leads to an object, and
-//! every name that an object counts is there.
+//! The part of the check that needs other nodes: records of this node that refer to theirs.
+//!
+//! Each entry leads to an object, each name that an object counts exists, each part has its file,
+//! and no intent is left. To be called while nothing changes.
 
 use crate::Cluster;
 use crate::peers::messages::{Record, kind};
@@ -173,7 +175,7 @@ impl<'a> Cluster<'a> {
                 (_, _, Err(e)) => return Err(e),
             };
             if !back {
-                self.lose_name(id, (dir, &name), None, false)?;
+                self.cross_node().lose_name(id, (dir, &name), None, false)?;
             }
             mended += 1;
         }

@@ -1,4 +1,6 @@
-//! What is told to the homes of other nodes' objects when uses and locks end here.
+//! What the store tells about other nodes' objects when uses and locks end here.
+//!
+//! Implements the store's trait `Foreign`, by which a store of several nodes reaches this crate.
 
 use crate::peers::messages::{encode, kind};
 use crate::{Cluster, Nodes};

@@ -1,15 +1,20 @@
 //! Opening objects of any node: a live entry of this node stands for each object that is open here.
+//!
+//! The live entry of another node's object has the flag `AWAY` and a number, by which the home
+//! knows this node's use of the object. The home keeps the object open until it is told of the end
+//! of that use. A node has one use of an object for all its processes.
 
 use crate::Cluster;
-use crate::peers::USED_WITHIN;
 use crate::peers::messages::{Record, kind};
 use forebay_store::Opened;
 use forebay_store::control::live_flag as flag;
+use forebay_store::controls::Opener;
 use forebay_store::live::{Held, new_use};
 use forebay_store::record::Inode;
-use forebay_store::{NodeId, ObjectId, Result};
+use forebay_store::{NewOpen, NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
+use std::time::Duration;
 
 /// What is known of a file of another node that is to be opened.
 #[derive(Debug, Default)]
@@ -18,15 +23,19 @@ pub struct Away {
     pub opened: Option<Opened>,
     /// Its attributes, if they came along.
     pub inode: Option<Inode>,
-    /// With them: [`Store::counts`], as of before they were asked for.
+    /// With them: `Store::counts`, as of before they were asked for.
     pub counts: u32,
 }
+
+/// How long after its home was asked a use may be made a live entry. Less than the time between two
+/// looks of the home at what is open (`Server::check_open`).
+const USED_WITHIN: Duration = Duration::from_secs(2);
 
 impl<'a> Cluster<'a> {
     /// Becomes a user of object `id`, which must exist, and returns its live entry.
     ///
     /// # Errors
-    /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
+    /// ENOENT if the object is gone; ENFILE if `MAX_LIVE` objects are open.
     pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
         self.live_acquire_held(id).map(|(index, _)| index)
     }
@@ -46,9 +55,9 @@ impl<'a> Cluster<'a> {
     pub fn live_acquire_opened(&self, id: ObjectId, away: &mut Away) -> Result<(u32, Held<'a>)> {
         match self.object_away(id) {
             Some(home) => self
-                .store
+                .store()
                 .live_acquire_with(id, |index| self.live_load_away(index, id, home, away)),
-            None => self.store.live_acquire_here(id),
+            None => self.store().live_acquire_here(id),
         }
     }
 
@@ -116,4 +125,26 @@ impl<'a> Cluster<'a> {
         let id = ObjectId(live.id.load(Relaxed));
         self.object_away(id).map(|home| (home, id))
     }
+}
+
+/// Calls `f` with an object that is open meanwhile. By a description: for a use alone that takes
+/// longer, a process has few places.
+pub(crate) fn with_open<T>(
+    store: &Cluster<'_>,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T>,
+) -> Result<T> {
+    let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
+        // Who asks has it open. This node has lost it, by a death.
+        Errno::NOENT => Errno::STALE,
+        e => e,
+    })?;
+    // Whoever asks has the file open itself.
+    let opener = Opener::Kept(store.node());
+    let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
+    let open = store
+        .open_create_held(&new, Some((live, Some(held))))
+        .inspect_err(|_| _ = store.live_release(live))?;
+    let done = f(live);
+    store.open_release(open).and(done)
 }

@@ -1,18 +1,20 @@
-//! Locks of programs, on files of whatever node, and the search for deadlocks.
+//! Locks of programs on files of any node, and the search for deadlocks.
 //!
-//! A lock is kept in the table of the file's home. Here is who waits for it.
+//! The home's lock table has all locks of a file. This module waits for them.
 //!
-//! Deadlocks are processes that wait for each other's locks in a circle, on whatever nodes.
+//! A deadlock is a circle of processes, on whatever nodes, that wait for each other's locks. The
+//! waiting process searches: at first where no other node must be asked, later on all nodes, in
+//! growing intervals. It asks who is in its way, what those wait for, who is in their way, and so
+//! on back to itself. The answers come from different moments. They hold at one moment if at the
+//! end all members still wait for the same locks, because a waiting process gives nothing up. A
+//! search follows only processes that began to wait earlier than the searching one. So one member
+//! finds the circle, the one that closed it, and gets EDEADLK.
 //!
-//! Who waits looks itself, at first where nobody else must be asked, later on all nodes, in growing
-//! intervals: who is in my way, what do they wait for, who is in their way, and so on, back to me.
-//! What is told at different moments is true at one if at the end all of the circle still wait for
-//! the same as when they were found: a process that waits gives nothing up. Each follows only those
-//! who began to wait before it did. So a circle is found by one of its members, the one that closed
-//! it, and that one gives in (EDEADLK).
-//!
-//! As in Linux, only locks of processes (F_SETLKW) are looked at, and of a process with several
-//! threads it is taken that none of them will release what one waits for.
+//! As in Linux, the search covers locks of processes only (F_SETLKW), and assumes that no other
+//! thread of a waiting process releases a lock.
+
+mod leases;
+mod remote;
 
 use crate::Cluster;
 use crate::peers::messages::{List, kind};
@@ -21,6 +23,7 @@ use forebay_store::locks::{
     Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,
 };
 use forebay_store::{ObjectId, Result};
+pub(crate) use leases::Standing;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 

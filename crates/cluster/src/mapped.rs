@@ -1,4 +1,7 @@
-//! Mapping files: only what lies on this node has pages here.
+//! Mapping files: only pages that lie on this node can be mapped.
+//!
+//! A file of another node is mapped through a shadow copy, which is the faces' business; here it is
+//! ENODEV. `stripes/own.rs` maps what lies here of a striped file.
 
 use crate::Cluster;
 use forebay_store::Result;
@@ -15,7 +18,7 @@ impl<'a> Cluster<'a> {
     /// made if they are at most `budget`; otherwise they are left out, as is what lies
     /// behind the end of the file.
     ///
-    /// The caller holds a place from [`Store::map_claim`].
+    /// The caller holds a place from `Store::map_claim`.
     ///
     /// # Errors
     /// ENOSPC, EIO; ENODEV if the file's pages lie on another node.
@@ -33,7 +36,7 @@ impl<'a> Cluster<'a> {
     /// EIO: it isn't what was written. ETIMEDOUT.
     pub fn unseal_for_mapping(&self, index: u32) -> Result<()> {
         let here = match self.striped(index) {
-            Some(f) if f.home.is_some() => match self.own_part(&f, false)? {
+            Some(f) if f.home.is_some() => match self.stripes().own_part(&f, false)? {
                 Some(part) => part,
                 None => return Ok(()),
             },

@@ -1,7 +1,11 @@
 //! Looking up names and attributes of any node, and changing attributes.
+//!
+//! An entry that is being renamed is waited for. A look-up on another node brings attributes, and
+//! with `open` the opening of the file, in the same request. Attributes by which resolved paths may
+//! become wrong change on the node that changes names.
 
 use crate::Cluster;
-use crate::cross_node::Backoff;
+use crate::backoff::Backoff;
 use crate::peers::messages::{Record, kind};
 use forebay_store::Opened;
 use forebay_store::live::new_use;
@@ -43,7 +47,8 @@ impl<'a> Cluster<'a> {
         loop {
             match self.lookup_here(parent, name) {
                 Ok(Some((_, true))) => {
-                    self.wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
+                    self.cross_node()
+                        .wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
                 }
                 found => return found.map(|found| found.map(|(entry, _)| entry)),
             }
@@ -125,7 +130,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if it has been removed.
     pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        self.store.path_by(dir, |id| self.inode_tail(id))
+        self.store().path_by(dir, |id| self.inode_tail(id))
     }
 
     /// Changes attributes of `id`.

@@ -1,9 +1,12 @@
-//! Controls that change where the bytes of a file may lie, of files of any node: their homes and
-//! parts follow.
+//! Controls that change where the bytes of a file may lie, of files of any node.
+//!
+//! The home and the nodes with parts follow a change: they move what must no longer lie in memory
+//! to `files` media, and seal what has checksums from now on. Before parts are written, they are
+//! told the file's controls.
 
 use crate::Cluster;
+use crate::live::with_open;
 use crate::peers::messages::{encode, kind};
-use crate::peers::with_open;
 use crate::stripes::Striped;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::{is_summed, word_of_part};
@@ -37,6 +40,7 @@ impl<'a> Cluster<'a> {
         }
         if parts {
             let nodes = self
+                .stripes()
                 .part_nodes(id)?
                 .into_iter()
                 .map(|node| (Some(node), id));
@@ -103,7 +107,7 @@ impl<'a> Cluster<'a> {
     /// Tells all nodes that may have parts of a file, and this one, the word of its parts.
     #[cold]
     fn tell_parts(&self, id: ObjectId, word: u64) -> Result<()> {
-        let nodes = self.part_nodes(id)?;
+        let nodes = self.stripes().part_nodes(id)?;
         let head = encode(&(id, word));
         let others = self.other_nodes()?;
         let told = others.ask_each(&nodes, kind::PART_ON_FILES, &head);

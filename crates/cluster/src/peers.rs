@@ -1,31 +1,18 @@
-//! The other nodes of the pool, as the store sees them: what has its home elsewhere is asked of
-//! them.
+//! The way to the other nodes of the pool, and what is sent on it.
 //!
-//! A store keeps the entries and objects of its node's slots. An operation on others is sent to
-//! their home, which carries it out on its own store as any process there does: so there is one
-//! implementation of every rule. How messages get there is the business of the floors above
-//! ([`Peers`]); what they say is [`messages`], who answers them is [`serve`]. See
-//! docs/decisions/0020-operations-across-nodes.md.
+//! - [`Peers`] delivers requests. Crates above implement it: a process passes its requests to its
+//!   node's daemon, the daemon sends them itself. A request is answered or fails in bounded time.
+//! - [`requests`] declares each request once; [`messages`] encodes arguments and replies.
+//!
+//! A node keeps the entries and objects of its slots. An operation on others is sent to their home,
+//! which carries it out on its own store as any process there does (`serve.rs`): so there is one
+//! implementation of every rule. See docs/decisions/0020-operations-across-nodes.md.
 
-mod copy;
-mod data;
-pub mod leases;
-pub mod locks;
-pub(crate) mod merge;
 pub mod messages;
-mod names;
-mod parts;
-mod pieces;
 pub mod requests;
-pub mod serve;
 
-use crate::Cluster;
-use crate::cross_node::Backoff;
-pub(crate) use copy::with_open;
-use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
-use forebay_store::{Errno, Result, Store};
-use messages::{Wire, kind};
-pub use pieces::{Pieces, Sending};
+use forebay_placement::{NodeId, Slot};
+use forebay_store::{Errno, Result};
 use std::time::Duration;
 
 /// Bytes that travel with a message, where the caller has them. They may be the program's own, so
@@ -82,17 +69,6 @@ pub enum Sent {
         cell: usize,
         until: u64,
     },
-}
-
-/// How long after its home was asked a use may be made a live entry. Less than the time between two
-/// looks of the home at what is open ([`Server::check_open`]).
-pub(crate) const USED_WITHIN: Duration = Duration::from_secs(2);
-/// ENOSPC if not all was written.
-fn whole(written: usize, all: usize) -> Result<()> {
-    match written == all {
-        true => Ok(()),
-        false => Err(Errno::NOSPC),
-    }
 }
 
 /// A way to the other nodes of the pool.
@@ -183,137 +159,4 @@ pub trait Peers: Send + Sync {
 
     /// In a forked child, before anything else.
     fn after_fork_in_child(&self);
-}
-
-impl<'a> Cluster<'a> {
-    /// The node that keeps `slot`, if it isn't this one.
-    pub(crate) fn away(&self, slot: Slot) -> Option<NodeId> {
-        let elsewhere = self.peers()?;
-        let node = elsewhere.node_of(slot);
-        (node != elsewhere.this_node()).then_some(node)
-    }
-
-    /// The size of the pool's media and how much of them is used, on all nodes together; as they
-    /// were a moment ago, elsewhere. None in a pool of one node, or if nobody can tell.
-    pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
-        let e = self.peers()?;
-        // SAFETY: there are no bytes.
-        let told = unsafe { e.ask(e.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
-        let (size, used) = told.head.split_first_chunk::<8>()?;
-        let used = used.first_chunk::<8>()?;
-        Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
-    }
-
-    /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
-    /// first. None if nobody can tell.
-    pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
-        let others = self.peers()?;
-        // SAFETY: there are no bytes.
-        let told = unsafe { others.ask(others.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
-        let list = told.head.get(16..)?;
-        let room = |one: &[u8]| -> Option<(NodeId, u64)> {
-            let (node, free) = one.split_first_chunk::<4>()?;
-            let free = u64::from_le_bytes(*free.first_chunk::<8>()?);
-            Some((NodeId(u32::from_le_bytes(*node)), free))
-        };
-        list.chunks_exact(12).map(room).collect()
-    }
-
-    /// The number of the node on which the data of `id` lie; None if that is several, or in a pool
-    /// of one node.
-    pub fn home_of(&self, id: ObjectId) -> Option<u32> {
-        let elsewhere = self.peers()?;
-        if matches!(id.distribution(), Distribution::Striped(_)) {
-            return None;
-        }
-        Some(elsewhere.node_of(id.slot()).0)
-    }
-
-    /// The home of the entry `name` of `parent`, if it isn't this node.
-    pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
-        // Without other nodes, no hash.
-        self.peers()?;
-        if Store::is_in_view(parent, name) {
-            return None;
-        }
-        self.away(Slot::of_entry(parent, name))
-    }
-
-    /// The home of the object `id`, if it isn't this node.
-    pub(crate) fn object_away(&self, id: ObjectId) -> Option<NodeId> {
-        if id.is_part() || id.is_view() {
-            // Each node has its own.
-            return None;
-        }
-        self.away(id.slot())
-    }
-
-    /// The other nodes. To be called where something is away.
-    pub(crate) fn other_nodes(&self) -> Result<&'a dyn Peers> {
-        self.peers().ok_or(Errno::NODEV)
-    }
-
-    /// Asks `node` for what needs no bytes besides.
-    pub(crate) fn ask<T: Wire>(&self, node: NodeId, kind: u16, question: &impl Wire) -> Result<T> {
-        // SAFETY: there are no bytes.
-        unsafe { self.ask_with(node, kind, question, Bytes::None) }.map(|(answer, _)| answer)
-    }
-
-    /// As [`Cluster::ask`], but says EAGAIN where that would wait for others who are at it.
-    pub(crate) fn ask_once<T: Wire>(
-        &self,
-        node: NodeId,
-        kind: u16,
-        question: &impl Wire,
-    ) -> Result<T> {
-        let head = messages::encode(question);
-        // SAFETY: there are no bytes.
-        let told = unsafe { self.other_nodes()?.ask(node, kind, &head, Bytes::None) }?;
-        messages::decode(&told.head).ok_or(Errno::PROTO)
-    }
-
-    /// Asks `node`; the answer, and how many bytes came with it.
-    ///
-    /// # Safety
-    /// `bytes` are the caller's to read, or to write.
-    pub(crate) unsafe fn ask_with<T: Wire>(
-        &self,
-        node: NodeId,
-        kind: u16,
-        question: &impl Wire,
-        bytes: Bytes,
-    ) -> Result<(T, usize)> {
-        let head = messages::encode(question);
-        let mut backoff = None;
-        let told = loop {
-            // SAFETY: passed on.
-            match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
-                // Others are at it, and it doesn't wait for them: we do.
-                Err(Errno::AGAIN) => backoff.get_or_insert_with(Backoff::new).wait()?,
-                told => break told,
-            }
-        };
-        let told = match told {
-            Err(Errno::STALE) if kind != kind::EPOCH => {
-                // It may know of a change of names that we don't.
-                let theirs: u64 = self.ask(node, kind::EPOCH, &())?;
-                self.raise_epoch(theirs);
-                return Err(Errno::STALE);
-            }
-            other => other?,
-        };
-        let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
-        Ok((answer, told.received))
-    }
-
-    /// Whether directories change on this node, for all.
-    pub(crate) fn changes_names(&self) -> bool {
-        self.peers()
-            .is_some_and(|peers| peers.nodes().first() == Some(&peers.this_node()))
-    }
-
-    /// The node on which directories change, one at a time.
-    pub(crate) fn names_node(&self) -> Option<NodeId> {
-        self.peers()?.nodes().first().copied()
-    }
 }

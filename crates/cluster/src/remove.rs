@@ -1,4 +1,8 @@
 //! Removing names of any node, and objects with their last name.
+//!
+//! An entry beside its object is removed in one transaction. For an entry whose object lies
+//! elsewhere, see `cross_node`. Directories, and symbolic links in a pool of several nodes, are
+//! removed by the node that changes names.
 
 use crate::Cluster;
 use crate::peers::messages::kind;
@@ -8,12 +12,12 @@ use forebay_store::{ObjectId, Result, now};
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
-    /// Removes the entry `name` of `parent`, which must not be a directory.
+    /// Removes the entry `name` of `parent`, which must not be a directory. `known` is what a
+    /// look-up at `epoch` found.
     ///
     /// # Errors
-    /// ENOENT, EISDIR, ESTALE.
-    ///
-    /// `known` is what a look-up at `epoch` found.
+    /// ENOENT: there is none. EISDIR: it is a directory. ESTALE: names have changed since `epoch`.
+    /// EROFS: it is in the view. EHOSTDOWN: its home can't be asked.
     pub fn unlink(
         &self,
         parent: ObjectId,
@@ -64,7 +68,10 @@ impl<'a> Cluster<'a> {
                 return Err(Errno::REMOTE);
             }
             if self.object_away(entry.id).is_some() {
-                if self.unlink_away((parent, name), entry, epoch)? {
+                if self
+                    .cross_node()
+                    .unlink_away((parent, name), entry, epoch)?
+                {
                     return Ok(());
                 }
                 continue;
@@ -85,7 +92,7 @@ impl<'a> Cluster<'a> {
             return Err(Errno::INVAL);
         }
         match self.object_away(entry.id) {
-            Some(_) => self.unlink_away(name, entry, epoch),
+            Some(_) => self.cross_node().unlink_away(name, entry, epoch),
             None => self.unlink_beside(name, entry, epoch),
         }
     }
@@ -96,7 +103,8 @@ impl<'a> Cluster<'a> {
         let t = now();
         match self.remove_beside(name, entry, epoch, t) {
             Err(Errno::AGAIN) => {
-                self.retry_noted(name, || self.note_gone(name))?;
+                self.cross_node()
+                    .retry_noted(name, || self.note_gone(name))?;
                 Ok(false)
             }
             Ok(true) => self.touch_dir(name.0, t).map(|()| true),

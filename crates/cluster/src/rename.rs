@@ -1,4 +1,7 @@
-//! rename(2): within this node, or over several.
+//! rename(2) within this node. `cross_node/rename.rs` has renames over several nodes.
+//!
+//! Look-ups come first, without locks. The transaction checks that both entries are still the same,
+//! and the rename starts again if they aren't.
 
 use crate::Cluster;
 use forebay_store::names::Named;
@@ -22,7 +25,7 @@ impl<'a> Cluster<'a> {
         self.refuse_view(from.0, from.1)?;
         self.refuse_view(to.0, to.1)?;
         if self.foreign.is_some() {
-            return self.rename_among(from, to, mode, epoch);
+            return self.cross_node().rename_among(from, to, mode, epoch);
         }
         self.rename_here(from, to, mode, epoch)
     }
@@ -39,7 +42,10 @@ impl<'a> Cluster<'a> {
             let source = self.lookup(from.0, from.1)?.ok_or(Errno::NOENT)?;
             let target = self.lookup(to.0, to.1)?;
             let t = now();
-            let check = |w: &mut Write<'_>| self.check_alone(w, (from, source), (to, target));
+            let check = |w: &mut Write<'_>| {
+                self.cross_node()
+                    .check_alone(w, (from, source), (to, target))
+            };
             match self.rename_known((from, source), (to, target), mode, (epoch, t), check)? {
                 Renamed::Done => {}
                 Renamed::Nothing => return Ok(()),

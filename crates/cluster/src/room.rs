@@ -1,4 +1,7 @@
 //! The size of files and the room they take, wherever their bytes lie.
+//!
+//! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the home is
+//! asked first, and the parts if the file has spilled.
 
 use crate::Cluster;
 use crate::peers::messages::kind;
@@ -20,7 +23,7 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(size))?;
-            return self.truncate_striped(&file, size);
+            return self.stripes().truncate_striped(&file, size);
         }
         let cut = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::TRUNCATE, &(id, size)),
@@ -29,8 +32,8 @@ impl<'a> Cluster<'a> {
                 false => Ok(size),
             }),
         };
-        match self.spilled_by(index, &cut)? {
-            Some(file) => self.truncate_striped(&file, size),
+        match self.stripes().spilled_by(index, &cut)? {
+            Some(file) => self.stripes().truncate_striped(&file, size),
             None => cut,
         }
     }
@@ -44,14 +47,18 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::Size(MAX_SIZE))?;
-            return self.room_striped(&file, (offset, len), grow, false);
+            return self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, false);
         }
         let reserved = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::RESERVE, &(id, offset, len, grow)),
             None => self.reserve_here(index, offset, len, grow),
         };
-        match self.spilled_by(index, &reserved)? {
-            Some(file) => self.room_striped(&file, (offset, len), grow, false),
+        match self.stripes().spilled_by(index, &reserved)? {
+            Some(file) => self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, false),
             None => reserved,
         }
     }
@@ -65,7 +72,9 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
             self.check_striped(index, Change::From(Some(offset)))?;
-            return self.room_striped(&file, (offset, len), grow, true);
+            return self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, true);
         }
         let punched = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::PUNCH, &(id, offset, len, grow)),
@@ -73,8 +82,10 @@ impl<'a> Cluster<'a> {
                 .punch_here(index, offset, len, grow)
                 .and(self.not_spilled(index)),
         };
-        match self.spilled_by(index, &punched)? {
-            Some(file) => self.room_striped(&file, (offset, len), grow, true),
+        match self.stripes().spilled_by(index, &punched)? {
+            Some(file) => self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, true),
             None => punched,
         }
     }
@@ -87,7 +98,7 @@ impl<'a> Cluster<'a> {
     pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
-            return self.seek_striped(&file, offset, hole);
+            return self.stripes().seek_striped(&file, offset, hole);
         }
         let found = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::SEEK, &(id, offset, hole)),
@@ -96,8 +107,8 @@ impl<'a> Cluster<'a> {
                 self.not_spilled(index).and(found)
             }
         };
-        match self.spilled_by(index, &found)? {
-            Some(file) => self.seek_striped(&file, offset, hole),
+        match self.stripes().spilled_by(index, &found)? {
+            Some(file) => self.stripes().seek_striped(&file, offset, hole),
             None => found,
         }
     }

@@ -1,4 +1,7 @@
-//! Searching the index on all nodes: each is asked for a part of a page.
+//! Searching the index on all nodes.
+//!
+//! Each node is asked for its share of a page, all at once. A page ends where the node with the
+//! least ends, so that the order of results is the same on all nodes.
 
 use crate::Cluster;
 use crate::peers::messages::{List, Wire, decode, encode, kind};

@@ -1,39 +1,35 @@
 //! Files whose chunks are spread over the nodes (distribution `striped`).
 //!
-//! A striped file's object lies at its home, as any file's, and so do its size and chunk 0: a file
-//! of one chunk is one like others. Each other node has a *part*, an object of its own
-//! ([`ObjectId::part`]): a sparse file with the same offsets, which holds the chunks that belong
-//! there, and is made when one of them is first written.
+//! The object of a striped file lies at its home, with its size and chunk 0. So a file of one chunk
+//! is like any other. Each other node has a *part*, an object of its own ([`ObjectId::part`]): a
+//! sparse file with the same offsets, which holds the chunks that belong there. It is made when one
+//! of them is first written.
 //!
-//! - A write goes to all its nodes at once; then, if the file becomes longer, the home is told
-//!   (GROW). So what is within the size is written. Should somebody have appended to the file
-//!   meanwhile, or be at it, the home refuses, and all is written again: it comes behind the
-//!   appending.
-//! - A read needs the size. Who has asked for it may use it as long as the file isn't cut: *cuts*
-//!   counts that. Every question to a part says how many cuts its asker knows of; a part that was
-//!   cut since refuses (EXFULL), and the asker asks the home again.
-//! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* of one at a time.
-//!   Appending behind chunk 0 needs the lease, too.
+//! - A write goes to all its nodes at once. If the file becomes longer, the home is told afterwards
+//!   (GROW). So everything within the size is written. If somebody has appended meanwhile, or is
+//!   about to, the home refuses, and the write starts again behind the append.
+//! - A read needs the size. A process may use a size that it was told until the file is cut: *cuts*
+//!   counts that. Each request to a part has the number of cuts that the asking process knows. A
+//!   part that was cut since refuses (EXFULL), and the process asks the home again.
+//! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* that one process has at
+//!   a time. Appending behind chunk 0 needs the lease, too.
 //!
-//! What is said of a file after it was opened is known to its home at once, and to others when they
-//! ask it: [`seal`].
+//! The module [`seal`] has controls that are declared while the file is open, [`placed`] has files of
+//! one node whose node is full; these differ only in where their chunks lie.
 //!
-//! A file of one node whose node is full becomes one of these, but for where its chunks lie:
-//! [`placed`].
-//!
-//! Inside one chunk (and 1 MiB of it) reads and writes are as in any file; longer ones in place are
-//! seen in pieces. What a write adds to the file is there at one moment.
+//! Within one chunk, and 1 MiB of it, reads and writes behave as in any file. Longer ones in place
+//! are seen in pieces. What a write adds to the file appears at one moment.
 
 mod cuts;
 mod merged;
 mod own;
-pub(crate) mod placed;
+mod placed;
 mod seal;
 mod whole;
 mod writing;
 
 use crate::Cluster;
-use crate::cross_node::Backoff;
+use crate::backoff::Backoff;
 use crate::peers::messages::{encode, kind};
 use crate::peers::{Bytes, MAX_BODY, PeerReply, PeerRequest};
 use forebay_media::guard;
@@ -43,6 +39,7 @@ use forebay_store::data::MAX_SIZE;
 use forebay_store::parts::{CHANGED, Known};
 use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
 use rustix::io::Errno;
+use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
 
 /// Pieces of one call that are under way at the same time.
@@ -84,7 +81,26 @@ struct Piece {
     len: usize,
 }
 
+/// Operations on files whose chunks lie on several nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Stripes<'a>(Cluster<'a>);
+
+impl<'a> Deref for Stripes<'a> {
+    type Target = Cluster<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Cluster<'a> {
+        &self.0
+    }
+}
+
 impl<'a> Cluster<'a> {
+    /// Operations on files whose chunks lie on several nodes.
+    #[inline]
+    pub(crate) fn stripes(&self) -> Stripes<'a> {
+        Stripes(*self)
+    }
+
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
@@ -107,7 +123,9 @@ impl<'a> Cluster<'a> {
             lost: None,
         })
     }
+}
 
+impl<'a> Stripes<'a> {
     /// Whether all of `offset..offset + len` lies at the home.
     fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
         !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
@@ -266,7 +284,7 @@ impl<'a> Cluster<'a> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        if Cluster::is_first(f, offset, len) {
+        if Stripes::is_first(f, offset, len) {
             return match f.home {
                 // SAFETY: passed on.
                 Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },

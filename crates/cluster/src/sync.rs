@@ -1,4 +1,7 @@
 //! Making files durable wherever their bytes and names lie.
+//!
+//! The nodes with parts come first, then the home, which knows the size. A file with `persistence =
+//! "durable"` is durable together with the entries that lead to it.
 
 use crate::Cluster;
 use crate::peers::messages::kind;
@@ -23,14 +26,14 @@ impl<'a> Cluster<'a> {
     fn sync_file(&self, index: u32) -> Result<()> {
         self.check_lease(index)?;
         if let Some(file) = self.striped(index) {
-            return self.sync_striped(&file);
+            return self.stripes().sync_striped(&file);
         }
         let synced = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::SYNC, &id),
             None => self.sync_here(index).and(self.not_spilled(index)),
         };
-        match self.spilled_by(index, &synced)? {
-            Some(file) => self.sync_striped(&file),
+        match self.stripes().spilled_by(index, &synced)? {
+            Some(file) => self.stripes().sync_striped(&file),
             None => synced,
         }
     }

@@ -1,4 +1,4 @@
-//! Stores for the tests of this crate: of one node, in a directory that goes with them.
+//! Stores for the tests of this crate: of one node, in a directory that is removed with them.
 
 use crate::Cluster;
 use forebay_store::{NewObject, ObjectId, Store};

@@ -1,7 +1,7 @@
-//! The view by attributes, over all nodes: what its directories list, and where its links lead.
+//! The view by attributes (`.by`) over all nodes: what its directories list, where its links lead.
 //!
-//! Nothing is stored but the paths of directories that were looked up (`view.rs`); the index of
-//! each node is asked each time.
+//! The view stores only the paths of directories that were looked up (`store/src/view.rs`), so that
+//! their ids can be resolved. Everything else is asked of the index of each node, each time.
 
 use crate::Cluster;
 use forebay_placement::BY;

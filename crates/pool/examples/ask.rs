@@ -5,8 +5,8 @@
 //! between the two; the ratio is the median of the repetitions' ratios.
 
 use forebay_client::requests::Channel;
-use forebay_cluster::peers::serve::{Class, Reply};
 use forebay_cluster::peers::{Bytes, Peers};
+use forebay_cluster::serve::{Class, Reply};
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::Address;
 use forebay_placement::{Node, PoolMap, State};

@@ -1,8 +1,9 @@
-//! Resolved directory paths, per process.
+//! The cache of resolved directory paths of a process.
 //!
-//! An entry says: seen from directory `base`, this path is that directory, and the
-//! process may search it. It holds as long as the epoch of names and the process's
-//! credentials stay the same. Entries are read and replaced without locks.
+//! An entry says: from directory `base`, this path leads to that directory, and the process may
+//! search all directories on it. An entry holds while the epoch of names and the process's
+//! credentials stay the same. The table has [`ENTRIES`] slots, indexed by a 128-bit hash. It has no
+//! lock: each slot has a version, which is odd while the slot is written.
 
 use forebay_placement::planted;
 use forebay_store::ObjectId;
@@ -45,12 +46,14 @@ pub(crate) struct DirCache {
 pub(crate) struct CacheKey(u128);
 
 impl CacheKey {
+    /// The key of `path`, seen from `base`.
     pub fn new(base: ObjectId, path: &[u8]) -> CacheKey {
         CacheKey(XxHash3_128::oneshot_with_seed(base.0, path))
     }
 }
 
 impl DirCache {
+    /// An empty cache.
     pub fn new() -> DirCache {
         DirCache {
             slots: (0..ENTRIES).map(|_| Slot::default()).collect(),
@@ -61,6 +64,7 @@ impl DirCache {
         &self.slots[key.0 as usize % ENTRIES]
     }
 
+    /// The directory, if it is cached for this epoch of names and generation of credentials.
     pub fn get(&self, key: CacheKey, epoch: u64, cred: u32) -> Option<DirInfo> {
         let s = self.slot(key);
         let version = s.version.load(Acquire);
@@ -83,6 +87,7 @@ impl DirCache {
         (s.version.load(Relaxed) == version).then_some(info)
     }
 
+    /// Caches a directory for this epoch of names and generation of credentials.
     pub fn put(&self, key: CacheKey, epoch: u64, cred: u32, info: &DirInfo) {
         let s = self.slot(key);
         let version = s.version.load(Relaxed);

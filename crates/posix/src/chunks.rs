@@ -1,4 +1,6 @@
-//! Chunks of open files, for faces that keep an open file without borrowing [`Fs`].
+//! Reading and writing open files by the number of their description, with slices.
+//!
+//! For faces that keep a file open without borrowing [`Fs`]. As [`File`], without an owner.
 
 use crate::{File, Fs, Whence};
 use rustix::io::Result;

@@ -1,11 +1,15 @@
-//! Controls as programs meet them: the controls of a new file, opening a file with controls, and
-//! reports of violations.
+//! Declared controls as programs meet them: of new files, at opening, and when they are violated.
 //!
 //! The store refuses violations ([`forebay_store::controls`]). Here a refusal becomes a sentence on
-//! standard error and an entry in the pool's list; a violation that is only to be reported becomes
-//! an entry. Files without controls pass by.
+//! standard error and an entry in the pool's list of violations. A violation that is only to be
+//! reported becomes an entry. Files without controls cost one test.
+//!
+//! A new file gets its controls from three sources; the first one that sets a control wins: what
+//! its view declares ([`Fs::declaring`]), its directory, the pool's rules by path. A face that
+//! serves other processes opens and makes files in a view for each of them ([`Fs::for_process`]).
 
 use crate::cache::DirInfo;
+use crate::file::File;
 use crate::fs::Fs;
 use crate::path::Place;
 use forebay_client::controls::{
@@ -19,7 +23,6 @@ use forebay_store::controls::{
 use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::{Distribution, Inode, Maker, ObjectId, SetAttr, now};
 use rustix::io::{Errno, Result};
-use std::cell::Cell;
 use std::hash::Hasher;
 use std::sync::atomic::{Ordering::*, fence};
 use twox_hash::XxHash3_64;
@@ -30,13 +33,6 @@ pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
 /// Longest part of a path in a sentence.
 const SHOWN: usize = 100;
 
-thread_local! {
-    /// The process that this thread works for, if it isn't its own.
-    static FOR: Cell<u32> = const { Cell::new(0) };
-    /// What this thread says of files that it makes.
-    static SAYING: Cell<Declared> = const { Cell::new(Declared::NOTHING) };
-}
-
 /// What a thread that answers other processes ([`process::answer_others`]) gets where it would have
 /// to look at one, or wait: nothing has been done yet, and another thread shall do it.
 ///
@@ -45,29 +41,6 @@ pub const ASIDE: Errno = Errno::INPROGRESS;
 
 /// A process that a face serves but can't see: of another PID namespace.
 pub const UNSEEN: u32 = u32::MAX;
-
-/// From now on this thread opens files for the process to which the thread `id` belongs, which
-/// asked a face that serves others; 0: for its own.
-pub fn work_for(id: u32) {
-    FOR.set(id);
-}
-
-/// For whom this thread opens files.
-pub(crate) fn opener() -> Opener {
-    match FOR.get() {
-        0 => Opener::Own,
-        id => Opener::Served(id),
-    }
-}
-
-/// Does `f`, in which this thread makes files; of them is said, before what their directory and the
-/// rules say, `said`.
-pub fn saying<T>(said: Declared, f: impl FnOnce() -> T) -> T {
-    let before = SAYING.replace(said);
-    let result = f();
-    SAYING.set(before);
-    result
-}
 
 /// The value of [`ATTRIBUTE`]: what was said of a file or directory.
 pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
@@ -102,29 +75,35 @@ impl Fs {
         })
     }
 
-    /// What is said of the object that is made as `name` in `dir`, as a word: first what was said
-    /// of the directory, then the rules.
+    /// The controls of the object that is made as `name` in `dir`, as a word: first `said`, then
+    /// what was said of the directory, then the rules.
     ///
     /// # Errors
     /// Those of looking up the directory's path (EHOSTDOWN): what isn't known can't be kept.
-    pub(crate) fn controls_of_new(&self, dir: &DirInfo, name: &[u8], mode: u32) -> Result<u64> {
+    pub(crate) fn controls_of_new(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+        said: Declared,
+    ) -> Result<u64> {
         let rules = &self.pool().config().rules;
-        if rules.is_empty() && dir.controls == 0 && SAYING.get().is_nothing() {
+        if rules.is_empty() && dir.controls == 0 && said.is_nothing() {
             return Ok(0);
         }
         let said = match mode & libc::S_IFMT {
             // Rules find what is in it by its path.
             libc::S_IFDIR => declared(dir.controls).0,
-            libc::S_IFREG if self.settles() => SAYING.get(),
-            libc::S_IFREG => self.said_of_file(dir, name)?,
+            libc::S_IFREG if self.settles() => said,
+            libc::S_IFREG => self.said_of_file(dir, name, said)?,
             _ => Declared::NOTHING,
         };
         Ok(said.bits())
     }
 
-    /// The controls of a file that is made as `name` in `dir`.
-    fn said_of_file(&self, dir: &DirInfo, name: &[u8]) -> Result<Declared> {
-        let inherited = SAYING.get().or(declared(dir.controls).0);
+    /// The controls of a file that is made as `name` in `dir`, of which `said` is declared.
+    fn said_of_file(&self, dir: &DirInfo, name: &[u8], said: Declared) -> Result<Declared> {
+        let inherited = said.or(declared(dir.controls).0);
         let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
         Ok(inherited.or(ruled))
     }
@@ -166,7 +145,7 @@ impl Fs {
     }
 
     /// With whom a new object of this mode and word goes, if with anybody: the process that this
-    /// thread works for.
+    /// view works for.
     ///
     /// # Errors
     /// EOPNOTSUPP: that can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not look.
@@ -174,7 +153,7 @@ impl Fs {
         if mode & libc::S_IFMT != libc::S_IFREG || !goes_with_maker(word) {
             return Ok(None);
         }
-        let pid = match FOR.get() {
+        let pid = match self.caller().process {
             0 => None,
             UNSEEN => return Err(Errno::OPNOTSUPP),
             _ if is_answering() => return Err(ASIDE),
@@ -187,7 +166,7 @@ impl Fs {
     /// `persistence = "process"` is left out.
     fn said_of_staged(&self, to: &[u8]) -> Result<Declared> {
         let said = self.simple(to, false, |place| match place {
-            Place::Entry { dir, name, .. } => self.said_of_file(dir, name),
+            Place::Entry { dir, name, .. } => self.said_of_file(dir, name, self.caller().declared),
             Place::Dir { .. } => Err(Errno::ISDIR),
         })?;
         Ok(Declared {
@@ -196,26 +175,27 @@ impl Fs {
         })
     }
 
-    /// Does `make`, in which this thread makes a file that is to be staged in as `to`: of what is
-    /// said of that, where its bytes lie is so from the first on; all else when it is complete
-    /// ([`Fs::settle`]).
+    /// Opens `path`, a new file that is to be staged in as `to`, as [`Fs::open`] does. Of the
+    /// controls of `to` it has the one that says where its bytes lie; the others come when it is
+    /// complete ([`Fs::settle`]).
     ///
     /// # Errors
-    /// As for looking `to` up; those of `make`.
-    pub fn staging<T>(&self, to: &[u8], make: impl FnOnce() -> Result<T>) -> Result<T> {
+    /// As for looking `to` up, and as open(2).
+    pub fn open_staged(&self, path: &[u8], to: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
         if !self.store().drains() {
-            return make();
+            return self.open(path, flags, mode);
         }
         let persistence = self.said_of_staged(to)?.persistence;
         let said = Declared {
             persistence: persistence.filter(|p| *p == Persistence::Node),
             ..Declared::NOTHING
         };
-        saying(said, make)
+        let open = self.declaring(said).open(path, flags, mode)?.take_open();
+        Ok(File::new(self, open))
     }
 
     /// Gives the file at `path`, which is complete and closed, the controls that it would have got
-    /// if it had been made as `to` (but see [`Fs::staging`]); one that never changes is laminated.
+    /// if it had been made as `to` (but see [`Fs::open_staged`]); one that never changes is laminated.
     ///
     /// # Errors
     /// As for looking both up and changing the file.
@@ -251,7 +231,7 @@ impl Fs {
     /// Says this of a file or directory from now on; a laminated file can be written again.
     ///
     /// # Errors
-    /// As for [`Fs::say`].
+    /// As for [`Fs::declare`].
     pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
         self.declare(id, declared, None)
             .map_err(|unsaid| unsaid.error)
@@ -413,7 +393,7 @@ impl Fs {
     fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let controls = declared(word).0.resolve();
-        let party = match FOR.get() {
+        let party = match self.caller().process {
             0 => self.store().lock_owner_process()?.number,
             // Its threads are one party.
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
@@ -545,9 +525,9 @@ impl Fs {
         controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
     }
 
-    /// The process for which this thread works.
+    /// The process for which this view works.
     pub(crate) fn works_for(&self) -> u32 {
-        match FOR.get() {
+        match self.caller().process {
             0 | UNSEEN => pid(),
             pid => pid,
         }

@@ -1,7 +1,7 @@
 //! Copying between open files: copy_file_range(2), and what other faces make of it.
 //!
-//! The store carries it out step by step, on the nodes that hold the bytes. This module does what
-//! programs see of it: access, offsets, limits, controls.
+//! The cluster copies, step by step, on the nodes that hold the bytes. This module checks access,
+//! offsets, limits and controls, and moves the descriptions' offsets.
 
 use crate::Fs;
 use forebay_media::size_limit;

@@ -1,4 +1,8 @@
-//! Credentials and permission checks.
+//! Credentials of a process, and permission checks.
+//!
+//! The credentials are read once and again when the process has changed them ([`Cred::refresh`]),
+//! which also counts a generation up: cached permissions of an older generation don't hold. A face
+//! whose requests the kernel has already judged allows everything ([`Cred::judged`]).
 
 use crate::cache::DirInfo;
 use forebay_store::Inode;
@@ -27,6 +31,7 @@ pub(crate) struct Cred {
 }
 
 impl Cred {
+    /// The credentials of this process.
     pub fn new() -> Cred {
         let c = Cred::judged(0, 0);
         c.refresh();
@@ -60,14 +65,17 @@ impl Cred {
         self.generation.fetch_add(1, Release);
     }
 
+    /// Changes with the credentials.
     pub fn generation(&self) -> u32 {
         self.generation.load(Acquire)
     }
 
+    /// Effective user.
     pub fn uid(&self) -> u32 {
         self.uid.load(Relaxed)
     }
 
+    /// Effective group.
     pub fn gid(&self) -> u32 {
         self.gid.load(Relaxed)
     }
@@ -77,6 +85,7 @@ impl Cred {
         self.judged || self.uid() == 0
     }
 
+    /// Whether `gid` is the effective group or a supplementary one.
     pub fn in_group(&self, gid: u32) -> bool {
         let n = self.group_count.load(Relaxed) as usize;
         self.gid() == gid || self.groups[..n].iter().any(|g| g.load(Relaxed) == gid)

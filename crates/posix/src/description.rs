@@ -6,7 +6,7 @@
 
 use crate::{Entry, Fs, Name, Place, UNNAMED};
 use forebay_store::control::{Open, open_flag};
-use forebay_store::{ObjectId, Result};
+use forebay_store::{NewOpen, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
@@ -30,7 +30,7 @@ impl Fs {
     /// ENFILE.
     pub fn describe_fifo(&self, id: ObjectId, flags: i32) -> Result<u32> {
         self.store()
-            .open_create(id, libc::S_IFIFO, None, flags as u32, ObjectId::ROOT, b"")
+            .open_create(&NewOpen::new(id, libc::S_IFIFO, flags as u32), None)
     }
 }
 

@@ -1,4 +1,8 @@
-//! Open files: reading and writing through an open file description.
+//! Open files: reading, writing, seeking and more by the number of an open file description.
+//!
+//! Each call checks how the file is open. Calls that use the description's offset lock the
+//! description; `pread` and `pwrite` don't. Writes that are kept back are published, or seen,
+//! first. [`File`] is a description that is closed when dropped.
 
 use crate::Fs;
 use crate::fs::{DirEntry, Stat};

@@ -1,4 +1,9 @@
-//! The view of one process on a pool.
+//! [`Fs`]: the view of one process on a pool.
+//!
+//! All operations of this crate are its methods. What a call depends on is in the view:
+//! credentials, caches, and the process for which it opens and makes files ([`Caller`]). Views of
+//! one process share everything but the last ([`Fs::for_process`], [`Fs::declaring`]); making one
+//! costs two or three reference counts.
 
 use crate::cache::DirCache;
 use crate::cred::Cred;
@@ -6,7 +11,9 @@ use crate::kept::{Kept, Window};
 use crate::per_file_cache::Places;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
+use forebay_client::controls::Declared;
 use forebay_cluster::Cluster;
+use forebay_store::controls::Opener;
 use forebay_store::{Inode, ObjectId, PAGE, Store};
 use std::sync::Arc;
 
@@ -69,16 +76,52 @@ pub struct DirEntry {
     pub kind: u32,
 }
 
+/// On whose behalf a view opens and makes files.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    /// The process for which it works, by the id of a thread; 0: the own one;
+    /// [`UNSEEN`](crate::controls::UNSEEN).
+    pub process: u32,
+    /// What is said of files that are made, before what their directory and the rules say.
+    pub declared: Declared,
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller {
+            process: 0,
+            declared: Declared::NOTHING,
+        }
+    }
+}
+
 /// A process's view on a pool. See the crate's documentation.
 pub struct Fs {
     pool: Arc<Pool>,
+    own: Arc<Own>,
+    /// What files with weaker consistency keep here; None: all are strict.
+    kept: Option<Arc<(Places<Kept>, Places<Window>)>>,
+    caller: Caller,
+}
+
+/// What the views of one process share.
+struct Own {
     cred: Cred,
     cache: DirCache,
     ruled: RuleCache,
-    /// What it makes gets its controls by [`Fs::settle`].
+    /// What they make gets its controls by [`Fs::settle`].
     settles: bool,
-    /// What files with weaker consistency keep here; None: all are strict.
-    kept: Option<Box<(Places<Kept>, Places<Window>)>>,
+}
+
+impl Own {
+    fn new(cred: Cred, settles: bool) -> Arc<Own> {
+        Arc::new(Own {
+            cred,
+            cache: DirCache::new(),
+            ruled: RuleCache::new(),
+            settles,
+        })
+    }
 }
 
 impl Fs {
@@ -86,11 +129,9 @@ impl Fs {
     pub fn new(pool: Arc<Pool>) -> Fs {
         Fs {
             pool,
-            cred: Cred::new(),
-            cache: DirCache::new(),
-            ruled: RuleCache::new(),
-            settles: false,
+            own: Own::new(Cred::new(), false),
             kept: None,
+            caller: Caller::default(),
         }
     }
 
@@ -99,7 +140,7 @@ impl Fs {
     /// ahead, where the file's controls say so.
     pub fn for_program(pool: Arc<Pool>) -> Fs {
         Fs {
-            kept: Some(Box::new((Places::new(), Places::new()))),
+            kept: Some(Arc::new((Places::new(), Places::new()))),
             ..Fs::new(pool)
         }
     }
@@ -108,7 +149,7 @@ impl Fs {
     /// strict until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
-            settles: true,
+            own: Own::new(Cred::new(), true),
             ..Fs::new(pool)
         }
     }
@@ -117,8 +158,51 @@ impl Fs {
     /// belongs to the user and group given.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
-            cred: Cred::judged(uid, gid),
+            own: Own::new(Cred::judged(uid, gid), false),
             ..Fs::new(pool)
+        }
+    }
+
+    /// The same view for a face that serves other processes: it opens and makes files for the
+    /// process to which the thread `id` belongs; [`UNSEEN`]: for one that the face can't see; 0:
+    /// for the own one.
+    ///
+    /// [`UNSEEN`]: crate::controls::UNSEEN
+    pub fn for_process(&self, id: u32) -> Fs {
+        self.with(Caller {
+            process: id,
+            ..self.caller
+        })
+    }
+
+    /// The same view, which declares these controls of files that it makes, before those of their
+    /// directory and of the rules.
+    pub fn declaring(&self, declared: Declared) -> Fs {
+        self.with(Caller {
+            declared,
+            ..self.caller
+        })
+    }
+
+    fn with(&self, caller: Caller) -> Fs {
+        Fs {
+            pool: self.pool.clone(),
+            own: self.own.clone(),
+            kept: self.kept.clone(),
+            caller,
+        }
+    }
+
+    /// On whose behalf this view opens and makes files.
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    /// The process for which this view opens files.
+    pub(crate) fn opener(&self) -> Opener {
+        match self.caller.process {
+            0 => Opener::Own,
+            id => Opener::Served(id),
         }
     }
 
@@ -138,11 +222,11 @@ impl Fs {
     }
 
     pub(crate) fn cred(&self) -> &Cred {
-        &self.cred
+        &self.own.cred
     }
 
     pub(crate) fn settles(&self) -> bool {
-        self.settles
+        self.own.settles
     }
 
     /// Writes that aren't published.
@@ -156,12 +240,12 @@ impl Fs {
     }
 
     pub(crate) fn cache(&self) -> &DirCache {
-        &self.cache
+        &self.own.cache
     }
 
     /// What the rules know of directories.
     pub(crate) fn ruled(&self) -> &RuleCache {
-        &self.ruled
+        &self.own.ruled
     }
 
     /// The mount prefix.
@@ -171,13 +255,13 @@ impl Fs {
 
     /// Must be called when the process has changed its user or groups.
     pub fn refresh_credentials(&self) {
-        self.cred.refresh();
+        self.own.cred.refresh();
     }
 
     /// In a forked child, before anything else.
     pub fn after_fork_in_child(&self) {
-        self.cache.after_fork_in_child();
-        self.ruled.begin_anew();
+        self.own.cache.after_fork_in_child();
+        self.own.ruled.begin_anew();
         if let Some(kept) = &self.kept {
             kept.0.begin_anew();
             kept.1.begin_anew();

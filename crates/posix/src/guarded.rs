@@ -1,5 +1,7 @@
-//! A value that one thread of a process at a time uses. A forked child can begin it again: the
-//! thread that was using it may not exist in the child.
+//! A value that one thread of a process uses at a time.
+//!
+//! Signal handlers don't run while a thread holds it. A forked child begins with a new value
+//! ([`Guarded::begin_anew`]): the thread that held the old one may not exist in the child.
 
 use forebay_store::process::{ProcessGuard, ProcessLock};
 use std::cell::UnsafeCell;

@@ -1,7 +1,7 @@
-//! What a process keeps of files with weaker consistency: bytes that were written and aren't
-//! published (`writeback.rs`), and bytes that were read ahead (`readahead.rs`).
+//! What a process keeps of files with weaker consistency: unpublished writes (`writeback.rs`) and
+//! bytes that were read ahead (`readahead.rs`).
 
-use forebay_cluster::peers::{Pieces, Sending};
+use forebay_cluster::{Pieces, Sending};
 use rustix::io::Errno;
 use std::time::Instant;
 

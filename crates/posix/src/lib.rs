@@ -1,15 +1,14 @@
 //! POSIX semantics on a pool: paths, permissions, open files.
 //!
-//! Built on the node store through the client; used by every face, so that all of them
-//! behave alike. [`Fs`] is the view of one process: it has the process's credentials and
-//! resolves paths (bytes, relative to a directory's id or absolute inside the pool).
-//! Resolved directories are cached and checked against the store's epoch of names, so a
-//! path of any depth costs one look-up, and never a stale answer.
+//! Every face uses this crate, so all behave alike. [`Fs`] is the view of one process: it has the
+//! process's credentials and resolves paths (bytes, relative to a directory's id or absolute inside
+//! the pool). Resolved directories are cached and checked against the store's epoch of names. So a
+//! path of any depth costs one look-up, and is never resolved to a stale directory.
 //!
-//! A path can lead out of the pool (`..` above its root, a symbolic link to elsewhere):
-//! [`Fail::Outside`] then says where to, and the face goes on there.
+//! A path can lead out of the pool (`..` above its root, a symbolic link to a place outside): then
+//! [`Fail::Outside`] has the path outside, and the face goes on there.
 //!
-//! Times of access are not updated by reading (as on a file system mounted `noatime`).
+//! Reading doesn't update access times (as on a file system mounted `noatime`).
 
 mod cache;
 mod chunks;

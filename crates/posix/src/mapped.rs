@@ -1,7 +1,9 @@
-//! Stores through mappings that aren't the bytes of the file itself: a node's copy of another
-//! node's file, or the kernel's pages of a mount. Only changed bytes are written. If others have
-//! changed the same bytes meanwhile, that is recorded in the pool's list of violations, and
-//! reported on standard error.
+//! Stores through mappings that aren't the bytes of the file itself: a node's shadow copy of
+//! another node's file, or the kernel's pages of a mount.
+//!
+//! Only changed bytes are written. If others have changed the same bytes meanwhile, that is
+//! recorded in the pool's list of violations and reported on standard error, for a file once a
+//! minute at most.
 
 use crate::Fs;
 use forebay_client::Violation;

@@ -1,8 +1,8 @@
 //! FIFOs and Unix sockets: names in the pool, with a stand-in in the kernel.
 //!
-//! The object in the pool has the name, the permissions and the times. What processes
-//! talk through is the kernel's: a FIFO or socket in the pool's directory, named by the
-//! object's id, made when it is first opened or bound and removed with the object.
+//! The object in the pool has the name, the permissions and the times. Processes talk through the
+//! kernel's FIFO or socket in the pool's directory. It is named by the object's id, made when it is
+//! first opened or bound, and removed with the object.
 
 use crate::Fs;
 use crate::cred::WRITE;

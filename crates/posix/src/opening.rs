@@ -1,6 +1,10 @@
 //! Opening an object at a place: it is found or made, and becomes an open file description.
+//!
+//! A file is a live entry first (its use is recorded in the process's slot), then a description,
+//! then it is checked against its controls; a refused description is released. If names have
+//! changed since the place was resolved, the result is ESTALE and the caller resolves the path
+//! again.
 
-use crate::controls::opener;
 use crate::cred::{EXEC, READ, WRITE};
 use crate::fs::Fs;
 use crate::path::{Fail, Goal, Place};
@@ -35,7 +39,7 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
-        self.open_place_by(place, flags, mode, opener())
+        self.open_place_by(place, flags, mode, self.opener())
     }
 
     /// Opens what is at a place, which must exist, and keeps it open for programs of this node: no
@@ -166,7 +170,7 @@ impl Fs {
         name: &[u8],
     ) -> Result<u32> {
         let mut away = Away::default();
-        self.open_found(e, flags, fresh, (parent, name), &mut away, opener())
+        self.open_found(e, flags, fresh, (parent, name), &mut away, self.opener())
     }
 
     /// Opens an object and keeps it open for programs of this node: no program has it open by that.

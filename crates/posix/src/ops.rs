@@ -1,7 +1,9 @@
 //! Operations on resolved places and on objects, with POSIX's permissions and errors.
+//!
+//! Each checks the permissions of the calling process, then calls the cluster. ESTALE means that
+//! the place is outdated; [`Fs::at`] resolves it again.
 
 use crate::cache::DirInfo;
-use crate::controls::saying;
 use crate::cred::{EXEC, WRITE};
 use crate::fs::{Fs, Stat};
 use crate::path::{Fail, Follow, MAX_ATTEMPTS, Name, Place, pause};
@@ -107,7 +109,7 @@ impl Fs {
         self.cred().check(&self.cluster().stat(e.id)?, want)
     }
 
-    /// A new object `name` in `dir`.
+    /// A new object `name` in `dir`, of which a file gets the controls that this view declares.
     ///
     /// # Errors
     /// As for [`Fs::controls_of_new`] and [`Fs::maker_of_new`].
@@ -118,13 +120,24 @@ impl Fs {
         mode: u32,
         target: &'a [u8],
     ) -> Result<NewObject<'a>> {
+        self.new_object_with(dir, name, mode, target, self.caller().declared)
+    }
+
+    fn new_object_with<'a>(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+        target: &'a [u8],
+        declared: Declared,
+    ) -> Result<NewObject<'a>> {
         let setgid = dir.mode & S_ISGID != 0;
         let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
         } else {
             0
         };
-        let controls = self.controls_of_new(dir, name, mode)?;
+        let controls = self.controls_of_new(dir, name, mode, declared)?;
         Ok(NewObject {
             mode: mode | inherit,
             uid: self.cred().uid(),
@@ -294,11 +307,10 @@ impl Fs {
         let mut all: Vec<NewFile<'_>> = Vec::with_capacity(files.len());
         for file in files {
             let mode = S_IFREG | mode & 0o7777;
-            let new = || self.new_object(&info, file.name, mode, b"");
             all.push(NewFile {
                 id: file.id,
                 name: file.name,
-                new: saying(file.said, new)?,
+                new: self.new_object_with(&info, file.name, mode, b"", file.said)?,
                 attributes: file.attributes,
             });
         }
@@ -327,7 +339,7 @@ impl Fs {
     ///
     /// # Errors
     /// ENOENT, EACCES for all of them. Of each: EPERM; others as for
-    /// [`forebay_store::Store::unlink_files`].
+    /// [`forebay_cluster::Cluster::unlink_files`].
     pub fn remove_files(
         &self,
         dir: ObjectId,

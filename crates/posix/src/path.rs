@@ -1,10 +1,10 @@
 //! Resolving paths.
 //!
-//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]: a directory entry
-//! (which may or may not exist) or a directory without an entry of its own in the path
-//! (`/`, `.`, `..`). Symbolic links on the way are followed. The place comes with the
-//! epoch of names it is valid for; operations that find it outdated fail with ESTALE and
-//! [`Fs::at`] resolves again.
+//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]: a directory entry, which
+//! may exist or not, or a directory without an entry of its own in the path (`/`, `.`, `..`). It
+//! follows symbolic links on the way. The place has the epoch of names for which it is valid.
+//! Operations that find it outdated fail with ESTALE, and [`Fs::at`] resolves the path again, at
+//! most [`MAX_ATTEMPTS`] times.
 
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::{EXEC, WRITE};

@@ -1,5 +1,6 @@
-//! The per-file cache of a process: a fixed number of places by file id, each used by one thread at
-//! a time.
+//! The per-file cache of a process: [`FILES`] values by file id, each used by one thread at a time.
+//!
+//! If all are taken, a further file gets none, and the caller does without.
 
 use crate::guarded::{Guard, Guarded};
 use forebay_store::ObjectId;
@@ -33,6 +34,7 @@ pub(crate) struct Held<'a, T> {
 }
 
 impl<T: Default> Places<T> {
+    /// An empty cache.
     pub fn new() -> Places<T> {
         Places {
             taken: AtomicU32::new(0),

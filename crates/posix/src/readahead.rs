@@ -1,13 +1,12 @@
-//! What a program has read ahead of files of which it was said `consistency = "session"` or
-//! `"eventual(BOUND)"`.
+//! What a program has read ahead of files with `consistency = "session"` or `"eventual(BOUND)"`.
 //!
-//! Of a file whose bytes lie on another node, who reads one small piece after the other gets them
-//! from a *window*: what lies behind the first is fetched with it. With `session` a window is used
-//! as long as this process doesn't open the file, or close it, or get a lock on it: so nothing is
-//! older than the description that it is read by. With `eventual`, as long as it isn't older than
-//! the bound. What the process itself writes ends it, too.
+//! A process that reads one small piece after the other of a file whose bytes lie on another node
+//! gets them from a *window*: the first read fetches what follows as well. With `session`, a window
+//! is used until this process opens or closes the file, or gets a lock on it: no byte is older than
+//! the description by which it is read. With `eventual`, it is used until it is older than the
+//! bound. A write by the process ends the window.
 //!
-//! The end of the file isn't kept: who reads there asks the home.
+//! The end of the file isn't kept: a read there asks the home.
 
 use crate::fs::Fs;
 use crate::kept::Window;

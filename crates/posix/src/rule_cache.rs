@@ -1,9 +1,8 @@
-//! What a pool's rules know of the directories in which a process makes files, kept by this
-//! process.
+//! What a pool's rules say about the directories in which a process makes files.
 //!
-//! Rules go by path, and a directory knows but its own name: without this, each new file would take
-//! a request to the home of every directory above it. What is kept holds as long as the epoch of
-//! names: the path is the same then.
+//! Rules go by path, and a directory knows only its own name. Without this cache, each new file
+//! would take a request to the home of every directory above it. An entry holds for one epoch of
+//! names, in which the path can't change. The table has [`SLOTS`] entries.
 
 use crate::guarded::Guarded;
 use forebay_client::controls::At;
@@ -20,6 +19,7 @@ type Known = (ObjectId, u64, At);
 pub(crate) struct RuleCache(Box<[Guarded<Option<Known>>]>);
 
 impl RuleCache {
+    /// An empty cache.
     pub fn new() -> RuleCache {
         RuleCache((0..SLOTS).map(|_| Guarded::default()).collect())
     }

@@ -1,5 +1,6 @@
-//! The simple path interface of a view: paths are absolute inside the pool, and links out of it are
-//! EXDEV.
+//! The path interface of a view for programs in Rust: paths are absolute inside the pool.
+//!
+//! A symbolic link that leads out of the pool is EXDEV.
 
 use crate::file::File;
 use crate::fs::{DirEntry, Fs, Stat};

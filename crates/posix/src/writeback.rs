@@ -1,25 +1,24 @@
-//! What a program has written to files of which it was said `consistency = "commit"` or
-//! `"session"`, and what isn't at their homes yet.
+//! Writes to files with `consistency = "commit"` or `"session"` that aren't at their homes yet.
 //!
 //! A write to such a file, if its bytes lie on another node, is kept in this process and goes to
-//! the home together with others: when there are [`MOST`] bytes (they are then in progress while
-//! the next are written), and at the latest when it is *published*: at fsync, close, before a lock
-//! is given up, fork, exec and exit. What isn't published is lost with the process. The process
-//! itself sees what it wrote: what is read of it comes from here, or it is published before
-//! anything else is done to the file.
+//! the home together with others: when there are [`MOST`] bytes (the next writes are kept while
+//! these are sent), and at the latest when it is *published*: at fsync, close, before a lock is
+//! given up, at fork, exec and exit. What isn't published is lost with the process. The process
+//! sees its own writes: reads are served from here, or the writes are published before anything
+//! else is done to the file.
 //!
-//! An error of publishing is told once, by the next fsync or close of the file, or on standard
-//! error if nobody can be told. As long as it isn't, writes go through.
+//! An error of publishing is reported once, by the next fsync or close of the file, or on standard
+//! error if there is none. Until then, writes are not kept back.
 //!
-//! A forked child begins without: what its parent has kept is the parent's to publish. A child of
-//! vfork keeps nothing back. Other faces than the library ([`Fs::for_program`]) don't, either.
+//! A forked child begins without kept writes: its parent publishes them. A child of vfork keeps
+//! nothing back, and faces other than the library ([`Fs::for_program`]) don't, either.
 
 use crate::fs::Fs;
 use crate::kept::Kept;
 use crate::per_file_cache::Held;
 use forebay_client::controls::{Consistency, Controls, Mutability};
 use forebay_cluster::Cluster;
-use forebay_cluster::peers::Pieces;
+use forebay_cluster::Pieces;
 use forebay_runtime::user::{UserSlice, UserSliceMut};
 use forebay_store::controls::declared;
 use forebay_store::process::write_notice;
@@ -155,7 +154,7 @@ impl Fs {
     /// through, and what was kept back has.
     ///
     /// # Errors
-    /// EFAULT; EIO: its locks are lost ([`forebay_store::Store::check_lease`]).
+    /// EFAULT; EIO: its locks are lost ([`Cluster::check_lease`]).
     pub(crate) fn write_later(
         &self,
         open: u32,
@@ -205,7 +204,7 @@ impl Fs {
         done.map(Some)
     }
 
-    /// As [`Store::read`], with what this process has written.
+    /// As [`Cluster::read`], with what this process has written.
     ///
     /// # Errors
     /// As there.

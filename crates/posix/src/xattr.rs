@@ -1,4 +1,8 @@
 //! Extended attributes of objects, with POSIX's permissions and errors.
+//!
+//! `user.` attributes need the permissions of their object. Only root sets `trusted.` and
+//! `security.` ones. Other name spaces are EOPNOTSUPP. One attribute shows and sets the declared
+//! controls ([`crate::controls::ATTRIBUTE`]).
 
 use crate::controls;
 use crate::cred::{READ, WRITE};
@@ -63,12 +67,11 @@ impl Fs {
         self.cluster().attribute(id, name)
     }
 
-    /// setxattr(2) with its flags.
+    /// setxattr(2) with its flags. `known`: a directory and the name in it by which the caller has
+    /// found the object, if any.
     ///
     /// # Errors
     /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
-    ///
-    /// `known`: a directory and the name in it by which the caller has found the object, if any.
     pub fn set_attribute(
         &self,
         id: ObjectId,

@@ -5,7 +5,7 @@
 
 mod support;
 
-use forebay_posix::controls::{UNSEEN, saying, work_for};
+use forebay_posix::controls::UNSEEN;
 use forebay_posix::{ChunkSize, Distribution, Errno, Follow, Fs, ObjectId};
 use forebay_store::Followed;
 use std::collections::BTreeSet;
@@ -301,9 +301,8 @@ fn who_makes_it_is_decided_when_it_is_made() {
     assert_eq!(follow(&[&pool]), Followed::default());
     // A face makes files for others: for one that has ended, or can't be seen, it makes none.
     for (id, refused) in [((1 << 22) + 17, Errno::SRCH), (UNSEEN, Errno::OPNOTSUPP)] {
-        work_for(id);
-        let made = pool.open(b"/own/none", O_CREAT | O_RDWR, 0o600).map(drop);
-        work_for(0);
+        let theirs = pool.for_process(id);
+        let made = theirs.open(b"/own/none", O_CREAT | O_RDWR, 0o600).map(drop);
         assert_eq!(made, Err(refused));
     }
     // For a thread, it makes them for its process.
@@ -311,11 +310,9 @@ fn who_makes_it_is_decided_when_it_is_made() {
         .arg("30")
         .spawn()
         .unwrap();
-    work_for(child.id());
-    put(&pool, "/own/theirs", b"x");
-    work_for(0);
+    put(&pool.for_process(child.id()), "/own/theirs", b"x");
     let said = "persistence=process".parse().unwrap();
-    saying(said, || put(&pool, "/mine/said", b"x"));
+    put(&pool.declaring(said), "/mine/said", b"x");
     put(&pool, "/mine/not-said", b"x");
     assert_eq!(follow(&[&pool]).left, 2);
     child.kill().unwrap();

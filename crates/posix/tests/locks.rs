@@ -4,7 +4,7 @@
 mod support;
 
 use forebay_cluster::peers::messages::{decode, encode, kind};
-use forebay_cluster::peers::serve::Server;
+use forebay_cluster::serve::Server;
 use forebay_placement::{NodeId, Slot};
 use forebay_posix::{ChunkSize, Distribution, Errno, File, ObjectId};
 use forebay_store::LockType::{Exclusive, Shared, Unlocked};

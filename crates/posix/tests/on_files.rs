@@ -299,15 +299,17 @@ fn staged_files_lie_there_from_the_start() {
     let staging = Fs::for_staging(std::sync::Arc::new(
         Pool::open_dir(pool.pool().dir()).unwrap(),
     ));
-    let make = || staging.open(b"/s/part", O_CREAT | O_RDWR, 0o600);
-    let f = staging.staging(b"/s/whole", make).unwrap();
+    let flags = O_CREAT | O_RDWR;
+    let f = staging
+        .open_staged(b"/s/part", b"/s/whole", flags, 0o600)
+        .unwrap();
     write_all(&f, &pattern(1, MIB), 0);
     assert_on_files(pool.store(), "staged");
     f.close().unwrap();
     staging.settle(b"/s/part", b"/s/whole").unwrap();
     staging.rename(b"/s/part", b"/s/whole").unwrap();
     // One of which it is said when it is complete.
-    let f = make().unwrap();
+    let f = staging.open(b"/s/part", flags, 0o600).unwrap();
     write_all(&f, &pattern(2, MIB), 0);
     f.close().unwrap();
     assert!(used(pool.store())[0] >= MIB as u64);

@@ -4,8 +4,8 @@
 mod support;
 
 use forebay_cluster::peers::requests::find;
-use forebay_cluster::peers::serve::{Class, Server};
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::serve::{Class, Server};
 use forebay_posix::{ChunkSize, Distribution, Errno, Fs, ObjectId, RenameMode};
 use forebay_store::record::Order;
 use forebay_store::{LockType, Term};

@@ -65,7 +65,7 @@ impl Place for PoolPlace<'_> {
 
     fn create(&self, path: &[u8], to: &[u8]) -> Result<PoolFile<'_>> {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_EXCL;
-        let file = self.fs.staging(to, || self.fs.open(path, flags, 0o600));
+        let file = self.fs.open_staged(path, to, flags, 0o600);
         file.map(PoolFile)
     }
 

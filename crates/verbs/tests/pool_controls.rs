@@ -59,9 +59,9 @@ fn controls_hold_for_whoever_opens_the_file() {
         again.close().unwrap();
 
         let own = create("own", "parallelism=exclusive");
-        forebay_posix::controls::work_for(17);
-        assert_eq!(writes(b"/w/own"), Some(Errno::BUSY));
-        forebay_posix::controls::work_for(0);
+        let others = fs.for_process(17);
+        let opened = others.open(b"/w/own", libc::O_WRONLY, 0).map(drop);
+        assert_eq!(opened, Err(Errno::BUSY));
         own.close().unwrap();
         for name in ["log", "ckpt", "own"] {
             Collection::delete(&w, Key::Name(name)).unwrap();

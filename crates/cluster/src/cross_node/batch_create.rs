@@ -1,14 +1,14 @@
-//! Many new files at once, with their attributes and names: what takes several transactions and
-//! questions for each of them otherwise, takes a few for all.
+//! Creating many files at once, with their attributes and names, in few transactions and requests.
 //!
-//! Their numbers are drawn first, so that the caller can note them before anything is there. Where
-//! an entry lies here, it is made with its file, in one transaction for each shard. The others are
-//! made as `create_here` makes one, in the same order, so that a death leaves what it leaves there:
-//! the files, each with a name of which nobody knows yet whether it is there; then the entries, for
-//! which each home is asked once; then the names are confirmed, and with that the files are in the
-//! index.
+//! The ids are drawn first, so that the caller can record them before anything exists. An entry of
+//! this node is made with its file, one transaction for each shard. The others go in the order of
+//! `create_here`, so that a death leaves what a death leaves there:
+//!
+//! 1. The files, each with an unconfirmed name.
+//! 2. The entries, with one request to each home.
+//! 3. The confirmation of the names, which puts the files into the index.
 
-use super::{Link, is_unclear};
+use super::{CrossNode, Link, is_unclear};
 use crate::Cluster;
 use crate::peers::messages::{List, Wire, decode, encode, kind};
 use crate::peers::{Bytes, MAX_HEAD, PeerRequest};
@@ -164,7 +164,9 @@ impl<'a> Cluster<'a> {
         let mut here = false;
         for (shard, all) in by_shard {
             for part in parts_of(files, &all) {
-                let made = self.create_part(parent, files, part, shard, (epoch, t));
+                let made = self
+                    .cross_node()
+                    .create_part(parent, files, part, shard, (epoch, t));
                 for (n, &i) in part.iter().enumerate() {
                     results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
                 }
@@ -173,9 +175,10 @@ impl<'a> Cluster<'a> {
         for (i, file) in files.iter().enumerate() {
             if results[i] == Err(Errno::AGAIN) {
                 // Something has begun with that name: it is completed, or waited for.
-                results[i] = self.retry_noted((parent, file.name), || {
+                results[i] = self.cross_node().retry_noted((parent, file.name), || {
                     let shard = self.shard_of(file.id);
-                    self.create_part(parent, files, &[i], shard, (epoch, t))?[0]
+                    self.cross_node()
+                        .create_part(parent, files, &[i], shard, (epoch, t))?[0]
                 });
             }
             here |= results[i].is_ok() && self.entry_away(parent, file.name).is_none();
@@ -183,10 +186,13 @@ impl<'a> Cluster<'a> {
         if here && let Err(e) = self.touch_dir(parent, t) {
             results.iter_mut().for_each(|r| *r = r.and(Err(e)));
         }
-        self.name_elsewhere(parent, files, epoch, &mut results);
+        self.cross_node()
+            .name_elsewhere(parent, files, epoch, &mut results);
         results
     }
+}
 
+impl<'a> CrossNode<'a> {
     /// Makes some of the files, all of one shard, in one transaction; with their entries, if those
     /// lie here.
     fn create_part(

@@ -1,14 +1,17 @@
-//! Many files lose their names at once: what takes a look-up and a question or two for each of them
-//! otherwise, takes a few for all.
+//! Removing the names of many files at once, in few transactions and requests.
 //!
 //! The steps are those of one removal (`unlink_away`), in the same order, so that a death leaves
-//! what it leaves there: where an entry lies, it is marked, and noted that its object is to lose
-//! the name, in a transaction for many; each home of objects is told once which names they have
-//! lost; then entries and notes go. What is in the way of one of them (EAGAIN, an entry that has
-//! changed) is the caller's to deal with, by itself.
+//! what a death leaves there:
+//!
+//! 1. Where the entries lie, they are marked, and intents record that their objects are to lose the
+//!    names: one transaction for many.
+//! 2. Each home of objects is told once which names they have lost.
+//! 3. Entries and intents are removed.
+//!
+//! A name that can't be removed this way (EAGAIN, an entry that has changed) is left to the caller.
 
 use super::batch_create::{MOST, of_each, questions};
-use super::{Named, is_unclear};
+use super::{CrossNode, Named, is_unclear};
 use crate::Cluster;
 use crate::peers::messages::{List, encode, kind};
 use forebay_store::names::Note;
@@ -39,7 +42,7 @@ impl<'a> Cluster<'a> {
             let names = part.iter().map(|&i| names[i].to_vec());
             encode(&(parent, List(names.collect())))
         });
-        let answers = self.ask_together(kind::LOOKUP_ALL, &asked);
+        let answers = self.cross_node().ask_together(kind::LOOKUP_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match said {
@@ -82,11 +85,14 @@ impl<'a> Cluster<'a> {
             let own = part.iter().map(|&i| (files[i].0.to_vec(), files[i].1));
             own.collect()
         };
-        for (&i, removed) in here.iter().zip(self.remove_all(parent, &own(&here), epoch)) {
+        for (&i, removed) in
+            here.iter()
+                .zip(self.cross_node().remove_all(parent, &own(&here), epoch))
+        {
             results[i] = removed;
         }
         let asked = questions(by_home, |part| encode(&(parent, List(own(part)), epoch)));
-        let answers = self.ask_together(kind::REMOVE_ALL, &asked);
+        let answers = self.cross_node().ask_together(kind::REMOVE_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = said;
@@ -94,7 +100,9 @@ impl<'a> Cluster<'a> {
         }
         results
     }
+}
 
+impl<'a> CrossNode<'a> {
     /// As [`Cluster::unlink_files`], where the entries lie here.
     pub(crate) fn remove_all(
         &self,
@@ -168,7 +176,7 @@ impl<'a> Cluster<'a> {
         Ok(Ok(true))
     }
 
-    /// Tells the objects of entries that are to go, and lets them go: what [`Cluster::finish_drop`]
+    /// Tells the objects of entries that are to go, and lets them go: what [`CrossNode::finish_drop`]
     /// does for one.
     fn finish_drops(
         &self,

@@ -2,26 +2,25 @@
 //!
 //! Of `x` on node A, whose object lies on C, and `y` on node B, whose object lies on D:
 //!
-//! 1. A marks `x` and notes the exchange, which it leads. B marks `y` and notes who leads.
-//! 2. C and D note the names that come, which don't count yet.
-//! 3. A notes that it happens. This is the moment.
-//! 4. C and D let the new name take the place of the old one; a directory is told its new parent.
-//! 5. B sets `y`, A sets `x`, and both forget.
+//! 1. A marks `x` and records the exchange, which it leads. B marks `y` and records the leader.
+//! 2. C and D record the names that come, which don't count yet.
+//! 3. A records that the exchange happens. This is the moment.
+//! 4. C and D replace the old names by the new ones. A directory learns its new parent.
+//! 5. B sets `y`, A sets `x`, and both remove their intents.
 //!
-//! Both names are marked from before the moment until all else is done, so whoever looks one up
-//! waits, and nobody sees one new and one old. A death before the moment undoes the exchange,
-//! behind it completes it; A's note says which, and is the last thing that goes. B's note alone
-//! says nothing: if A has none, the exchange was undone.
+//! Both names are marked from before the moment until everything else is done. Lookups wait, so
+//! nobody sees one new name and one old. A death before the moment undoes the exchange, a later
+//! death completes it. A's intent tells which, and is removed last. B's intent alone tells nothing:
+//! if A has none, the exchange was undone.
 
 use super::*;
-use crate::Cluster;
 use forebay_store::live::new_use;
 use forebay_store::names::{Exchange, Note, Phase, is_on_paths};
 
 /// The name by which an exchange is led, and its number.
 pub(crate) type Led<'a> = (Named<'a>, u64);
 
-impl<'a> Cluster<'a> {
+impl<'a> CrossNode<'a> {
     /// Exchanges two names in a pool of several nodes.
     pub(crate) fn exchange_among(&self, x: Named<'_>, y: Named<'_>, epoch: u64) -> Result<()> {
         if x == y {
@@ -354,7 +353,7 @@ impl<'a> Cluster<'a> {
     /// False: it is under way.
     pub(super) fn settle_joined(&self, y: Named<'_>, led: Led<'_>) -> Result<bool> {
         // Its leader tells us. To ask is for those who may wait.
-        if NONBLOCKING.with(Cell::get) || self.exchange_stands(led)? {
+        if !self.may_wait() || self.exchange_stands(led)? {
             return Ok(false);
         }
         self.end_exchange(y, led.1, false).map(|()| true)

@@ -1,5 +1,9 @@
-//! Completing intents: what processes of this node have begun with entries, and other nodes have to
-//! take part in.
+//! Completing intents: operations on entries of this node in which other nodes take part.
+//!
+//! The process that began an operation completes it. If that process is gone, the next one that
+//! finds the intent takes it over, in a transaction, so that only one does. An intent whose other
+//! node can't be reached is disowned: the keeper tries again. A view that serves another node
+//! returns EAGAIN instead of waiting.
 
 use super::*;
 use crate::Cluster;
@@ -7,6 +11,71 @@ use forebay_store::names::{Link, Note};
 use forebay_store::process::identity_lives;
 
 impl<'a> Cluster<'a> {
+    /// Completes what processes of this node have begun and can't go on with: their notes, and
+    /// names of which they didn't know whether they were made. How many.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: some of it has to wait for another node.
+    pub fn settle_notes(&self) -> Result<usize> {
+        if self.foreign.is_none() {
+            return Ok(0);
+        }
+        let (mut notes, mut links) = (Vec::new(), Vec::new());
+        for env in &self.envs {
+            let snapshot = env.snapshot()?;
+            snapshot.scan(b"L", |key, value| match parse_key(key) {
+                Some((b'L', id, rest)) => {
+                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
+                        matches!(link, Link::Unconfirmed | Link::Offered)
+                            && !identity_lives(&self.control, owner)
+                    });
+                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
+                        links.push((id, rest.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+            snapshot.scan(b"N", |key, value| match parse_key(key) {
+                Some((b'N', dir, name)) => {
+                    let left = Note::decode(value).is_some_and(|(note, owner)| {
+                        matches!(note, Note::Held(_) | Note::Joined { .. })
+                            || !identity_lives(&self.control, owner)
+                    });
+                    if left {
+                        notes.push((dir, name.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+        }
+        let mut result = Ok(());
+        let count = notes.len() + links.len();
+        for (dir, name) in notes {
+            result = self
+                .cross_node()
+                .settle_note((dir, &name))
+                .map(|_| ())
+                .and(result);
+        }
+        for (id, rest) in links {
+            let (dir, name) = rest.split_at(8);
+            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
+            self.withdraw_dead(id, (dir, name))?;
+            let there = self.lookup(dir, name);
+            result = match there {
+                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
+                Ok(_) => self.lose_link(id, (dir, name)),
+                Err(e) => Err(e),
+            }
+            .and(result);
+        }
+        result.map(|()| count)
+    }
+}
+
+impl<'a> CrossNode<'a> {
     /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
     pub(crate) fn retry_noted<T>(
         &self,
@@ -22,13 +91,12 @@ impl<'a> Cluster<'a> {
         }
     }
 
-    /// Completes the note on `name`, or waits a moment for whoever is at it. What serves another
-    /// node doesn't wait: EAGAIN, and who has asked waits and asks again. So no node's threads are
-    /// all busy with waiting for those of another.
+    /// Completes the note on `name`, or waits a moment for whoever is at it; EAGAIN if this view
+    /// [doesn't wait](Cluster::nonblocking).
     pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
         match self.settle_note(name)? {
             true => Ok(()),
-            false if NONBLOCKING.with(Cell::get) => Err(Errno::AGAIN),
+            false if !self.may_wait() => Err(Errno::AGAIN),
             false => backoff.wait(),
         }
     }
@@ -83,7 +151,7 @@ impl<'a> Cluster<'a> {
             Note::Held(_) | Note::Joined { .. } => Ok(()),
             Note::Exchange(exchange) => self.redo_exchange(name, exchange),
             Note::Parts => {
-                self.drop_parts(name.0)?;
+                self.stripes().drop_parts(name.0)?;
                 self.forget_note(name)
             }
             Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
@@ -108,64 +176,5 @@ impl<'a> Cluster<'a> {
                 }
             }
         }
-    }
-
-    /// Completes what processes of this node have begun and can't go on with: their notes, and
-    /// names of which they didn't know whether they were made. How many.
-    ///
-    /// # Errors
-    /// EHOSTDOWN: some of it has to wait for another node.
-    pub fn settle_notes(&self) -> Result<usize> {
-        if self.foreign.is_none() {
-            return Ok(0);
-        }
-        let (mut notes, mut links) = (Vec::new(), Vec::new());
-        for env in &self.envs {
-            let snapshot = env.snapshot()?;
-            snapshot.scan(b"L", |key, value| match parse_key(key) {
-                Some((b'L', id, rest)) => {
-                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
-                        matches!(link, Link::Unconfirmed | Link::Offered)
-                            && !identity_lives(&self.control, owner)
-                    });
-                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
-                        links.push((id, rest.to_vec()));
-                    }
-                    true
-                }
-                _ => false,
-            })?;
-            snapshot.scan(b"N", |key, value| match parse_key(key) {
-                Some((b'N', dir, name)) => {
-                    let left = Note::decode(value).is_some_and(|(note, owner)| {
-                        matches!(note, Note::Held(_) | Note::Joined { .. })
-                            || !identity_lives(&self.control, owner)
-                    });
-                    if left {
-                        notes.push((dir, name.to_vec()));
-                    }
-                    true
-                }
-                _ => false,
-            })?;
-        }
-        let mut result = Ok(());
-        let count = notes.len() + links.len();
-        for (dir, name) in notes {
-            result = self.settle_note((dir, &name)).map(|_| ()).and(result);
-        }
-        for (id, rest) in links {
-            let (dir, name) = rest.split_at(8);
-            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
-            self.withdraw_dead(id, (dir, name))?;
-            let there = self.lookup(dir, name);
-            result = match there {
-                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
-                Ok(_) => self.lose_link(id, (dir, name)),
-                Err(e) => Err(e),
-            }
-            .and(result);
-        }
-        result.map(|()| count)
     }
 }

@@ -1,9 +1,11 @@
 //! Link records of objects of any node.
+//!
+//! Each function goes to the object's home, which carries it out in one transaction. All can be
+//! repeated.
 
 use super::*;
-use crate::Cluster;
 
-impl<'a> Cluster<'a> {
+impl<'a> CrossNode<'a> {
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
     pub(crate) fn add_link(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         match self.object_away(id) {

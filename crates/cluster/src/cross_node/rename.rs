@@ -1,7 +1,9 @@
-//! Renames in which several nodes take part: see the parent module for the steps.
+//! Renames in which several nodes take part. The parent module has the steps.
+//!
+//! Names on paths (directories, symbolic links) change on one node only, which asks for the rename
+//! with `names`. Without `names`, such a rename returns EREMOTE and the caller asks that node.
 
 use super::*;
-use crate::Cluster;
 use forebay_store::names::Note;
 
 /// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were
@@ -15,11 +17,11 @@ pub(crate) fn without_change(mode: RenameMode, source: Entry, target: Entry) -> 
     }
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> CrossNode<'a> {
     /// Renames in a pool of several nodes.
     ///
     /// Of several that rename to one free name without replacing, one does: the entry's home looks
-    /// for it in the transaction that sets it ([`Cluster::replace`], or where all lies in one store
+    /// for it in the transaction that sets it ([`CrossNode::replace`], or where all lies in one store
     /// `rename_locked`). What is seen here before only saves that way.
     pub(crate) fn rename_among(
         &self,
@@ -149,7 +151,7 @@ impl<'a> Cluster<'a> {
             self.unmark(x, at_x)?;
             match there {
                 // It is being changed.
-                Err(Errno::AGAIN) if !NONBLOCKING.with(Cell::get) => backoff.wait()?,
+                Err(Errno::AGAIN) if self.may_wait() => backoff.wait()?,
                 there => return there.map(|there| there == Some(at_y)),
             }
         }
@@ -330,7 +332,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// Sets the entry `to` to `source`, as the last step of a rename; what was there loses its
-    /// name; `names` as for [`Cluster::rename_from`]. ESTALE if directories have changed since
+    /// name; `names` as for [`CrossNode::rename_from`]. ESTALE if directories have changed since
     /// `epoch`: that of `to` may be gone.
     pub(crate) fn replace(
         &self,

@@ -1,20 +1,35 @@
 //! The table of requests between nodes.
 //!
-//! Each request is declared once: number, name, what it asks and what is answered, class, what
-//! carrying it out a second time would do, whether it may be long, which of its leading ids are
-//! fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of documentation.
-//! From the table come the numbers in [`kind`], what daemons ask of a request ([`find`]), and
-//! `docs/reference/protocol.md`. A request with a number of another one doesn't compile.
+//! Each request is declared once: number, name, arguments and reply, class, the effect of carrying
+//! it out a second time, whether it may be long, which of its leading ids are fenced ([`Fence`]),
+//! the bytes that travel with it ([`Body`]), and one line of documentation. From the table come the
+//! numbers in [`kind`], what daemons ask about a request ([`find`]), and
+//! `docs/reference/protocol.md`. Two requests with one number don't compile.
 //!
 //! Numbers are never used again for another request.
 
 use super::messages::{List, decode};
-use super::serve::Class;
 use forebay_store::index::find::{Place, Wanted};
 use forebay_store::locks::{Owner, Request};
 use forebay_store::placements::Placed;
 use forebay_store::record::{Entry, Mark, Word};
 use forebay_store::{Maker, ObjectId, RenameMode, SetAttr};
+
+/// Who works on a question: a question of one class may wait for answers to those of a lower one
+/// only, so that workers of several nodes never wait for each other in a circle.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Class {
+    /// Needs nothing but this node's store.
+    Leaf,
+    /// May ask other nodes questions of the class before.
+    Entry,
+    /// May ask for those of the two classes before.
+    Composite,
+    /// Changes directories: one at a time in the whole pool. May ask for all others.
+    Names,
+    /// Copies or moves many bytes. May ask for those of the first class.
+    Bulk,
+}
 
 /// What carrying out a request a second time would do, when nobody knows whether it was carried
 /// out.

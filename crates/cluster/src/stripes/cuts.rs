@@ -1,14 +1,14 @@
-//! What needs a striped file for itself: cutting it, and appending to it behind its first chunk.
+//! Operations that need a striped file alone: cutting it, and appending behind its first chunk.
 //!
-//! Who cuts has the lease of the file, given by its home for a time. First all parts are cut and
-//! count that; then the home: this is when it happens. If who cuts dies, parts are ahead of the
-//! home, which whoever comes upon it completes ([`Cluster::settle_cut`]). A lease whose holder is
-//! dead, or whose time is over, may be taken over: by cutting the file where it ends, so that what
-//! its former holder had still under way is refused.
+//! The cutting process has the lease of the file, which the home gives it for a time. All parts are
+//! cut first and count that, then the home: this is the moment. If the process dies in between,
+//! parts are ahead of the home, and the next process that notices completes the cut
+//! ([`Stripes::settle_cut`]). A lease whose holder is dead, or whose time is over, can be taken
+//! over: by cutting the file where it ends, so that requests of the former holder that are still in
+//! progress are refused.
 
 use super::writing::{Content, InPlace};
 use super::*;
-use crate::Cluster;
 use forebay_store::parts::Holder;
 use forebay_store::process::{identity, identity_lives};
 
@@ -19,7 +19,7 @@ pub(super) struct Lease {
     pub known: Known,
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     /// Waits for the lease.
     pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
         let me = identity(&self.control, self.process_slot()?);
@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
             .map(|part| (part.cuts, part.cut_size)))
     }
 
-    /// As [`Cluster::settle_cut`], of a file that needn't be open.
+    /// As [`Stripes::settle_cut`], of a file that needn't be open.
     pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
         let (index, held) = self.live_acquire_held(id)?;
         let settled = match self.striped(index) {

@@ -1,10 +1,10 @@
-//! What mappings have changed of a striped file, carried out by the nodes that have its pieces.
+//! Writing back what mappings have changed of a striped file: each node merges its pieces
+//! ([`crate::merge`]).
 
 use super::*;
-use crate::Cluster;
-use crate::peers::merge::{Conflict, pack};
+use crate::merge::{Conflict, pack};
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     /// As [`Cluster::merge`].
     pub(crate) fn merge_striped(
         &self,
@@ -15,7 +15,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<()> {
         let f = self.striped(index).ok_or(Errno::IO)?;
         self.retry_cut(&f, || {
-            let first = Cluster::is_first(&f, offset, now.len());
+            let first = Stripes::is_first(&f, offset, now.len());
             let known = self.look(&f, !first)?;
             let len = now.len().min(known.size.saturating_sub(offset) as usize);
             if len > 0 {

@@ -1,9 +1,9 @@
-//! Mapping what of a striped file lies on this node: the pages of its segment, as of any file here.
+//! Mapping what lies on this node of a striped file: pages of its segment, as of any file here.
 //!
-//! What a mapping stores is within the file, so a part has to reach as far as its pages are mapped:
-//! else reads would take it for shorter. It does from when they are mapped, and again after a cut.
-//! Not where the file ends: others make it longer without telling the part, so nobody would clear
-//! what is behind the end in that page.
+//! A mapping stores within the file, so a part must reach as far as its pages are mapped; reads
+//! would take it for shorter otherwise. It is extended when pages are mapped, and again after a
+//! cut. The page in which the file ends isn't mapped: other nodes make the file longer without
+//! telling the part, so nobody would clear the bytes behind the end.
 
 use super::*;
 use crate::Cluster;
@@ -42,20 +42,21 @@ impl<'a> Cluster<'a> {
             return self.map_here(index, offset, len, budget);
         }
         let mut fresh = false;
-        self.retry_cut(&f, || {
+        self.stripes().retry_cut(&f, || {
             let told = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
             let wanted = offset + len as u64;
             let mut known = self
+                .stripes()
                 .known(&f)
                 .filter(|k| told && !fresh && k.size >= wanted);
             if known.is_none() {
-                known = Some(self.look(&f, true)?);
+                known = Some(self.stripes().look(&f, true)?);
             }
             fresh = true;
             let known = known.ok_or(Errno::IO)?;
             self.prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
-            let part = self.own_part(&f, true)?.ok_or(Errno::IO)?;
+            let part = self.stripes().own_part(&f, true)?.ok_or(Errno::IO)?;
             self.reach(part, known.cuts, end)?;
             self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })

@@ -1,23 +1,22 @@
 //! Files that grow on other nodes because their own is full.
 //!
-//! A file of one node (distribution `local`) has all its chunks at its home as long as there is
-//! room. When a write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an
-//! id without a chunk size). From then on it is written and read as a striped file of 1 MiB chunks,
-//! with the same parts, cuts and leases. What differs is where a chunk lies: not a hash says so but
-//! a record of the home, `E id chunk -> node, from`. Bytes of the chunk below `from` lie at the
-//! home, the others in that node's part. A chunk without such a record lies at the home.
+//! A file of distribution `local` has all its chunks at its home as long as there is room. When a
+//! write finds none, the home marks the file as *spilled* ([`live_flag::PARTS`] on an id without a
+//! chunk size). From then on it is read and written as a striped file of 1 MiB chunks, with the
+//! same parts, cuts and leases. Only the place of a chunk differs: a record of the home, `E id
+//! chunk -> node, from`, has it. Bytes of the chunk below `from` lie at the home, the others in
+//! that node's part. A chunk without such a record lies at the home.
 //!
-//! - A chunk is placed when it is first written and the home has no room for it: the writer asks
-//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home note it
-//!   ([`ASSIGN`]). Whoever notes first wins. So what is within a placed chunk has its room:
-//!   overwriting never fails for lack of it.
-//! - A placement holds until the file is cut below it. Everybody may remember it together with the
-//!   number of cuts; a part that was cut since refuses. That a chunk lies at the home is never
-//!   remembered: the home is asked each time.
+//! - A chunk is placed when it is first written and the home has no room for it. The writer asks
+//!   the home ([`PLACE`]), reserves the chunk on a node with room, and has the home record it
+//!   ([`ASSIGN`]). The first record wins. A placed chunk has its room, so overwriting it never
+//!   fails for lack of room.
+//! - A placement holds until the file is cut below it. It may be cached with the number of cuts; a
+//!   part that was cut since refuses. That a chunk lies at the home is never cached.
 //! - The home never gives pages to a placed chunk from `from` on ([`Store::home_limit`]).
-//! - Who knows a file as one of its home's alone asks the home, which refuses with EXFULL once the
-//!   file is spilled; then the asker looks again ([`Cluster::learn_spilled`]).
-//! - A file that somebody on its home has mapped isn't spilled: those mappings show the home's
+//! - A process that takes the file for one of its home alone asks the home, which refuses with
+//!   EXFULL. Then the process looks again ([`Stripes::learn_spilled`]).
+//! - A file that a process of its home has mapped isn't spilled: those mappings show the home's
 //!   pages.
 //!
 //! [`live_flag::PARTS`]: forebay_store::control::live_flag::PARTS
@@ -25,94 +24,13 @@
 //! [`ASSIGN`]: kind::ASSIGN
 
 use super::*;
-use crate::Cluster;
 use crate::peers::messages::List;
 use forebay_store::CHUNK;
 use forebay_store::placements::{AHEAD, Chunk, Placed};
 use forebay_store::process::Critical;
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicPtr, AtomicU64};
-use twox_hash::XxHash3_64;
 
-/// Placements that a process remembers.
-const REMEMBERED: usize = 2048;
-
-/// Placements that this process has been told: a place by the hash of file, cuts and chunk. Without
-/// a lock: what was read while another thread wrote doesn't have the right sum.
-#[derive(Default)]
-pub(crate) struct Memory(AtomicPtr<[Remembered; REMEMBERED]>);
-
-#[derive(Default)]
-struct Remembered {
-    /// File, cuts, chunk, placement.
-    words: [AtomicU64; 4],
-    sum: AtomicU64,
-}
-
-fn sum(words: &[u64; 4]) -> u64 {
-    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    XxHash3_64::oneshot_with_seed(0x70_6c_61_63_65, &bytes) | 1
-}
-
-impl Memory {
-    pub(crate) const fn new() -> Memory {
-        Memory(AtomicPtr::new(std::ptr::null_mut()))
-    }
-
-    fn place(&self, key: [u64; 3], make: bool) -> Option<&Remembered> {
-        let mut all = self.0.load(Acquire);
-        if all.is_null() {
-            if !make {
-                return None;
-            }
-            let new: Vec<Remembered> = (0..REMEMBERED).map(|_| Remembered::default()).collect();
-            let new: Box<[Remembered; REMEMBERED]> = new.into_boxed_slice().try_into().ok()?;
-            let new = Box::into_raw(new);
-            match self.0.compare_exchange(all, new, AcqRel, Acquire) {
-                Ok(_) => all = new,
-                Err(other) => {
-                    all = other;
-                    // SAFETY: nobody else has seen it.
-                    drop(unsafe { Box::from_raw(new) });
-                }
-            }
-        }
-        let n = sum(&[key[0], key[1], key[2], 0]) >> 8;
-        // SAFETY: it stays as long as this does.
-        Some(unsafe { &(*all)[n as usize % REMEMBERED] })
-    }
-
-    fn get(&self, key: [u64; 3]) -> Option<Placed> {
-        let place = self.place(key, false)?;
-        let words = [0, 1, 2, 3].map(|i: usize| place.words[i].load(Acquire));
-        let known = words[..3] == key && place.sum.load(Acquire) == sum(&words);
-        Placed::decode(&words[3].to_le_bytes()).filter(|_| known)
-    }
-
-    fn put(&self, key: [u64; 3], placed: Placed) {
-        let Some(place) = self.place(key, true) else {
-            return;
-        };
-        let words = [key[0], key[1], key[2], u64::from_le_bytes(placed.encode())];
-        place.sum.store(0, Release);
-        for (at, word) in place.words.iter().zip(words) {
-            at.store(word, Release);
-        }
-        place.sum.store(sum(&words), Release);
-    }
-}
-
-impl Drop for Memory {
-    fn drop(&mut self) {
-        let all = self.0.load(Acquire);
-        if !all.is_null() {
-            // SAFETY: it was made by a box; nobody uses it any more.
-            drop(unsafe { Box::from_raw(all) });
-        }
-    }
-}
-
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     // ---- at the home ----
 
     /// As [`Store::spill_here`], for a process that can find out whether others have room.
@@ -194,7 +112,7 @@ impl<'a> Cluster<'a> {
         all
     }
 
-    /// As [`Cluster::spread`], of a spilled file. `make`: what has no place yet gets one.
+    /// As [`Stripes::spread`], of a spilled file. `make`: what has no place yet gets one.
     pub(super) fn spread_by_room(
         &self,
         f: &Striped,
@@ -350,22 +268,6 @@ mod tests {
     use super::*;
     use crate::peers::messages::decode;
     use forebay_store::PAGE;
-
-    #[test]
-    fn what_is_remembered_is_that_of_the_file_the_cut_and_the_chunk() {
-        let memory = Memory::default();
-        let placed = |n: u32| Placed {
-            node: NodeId(n),
-            from: n % 7 * PAGE as u32,
-        };
-        assert_eq!(memory.get([1, 0, 5]), None);
-        for n in 0..100u32 {
-            memory.put([u64::from(n % 3), 1, u64::from(n)], placed(n));
-        }
-        assert_eq!(memory.get([99 % 3, 1, 99]), Some(placed(99)));
-        assert_eq!(memory.get([99 % 3, 2, 99]), None, "it was cut since");
-        assert_eq!(memory.get([(99 + 1) % 3, 1, 99]), None, "another file");
-    }
 
     #[test]
     fn placements_as_bytes() {

@@ -1,11 +1,11 @@
-//! What is said of a striped file while it is open, on whatever nodes.
+//! Controls that are declared of a striped file while it is open, on whatever nodes.
 //!
-//! Who writes judges by what its node knows of the file; parts know nothing of it. So that nobody
-//! goes on with what it knew before, the file is cut where it ends: parts refuse whoever knows of
-//! fewer cuts, who then asks the home, and is told what was said. This is done when something is
-//! said, and once more before such a file is laminated: then the last cut and the lamination are
-//! one step at the home. Who opens a file later knows what was said; files of which nothing was
-//! said while they were open are laminated without all that.
+//! A writing process judges by what its node knows of the file; parts know nothing of it. To stop
+//! processes with old knowledge, the file is cut where it ends. Parts then refuse requests with
+//! fewer cuts, the asking process asks the home, and learns the controls. This happens when
+//! controls are declared, and again before such a file is laminated: there the last cut and the
+//! lamination are one step at the home. A process that opens the file later knows its controls.
+//! Files whose controls didn't change while they were open are laminated without these cuts.
 
 use super::*;
 use crate::Cluster;
@@ -24,10 +24,10 @@ impl<'a> Cluster<'a> {
         }
         let (index, held) = self.live_acquire_held(id)?;
         if id.stripe().is_none() {
-            self.learn_spilled(index)?;
+            self.stripes().learn_spilled(index)?;
         }
         let told = match self.striped(index) {
-            Some(f) => self.fence(&f, |_, _| Ok(false)),
+            Some(f) => self.stripes().fence(&f, |_, _| Ok(false)),
             None => Ok(()),
         };
         drop(held);
@@ -45,7 +45,9 @@ impl<'a> Cluster<'a> {
         drop(held);
         self.live_release(index).map(|()| cuts)
     }
+}
 
+impl<'a> Stripes<'a> {
     /// A node was given up, and is refused here what it asks of a file of this node: so are its
     /// questions to the other nodes that have parts, since it knows of fewer cuts than they do
     /// then.

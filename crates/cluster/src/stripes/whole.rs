@@ -1,6 +1,9 @@
-//! What concerns a striped file as a whole: its attributes, syncing, reserving and punching, holes.
+//! Operations on a striped file as a whole: attributes, syncing, reserving, punching, holes.
+//!
+//! The home has the size and its own times. Each part adds its pages, and the time at which it was
+//! written. All nodes with parts are asked at once.
 
-use super::{AT_ONCE, Piece, Place, Striped};
+use super::{AT_ONCE, Piece, Place, Striped, Stripes};
 use crate::Cluster;
 use crate::peers::messages::{Record, decode, encode, kind};
 use crate::peers::{Bytes, MAX_BODY};
@@ -24,18 +27,6 @@ fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
 }
 
 impl<'a> Cluster<'a> {
-    // ---- the rest ----
-
-    /// The other nodes that may have a part.
-    pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
-        let others = self.other_nodes()?;
-        let home = others.node_of(id.slot());
-        let all = others.nodes().iter().copied();
-        Ok(all
-            .filter(|&n| n != home && n != others.this_node())
-            .collect())
-    }
-
     /// The attributes of a file, whose home has told `inode`, with what its parts add to them:
     /// pages, and when they were written.
     ///
@@ -46,14 +37,26 @@ impl<'a> Cluster<'a> {
             return Ok(inode);
         }
         loop {
-            let parts = self.part_inodes(id, None)?;
+            let parts = self.stripes().part_inodes(id, None)?;
             if parts.iter().all(|part| part.cuts <= inode.cuts) {
                 return Ok(with_times_and_pages(inode, &parts));
             }
             // It is being cut. Whoever was at it may have died: then it must not happen later on.
-            self.settle_cut_of(id)?;
+            self.stripes().settle_cut_of(id)?;
             inode = self.stat(id)?;
         }
+    }
+}
+
+impl<'a> Stripes<'a> {
+    /// The other nodes that may have a part.
+    pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
+        let others = self.other_nodes()?;
+        let home = others.node_of(id.slot());
+        let all = others.nodes().iter().copied();
+        Ok(all
+            .filter(|&n| n != home && n != others.this_node())
+            .collect())
     }
 
     /// What the nodes that have parts of a file say of them, all but `lost`.

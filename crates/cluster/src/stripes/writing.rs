@@ -1,11 +1,13 @@
-//! Writing striped files, and copying to them: to all nodes at once, then the home is told how long
-//! the file is.
+//! Writing striped files, and copying to them.
+//!
+//! The pieces of a write go to all their nodes at once; then the home is told how long the file is.
+//! A write that was refused starts again; bytes within chunks that were the file's before aren't
+//! written twice. After [`TRIES`] attempts the write takes the lease.
 
-use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped};
-use crate::Cluster;
+use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped, Stripes};
+use crate::copy::{Range, Source, Target};
 use crate::peers::messages::{decode, encode, kind};
 use crate::peers::{Bytes, MAX_BODY};
-use crate::{Range, Source, Target};
 use forebay_store::control::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;
@@ -73,10 +75,10 @@ fn add_up(
     Ok((done, error))
 }
 
-impl<'a> Cluster<'a> {
+impl<'a> Stripes<'a> {
     // ---- writing ----
 
-    /// As [`Cluster::write_at`].
+    /// As `Cluster::write_at`.
     ///
     /// # Safety
     /// `from` must be readable for `len` bytes.
@@ -91,7 +93,7 @@ impl<'a> Cluster<'a> {
         unsafe { self.put_striped(f, offset, Content::Bytes(from), len) }
     }
 
-    /// As [`Cluster::copy`].
+    /// As `Cluster::copy`.
     pub(crate) fn copy_striped(
         &self,
         (from, at): (u32, u64),
@@ -151,7 +153,7 @@ impl<'a> Cluster<'a> {
         len: usize,
     ) -> Result<(u64, usize)> {
         let first = match offset {
-            Some(at) => Cluster::is_first(f, at, len),
+            Some(at) => Stripes::is_first(f, at, len),
             None => len <= MAX_BODY,
         };
         if first {
@@ -206,7 +208,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Cluster::write_pieces`], but for what is in place.
+    /// As [`Stripes::write_pieces`], but for what is in place.
     ///
     /// # Safety
     /// Bytes must be readable for `len` bytes.
@@ -292,7 +294,7 @@ impl<'a> Cluster<'a> {
         })
     }
 
-    /// As [`Cluster::write_turn`], of what lies in an open file: each node is asked for all that
+    /// As [`Stripes::write_turn`], of what lies in an open file: each node is asked for all that
     /// belongs there.
     fn copy_turn(
         &self,

@@ -1,6 +1,6 @@
 //! Attributes: those of stat, and extended attributes.
 
-use super::{Face, object};
+use super::{Call, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
 use forebay_posix::{Errno, ObjectId, Stat};
 
@@ -33,7 +33,7 @@ fn watch_events(valid: u32, open: bool) -> u32 {
     what
 }
 
-impl Face {
+impl Call<'_> {
     pub(super) fn get_attributes(
         &self,
         head: &Head,

@@ -1,7 +1,7 @@
 //! Reading directories. The kernel requests a page of entries at a time; this module fetches more
 //! from the store and keeps the rest for the next requests.
 
-use super::{Face, handle, object};
+use super::{Call, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, ObjectId, Whence};
 use forebay_store::Entry;
@@ -39,7 +39,7 @@ impl Dirs {
     }
 }
 
-impl Face {
+impl Call<'_> {
     pub(super) fn opendir(
         &self,
         head: &Head,

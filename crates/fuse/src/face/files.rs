@@ -1,6 +1,6 @@
 //! Data of open files.
 
-use super::{Face, handle, inside, object};
+use super::{Call, Face, handle, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
@@ -13,6 +13,35 @@ const KEPT: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
 const MOST_COPIED: u64 = 64 << 20;
 
 impl Face {
+    /// The file's node number, if this description allows a writable mapping.
+    fn can_be_stored_to(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().open_file(open);
+        let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
+        both.then(|| o.id.load(Relaxed))
+    }
+
+    /// Closes a description that the kernel has a handle of.
+    pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
+        if let Some(node) = self.can_be_stored_to(open) {
+            self.cached.fetched.closed(node);
+        }
+        let written = self.can_be_written(open);
+        let closed = self.fs().store().open_release(open);
+        if let Some(node) = written {
+            self.keeping.closed(node);
+        }
+        closed
+    }
+
+    /// The file's node number, if this description allows writing.
+    fn can_be_written(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().open_file(open);
+        let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        writes.then(|| o.id.load(Relaxed))
+    }
+}
+
+impl Call<'_> {
     /// Opens a description of the regular file `node`.
     pub(super) fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
         let entry = Entry {
@@ -43,33 +72,6 @@ impl Face {
         reply.u64(u64::from(open));
         reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);
         reply.u32(0);
-    }
-
-    /// The file's node number, if this description allows a writable mapping.
-    fn can_be_stored_to(&self, open: u32) -> Option<u64> {
-        let o = self.fs().store().open_file(open);
-        let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
-        both.then(|| o.id.load(Relaxed))
-    }
-
-    /// Closes a description that the kernel has a handle of.
-    pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
-        if let Some(node) = self.can_be_stored_to(open) {
-            self.cached.fetched.closed(node);
-        }
-        let written = self.can_be_written(open);
-        let closed = self.fs().store().open_release(open);
-        if let Some(node) = written {
-            self.keeping.closed(node);
-        }
-        closed
-    }
-
-    /// The file's node number, if this description allows writing.
-    fn can_be_written(&self, open: u32) -> Option<u64> {
-        let o = self.fs().store().open_file(open);
-        let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
-        writes.then(|| o.id.load(Relaxed))
     }
 
     pub(super) fn open(

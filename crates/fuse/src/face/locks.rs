@@ -2,7 +2,7 @@
 //! to which the kernel gives a number. For each such owner and file, an open file description of
 //! the mount owns the locks in the pool; they end with it.
 
-use super::{Face, Wait, object};
+use super::{Call, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs};
@@ -105,7 +105,7 @@ fn waiting(
     }
 }
 
-impl Face {
+impl Call<'_> {
     /// The description that owns the locks of this owner and file.
     fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>, Errno> {
         let known = self.locks.all().get(&(request.owner, node)).cloned();

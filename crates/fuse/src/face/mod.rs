@@ -13,11 +13,12 @@ use crate::notices::Notices;
 use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
 use crate::recent::Recent;
 use forebay_client::Pool;
-use forebay_posix::controls::{ASIDE, UNSEEN, work_for};
+use forebay_posix::controls::{ASIDE, UNSEEN};
 use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
 use forebay_store::process::is_answering;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Deref;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, RwLock};
 
@@ -94,7 +95,7 @@ impl Face {
     }
 
     /// The view in which new objects belong to the requesting user.
-    fn fs_of(&self, head: &Head) -> Arc<Fs> {
+    fn others_view(&self, head: &Head) -> Arc<Fs> {
         let user = (head.uid, head.gid);
         let read = self.others.read().unwrap_or_else(|e| e.into_inner());
         if let Some(fs) = read.get(&user) {
@@ -110,11 +111,57 @@ impl Face {
     }
 
     /// Answers a request; the reply's content is put into `reply`.
-    pub fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
-        work_for(match head.pid {
-            0 => UNSEEN,
-            id => id,
-        });
+    pub fn answer(&self, head: &Head, args: Args<'_>, reply: &mut Reply) -> Answer {
+        let request = Call {
+            face: self,
+            fs: self.own.for_process(requester(head)),
+        };
+        request.answer(head, args, reply)
+    }
+
+    /// Called if the kernel didn't take the reply: closes what the request opened.
+    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
+        // After the entry, if there is one.
+        let at = match head.opcode {
+            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
+            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
+            _ => return,
+        };
+        let reply = reply.finish(head.unique);
+        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
+            let open = u32::from_ne_bytes(open);
+            self.dirs.forget(open);
+            let _ = self.close(open);
+        }
+    }
+}
+
+/// A request that is being answered, with the view of the requesting process.
+struct Call<'a> {
+    face: &'a Face,
+    fs: Fs,
+}
+
+impl Deref for Call<'_> {
+    type Target = Face;
+
+    fn deref(&self) -> &Face {
+        self.face
+    }
+}
+
+impl Call<'_> {
+    /// The view for operations that create nothing.
+    fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The view in which new objects belong to the requesting user.
+    fn fs_of(&self, head: &Head) -> Fs {
+        self.others_view(head).for_process(requester(head))
+    }
+
+    fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
         let a = &mut a;
         let result = match head.opcode {
             // No state is kept for names that the kernel knows.
@@ -180,22 +227,6 @@ impl Face {
         Answer::Reply(result)
     }
 
-    /// Called if the kernel didn't take the reply: closes what the request opened.
-    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
-        // After the entry, if there is one.
-        let at = match head.opcode {
-            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
-            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
-            _ => return,
-        };
-        let reply = reply.finish(head.unique);
-        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
-            let open = u32::from_ne_bytes(open);
-            self.dirs.forget(open);
-            let _ = self.close(open);
-        }
-    }
-
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
         self.let_go()?;
@@ -242,6 +273,14 @@ impl Face {
             Some(open) => self.fs().stat_open(open),
             None => self.fs().stat_id(object(node)),
         }
+    }
+}
+
+/// The requesting process.
+fn requester(head: &Head) -> u32 {
+    match head.pid {
+        0 => UNSEEN,
+        id => id,
     }
 }
 

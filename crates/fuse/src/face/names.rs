@@ -1,10 +1,10 @@
 //! Names: lookup, creation, rename, removal.
 
-use super::{Face, inside, object};
+use super::{Call, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
 
-impl Face {
+impl Call<'_> {
     /// Keeps a regular file that is found for a moment: the next request may open it.
     pub(super) fn lookup(
         &self,

@@ -3,7 +3,7 @@
 use super::core::Core;
 use super::{Reach, wire};
 use forebay_client::{MediumUsage, Pool};
-use forebay_cluster::peers::serve::Reply;
+use forebay_cluster::serve::Reply;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, OnceLock, Weak};

@@ -8,7 +8,7 @@ use super::about::{ABOUT, About};
 use super::core::{Core, lock};
 use super::pending::Waiting;
 use forebay_client::Pool;
-use forebay_cluster::peers::serve::Reply;
+use forebay_cluster::serve::Reply;
 use forebay_net::NodeId;
 use rustix::io::Errno;
 use std::collections::HashMap;

@@ -11,7 +11,7 @@ use super::workers::Workers;
 use super::{Options, Serve};
 use crate::limits::Budget;
 use forebay_client::requests::{Left, Replies, RequestServer, Taken};
-use forebay_cluster::peers::serve::Class;
+use forebay_cluster::serve::Class;
 use forebay_net::{Connection, Error, NodeId, Peer, Transport};
 use rustix::io::Errno;
 use std::collections::{BTreeSet, HashMap};

@@ -13,8 +13,8 @@ use super::wire::{
     self, GET_MAP, HELLO, Hello, MAP, MAX_MAP, OWN, PROGRESS, ProgressQuery, RequestHead,
 };
 use crate::limits::Budget;
-use forebay_cluster::peers::serve::{Class, Reply};
 use forebay_cluster::peers::{MAX_BODY, MAX_HEAD};
+use forebay_cluster::serve::{Class, Reply};
 use forebay_net::transport::Answer;
 use forebay_net::{
     Body, Connection, Error, Handler, Incoming, Landing, NodeId, Peer, Responder, Source,

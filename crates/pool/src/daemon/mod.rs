@@ -41,7 +41,7 @@ use direct::Direct;
 use forebay_client::requests::{Payload, Replies, RequestServer, SMALL_BODY};
 use forebay_client::{Pool, PoolConfig, PoolError};
 use forebay_cluster::peers::Peers;
-use forebay_cluster::peers::serve::{BETWEEN_CHECKS, Class, Reply, Server};
+use forebay_cluster::serve::{BETWEEN_CHECKS, Class, Reply, Server};
 use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
 use forebay_placement::PoolMap;
 use forebay_placement::map::Address;

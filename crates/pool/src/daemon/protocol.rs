@@ -3,8 +3,8 @@
 
 use super::{ABOUT, wire};
 use forebay_cluster::peers::requests::{Body, Fence, REQUESTS, Repeat, Time};
-use forebay_cluster::peers::serve::Class;
 use forebay_cluster::peers::{CAPACITY, MAX_BODY, MAX_HEAD};
+use forebay_cluster::serve::Class;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

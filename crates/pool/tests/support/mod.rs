@@ -8,8 +8,8 @@
 )]
 
 use forebay_client::requests::Channel;
-use forebay_cluster::peers::serve::{Class, Reply};
 use forebay_cluster::peers::{Bytes, PeerReply, Peers};
+use forebay_cluster::serve::{Class, Reply};
 pub use forebay_fuzz::within;
 use forebay_net::{NodeId, PoolId, PoolKey};
 use forebay_placement::map::{Address, Medium, MediumKind};

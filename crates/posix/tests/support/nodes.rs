@@ -4,8 +4,8 @@
 
 use super::{Limit, TestPool};
 use forebay_client::Pool;
-use forebay_cluster::peers::serve::{Reply, Server};
 use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest as Asked, Peers};
+use forebay_cluster::serve::{Reply, Server};
 use forebay_placement::{Claim, NodeId, Slices, Slot};
 use forebay_posix::{Errno, Fs};
 use std::cell::RefCell;

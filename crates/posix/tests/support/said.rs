@@ -3,7 +3,6 @@
 
 use super::nodes::Nodes;
 use super::*;
-use forebay_posix::controls::work_for;
 use forebay_posix::{Errno, Fail, Fs, ObjectId};
 
 /// Two processes that aren't ours: there are no threads with such ids.
@@ -48,9 +47,8 @@ pub fn each(name: &str, f: impl Fn(&[&Fs])) {
 
 /// Opens for a process, not ours, of which there is no thread with such an id.
 pub fn open_as(fs: &Fs, pid: u32, path: &str, flags: i32) -> Result<u32, Errno> {
-    work_for(pid);
+    let fs = fs.for_process(pid);
     let opened = fs.open_at(ObjectId::ROOT, path.as_bytes(), flags, 0o600);
-    work_for(0);
     opened.map_err(|e| match e {
         Fail::Errno(e) => e,
         Fail::Outside(_) => Errno::XDEV,

@@ -1,8 +1,12 @@
-//! What this node keeps open for others: the files that they have open, made for them or not.
+//! The files that this node keeps open for other nodes, whether it made them for those or not.
+//!
+//! A node knows each of its uses by a number, so that opening or closing twice changes nothing.
+//! This node asks now and then which uses still exist, and gives up a use that two answers in a row
+//! don't know. When a node is given up, all of its uses end.
 
-use super::super::messages::{List, kind};
 use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
 use crate::Cluster;
+use crate::peers::messages::{List, decode, kind};
 use forebay_placement::NodeId;
 use forebay_store::controls::Opener;
 use forebay_store::foreign::UNKNOWN_USE;
@@ -55,8 +59,8 @@ impl Server {
         head: &[u8],
         answer: &[u8],
     ) {
-        let asked: Option<CreateQuestion> = super::decode(head);
-        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = super::decode(answer);
+        let asked: Option<CreateQuestion> = decode(head);
+        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = decode(answer);
         if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {
@@ -223,7 +227,7 @@ impl Server {
     }
 
     /// Gives up all that is kept for `node`: its daemon has ended, or is cut off. Its programs may
-    /// live on: what they had locked they can't change any more ([`super::fences`]). Waits for what
+    /// live on: what they had locked they can't change any more (`fences.rs`). Waits for what
     /// it has asked before.
     pub fn gone(&self, store: &Cluster<'_>, node: NodeId) {
         self.fences.raise(store, node);

@@ -1,10 +1,13 @@
-//! Answers about striped files, whose home this node is, and about this node's parts of them.
+//! Answers about striped files whose home this node is, and about this node's parts of others.
+//!
+//! The daemon keeps up to [`KEPT`] parts open between requests, so that their records aren't read
+//! again each time.
 
-use super::MAX_BODY;
-use super::merge::Conflict;
-use super::messages::{List, Record, encode, kind};
-use super::serve::{Reply, home, lock, parts, told, with_file, with_file_in_room};
+use super::{Reply, home, lock, parts, told, with_file, with_file_in_room};
 use crate::Cluster;
+use crate::merge::Conflict;
+use crate::peers::MAX_BODY;
+use crate::peers::messages::{List, Record, encode, kind};
 use forebay_placement::NodeId;
 use forebay_store::placements::Placed;
 use forebay_store::process::identity_lives;

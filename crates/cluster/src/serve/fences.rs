@@ -1,22 +1,27 @@
-//! Fences: what programs of a node that has lost its locks may not do any more.
+//! Fences: what programs of a node that has lost its locks may no longer do.
 //!
-//! A node that can't be reached for the pool's lease is given up: what it had locked here is
-//! released, and others get it. Its programs may run on, and don't know. So from that moment
-//! nothing that they ask of a file that one of them had locked is carried out: EOWNERDEAD, which
-//! the asking side makes EIO, with a sentence. It ends when the node opens the file anew, which it
-//! does when all descriptors from before are closed there: a node has one use of a file for all its
-//! processes.
+//! The home gives up a node that it can't reach for the pool's lease. It releases that node's
+//! locks, and others get them. The node's programs may run on without knowing. So from that moment
+//! the home refuses whatever they ask of a file that one of them had locked: EOWNERDEAD, which the
+//! asking side turns into EIO and a sentence. A fence ends when the node opens the file again,
+//! which it does only after all earlier descriptors there are closed.
 //!
-//! Order, when a node is given up: fences first (here), then what it has asked before and is still
-//! being carried out comes to its end, then the other nodes that have parts of the file are told,
-//! by a cut more where it ends ([`Cluster::tell_parts_without`]), and then the locks go. What lies
-//! on the lost node itself its programs leave alone when the lease is over (`leases.rs`): until
-//! then it is waited for. The fences stay in the table of locks, so that a later daemon knows them.
+//! The order when a node is given up:
+//!
+//! 1. The fences are set.
+//! 2. The home waits until the lease is over on the lost node itself, whose programs then leave its
+//!    own part alone (`locks/leases.rs`).
+//! 3. Requests of that node that are in progress come to their end.
+//! 4. The other nodes with parts of the file are told, by a cut where the file ends
+//!    (`Stripes::tell_parts_without`).
+//! 5. The locks are released.
+//!
+//! The lock table keeps the fences, so that a later daemon knows them.
 
-use super::super::leases::Standing;
-use super::super::requests::{Declared, Fence, kind};
 use super::{Server, lock};
 use crate::Cluster;
+use crate::locks::Standing;
+use crate::peers::requests::{Declared, Fence, kind};
 use forebay_placement::NodeId;
 use forebay_store::ObjectId;
 use rustix::io::Errno;
@@ -166,7 +171,7 @@ impl Fences {
     pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
         let locked = store.locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
-        let told = fenced.filter(|&id| match store.tell_parts_without(id, node) {
+        let told = fenced.filter(|&id| match store.stripes().tell_parts_without(id, node) {
             Ok(()) | Err(Errno::NOENT) => true,
             Err(e) => {
                 eprintln!(

@@ -1,12 +1,14 @@
-//! Writes that were kept back, and go to the file's home together: many small ones cost one
-//! message.
+//! Writes that a process has kept back and that go to the file's home together, in one message.
 //!
-//! They are carried out in the order in which they were done, each as one write. While they are
-//! under way, whoever wrote them may do something else ([`Cluster::begin_pieces`]).
+//! The home carries them out in the order in which they were done, each as one write. Meanwhile the
+//! writing process may do something else ([`Cluster::begin_pieces`]). A message has at most
+//! [`MOST`] pieces and `MAX_BODY` bytes.
 
-use super::messages::{List, encode, kind};
-use super::{Bytes, MAX_BODY, Sent, whole, with_open};
 use crate::Cluster;
+use crate::data::whole;
+use crate::live::with_open;
+use crate::peers::messages::{List, encode, kind};
+use crate::peers::{Bytes, MAX_BODY, Sent};
 use forebay_media::guard;
 use forebay_store::parts::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -268,6 +270,6 @@ mod tests {
         }
         assert_eq!(p.room(5, MAX_BODY), 0);
         assert_eq!(p.room(MOST as u64 * 10 - 7, 5000), 5000 - 3 * MOST);
-        assert!(pieces_head(ObjectId(1), &p).len() <= super::super::MAX_HEAD);
+        assert!(pieces_head(ObjectId(1), &p).len() <= crate::peers::MAX_HEAD);
     }
 }

@@ -1,28 +1,29 @@
-//! Answers questions about entries for which this node may have to ask others: making, removing,
+//! Answers to requests about entries for which this node may have to ask others: making, removing,
 //! linking, renaming, exchanging.
 
-use super::super::messages::{List, kind};
 use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};
 use crate::Cluster;
 use crate::cross_node::Placed;
+use crate::peers::messages::{List, kind};
 use forebay_store::{Entry, ObjectId};
 use rustix::io::Errno;
 
 pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
+    let cross_node = store.cross_node();
     match kind {
         kind::INSERT => {
             let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
             let epoch = store.epoch_for(epoch)?;
-            told(store.insert((dir, &name), entry, held, epoch)?)
+            told(cross_node.insert((dir, &name), entry, held, epoch)?)
         }
         kind::INSERT_ALL => {
             let (dir, entries, epoch) = entries_here(store, head)?;
-            told_each(store.insert_all(dir, &entries, epoch).into_iter())
+            told_each(cross_node.insert_all(dir, &entries, epoch).into_iter())
         }
         kind::REMOVE_ALL => {
             let (dir, entries, epoch) = entries_here(store, head)?;
-            told_each(store.remove_all(dir, &entries, epoch).into_iter())
+            told_each(cross_node.remove_all(dir, &entries, epoch).into_iter())
         }
         kind::COUNT_USES => {
             let (id, word, is_said): (ObjectId, _, _) = parts(head)?;
@@ -54,13 +55,13 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
             home_of_entry(store, from, &name)?;
             check_name(&new)?;
             let epoch = store.epoch_for(epoch)?;
-            told(store.rename_from((from, &name), (to, &new), mode, names, epoch)?)
+            told(cross_node.rename_from((from, &name), (to, &new), mode, names, epoch)?)
         }
         kind::REPLACE => {
             let (dir, name, source, mode, names, epoch): (_, Vec<u8>, _, _, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
             let epoch = store.epoch_for(epoch)?;
-            let placed = store.replace((dir, &name), source, mode, names, epoch)?;
+            let placed = cross_node.replace((dir, &name), source, mode, names, epoch)?;
             told(placed == Placed::Same)
         }
         kind::TOGETHER => {
@@ -69,7 +70,7 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
             home_of_entry(store, dir, &name)?;
             check_name(&with)?;
             let (x, y) = ((dir, &name[..]), (other, &with[..]));
-            told(store.are_together((x, entry), (y, there))?)
+            told(cross_node.are_together((x, entry), (y, there))?)
         }
         kind::EXCHANGE => {
             let (dir, name, other, with, names, epoch): (_, Vec<u8>, _, Vec<u8>, _, _) =
@@ -77,7 +78,7 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
             home_of_entry(store, dir, &name)?;
             check_name(&with)?;
             let epoch = store.epoch_for(epoch)?;
-            told(store.exchange((dir, &name), (other, &with), names, epoch)?)
+            told(cross_node.exchange((dir, &name), (other, &with), names, epoch)?)
         }
         kind::JOIN_EXCHANGE => {
             type Name = (ObjectId, Vec<u8>);
@@ -86,12 +87,12 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
             check_name(&x.1)?;
             let epoch = store.epoch_for(epoch)?;
             let led = ((x.0, &x.1[..]), number);
-            told(store.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
+            told(cross_node.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
         }
         kind::REMOVE_DIR => {
             let (dir, name): (_, Vec<u8>) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            told(store.remove_dir_entry((dir, &name))?)
+            told(cross_node.remove_dir_entry((dir, &name))?)
         }
         _ => Err(Errno::PROTO),
     }

@@ -1,14 +1,15 @@
-//! What mappings have changed of files whose bytes lie elsewhere: only the changed bytes are
-//! written, so that nodes that change different bytes of a page don't undo each other's work.
+//! Writing back what mappings have changed of files whose bytes lie elsewhere.
 //!
-//! The changes of a range travel as *runs*: for each, where it begins (4 bytes, from the range's
-//! start), its length (4 bytes), the bytes that were there when the page was fetched, and the new
-//! ones. Whoever keeps the bytes sees by the first whether somebody else has changed them
-//! meanwhile.
+//! Only changed bytes are written, so that nodes that change different bytes of a page don't undo
+//! each other's work. The changes of a range travel as *runs*. A run has its begin (4 bytes, from
+//! the start of the range), its length (4 bytes), the bytes that were there when the page was
+//! fetched, and the new bytes. By the old bytes, the node that keeps the file sees whether somebody
+//! else has changed them since. The new bytes win; the conflict is reported.
 
-use super::messages::kind;
-use super::{Bytes, MAX_BODY, whole};
 use crate::Cluster;
+use crate::data::whole;
+use crate::peers::messages::kind;
+use crate::peers::{Bytes, MAX_BODY};
 use forebay_placement::NodeId;
 use forebay_store::control::Live;
 use forebay_store::parts::CHANGED;
@@ -171,7 +172,8 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         let mut conflict = None;
         if self.striped(index).is_some() {
-            self.merge_striped(index, offset, (before, now), &mut conflict)?;
+            self.stripes()
+                .merge_striped(index, offset, (before, now), &mut conflict)?;
             return Ok(conflict);
         }
         let merged = pack(before, now, MAX_BODY, |body| {
@@ -182,8 +184,10 @@ impl<'a> Cluster<'a> {
             Conflict::add(&mut conflict, one);
             Ok(())
         });
-        match self.spilled_by(index, &merged)? {
-            Some(_) => self.merge_striped(index, offset, (before, now), &mut conflict)?,
+        match self.stripes().spilled_by(index, &merged)? {
+            Some(_) => self
+                .stripes()
+                .merge_striped(index, offset, (before, now), &mut conflict)?,
             None => merged?,
         }
         Ok(conflict)

@@ -1,53 +1,45 @@
-//! Answers other nodes: carries out on this node's store what they ask.
+//! Answers to other nodes: carries out on this node's store what they ask.
 //!
-//! Nothing here has rules of its own: a question becomes the call that a process of this node would
-//! make. What is added: whether this node is the home of what is asked for, and what is kept for
-//! other nodes as long as they run (files they have open, locks).
+//! A request becomes the call that a process of this node would make; no rule is implemented here.
+//! What this module adds: it checks arguments and whether this node is the home, refuses nodes that
+//! have lost their locks (`fences.rs`), and keeps what other nodes rely on: the files they have
+//! open (`opened.rs`), the parts (`parts.rs`), their locks.
+//!
+//! Requests have classes ([`Class`]). A request may ask other nodes only for those of lower
+//! classes, so that no circle of waiting nodes comes about. Requests of the lower classes don't
+//! wait for other operations on names: they return EAGAIN, and the asking node asks again.
 
+mod copy;
 mod entries;
 mod fences;
+mod names;
 mod opened;
+mod parts;
 
+pub use crate::peers::requests::Class;
 pub use opened::BETWEEN_CHECKS;
 
-use super::messages::{List, Record, Wire, decode, encode, kind};
-use super::parts::Parts;
-use super::requests::{Repeat, Time, find};
-use super::{MAX_BODY, names};
 use crate::Cluster;
-use crate::cross_node::nonblocking;
+use crate::peers::MAX_BODY;
+use crate::peers::messages::{List, Record, Wire, decode, encode, kind};
+use crate::peers::requests::{Repeat, Time, find};
 use entries::composite;
 use forebay_placement::NodeId;
 use forebay_store::locks::{Owner, Request, Waits};
 use forebay_store::record::Word;
 use forebay_store::{Maker, ObjectId, Slot, Store};
 use opened::OpenThere;
+use parts::Parts;
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Who works on a question: a question of one class may wait for answers to those of a lower one
-/// only, so that workers of several nodes never wait for each other in a circle.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Class {
-    /// Needs nothing but this node's store.
-    Leaf,
-    /// May ask other nodes questions of the class before.
-    Entry,
-    /// May ask for those of the two classes before.
-    Composite,
-    /// Changes directories: one at a time in the whole pool. May ask for all others.
-    Names,
-    /// Copies or moves many bytes. May ask for those of the first class.
-    Bulk,
-}
-
 /// What is told to who has asked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reply {
-    /// The answer, encoded; at most [`super::MAX_HEAD`] bytes.
+    /// The answer, encoded; at most [`crate::peers::MAX_HEAD`] bytes.
     pub head: Vec<u8>,
-    /// Bytes that go with it; at most [`super::MAX_BODY`].
+    /// Bytes that go with it; at most [`MAX_BODY`].
     pub body: Vec<u8>,
 }
 
@@ -55,17 +47,17 @@ pub struct Reply {
 #[derive(Default)]
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
-    pub(super) parts: Parts,
+    parts: Parts,
     fences: fences::Fences,
     /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
     names: Mutex<bool>,
 }
 
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn told<T: Wire>(answer: T) -> Result<Reply, Errno> {
+fn told<T: Wire>(answer: T) -> Result<Reply, Errno> {
     Ok(Reply {
         head: encode(&answer),
         body: Vec::new(),
@@ -78,7 +70,7 @@ fn told_each<T: Wire>(each: impl Iterator<Item = Result<T, Errno>>) -> Result<Re
     told(List(said.collect::<Vec<_>>()))
 }
 
-pub(super) fn parts<T: Wire>(head: &[u8]) -> Result<T, Errno> {
+fn parts<T: Wire>(head: &[u8]) -> Result<T, Errno> {
     decode(head).ok_or(Errno::PROTO)
 }
 
@@ -152,11 +144,11 @@ impl Server {
         let request = find(kind).ok_or(Errno::PROTO)?;
         let _passed = self.fences.pass(store, from, request, head)?;
         match request.class {
-            Class::Leaf => nonblocking(|| self.leaf(store, from, kind, head, body)),
+            Class::Leaf => self.leaf(&store.nonblocking(), from, kind, head, body),
             Class::Entry if kind == kind::CREATE => {
-                nonblocking(|| self.create(store, from, head, false))
+                self.create(&store.nonblocking(), from, head, false)
             }
-            Class::Entry => nonblocking(|| composite(store, kind, head)),
+            Class::Entry => composite(&store.nonblocking(), kind, head),
             Class::Composite if kind == kind::CREATE_THERE => self.create(store, from, head, true),
             Class::Composite => composite(store, kind, head),
             Class::Names => {
@@ -176,6 +168,7 @@ impl Server {
         head: &[u8],
         body: &[u8],
     ) -> Result<Reply, Errno> {
+        let cross_node = store.cross_node();
         match kind {
             kind::LOOKUP => {
                 let (parent, name): (ObjectId, Vec<u8>) = parts(head)?;
@@ -348,7 +341,7 @@ impl Server {
             }
             kind::DIR_LINKS => {
                 let (dir, difference) = parts(head)?;
-                told(store.add_dir_links(home(store, dir)?, difference)?)
+                told(cross_node.add_dir_links(home(store, dir)?, difference)?)
             }
             kind::EPOCH => {
                 let () = parts(head)?;
@@ -366,17 +359,17 @@ impl Server {
                 let (id, dir, name, from, old): (_, _, Vec<u8>, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
                 check_name(&old)?;
-                told(store.add_link(home(store, id)?, (dir, &name), (from, &old))?)
+                told(cross_node.add_link(home(store, id)?, (dir, &name), (from, &old))?)
             }
             kind::OFFERED => {
                 let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
-                told(store.offered(home(store, id)?, (dir, &name))?)
+                told(cross_node.offered(home(store, id)?, (dir, &name))?)
             }
             kind::RELEASE => {
                 let (dir, name, entry, stays): (_, Vec<u8>, _, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.release_entry((dir, &name), entry, stays)?)
+                told(cross_node.release_entry((dir, &name), entry, stays)?)
             }
             kind::EXCHANGE_LINK => {
                 let (id, dir, name, from, old, number): (_, _, Vec<u8>, _, Vec<u8>, _) =
@@ -384,33 +377,33 @@ impl Server {
                 check_name(&name)?;
                 check_name(&old)?;
                 let (new, old) = ((dir, &name[..]), (from, &old[..]));
-                told(store.exchange_link(home(store, id)?, new, old, number)?)
+                told(cross_node.exchange_link(home(store, id)?, new, old, number)?)
             }
             kind::END_EXCHANGE_LINK => {
                 let (id, dir, name, number): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
-                told(store.end_exchange_link(home(store, id)?, (dir, &name), number)?)
+                told(cross_node.end_exchange_link(home(store, id)?, (dir, &name), number)?)
             }
             kind::END_EXCHANGE => {
                 let (dir, name, number, done): (_, Vec<u8>, _, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.end_exchange((dir, &name), number, done)?)
+                told(cross_node.end_exchange((dir, &name), number, done)?)
             }
             kind::EXCHANGE_STANDS => {
                 let (dir, name, number): (_, Vec<u8>, _) = parts(head)?;
                 home_of_entry(store, dir, &name)?;
-                told(store.exchange_stands(((dir, &name), number))?)
+                told(cross_node.exchange_stands(((dir, &name), number))?)
             }
             kind::UNDO_LINK => {
                 let (id, dir, name, from): (_, _, Vec<u8>, _) = parts(head)?;
                 check_name(&name)?;
-                told(store.undo_link(home(store, id)?, (dir, &name), from)?)
+                told(cross_node.undo_link(home(store, id)?, (dir, &name), from)?)
             }
             kind::DROP_LINKS => {
                 let (dir, List(files)): (ObjectId, List<(ObjectId, Vec<u8>)>) = parts(head)?;
                 let one = |(id, name): &(ObjectId, Vec<u8>)| {
                     check_name(name)?;
-                    store.lose_name(home(store, *id)?, (dir, name), None, false)
+                    cross_node.lose_name(home(store, *id)?, (dir, name), None, false)
                 };
                 told_each(files.iter().map(one))
             }
@@ -426,12 +419,12 @@ impl Server {
                 check_name(&name)?;
                 new.as_ref().map_or(Ok(()), |n| check_name(&n.1))?;
                 let new = new.as_ref().map(|n| (n.0, &n.1[..]));
-                told(store.lose_name(home(store, id)?, (dir, &name), new, again)?)
+                told(cross_node.lose_name(home(store, id)?, (dir, &name), new, again)?)
             }
             kind::HAS_LINK => {
                 let (id, dir, name): (_, _, Vec<u8>) = parts(head)?;
                 check_name(&name)?;
-                told(store.has_coming(home(store, id)?, (dir, &name))?)
+                told(cross_node.has_coming(home(store, id)?, (dir, &name))?)
             }
             kind::LOCK => {
                 let request = lock_request(store, from, head)?;
@@ -533,7 +526,7 @@ impl Server {
 }
 
 /// EREMCHG if the object lies elsewhere.
-pub(super) fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
+fn home(store: &Cluster<'_>, id: ObjectId) -> Result<ObjectId, Errno> {
     match store.object_away(id) {
         // That is none that others ask for.
         _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
@@ -581,7 +574,7 @@ fn check_attribute(name: &[u8]) -> Result<(), Errno> {
     }
 }
 
-pub(super) fn with_file<T>(
+fn with_file<T>(
     store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,
@@ -599,7 +592,7 @@ pub(super) fn with_file<T>(
 
 /// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
 /// other nodes.
-pub(super) fn with_file_in_room<T>(
+fn with_file_in_room<T>(
     store: &Cluster<'_>,
     id: ObjectId,
     f: impl FnOnce(u32) -> Result<T, Errno>,

@@ -1,14 +1,15 @@
-//! Changes of directories and symbolic links, by which resolved paths may become wrong.
+//! Changes of directories and symbolic links, which can make resolved paths wrong.
 //!
-//! In a pool of several nodes one node carries them out, one at a time: it tells all nodes that
-//! names are about to change (they then resolve paths anew, and make nothing in a directory that is
-//! to go), has the change made where it belongs, and tells them that it is done. What else happens
-//! to names goes on meanwhile.
+//! In a pool of several nodes, one node carries them out, one at a time. It tells all nodes that
+//! names are about to change; from then on they resolve paths again, and make nothing in a
+//! directory that is to go. Then it has the change made where it belongs, and tells all nodes that
+//! it is done. Other changes of names go on meanwhile.
 
-use super::messages::{Wire, decode, encode, kind};
-use super::serve::Reply;
+use super::{Reply, parts, told};
 use crate::Cluster;
-use crate::cross_node::{Backoff, without_change};
+use crate::backoff::Backoff;
+use crate::cross_node::{CrossNode, without_change};
+use crate::peers::messages::{decode, encode, kind};
 use forebay_store::dirs::DirPosition;
 use forebay_store::names::is_on_paths;
 use forebay_store::{ObjectId, RenameMode, Result};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 
 /// Carries out a question about names, on the node that does.
 pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply> {
+    let cross_node = store.cross_node();
     match kind {
         kind::NAMES_RMDIR => {
             let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
@@ -24,10 +26,10 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
             if entry.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
             }
-            store.unless_filled(entry.id, || {
-                store.while_frozen(entry.id, |_, empty| match empty {
+            cross_node.unless_filled(entry.id, || {
+                cross_node.while_frozen(entry.id, |_, empty| match empty {
                     false => Err(Errno::NOTEMPTY),
-                    true => store.remove_dir(dir, &name),
+                    true => cross_node.remove_dir(dir, &name),
                 })
             })?;
         }
@@ -43,22 +45,22 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
                 // Only this node moves what is on paths: one of them stood still. Two others may
                 // have been moved between the two looks.
                 return match is_on_paths(source) || is_on_paths(target) {
-                    true => answer.and_then(|()| done()),
+                    true => answer.and_then(told),
                     false => Err(Errno::REMOTE),
                 };
             }
-            if source.kind == libc::S_IFDIR && store.is_within(to, source.id)? {
+            if source.kind == libc::S_IFDIR && cross_node.is_within(to, source.id)? {
                 return Err(Errno::INVAL);
             }
             if mode == RenameMode::Exchange {
                 let target = target.ok_or(Errno::NOENT)?;
-                if target.kind == libc::S_IFDIR && store.is_within(from, target.id)? {
+                if target.kind == libc::S_IFDIR && cross_node.is_within(from, target.id)? {
                     return Err(Errno::INVAL);
                 }
-                store.while_frozen(ObjectId(0), |epoch, _| {
-                    store.exchange((from, &name), (to, &new), true, epoch)
+                cross_node.while_frozen(ObjectId(0), |epoch, _| {
+                    cross_node.exchange((from, &name), (to, &new), true, epoch)
                 })?;
-                return done();
+                return told(());
             }
             let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
             let frozen = replaced.map_or(ObjectId(0), |t| t.id);
@@ -69,13 +71,13 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
                         _ => Errno::ISDIR,
                     });
                 }
-                store.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
+                cross_node.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
             };
-            store.unless_filled(frozen, || store.while_frozen(frozen, rename))?;
+            cross_node.unless_filled(frozen, || cross_node.while_frozen(frozen, rename))?;
         }
         kind::NAMES_SET_ATTR => {
             let (id, set) = parts(head)?;
-            store.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
+            cross_node.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
                 Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
                 None => store.set_attr_here(id, &set),
             })?;
@@ -83,28 +85,40 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
         kind::NAMES_UNLINK => {
             let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
             store.epoch_for(epoch)?;
-            store.while_frozen(ObjectId(0), |epoch, _| match store.entry_away(dir, &name) {
-                Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
-                None => store.unlink_here(dir, &name, None, epoch, true),
+            cross_node.while_frozen(ObjectId(0), |epoch, _| {
+                match store.entry_away(dir, &name) {
+                    Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
+                    None => store.unlink_here(dir, &name, None, epoch, true),
+                }
             })?;
         }
         _ => return Err(Errno::PROTO),
     }
-    done()
-}
-
-fn parts<T: Wire>(head: &[u8]) -> Result<T> {
-    decode(head).ok_or(Errno::PROTO)
-}
-
-fn done() -> Result<Reply> {
-    Ok(Reply {
-        head: encode(&()),
-        body: Vec::new(),
-    })
+    told(())
 }
 
 impl<'a> Cluster<'a> {
+    /// On the node that changes names, before it does so for the first time: ends what one before
+    /// it may have left frozen.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be told; to be tried again.
+    pub fn begin_names(&self) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
+        for told in theirs {
+            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
+            self.raise_epoch(epoch);
+        }
+        let epoch = ((self.names_epoch() >> 32) + 1) << 32;
+        nodes
+            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
+            .into_iter()
+            .try_for_each(|told| told.map(|_| ()))
+    }
+}
+
+impl<'a> CrossNode<'a> {
     /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was
     /// about to go, or didn't count yet.
     fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
@@ -173,25 +187,6 @@ impl<'a> Cluster<'a> {
             }
         }
         result
-    }
-
-    /// On the node that changes names, before it does so for the first time: ends what one before
-    /// it may have left frozen.
-    ///
-    /// # Errors
-    /// EHOSTDOWN if a node can't be told; to be tried again.
-    pub fn begin_names(&self) -> Result<()> {
-        let nodes = self.other_nodes()?;
-        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
-        for told in theirs {
-            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
-            self.raise_epoch(epoch);
-        }
-        let epoch = ((self.names_epoch() >> 32) + 1) << 32;
-        nodes
-            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
-            .into_iter()
-            .try_for_each(|told| told.map(|_| ()))
     }
 
     /// Removes an empty, frozen directory.

@@ -1,17 +1,18 @@
 //! Leases of file locks: a node that is cut off notices by itself that its locks may be gone.
 //!
-//! The home of a file gives up a node that it can't reach for the pool's lease ([`super::serve`]).
-//! Most of what programs do with that file is asked of the home, which refuses it; but not what
-//! lies on their own node (parts of striped and spilled files). So the live entry that stands for
-//! the file says until when its locks hold (`lease_until`): each granted lock, and each RENEW that
-//! the home answers, moves that to a lease behind the moment of *asking*. When the time is over,
-//! all that this node's programs do with the file is EIO, whatever its daemon does meanwhile, until
-//! all have closed it: an entry whose time is over is never renewed. The home counts from when it
-//! *answered* last, and waits for an eighth longer: clocks of two nodes never have to agree, only
-//! to run about as fast.
+//! The home of a file gives up a node that it can't reach for the pool's lease ([`crate::serve`]).
+//! The home refuses most of what that node's programs ask, but not accesses to bytes on their own
+//! node (parts of striped and spilled files). So the live entry that stands for the file has the
+//! time until which its locks hold (`lease_until`). Each granted lock, and each RENEW that the home
+//! answers, moves that time to one lease after the moment of *asking*. When the time is over, every
+//! access by this node's programs is EIO until all have closed the file. An entry whose time is
+//! over is never renewed.
+//!
+//! The home counts from its last *answer* and waits an eighth longer. So the clocks of two nodes
+//! need not agree; they only have to run at about the same speed.
 
-use super::messages::{List, kind};
 use crate::Cluster;
+use crate::peers::messages::{List, kind};
 use forebay_media::atomics::AtomicU64;
 use forebay_store::control::live_flag as flag;
 use forebay_store::live::Chain;
@@ -27,7 +28,7 @@ const AT_ONCE: usize = 500;
 
 /// What a home says of the locks that a node has on one of its files.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Standing {
+pub(crate) enum Standing {
     /// There are none.
     None,
     /// They hold for another lease.
@@ -37,7 +38,7 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    pub(super) fn code(self) -> u32 {
+    pub(crate) fn code(self) -> u32 {
         self as u32
     }
 
@@ -59,7 +60,7 @@ impl<'a> Cluster<'a> {
     ///
     /// # Errors
     /// EIO: its home couldn't be reached for the lease (the error is that of
-    /// [`super::Peers::fenced`]).
+    /// [`crate::peers::Peers::fenced`]).
     #[inline]
     pub fn check_lease(&self, index: u32) -> Result<()> {
         let live = self.live(index);
@@ -179,7 +180,7 @@ impl<'a> Cluster<'a> {
 
     /// How it stands with the locks that a node has on files of this one; `lost` says of which it
     /// has lost them.
-    pub(super) fn standing(
+    pub(crate) fn standing(
         &self,
         node: NodeId,
         ids: &[ObjectId],

@@ -1,8 +1,12 @@
-//! The bytes of files that lie on other nodes.
+//! The bytes of files that lie on one other node, and syncs of all nodes.
+//!
+//! A request carries at most `MAX_BODY` bytes. Longer reads and writes go in several requests,
+//! which other processes may see one by one. An error after the first request ends the call with
+//! the bytes that were done.
 
-use super::messages::{Record, encode, kind};
-use super::{Bytes, MAX_BODY};
 use crate::Cluster;
+use crate::peers::messages::{Record, encode, kind};
+use crate::peers::{Bytes, MAX_BODY};
 use forebay_store::control::{MAX_LIVE, live_flag};
 use forebay_store::parts::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -26,7 +30,7 @@ impl<'a> Cluster<'a> {
     /// Makes everything durable on all nodes: `syncfs`.
     ///
     /// # Errors
-    /// As for [`Store::sync_all`]; EHOSTDOWN if a node can't be told: the others have done it.
+    /// As for `Store::sync_all`; EHOSTDOWN if a node can't be told: the others have done it.
     pub fn sync_everywhere(&self) -> Result<()> {
         let elsewhere = self.everywhere(kind::SYNC_ALL);
         self.sync_all().and(elsewhere)

@@ -1,14 +1,14 @@
 //! Locks on files that lie on another node.
 //!
-//! They are in the table of the node that keeps the file, set by its daemon for whoever asks. Who
-//! has to wait asks again and again, in growing steps up to [`LONGEST`]. This node has a note for
-//! each owner and file, made before the first question: by it locks are given up when they go, and
-//! their home, which asks about them now and then, finds out about those whose end it wasn't told
-//! of ([`Cluster::check_lock_owners`]).
+//! The home's table has them; its daemon sets them for the asking process. A waiting process asks
+//! again in growing steps, up to [`LONGEST`]. This node notes each owner and file before the first
+//! request. By that note the locks are given up at the end of the owner. The home asks now and then
+//! whether the owners still have locks ([`Cluster::check_lock_owners`]), because it may have missed
+//! an end.
 
 use super::leases::clock;
-use super::messages::{List, kind};
 use crate::Cluster;
+use crate::peers::messages::{List, kind};
 use forebay_store::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;

@@ -1,0 +1,62 @@
+//! Asking other nodes for copies into files that lie there.
+//!
+//! A request carries two ids and ranges, no bytes: the asked node reads the source as any node does
+//! (`serve/copy.rs`).
+
+use super::Range;
+use crate::Cluster;
+use crate::peers::messages::{List, decode, encode, kind};
+use crate::peers::{Bytes, PeerRequest};
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+impl<'a> Cluster<'a> {
+    /// Has another node copy from an open file to one of its own: how many bytes, at least one.
+    ///
+    /// # Errors
+    /// ENODATA: the first file ends there; as for reading and writing.
+    pub(crate) fn copy_away(
+        &self,
+        (from, at): (u32, u64),
+        (home, id): (NodeId, ObjectId),
+        to_at: u64,
+        len: usize,
+    ) -> Result<usize> {
+        let ranges = List(vec![(at, to_at, len as u64)]);
+        let question = (self.live_id(from), id, None::<u64>, ranges);
+        let done: u64 = self.ask(home, kind::COPY, &question)?;
+        Ok(done as usize)
+    }
+
+    /// Has nodes copy, all at once, from an open file to what they have of a striped one, which was
+    /// cut so many times: how many bytes each has, of its ranges in their order.
+    pub(crate) fn ask_copies(
+        &self,
+        from: u32,
+        id: ObjectId,
+        cuts: u64,
+        ranges: BTreeMap<NodeId, Vec<Range>>,
+    ) -> Result<BTreeMap<NodeId, Result<usize>>> {
+        let from = self.live_id(from);
+        let (nodes, heads): (Vec<NodeId>, Vec<Vec<u8>>) = ranges
+            .into_iter()
+            .map(|(node, ranges)| (node, encode(&(from, id, Some(cuts), List(ranges)))))
+            .unzip();
+        let ask = |(&node, head)| PeerRequest {
+            node,
+            kind: kind::COPY,
+            head,
+            bytes: Bytes::None,
+        };
+        let heads = heads.iter().map(Vec::as_slice);
+        let questions: Vec<PeerRequest<'_>> = nodes.iter().zip(heads).map(ask).collect();
+        // SAFETY: there are no bytes.
+        let answers = unsafe { self.other_nodes()?.ask_all(&questions) };
+        let done = answers.into_iter().map(|answer| {
+            let done: u64 = decode(&answer?.head).ok_or(Errno::PROTO)?;
+            Ok(done as usize)
+        });
+        Ok(nodes.into_iter().zip(done).collect())
+    }
+}
