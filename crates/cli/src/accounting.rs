@@ -48,7 +48,7 @@ fn table(t: &Table) -> Value {
 pub fn as_json(pool: &Pool) -> Value {
     // A sleeping keeper hasn't cleaned up behind processes that ended meanwhile.
     pool.store().control().wake_keeper();
-    let taken = pool.store().accounting();
+    let taken = pool.store().recovery().accounting();
     let (files, bytes) = files_below(pool.dir());
     let media: Vec<Value> = pool.usage().iter().map(medium).collect();
     let watches = std::fs::read_dir(pool.dir().join("watches")).map_or(0, Iterator::count);
@@ -95,7 +95,7 @@ pub fn in_words(pool: &Pool, text: &mut String) {
     let mut line = |name: &str, what: String| {
         let _ = writeln!(text, "{name:<14} {what}");
     };
-    match pool.store().accounting() {
+    match pool.store().recovery().accounting() {
         Ok(t) => {
             let of = |t: &Table| format!("{} of {}", t.used, t.limit);
             line("process slots", of(&t.processes));

@@ -60,7 +60,7 @@ fn shown(pool: &Pool) -> Option<PathBuf> {
     }
     let other = Pool::open_dir(&dir).ok()?;
     let path = join(&other);
-    let _ = other.store().detach();
+    let _ = other.store().recovery().detach();
     path
 }
 

@@ -191,7 +191,7 @@ pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
         mount::for_this_process(&pool)?;
     }
     // The program must not inherit this process's use of the pool.
-    let _ = pool.store().detach();
+    let _ = pool.store().recovery().detach();
     let error = prepared.exec();
     Err(cannot_start(&a.command[0], &error))
 }

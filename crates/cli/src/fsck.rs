@@ -105,13 +105,17 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
 fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
-        let before = pool.store().is_unsettled();
-        let report = pool.store().inspect().map_err(|e| words(pool, e))?;
+        let before = pool.store().recovery().is_unsettled();
+        let report = pool
+            .store()
+            .checker()
+            .inspect()
+            .map_err(|e| words(pool, e))?;
         // The keeper may not have released yet what a process held that has just died, or may have
         // done so during the check.
         if report.is_clean()
             || pool.keeper_pid().is_none()
-            || !before && !pool.store().is_unsettled()
+            || !before && !pool.store().recovery().is_unsettled()
             || Instant::now() > until
         {
             return Ok(report);
@@ -146,8 +150,12 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
         // A node's daemon uses its store; having ended it just now is no finding.
         let _ = pool.settle();
     }
-    let result = pool.store().mend().map_err(|e| failed(&words(&pool, e)));
-    let _ = pool.store().detach();
+    let result = pool
+        .store()
+        .checker()
+        .mend()
+        .map_err(|e| failed(&words(&pool, e)));
+    let _ = pool.store().recovery().detach();
     let dir = absolute_dir(&pool);
     drop(pool);
     if before == PoolState::Running || !made_anew.is_empty() {

@@ -100,10 +100,10 @@ pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>) {
         let Some(pool) = pool.get() else {
             std::process::exit(128 + libc::SIGTERM);
         };
-        if let Err(e) = pool.store().sync_all() {
+        if let Err(e) = pool.store().durability().sync_all() {
             say(format!("keeper: can't save the pool: {e}"));
         }
-        let _ = pool.store().detach();
+        let _ = pool.store().recovery().detach();
         std::process::exit(0);
     });
 }

@@ -217,7 +217,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
 /// released after its end, as for any killed process.
 fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
-        let _ = pool.store().detach();
+        let _ = pool.store().recovery().detach();
     }
     // Last: `forebay down` waits for us until it is gone.
     let _ = std::fs::remove_file(record);

@@ -106,7 +106,7 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
             of_new(&rules, &rules.explain(&inside), above)
         }
     };
-    let _ = fs.store().detach();
+    let _ = fs.store().recovery().detach();
     write(text.as_bytes())?;
     Ok(code::OK)
 }

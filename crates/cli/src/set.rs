@@ -26,7 +26,7 @@ pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
     } else if a.distribution.is_none() {
         show(&fs, a, &path)?;
     }
-    let _ = fs.store().detach();
+    let _ = fs.store().recovery().detach();
     Ok(code::OK)
 }
 

@@ -69,7 +69,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
             "lifetime": crate::lifetime::as_json(&pool),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
-            "stuck": pool.store().stuck().iter()
+            "stuck": pool.store().recovery().stuck().iter()
                 .map(|s| value!({ "process": s.0, "waits_for": s.1 })).collect::<Vec<_>>(),
         });
         if all {
@@ -120,7 +120,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         let _ = writeln!(text, "mount      {}", mount.words());
     }
     text += &full_tables(pool.store());
-    for (waiter, holder) in pool.store().stuck() {
+    for (waiter, holder) in pool.store().recovery().stuck() {
         let _ = writeln!(
             text,
             "stuck      process {} waits for process {}, which is stopped; kill -CONT {holder} lets it go on",
@@ -138,7 +138,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
 
 /// The number of open files, and of refusals because a table was full; for people.
 fn full_tables(store: &Store) -> String {
-    let tables = store.tables();
+    let tables = store.recovery().tables();
     let opened = &tables[0];
     let mut text = format!("files open {} of {} at most\n", opened.used, opened.limit);
     for complaint in tables.iter().filter_map(Table::complaint) {

@@ -98,7 +98,7 @@ impl Here {
         Some(Use {
             media: pool.usage(),
             record_bytes: pool.store().record_bytes().ok(),
-            copied: pool.store().copied().bytes,
+            copied: pool.store().local_copies().copied().bytes,
             processes: pool.attached().len(),
         })
     }

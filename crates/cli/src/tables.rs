@@ -73,7 +73,7 @@ pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
 /// The tables that all processes of a node share, as JSON.
 pub fn tables(store: &Store) -> Value {
     let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
-    store.tables().iter().map(one).collect()
+    store.recovery().tables().iter().map(one).collect()
 }
 
 #[cfg(test)]

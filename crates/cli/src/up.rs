@@ -279,7 +279,7 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         let (pool, loaded) = forebay_client::reopen(&f.dir)?;
         records += loaded.records;
         commits += loaded.commits;
-        let _ = pool.store().detach();
+        let _ = pool.store().recovery().detach();
     }
     let places = places(name);
     for place in &places {
@@ -291,7 +291,7 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         for place in &places {
             let pool = Pool::open_dir(&place.dir)?;
             let fitted = pool.cluster().mend_across();
-            let _ = pool.store().detach();
+            let _ = pool.store().recovery().detach();
             mended += fitted.map_err(|e| {
                 let why = std::io::Error::from(e);
                 Fail::failed(format!(

@@ -198,7 +198,7 @@ fn keep_copies(pool: &Pool) {
     let mut known = false;
     while is_there(pool.dir()) {
         // After a loss of power the number of copies is unknown.
-        if !known || pool.store().copied().files > 0 {
+        if !known || pool.store().local_copies().copied().files > 0 {
             // A failure is retried in the next turn.
             known = pool.cluster().sweep_copies().is_ok();
         }
@@ -219,9 +219,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut used_before = 0;
     let (mut reported, mut drain_failed) = (None, None);
     let (mut refused, mut full_reported) = (0, None::<Instant>);
-    if store.journal_stopped() {
+    if store.durability().journal_stopped() {
         let failed = |e| PoolError::io("can't restart the journal of the pool", dir, e);
-        store.restart_journal().map_err(failed)?;
+        store.durability().restart_journal().map_err(failed)?;
     }
     let mut saver = Saver::new(store);
     // Intents that processes, or this node's previous daemon, have left on other nodes.
@@ -243,11 +243,11 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
         }
         // When no other process is left, this also recovers what was lost at the instant of a
         // death.
-        if among && Instant::now() < until && store.is_unsettled() {
+        if among && Instant::now() < until && store.recovery().is_unsettled() {
             std::thread::sleep(TICK);
             continue;
         }
-        let reaped = store.reap();
+        let reaped = store.recovery().reap();
         unfinished |= among && reaped.as_ref().map_or(true, |r| r.processes > 0);
         if unfinished {
             late = Instant::now() + LATE;
@@ -260,14 +260,14 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             let _ = cluster.check_lock_owners();
             owners_asked = Instant::now();
         }
-        let failed = reaped.and_then(|_| store.put_in_order()).err();
+        let failed = reaped.and_then(|_| store.recovery().put_in_order()).err();
         if let Some(e) = failed.filter(|_| failed != reported) {
             eprintln!("forebay keeper: can't release what a dead process held: {e}");
         }
         reported = failed;
         // For what the last process to end has left, before sleeping.
         let mut landed = false;
-        if store.drains() && (drained.elapsed() >= DRAIN || !store.any_attached()) {
+        if store.content().drains() && (drained.elapsed() >= DRAIN || !store.any_attached()) {
             let left = cluster.drain(DRAIN_MOST);
             landed = left.is_ok_and(|d| d.left > 0);
             drained = Instant::now();
@@ -281,16 +281,21 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             made = ephemeral.step(cluster);
         }
         let due = full_reported.is_none_or(|at| at.elapsed() >= FULL_REPORT_INTERVAL);
-        if due && store.refusals() != refused {
-            (refused, full_reported) = (store.refusals(), Some(Instant::now()));
-            for text in store.tables().iter().filter_map(Table::complaint) {
+        if due && store.recovery().refusals() != refused {
+            (refused, full_reported) = (store.recovery().refusals(), Some(Instant::now()));
+            for text in store
+                .recovery()
+                .tables()
+                .iter()
+                .filter_map(Table::complaint)
+            {
                 eprintln!("forebay keeper: {text}");
             }
         }
         if swept.elapsed() >= SWEEP {
             // A failure is retried in the next turn.
-            let _ = store.sweep_watches();
-            let _ = store.sweep_readers();
+            let _ = store.watches().sweep_watches();
+            let _ = store.recovery().sweep_readers();
             if among {
                 unfinished |= Instant::now() < late && cluster.settle_notes().is_err();
                 let _ = crate::requests::reclaim_cells(dir);
@@ -310,17 +315,17 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             && Instant::now() > late
             && !landed
             && !made
-            && !store.has_watches();
+            && !store.watches().has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). A daemon stays
         // attached: it has files open for other nodes.
         if !among {
-            let _ = store.detach();
+            let _ = store.recovery().detach();
         }
         if store.any_attached() {
             std::thread::sleep(if quiet { QUIET_TICK } else { TICK });
         } else {
             // Owners on other nodes of locks held here may have died there.
-            let locked = among && store.has_foreign_locks();
+            let locked = among && store.locks().has_foreign_locks();
             let idle = match (calm, locked) {
                 (true, false) => IDLE,
                 (true, true) => ASK_OWNERS_IDLE,
@@ -347,7 +352,7 @@ impl Saver {
         Saver {
             journal: Instant::now(),
             all: Instant::now(),
-            saved: store.journal_end(),
+            saved: store.durability().journal_end(),
             failed: false,
         }
     }
@@ -363,20 +368,20 @@ impl Saver {
             eprintln!("forebay keeper: can't write to stable storage: {e}");
             self.failed = e == Errno::IO;
         }
-        !store.has_unsynced() && store.journal_end() == self.saved
+        !store.durability().has_unsynced() && store.durability().journal_end() == self.saved
     }
 
     fn save(&mut self, store: &Store) -> Result<(), Errno> {
         let now = Instant::now();
-        if store.checkpoint_wanted() {
-            store.checkpoint()?;
+        if store.durability().checkpoint_wanted() {
+            store.durability().checkpoint()?;
         }
-        if now - self.all >= SYNC_ALL && store.journal_end() != self.saved {
-            store.sync_all()?;
-            (self.all, self.saved) = (now, store.journal_end());
+        if now - self.all >= SYNC_ALL && store.durability().journal_end() != self.saved {
+            store.durability().sync_all()?;
+            (self.all, self.saved) = (now, store.durability().journal_end());
         }
-        if now - self.journal >= SYNC_JOURNAL && store.has_unsynced() {
-            store.end_limbo()?;
+        if now - self.journal >= SYNC_JOURNAL && store.durability().has_unsynced() {
+            store.durability().end_limbo()?;
             self.journal = now;
         }
         Ok(())

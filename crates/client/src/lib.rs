@@ -425,7 +425,7 @@ impl Pool {
     /// Process ids of the attached processes, without this one and the keeper.
     pub fn attached(&self) -> Vec<u32> {
         let not = [Some(std::process::id()), self.keeper_pid()];
-        let mut pids = self.store.attached();
+        let mut pids = self.store.recovery().attached();
         pids.retain(|p| !not.contains(&Some(*p)));
         pids.sort_unstable();
         pids.dedup();
@@ -445,6 +445,7 @@ impl Pool {
     pub fn settle(&self) -> Result<String, PoolError> {
         let r = self
             .store
+            .recovery()
             .settle()
             .map_err(|e| PoolError::io("can't settle the records", &self.dir, e))?;
         Ok(format!(
@@ -597,7 +598,7 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
         )
         .map_err(failed)?;
         store.set_journal_bound(config.journal_bound());
-        let loaded = store.reload().map_err(|e| match e {
+        let loaded = store.durability().reload().map_err(|e| match e {
             Errno::BADMSG | Errno::NOENT => PoolError::NoCheckpoint(at),
             e => PoolError::io("can't load the records", &at, e),
         })?;

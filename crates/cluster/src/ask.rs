@@ -62,7 +62,7 @@ impl<'a> Cluster<'a> {
             Err(Errno::STALE) if kind != kind::EPOCH => {
                 // It may know of a change of names that we don't.
                 let theirs: u64 = self.ask(node, kind::EPOCH, &())?;
-                self.raise_epoch(theirs);
+                self.names().raise_epoch(theirs);
                 return Err(Errno::STALE);
             }
             other => other?,

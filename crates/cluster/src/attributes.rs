@@ -17,7 +17,7 @@ impl<'a> Cluster<'a> {
     /// ENODATA if there is none; ENOENT; EHOSTDOWN.
     pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let Some(home) = self.object_away(id) else {
-            return self.attribute_here(id, name);
+            return self.names().attribute_here(id, name);
         };
         let mut value = vec![0; MAX_VALUE];
         let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
@@ -33,7 +33,7 @@ impl<'a> Cluster<'a> {
     /// ENOENT; EHOSTDOWN.
     pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
         let Some(home) = self.object_away(id) else {
-            return self.attributes_here(id);
+            return self.names().attributes_here(id);
         };
         let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
         Ok(names.0)
@@ -54,7 +54,9 @@ impl<'a> Cluster<'a> {
         known: Option<Named<'_>>,
     ) -> Result<()> {
         let Some(home) = self.object_away(id) else {
-            return self.set_attribute_here(id, name, value, create, known);
+            return self
+                .names()
+                .set_attribute_here(id, name, value, create, known);
         };
         let bytes = Bytes::Send(value.as_ptr(), value.len());
         let known = known.map(|(dir, name)| (dir, name.to_vec()));
@@ -71,7 +73,7 @@ impl<'a> Cluster<'a> {
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         match self.object_away(id) {
             Some(home) => self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name)),
-            None => self.remove_attribute_here(id, name),
+            None => self.names().remove_attribute_here(id, name),
         }
     }
 }

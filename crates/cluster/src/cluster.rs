@@ -11,6 +11,7 @@ use crate::peers::Peers;
 use crate::placement_cache::PlacementCache;
 use forebay_placement::{Distribution, NodeId, ObjectId, Slot};
 use forebay_store::Store;
+use forebay_store::views::Index;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -119,7 +120,7 @@ impl<'a> Cluster<'a> {
     pub(crate) fn entry_away(&self, parent: ObjectId, name: &[u8]) -> Option<NodeId> {
         // Without other nodes, no hash.
         self.peers()?;
-        if Store::is_in_view(parent, name) {
+        if Index::is_in_view(parent, name) {
             return None;
         }
         self.away(Slot::of_entry(parent, name))

@@ -13,14 +13,15 @@ use forebay_store::locks::{LockType, Request, Sort};
 use forebay_store::parts::CHANGED;
 use forebay_store::process::Critical;
 use forebay_store::record::Inode;
-use forebay_store::{ObjectId, Result, Store};
+use forebay_store::views::Parts;
+use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
 impl<'a> Cluster<'a> {
     /// As [`Store::check_change`], of a striped file of whatever node, as of now.
     pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
-        let word = self.controls(index);
+        let word = self.declared().controls(index);
         if word == 0 {
             return Ok(());
         }
@@ -29,9 +30,12 @@ impl<'a> Cluster<'a> {
             return judged;
         }
         // Something else may have been said since.
-        let inode = self.stat(self.live_id(index))?;
+        let inode = self.stat(self.content().live_id(index))?;
         if inode.controls != word {
-            self.live(index).controls.store(inode.controls, Release);
+            self.objects()
+                .live(index)
+                .controls
+                .store(inode.controls, Release);
         }
         check_word(inode.controls, inode.size, change)
     }
@@ -41,14 +45,14 @@ impl<'a> Cluster<'a> {
         if self.live_away(index).is_none() {
             return;
         }
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let known = live.edition.load(Acquire);
         if inode.edition == 0 && known == 0 {
             live.controls.store(inode.controls, Release);
             return;
         }
         let _critical = Critical::enter();
-        let Ok(_lock) = self.lock_live(index) else {
+        let Ok(_lock) = self.objects().lock_live(index) else {
             // Whoever doesn't know is told by the home.
             live.edition.store(known.next_multiple_of(2), Release);
             return;
@@ -58,8 +62,8 @@ impl<'a> Cluster<'a> {
             live.controls.store(inode.controls, Release);
             live.edition.store(0, SeqCst);
             live.last_size.store(inode.size, SeqCst);
-            if is_last(inode.edition) && self.live_id(index).stripe().is_some() {
-                Store::remember_locked(live, inode.size, inode.cuts);
+            if is_last(inode.edition) && self.content().live_id(index).stripe().is_some() {
+                Parts::remember_locked(live, inode.size, inode.cuts);
             }
             live.edition.store(inode.edition, SeqCst);
         }
@@ -73,7 +77,7 @@ impl<'a> Cluster<'a> {
     pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
         let laminated = match self.object_away(id) {
             Some(home) => self.ask(home, kind::LAMINATE, &id),
-            None => self.laminate_here(id),
+            None => self.declared().laminate_here(id),
         };
         match live {
             Some(live) if laminated == Err(CHANGED) => self.stripes().seal(live),
@@ -103,10 +107,10 @@ impl<'a> Cluster<'a> {
             Parallelism::Shared if laminates || counted => LockType::Shared,
             Parallelism::Shared => return Ok(None),
         };
-        let o = self.open_file(open);
+        let o = self.objects().open_file(open);
         let request = Request {
             object: ObjectId(o.id.load(Acquire)),
-            owner: self.lock_owner_description(open),
+            owner: self.locks().lock_owner_description(open),
             sort: Sort::Use,
             want,
             start: party,
@@ -115,7 +119,7 @@ impl<'a> Cluster<'a> {
         let mut begun = self.lock(&request, false);
         if begun == Err(Errno::AGAIN) {
             // Perhaps of one that was killed.
-            self.reap()?;
+            self.recovery().reap()?;
             begun = self.lock(&request, false);
         }
         let report = controls.on_violation == OnViolation::Report;

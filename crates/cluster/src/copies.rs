@@ -65,10 +65,10 @@ impl<'a> Cluster<'a> {
             // SAFETY: n <= len.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
-        let copy = self.copy_of(index, last);
+        let copy = self.local_copies().copy_of(index, last);
         if let Some(copy) = copy {
             // SAFETY: n <= len.
-            if unsafe { self.read_copy(copy, last, at, Some(to), n)? } {
+            if unsafe { self.local_copies().read_copy(copy, last, at, Some(to), n)? } {
                 return Ok(n);
             }
         }
@@ -80,7 +80,7 @@ impl<'a> Cluster<'a> {
         while end < wanted && !self.lies_here(index, end) {
             let n = (last.size - end).min(CHUNK) as usize;
             // SAFETY: nothing is written.
-            let there = |copy| unsafe { self.read_copy(copy, last, end, None, n) };
+            let there = |copy| unsafe { self.local_copies().read_copy(copy, last, end, None, n) };
             if copy.is_some_and(|copy| there(copy) == Ok(true)) {
                 break;
             }
@@ -90,7 +90,7 @@ impl<'a> Cluster<'a> {
         let n = (wanted.min(end) - at) as usize;
         let bytes = (end - first) as usize;
         let mut fetched: Vec<u8> = Vec::new();
-        if !self.may_copy() || fetched.try_reserve_exact(bytes).is_err() {
+        if !self.local_copies().may_copy() || fetched.try_reserve_exact(bytes).is_err() {
             // SAFETY: n <= len.
             return unsafe { self.read_where_it_lies(index, at, to, n) };
         }
@@ -101,7 +101,7 @@ impl<'a> Cluster<'a> {
         }
         if fetched.len() == bytes {
             // What can't be kept will be fetched again.
-            let _: Result<()> = self.keep_copy(index, last, first, &fetched);
+            let _: Result<()> = self.local_copies().keep_copy(index, last, first, &fetched);
         }
         // Less, if it was opened anew and written since.
         let skip = ((at - first) as usize).min(fetched.len());
@@ -131,7 +131,7 @@ impl<'a> Cluster<'a> {
         if self.foreign.is_none() {
             return Ok(0);
         }
-        let all = self.all_copies()?;
+        let all = self.local_copies().all_copies()?;
         let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
         for copy in &all {
             let home = self.object_away(copy.id.whole());
@@ -149,7 +149,7 @@ impl<'a> Cluster<'a> {
                 let stand = match home {
                     Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
                     None => (asked.0.iter())
-                        .map(|&(id, edition)| self.stands(id, edition))
+                        .map(|&(id, edition)| self.local_copies().stands(id, edition))
                         .collect(),
                 };
                 silent = stand.is_err();
@@ -157,13 +157,13 @@ impl<'a> Cluster<'a> {
                 for (copy, stands) in batch.iter().zip(stand) {
                     match stands {
                         true => left += 1,
-                        false => result = self.drop_copy(copy.id).and(result),
+                        false => result = self.local_copies().drop_copy(copy.id).and(result),
                     }
                 }
             }
         }
-        self.recount_copied()?;
-        self.make_room(0);
+        self.local_copies().recount_copied()?;
+        self.local_copies().make_room(0);
         result.map(|()| left)
     }
 }

@@ -19,7 +19,8 @@ use forebay_store::control::Live;
 use forebay_store::controls::Change;
 use forebay_store::data::overlap;
 use forebay_store::parts::CHANGED;
-use forebay_store::{NodeId, ObjectId, Result, Store};
+use forebay_store::views::Parts;
+use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::{Duration, Instant};
 
@@ -141,16 +142,18 @@ impl<'a> Cluster<'a> {
         {
             let copy = || {
                 let check = |live: &Live, len| self.check_target(live, to_at, len, target);
-                self.copy_here((from, at), (index, to_at), len, target.grows(), check)
+                self.content()
+                    .copy_here((from, at), (index, to_at), len, target.grows(), check)
             };
-            match self.with_room_of_the_dead(copy) {
+            match self.recovery().with_room_of_the_dead(copy) {
                 // Some of it lies on other nodes since just now.
                 Err(CHANGED) if self.is_away(from) => {}
                 done => return done,
             }
         }
         self.fetch(buffer, source, at, len)?;
-        self.with_room_of_the_dead(|| self.put_fetched(buffer, index, to_at, target))
+        self.recovery()
+            .with_room_of_the_dead(|| self.put_fetched(buffer, index, to_at, target))
     }
 
     /// Reads up to `len` bytes of a source into the buffer.
@@ -179,7 +182,11 @@ impl<'a> Cluster<'a> {
         let input = (bytes.as_ptr(), bytes.len());
         let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
         // SAFETY: a slice.
-        unsafe { self.write_here(index, Some(at), input, target.grows(), check) }.map(|(_, n)| n)
+        unsafe {
+            self.content()
+                .write_here(index, Some(at), input, target.grows(), check)
+        }
+        .map(|(_, n)| n)
     }
 
     /// Whether a target, which is locked, may be written to.
@@ -187,10 +194,10 @@ impl<'a> Cluster<'a> {
         match target {
             Target::File(by) => {
                 live.change_by(by);
-                self.may_write(live, Some(at), len)
+                self.parts().may_write(live, Some(at), len)
             }
-            Target::Behind(cuts) => Store::check_behind(live, cuts, at, len),
-            Target::Part(cuts) => Store::check_cuts(live, cuts),
+            Target::Behind(cuts) => Parts::check_behind(live, cuts, at, len),
+            Target::Part(cuts) => Parts::check_cuts(live, cuts),
         }
     }
 }

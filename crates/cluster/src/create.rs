@@ -15,9 +15,8 @@ use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
 use forebay_store::names::Opening;
 use forebay_store::record::{Entry, Inode};
-use forebay_store::{
-    Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result, Slot, Store, now,
-};
+use forebay_store::views::Index;
+use forebay_store::{Distribution, NAME_MAX, NewObject, NodeId, ObjectId, Result, Slot, now};
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -82,7 +81,7 @@ impl<'a> Cluster<'a> {
         new: &NewObject<'_>,
         make: impl FnOnce(&mut Option<Opening<'_, '_>>) -> Result<std::result::Result<ObjectId, Entry>>,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
-        let held = self.store().place()?;
+        let held = self.store().objects().place()?;
         let _section = self.section()?;
         let mut opened = Some(Opening {
             held: &held,
@@ -117,7 +116,7 @@ impl<'a> Cluster<'a> {
             (other, live) => {
                 drop(held);
                 if let Some(live) = live {
-                    self.live_release(live)?;
+                    self.objects().live_release(live)?;
                 }
                 other.map(|made| made.map(|_| unreachable!("the cases before")))
             }
@@ -149,7 +148,7 @@ impl<'a> Cluster<'a> {
             && self.foreign.is_some()
             && new.maker.is_none()
             && self.distribution_of(parent, new) == Distribution::Local
-            && !Store::is_in_view(parent, name);
+            && !Index::is_in_view(parent, name);
         if !local {
             return self.make(parent, name, new, epoch, opened);
         }
@@ -229,7 +228,7 @@ impl<'a> Cluster<'a> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        if Store::is_in_view(parent, name) {
+        if Index::is_in_view(parent, name) {
             return self.lookup(parent, name)?.map(Err).ok_or(Errno::ROFS);
         }
         let kind = new.mode & forebay_store::S_IFMT;
@@ -269,7 +268,8 @@ impl<'a> Cluster<'a> {
         let counts = is_dir && self.object_away(parent).is_none();
         let t = now();
         let made = self.cross_node().retry_noted((parent, name), || {
-            self.create_here((parent, name), new, (epoch, t), counts, opened)
+            self.names()
+                .create_here((parent, name), new, (epoch, t), counts, opened)
         })?;
         if made.is_ok() {
             self.touch_dir(parent, t)?;
@@ -301,14 +301,14 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC.
     pub fn create_unnamed(&self, parent: ObjectId, new: &NewObject<'_>) -> Result<ObjectId> {
-        self.refuse_view(parent, b"")?;
+        self.index().refuse_view(parent, b"")?;
         let name = format!("\0{}.{}", forebay_store::process::pid(), now());
         let slot = Slot::of_entry(parent, name.as_bytes());
         let slot = match self.peers() {
             Some(others) => others.slot_here(u64::from(slot.0)).ok_or(Errno::NOSPC)?,
             None => slot,
         };
-        self.create_unnamed_here(slot, new)
+        self.names().create_unnamed_here(slot, new)
     }
 
     /// Gives the object `id` one more name.
@@ -319,7 +319,7 @@ impl<'a> Cluster<'a> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        self.refuse_view(parent, name)?;
+        self.index().refuse_view(parent, name)?;
         if id.is_view() {
             return Err(Errno::XDEV);
         }
@@ -333,12 +333,12 @@ impl<'a> Cluster<'a> {
         }
         let t = now();
         let nameless = self.cross_node().retry_noted((parent, name), || {
-            self.link_here(id, (parent, name), (epoch, t))
+            self.names().link_here(id, (parent, name), (epoch, t))
         })?;
         if nameless {
-            self.unmark_named(id)?;
+            self.names().unmark_named(id)?;
         }
-        self.set_live_ctime(id, t)?;
+        self.names().set_live_ctime(id, t)?;
         self.touch_dir(parent, t)
     }
 }

@@ -100,9 +100,9 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let there = self.retry_noted(name, || {
             self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_frozen(name.0)?;
-                self.check_note(w, name)?;
+                self.names().check_epoch(epoch)?;
+                self.intents().check_frozen(name.0)?;
+                self.intents().check_note(w, name)?;
                 if let Some(bytes) = w.get(shard, &key)? {
                     return EntryRecord::decode(bytes)
                         .map(|e| Some(e.entry))
@@ -110,7 +110,7 @@ impl<'a> CrossNode<'a> {
                 }
                 if held {
                     w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
-                    self.put_note(w, name, &Note::Held(entry))?;
+                    self.intents().put_note(w, name, &Note::Held(entry))?;
                 } else {
                     w.put(shard, &key, &entry.encode())?;
                 }
@@ -130,14 +130,14 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let removed = self.retry_noted(name, || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
-                self.check_epoch(epoch)?;
-                self.check_note(w, name)?;
+                self.names().check_epoch(epoch)?;
+                self.intents().check_note(w, name)?;
                 if w.get(shard, &key)? != Some(&entry.encode()) {
                     return Ok(false);
                 }
                 // Until its object has lost the name, too, whoever looks it up waits.
                 w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
-                self.put_note(w, name, &Note::Drop(entry))?;
+                self.intents().put_note(w, name, &Note::Drop(entry))?;
                 Ok(true)
             })
         })?;
@@ -150,12 +150,12 @@ impl<'a> CrossNode<'a> {
 
     /// Removes the entry of a directory that is empty and frozen, and the directory.
     pub(crate) fn remove_dir_entry(&self, name: Named<'_>) -> Result<()> {
-        let entry = self.entry_here(name)?.ok_or(Errno::NOENT)?;
+        let entry = self.intents().entry_here(name)?.ok_or(Errno::NOENT)?;
         if !is_dir(entry) {
             return Err(Errno::NOTDIR);
         }
-        while !self.unlink_away(name, entry, self.names_epoch())? {
-            if self.entry_here(name)? != Some(entry) {
+        while !self.unlink_away(name, entry, self.names().names_epoch())? {
+            if self.intents().entry_here(name)? != Some(entry) {
                 return Err(Errno::NOENT);
             }
         }
@@ -166,10 +166,10 @@ impl<'a> CrossNode<'a> {
     /// home can't be reached, it is told later.
     fn finish_drop(&self, name: Named<'_>, entry: Entry) -> Result<()> {
         match self.lose_name(entry.id, name, None, false) {
-            Ok(()) | Err(Errno::NOENT) => self.end_drop(name, entry, true),
+            Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, entry, true),
             Err(e) if is_unclear(e) => {
-                self.end_drop(name, entry, false)?;
-                self.disown_note(name)
+                self.intents().end_drop(name, entry, false)?;
+                self.intents().disown_note(name)
             }
             Err(e) => Err(e),
         }
@@ -206,12 +206,12 @@ impl<'a> CrossNode<'a> {
         let Some(slot) = self.slot_for(hash, keeps)? else {
             return Ok(None);
         };
-        let shard = slot.shard(self.shard_count());
+        let shard = slot.shard(self.names().shard_count());
         let t = now();
         let kind = new.mode & forebay_store::S_IFMT;
         let is_dir = kind == libc::S_IFDIR;
         let id = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let id = ObjectId::new(self.names().next_seq(shard)?, slot);
             let id = id.with(new.distribution.unwrap_or_default());
             let inode = Inode {
                 mode: new.mode,
@@ -229,9 +229,9 @@ impl<'a> CrossNode<'a> {
             };
             let tail = if is_dir { name.1 } else { &[] };
             w.put(shard, &Key::inode(id), &inode.encode(tail))?;
-            self.note_maker(w, id, new, Some(name))?;
-            self.set_link(w, id, name, Link::Unconfirmed)?;
-            self.open_new(opened, id, &inode)?;
+            self.declared().note_maker(w, id, new, Some(name))?;
+            self.links().set_link(w, id, name, Link::Unconfirmed)?;
+            self.names().open_new(opened, id, &inode)?;
             Ok(id)
         })?;
         let there = self.insert_at(home, (id, name), kind, epoch)?;
@@ -252,12 +252,12 @@ impl<'a> CrossNode<'a> {
     ) -> Result<Option<Entry>> {
         let question = (name.0, name.1, Entry { id, kind }, false, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
-            Ok(None) => self.confirm_link(id, name).map(|()| None),
-            Ok(Some(there)) => self.lose_link(id, name).map(|()| Some(there)),
+            Ok(None) => self.links().confirm_link(id, name).map(|()| None),
+            Ok(Some(there)) => self.links().lose_link(id, name).map(|()| Some(there)),
             Err(e) => {
                 match is_unclear(e) {
-                    true => self.disown_link(id, name)?,
-                    false => self.lose_link(id, name)?,
+                    true => self.intents().disown_link(id, name)?,
+                    false => self.links().lose_link(id, name)?,
                 }
                 Err(e)
             }
@@ -274,7 +274,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<()> {
         let kind = self.stat(id)?.kind();
         let mut backoff = Backoff::new();
-        while let Err(e) = self.offer_link(id, name) {
+        while let Err(e) = self.links().offer_link(id, name) {
             // It may have that name by now, or lose it.
             if e != Errno::ALREADY {
                 return Err(e);
@@ -288,9 +288,9 @@ impl<'a> CrossNode<'a> {
         let question = (name.0, name.1, entry, true, epoch);
         match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
             Ok(None) => {
-                let counted = self.count_offered(id, name);
+                let counted = self.links().count_offered(id, name);
                 if counted.is_err() {
-                    self.withdraw_link(id, name)?;
+                    self.links().withdraw_link(id, name)?;
                 }
                 match self.release_entry(name, entry, counted.is_ok()) {
                     Ok(()) => counted,
@@ -300,11 +300,11 @@ impl<'a> CrossNode<'a> {
                 }
             }
             Ok(Some(_)) => {
-                self.withdraw_link(id, name)?;
+                self.links().withdraw_link(id, name)?;
                 Err(Errno::EXIST)
             }
             Err(e) => {
-                self.withdraw_link(id, name)?;
+                self.links().withdraw_link(id, name)?;
                 Err(e)
             }
         }
@@ -315,8 +315,8 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
         let changed = match self.object_away(dir) {
             Some(home) => self.ask(home, kind::DIR_LINKS, &(dir, difference)),
-            None => self.write(self.object_set(dir), Need::Removal, |w| {
-                self.change_inode(w, dir, |i| {
+            None => self.write(self.names().object_set(dir), Need::Removal, |w| {
+                self.names().change_inode(w, dir, |i| {
                     // One that was removed at once may be counted out before it is counted in.
                     i.nlink = i.nlink.wrapping_add_signed(difference as i32);
                 })

@@ -7,9 +7,10 @@
 mod remote;
 
 use crate::Cluster;
+use forebay_store::Result;
 use forebay_store::controls::Change;
 use forebay_store::parts::CHANGED;
-use forebay_store::{Result, Store};
+use forebay_store::views::Parts;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
@@ -25,7 +26,7 @@ impl<'a> Cluster<'a> {
         }
         match self.live_away(index) {
             Some((home, id)) => self.stat_away(home, id).map(|record| record.0.size),
-            None => Ok(self.live(index).size.load(Acquire)),
+            None => Ok(self.objects().live(index).size.load(Acquire)),
         }
     }
 
@@ -39,14 +40,14 @@ impl<'a> Cluster<'a> {
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
         if !self.is_away(index) {
             // SAFETY: passed on.
-            let read = unsafe { self.read_here(index, offset, to, len) };
+            let read = unsafe { self.content().read_here(index, offset, to, len) };
             // Else what is on other nodes by now may have been within the size that it saw.
-            if !Store::is_spilled(self.live(index)) {
+            if !Parts::is_spilled(self.objects().live(index)) {
                 return read;
             }
         }
         self.check_lease(index)?;
-        match self.last_of(index) {
+        match self.local_copies().last_of(index) {
             // SAFETY: passed on.
             Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
             // SAFETY: passed on.
@@ -79,7 +80,7 @@ impl<'a> Cluster<'a> {
             };
         }
         // SAFETY: passed on.
-        unsafe { self.read_here(index, offset, to, len) }
+        unsafe { self.content().read_here(index, offset, to, len) }
     }
 
     /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the
@@ -107,13 +108,15 @@ impl<'a> Cluster<'a> {
         let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
             match self.live_away(index) {
                 Some(away) => self.write_away(away, offset, from, len),
-                None => self.write_here(index, offset, (from, len), true, |live| {
-                    live.change_by(None);
-                    match Store::is_spilled(live) {
-                        true => Err(CHANGED),
-                        false => Ok(()),
-                    }
-                }),
+                None => self
+                    .content()
+                    .write_here(index, offset, (from, len), true, |live| {
+                        live.change_by(None);
+                        match Parts::is_spilled(live) {
+                            true => Err(CHANGED),
+                            false => Ok(()),
+                        }
+                    }),
             }
         };
         let written = write(offset, from, len);

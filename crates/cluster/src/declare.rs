@@ -42,7 +42,7 @@ impl<'a> Cluster<'a> {
                         self.ask::<Option<List<u32>>>(home, kind::BEGIN_SAYING, &(id, word))?;
                     asked.map(|List(nodes)| nodes)
                 }
-                None => self.begin_saying_here(id, word)?,
+                None => self.declared().begin_saying_here(id, word)?,
             };
             let Some(known) = begun else {
                 return Ok(DeclareOutcome::default());
@@ -60,7 +60,7 @@ impl<'a> Cluster<'a> {
             }
             let said = match home {
                 Some(home) => self.ask(home, kind::END_SAYING, &(id, word))?,
-                None => self.end_saying_here(id, word)?,
+                None => self.declared().end_saying_here(id, word)?,
             };
             let Some(mut said): Option<DeclareOutcome> = said else {
                 continue;
@@ -96,7 +96,7 @@ impl<'a> Cluster<'a> {
         question: (ObjectId, u64, bool),
         known: &[u32],
     ) -> Result<Vec<User>> {
-        let me = self.node();
+        let me = self.names().node();
         let of = |node: NodeId| {
             move |party: Party| User {
                 node: node.0,
@@ -131,10 +131,15 @@ impl<'a> Cluster<'a> {
     /// `is_said`, this node goes by the word from now on.
     pub(crate) fn count_here(&self, id: ObjectId, word: u64, is_said: bool) -> Result<Vec<Party>> {
         // Not a daemon: the other nodes need a moment to tell the next one what they have open.
-        self.reap_but(&self.keepers())?;
+        self.recovery().reap_but(&self.declared().keepers())?;
         if is_said && self.object_away(id).is_some() {
-            let note = |index| self.live(index).controls.store(word | COUNTED, SeqCst);
-            self.with_live(id, note)?;
+            let note = |index| {
+                self.objects()
+                    .live(index)
+                    .controls
+                    .store(word | COUNTED, SeqCst)
+            };
+            self.objects().with_live(id, note)?;
         }
         let header = self.control.header();
         header.counts.fetch_add(1, SeqCst);
@@ -143,7 +148,7 @@ impl<'a> Cluster<'a> {
         let alone = controls.parallelism != Parallelism::Shared;
         let immutable = controls.mutability == Mutability::Immutable;
         for index in 0..header.free_open.end(MAX_OPEN) {
-            let o = self.open_file(index);
+            let o = self.objects().open_file(index);
             if o.id.load(SeqCst) != id.0 || !alone && !immutable {
                 continue;
             }
@@ -158,14 +163,14 @@ impl<'a> Cluster<'a> {
                 false => Ok(()),
             };
             // What can't be written back is tried again when all is put in order.
-            let _ = self.open_release(index);
+            let _ = self.objects().open_release(index);
             counted?;
         }
-        Ok(self.writable_mappings(id))
+        Ok(self.mappings().writable_mappings(id))
     }
 
     fn count_one(&self, index: u32, id: ObjectId, alone: bool, immutable: bool) -> Result<()> {
-        let o = self.open_file(index);
+        let o = self.objects().open_file(index);
         let (flags, party) = (o.flags.load(Acquire) as i32, o.party.load(Acquire));
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         if flags & libc::O_PATH != 0 || is_kept(party) || !alone && !writes {
@@ -176,7 +181,7 @@ impl<'a> Cluster<'a> {
         }
         let request = Request {
             object: id,
-            owner: self.lock_owner_description(index),
+            owner: self.locks().lock_owner_description(index),
             sort: Sort::Use,
             want: if alone {
                 LockType::Exclusive

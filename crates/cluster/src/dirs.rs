@@ -112,16 +112,18 @@ impl<'a> Cluster<'a> {
         let mut list = Vec::new();
         let mut bytes = 4;
         let mut end = true;
-        while position.shard < self.shard_count() {
+        while position.shard < self.names().shard_count() {
             let at = position.shard as u64;
-            let more = self.list_shard(dir, &mut position, &mut |name, entry| {
-                bytes += 8 + 4 + name.len() + 1 + 9;
-                if bytes > LIST_BYTES {
-                    return false;
-                }
-                list.push(Listed(at, name.to_vec(), entry));
-                true
-            })?;
+            let more = self
+                .names()
+                .list_shard(dir, &mut position, &mut |name, entry| {
+                    bytes += 8 + 4 + name.len() + 1 + 9;
+                    if bytes > LIST_BYTES {
+                        return false;
+                    }
+                    list.push(Listed(at, name.to_vec(), entry));
+                    true
+                })?;
             if !more {
                 end = false;
                 break;
@@ -138,15 +140,17 @@ impl<'a> Cluster<'a> {
         position: &mut DirPosition,
         each: &mut impl FnMut(&[u8], Entry) -> bool,
     ) -> Result<bool> {
-        while position.shard < self.shard_count() {
+        while position.shard < self.names().shard_count() {
             let mut unsure = None;
-            let more = self.list_shard(dir, position, &mut |name, entry| match entry {
-                Some(entry) => each(name, entry),
-                None => {
-                    unsure = Some(name.to_vec());
-                    false
-                }
-            })?;
+            let more = self
+                .names()
+                .list_shard(dir, position, &mut |name, entry| match entry {
+                    Some(entry) => each(name, entry),
+                    None => {
+                        unsure = Some(name.to_vec());
+                        false
+                    }
+                })?;
             // Waits for those who are at it, which can't be done in the middle of a scan.
             if let Some(name) = unsure {
                 let entry = self.lookup(dir, &name)?;
@@ -171,7 +175,10 @@ impl<'a> Cluster<'a> {
         let away = self.object_away(dir);
         let t = if away.is_some() { t - t % TICK } else { t };
         if let Some(home) = away {
-            let told = self.dir_times(dir).is_some_and(|(mtime, _)| mtime == t);
+            let told = self
+                .names()
+                .dir_times(dir)
+                .is_some_and(|(mtime, _)| mtime == t);
             if told {
                 return Ok(());
             }
@@ -180,6 +187,6 @@ impl<'a> Cluster<'a> {
                 return Ok(());
             }
         }
-        self.note_dir_time(dir, t)
+        self.names().note_dir_time(dir, t)
     }
 }

@@ -17,12 +17,13 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOSPC: there is no room behind the memory; EIO.
     pub fn drain(&self, most: u64) -> Result<Drained> {
-        self.drain_here(most, |index, id| self.tell_parts_landed(index, id))
+        self.content()
+            .drain_here(most, |index, id| self.tell_parts_landed(index, id))
     }
 
     /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
     fn tell_parts_landed(&self, index: u32, id: ObjectId) {
-        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
         if let (true, Ok(others), Ok(nodes)) =
             (parts, self.other_nodes(), self.stripes().part_nodes(id))
         {

@@ -23,11 +23,11 @@ impl<'a> Cluster<'a> {
     /// EHOSTDOWN: a node can't be asked, its files are left; EIO. The others have gone all the
     /// same.
     pub fn follow_makers(&self) -> Result<Followed> {
-        let me = self.node_of_several().unwrap_or(0);
+        let me = self.names().node_of_several().unwrap_or(0);
         let mut done = Followed::default();
         let mut run: HashMap<Maker, bool> = HashMap::new();
         let mut notes = Vec::new();
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             self.snapshot(shard)?.scan(b"M", |key, value| {
                 let Some((b'M', id, _)) = parse_key(key) else {
                     return false;
@@ -103,7 +103,7 @@ impl<'a> Cluster<'a> {
             let inode = snapshot.get(&Key::inode(id))?.and_then(Inode::decode);
             if !inode.is_some_and(|(inode, _)| goes_with_maker(inode.controls)) {
                 drop(snapshot);
-                return self.forget_maker(id).map(|()| true);
+                return self.declared().forget_maker(id).map(|()| true);
             }
             snapshot.scan(&Key::known_names(id), |key, _| match parse_key(key) {
                 Some((b'P', of, rest)) if of == id => {
@@ -115,9 +115,10 @@ impl<'a> Cluster<'a> {
         }
         for (dir, name) in &names {
             if self.unlink_from(id, (*dir, name))? {
-                self.tell_self(id, libc::S_IFREG, libc::IN_ATTRIB);
-                self.tell_if_gone(id, libc::S_IFREG);
-                self.tell_dir(*dir, name, libc::S_IFREG, libc::IN_DELETE);
+                self.watches().tell_self(id, libc::S_IFREG, libc::IN_ATTRIB);
+                self.watches().tell_if_gone(id, libc::S_IFREG);
+                self.watches()
+                    .tell_dir(*dir, name, libc::S_IFREG, libc::IN_DELETE);
             }
         }
         let snapshot = self.snapshot(shard)?;
@@ -127,7 +128,7 @@ impl<'a> Cluster<'a> {
     /// Removes an entry while it leads to the file `id`. Whether it did.
     fn unlink_from(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         for _ in 0..TRIES {
-            let epoch = self.names_epoch();
+            let epoch = self.names().names_epoch();
             let Some(entry) = self.lookup(name.0, name.1)?.filter(|e| e.id == id) else {
                 return Ok(false);
             };

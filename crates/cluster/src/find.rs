@@ -35,7 +35,7 @@ impl<'a> Cluster<'a> {
                     left.entry(home).or_default().push_back(n);
                     Err(Errno::HOSTDOWN)
                 }
-                None => self.describe_here(*id),
+                None => self.index().describe_here(*id),
             });
         }
         while !left.is_empty() {
@@ -105,7 +105,7 @@ impl<'a> Cluster<'a> {
                 // That is none that others ask for.
                 _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
                 Some(_) => Err(Errno::REMCHG),
-                None => self.describe_here(id),
+                None => self.index().describe_here(id),
             };
             match one {
                 // Others are at it: who asks for it alone waits.
@@ -144,7 +144,7 @@ impl<'a> Cluster<'a> {
             return Ok(());
         };
         self.matching_on_peers(&wanted, dir, &mut each)?;
-        self.all_matching_here(&wanted, dir, each)
+        self.index().all_matching_here(&wanted, dir, each)
     }
 
     /// Asks all other nodes at once, as long as one of them has more.

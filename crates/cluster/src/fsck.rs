@@ -166,7 +166,7 @@ impl<'a> Cluster<'a> {
             let back = match (there, home, self.stat(dir)) {
                 (None, Some(home), Ok(_)) => {
                     let entry = Entry { id, kind };
-                    let epoch = self.names_epoch();
+                    let epoch = self.names().names_epoch();
                     let question = (dir, &name[..], entry, false, epoch);
                     self.ask::<Option<Entry>>(home, kind::INSERT, &question)?
                         .is_none()
@@ -197,7 +197,7 @@ impl<'a> Cluster<'a> {
             match self.stat(id) {
                 Ok(_) => {}
                 Err(Errno::NOENT) => {
-                    self.drop_part(id)?;
+                    self.parts().drop_part(id)?;
                     mended += 1;
                 }
                 Err(e) => return Err(e),

@@ -56,8 +56,9 @@ impl<'a> Cluster<'a> {
         match self.object_away(id) {
             Some(home) => self
                 .store()
+                .objects()
                 .live_acquire_with(id, |index| self.live_load_away(index, id, home, away)),
-            None => self.store().live_acquire_here(id),
+            None => self.store().objects().live_acquire_here(id),
         }
     }
 
@@ -76,11 +77,11 @@ impl<'a> Cluster<'a> {
         home: NodeId,
         away: &mut Away,
     ) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
-        let _lock = self.lock_live(index)?;
+        let _lock = self.objects().lock_live(index)?;
         if live.flags.load(Acquire) & flag::LOADED != 0 {
             return Ok(());
         }
@@ -118,7 +119,7 @@ impl<'a> Cluster<'a> {
 
     /// The home of what the entry stands for, if it is another node.
     pub(crate) fn live_away(&self, index: u32) -> Option<(NodeId, ObjectId)> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::AWAY == 0 {
             return None;
         }
@@ -140,11 +141,12 @@ pub(crate) fn with_open<T>(
         e => e,
     })?;
     // Whoever asks has the file open itself.
-    let opener = Opener::Kept(store.node());
+    let opener = Opener::Kept(store.names().node());
     let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
     let open = store
+        .objects()
         .open_create_held(&new, Some((live, Some(held))))
-        .inspect_err(|_| _ = store.live_release(live))?;
+        .inspect_err(|_| _ = store.objects().live_release(live))?;
     let done = f(live);
-    store.open_release(open).and(done)
+    store.objects().open_release(open).and(done)
 }

@@ -48,7 +48,7 @@ impl<'a> Cluster<'a> {
         let request = self.range_request(open, of_description, want, range)?;
         match self.object_away(request.object) {
             Some(home) => self.lock_in_the_way_there(home, &request),
-            None => self.lock_in_the_way(&request),
+            None => self.locks().lock_in_the_way(&request),
         }
     }
 
@@ -61,20 +61,20 @@ impl<'a> Cluster<'a> {
     }
 
     fn lock_here(&self, request: &Request, wait: bool) -> Result<()> {
-        let Some(first) = self.lock_now(request)? else {
+        let Some(first) = self.locks().lock_now(request)? else {
             return Ok(());
         };
         let mut other = first;
-        if !self.forget_if_dead(request.object, other.owner)? && !wait {
+        if !self.locks().forget_if_dead(request.object, other.owner)? && !wait {
             return Err(Errno::AGAIN);
         }
         let chain = self.control.lock_chain(request.object.0);
         let _counted = Counted::new(chain);
         let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
-        let mut waiting = Waiting::new(self, request, self.node(), &search);
+        let mut waiting = Waiting::new(self, request, self.names().node(), &search);
         loop {
             let seen = chain.changes.load(Acquire);
-            match self.lock_now(request)? {
+            match self.locks().lock_now(request)? {
                 None => return Ok(()),
                 Some(_) if !wait => return Err(Errno::AGAIN),
                 Some(o) => other = o,
@@ -82,7 +82,9 @@ impl<'a> Cluster<'a> {
             let turn = waiting.check()?.min(TURN);
             match futex::wait(&chain.changes, seen, turn) {
                 Err(Errno::INTR) => waiting.interrupted()?,
-                Err(Errno::TIMEDOUT) => _ = self.forget_if_dead(request.object, other.owner)?,
+                Err(Errno::TIMEDOUT) => {
+                    _ = self.locks().forget_if_dead(request.object, other.owner)?
+                }
                 _ => {}
             }
         }
@@ -94,12 +96,12 @@ impl<'a> Cluster<'a> {
     /// EAGAIN if it would have to wait; EINTR if a signal came while it waited; ENOLCK if there is
     /// no place for more locks; EHOSTDOWN.
     pub fn flock(&self, open: u32, want: LockType, wait: bool) -> Result<()> {
-        if want == LockType::Unlocked && self.open_file(open).locker.load(Acquire) == 0 {
+        if want == LockType::Unlocked && self.objects().open_file(open).locker.load(Acquire) == 0 {
             return Ok(());
         }
         let request = Request {
-            object: ObjectId(self.open_file(open).id.load(Acquire)),
-            owner: self.lock_owner_description(open),
+            object: ObjectId(self.objects().open_file(open).id.load(Acquire)),
+            owner: self.locks().lock_owner_description(open),
             sort: Sort::Whole,
             want,
             start: 0,
@@ -122,7 +124,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<()> {
         let request = self.range_request(open, of_description, want, (start, end))?;
         let any = if of_description {
-            &self.open_file(open).locker
+            &self.objects().open_file(open).locker
         } else {
             &self.control.process(request.owner.slot as usize).locked
         };
@@ -144,10 +146,10 @@ impl<'a> Cluster<'a> {
         (start, end): (u64, u64),
     ) -> Result<Request> {
         Ok(Request {
-            object: ObjectId(self.open_file(open).id.load(Acquire)),
+            object: ObjectId(self.objects().open_file(open).id.load(Acquire)),
             owner: match of_description {
-                true => self.lock_owner_description(open),
-                false => self.lock_owner_process()?,
+                true => self.locks().lock_owner_description(open),
+                false => self.locks().lock_owner_process()?,
             },
             sort: Sort::Range,
             want,
@@ -198,8 +200,8 @@ impl<'a> Cluster<'a> {
     /// The processes that are in the way. A node that can't be asked has none: no deadlock is found
     /// as long as it can't.
     fn blockers(&self, wait: &Waited, ask: bool) -> Vec<Owner> {
-        if wait.home == self.node() {
-            let locks = self.locks_of(wait.request.object);
+        if wait.home == self.names().node() {
+            let locks = self.locks().locks_of(wait.request.object);
             return locks.map_or(Vec::new(), |l| l.blockers(&wait.request));
         }
         if !ask {
@@ -210,8 +212,8 @@ impl<'a> Cluster<'a> {
     }
 
     fn waits(&self, owner: Owner, ask: bool) -> Vec<Waited> {
-        if owner.node == self.node() {
-            return self.waits_here(owner);
+        if owner.node == self.names().node() {
+            return self.locks().waits_here(owner);
         }
         if !ask {
             return Vec::new();
@@ -259,13 +261,20 @@ mod tests {
             number: word & WHO,
             slot: 9,
         };
-        let mine = s.lock_owner_process().unwrap();
+        let mine = s.locks().lock_owner_process().unwrap();
         let all = |owner| range(object, owner, LockType::Exclusive, 0, TO_THE_END);
-        assert_eq!(s.lock_now(&all(dead)), Ok(None));
-        assert!(s.check().unwrap().iter().any(|f| f.contains("locked by")));
+        assert_eq!(s.locks().lock_now(&all(dead)), Ok(None));
+        assert!(
+            s.checker()
+                .check()
+                .unwrap()
+                .iter()
+                .any(|f| f.contains("locked by"))
+        );
         assert_eq!(s.cluster().lock_here(&all(mine), false), Ok(()));
         assert_eq!(
-            s.locks_of(object)
+            s.locks()
+                .locks_of(object)
                 .unwrap()
                 .conflict(&all(dead))
                 .unwrap()
@@ -276,13 +285,13 @@ mod tests {
             .process(mine.slot as usize)
             .locked
             .store(1, Relaxed);
-        s.end_process_locks(object).unwrap();
+        s.locks().end_process_locks(object).unwrap();
         // One that nobody asks for is found, too.
-        assert_eq!(s.lock_now(&all(dead)), Ok(None));
+        assert_eq!(s.locks().lock_now(&all(dead)), Ok(None));
         s.control().header().leaks.store(1, Relaxed);
-        assert_eq!(s.put_in_order(), Ok(true));
-        assert_eq!(s.linked_locks().unwrap().len(), 0);
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.recovery().put_in_order(), Ok(true));
+        assert_eq!(s.locks().linked_locks().unwrap().len(), 0);
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     /// Another process that waits, as others see it.
@@ -300,7 +309,7 @@ mod tests {
     fn a_circle_is_a_deadlock_for_the_last_of_it() {
         let s = store("locks-circle");
         let object = s.make("f");
-        let mine = s.lock_owner_process().unwrap();
+        let mine = s.locks().lock_owner_process().unwrap();
         // A second owner that lives: a child in a slot of its own.
         let mut child = std::process::Command::new("sleep")
             .arg("30")
@@ -312,10 +321,10 @@ mod tests {
             .process(slot as usize)
             .owner
             .store(word, Release);
-        let other = s.lock_owner_slot(slot);
+        let other = s.locks().lock_owner_slot(slot);
         let byte = |owner, at| range(object, owner, LockType::Exclusive, at, at);
-        assert_eq!(s.lock_now(&byte(mine, 0)), Ok(None));
-        assert_eq!(s.lock_now(&byte(other, 1)), Ok(None));
+        assert_eq!(s.locks().lock_now(&byte(mine, 0)), Ok(None));
+        assert_eq!(s.locks().lock_now(&byte(other, 1)), Ok(None));
         let waits = |stamp| Waited {
             stamp,
             home: NodeId(0),
@@ -343,7 +352,7 @@ mod tests {
             s.cluster().lock_here(&byte(mine, 1), true),
             Err(Errno::DEADLK)
         );
-        assert!(s.waits_of(mine).is_empty());
+        assert!(s.locks().waits_of(mine).is_empty());
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(

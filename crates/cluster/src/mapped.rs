@@ -26,7 +26,7 @@ impl<'a> Cluster<'a> {
         if self.is_away(index) {
             return Err(Errno::NODEV);
         }
-        self.map_here(index, offset, len, budget)
+        self.mappings().map_here(index, offset, len, budget)
     }
 
     /// From now on an open file may be changed through a mapping that nobody sees: none of it is
@@ -43,13 +43,15 @@ impl<'a> Cluster<'a> {
             None if self.is_away(index) => return Ok(()),
             _ => index,
         };
-        if !is_summed(self.live(here).controls.load(Acquire)) {
+        if !is_summed(self.objects().live(here).controls.load(Acquire)) {
             return Ok(());
         }
-        self.verify(here, 0, MAX_SIZE).map_err(|_| Errno::IO)?;
+        self.content()
+            .verify(here, 0, MAX_SIZE)
+            .map_err(|_| Errno::IO)?;
         let _critical = Critical::enter();
-        let lock = self.lock_live(here)?;
+        let lock = self.objects().lock_live(here)?;
         lock.0.flags.fetch_or(flag::MAPPED, AcqRel);
-        self.unseal(here, 0, MAX_SIZE)
+        self.content().unseal(here, 0, MAX_SIZE)
     }
 }

@@ -237,15 +237,19 @@ impl<'a> Cluster<'a> {
             offset,
             body,
             // SAFETY: slices, here and below.
-            |at, to| unsafe { self.read_here(index, at, to.as_mut_ptr(), to.len()) },
+            |at, to| unsafe {
+                self.content()
+                    .read_here(index, at, to.as_mut_ptr(), to.len())
+            },
             |at, now| {
-                let size = self.live(index).size.load(Acquire);
+                let size = self.objects().live(index).size.load(Acquire);
                 let now = &now[..now.len().min(size.saturating_sub(at) as usize)];
                 let end = at + now.len() as u64;
                 let bytes = (now.as_ptr(), now.len());
                 // SAFETY: as above.
-                let written = self.with_room_of_the_dead(|| unsafe {
-                    self.write_here(index, Some(at), bytes, true, |live| check(live, end))
+                let written = self.recovery().with_room_of_the_dead(|| unsafe {
+                    self.content()
+                        .write_here(index, Some(at), bytes, true, |live| check(live, end))
                 });
                 whole(written?.1, now.len())
             },
@@ -255,8 +259,8 @@ impl<'a> Cluster<'a> {
 
     /// The number of the node, not `by`, whose process has changed a file of this node last.
     fn changed_beside(&self, index: u32, by: Option<NodeId>) -> Option<u32> {
-        match self.live(index).changed_beside(by)? {
-            None => self.node_of_several(),
+        match self.objects().live(index).changed_beside(by)? {
+            None => self.names().node_of_several(),
             Some(node) => Some(node.0),
         }
     }
@@ -275,12 +279,13 @@ impl<'a> Cluster<'a> {
             |at, to| {
                 let all = to.len();
                 // SAFETY: slices, here and below. What the part doesn't have is zero.
-                unsafe { self.read_part(part, cuts, at, to.as_mut_ptr(), all) }.map(|_| all)
+                unsafe { self.parts().read_part(part, cuts, at, to.as_mut_ptr(), all) }.map(|_| all)
             },
             |at, now| {
                 // SAFETY: as above.
-                let written = self.with_room_of_the_dead(|| unsafe {
-                    self.write_part(part, cuts, at, (now.as_ptr(), now.len()))
+                let written = self.recovery().with_room_of_the_dead(|| unsafe {
+                    self.parts()
+                        .write_part(part, cuts, at, (now.as_ptr(), now.len()))
                 });
                 whole(written?, now.len())
             },

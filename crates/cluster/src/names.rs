@@ -11,7 +11,8 @@ use forebay_store::Opened;
 use forebay_store::live::new_use;
 use forebay_store::names::SetAttr;
 use forebay_store::record::{Entry, Inode};
-use forebay_store::{NAME_MAX, ObjectId, Result, Store};
+use forebay_store::views::Index;
+use forebay_store::{NAME_MAX, ObjectId, Result};
 use rustix::io::Errno;
 use std::time::Instant;
 
@@ -37,7 +38,7 @@ impl<'a> Cluster<'a> {
         if name.len() > NAME_MAX {
             return Err(Errno::NAMETOOLONG);
         }
-        if Store::is_in_view(parent, name) {
+        if Index::is_in_view(parent, name) {
             return self.lookup_in_view(parent, name);
         }
         if let Some(home) = self.entry_away(parent, name) {
@@ -45,7 +46,7 @@ impl<'a> Cluster<'a> {
         }
         let mut backoff = None;
         loop {
-            match self.lookup_here(parent, name) {
+            match self.names().lookup_here(parent, name) {
                 Ok(Some((_, true))) => {
                     self.cross_node()
                         .wait_for_move((parent, name), backoff.get_or_insert_with(Backoff::new))?;
@@ -61,7 +62,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// As for [`Cluster::lookup`].
     pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
-        let counts = self.counts();
+        let counts = self.declared().counts();
         let away = match name.len() {
             ..=NAME_MAX => self.entry_away(parent, name),
             _ => None,
@@ -108,7 +109,7 @@ impl<'a> Cluster<'a> {
         if id.is_view() {
             return self.stat_in_view(id).map(|(inode, _)| inode);
         }
-        self.stat_here(id)
+        self.names().stat_here(id)
     }
 
     /// The tail of the record: a link's target, a directory's own name.
@@ -122,7 +123,7 @@ impl<'a> Cluster<'a> {
         if id.is_view() {
             return self.stat_in_view(id);
         }
-        self.inode_tail_here(id)
+        self.names().inode_tail_here(id)
     }
 
     /// As [`Store::path_of`](forebay_store::Store::path_of), of a directory of the view, too.
@@ -130,7 +131,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if it has been removed.
     pub fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
-        self.store().path_by(dir, |id| self.inode_tail(id))
+        self.store().names().path_by(dir, |id| self.inode_tail(id))
     }
 
     /// Changes attributes of `id`.
@@ -150,7 +151,7 @@ impl<'a> Cluster<'a> {
         if let Some(home) = self.object_away(id) {
             return self.ask(home, kind::SET_ATTR, &(id, *set));
         }
-        self.set_attr_here(id, set)
+        self.names().set_attr_here(id, set)
     }
 
     /// The name of `id` in directory `parent`, found by listing it; None if it has none.

@@ -22,7 +22,7 @@ impl<'a> Cluster<'a> {
     /// ENOSPC: `files` media are full. EBUSY: it is mapped. EHOSTDOWN: a node can't be asked. Some
     /// of it may have been moved.
     pub fn follow_word(&self, id: ObjectId, before: u64, word: u64) -> Result<()> {
-        let moves = self.keeps_on_files(word) && !self.keeps_on_files(before);
+        let moves = self.content().keeps_on_files(word) && !self.content().keeps_on_files(before);
         let seals = is_summed(word) && !is_summed(before);
         if word_of_part(before) == word_of_part(word) {
             return Ok(());
@@ -60,7 +60,7 @@ impl<'a> Cluster<'a> {
     fn seal_file(&self, home: Option<NodeId>, id: ObjectId) -> Result<()> {
         match home {
             Some(home) => self.ask(home, kind::SYNC, &id),
-            None => with_open(self, id, |live| self.sync_here(live)),
+            None => with_open(self, id, |live| self.durability().sync_here(live)),
         }
     }
 
@@ -68,7 +68,7 @@ impl<'a> Cluster<'a> {
     fn seal_part(&self, node: Option<NodeId>, id: ObjectId) -> Result<()> {
         let sealed = match node {
             Some(node) => self.ask(node, kind::SYNC_PART, &id),
-            None => with_open(self, id, |live| self.sync_here(live)),
+            None => with_open(self, id, |live| self.durability().sync_here(live)),
         };
         // It has none.
         match sealed {
@@ -83,7 +83,7 @@ impl<'a> Cluster<'a> {
         while let Some(chunk) = next {
             next = match node {
                 Some(node) => self.ask(node, kind::TO_FILES, &(id, chunk))?,
-                None => with_open(self, id, |live| self.to_files(live, chunk))?,
+                None => with_open(self, id, |live| self.content().to_files(live, chunk))?,
             };
         }
         Ok(())
@@ -92,12 +92,12 @@ impl<'a> Cluster<'a> {
     /// Before something is written to parts of a file: they know what of its controls is theirs.
     #[inline]
     pub(crate) fn prepare_parts(&self, f: &Striped) -> Result<()> {
-        let live = self.live(f.index);
+        let live = self.objects().live(f.index);
         let word = live.controls.load(Acquire);
         if word == 0 || live.flags.load(Acquire) & flag::ON_FILES != 0 {
             return Ok(());
         }
-        if self.keeps_on_files(word) || is_summed(word) {
+        if self.content().keeps_on_files(word) || is_summed(word) {
             self.tell_parts(f.id, word_of_part(word))?;
             live.flags.fetch_or(flag::ON_FILES, AcqRel);
         }
@@ -113,7 +113,7 @@ impl<'a> Cluster<'a> {
         let told = others.ask_each(&nodes, kind::PART_ON_FILES, &head);
         told.into_iter().try_for_each(|t| t.map(|_| ()))?;
         match self.object_away(id) {
-            Some(_) => self.set_part_word(id, word),
+            Some(_) => self.content().set_part_word(id, word),
             None => Ok(()),
         }
     }

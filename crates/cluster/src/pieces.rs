@@ -133,7 +133,7 @@ impl<'a> Cluster<'a> {
     /// Begins to write pieces to an open file, `id`; they are to be kept until
     /// [`Cluster::end_pieces`].
     pub fn begin_pieces(&self, index: u32, id: ObjectId, pieces: &Pieces) -> Sending {
-        if self.live_id(index) != id {
+        if self.content().live_id(index) != id {
             // It was closed by another thread meanwhile.
             return Sending(Way::Done(Err(Errno::STALE)));
         }
@@ -194,7 +194,7 @@ impl<'a> Cluster<'a> {
         pieces.each().try_for_each(|(at, bytes)| {
             // SAFETY: a slice.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
-            whole(self.with_room_of_the_dead(write)?.1, bytes.len())
+            whole(self.recovery().with_room_of_the_dead(write)?.1, bytes.len())
         })
     }
 
@@ -215,12 +215,13 @@ impl<'a> Cluster<'a> {
             let (bytes, behind) = rest.split_at(len as usize);
             rest = behind;
             // SAFETY: a slice.
-            let written = self.with_room_of_the_dead(|| unsafe {
+            let written = self.recovery().with_room_of_the_dead(|| unsafe {
                 let input = (bytes.as_ptr(), bytes.len());
-                self.write_here(index, Some(at), input, true, |live| {
-                    live.change_by(Some(from));
-                    self.may_write(live, Some(at), bytes.len())
-                })
+                self.content()
+                    .write_here(index, Some(at), input, true, |live| {
+                        live.change_by(Some(from));
+                        self.parts().may_write(live, Some(at), bytes.len())
+                    })
             });
             whole(written?.1, bytes.len())?;
         }

@@ -25,7 +25,7 @@ impl<'a> Cluster<'a> {
         known: Option<Entry>,
         epoch: u64,
     ) -> Result<()> {
-        self.refuse_view(parent, name)?;
+        self.index().refuse_view(parent, name)?;
         if let Some(home) = self.entry_away(parent, name)
             && known.is_none_or(|e| e.kind != libc::S_IFLNK)
         {
@@ -101,10 +101,10 @@ impl<'a> Cluster<'a> {
     /// something else had to end first.
     fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
         let t = now();
-        match self.remove_beside(name, entry, epoch, t) {
+        match self.names().remove_beside(name, entry, epoch, t) {
             Err(Errno::AGAIN) => {
                 self.cross_node()
-                    .retry_noted(name, || self.note_gone(name))?;
+                    .retry_noted(name, || self.intents().note_gone(name))?;
                 Ok(false)
             }
             Ok(true) => self.touch_dir(name.0, t).map(|()| true),
@@ -117,12 +117,12 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
     pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
-        self.refuse_view(parent, name)?;
+        self.index().refuse_view(parent, name)?;
         if let Some(node) = self.names_node() {
             return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
         }
         let t = now();
-        self.rmdir_here((parent, name), (epoch, t))?;
+        self.names().rmdir_here((parent, name), (epoch, t))?;
         self.touch_dir(parent, t)
     }
 }

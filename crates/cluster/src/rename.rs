@@ -22,8 +22,8 @@ impl<'a> Cluster<'a> {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
-        self.refuse_view(from.0, from.1)?;
-        self.refuse_view(to.0, to.1)?;
+        self.index().refuse_view(from.0, from.1)?;
+        self.index().refuse_view(to.0, to.1)?;
         if self.foreign.is_some() {
             return self.cross_node().rename_among(from, to, mode, epoch);
         }
@@ -46,7 +46,13 @@ impl<'a> Cluster<'a> {
                 self.cross_node()
                     .check_alone(w, (from, source), (to, target))
             };
-            match self.rename_known((from, source), (to, target), mode, (epoch, t), check)? {
+            match self.names().rename_known(
+                (from, source),
+                (to, target),
+                mode,
+                (epoch, t),
+                check,
+            )? {
                 Renamed::Done => {}
                 Renamed::Nothing => return Ok(()),
                 Renamed::Otherwise => continue,

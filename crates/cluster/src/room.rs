@@ -5,10 +5,11 @@
 
 use crate::Cluster;
 use crate::peers::messages::kind;
+use forebay_store::Result;
 use forebay_store::controls::Change;
 use forebay_store::data::MAX_SIZE;
 use forebay_store::parts::CHANGED;
-use forebay_store::{Result, Store};
+use forebay_store::views::Parts;
 use rustix::io::Errno;
 
 impl<'a> Cluster<'a> {
@@ -27,10 +28,12 @@ impl<'a> Cluster<'a> {
         }
         let cut = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::TRUNCATE, &(id, size)),
-            None => self.truncate_here(index, |live| match Store::is_spilled(live) {
-                true => Err(CHANGED),
-                false => Ok(size),
-            }),
+            None => self
+                .content()
+                .truncate_here(index, |live| match Parts::is_spilled(live) {
+                    true => Err(CHANGED),
+                    false => Ok(size),
+                }),
         };
         match self.stripes().spilled_by(index, &cut)? {
             Some(file) => self.stripes().truncate_striped(&file, size),
@@ -53,7 +56,7 @@ impl<'a> Cluster<'a> {
         }
         let reserved = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::RESERVE, &(id, offset, len, grow)),
-            None => self.reserve_here(index, offset, len, grow),
+            None => self.content().reserve_here(index, offset, len, grow),
         };
         match self.stripes().spilled_by(index, &reserved)? {
             Some(file) => self
@@ -79,8 +82,9 @@ impl<'a> Cluster<'a> {
         let punched = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::PUNCH, &(id, offset, len, grow)),
             None => self
+                .content()
                 .punch_here(index, offset, len, grow)
-                .and(self.not_spilled(index)),
+                .and(self.parts().not_spilled(index)),
         };
         match self.stripes().spilled_by(index, &punched)? {
             Some(file) => self
@@ -103,8 +107,8 @@ impl<'a> Cluster<'a> {
         let found = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::SEEK, &(id, offset, hole)),
             None => {
-                let found = self.seek_here(index, offset, hole);
-                self.not_spilled(index).and(found)
+                let found = self.content().seek_here(index, offset, hole);
+                self.parts().not_spilled(index).and(found)
             }
         };
         match self.stripes().spilled_by(index, &found)? {

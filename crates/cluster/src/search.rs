@@ -28,7 +28,7 @@ impl<'a> Cluster<'a> {
         let share = most / nodes + most.min(8);
         let question = (List(words.to_vec()), from, only, share as u64);
         let mut pages = self.ask_others(kind::SEARCH, &question)?;
-        pages.push(self.search_here(words, from, only, share)?);
+        pages.push(self.index().search_here(words, from, only, share)?);
         Ok(Page::join(pages, |hit| hit.mark))
     }
 
@@ -39,10 +39,10 @@ impl<'a> Cluster<'a> {
     /// As for [`Cluster::search`].
     pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
         let begin = Some(Mark::FIRST);
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             let mut from = begin;
             while let Some(at) = from {
-                let page = self.search_shard(shard, words, at, None, 1)?;
+                let page = self.index().search_shard(shard, words, at, None, 1)?;
                 if !page.items.is_empty() {
                     return Ok(true);
                 }
@@ -72,7 +72,7 @@ impl<'a> Cluster<'a> {
         most: usize,
     ) -> Result<Page<Written, u64>> {
         let mut pages = self.ask_others(kind::WRITTEN, &(of, from, most as u64))?;
-        pages.push(self.written_here(of, from, most)?);
+        pages.push(self.index().written_here(of, from, most)?);
         let mut page = Page::join(pages, |item| item.0);
         page.items.dedup_by_key(|item| item.0);
         Ok(page)

@@ -27,7 +27,8 @@ use entries::composite;
 use forebay_placement::NodeId;
 use forebay_store::locks::{Owner, Request, Waits};
 use forebay_store::record::Word;
-use forebay_store::{Maker, ObjectId, Slot, Store};
+use forebay_store::views::DeclaredControls;
+use forebay_store::{Maker, ObjectId, Slot};
 use opened::OpenThere;
 use parts::Parts;
 use rustix::io::Errno;
@@ -212,7 +213,7 @@ impl Server {
             }
             kind::SET_ATTR => {
                 let (id, set) = parts(head)?;
-                told(store.set_attr_here(home(store, id)?, &set)?)
+                told(store.names().set_attr_here(home(store, id)?, &set)?)
             }
             kind::ATTRIBUTE => {
                 let (id, name): (_, Vec<u8>) = parts(head)?;
@@ -255,12 +256,14 @@ impl Server {
                     let mut body: Vec<u8> = Vec::with_capacity(len);
                     // SAFETY: the vector has room for so many bytes; as many are then there.
                     unsafe {
-                        let n = store.read_here(live, offset, body.as_mut_ptr(), len)?;
+                        let n = store
+                            .content()
+                            .read_here(live, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
                     // Looked at afterwards: what is on other nodes by now may have been within the
                     // size.
-                    store.not_spilled(live)?;
+                    store.parts().not_spilled(live)?;
                     Ok(body)
                 })?;
                 Ok(Reply {
@@ -272,12 +275,14 @@ impl Server {
                 let (id, offset): (_, Option<u64>) = parts(head)?;
                 let (at, n) = with_file_in_room(store, id, |live| {
                     // SAFETY: the slice is readable.
-                    store.with_room_of_the_dead(|| unsafe {
+                    store.recovery().with_room_of_the_dead(|| unsafe {
                         let bytes = (body.as_ptr(), body.len());
-                        store.write_here(live, offset, bytes, true, |live| {
-                            live.change_by(Some(from));
-                            store.may_write(live, offset, body.len())
-                        })
+                        store
+                            .content()
+                            .write_here(live, offset, bytes, true, |live| {
+                                live.change_by(Some(from));
+                                store.parts().may_write(live, offset, body.len())
+                            })
                     })
                 })?;
                 told((at, n as u64))
@@ -291,34 +296,38 @@ impl Server {
             kind::TRUNCATE => {
                 let (id, size) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.truncate_here(live, |live| store.may_cut(live, size))
+                    store
+                        .content()
+                        .truncate_here(live, |live| store.parts().may_cut(live, size))
                 })?)
             }
             kind::RESERVE => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file_in_room(store, id, |live| {
-                    store.not_spilled(live)?;
-                    store.with_room_of_the_dead(|| store.reserve_here(live, at, len, grow))
+                    store.parts().not_spilled(live)?;
+                    store
+                        .recovery()
+                        .with_room_of_the_dead(|| store.content().reserve_here(live, at, len, grow))
                 })?)
             }
             kind::PUNCH => {
                 let (id, at, len, grow) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.not_spilled(live)?;
-                    store.punch_here(live, at, len, grow)
+                    store.parts().not_spilled(live)?;
+                    store.content().punch_here(live, at, len, grow)
                 })?)
             }
             kind::SEEK => {
                 let (id, offset, hole) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    let found = store.seek_here(live, offset, hole);
-                    store.not_spilled(live)?;
+                    let found = store.content().seek_here(live, offset, hole);
+                    store.parts().not_spilled(live)?;
                     found
                 })?)
             }
             kind::SYNC => told(with_file(store, parts(head)?, |live| {
-                store.not_spilled(live)?;
-                store.sync_here(live)
+                store.parts().not_spilled(live)?;
+                store.durability().sync_here(live)
             })?),
             kind::OPEN => {
                 let (id, number) = parts(head)?;
@@ -337,7 +346,7 @@ impl Server {
             }
             kind::TOUCH => {
                 let (dir, t) = parts(head)?;
-                told(store.note_dir_time(home(store, dir)?, t)?)
+                told(store.names().note_dir_time(home(store, dir)?, t)?)
             }
             kind::DIR_LINKS => {
                 let (dir, difference) = parts(head)?;
@@ -345,14 +354,14 @@ impl Server {
             }
             kind::EPOCH => {
                 let () = parts(head)?;
-                told(store.names_epoch())
+                told(store.names().names_epoch())
             }
             kind::FREEZE => {
                 let (epoch, dir) = parts(head)?;
-                told(store.freeze(epoch, dir)?)
+                told(store.intents().freeze(epoch, dir)?)
             }
             kind::THAW => {
-                store.thaw(parts(head)?);
+                store.intents().thaw(parts(head)?);
                 told(())
             }
             kind::ADD_LINK => {
@@ -428,11 +437,11 @@ impl Server {
             }
             kind::LOCK => {
                 let request = lock_request(store, from, head)?;
-                told(store.lock_now(&request)?)
+                told(store.locks().lock_now(&request)?)
             }
             kind::LOCK_TEST => {
                 let request = lock_request(store, from, head)?;
-                told(store.lock_in_the_way(&request)?)
+                told(store.locks().lock_in_the_way(&request)?)
             }
             kind::END_LOCKS => {
                 let (id, owner): (_, Owner) = parts(head)?;
@@ -440,45 +449,53 @@ impl Server {
                     node: from,
                     ..owner
                 };
-                store.locks_of(home(store, id)?)?.remove(owner);
+                store.locks().locks_of(home(store, id)?)?.remove(owner);
                 told(())
             }
-            kind::LAMINATE => told(store.laminate_here(home(store, parts(head)?)?)?),
+            kind::LAMINATE => told(store.declared().laminate_here(home(store, parts(head)?)?)?),
             kind::SEAL => {
                 let (id, lease, cuts) = parts(head)?;
-                told(store.seal_here(home(store, id)?, (lease, cuts))?)
+                told(
+                    store
+                        .declared()
+                        .seal_here(home(store, id)?, (lease, cuts))?,
+                )
             }
             kind::BEGIN_SAYING => {
                 let (id, word) = parts(head)?;
                 let (id, word) = (home(store, id)?, checked(word)?);
-                told(store.begin_saying_here(id, word)?.map(List))
+                told(store.declared().begin_saying_here(id, word)?.map(List))
             }
             kind::END_SAYING => {
                 let (id, word) = parts(head)?;
                 let (id, word) = (home(store, id)?, checked(word)?);
-                told(store.end_saying_here(id, word)?)
+                told(store.declared().end_saying_here(id, word)?)
             }
             kind::COPIED => {
                 let List(asked): List<(ObjectId, u64)> = parts(head)?;
                 let stand = asked.iter().map(|&(id, edition)| {
                     home(store, id)?;
-                    store.stands(id, edition)
+                    store.local_copies().stands(id, edition)
                 });
                 told(List(stand.collect::<Result<Vec<bool>, Errno>>()?))
             }
             kind::MAKERS => {
                 let List(makers): List<Maker> = parts(head)?;
-                told(List(Store::makers_run(&makers)))
+                told(List(DeclaredControls::makers_run(&makers)))
             }
             kind::BLOCKERS => {
                 let request: Request = parts(head)?;
                 home(store, request.object)?;
-                told(List(store.locks_of(request.object)?.blockers(&request)))
+                told(List(
+                    store.locks().locks_of(request.object)?.blockers(&request),
+                ))
             }
-            kind::WAITS => told(Waits(store.waits_here(parts(head)?))),
+            kind::WAITS => told(Waits(store.locks().waits_here(parts(head)?))),
             kind::HOLDS => {
                 let List(asked): List<(ObjectId, Owner)> = parts(head)?;
-                let holds = asked.iter().map(|&(id, owner)| store.holds(id, owner));
+                let holds = asked
+                    .iter()
+                    .map(|&(id, owner)| store.locks().holds(id, owner));
                 told(List(holds.collect::<Result<Vec<bool>, Errno>>()?))
             }
             kind::RENEW => {
@@ -491,26 +508,26 @@ impl Server {
             }
             kind::USES => {
                 let List(ids): List<ObjectId> = parts(head)?;
-                let uses = ids.iter().map(|&id| store.use_of(id));
+                let uses = ids.iter().map(|&id| store.names().use_of(id));
                 told(List(uses.collect::<Result<Vec<u64>, Errno>>()?))
             }
             kind::SYNC_RECORDS => {
                 let () = parts(head)?;
-                told(store.sync_entries()?)
+                told(store.durability().sync_entries()?)
             }
             kind::SYNC_ALL => {
                 let () = parts(head)?;
-                told(store.sync_all()?)
+                told(store.durability().sync_all()?)
             }
             kind::SEARCH => {
                 let (words, from, only, most): (List<Word>, _, _, _) = parts(head)?;
-                told(store.search_part(&words.0, from, only, most)?)
+                told(store.index().search_part(&words.0, from, only, most)?)
             }
             kind::WRITTEN => {
                 let (of, from, most) = parts(head)?;
-                told(store.written_part(of, from, most)?)
+                told(store.index().written_part(of, from, most)?)
             }
-            kind::FIND => told(store.matching_part(head)?),
+            kind::FIND => told(store.index().matching_part(head)?),
             kind::INDEXED_NAME => told(store.indexed_name(home(store, parts(head)?)?)?),
             kind::DESCRIBE => told(store.described_part(head)?),
             kind::LAYOUT..=kind::LIVES
@@ -587,7 +604,7 @@ fn with_file<T>(
     })?;
     let result = f(live);
     drop(held);
-    store.live_release(live).and(result)
+    store.objects().live_release(live).and(result)
 }
 
 /// As [`with_file`], of a change that needs room. EXFULL: there is none, and the file may grow on
@@ -598,7 +615,7 @@ fn with_file_in_room<T>(
     f: impl FnOnce(u32) -> Result<T, Errno>,
 ) -> Result<T, Errno> {
     with_file(store, id, |live| match f(live) {
-        Err(Errno::NOSPC) if store.spill_here(live)? => Err(forebay_store::parts::CHANGED),
+        Err(Errno::NOSPC) if store.parts().spill_here(live)? => Err(forebay_store::parts::CHANGED),
         done => done,
     })
 }

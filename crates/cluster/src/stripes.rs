@@ -37,7 +37,8 @@ use forebay_store::control::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;
 use forebay_store::parts::{CHANGED, Known};
-use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot, Store};
+use forebay_store::views::Parts;
+use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot};
 use rustix::io::Errno;
 use std::ops::Deref;
 use std::sync::atomic::Ordering::*;
@@ -104,7 +105,7 @@ impl<'a> Cluster<'a> {
     /// What an open file is, if it is striped over several nodes.
     #[inline]
     pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let (chunk, spilled) = match id.stripe() {
             Some(chunk) => (chunk, false),
@@ -133,7 +134,7 @@ impl<'a> Stripes<'a> {
 
     /// What is known without asking: at home all, elsewhere what was told before.
     fn known(&self, f: &Striped) -> Option<Known> {
-        let live = self.live(f.index);
+        let live = self.objects().live(f.index);
         let cuts = live.cuts.load(Acquire);
         let appends = live.appends.load(Acquire);
         let size = live.size.load(Acquire);
@@ -151,7 +152,7 @@ impl<'a> Stripes<'a> {
     /// Asks the home. Who will write to parts says so: the home has to know that there are some.
     fn look(&self, f: &Striped, write: bool) -> Result<Known> {
         let Some(home) = f.home else {
-            return self.layout_here(f.index, write);
+            return self.parts().layout_here(f.index, write);
         };
         let (size, cuts, appends, word) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
         let known = Known {
@@ -162,16 +163,19 @@ impl<'a> Stripes<'a> {
         };
         self.remember(f, known)?;
         if write {
-            self.live(f.index).flags.fetch_or(flag::PARTS, AcqRel);
+            self.objects()
+                .live(f.index)
+                .flags
+                .fetch_or(flag::PARTS, AcqRel);
         }
         Ok(known)
     }
 
     /// Keeps what the home has told, for this node's processes.
     fn remember(&self, f: &Striped, known: Known) -> Result<()> {
-        let _lock = self.lock_live(f.index)?;
-        let live = self.live(f.index);
-        Store::remember_locked(live, known.size, known.cuts);
+        let _lock = self.objects().lock_live(f.index)?;
+        let live = self.objects().live(f.index);
+        Parts::remember_locked(live, known.size, known.cuts);
         live.appends.store(known.appends, Release);
         self.learn(f, known.word);
         Ok(())
@@ -180,7 +184,7 @@ impl<'a> Stripes<'a> {
     /// Keeps what the home tells of the controls of a file that was opened before they were said.
     fn learn(&self, f: &Striped, word: u64) {
         if f.home.is_some() && word != 0 {
-            self.live(f.index).controls.store(word, Release);
+            self.objects().live(f.index).controls.store(word, Release);
         }
     }
 
@@ -289,7 +293,7 @@ impl<'a> Stripes<'a> {
                 // SAFETY: passed on.
                 Some(home) => unsafe { self.read_away((home, f.id), offset, to, len) },
                 // SAFETY: passed on.
-                None => unsafe { self.read_here(f.index, offset, to, len) },
+                None => unsafe { self.content().read_here(f.index, offset, to, len) },
             };
         }
         let mut fresh = false;
@@ -339,10 +343,14 @@ impl<'a> Stripes<'a> {
         for p in &pieces {
             let got = match p.place {
                 // SAFETY: as above.
-                Place::Object => unsafe { self.read_here(f.index, p.offset, at(p), p.len)? },
+                Place::Object => unsafe {
+                    self.content().read_here(f.index, p.offset, at(p), p.len)?
+                },
                 Place::Part => match self.own_part(f, false)? {
                     // SAFETY: as above.
-                    Some(part) => unsafe { self.read_part(part, cuts, p.offset, at(p), p.len)? },
+                    Some(part) => unsafe {
+                        self.parts().read_part(part, cuts, p.offset, at(p), p.len)?
+                    },
                     None => 0,
                 },
                 _ => told.next().ok_or(Errno::PROTO)??.received,
@@ -364,14 +372,14 @@ impl<'a> Stripes<'a> {
 
     /// This node's part, open as long as the file is; with `make`, it is made if there is none.
     pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
-        let live = self.live(f.index);
+        let live = self.objects().live(f.index);
         if let Some(part) = live.part.load(Acquire).checked_sub(1) {
             return Ok(Some(part));
         }
         let _section = self.section()?;
         let (part, held) = match self.live_acquire_held(f.id.part()) {
             Err(Errno::NOENT) if make => {
-                self.make_part(f.id)?;
+                self.parts().make_part(f.id)?;
                 self.live_acquire_held(f.id.part())?
             }
             Err(Errno::NOENT) => return Ok(None),
@@ -386,7 +394,7 @@ impl<'a> Stripes<'a> {
             return Ok(Some(part));
         }
         // Another thread was faster.
-        self.live_release(part)?;
+        self.objects().live_release(part)?;
         Ok(live.part.load(Acquire).checked_sub(1))
     }
 }

@@ -16,7 +16,7 @@ impl<'a> Cluster<'a> {
     /// stable storage, always EIO.
     pub fn sync(&self, index: u32) -> Result<()> {
         self.sync_file(index)?;
-        match self.is_durable(index) {
+        match self.declared().is_durable(index) {
             // The entries that lead to it may lie anywhere.
             true => self.sync_entries_everywhere(),
             false => Ok(()),
@@ -30,7 +30,10 @@ impl<'a> Cluster<'a> {
         }
         let synced = match self.live_away(index) {
             Some((home, id)) => self.ask(home, kind::SYNC, &id),
-            None => self.sync_here(index).and(self.not_spilled(index)),
+            None => self
+                .durability()
+                .sync_here(index)
+                .and(self.parts().not_spilled(index)),
         };
         match self.stripes().spilled_by(index, &synced)? {
             Some(file) => self.stripes().sync_striped(&file),

@@ -26,7 +26,7 @@ impl TestStore {
             controls: 0,
             maker: None,
         };
-        let epoch = self.names_epoch();
+        let epoch = self.names().names_epoch();
         let made = (self.cluster()).create_object(ObjectId::ROOT, name.as_bytes(), &new, epoch);
         made.unwrap().unwrap()
     }

@@ -273,7 +273,7 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
             return Some(());
         }
         for (&node, file) in files.iter() {
-            let away = fs.store().is_object_away(ObjectId(node));
+            let away = fs.store().names().is_object_away(ObjectId(node));
             if let Some(&open) = file.handles.first()
                 && (!away || file.at.elapsed() >= PERIOD_AWAY)
             {

@@ -154,7 +154,7 @@ impl Keeping {
         if now < state.next || state.is_over || self.current.load(SeqCst) != 0 {
             return;
         }
-        if self.store().take_sole_use() == Ok(true) {
+        if self.store().declared().take_sole_use() == Ok(true) {
             state.count += 1;
             state.begun = now;
             self.current.store(state.count, SeqCst);
@@ -290,7 +290,7 @@ impl Keeping {
         for (node, _) in nodes.into_iter().filter(|(_, seen)| seen.is_kept) {
             self.notices.forget_attributes(node);
         }
-        self.store().end_sole_use();
+        self.store().declared().end_sole_use();
     }
 
     /// Starts the thread that gives sole use back on request, while there is a server.
@@ -313,7 +313,7 @@ fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
         return Some(());
     }
     drop(state);
-    if keeping.store().is_sole_use_wanted(LOOK) {
+    if keeping.store().declared().is_sole_use_wanted(LOOK) {
         keeping.give_back();
     }
     Some(())

@@ -59,7 +59,7 @@ impl Recent {
         let mut files = self.files();
         if files.len() >= FULL {
             drop(files);
-            let _ = fs.store().open_release(open);
+            let _ = fs.store().objects().open_release(open);
             return;
         }
         files.push_back(file);
@@ -86,7 +86,7 @@ impl Recent {
         let old: Vec<File> = files.drain(..n).collect();
         drop(files);
         for file in old {
-            let _ = fs.store().open_release(file.open);
+            let _ = fs.store().objects().open_release(file.open);
         }
         drop(one);
     }

@@ -47,6 +47,6 @@ impl Fs {
     /// If what was written can't be written back.
     pub fn release(&self, open: u32) -> Result<()> {
         let published = self.publish(open);
-        self.store().open_release(open).and(published)
+        self.store().objects().open_release(open).and(published)
     }
 }

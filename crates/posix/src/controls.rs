@@ -118,7 +118,7 @@ impl Fs {
         if rules.is_empty() {
             return Ok(Declared::NOTHING);
         }
-        let key = (dir.id, self.store().names_epoch());
+        let key = (dir.id, self.store().names().names_epoch());
         let find = || Ok(rules.at(&self.cluster().path_of(dir.id)?));
         self.ruled().with(key, find, |at| of(rules, at))
     }
@@ -159,7 +159,7 @@ impl Fs {
             _ if is_answering() => return Err(ASIDE),
             id => Some(process_of(id).ok_or(Errno::SRCH)?),
         };
-        self.store().maker(pid).map(Some)
+        self.store().declared().maker(pid).map(Some)
     }
 
     /// What is said of a file that is staged in as `to`. Nobody made it who could end:
@@ -182,7 +182,7 @@ impl Fs {
     /// # Errors
     /// As for looking `to` up, and as open(2).
     pub fn open_staged(&self, path: &[u8], to: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
-        if !self.store().drains() {
+        if !self.store().content().drains() {
             return self.open(path, flags, mode);
         }
         let persistence = self.said_of_staged(to)?.persistence;
@@ -203,7 +203,7 @@ impl Fs {
         let said = self.said_of_staged(to)?;
         let file = self.stat(path, false)?;
         // What it was made with.
-        let before = match self.store().drains() {
+        let before = match self.store().content().drains() {
             true => self.cluster().stat(ObjectId(file.ino))?.controls,
             false => 0,
         };
@@ -269,7 +269,13 @@ impl Fs {
             return Ok(self.cluster().set_attr(id, &set)?);
         }
         let done = self.cluster().declare(id, declared)?;
-        let why = || in_words(&done, controls.parallelism, self.store().node_of_several());
+        let why = || {
+            in_words(
+                &done,
+                controls.parallelism,
+                self.store().names().node_of_several(),
+            )
+        };
         if done.refused {
             return Err(Unsaid {
                 error: Errno::BUSY,
@@ -352,18 +358,22 @@ impl Fs {
         opener: Opener,
     ) -> Result<u32> {
         let cluster = self.cluster();
-        let mut word = match cluster.controls(live) {
+        let mut word = match cluster.declared().controls(live) {
             0 => told,
             word => word,
         };
-        if cluster.counts() != counts && cluster.is_object_away(cluster.live_id(live)) {
-            word = match cluster.stat(cluster.live_id(live)) {
+        if cluster.declared().counts() != counts
+            && cluster
+                .names()
+                .is_object_away(cluster.content().live_id(live))
+        {
+            word = match cluster.stat(cluster.content().live_id(live)) {
                 Ok(inode) => {
                     cluster.note_controls(live, &inode);
                     inode.controls
                 }
                 Err(e) => {
-                    let _ = cluster.open_release(open);
+                    let _ = cluster.objects().open_release(open);
                     return Err(e);
                 }
             };
@@ -381,20 +391,20 @@ impl Fs {
                     self.write_back_open(open);
                     let cut = || self.cluster().truncate(live, 0);
                     self.changing(open, live, Change::Size(0), cut)?;
-                    self.store().tell_open(open, libc::IN_MODIFY);
+                    self.store().watches().tell_open(open, libc::IN_MODIFY);
                     Ok(())
                 }
             });
         result
             .map(|()| open)
-            .inspect_err(|_| _ = self.store().open_release(open))
+            .inspect_err(|_| _ = self.store().objects().open_release(open))
     }
 
     fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
         let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
         let controls = declared(word).0.resolve();
         let party = match self.caller().process {
-            0 => self.store().lock_owner_process()?.number,
+            0 => self.store().locks().lock_owner_process()?.number,
             // Its threads are one party.
             id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
             id => SERVED | Party::from(id),
@@ -424,7 +434,7 @@ impl Fs {
         change: Change,
         f: impl FnOnce() -> Result<T>,
     ) -> Result<T> {
-        let word = self.store().controls(live);
+        let word = self.store().declared().controls(live);
         if word == 0 {
             return f();
         }
@@ -461,8 +471,8 @@ impl Fs {
 
     /// Tells of a lack of room for a file that mustn't lie in memory: the pool may have plenty.
     pub(crate) fn tell_full(&self, open: u32, live: u32, what: &str) {
-        let word = self.store().controls(live);
-        if self.store().keeps_on_files(word) {
+        let word = self.store().declared().controls(live);
+        if self.store().content().keeps_on_files(word) {
             let controls = declared(word).0.resolve();
             let what = format_args!("{what}");
             self.tell(open, &controls, Which::Persistence, what, true);
@@ -479,7 +489,7 @@ impl Fs {
         if !matches!(done, Err(Errno::BADMSG)) {
             return done;
         }
-        let controls = declared(self.store().controls(live)).0.resolve();
+        let controls = declared(self.store().declared().controls(live)).0.resolve();
         let what = format_args!("{what} at {at}");
         self.tell(open, &controls, Which::Integrity, what, true);
         Err(Errno::IO)
@@ -490,7 +500,7 @@ impl Fs {
     /// # Errors
     /// EPERM.
     pub fn check_shared_writing(&self, open: u32, live: u32) -> Result<()> {
-        let word = self.store().controls(live);
+        let word = self.store().declared().controls(live);
         let controls = declared(word).0.resolve();
         if word == 0 || controls.mutability != Mutability::Append {
             return Ok(());
@@ -521,7 +531,7 @@ impl Fs {
 
     /// Whether an open file only grows, and that isn't only to be reported.
     pub fn only_grows(&self, live: u32) -> bool {
-        let controls = declared(self.store().controls(live)).0.resolve();
+        let controls = declared(self.store().declared().controls(live)).0.resolve();
         controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
     }
 
@@ -544,7 +554,7 @@ impl Fs {
         refused: bool,
     ) {
         let mut hash = XxHash3_64::with_seed(which as u64);
-        hash.write_u64(self.store().open_file(open).id.load(Relaxed));
+        hash.write_u64(self.store().objects().open_file(open).id.load(Relaxed));
         let control = which.of(controls);
         let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
         let path = String::from_utf8_lossy(&path).into_owned();

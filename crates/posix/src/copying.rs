@@ -28,7 +28,10 @@ impl Fs {
             self.check_access(to, true)?,
         );
         let cluster = self.cluster();
-        let (input, output) = (cluster.open_file(from), cluster.open_file(to));
+        let (input, output) = (
+            cluster.objects().open_file(from),
+            cluster.objects().open_file(to),
+        );
         let flags = output.flags.load(Relaxed) as i32;
         if flags & libc::O_APPEND != 0 {
             return Err(Errno::BADF);

@@ -30,6 +30,7 @@ impl Fs {
     /// ENFILE.
     pub fn describe_fifo(&self, id: ObjectId, flags: i32) -> Result<u32> {
         self.store()
+            .objects()
             .open_create(&NewOpen::new(id, libc::S_IFIFO, flags as u32), None)
     }
 }
@@ -37,7 +38,7 @@ impl Fs {
 impl<'a> Description<'a> {
     #[inline]
     fn record(self) -> &'a Open {
-        self.fs.store().open_file(self.open)
+        self.fs.store().objects().open_file(self.open)
     }
 
     /// The object that is open.
@@ -60,7 +61,10 @@ impl<'a> Description<'a> {
     /// The name by which it was opened.
     pub fn name(self) -> Vec<u8> {
         let mut name = Vec::new();
-        self.fs.store().open_name(self.record(), &mut name);
+        self.fs
+            .store()
+            .objects()
+            .open_name(self.record(), &mut name);
         name
     }
 
@@ -149,15 +153,15 @@ impl<'a> Description<'a> {
     /// Tells those who watch the file that it was opened; and cut, if it was there before.
     pub fn tell_opened(self, cut: bool) {
         let store = self.fs.store();
-        store.tell_opened(self.open);
+        store.watches().tell_opened(self.open);
         if cut {
-            store.tell_open(self.open, libc::IN_MODIFY);
+            store.watches().tell_open(self.open, libc::IN_MODIFY);
         }
     }
 
     /// One more use of it.
     pub fn retain(self) {
-        self.fs.store().open_retain(self.open);
+        self.fs.store().objects().open_retain(self.open);
     }
 
     /// One use less. The last one closes the file. What this process has kept back of its writes
@@ -166,7 +170,7 @@ impl<'a> Description<'a> {
     /// # Errors
     /// ENOSPC, EIO: the record can't be written.
     pub fn release(self) -> Result<()> {
-        self.fs.store().open_release(self.open)
+        self.fs.store().objects().open_release(self.open)
     }
 
     /// When a descriptor of it has been closed: what was kept back is published, and POSIX drops
@@ -178,7 +182,7 @@ impl<'a> Description<'a> {
     pub fn close(self) -> Result<()> {
         self.fs.publish_unheard(self.open);
         // What can't be given up now is, by the keeper, when the process ends.
-        let _ = self.fs.store().end_process_locks(self.id());
+        let _ = self.fs.store().locks().end_process_locks(self.id());
         self.release()
     }
 }

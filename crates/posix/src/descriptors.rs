@@ -36,7 +36,7 @@ impl<'a> Descriptors<'a> {
     /// The description that `fd` stands for.
     #[inline]
     pub fn get(self, fd: i32) -> Option<u32> {
-        self.0.fd_get(fd)
+        self.0.objects().fd_get(fd)
     }
 
     /// Has `fd` stand for `open`, whose reference it takes over; returns what it stood for before,
@@ -45,12 +45,12 @@ impl<'a> Descriptors<'a> {
     /// # Errors
     /// EMFILE for a number that is too high; ENOSPC.
     pub fn set(self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
-        self.0.fd_set(fd, open)
+        self.0.objects().fd_set(fd, open)
     }
 
     /// One more than the highest number in use.
     pub fn end(self) -> usize {
-        self.0.fds_end()
+        self.0.objects().fds_end()
     }
 
     /// To be held while references go into the table or out of it: a death in between is noticed.
@@ -65,18 +65,18 @@ impl<'a> Descriptors<'a> {
     pub fn any(self) -> bool {
         let store = self.0;
         let Ok(area) = store.area() else { return false };
-        (0..store.fds_end())
+        (0..store.objects().fds_end())
             .map_while(|n| area.fd(n))
             .any(|f| f.load(Relaxed) != 0)
-            || store.map_table().is_ok_and(|table| {
-                let maps = table.up_to(store.maps_end());
+            || store.mappings().map_table().is_ok_and(|table| {
+                let maps = table.up_to(store.mappings().maps_end());
                 maps.iter().any(|m| m.open.load(Relaxed) != 0)
             })
     }
 
     /// The description behind another process's descriptor, which may be closed at any moment.
     pub fn of_process(self, pid: u32, fd: i32) -> Option<u32> {
-        self.0.fd_of_process(pid, fd)
+        self.0.objects().fd_of_process(pid, fd)
     }
 
     /// Parks a new reference to `open`.
@@ -84,7 +84,7 @@ impl<'a> Descriptors<'a> {
     /// # Errors
     /// ETOOMANYREFS if too many are on their way; ENOSPC.
     pub fn park(self, open: u32) -> Result<Parked> {
-        let (slot, holder, place) = self.0.fd_park(open)?;
+        let (slot, holder, place) = self.0.objects().fd_park(open)?;
         Ok(Parked {
             slot,
             holder,
@@ -97,6 +97,7 @@ impl<'a> Descriptors<'a> {
     /// None if it is gone, with the process that has parked it.
     pub fn unpark(self, at: &Parked, take: bool) -> Option<u32> {
         self.0
+            .objects()
             .fd_unpark(at.slot, at.holder, at.place, at.open, take)
             .then_some(at.open)
     }
@@ -105,7 +106,7 @@ impl<'a> Descriptors<'a> {
     pub fn drop_parked(self, at: &Parked) {
         let _section = self.0.section().ok();
         if let Some(open) = self.unpark(at, true) {
-            let _ = self.0.open_release(open);
+            let _ = self.0.objects().open_release(open);
         }
     }
 }

@@ -41,7 +41,7 @@ impl Fs {
     /// # Errors
     /// EISDIR, EBADF (O_PATH of something else).
     pub fn live_of(&self, open: u32) -> Result<u32> {
-        let o = self.store().open_file(open);
+        let o = self.store().objects().open_file(open);
         match o.live.load(Relaxed).checked_sub(1) {
             Some(live) => Ok(live),
             None if o.kind.load(Relaxed) == libc::S_IFDIR => Err(Errno::ISDIR),
@@ -55,7 +55,7 @@ impl Fs {
     }
 
     pub(crate) fn check_access(&self, open: u32, write: bool) -> Result<u32> {
-        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        let flags = self.store().objects().open_file(open).flags.load(Relaxed) as i32;
         let access = flags & libc::O_ACCMODE;
         let wrong = if write {
             libc::O_RDONLY
@@ -89,8 +89,8 @@ impl Fs {
             let read = self.read_live(live, offset, to);
             return self.told_of_damage((open, live), ("read", offset), read);
         }
-        let _lock = store.open_lock(open)?;
-        let o = store.open_file(open);
+        let _lock = store.objects().open_lock(open)?;
+        let o = store.objects().open_file(open);
         let at = o.offset.load(Relaxed);
         let read = self.read_live(live, at, to);
         let n = self.told_of_damage((open, live), ("read", at), read)?;
@@ -101,7 +101,7 @@ impl Fs {
     /// Tells those who watch the file that so many bytes were read or written.
     pub fn tell_bytes(&self, open: u32, n: usize, what: u32) {
         if n > 0 {
-            self.store().tell_open(open, what);
+            self.store().watches().tell_open(open, what);
         }
     }
 
@@ -110,7 +110,7 @@ impl Fs {
     /// # Errors
     /// EBADF, ENOSPC, EFBIG, EFAULT, EIO.
     pub fn write(&self, open: u32, offset: Option<u64>, from: UserSlice<'_>) -> Result<usize> {
-        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        let flags = self.store().objects().open_file(open).flags.load(Relaxed) as i32;
         let append = flags & libc::O_APPEND != 0;
         self.write_as(open, offset, append, from)
     }
@@ -144,6 +144,7 @@ impl Fs {
         from: UserSlice<'_>,
     ) -> Result<usize> {
         self.store()
+            .recovery()
             .with_room_of_the_dead(|| self.write_once(open, offset, append, from))
     }
 
@@ -156,7 +157,7 @@ impl Fs {
     ) -> Result<usize> {
         let live = self.check_access(open, true)?;
         let cluster = self.cluster();
-        let o = cluster.open_file(open);
+        let o = cluster.objects().open_file(open);
         let flags = o.flags.load(Relaxed) as i32;
         let allowed = |at: Option<u64>| match size_limit() {
             u64::MAX => Ok(from),
@@ -180,7 +181,7 @@ impl Fs {
             let write = || write_through(cluster, live, offset, from);
             return finish(self.changing(open, live, Change::From(offset), write)?.1);
         }
-        let _lock = cluster.open_lock(open)?;
+        let _lock = cluster.objects().open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let from = allowed(offset)?;
         let kept = self.write_later(open, live, offset, from)?;
@@ -219,7 +220,7 @@ impl Fs {
     /// # Errors
     /// EHOSTDOWN if its home can't be asked.
     pub fn size(&self, live: u32) -> Result<u64> {
-        self.write_back(self.store().live_id(live));
+        self.write_back(self.store().content().live_id(live));
         self.cluster().size(live)
     }
 
@@ -229,7 +230,7 @@ impl Fs {
     /// EINVAL, ENXIO, EBADF.
     pub fn seek(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
         let store = self.store();
-        let o = store.open_file(open);
+        let o = store.objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
@@ -237,7 +238,7 @@ impl Fs {
             return self.seek_dir(open, whence, offset);
         }
         let live = self.live_of(open)?;
-        let _lock = store.open_lock(open)?;
+        let _lock = store.objects().open_lock(open)?;
         let at = |base: u64| {
             let to = i128::from(base) + i128::from(offset);
             u64::try_from(to)
@@ -262,15 +263,15 @@ impl Fs {
     /// # Errors
     /// ENXIO if there is none.
     fn seek_data(&self, live: u32, from: u64, hole: bool) -> Result<u64> {
-        self.write_back(self.store().live_id(live));
+        self.write_back(self.store().content().live_id(live));
         self.cluster().seek_data(live, from, hole)
     }
 
     /// The offset of a directory counts the entries returned, `.` and `..` included.
     fn seek_dir(&self, open: u32, whence: Whence, offset: i64) -> Result<u64> {
         let cluster = self.cluster();
-        let o = cluster.open_file(open);
-        let _lock = cluster.open_lock(open)?;
+        let o = cluster.objects().open_file(open);
+        let _lock = cluster.objects().open_lock(open)?;
         let to = match whence {
             Whence::Start => offset,
             Whence::Current => o.offset.load(Relaxed) as i64 + offset,
@@ -290,7 +291,7 @@ impl Fs {
             })?;
         }
         o.shard.store(position.shard as u32, Relaxed);
-        cluster.open_set_name(o, &position.name);
+        cluster.objects().open_set_name(o, &position.name);
         o.offset.store(to, Release);
         Ok(to)
     }
@@ -306,14 +307,14 @@ impl Fs {
         mut each: impl FnMut(&[u8], u64, u32, u64) -> bool,
     ) -> Result<()> {
         let cluster = self.cluster();
-        let o = cluster.open_file(open);
+        let o = cluster.objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH != 0 {
             return Err(Errno::BADF);
         }
         if o.kind.load(Relaxed) != libc::S_IFDIR {
             return Err(Errno::NOTDIR);
         }
-        let _lock = cluster.open_lock(open)?;
+        let _lock = cluster.objects().open_lock(open)?;
         let dir = ObjectId(o.id.load(Relaxed));
         let inode = match cluster.stat(dir) {
             // Removed while open: no entries, not even dots.
@@ -327,13 +328,13 @@ impl Fs {
         {
             if !each(name, ino, libc::S_IFDIR, offset + 1) {
                 o.offset.store(offset, Release);
-                cluster.tell_open(open, libc::IN_ACCESS);
+                cluster.watches().tell_open(open, libc::IN_ACCESS);
                 return Ok(());
             }
             offset += 1;
         }
         let mut name = Vec::new();
-        cluster.open_name(o, &mut name);
+        cluster.objects().open_name(o, &mut name);
         let mut position = DirPosition {
             shard: o.shard.load(Relaxed) as usize,
             name,
@@ -345,9 +346,9 @@ impl Fs {
             more
         });
         o.shard.store(position.shard as u32, Relaxed);
-        cluster.open_set_name(o, &position.name);
+        cluster.objects().open_set_name(o, &position.name);
         o.offset.store(offset, Release);
-        cluster.tell_open(open, libc::IN_ACCESS);
+        cluster.watches().tell_open(open, libc::IN_ACCESS);
         listed
     }
 
@@ -356,7 +357,7 @@ impl Fs {
     /// # Errors
     /// EIO.
     pub fn stat_open(&self, open: u32) -> Result<Stat> {
-        let o = self.store().open_file(open);
+        let o = self.store().objects().open_file(open);
         let id = ObjectId(o.id.load(Relaxed));
         match self.stat_id(id) {
             // A file is there as long as it is open, unless its home has lost it.
@@ -394,7 +395,7 @@ impl Fs {
         self.check_growth(live, size)?;
         let cut = || self.cluster().truncate(live, size);
         self.changing(open, live, Change::Size(size), cut)?;
-        self.store().tell_open(open, libc::IN_MODIFY);
+        self.store().watches().tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
 
@@ -404,7 +405,7 @@ impl Fs {
     /// EBADF (not open for writing), EINVAL, EOPNOTSUPP for a mode that isn't kept, EFBIG, ENOSPC,
     /// EIO.
     pub fn allocate(&self, open: u32, mode: i32, at: u64, len: u64) -> Result<()> {
-        let flags = self.store().open_file(open).flags.load(Relaxed) as i32;
+        let flags = self.store().objects().open_file(open).flags.load(Relaxed) as i32;
         if flags & libc::O_ACCMODE == libc::O_RDONLY {
             return Err(Errno::BADF);
         }
@@ -425,6 +426,7 @@ impl Fs {
         };
         match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => cluster
+                .recovery()
                 .with_room_of_the_dead(|| cluster.reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
@@ -435,7 +437,7 @@ impl Fs {
             libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),
         }?;
-        cluster.tell_open(open, libc::IN_MODIFY);
+        cluster.watches().tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
 
@@ -448,6 +450,7 @@ impl Fs {
         let published = self.publish(open);
         let synced = match self
             .store()
+            .objects()
             .open_file(open)
             .live
             .load(Relaxed)
@@ -465,7 +468,7 @@ impl Fs {
     /// # Errors
     /// ENOENT if its directory is gone.
     pub fn path_of_open(&self, open: u32) -> Result<Vec<u8>> {
-        let o = self.store().open_file(open);
+        let o = self.store().objects().open_file(open);
         if o.kind.load(Relaxed) == libc::S_IFDIR {
             return self.cluster().path_of(ObjectId(o.id.load(Relaxed)));
         }
@@ -476,7 +479,7 @@ impl Fs {
         );
         let mut path = cluster.path_of(dir)?;
         let mut name = Vec::new();
-        cluster.open_name(o, &mut name);
+        cluster.objects().open_name(o, &mut name);
         if cluster.lookup(dir, &name)?.is_none_or(|e| e.id != id) {
             // It has another name there now, or has been moved, or has none.
             match cluster.name_in(dir, id)? {
@@ -611,7 +614,14 @@ impl<'a> File<'a> {
     /// # Errors
     /// As futimens(3).
     pub fn set_times(&self, atime: Option<i64>, mtime: Option<i64>) -> Result<()> {
-        let id = ObjectId(self.fs.store().open_file(self.open()).id.load(Relaxed));
+        let id = ObjectId(
+            self.fs
+                .store()
+                .objects()
+                .open_file(self.open())
+                .id
+                .load(Relaxed),
+        );
         self.fs.change_times(id, atime, mtime, false)
     }
 

@@ -42,7 +42,7 @@ impl Fs {
         let cluster = self.cluster();
         let merge = || cluster.merge(live, offset, before, now);
         let merge = || self.changing(open, live, Change::From(Some(offset)), merge);
-        let conflict = cluster.with_room_of_the_dead(merge)?;
+        let conflict = cluster.recovery().with_room_of_the_dead(merge)?;
         self.tell_bytes(open, now.len(), libc::IN_MODIFY);
         Ok(conflict)
     }
@@ -51,12 +51,12 @@ impl Fs {
     /// here, and says so; of a file once a minute.
     pub fn tell_conflict(&self, open: u32, conflict: &Conflict) {
         let mut hash = XxHash3_64::with_seed(SEED);
-        hash.write_u64(self.store().open_file(open).id.load(Relaxed));
+        hash.write_u64(self.store().objects().open_file(open).id.load(Relaxed));
         let mut sentence = String::new();
         let noted = self.pool().note_violation(hash.finish(), || {
             let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
             let path = String::from_utf8_lossy(&path).into_owned();
-            let what = what(self.store().node_of_several(), conflict);
+            let what = what(self.store().names().node_of_several(), conflict);
             let mount = String::from_utf8_lossy(self.mount());
             let end = path.floor_char_boundary(SHOWN);
             sentence = format!(
@@ -65,7 +65,7 @@ impl Fs {
             );
             let word = self
                 .live_of(open)
-                .map_or(0, |live| self.store().controls(live));
+                .map_or(0, |live| self.store().declared().controls(live));
             Violation {
                 time: now() / 1_000_000_000,
                 pid: self.works_for(),

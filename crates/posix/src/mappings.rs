@@ -26,13 +26,13 @@ impl<'a> Mappings<'a> {
     /// # Errors
     /// EAGAIN if there is no slot for this process, ENOSPC.
     pub fn table(self) -> Result<MapTable<'a>> {
-        self.0.map_table()
+        self.0.mappings().map_table()
     }
 
     /// Whether there is a notice that a mapped file has become shorter which this process hasn't
     /// followed yet.
     pub fn is_behind(self) -> bool {
-        self.0.is_behind()
+        self.0.mappings().is_behind()
     }
 
     /// A new place of the table, which keeps the file of `open`.
@@ -40,12 +40,12 @@ impl<'a> Mappings<'a> {
     /// # Errors
     /// ENOMEM if the table is full.
     pub fn claim(self, open: u32, flags: u32) -> Result<&'a MapRef> {
-        self.0.map_claim(open, flags)
+        self.0.mappings().map_claim(open, flags)
     }
 
     /// Gives a place back, and its use of the file.
     pub fn release(self, place: &MapRef) {
-        let _ = self.0.map_release(place);
+        let _ = self.0.mappings().map_release(place);
     }
 
     /// The file of one of the pool's segments.
@@ -74,26 +74,26 @@ impl<'a> Mappings<'a> {
     /// Whether a process of this node may map a copy of the file.
     #[inline]
     pub fn may_be_copied(self, live: u32) -> bool {
-        self.0.may_be_copied(live)
+        self.0.mappings().may_be_copied(live)
     }
 
     /// From now on, one may.
     pub fn note_copied(self, live: u32) {
-        self.0.note_copied(live);
+        self.0.mappings().note_copied(live);
     }
 
     /// Whether a process maps a copy of the file, by another place of a table than `but`.
     pub fn is_copied(self, id: ObjectId, but: Option<&MapRef>) -> bool {
-        self.0.is_copied(id, but)
+        self.0.mappings().is_copied(id, but)
     }
 
     /// The object behind a live entry.
     pub fn id(self, live: u32) -> ObjectId {
-        self.0.live_id(live)
+        self.0.content().live_id(live)
     }
 
     /// Tells all processes of this node that map the file that it ends at `size` now.
     pub fn tell_shrunk(self, live: u32, size: u64) {
-        self.0.tell_shrunk(live, size);
+        self.0.mappings().tell_shrunk(live, size);
     }
 }

@@ -48,7 +48,7 @@ impl Fs {
     /// # Errors
     /// As open(2).
     pub fn keep_place(&self, place: &Place, flags: i32) -> Result<u32> {
-        self.open_place_by(place, flags, 0, Opener::Kept(self.store().node()))
+        self.open_place_by(place, flags, 0, Opener::Kept(self.store().names().node()))
     }
 
     fn open_place_by(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
@@ -57,7 +57,11 @@ impl Fs {
             // made before that failed isn't to be found by who makes it.)
             Err(Errno::NFILE)
                 if flags & libc::O_EXCL == 0
-                    && self.store().reap().is_ok_and(|r| r.processes > 0) =>
+                    && self
+                        .store()
+                        .recovery()
+                        .reap()
+                        .is_ok_and(|r| r.processes > 0) =>
             {
                 self.open_place_once(place, flags, mode, opener)
             }
@@ -83,22 +87,25 @@ impl Fs {
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
-                let counts = self.store().counts();
+                let counts = self.store().declared().counts();
                 let section = self.store().section()?;
                 match self
                     .cluster()
                     .create_open(p.dir.id, p.name, &new, p.epoch)?
                 {
                     Ok((id, live, held)) => {
-                        self.store().tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
+                        self.store()
+                            .watches()
+                            .tell_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
                         let opened = Some((live, Some(held)));
                         let new = NewOpen::new(id, S_IFREG, flags as u32)
                             .named(p.dir.id, p.name)
                             .by(opener);
                         let open = self
                             .store()
+                            .objects()
                             .open_create_held(&new, opened)
-                            .inspect_err(|_| _ = self.store().live_release(live))?;
+                            .inspect_err(|_| _ = self.store().objects().live_release(live))?;
                         drop(section);
                         return self.opened(
                             open,
@@ -178,7 +185,7 @@ impl Fs {
     /// # Errors
     /// As for [`Fs::open_object`].
     pub fn keep_object(&self, e: Entry, flags: i32) -> Result<u32> {
-        let opener = Opener::Kept(self.store().node());
+        let opener = Opener::Kept(self.store().names().node());
         let by = (ObjectId::ROOT, &b""[..]);
         self.open_found(e, flags, false, by, &mut Away::default(), opener)
     }
@@ -213,7 +220,7 @@ impl Fs {
                     self.cred().check(&cluster.stat(e.id)?, READ)?;
                 }
                 // A directory being read keeps the last name in the description.
-                cluster.open_create(&new.named(parent, b""), None)
+                cluster.objects().open_create(&new.named(parent, b""), None)
             }
             S_IFREG => {
                 let check = !fresh && !path_only;
@@ -222,13 +229,13 @@ impl Fs {
                     None => self.check_open(e.id, flags),
                 };
                 // The attributes may come with the answer of its home that it is open.
-                let late = away.inode.is_none() && cluster.is_object_away(e.id);
+                let late = away.inode.is_none() && cluster.names().is_object_away(e.id);
                 if check && !late {
                     permitted(away)?;
                 }
                 let counts = match away.inode {
                     Some(_) => away.counts,
-                    None => cluster.counts(),
+                    None => cluster.declared().counts(),
                 };
                 let section = cluster.section()?;
                 let (live, held) = cluster.live_acquire_opened(e.id, away)?;
@@ -245,23 +252,24 @@ impl Fs {
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // What is known here may be an older answer by now, of one who opens it as well.
-                let told = match cluster.is_object_away(e.id) {
+                let told = match cluster.names().is_object_away(e.id) {
                     true => away.inode.map_or(0, |inode| inode.controls),
                     false => 0,
                 };
-                let controlled = cluster.controls(live) != 0 || told != 0;
+                let controlled = cluster.declared().controls(live) != 0 || told != 0;
                 if ready.is_ok() && cut && !controlled {
                     ready = cluster.truncate(live, 0);
                 }
                 if let Err(error) = ready {
                     drop(held);
-                    let _ = cluster.live_release(live);
+                    let _ = cluster.objects().live_release(live);
                     return Err(error);
                 }
                 let opened = Some((live, Some(held)));
                 let open = cluster
+                    .objects()
                     .open_create_held(&new.named(parent, name), opened)
-                    .inspect_err(|_| _ = cluster.live_release(live))?;
+                    .inspect_err(|_| _ = cluster.objects().live_release(live))?;
                 drop(section);
                 if path_only {
                     return Ok(open);
@@ -272,7 +280,9 @@ impl Fs {
                 };
                 self.opened(open, live, flags, (counts, told), opener)
             }
-            _ if path_only => cluster.open_create(&new.named(parent, name), None),
+            _ if path_only => cluster
+                .objects()
+                .open_create(&new.named(parent, name), None),
             S_IFLNK => Err(Errno::LOOP),
             // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
             _ => Err(Errno::NXIO),
@@ -291,18 +301,19 @@ impl Fs {
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
-        let counts = cluster.counts();
+        let counts = cluster.declared().counts();
         let section = cluster.section()?;
         let id = cluster.create_unnamed(e.id, &new)?;
         let (live, held) = cluster.live_acquire_held(id)?;
-        cluster.live_set_unlinked(id)?;
+        cluster.objects().live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));
         let new = NewOpen::new(id, S_IFREG, flags as u32)
             .named(e.id, UNNAMED)
             .by(opener);
         let open = cluster
+            .objects()
             .open_create_held(&new, opened)
-            .inspect_err(|_| _ = cluster.live_release(live))?;
+            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
         drop(section);
         self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0), opener)
     }

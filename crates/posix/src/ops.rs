@@ -161,6 +161,7 @@ impl Fs {
             .create_object(p.dir.id, p.name, new, p.epoch)?
             .map_err(|_| Errno::EXIST)?;
         self.store()
+            .watches()
             .tell_dir(p.dir.id, p.name, new.mode & S_IFMT, IN_CREATE);
         Ok(id)
     }
@@ -271,8 +272,10 @@ impl Fs {
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.write_back(id);
         cluster.link(id, p.dir.id, p.name, p.epoch)?;
-        cluster.tell_self(id, inode.kind(), IN_ATTRIB);
-        cluster.tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
+        cluster.watches().tell_self(id, inode.kind(), IN_ATTRIB);
+        cluster
+            .watches()
+            .tell_dir(p.dir.id, p.name, inode.kind(), IN_CREATE);
         Ok(())
     }
 
@@ -297,7 +300,7 @@ impl Fs {
         mode: u32,
     ) -> Result<Vec<Result<()>>> {
         let cluster = self.cluster();
-        let epoch = cluster.names_epoch();
+        let epoch = cluster.names().names_epoch();
         let info = self.dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let attributes = files.iter().flat_map(|file| file.attributes);
@@ -316,7 +319,9 @@ impl Fs {
         }
         let made = cluster.create_files(dir, &all, epoch);
         for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
-            cluster.tell_dir(dir, file.name, S_IFREG, IN_CREATE);
+            cluster
+                .watches()
+                .tell_dir(dir, file.name, S_IFREG, IN_CREATE);
         }
         Ok(made)
     }
@@ -346,7 +351,7 @@ impl Fs {
         files: &[(&[u8], Entry)],
     ) -> Result<Vec<Result<bool>>> {
         let cluster = self.cluster();
-        let epoch = cluster.names_epoch();
+        let epoch = cluster.names().names_epoch();
         let info = self.dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allowed: Vec<Result<()>> = files
@@ -360,9 +365,9 @@ impl Fs {
             allowed?;
             let removed = removed.next().unwrap_or(Err(Errno::IO))?;
             if removed {
-                cluster.tell_self(e.id, e.kind, IN_ATTRIB);
-                cluster.tell_if_gone(e.id, e.kind);
-                cluster.tell_dir(dir, name, e.kind, IN_DELETE);
+                cluster.watches().tell_self(e.id, e.kind, IN_ATTRIB);
+                cluster.watches().tell_if_gone(e.id, e.kind);
+                cluster.watches().tell_dir(dir, name, e.kind, IN_DELETE);
             }
             Ok(removed)
         };
@@ -402,9 +407,11 @@ impl Fs {
         let cluster = self.cluster();
         cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         self.drop_stand_in(e);
-        cluster.tell_self(e.id, e.kind, IN_ATTRIB);
-        cluster.tell_if_gone(e.id, e.kind);
-        cluster.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
+        cluster.watches().tell_self(e.id, e.kind, IN_ATTRIB);
+        cluster.watches().tell_if_gone(e.id, e.kind);
+        cluster
+            .watches()
+            .tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
     }
 
@@ -429,8 +436,10 @@ impl Fs {
         self.check_sticky(p.dir, e.id)?;
         let cluster = self.cluster();
         cluster.rmdir(p.dir.id, p.name, p.epoch)?;
-        cluster.tell_if_gone(e.id, e.kind);
-        cluster.tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
+        cluster.watches().tell_if_gone(e.id, e.kind);
+        cluster
+            .watches()
+            .tell_dir(p.dir.id, p.name, e.kind, IN_DELETE);
         Ok(())
     }
 
@@ -505,9 +514,13 @@ impl Fs {
         if t.entry.is_none_or(|target| target.id != source.id) {
             let store = self.store();
             let replaced = t.entry.filter(|_| !exchange).map(|t| (t.id, t.kind));
-            store.tell_moved(source.id, source.kind, old, new, replaced);
+            store
+                .watches()
+                .tell_moved(source.id, source.kind, old, new, replaced);
             if let Some(back) = t.entry.filter(|_| exchange) {
-                store.tell_moved(back.id, back.kind, new, old, None);
+                store
+                    .watches()
+                    .tell_moved(back.id, back.kind, new, old, None);
             }
         }
         Ok(())

@@ -281,7 +281,7 @@ impl Fs {
             return Err(Errno::XDEV.into());
         }
         for attempt in 0..MAX_ATTEMPTS {
-            let epoch = self.store().names_epoch();
+            let epoch = self.store().names().names_epoch();
             match f(&self.walk_slowly(base, path, epoch, follow, false, rules)?) {
                 Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
@@ -292,7 +292,7 @@ impl Fs {
 
     /// A place for an object that is known without a path (by a descriptor).
     pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
-        let epoch = self.store().names_epoch();
+        let epoch = self.store().names().names_epoch();
         let dir = DirInfo {
             id: parent,
             mode: 0,
@@ -315,7 +315,7 @@ impl Fs {
     /// # Errors
     /// ENOENT if it is gone, ENOTDIR.
     pub fn dir_place(&self, id: ObjectId) -> Result<Place> {
-        let epoch = self.store().names_epoch();
+        let epoch = self.store().names().names_epoch();
         Ok(Place::Dir {
             dir: self.dir_info(id)?,
             last: Name::new(b".")?,
@@ -367,7 +367,7 @@ impl Fs {
         if path.len() >= PATH_MAX {
             return Err(Errno::NAMETOOLONG.into());
         }
-        let epoch = self.store().names_epoch();
+        let epoch = self.store().names().names_epoch();
         // The common case: everything up to the last name is in the cache.
         let base = if path[0] == b'/' {
             ObjectId::ROOT
@@ -435,7 +435,8 @@ impl Fs {
     /// another node, and so does making it. A process without the right to make one is told first
     /// if there is one.
     fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
-        self.store().is_entry_away(dir.id, name) && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
+        self.store().names().is_entry_away(dir.id, name)
+            && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
     }
 
     /// Component by component. With `dir`, the end must be a directory and is returned as

@@ -85,7 +85,7 @@ impl Process<'_> {
     pub fn prepare_child(self, shares_memory: bool) -> Result<u32> {
         let store = self.0;
         let mut slot = slots::reserve(store.control());
-        if slot == Err(Errno::AGAIN) && store.reap().is_ok_and(|r| r.processes > 0) {
+        if slot == Err(Errno::AGAIN) && store.recovery().reap().is_ok_and(|r| r.processes > 0) {
             // They were of the dead: no keeper has come to them.
             slot = slots::reserve(store.control());
         }
@@ -102,7 +102,7 @@ impl Process<'_> {
         let from = store.area()?;
         // SAFETY: just mapped, made of atomics; unmapped below.
         let to = unsafe { &*area };
-        let end = store.fds_end();
+        let end = store.objects().fds_end();
         store.control().reserve_fds(slot, to, end)?;
         let _section = store.section()?;
         store
@@ -115,13 +115,13 @@ impl Process<'_> {
             let (Some(from), Some(to)) = (from.fd(n), to.fd(n)) else {
                 break;
             };
-            match store.open_retain_at(from) {
+            match store.objects().open_retain_at(from) {
                 Some(open) => to.store(open + 1, Release),
                 None if to.load(Relaxed) != 0 => to.store(0, Release),
                 None => {}
             }
         }
-        store.map_inherit(slot, to, shares_memory)?;
+        store.mappings().map_inherit(slot, to, shares_memory)?;
         to.cwd.store(from.cwd.load(Acquire), Release);
         to.umask.store(from.umask.load(Acquire), Release);
         // SAFETY: nothing refers to it any more.
@@ -131,7 +131,7 @@ impl Process<'_> {
 
     /// There is no child for which the slot was, or it has ended.
     pub fn drop_child(self, slot: u32) {
-        let _ = self.0.release_slot(slot);
+        let _ = self.0.recovery().release_slot(slot);
     }
 
     /// In a vfork child: its thread uses the slot that was prepared, until
@@ -208,23 +208,23 @@ impl Process<'_> {
 
     /// Whether files are mapped.
     pub fn has_mappings(self) -> bool {
-        self.0.maps_end() > 0
+        self.0.mappings().maps_end() > 0
     }
 
     /// Mappings are gone: exec has ended them.
     pub fn end_mappings(self) {
-        let _ = self.0.end_mappings();
+        let _ = self.0.mappings().end_mappings();
     }
 
     /// Looks whether files that it maps have become shorter.
     pub fn catch_up(self) {
-        self.0.catch_up();
+        self.0.mappings().catch_up();
     }
 
     /// Before it ends: gives back what it has. With other threads in the middle of something, that
     /// is left to be reaped.
     pub fn end(self) {
-        let _ = self.0.end();
+        let _ = self.0.recovery().end();
         // One that only looked at names has readers, but no slot.
         self.0.end_readers();
     }

@@ -66,7 +66,7 @@ impl Fs {
     ) -> Result<Option<usize>> {
         let len = to.len();
         let cluster = self.cluster();
-        let word = cluster.controls(live);
+        let word = cluster.declared().controls(live);
         let Some(windows) = self.windows().filter(|_| word != 0 && len < MOST / 2) else {
             return Ok(None);
         };
@@ -75,8 +75,8 @@ impl Fs {
             Consistency::Eventual(ms) => Some(Duration::from_millis(ms.into())),
             _ => return Ok(None),
         };
-        let id = cluster.live_id(live);
-        if len == 0 || !cluster.is_away(live) || cluster.may_be_copied(live) {
+        let id = cluster.content().live_id(live);
+        if len == 0 || !cluster.is_away(live) || cluster.mappings().may_be_copied(live) {
             return Ok(None);
         }
         let Some(mut window) = windows.make(id) else {
@@ -117,6 +117,7 @@ impl Fs {
         if self.windows().is_some() {
             let id = self
                 .store()
+                .objects()
                 .open_file(open)
                 .id
                 .load(std::sync::atomic::Ordering::Acquire);

@@ -13,11 +13,11 @@ impl Fs {
     /// inotify(7)) happened to it. Names that come and go, and what happens by open files, is told
     /// anyway.
     pub fn tell_place(&self, place: &Place, what: u32) {
-        if self.store().has_watches()
+        if self.store().watches().has_watches()
             && let Ok(e) = place.existing()
         {
             let at = place.parent_and_name();
-            self.store().tell(e.id, e.kind, Some(at), what);
+            self.store().watches().tell(e.id, e.kind, Some(at), what);
         }
     }
 
@@ -47,7 +47,7 @@ impl Fs {
         let open = self
             .open_at(ObjectId::ROOT, path, flags, mode)
             .map_err(no_outside)?;
-        self.store().tell_opened(open);
+        self.store().watches().tell_opened(open);
         Ok(File::new(self, open))
     }
 

@@ -22,7 +22,7 @@ impl Fs {
 impl Watches<'_> {
     /// Whether anything is watched.
     pub fn any(self) -> bool {
-        self.0.has_watches()
+        self.0.watches().has_watches()
     }
 
     /// Has the inotify descriptor `fd` watch an object. `mask` as for inotify_add_watch(2), which
@@ -37,32 +37,32 @@ impl Watches<'_> {
         mask: u32,
         add: impl Fn(&Path) -> Result<i64>,
     ) -> Result<i64> {
-        self.0.watch(fd, id, mask, add)
+        self.0.watches().watch(fd, id, mask, add)
     }
 
     /// The shadows that `fd` watches: its number for each, and their inodes.
     pub fn of(self, fd: i32) -> Vec<(i32, u64)> {
-        self.0.watched_by(fd)
+        self.0.watches().watched_by(fd)
     }
 
     /// This shadow isn't watched any more, by one descriptor.
     pub fn end(self, inode: u64) {
-        self.0.unwatch(inode);
+        self.0.watches().unwatch(inode);
     }
 
     /// What the kernel's event about this file in a shadow stands for.
     pub fn happened<'a>(&self, file: &'a [u8]) -> Option<Happened<'a>> {
-        self.0.happened(file)
+        self.0.watches().happened(file)
     }
 
     /// Tells those who watch a directory without its name at hand.
     pub fn tell_dir(self, id: ObjectId, what: u32) {
-        self.0.tell(id, libc::S_IFDIR, None, what);
+        self.0.watches().tell(id, libc::S_IFDIR, None, what);
     }
 
     /// What a shadow is told of; None if the path isn't one.
     pub fn shadow_mask(self, path: &Path) -> Option<u32> {
-        self.0.shadow_mask(path)
+        self.0.watches().shadow_mask(path)
     }
 
     /// Makes a shadow of a directory, which `open` opens.
@@ -74,7 +74,7 @@ impl Watches<'_> {
         id: ObjectId,
         open: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
-        self.0.make_shadow_of(id, open)
+        self.0.watches().make_shadow_of(id, open)
     }
 
     /// Changes what a shadow is told of.
@@ -82,11 +82,11 @@ impl Watches<'_> {
     /// # Errors
     /// ENOENT.
     pub fn change_shadow(self, path: &Path, mask: u32) -> Result<()> {
-        self.0.change_shadow(path, mask)
+        self.0.watches().change_shadow(path, mask)
     }
 
     /// Nobody needs this shadow any more.
     pub fn drop_shadow(self, path: &Path) {
-        self.0.drop_shadow(path);
+        self.0.watches().drop_shadow(path);
     }
 }

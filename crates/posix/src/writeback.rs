@@ -146,7 +146,7 @@ impl Fs {
         let (declared, laminated) = declared(word);
         may_wait(&declared.resolve(), laminated)
             && cluster.is_away(live)
-            && !cluster.may_be_copied(live)
+            && !cluster.mappings().may_be_copied(live)
             && id.0 != 0
     }
 
@@ -163,14 +163,14 @@ impl Fs {
         from: UserSlice<'_>,
     ) -> Result<Option<usize>> {
         let cluster = self.cluster();
-        let word = cluster.controls(live);
+        let word = cluster.declared().controls(live);
         let Some(all) = self.writeback().filter(|_| word != 0) else {
             return Ok(None);
         };
         cluster.check_lease(live)?;
-        let id = cluster.live_id(live);
+        let id = cluster.content().live_id(live);
         self.look_again(id);
-        let flags = cluster.open_file(open).flags.load(Relaxed) as i32;
+        let flags = cluster.objects().open_file(open).flags.load(Relaxed) as i32;
         let at = at.filter(|at| {
             let fits = at
                 .checked_add(from.len() as u64)
@@ -183,7 +183,9 @@ impl Fs {
         };
         let found = match all.of(id) {
             // Asked when it began; a mapping may have come since.
-            Some(found) if found.word == word && !cluster.may_be_copied(live) => Some(found),
+            Some(found) if found.word == word && !cluster.mappings().may_be_copied(live) => {
+                Some(found)
+            }
             Some(found) => {
                 drop(found);
                 None
@@ -211,7 +213,7 @@ impl Fs {
     pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
         let cluster = self.cluster();
         cluster.check_lease(live)?;
-        let id = cluster.live_id(live);
+        let id = cluster.content().live_id(live);
         let mut end = 0;
         match self.writeback().and_then(|all| all.of(id)) {
             Some(mut kept) => {
@@ -256,7 +258,9 @@ impl Fs {
     /// As [`Fs::write_back`], of an open file.
     pub fn write_back_open(&self, open: u32) {
         if self.writeback().is_some() {
-            self.write_back(ObjectId(self.cluster().open_file(open).id.load(Acquire)));
+            self.write_back(ObjectId(
+                self.cluster().objects().open_file(open).id.load(Acquire),
+            ));
         }
     }
 
@@ -268,7 +272,7 @@ impl Fs {
         let Some(all) = self.writeback() else {
             return Ok(());
         };
-        let id = ObjectId(self.cluster().open_file(open).id.load(Acquire));
+        let id = ObjectId(self.cluster().objects().open_file(open).id.load(Acquire));
         self.look_again(id);
         let Some(mut kept) = all.of(id) else {
             return Ok(());

@@ -194,7 +194,7 @@ fn a_killed_mover_loses_nothing() {
             p.put(&format!("/out/{k}"), &bytes(k + round, 2 * MIB));
         }
         mover.kill();
-        p.store().reap().unwrap();
+        p.store().recovery().reap().unwrap();
         p.rmdir(b"/ready").unwrap();
         for k in 0..4 {
             assert!(p.get(&format!("/out/{k}")) == bytes(k + round, 2 * MIB));

@@ -21,7 +21,7 @@ fn worker() {
     let open = fs
         .open_at(ObjectId::ROOT, a[0].as_bytes(), O_CREAT | O_RDWR, 0o600)
         .unwrap_or_else(|_| panic!("can't open {}", a[0]));
-    fs.store().fd_set(5, Some(open)).unwrap();
+    fs.store().objects().fd_set(5, Some(open)).unwrap();
     let written = fs.write(open, None, b"half"[..].into());
     assert_eq!(written, Ok(4));
     match role.as_str() {
@@ -30,7 +30,7 @@ fn worker() {
             std::thread::sleep(std::time::Duration::from_secs(60));
         }
         // Without closing it: the process gives back what it has.
-        "ends" => fs.store().detach().unwrap(),
+        "ends" => fs.store().recovery().detach().unwrap(),
         other => panic!("{other}"),
     }
 }

@@ -34,7 +34,7 @@ fn worker() {
         let fs = &nodes.views[n % 3];
         let file = fs.open(a[0].as_bytes(), O_RDONLY, 0).unwrap();
         read_all(&file);
-        fs.store().drop_all_copies().unwrap();
+        fs.store().local_copies().drop_all_copies().unwrap();
     }
 }
 
@@ -245,7 +245,7 @@ fn copies_give_way_to_files() {
     for file in &files {
         assert!(read_all(file) == content);
     }
-    let copied = nodes.views[1].store().copied();
+    let copied = nodes.views[1].store().local_copies().copied();
     // No more than half.
     assert!(
         copied.files >= 5 && copied.bytes > 12 * MIB as u64,

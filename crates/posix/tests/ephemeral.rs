@@ -132,7 +132,7 @@ fn worker() {
         }
         "ends" => {
             make_all(&fs, 0);
-            fs.store().detach().unwrap();
+            fs.store().recovery().detach().unwrap();
         }
         // Without a word to the pool.
         "exits" => {
@@ -211,7 +211,7 @@ fn what_a_process_made_goes_with_it_and_nothing_else() {
         }
         assert_eq!(follow(&[&pool]).left, 1, "{way}");
         assert_eq!(names(&pool), before, "{way}");
-        pool.store().settle().unwrap();
+        pool.store().recovery().settle().unwrap();
         assert_eq!(pool.used(), used, "{way}");
         pool.assert_whole();
     }
@@ -237,7 +237,7 @@ fn kills_at_any_instant_leave_nothing() {
         }
         std::thread::sleep(std::time::Duration::from_micros(random.below(20_000) as u64));
         worker.kill();
-        pool.store().settle().unwrap();
+        pool.store().recovery().settle().unwrap();
         pool.rmdir(b"/ready").unwrap();
         gone += follow(&[&pool]).gone;
         assert_eq!(names(&pool), before, "round {round}");
@@ -261,7 +261,7 @@ fn a_killed_remover_leaves_nothing_undone() {
         std::thread::sleep(std::time::Duration::from_micros(random.below(600) as u64));
         remover.kill();
         pool.rmdir(b"/ready").unwrap();
-        pool.store().settle().unwrap();
+        pool.store().recovery().settle().unwrap();
         follow(&[&pool]);
         assert_eq!(names(&pool), set(&["/mine/f"]), "round {round}");
         assert_eq!(pool.used(), used, "round {round}");
@@ -290,7 +290,7 @@ fn who_makes_it_is_decided_when_it_is_made() {
     )
     .unwrap();
     say(&pool, "/other/moved0", "mutability=append").unwrap();
-    pool.store().settle().unwrap();
+    pool.store().recovery().settle().unwrap();
     follow(&[&pool]);
     let kept = ["/mine/f", "/other/again0", "/other/moved0"];
     assert_eq!(names(&pool), set(&kept));

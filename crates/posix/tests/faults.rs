@@ -67,7 +67,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
                         .map(|(p, s)| (p, s.content.len()))
                         .collect::<Vec<_>>()
                 );
-                let report = pool.store().inspect().unwrap();
+                let report = pool.store().checker().inspect().unwrap();
                 assert!(
                     report.is_clean() && report.left_out.is_none(),
                     "{}: {report:#?}",
@@ -82,7 +82,7 @@ fn fail_everywhere(name: &str, media: &[&str], point: Point, error: Errno) -> us
         }
     }
     // Files whose last close failed stay in the live table until they are gone.
-    pool.store().settle().unwrap();
+    pool.store().recovery().settle().unwrap();
     pool.assert_whole();
     assert_eq!(pool.used(), 0);
     eprintln!("{faults} faults of {point:?}");

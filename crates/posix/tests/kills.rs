@@ -92,7 +92,7 @@ fn neighbour(fs: &Fs, counter: &str) {
     }
     println!("> {n} {}", longest.as_millis());
     shared.close().unwrap();
-    fs.store().detach().unwrap();
+    fs.store().recovery().detach().unwrap();
 }
 
 /// A process under our control, and the thread that runs the operation.
@@ -300,15 +300,15 @@ fn kill_anywhere(name: &str, media: &str, summed: bool) {
             "{}: the neighbour waited for {waited:?}",
             what()
         );
-        let reaped = pool.store().reap().unwrap();
+        let reaped = pool.store().recovery().reap().unwrap();
         assert_eq!(reaped.processes, 1, "{}", what());
         in_sections += reaped.in_flight;
         let settled = Instant::now();
-        while pool.store().is_unsettled() {
+        while pool.store().recovery().is_unsettled() {
             assert!(settled.elapsed() < MAX_WAIT, "{}: not put in order", what());
-            pool.store().put_in_order().unwrap();
+            pool.store().recovery().put_in_order().unwrap();
         }
-        let report = pool.store().inspect().unwrap();
+        let report = pool.store().checker().inspect().unwrap();
         assert!(
             report.is_clean() && report.left_out.is_none(),
             "{}: {report:#?}",
@@ -336,7 +336,7 @@ fn kill_anywhere(name: &str, media: &str, summed: bool) {
     }
     pool.mkdir(b"/n/stop", 0o700).unwrap();
     let said = neighbour.finish();
-    pool.store().reap().unwrap();
+    pool.store().recovery().reap().unwrap();
     pool.assert_whole();
     if journalled {
         left::records_and_journal_agree(&pool, name);

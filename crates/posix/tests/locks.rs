@@ -134,9 +134,9 @@ fn locks_that_their_node_does_not_know_of_are_dropped() {
     assert!(!free((25, 25)) && !free((5, 5)));
     cluster.check_lock_owners().unwrap();
     assert!(free((25, 25)) && !free((5, 5)));
-    assert_eq!(cluster.nodes_with_locks(), [NodeId(0)]);
-    cluster.end_node_locks(NodeId(0)).unwrap();
-    assert!(free((5, 5)) && cluster.nodes_with_locks().is_empty());
+    assert_eq!(cluster.locks().nodes_with_locks(), [NodeId(0)]);
+    cluster.locks().end_node_locks(NodeId(0)).unwrap();
+    assert!(free((5, 5)) && cluster.locks().nodes_with_locks().is_empty());
 }
 
 /// A node that was given up has lost its locks: what it had locked it can't change until it has

@@ -436,7 +436,7 @@ fn run(pool: TestPool, seed: u64) {
     run.clear();
     pool.assert_whole();
     assert_eq!(pool.used(), 0);
-    assert_eq!(pool.store().rebuild_free_space(), Ok(0));
+    assert_eq!(pool.store().recovery().rebuild_free_space(), Ok(0));
 }
 
 /// As [`seed`], on one of `n` nodes each time; on two, with checksums.
@@ -472,7 +472,7 @@ fn seed_on_nodes(name: &str, n: u32, seed: u64) {
             Ok(0),
             "something is unfinished"
         );
-        assert_eq!(view.store().rebuild_free_space(), Ok(0));
+        assert_eq!(view.store().recovery().rebuild_free_space(), Ok(0));
     }
 }
 

@@ -106,7 +106,7 @@ fn no_byte_lies_in_memory_ever() {
         cluster
             .reserve_range(live, 5 * MIB as u64, MIB as u64, true)
             .unwrap();
-        cluster.live_release(live).unwrap();
+        cluster.objects().live_release(live).unwrap();
         assert_eq!(used(&cluster)[0], before[0]);
         assert!(used(&cluster)[1] >= before[1] + 4 * MIB as u64);
         drop((strict, copy, mapped));
@@ -147,7 +147,7 @@ fn without_room_on_files_there_is_none() {
         .unwrap();
     let reserved = p.cluster().reserve_range(live, 0, 4 * MIB as u64, true);
     assert_eq!(reserved, Err(Errno::NOSPC));
-    p.store().live_release(live).unwrap();
+    p.store().objects().live_release(live).unwrap();
     // It is told why.
     let (told, _) = Pool::violations(p.pool().dir()).unwrap();
     assert_eq!(told.len(), 1, "{told:?}");
@@ -209,7 +209,7 @@ fn what_lies_in_memory_is_moved_when_it_is_said() {
     assert_eq!(say(&p, "/4", "persistence=node"), Err(Errno::BUSY));
     let (said, _) = p.controls_of(id_of(&p, "/4")).unwrap();
     assert_eq!(said.to_string(), "persistence=pool");
-    p.store().live_release(live).unwrap();
+    p.store().objects().live_release(live).unwrap();
     f.close().unwrap();
     say(&p, "/4", "persistence=node").unwrap();
     assert_on_files(p.store(), "no longer mapped");
@@ -271,8 +271,8 @@ fn who_says_it_may_be_killed() {
         }
         std::thread::sleep(std::time::Duration::from_millis(round));
         worker.kill();
-        p.store().reap().unwrap();
-        p.store().put_in_order().unwrap();
+        p.store().recovery().reap().unwrap();
+        p.store().recovery().put_in_order().unwrap();
         p.rmdir(b"/ready").unwrap();
         // Whole, with what it has noted.
         p.assert_whole();
@@ -364,7 +364,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
                 .reserve_range(live, 8 * MIB as u64, 3 * MIB as u64, true)
                 .unwrap();
             cluster.punch(live, 3 * MIB as u64, 10_000, false).unwrap();
-            cluster.live_release(live).unwrap();
+            cluster.objects().live_release(live).unwrap();
             no_memory_is_used(&nodes, "merged and reserved");
             g.set_len(5 * MIB as u64 + 5).unwrap();
             g.close().unwrap();
@@ -402,7 +402,7 @@ fn files_of_other_nodes_and_parts_of_striped_ones() {
                 own += 1;
             }
         }
-        cluster.live_release(live).unwrap();
+        cluster.objects().live_release(live).unwrap();
     }
     assert_eq!(own, 9);
     no_memory_is_used(&nodes, "mapped");

@@ -246,7 +246,7 @@ fn killed_processes_have_done_what_they_said_and_no_more() {
         let (seed, worker) = workers.remove(who);
         worker.kill();
         kills += 1;
-        pool.store().reap().unwrap();
+        pool.store().recovery().reap().unwrap();
         let mut n = [0; 8];
         std::fs::File::open(dir.join(who.to_string()))
             .unwrap()
@@ -294,7 +294,7 @@ fn killed_processes_have_done_what_they_said_and_no_more() {
     for (_, w) in workers {
         w.kill();
     }
-    pool.store().reap().unwrap();
+    pool.store().recovery().reap().unwrap();
     pool.assert_whole();
     let _ = std::fs::remove_dir_all(dir);
     eprintln!("{kills} kills, {calls} operations checked");

@@ -239,13 +239,13 @@ impl Run {
                 match self.random.below(3) {
                     0 => {
                         self.log(format!("sync all {dir}"));
-                        fs.store().sync_all().unwrap();
+                        fs.store().durability().sync_all().unwrap();
                         let all: Vec<Id> = (0..self.model.versions.len()).collect();
                         self.model.synced(&all);
                     }
                     _ => {
                         self.log("sync names".into());
-                        fs.store().sync_entries().unwrap();
+                        fs.store().durability().sync_entries().unwrap();
                         self.model.synced(&[]);
                     }
                 }
@@ -266,10 +266,10 @@ impl Run {
             _ => {
                 // As the keeper does.
                 self.log("keeper".into());
-                fs.store().end_limbo().unwrap();
+                fs.store().durability().end_limbo().unwrap();
                 self.model.synced(&[]);
                 if self.random.below(3) == 0 {
-                    fs.store().checkpoint().unwrap();
+                    fs.store().durability().checkpoint().unwrap();
                 }
             }
         }
@@ -309,7 +309,7 @@ impl Run {
 
     /// Compares what was left with the model.
     fn compare(&self, fs: &Fs) {
-        let findings = fs.store().check().unwrap();
+        let findings = fs.store().checker().check().unwrap();
         assert!(findings.is_empty(), "not whole: {findings:#?}");
         let found = tree(fs);
         // The file behind a name is known by the state of names that fits.
@@ -387,7 +387,7 @@ fn run(seed: u64, steps: usize) {
         _ => TestPool::with(&name, &[MEDIUM]),
     };
     pool.store().change_journal_bound(BOUND);
-    pool.store().checkpoint().unwrap();
+    pool.store().durability().checkpoint().unwrap();
     let dir = medium_dir(pool.pool());
     let base = dir.parent().unwrap().to_owned();
     let disk = Disk::new(&dir, seed * 77 + 1);
@@ -456,7 +456,7 @@ fn check_left(run: &mut Run, left: Left) {
             .replace(text, &copy);
         let to = left.dir.parent().unwrap().join(file);
         let disk = Disk::new(&left.dir, run.random.next());
-        left.fs().store().sync_all().unwrap();
+        left.fs().store().durability().sync_all().unwrap();
         disk.torn_copy(&to);
         disk.close();
         let base = left.dir.parent().unwrap().to_owned();
@@ -489,7 +489,7 @@ fn check_left(run: &mut Run, left: Left) {
     let mut now = tree(left.fs());
     now.retain(|n, _| !n.starts_with("/new"));
     assert!(now == first, "new files have changed old ones");
-    let findings = left.fs().store().check().unwrap();
+    let findings = left.fs().store().checker().check().unwrap();
     assert!(
         findings.is_empty(),
         "not whole after going on: {findings:#?}"
@@ -538,8 +538,8 @@ fn a_failed_sync_is_not_forgotten() {
     disk.fail(false);
     // The kernel would say that all is well now.
     assert_eq!(f.sync(), Err(Errno::IO));
-    assert_eq!(pool.store().sync_all(), Err(Errno::IO));
-    assert_eq!(pool.store().sync_entries(), Err(Errno::IO));
+    assert_eq!(pool.store().durability().sync_all(), Err(Errno::IO));
+    assert_eq!(pool.store().durability().sync_entries(), Err(Errno::IO));
     // But the pool goes on, and fills up rather than use pages again.
     f.close().unwrap();
     pool.put("/new", &[3; 5000]);

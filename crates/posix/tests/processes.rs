@@ -99,7 +99,7 @@ fn worker() {
         "storm" => storm(&fs, number(0), number(1)),
         other => panic!("no such role: {other}"),
     }
-    fs.store().detach().unwrap();
+    fs.store().recovery().detach().unwrap();
 }
 
 fn line(who: &str, i: u64) -> String {
@@ -332,7 +332,7 @@ fn what_a_killed_process_had_open_is_released() {
     wait_until("the worker is ready", || pool.stat(b"/ready", true).is_ok());
     assert!(pool.used() > before);
     worker.kill();
-    assert_eq!(pool.store().reap().unwrap().processes, 1);
+    assert_eq!(pool.store().recovery().reap().unwrap().processes, 1);
     // The file without a name is gone, the other one complete and written back.
     assert_eq!(pool.get("/kept"), [2; 100_000]);
     pool.unlink(b"/kept").unwrap();
@@ -371,11 +371,11 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
         other => other.unwrap(),
     };
     let store = fs.store();
-    assert_eq!(store.fd_set(700, Some(open)), Ok(None));
+    assert_eq!(store.objects().fd_set(700, Some(open)), Ok(None));
     {
         let _section = store.section()?;
-        store.open_retain(open);
-        assert_eq!(store.fd_set(701, Some(open)), Ok(None));
+        store.objects().open_retain(open);
+        assert_eq!(store.objects().fd_set(701, Some(open)), Ok(None));
     }
     for fd in [700, 701] {
         let bytes = [fd as u8; 2000];
@@ -383,8 +383,8 @@ fn through_the_table(fs: &Fs, path: &[u8]) -> forebay_posix::Result<()> {
             fs.write(open, None, bytes[..].into())?;
         }
         let _section = store.section()?;
-        assert_eq!(store.fd_set(fd, None), Ok(Some(open)));
-        store.open_release(open)?;
+        assert_eq!(store.objects().fd_set(fd, None), Ok(Some(open)));
+        store.objects().open_release(open)?;
     }
     Ok(())
 }
@@ -482,7 +482,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
         std::mem::replace(&mut workers[victim], fresh).1.kill();
         KILLS.fetch_add(1, Relaxed);
         if r.below(3) == 0 {
-            let reaped = pool.store().reap().unwrap();
+            let reaped = pool.store().recovery().reap().unwrap();
             released += reaped.processes;
             in_sections += reaped.in_flight;
             // The others are at work meanwhile.
@@ -503,7 +503,7 @@ fn kill_storm(name: &str, media: &str, seed: u64, seconds: u64) {
             .unwrap_or(0)
             .max(longest);
     }
-    let last = pool.store().reap().unwrap();
+    let last = pool.store().recovery().reap().unwrap();
     released += last.processes;
     in_sections += last.in_flight;
     // All that the dead held is back, whatever they were doing.

@@ -145,7 +145,7 @@ fn striped(fs: &Fs, other: &Fs, n: usize) {
     for said in ["persistence=node", ""] {
         fs.set_controls(id, said.parse().unwrap()).unwrap();
     }
-    cluster.live_release(live).unwrap();
+    cluster.objects().live_release(live).unwrap();
     g.set_len(2_000_000).unwrap();
     g.close().unwrap();
     f.close().unwrap();

@@ -384,7 +384,10 @@ fn map(fs: &Fs, open: u32) -> &forebay_store::control::MapRef {
         true => COPY,
         false => 0,
     };
-    fs.store().map_claim(open, SHARED | CHANGES | copy).unwrap()
+    fs.store()
+        .mappings()
+        .map_claim(open, SHARED | CHANGES | copy)
+        .unwrap()
 }
 
 #[test]
@@ -406,7 +409,7 @@ fn mappings_are_uses_as_long_as_they_last() {
                     assert_eq!(said_of(fs, &path), "");
                 }
                 try_to_say(fs, &path, "mutability=append,on_violation=report").unwrap();
-                view.store().map_release(mapping).unwrap();
+                view.store().mappings().map_release(mapping).unwrap();
                 try_to_say(fs, &path, "mutability=append").unwrap();
                 let open = open_as(fs, ONE, &path, O_RDWR).unwrap();
                 let live = fs.live_of(open).unwrap();
@@ -434,7 +437,7 @@ fn mappings_are_uses_as_long_as_they_last() {
             assert!(why.starts_with("2 processes have it open"), "{why}");
             close(fs, mine);
             assert!(!is_laminated(fs, &path));
-            other.store().map_release(mapping).unwrap();
+            other.store().mappings().map_release(mapping).unwrap();
             assert!(is_laminated(fs, &path));
             assert!(is(fs.open(path.as_bytes(), O_RDWR, 0), Errno::PERM));
         }
@@ -451,7 +454,7 @@ fn who_only_maps_it_and_is_killed_does_not_laminate_it() {
     write_again(&pool, "/f");
     assert!(!is_laminated(&pool, "/f"));
     worker.kill();
-    pool.store().reap().unwrap();
+    pool.store().recovery().reap().unwrap();
     assert!(!is_laminated(&pool, "/f"));
     write_again(&pool, "/f");
     assert!(is_laminated(&pool, "/f"));

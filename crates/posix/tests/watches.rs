@@ -22,13 +22,15 @@ impl Watcher {
 
     fn add(&self, pool: &TestPool, path: &[u8], mask: u32) -> forebay_posix::Result<i64> {
         let id = ObjectId(pool.stat(path, true).unwrap().ino);
-        pool.store().watch(self.0, id, mask, |shadow: &Path| {
-            let path = CString::new(shadow.as_os_str().as_bytes()).unwrap();
-            // SAFETY: a C string.
-            let wd = unsafe { libc::inotify_add_watch(self.0, path.as_ptr(), SHADOW_MASK) };
-            assert!(wd > 0);
-            Ok(wd.into())
-        })
+        pool.store()
+            .watches()
+            .watch(self.0, id, mask, |shadow: &Path| {
+                let path = CString::new(shadow.as_os_str().as_bytes()).unwrap();
+                // SAFETY: a C string.
+                let wd = unsafe { libc::inotify_add_watch(self.0, path.as_ptr(), SHADOW_MASK) };
+                assert!(wd > 0);
+                Ok(wd.into())
+            })
     }
 
     /// Watch descriptor, mask and name of all events.
@@ -46,7 +48,7 @@ impl Watcher {
                 let word = |at: usize| u32::from_ne_bytes(rest[at..at + 4].try_into().unwrap());
                 let (wd, mask, len) = (word(0) as i32, word(4), word(12) as usize);
                 let name = rest[16..16 + len].split(|&b| b == 0).next().unwrap();
-                let (mask, name) = match pool.store().happened(name) {
+                let (mask, name) = match pool.store().watches().happened(name) {
                     Some(e) => (e.mask, e.name.into_owned()),
                     None => (mask, name.to_vec()),
                 };
@@ -85,7 +87,7 @@ fn each_watcher_is_told_what_it_wants_to_know() {
     let pool = TestPool::new("watches-masks");
     pool.mkdir(b"/d", 0o755).unwrap();
     pool.put("/d/f", b"");
-    assert!(!pool.store().has_watches());
+    assert!(!pool.store().watches().has_watches());
     let (one, other) = (Watcher::new(), Watcher::new());
     assert_eq!(
         one.add(&pool, b"/d", libc::IN_CREATE | libc::IN_CLOSE_WRITE),
@@ -151,21 +153,21 @@ fn what_nobody_watches_any_more_is_swept_away() {
     pool.put(&format!("/{long}"), b"");
     assert_eq!(one.events(&pool), [(1, libc::IN_CREATE, long)]);
     let store = pool.store();
-    store.sweep_watches().unwrap();
+    store.watches().sweep_watches().unwrap();
     let both = left(&pool).len();
     drop(one);
-    store.sweep_watches().unwrap();
-    assert!(store.has_watches() && left(&pool).len() < both);
+    store.watches().sweep_watches().unwrap();
+    assert!(store.watches().has_watches() && left(&pool).len() < both);
     drop(pool.open(b"/f", O_RDONLY, 0).unwrap());
     assert_eq!(other.events(&pool), [(1, libc::IN_OPEN, String::new())]);
     // The one that is known to be gone.
-    for (_, inode) in store.watched_by(other.0) {
-        store.unwatch(inode);
+    for (_, inode) in store.watches().watched_by(other.0) {
+        store.watches().unwatch(inode);
     }
     assert_eq!(other.events(&pool), [(1, libc::IN_IGNORED, String::new())]);
     drop(other);
-    store.sweep_watches().unwrap();
-    assert!(!store.has_watches());
+    store.watches().sweep_watches().unwrap();
+    assert!(!store.watches().has_watches());
     assert_eq!(left(&pool), Vec::<String>::new());
     pool.assert_whole();
 }

@@ -85,12 +85,13 @@ impl Face for PoolFace {
         let store = self.fs.store();
         let object = ObjectId(
             store
+                .objects()
                 .open_file(open)
                 .id
                 .load(std::sync::atomic::Ordering::Relaxed),
         );
         self.fs.publish_unheard(open);
-        let _ = store.end_process_locks(object);
+        let _ = store.locks().end_process_locks(object);
         self.fs.release(open).map_err(number)
     }
 

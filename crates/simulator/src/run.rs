@@ -206,7 +206,7 @@ fn open(node: u32) -> Fs {
 fn inspect(node: u32) {
     let pool = Pool::open_dir(&dir(node)).expect("the node is there");
     let store = pool.store();
-    for table in store.tables() {
+    for table in store.recovery().tables() {
         if table.used > 0 {
             broken(&format!(
                 "node {node}: {} of {} are left over",
@@ -214,11 +214,11 @@ fn inspect(node: u32) {
             ));
         }
     }
-    if store.has_foreign_locks() {
+    if store.locks().has_foreign_locks() {
         broken(&format!("node {node}: locks of other nodes are left over"));
     }
     for (what, found) in [
-        ("is damaged", store.check()),
+        ("is damaged", store.checker().check()),
         (
             "doesn't fit",
             pool.cluster()

@@ -8,7 +8,8 @@ use crate::control::{
     MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, lock_kind, slot_state as state,
 };
 use crate::lmdb::MAX_READERS;
-use crate::{Result, Store, process};
+use crate::views::Recovery;
+use crate::{Result, process};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::*;
 
@@ -44,7 +45,7 @@ pub struct Accounting {
     pub unsettled: bool,
 }
 
-impl Store {
+impl Recovery<'_> {
     /// Counts what is in use now.
     ///
     /// # Errors

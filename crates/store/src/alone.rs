@@ -24,37 +24,49 @@ impl TestStore {
 
     pub fn unlink(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         loop {
-            let entry = self.entry_of(dir, name)?.ok_or(Errno::NOENT)?;
+            let entry = self.names().entry_of(dir, name)?.ok_or(Errno::NOENT)?;
             if entry.kind == libc::S_IFDIR {
                 return Err(Errno::ISDIR);
             }
             let t = now();
-            if self.remove_beside((dir, name), entry, self.names_epoch(), t)? {
-                return self.note_dir_time(dir, t);
+            if self
+                .names()
+                .remove_beside((dir, name), entry, self.names().names_epoch(), t)?
+            {
+                return self.names().note_dir_time(dir, t);
             }
         }
     }
 
     fn rmdir(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         let t = now();
-        self.rmdir_here((dir, name), (self.names_epoch(), t))?;
-        self.note_dir_time(dir, t)
+        self.names()
+            .rmdir_here((dir, name), (self.names().names_epoch(), t))?;
+        self.names().note_dir_time(dir, t)
     }
 
     fn link(&self, id: ObjectId, dir: ObjectId, name: &[u8]) -> Result<()> {
         let t = now();
-        let nameless = self.link_here(id, (dir, name), (self.names_epoch(), t))?;
+        let nameless = self
+            .names()
+            .link_here(id, (dir, name), (self.names().names_epoch(), t))?;
         assert!(!nameless);
-        self.set_live_ctime(id, t)?;
-        self.note_dir_time(dir, t)
+        self.names().set_live_ctime(id, t)?;
+        self.names().note_dir_time(dir, t)
     }
 
     fn rename(&self, from: Named<'_>, to: Named<'_>, mode: RenameMode) -> Result<()> {
         loop {
-            let source = self.entry_of(from.0, from.1)?.ok_or(Errno::NOENT)?;
-            let target = self.entry_of(to.0, to.1)?;
-            let times = (self.names_epoch(), now());
-            match self.rename_known((from, source), (to, target), mode, times, |_| Ok(()))? {
+            let source = self.names().entry_of(from.0, from.1)?.ok_or(Errno::NOENT)?;
+            let target = self.names().entry_of(to.0, to.1)?;
+            let times = (self.names().names_epoch(), now());
+            match self.names().rename_known(
+                (from, source),
+                (to, target),
+                mode,
+                times,
+                |_| Ok(()),
+            )? {
                 Renamed::Otherwise => {}
                 Renamed::Done | Renamed::Nothing => return Ok(()),
             }
@@ -66,12 +78,12 @@ impl TestStore {
     }
 
     pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
-        self.truncate_here(index, |_| Ok(size))
+        self.content().truncate_here(index, |_| Ok(size))
     }
 
     pub fn copy(&self, from: (u32, u64), to: (u32, u64), len: u64) -> Result<usize> {
         let len = (len as usize).min(CHUNK as usize);
-        self.copy_here(from, to, len, true, |_, _| Ok(()))
+        self.content().copy_here(from, to, len, true, |_, _| Ok(()))
     }
 
     /// Says this of a file that nobody else has open.
@@ -81,7 +93,7 @@ impl TestStore {
             controls: Some(declared.bits()),
             ..SetAttr::default()
         };
-        self.set_attr_here(id, &set).unwrap();
+        self.names().set_attr_here(id, &set).unwrap();
     }
 }
 
@@ -92,9 +104,15 @@ pub(crate) fn create_object(
     new: &NewObject<'_>,
 ) -> Result<std::result::Result<ObjectId, Entry>> {
     let (t, is_dir) = (now(), new.mode & crate::S_IFMT == libc::S_IFDIR);
-    let made = s.create_here((dir, name), new, (s.names_epoch(), t), is_dir, &mut None)?;
+    let made = s.names().create_here(
+        (dir, name),
+        new,
+        (s.names().names_epoch(), t),
+        is_dir,
+        &mut None,
+    )?;
     if made.is_ok() {
-        s.note_dir_time(dir, t)?;
+        s.names().note_dir_time(dir, t)?;
     }
     Ok(made)
 }
@@ -102,12 +120,13 @@ pub(crate) fn create_object(
 pub(crate) fn list(s: &Store, dir: ObjectId) -> Vec<(Vec<u8>, Entry)> {
     let mut all = Vec::new();
     let mut position = DirPosition::default();
-    while position.shard < s.shard_count() {
-        s.list_shard(dir, &mut position, &mut |name, entry| {
-            all.push((name.to_vec(), entry.unwrap()));
-            true
-        })
-        .unwrap();
+    while position.shard < s.names().shard_count() {
+        s.names()
+            .list_shard(dir, &mut position, &mut |name, entry| {
+                all.push((name.to_vec(), entry.unwrap()));
+                true
+            })
+            .unwrap();
         position.shard += 1;
         position.name.clear();
     }
@@ -199,10 +218,10 @@ impl Model {
 }
 
 fn content(s: &TestStore, id: ObjectId) -> Vec<u8> {
-    let (index, held) = s.live_acquire_here(id).unwrap();
+    let (index, held) = s.objects().live_acquire_here(id).unwrap();
     let bytes = crate::repair::tests::read(s, index);
     drop(held);
-    s.live_release(index).unwrap();
+    s.objects().live_release(index).unwrap();
     bytes
 }
 
@@ -217,11 +236,11 @@ fn compare(s: &TestStore, model: &Model, round: usize) {
     for (&id, bytes) in &model.files {
         let id = ObjectId(id);
         assert!(content(s, id) == *bytes, "round {round}");
-        let inode: Inode = s.stat_here(id).unwrap();
+        let inode: Inode = s.names().stat_here(id).unwrap();
         assert_eq!(inode.nlink as usize, model.links(id), "round {round}");
         assert_eq!(inode.size, bytes.len() as u64, "round {round}");
     }
-    assert_eq!(s.check(), Ok(vec![]), "round {round}");
+    assert_eq!(s.checker().check(), Ok(vec![]), "round {round}");
 }
 
 #[test]
@@ -320,7 +339,7 @@ fn random_operations_do_what_a_file_system_does() {
             _ => {
                 if let Some(id) = found.filter(|id| !model.is_dir(*id)) {
                     let bytes = model.files.get_mut(&id.0).unwrap();
-                    let (index, held) = s.live_acquire_here(id).unwrap();
+                    let (index, held) = s.objects().live_acquire_here(id).unwrap();
                     if below(4) == 0 {
                         let size = below(2 * bytes.len() + 1000);
                         s.truncate(index, size as u64).unwrap();
@@ -337,7 +356,7 @@ fn random_operations_do_what_a_file_system_does() {
                         }
                     }
                     drop(held);
-                    s.live_release(index).unwrap();
+                    s.objects().live_release(index).unwrap();
                 }
             }
         }
@@ -390,6 +409,6 @@ fn freed_pages_are_parked_and_come_back() {
             env.fresh_snapshot().unwrap().scan_all(count).unwrap();
         }
         assert_eq!(records, 1);
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 }

@@ -5,13 +5,14 @@ use crate::index::key_of;
 use crate::names::Named;
 use crate::record::{Inode, Key, parse_key};
 use crate::shards::Need;
-use crate::{ObjectId, Store, now};
+use crate::views::Names;
+use crate::{ObjectId, now};
 use rustix::io::{Errno, Result};
 
 /// Longest value. Bytes.
 pub const MAX_VALUE: usize = 64 << 10;
 
-impl Store {
+impl Names<'_> {
     /// The extended attribute `name`.
     ///
     /// # Errors
@@ -76,7 +77,7 @@ impl Store {
         let key = Key::attribute(id, name);
         let of_user = key_of(name);
         let set = match of_user {
-            Some(_) => self.shards_with_name(id, known),
+            Some(_) => self.index().shards_with_name(id, known),
             None => self.set(&[shard]),
         };
         self.write(set, Need::Bytes(value.len() + 1024), |w| {
@@ -95,7 +96,9 @@ impl Store {
             w.put(shard, &key, value)?;
             let change = (old.as_deref(), Some(value));
             match of_user {
-                Some(key) => self.attribute_in_index(w, (id, &inode), key, change, known),
+                Some(key) => self
+                    .index()
+                    .attribute_in_index(w, (id, &inode), key, change, known),
                 None => Ok(()),
             }
         })?;
@@ -121,9 +124,13 @@ impl Store {
                 *i
             })?;
             match key_of(name) {
-                Some(of_user) => {
-                    self.attribute_in_index(w, (id, &inode), of_user, (Some(&old), None), None)
-                }
+                Some(of_user) => self.index().attribute_in_index(
+                    w,
+                    (id, &inode),
+                    of_user,
+                    (Some(&old), None),
+                    None,
+                ),
                 None => Ok(()),
             }
         })?;

@@ -20,6 +20,7 @@ use crate::lmdb::WriteTxn;
 use crate::process::Critical;
 use crate::record::{JOURNAL, changes, push_change};
 use crate::shards::Need;
+use crate::views::Durability;
 use forebay_media::{Extent, may_grow, put_all};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
@@ -55,7 +56,7 @@ pub struct Loaded {
     pub unused: u64,
 }
 
-impl Store {
+impl Durability<'_> {
     /// Makes a checkpoint if the journal has grown to its bound and nobody else does.
     pub(crate) fn checkpoint_if_due(&self) {
         let s = self.journal_state();

@@ -23,18 +23,20 @@ mod declare;
 pub use crate::declared::*;
 pub use declare::{ATTEMPTS, DeclareOutcome, concerns_users};
 
+use crate::ObjectId;
 use crate::control::live_flag::{PARTS, SAID};
 use crate::control::open_flag::LAMINATES;
 use crate::control::{Live, Open};
 use crate::errors::CHANGED;
 use crate::locks::{InTheWay, Locks, Request};
 use crate::shards::Need;
-use crate::{ObjectId, Store};
+use crate::views::DeclaredControls;
+use crate::views::Parts;
 use forebay_controls::{Mutability, OnViolation, Parallelism, Persistence};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 
-impl Store {
+impl<'s> DeclaredControls<'s> {
     /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those
     /// of a striped one are looked at where the change begins: `Cluster::check_striped`.)
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
@@ -51,7 +53,7 @@ impl Store {
 
     /// The word of a live file: what was said of it, and [`LAMINATED`].
     pub fn controls(&self, live: u32) -> u64 {
-        self.live(live).controls.load(Acquire)
+        self.objects().live(live).controls.load(Acquire)
     }
 
     /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
@@ -70,9 +72,9 @@ impl Store {
         locks: &Locks<'_>,
         request: &Request,
     ) -> Result<Option<InTheWay>> {
-        let word = match self.live_probe(request.object)? {
+        let word = match self.objects().live_probe(request.object)? {
             Some(live) => live.controls,
-            None => self.stat_here(request.object)?.controls,
+            None => self.names().stat_here(request.object)?.controls,
         };
         let (declared, laminated) = declared(word);
         let controls = declared.resolve();
@@ -109,7 +111,10 @@ impl Store {
 
     /// The process that had it open was killed: it won't be laminated for it.
     pub(crate) fn cut_short(&self, open: u32) {
-        self.open_file(open).flags.fetch_and(!LAMINATES, AcqRel);
+        self.objects()
+            .open_file(open)
+            .flags
+            .fetch_and(!LAMINATES, AcqRel);
     }
 
     /// Laminates a file of this node, unless it is empty or somebody has it open for writing.
@@ -131,10 +136,10 @@ impl Store {
 
     fn laminate(&self, id: ObjectId, seal: Option<(u64, u64)>) -> Result<bool> {
         let laminate = |index: u32| {
-            let live = self.live(index);
+            let live = self.objects().live(index);
             let flags = live.flags.load(Acquire);
             let unsealed = seal.is_none() && flags & SAID != 0 && flags & PARTS != 0;
-            if seal.is_some_and(|(lease, _)| !Store::holds_lease(live, lease)) {
+            if seal.is_some_and(|(lease, _)| !Parts::holds_lease(live, lease)) {
                 return Err(CHANGED);
             }
             let (declared, laminated) = declared(live.controls.load(Relaxed));
@@ -143,7 +148,7 @@ impl Store {
                 return Ok(false);
             }
             {
-                let locks = self.locks_of(id)?;
+                let locks = self.locks().locks_of(id)?;
                 if locks.is_used(WRITES) {
                     return Ok(false);
                 }
@@ -154,7 +159,7 @@ impl Store {
             }
             let shard = self.shard_of(id);
             let written = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.change_inode(w, id, |i| {
+                self.names().change_inode(w, id, |i| {
                     set_controls(i, i.controls | LAMINATED);
                     i.edition
                 })
@@ -169,13 +174,13 @@ impl Store {
                 Ok(edition) => {
                     live.edition.store(edition, Release);
                     if let Some((_, cuts)) = seal {
-                        Store::end_lease_cut(live, cuts);
+                        Parts::end_lease_cut(live, cuts);
                     }
                     Ok(true)
                 }
             }
         };
         // Only what is open can have been written.
-        self.with_live(id, laminate)?.unwrap_or(Ok(false))
+        self.objects().with_live(id, laminate)?.unwrap_or(Ok(false))
     }
 }

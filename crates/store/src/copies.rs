@@ -24,7 +24,9 @@ use crate::control::{MAX_LIVE, live_flag as flag};
 use crate::declared::is_last;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
-use crate::{CHUNK, ObjectId, PAGE, Result, Store, now};
+use crate::views::Content;
+use crate::views::LocalCopies;
+use crate::{CHUNK, ObjectId, PAGE, Result, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use rustix::io::Errno;
 
@@ -35,10 +37,10 @@ pub struct Last {
     pub size: u64,
 }
 
-impl Store {
+impl LocalCopies<'_> {
     /// What is known of an open file that lies elsewhere, or partly so, if it may be copied.
     pub fn last_of(&self, index: u32) -> Option<Last> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let edition = live.edition.load(SeqCst);
         if !is_last(edition) {
             return None;
@@ -74,7 +76,7 @@ impl Store {
         to: Option<*mut u8>,
         len: usize,
     ) -> Result<bool> {
-        let live = self.live(copy);
+        let live = self.objects().live(copy);
         let moved = live.moved.load(Acquire);
         let is_ours = || live.copy_stamp().load(Acquire) == self.stamp(last.edition);
         let there = live.size.load(Acquire) >= at + len as u64;
@@ -84,15 +86,19 @@ impl Store {
         let mut whole = true;
         let read = if live.flags.load(Acquire) & flag::INLINE != 0 {
             match to {
-                // SAFETY: passed on.
-                Some(to) => unsafe { self.copy_out(copy, moved, at, to, len) }.map(|()| len),
+                Some(to) => {
+                    // SAFETY: passed on.
+                    unsafe { self.content().copy_out(copy, moved, at, to, len) }.map(|()| len)
+                }
                 None => Ok(len),
             }
         } else {
             let start = (at % CHUNK) as usize;
-            let map = self.chunk_map(copy, at / CHUNK, moved, pages((start + len) as u64));
+            let map =
+                self.content()
+                    .chunk_map(copy, at / CHUNK, moved, pages((start + len) as u64));
             map.and_then(|map| {
-                Self::pieces(&map, start, len, |e, from, done, n| {
+                Content::pieces(&map, start, len, |e, from, done, n| {
                     let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
                     let (first, end) = (from / PAGE, (from + n).div_ceil(PAGE));
                     let page = e.start() + first as u64;
@@ -118,10 +124,10 @@ impl Store {
     /// The copy of an open file, if there is one of this edition. It stays open as long as the
     /// file.
     pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let hung = live.copy.load(Acquire);
         if let Some(copy) = hung.checked_sub(1) {
-            if self.live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition) {
+            if self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition) {
                 return Some(copy);
             }
             let _section = self.section().ok()?;
@@ -143,17 +149,17 @@ impl Store {
         if !self.may_hang() {
             return Ok(None);
         }
-        let live = self.live(index);
-        let id = self.live_id(index).copy();
-        if self.live_probe(id)?.is_none() && !self.is_there(id)? {
+        let live = self.objects().live(index);
+        let id = self.content().live_id(index).copy();
+        if self.objects().live_probe(id)?.is_none() && !self.is_there(id)? {
             return Ok(None);
         }
         let _section = self.section()?;
-        let (copy, held) = match self.live_acquire_here(id) {
+        let (copy, held) = match self.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(None),
             other => other?,
         };
-        let fits = self.live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
+        let fits = self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
         let mine = fits
             && live
                 .copy
@@ -161,7 +167,7 @@ impl Store {
                 .is_ok();
         drop(held);
         if !mine {
-            self.live_release(copy)?;
+            self.objects().live_release(copy)?;
         }
         if !fits {
             self.drop_copy(id)?;
@@ -179,17 +185,19 @@ impl Store {
     pub(crate) fn release_copy(&self, copy: u32) {
         if let Some(copy) = copy.checked_sub(1) {
             // What can't be written back is tried again when all is put in order.
-            let _: Result<()> = self.live_release(copy);
+            let _: Result<()> = self.objects().live_release(copy);
         }
     }
 
     /// Keeps whole MiBs of a file, or what is behind its last one, from `first` on.
     pub fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
         if self.copy_of(index, last).is_none() {
-            self.make_copy(self.live_id(index).copy(), last)?;
+            self.make_copy(self.content().live_id(index).copy(), last)?;
         }
         // Of its own, as others may let it go meanwhile.
-        let (copy, held) = self.live_acquire_here(self.live_id(index).copy())?;
+        let (copy, held) = self
+            .objects()
+            .live_acquire_here(self.content().live_id(index).copy())?;
         let stamp = self.stamp(last.edition);
         let mut result = Ok(());
         for (n, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
@@ -201,14 +209,18 @@ impl Store {
             };
             let bytes = (chunk.as_ptr(), chunk.len());
             // SAFETY: a slice.
-            result = unsafe { self.write_here(copy, Some(at), bytes, true, check) }.map(|_| ());
+            result = unsafe {
+                self.content()
+                    .write_here(copy, Some(at), bytes, true, check)
+            }
+            .map(|_| ());
             if result.is_err() {
                 self.copying_failed();
                 break;
             }
         }
         drop(held);
-        self.live_release(copy).and(result)
+        self.objects().live_release(copy).and(result)
     }
 
     /// Makes an empty copy of a file, if there is none.
@@ -225,7 +237,7 @@ impl Store {
             ..Inode::default()
         };
         let (key, shard) = (Key::inode(id), self.shard_of(id));
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(0), |w| {
             w.insert(shard, &key, &inode.encode(&[])).map(|_| ())
         })?;
         self.count_copy();
@@ -234,18 +246,18 @@ impl Store {
 
     /// Removes a copy; its pages are free at once, whoever has it open.
     pub fn drop_copy(&self, id: ObjectId) -> Result<()> {
-        let (index, held) = match self.live_acquire_here(id) {
+        let (index, held) = match self.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
-        let emptied = self.truncate_here(index, |_| Ok(0));
+        let emptied = self.content().truncate_here(index, |_| Ok(0));
         let shard = self.shard_of(id);
-        let dropped = self.write(self.object_set(id), Need::Removal, |w| {
-            self.change_inode(w, id, |inode| inode.nlink = 0)?;
+        let dropped = self.write(self.names().object_set(id), Need::Removal, |w| {
+            self.names().change_inode(w, id, |inode| inode.nlink = 0)?;
             w.put(shard, &Key::orphan(id), &[])?;
-            self.live_mark_unlinked(id, false)
+            self.objects().live_mark_unlinked(id, false)
         });
         drop(held);
-        self.live_release(index).and(dropped).and(emptied)
+        self.objects().live_release(index).and(dropped).and(emptied)
     }
 }

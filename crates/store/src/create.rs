@@ -31,23 +31,26 @@ impl Store {
         let store = Store::open(control, records, record_bytes, media, journal)?;
         store.format_root(root)?;
         store.set_journal_bound(bound);
-        store.checkpoint()?;
+        store.durability().checkpoint()?;
         if let Some(journal) = &store.journal {
-            store.reserve_checkpoint(journal)?;
+            store.durability().reserve_checkpoint(journal)?;
         }
-        store.make_spare_journal()
+        store.durability().make_spare_journal()
     }
 
     /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another
     /// bound has been set before.
     pub fn set_journal_bound(&self, bound: u64) {
-        let place = &self.journal_state().bound;
+        let place = &self.durability().journal_state().bound;
         let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
     }
 
     /// Sets another bound of the journal; for tests.
     pub fn change_journal_bound(&self, bound: u64) {
-        self.journal_state().bound.store(bound, Release);
+        self.durability()
+            .journal_state()
+            .bound
+            .store(bound, Release);
     }
 
     /// Creates only the control region: for a pool whose records have survived a reboot.

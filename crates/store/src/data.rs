@@ -31,7 +31,9 @@ use crate::errors::CHANGED;
 use crate::process::Critical;
 use crate::record::{ChunkMap, INLINE_MAX, Inode, Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::{ObjectId, Store, now};
+use crate::views::Content;
+use crate::views::Mappings;
+use crate::{ObjectId, now};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_media::guard;
 use forebay_media::{CELL_PAGES, Extent, Medium, MediumKind, PAGE};
@@ -41,16 +43,16 @@ pub(crate) fn is_memory(m: &Medium) -> bool {
     matches!(m.kind(), MediumKind::Memory)
 }
 
-impl Store {
+impl<'s> Content<'s> {
     /// Id of an open file's object.
     pub fn live_id(&self, index: u32) -> ObjectId {
-        ObjectId(self.live(index).id.load(Relaxed))
+        ObjectId(self.objects().live(index).id.load(Relaxed))
     }
 
     // ---- extents ----
 
     pub(crate) fn first_chunk(&self, index: u32) -> ChunkMap {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let mut map = ChunkMap::default();
         for i in 0..(live.extents.load(Acquire) as usize).min(MAX_EXTENTS) {
             map.push(Extent(self.control.extent(index, i).load(Relaxed)));
@@ -66,7 +68,7 @@ impl Store {
         moved: u64,
         needed: usize,
     ) -> Result<ChunkMap> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if chunk == 0 {
             return Ok(self.first_chunk(index));
         }
@@ -92,7 +94,7 @@ impl Store {
         let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
         match self.alloc_free(live, want, least) {
             // Pages in limbo are free as soon as the journal is on stable storage.
-            Err(Errno::NOSPC) if !is_copy && self.end_limbo() == Ok(true) => {
+            Err(Errno::NOSPC) if !is_copy && self.durability().end_limbo() == Ok(true) => {
                 self.alloc_free(live, want, least)
             }
             result => result,
@@ -104,7 +106,7 @@ impl Store {
         let on_files = self.keeps_on_files(live.controls.load(Relaxed));
         let mut error = Errno::NOSPC;
         for (i, m) in self.media().iter().enumerate() {
-            if is_copy && !self.has_room_for_copies(i) || on_files && is_memory(m) {
+            if is_copy && !self.local_copies().has_room_for_copies(i) || on_files && is_memory(m) {
                 continue;
             }
             match m.alloc(want) {
@@ -118,7 +120,7 @@ impl Store {
 
     /// Makes the extents of `chunk` cover `needed` pages. The live entry is locked.
     pub(crate) fn ensure(&self, index: u32, chunk: u64, needed: usize) -> Result<ChunkMap> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let moved = live.moved.load(Relaxed);
         let mut map = self.chunk_map(index, chunk, moved, needed)?;
@@ -127,7 +129,7 @@ impl Store {
             return Ok(map);
         }
         // What was given to another node is no more for this one.
-        let limit = self.home_limit(live, chunk)?.unwrap_or(CELL_PAGES);
+        let limit = self.parts().home_limit(live, chunk)?.unwrap_or(CELL_PAGES);
         if needed > limit {
             return Err(CHANGED);
         }
@@ -167,7 +169,7 @@ impl Store {
             return Err(Errno::NOSPC);
         }
         if chunk == 0 {
-            if let Err(e) = self.set_extents(index, &map) {
+            if let Err(e) = self.objects().set_extents(index, &map) {
                 self.free_extents(added);
                 return Err(e);
             }
@@ -175,7 +177,7 @@ impl Store {
         } else {
             let shard = self.shard_of(id);
             let bytes = map.encode();
-            let stored = self.write(self.object_set(id), Need::Bytes(bytes.len()), |w| {
+            let stored = self.write(self.names().object_set(id), Need::Bytes(bytes.len()), |w| {
                 w.put(shard, &Key::chunk(id, chunk), &bytes)
             });
             if let Err(e) = stored {
@@ -187,7 +189,7 @@ impl Store {
         live.pages.fetch_add((covered - have) as u64, Relaxed);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         if id.is_copy() {
-            self.count_copied(&added);
+            self.local_copies().count_copied(&added);
         }
         Ok(map)
     }
@@ -229,7 +231,7 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if is_summed(live.controls.load(Relaxed)) {
             // SAFETY: passed on.
             return unsafe { self.read_summed(index, offset, to, len) };
@@ -238,7 +240,7 @@ impl Store {
             let moved = live.moved.load(Acquire);
             if !moved.is_multiple_of(2) {
                 let _critical = Critical::enter();
-                drop(self.lock_live(index)?);
+                drop(self.objects().lock_live(index)?);
                 continue;
             }
             let size = live.size.load(Acquire);
@@ -269,7 +271,7 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             let id = ObjectId(live.id.load(Relaxed));
             let snapshot = self.snapshot(self.shard_of(id))?;
@@ -325,9 +327,9 @@ impl Store {
         grows: bool,
         check: impl FnOnce(&Live) -> Result<()>,
     ) -> Result<(u64, usize)> {
-        self.make_room(len);
+        self.local_copies().make_room(len);
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         check(lock.0)?;
         self.change_locked(index, offset, len, grows, |at, done, n| {
             // SAFETY: done + n <= len.
@@ -375,8 +377,8 @@ impl Store {
         grows: bool,
         mut put: impl FnMut(u64, usize, usize) -> Result<()>,
     ) -> Result<(u64, usize)> {
-        let live = self.live(index);
-        self.check_change(live, Change::From(offset))?;
+        let live = self.objects().live(index);
+        self.declared().check_change(live, Change::From(offset))?;
         let size = live.size.load(Relaxed);
         let at_end = offset.is_none();
         let offset = offset.unwrap_or(size);
@@ -392,7 +394,7 @@ impl Store {
         self.unseal(index, offset.min(size), offset + len as u64)?;
         self.promote(index)?;
         if offset > size || !grows {
-            self.clear_tail(index, size, offset.max(size))?;
+            self.mappings().clear_tail(index, size, offset.max(size))?;
         }
         let mut done = 0;
         let mut result = Ok(());
@@ -427,7 +429,7 @@ impl Store {
     /// ETIMEDOUT.
     pub(crate) fn touch_here(&self, index: u32) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         self.touch(lock.0);
         Ok(())
     }
@@ -442,7 +444,7 @@ impl Store {
 
     /// Moves a small file's content from its record to an extent. Locked.
     pub(crate) fn promote(&self, index: u32) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE == 0 {
             return Ok(());
         }
@@ -468,7 +470,7 @@ impl Store {
             live.pages.store(1, Relaxed);
         }
         live.moved.fetch_add(1, AcqRel);
-        self.set_extents(index, &map)?;
+        self.objects().set_extents(index, &map)?;
         live.flags.fetch_and(!flag::INLINE, AcqRel);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         live.moved.fetch_add(1, AcqRel);
@@ -477,8 +479,8 @@ impl Store {
 
     /// Makes `from..to` read as zero without changing what is allocated. Locked.
     pub(crate) fn zero_range(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.live(index);
-        let mapped = Self::is_mapped(live);
+        let live = self.objects().live(index);
+        let mapped = Mappings::is_mapped(live);
         let mut at = from;
         while at < to {
             let (chunk, offset) = (at / CHUNK, (at % CHUNK) as usize);
@@ -520,7 +522,7 @@ impl Store {
     /// # Errors
     /// ETIMEDOUT.
     pub fn touch_open(&self, index: u32) -> Result<()> {
-        if self.is_live_away(index) {
+        if self.names().is_live_away(index) {
             return Ok(());
         }
         self.touch_here(index)

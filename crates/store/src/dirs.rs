@@ -8,11 +8,12 @@
 //! kept in a table in shared memory and written to the record when its place is needed
 //! for another directory.
 
+use crate::ObjectId;
 use crate::codec::Wire;
 use crate::process::Critical;
 use crate::record::{Entry, EntryRecord, Inode, Key};
 use crate::shards::Need;
-use crate::{ObjectId, Store};
+use crate::views::Names;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
@@ -40,7 +41,7 @@ impl Wire for Listed {
     }
 }
 
-impl Store {
+impl<'s> Names<'s> {
     /// The rest of one shard. Of an entry that is about to change, `each` is told the name only.
     pub fn list_shard(
         &self,

@@ -12,11 +12,12 @@
 //! What is in the journal but wasn't synced by anyone does no harm: a page that isn't noted
 //! as durable reads as zero after a loss of power, whatever the medium holds there.
 
+use crate::ObjectId;
 use crate::control::{Live, MAX_LIVE, live_flag as flag};
 use crate::journal::{Journal, Writer};
 use crate::process::Critical;
 use crate::record::{ChunkMap, Inode, Key, parse_key, tail};
-use crate::{ObjectId, Store};
+use crate::views::Durability;
 use forebay_media::{Changes, Lacking};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -27,22 +28,22 @@ const TRIES: u32 = 3;
 /// So often another process's work of 30 s is waited for.
 const PATIENCE: u32 = 20;
 
-impl Store {
+impl<'s> Durability<'s> {
     /// As `Cluster::sync`, of what lies on this node.
     pub fn sync_here(&self, index: u32) -> Result<()> {
         let Some(journal) = self.active_journal() else {
-            self.flush(index, false)?;
-            self.seal_chunks(index)?;
+            self.content().flush(index, false)?;
+            self.content().seal_chunks(index)?;
             return self.media().iter().try_for_each(|m| m.sync());
         };
         self.check_failed()?;
-        let sealed = self.seal_chunks(index)?;
+        let sealed = self.content().seal_chunks(index)?;
         for last in (1..=TRIES).map(|n| n == TRIES) {
             if self.sync_data(journal, index, last)? {
                 break;
             }
         }
-        self.confirm_sealed(index, &sealed)?;
+        self.content().confirm_sealed(index, &sealed)?;
         self.sync_journal()
     }
 
@@ -50,9 +51,9 @@ impl Store {
     /// can't.
     fn sync_data(&self, journal: &Journal, index: u32, hold: bool) -> Result<bool> {
         let _critical = Critical::enter();
-        let mut lock = Some(self.lock_live(index)?);
-        let live = self.live(index);
-        self.flush_locked(index, false)?;
+        let mut lock = Some(self.objects().lock_live(index)?);
+        let live = self.objects().live(index);
+        self.content().flush_locked(index, false)?;
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             return Ok(true);
         }
@@ -76,7 +77,7 @@ impl Store {
             }
         }
         if lock.is_none() {
-            lock = Some(self.lock_live(index)?);
+            lock = Some(self.objects().lock_live(index)?);
         }
         if live.moved.load(Acquire) != moved {
             return Ok(false);
@@ -124,8 +125,8 @@ impl Store {
 
     /// Calls `each` with the extents of every chunk of an open file. Locked.
     fn each_chunk(&self, index: u32, mut each: impl FnMut(&ChunkMap)) -> Result<()> {
-        let live = self.live(index);
-        let first = self.first_chunk(index);
+        let live = self.objects().live(index);
+        let first = self.content().first_chunk(index);
         each(&first);
         if live.pages.load(Relaxed) == first.pages() as u64 {
             return Ok(());
@@ -158,20 +159,20 @@ impl Store {
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
         for i in 0..self.control().header().free_live.end(MAX_LIVE) {
-            let live = self.live(i);
+            let live = self.objects().live(i);
             let id = ObjectId(live.id.load(Acquire));
             if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
                 continue;
             }
             // Gone meanwhile: there is nothing to write.
-            let Ok((index, held)) = self.live_acquire_here(id) else {
+            let Ok((index, held)) = self.objects().live_acquire_here(id) else {
                 continue;
             };
-            written = self.flush(index, false).and(written);
+            written = self.content().flush(index, false).and(written);
             drop(held);
-            written = self.live_release(index).and(written);
+            written = self.objects().live_release(index).and(written);
         }
-        self.flush_dir_times()?;
+        self.names().flush_dir_times()?;
         let Some(journal) = self.active_journal() else {
             return self.media().iter().try_for_each(|m| m.sync()).and(written);
         };

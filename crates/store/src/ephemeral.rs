@@ -17,7 +17,8 @@ use crate::declared::goes_with_maker;
 use crate::object::{Named, NewObject};
 use crate::record::{Inode, Key};
 use crate::shards::{Need, Write};
-use crate::{ObjectId, Store, process};
+use crate::views::DeclaredControls;
+use crate::{ObjectId, process};
 use rustix::io::{Errno, Result};
 
 /// Makers in one question.
@@ -39,7 +40,7 @@ pub struct Followed {
     pub left: usize,
 }
 
-impl Store {
+impl DeclaredControls<'_> {
     /// This process as a maker, or the one of this node with that id.
     ///
     /// # Errors
@@ -51,7 +52,7 @@ impl Store {
             Some(_) => None,
         };
         let word = known.or_else(|| process::word_running(pid.unwrap_or_else(process::pid)));
-        let node = self.node_of_several().unwrap_or(0);
+        let node = self.names().node_of_several().unwrap_or(0);
         Ok(Maker::here(node, word.ok_or(Errno::SRCH)?))
     }
 
@@ -88,7 +89,7 @@ impl Store {
             (false, true) => Err(Errno::OPNOTSUPP),
             (true, false) => {
                 w.del(shard, &Key::maker(id))?;
-                self.forget_names(w, id)
+                self.index().forget_names(w, id)
             }
             _ => Ok(()),
         }
@@ -102,7 +103,7 @@ impl Store {
     /// Forgets the note on a file that is gone, or doesn't go with its maker any more.
     pub fn forget_maker(&self, id: ObjectId) -> Result<()> {
         let shard = self.shard_of(id);
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             let inode = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
             match inode.is_some_and(|(inode, _)| goes_with_maker(inode.controls)) {
                 true => Ok(()),

@@ -10,7 +10,9 @@ use crate::control::live_flag as flag;
 use crate::live::Chain;
 use crate::process::Critical;
 use crate::record::{Entry, Inode};
-use crate::{NodeId, ObjectId, Result, Slot, Store};
+use crate::views::Index;
+use crate::views::Names;
+use crate::{NodeId, ObjectId, Result, Slot};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
@@ -31,7 +33,7 @@ pub struct Opened {
     pub asked: Instant,
 }
 
-impl Store {
+impl<'s> Names<'s> {
     /// Whether only another node knows the object.
     pub fn is_object_away(&self, id: ObjectId) -> bool {
         match &self.foreign {
@@ -45,7 +47,7 @@ impl Store {
     pub fn is_entry_away(&self, parent: ObjectId, name: &[u8]) -> bool {
         // Alone, no hash is needed.
         self.foreign.as_ref().is_some_and(|foreign| {
-            !Store::is_in_view(parent, name) && !foreign.keeps(Slot::of_entry(parent, name))
+            !Index::is_in_view(parent, name) && !foreign.keeps(Slot::of_entry(parent, name))
         })
     }
 
@@ -108,7 +110,7 @@ impl Store {
 
     /// Whether a live entry stands for an object of another node.
     pub(crate) fn is_live_away(&self, index: u32) -> bool {
-        self.live(index).flags.load(Acquire) & flag::AWAY != 0
+        self.objects().live(index).flags.load(Acquire) & flag::AWAY != 0
     }
 
     /// This node's number; 0 alone.
@@ -132,7 +134,7 @@ impl Store {
         let Some(index) = chain.find(id.0) else {
             return Ok(0);
         };
-        let live = self.live(index);
+        let live = self.objects().live(index);
         Ok(match live.flags.load(Acquire) & flag::AWAY {
             0 => UNKNOWN_USE,
             _ => live.ctime.load(Relaxed) as u64,

@@ -22,11 +22,11 @@ mod tests;
 pub use findings::{Finding, Report};
 
 use crate::ObjectId;
-use crate::Store;
 use crate::control::MAX_PROCESSES;
 use crate::process;
 use crate::record::{Change, Entry, parse_key};
 use crate::record_tree::{self, Meta};
+use crate::views::Checker;
 use files::Double;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -38,7 +38,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TREES: &str = "record files";
 const AT_A_TIME: Duration = Duration::from_millis(150);
 
-impl Store {
+impl Checker<'_> {
     /// Everything in the store that contradicts itself, a sentence each; empty if it is
     /// whole.
     ///
@@ -73,7 +73,7 @@ impl Store {
             report.left_out.get_or_insert_with(|| repair.into());
             return Ok(report);
         }
-        self.verify_all(|id, at| {
+        self.content().verify_all(|id, at| {
             let path = self.name_of(id).map_or_else(
                 || format!("object {}", id.0),
                 |path| format!("{} (object {})", String::from_utf8_lossy(&path), id.0),
@@ -91,7 +91,7 @@ impl Store {
 
     /// A path of an object, if an entry of this node leads to it. Looks at all entries.
     fn name_of(&self, id: ObjectId) -> Option<Vec<u8>> {
-        (0..self.shard_count()).find_map(|shard| {
+        (0..self.names().shard_count()).find_map(|shard| {
             let mut found = None;
             let snapshot = self.snapshot(shard).ok()?;
             let scanned = snapshot.scan(b"D", |key, value| {
@@ -106,7 +106,7 @@ impl Store {
             drop(snapshot);
             scanned.ok()?;
             let (parent, name) = found?;
-            let mut path = self.path_of(parent).ok()?;
+            let mut path = self.names().path_of(parent).ok()?;
             if path.last() != Some(&b'/') {
                 path.push(b'/');
             }
@@ -157,14 +157,14 @@ impl Store {
                 "extents, free space and counts, since there was no quiet moment: in the middle of something are {}",
                 busy.join(", ")
             ));
-            let view = self.view()?;
+            let view = self.recovery().view()?;
             let mut model = self.read_model(&view, &mut report)?;
             self.check_names(&mut model, &view, &mut report);
             return Ok((report, None));
         };
-        let uses = self.count_uses()?;
+        let uses = self.recovery().count_uses()?;
         self.check_control(&uses, &mut report)?;
-        let view = self.view()?;
+        let view = self.recovery().view()?;
         drop(quiet);
         if report.others > 0 {
             self.check_trees(&view.metas, &mut report)?;

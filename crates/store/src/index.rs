@@ -24,11 +24,12 @@ pub use find::{Description, Match, Term};
 pub use forebay_records::number::Number;
 pub use forebay_records::record::hash_of;
 
+use crate::ObjectId;
 use crate::declared::goes_with_maker;
 use crate::names::{Named, link_in};
 use crate::record::{EntryRecord, Inode, Key, Mark, Order, Word, parse_key};
 use crate::shards::{ShardSet, Write};
-use crate::{ObjectId, Store};
+use crate::views::Index;
 use rustix::io::Result;
 
 /// What the names of user attributes begin with; the rest is the key.
@@ -131,7 +132,7 @@ fn may_have_names(inode: &Inode) -> bool {
     inode.has_attributes || keeps_names(inode)
 }
 
-impl Store {
+impl<'s> Index<'s> {
     /// The user attributes of an object, in a transaction.
     fn words(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Vec<Indexed>> {
         let mut words = Vec::new();
@@ -267,7 +268,7 @@ impl Store {
                 return false;
             };
             if let Some((dir, name, true)) = link_in(rest, value)
-                && self.is_entry_away(dir, name)
+                && self.names().is_entry_away(dir, name)
             {
                 found = Some((dir, name.to_vec()));
             }
@@ -275,7 +276,7 @@ impl Store {
         })?;
         // What was found may be the next object's.
         match &found {
-            Some(name) if !self.counts_link(w, id, (name.0, &name.1))? => Ok(None),
+            Some(name) if !self.links().counts_link(w, id, (name.0, &name.1))? => Ok(None),
             _ => Ok(found),
         }
     }
@@ -289,7 +290,7 @@ impl Store {
         if let Some(name) = self.name_in_index(w, id)? {
             self.reindex(w, id, &words, Some(&name.1), None)?;
         }
-        self.remove_range(w, &Key::known_names(id), |_| ())
+        self.names().remove_range(w, &Key::known_names(id), |_| ())
     }
 
     /// An attribute of an object has changed, in a transaction, from `old` to `new`. `known` may be
@@ -365,7 +366,7 @@ impl Store {
     /// No name of a file needs to be noted any more, unless it has attributes.
     pub(crate) fn forget_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         match self.words(w, id)?.is_empty() {
-            true => self.remove_range(w, &Key::known_names(id), |_| ()),
+            true => self.names().remove_range(w, &Key::known_names(id), |_| ()),
             false => Ok(()),
         }
     }
@@ -376,8 +377,8 @@ impl Store {
         if name.1.is_empty() {
             return Ok(false);
         }
-        if self.is_entry_away(name.0, name.1) {
-            return self.counts_link(w, id, name);
+        if self.names().is_entry_away(name.0, name.1) {
+            return self.links().counts_link(w, id, name);
         }
         let shard = self.shard_of_entry(name.0, name.1);
         let bytes = w.get(shard, &Key::entry(name.0, name.1))?;
@@ -389,9 +390,9 @@ impl Store {
 
     /// The shards for a transaction over an object and this name of it.
     pub(crate) fn shards_with_name(&self, id: ObjectId, known: Option<Named<'_>>) -> ShardSet {
-        let set = self.object_set(id);
+        let set = self.names().object_set(id);
         match known {
-            Some((dir, name)) if !name.is_empty() && !self.is_entry_away(dir, name) => {
+            Some((dir, name)) if !name.is_empty() && !self.names().is_entry_away(dir, name) => {
                 set.with(self.shard_of_entry(dir, name))
             }
             _ => set,

@@ -26,23 +26,24 @@ pub(crate) use writer::Writer;
 
 pub use crate::ring::{Journal, RING};
 
-use crate::Store;
 use crate::control::{JournalState, Shard};
 use crate::process::Critical;
 use crate::shards::ShardSet;
+use crate::views::Durability;
 use forebay_media::atomics::Ordering::*;
 use forebay_media::sync_data;
 use rustix::fd::AsFd;
 use rustix::io::{Errno, Result};
 
-impl Store {
-    pub(crate) fn journal_state(&self) -> &JournalState {
-        &self.control().header().journal
+impl<'s> Durability<'s> {
+    pub(crate) fn journal_state(self) -> &'s JournalState {
+        &self.0.control().header().journal
     }
 
     /// The journal, if commits are noted in one.
-    pub(crate) fn active_journal(&self) -> Option<&Journal> {
-        self.journal
+    pub(crate) fn active_journal(self) -> Option<&'s Journal> {
+        self.0
+            .journal
             .as_ref()
             .filter(|_| self.journal_state().active.load(Acquire) != 0)
     }
@@ -51,14 +52,14 @@ impl Store {
     pub(crate) fn open_journal(&self) -> Result<()> {
         let _critical = Critical::enter();
         match self.active_journal() {
-            Some(journal) => Writer::lock(self, journal)?.file().map(|_| ()),
+            Some(journal) => Writer::lock(self.0, journal)?.file().map(|_| ()),
             None => Ok(()),
         }
     }
 
     /// Locks the journal. The caller is critical.
-    pub(crate) fn lock_journal<'a>(&'a self, journal: &'a Journal) -> Result<Writer<'a>> {
-        Writer::lock(self, journal)
+    pub(crate) fn lock_journal(self, journal: &'s Journal) -> Result<Writer<'s>> {
+        Writer::lock(self.0, journal)
     }
 
     /// Appends the changes of a commit on `shards`, which are locked, before it happens.
@@ -68,7 +69,7 @@ impl Store {
         shards: ShardSet,
         changes: &[u8],
     ) -> Result<u64> {
-        let w = Writer::lock(self, journal)?;
+        let w = Writer::lock(self.0, journal)?;
         w.append(kind::COMMIT, changes, |position| {
             for shard in shards.iter() {
                 let pending = &self.control().shard(shard).pending;
@@ -79,7 +80,7 @@ impl Store {
 
     /// The commit noted at `position` came to nothing.
     pub(crate) fn note_void(&self, journal: &Journal, position: u64) -> Result<()> {
-        let w = Writer::lock(self, journal)?;
+        let w = Writer::lock(self.0, journal)?;
         w.append(kind::VOID, &position.to_le_bytes(), |_| ())
             .map(|_| ())
     }
@@ -103,7 +104,7 @@ impl Store {
         positions.dedup();
         for position in positions {
             let (changes, void) = {
-                let w = Writer::lock(self, journal)?;
+                let w = Writer::lock(self.0, journal)?;
                 if position >= w.state.end.load(Acquire) {
                     continue;
                 }
@@ -135,7 +136,7 @@ impl Store {
         let _critical = Critical::enter();
         let state = self.journal_state();
         let (end, file) = {
-            let w = Writer::lock(self, journal)?;
+            let w = Writer::lock(self.0, journal)?;
             w.write_out()?;
             (w.state.end.load(Acquire), w.file()?)
         };

@@ -79,6 +79,7 @@ pub mod shards;
 mod sole;
 mod tables;
 pub mod view;
+pub mod views;
 pub mod watches;
 
 pub use checkpoint::Loaded;

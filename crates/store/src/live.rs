@@ -11,6 +11,7 @@ use crate::control::{
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives};
 use crate::record::{ChunkMap, Inode, Key, tail};
+use crate::views::Objects;
 use crate::{NodeId, ObjectId, Section, Store};
 use forebay_media::atomics::{AtomicU32, AtomicU64, Ordering::*, fence, spin_loop, yield_now};
 use rustix::io::{Errno, Result};
@@ -192,22 +193,22 @@ fn half(node: Option<NodeId>) -> u64 {
     node.map_or(0, |node| u64::from(node.0) + 1)
 }
 
-impl Store {
+impl<'s> Objects<'s> {
     /// A place to note a use in. To be called before any lock is taken.
     ///
     /// # Errors
     /// EAGAIN if other threads of this process have kept all places for [`PLACE_PATIENCE`].
-    pub fn place(&self) -> Result<Held<'_>> {
-        let p = self.control.process(self.process_slot()? as usize);
+    pub fn place(self) -> Result<Held<'s>> {
+        let p = self.0.control.process(self.0.process_slot()? as usize);
         let take = |place: &&AtomicU32| {
             place.load(Relaxed) == 0 && place.compare_exchange(0, TAKEN, AcqRel, Relaxed).is_ok()
         };
         if let Some(place) = p.held.iter().find(take) {
             return Ok(Held(place));
         }
-        let area = self.area()?;
+        let area = self.0.area()?;
         // Without memory for more places, one of the others is waited for.
-        let more = match self.control.reserve_held(self.process_slot()?, area) {
+        let more = match self.0.control.reserve_held(self.0.process_slot()?, area) {
             Ok(()) => &area.held[..],
             Err(_) => &[],
         };
@@ -236,27 +237,27 @@ impl Store {
     }
 
     /// Notes the use of `index`. No lock may be held.
-    pub(crate) fn hold(&self, index: u32) -> Result<Held<'_>> {
+    pub(crate) fn hold(self, index: u32) -> Result<Held<'s>> {
         let held = self.place()?;
         held.set(index);
         Ok(held)
     }
 
     /// Live entry `index`.
-    pub fn live(&self, index: u32) -> &Live {
-        self.control.live(index)
+    pub fn live(self, index: u32) -> &'s Live {
+        self.0.control.live(index)
     }
 
     /// Locks a live object. The caller is critical.
-    pub fn lock_live(&self, index: u32) -> Result<LiveLock<'_>> {
-        let section = self.section()?;
+    pub fn lock_live(self, index: u32) -> Result<LiveLock<'s>> {
+        let section = self.0.section()?;
         let live = self.live(index);
-        if live.lock.acquire(&self.control, self.process_slot()?)? == Acquired::Abandoned {
+        if live.lock.acquire(&self.0.control, self.0.process_slot()?)? == Acquired::Abandoned {
             live.flags.fetch_or(flag::TORN, AcqRel);
         }
         let lock = LiveLock(live, section);
         if live.flags.load(Relaxed) & flag::TORN != 0 {
-            self.repair_live(index)?;
+            self.0.recovery().repair_live(index)?;
         }
         Ok(lock)
     }
@@ -265,7 +266,7 @@ impl Store {
     ///
     /// # Errors
     /// ENOENT if the object is gone; ENFILE if [`MAX_LIVE`] objects are open.
-    pub fn live_acquire_here(&self, id: ObjectId) -> Result<(u32, Held<'_>)> {
+    pub fn live_acquire_here(self, id: ObjectId) -> Result<(u32, Held<'s>)> {
         self.live_acquire_with(id, |index| self.live_load(index, id))
     }
 
@@ -274,15 +275,15 @@ impl Store {
     /// # Errors
     /// Those of `load`; ENFILE.
     pub fn live_acquire_with(
-        &self,
+        self,
         id: ObjectId,
         load: impl FnOnce(u32) -> Result<()>,
-    ) -> Result<(u32, Held<'_>)> {
+    ) -> Result<(u32, Held<'s>)> {
         let held = self.place()?;
-        let section = self.section()?;
+        let section = self.0.section()?;
         let mut until = None;
         let index = loop {
-            let chain = Chain::lock(self, id.0)?;
+            let chain = Chain::lock(self.0, id.0)?;
             break match chain.find(id.0) {
                 Some(index) if self.live(index).flags.load(Acquire) & flag::GONE != 0 => {
                     drop(chain);
@@ -306,7 +307,7 @@ impl Store {
         match load(index) {
             Ok(()) => Ok((index, held)),
             Err(e) => {
-                let _section = self.section()?;
+                let _section = self.0.section()?;
                 drop(held);
                 self.live_release(index)?;
                 Err(e)
@@ -332,7 +333,7 @@ impl Store {
 
     /// The entry of a file that is being made, with one user. The shard of its record is locked.
     pub(crate) fn live_of_new(&self, id: ObjectId, inode: &Inode) -> Result<u32> {
-        let chain = Chain::lock(self, id.0)?;
+        let chain = Chain::lock(self.0, id.0)?;
         let index = self.live_new(&chain, id)?;
         let live = self.live(index);
         live.extents.store(0, Relaxed);
@@ -404,7 +405,8 @@ impl Store {
             tail::EXTENTS => extents = ChunkMap::decode(tail_bytes).ok_or(Errno::IO)?,
             _ => {}
         }
-        if self.journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0 {
+        if self.durability().journal_state().loaded.load(Relaxed) != 0 && flags & flag::INLINE == 0
+        {
             flags |= flag::TAIL;
         }
         self.set_extents(index, &extents)?;
@@ -442,7 +444,7 @@ impl Store {
         let live = self.live(index);
         let id = live.id.load(Relaxed);
         loop {
-            let chain = Chain::lock(self, id)?;
+            let chain = Chain::lock(self.0, id)?;
             if live.refs.load(Acquire) > 1 {
                 // Not another one's, who is at it just now.
                 let me = identity(&self.control, self.process_slot()?);
@@ -466,7 +468,7 @@ impl Store {
                     live.lock.release();
                 }
                 self.live_end(chain, index);
-                self.release_copy(copy);
+                self.local_copies().release_copy(copy);
                 if let Some(part) = part.checked_sub(1) {
                     self.live_release(part)?;
                 }
@@ -477,7 +479,7 @@ impl Store {
             if flags & unfinished == 0 && live.lock.holder().is_none() {
                 let copy = live.copy.swap(0, AcqRel);
                 self.live_end(chain, index);
-                self.release_copy(copy);
+                self.local_copies().release_copy(copy);
                 return Ok(());
             }
             self.control
@@ -488,7 +490,7 @@ impl Store {
             }
             drop(chain);
             if let Err(e) = self.live_finish(index) {
-                let chain = Chain::lock(self, id)?;
+                let chain = Chain::lock(self.0, id)?;
                 self.control.finisher(index).store(0, Release);
                 live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
@@ -502,11 +504,11 @@ impl Store {
 
     fn live_finish(&self, index: u32) -> Result<()> {
         if self.live(index).flags.load(Acquire) & flag::UNLINKED != 0 {
-            self.remove_object(index)
+            self.content().remove_object(index)
         } else {
-            self.flush(index, true)?;
+            self.content().flush(index, true)?;
             // What can't be sealed for lack of room stays as it is: unverified, but whole.
-            let _ = self.seal_chunks(index);
+            let _ = self.content().seal_chunks(index);
             Ok(())
         }
     }
@@ -539,14 +541,14 @@ impl Store {
             }
         }
         let _critical = Critical::enter();
-        let chain = Chain::lock(self, id.0)?;
+        let chain = Chain::lock(self.0, id.0)?;
         Ok(chain.find(id.0).and_then(|i| view(self.live(i))))
     }
 
     /// If `id` is open, marks it as having no name, so that its last user removes it.
     /// `undo` takes the mark away again.
     pub(crate) fn live_mark_unlinked(&self, id: ObjectId, undo: bool) -> Result<bool> {
-        let chain = Chain::lock(self, id.0)?;
+        let chain = Chain::lock(self.0, id.0)?;
         let Some(index) = chain.find(id.0) else {
             return Ok(false);
         };
@@ -573,7 +575,7 @@ impl Store {
         let held = self.place()?;
         let section = self.section()?;
         let index = {
-            let chain = Chain::lock(self, id.0)?;
+            let chain = Chain::lock(self.0, id.0)?;
             let Some(index) = chain.find(id.0) else {
                 return Ok(None);
             };
@@ -642,22 +644,22 @@ mod tests {
     #[test]
     fn many_threads_find_a_place_and_too_many_get_an_error() {
         let s = store("live-places");
-        let few: Vec<_> = (0..64).map(|_| s.place().unwrap()).collect();
+        let few: Vec<_> = (0..64).map(|_| s.objects().place().unwrap()).collect();
         drop(few);
         let all: Vec<_> = (0..HELD_PLACES + MORE_HELD)
-            .map(|_| s.place().unwrap())
+            .map(|_| s.objects().place().unwrap())
             .collect();
-        assert!(matches!(s.place(), Err(Errno::AGAIN)));
+        assert!(matches!(s.objects().place(), Err(Errno::AGAIN)));
         drop(all);
-        s.place().unwrap();
+        s.objects().place().unwrap();
     }
 
     #[test]
     fn what_many_threads_of_a_dead_process_held_is_given_back() {
         let s = store("live-places-of-the-dead");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
-        let before = s.live(index).refs.load(Acquire);
+        let index = s.objects().live_acquire_here(id).unwrap().0;
+        let before = s.objects().live(index).refs.load(Acquire);
         let (mine, dead) = (
             s.process_slot().unwrap(),
             process::attach(&s.control).unwrap(),
@@ -666,19 +668,19 @@ mod tests {
         let area = s.map_area(dead).unwrap();
         s.lend(dead, area);
         for _ in 0..64 {
-            let (same, held) = s.live_acquire_here(id).unwrap();
+            let (same, held) = s.objects().live_acquire_here(id).unwrap();
             assert_eq!(same, index);
             std::mem::forget(held);
         }
         s.end_lending();
         assert_eq!(s.process_slot(), Ok(mine));
-        assert_eq!(s.live(index).refs.load(Acquire), before + 64);
+        assert_eq!(s.objects().live(index).refs.load(Acquire), before + 64);
         // All of them are seen by who counts anew, and by who reaps.
-        assert_eq!(s.count_uses().unwrap().lives[index as usize], 64);
+        assert_eq!(s.recovery().count_uses().unwrap().lives[index as usize], 64);
         let owner = &s.control.process(dead as usize).owner;
         owner.store(owner.load(Acquire) ^ 1, Release);
-        assert_eq!(s.reap().unwrap().processes, 1);
-        assert_eq!(s.live(index).refs.load(Acquire), before);
-        s.live_release(index).unwrap();
+        assert_eq!(s.recovery().reap().unwrap().processes, 1);
+        assert_eq!(s.objects().live(index).refs.load(Acquire), before);
+        s.objects().live_release(index).unwrap();
     }
 }

@@ -20,9 +20,10 @@ pub use crate::lock_request::*;
 pub(crate) use table::Locks;
 pub use wait::{Waiting, handler_begins, interruptible, stamp};
 
+use crate::ObjectId;
 use crate::control::LockChain;
 use crate::process::{self, state_of};
-use crate::{ObjectId, Store};
+use crate::views::LockTable;
 use forebay_media::atomics::Ordering::*;
 use rustix::io::Result;
 use std::time::Duration;
@@ -30,7 +31,7 @@ use std::time::Duration;
 /// A holder that died is noticed after at most this long.
 pub const TURN: Duration = Duration::from_millis(50);
 
-impl Store {
+impl LockTable<'_> {
     /// This process, as an owner of locks.
     ///
     /// # Errors
@@ -42,7 +43,7 @@ impl Store {
     /// The process in `slot`, which may have died.
     pub fn lock_owner_slot(&self, slot: u32) -> Owner {
         Owner {
-            node: self.node(),
+            node: self.names().node(),
             number: self.control.process(slot as usize).owner.load(Acquire) & WHO,
             slot,
         }
@@ -51,7 +52,7 @@ impl Store {
     /// An open file description, as an owner of locks. It gets its number when it first needs one.
     pub fn lock_owner_description(&self, open: u32) -> Owner {
         let header = self.control.header();
-        let place = &self.open_file(open).locker;
+        let place = &self.objects().open_file(open).locker;
         let mut locker = place.load(Acquire);
         if locker == 0 {
             let new = header.lockers.fetch_add(1, AcqRel) + 1;
@@ -65,14 +66,14 @@ impl Store {
 
     /// Whether a description of this node is that owner.
     pub fn description_owns(&self, open: u32, owner: Owner) -> bool {
-        let locker = self.open_file(open).locker.load(Acquire);
+        let locker = self.objects().open_file(open).locker.load(Acquire);
         locker != 0 && self.owner_of_locker(locker) == owner
     }
 
     fn owner_of_locker(&self, locker: u32) -> Owner {
         let born = u64::from(self.control.header().born.load(Relaxed));
         Owner {
-            node: self.node(),
+            node: self.names().node(),
             number: DESCRIPTION | (born << 33 >> 1) | u64::from(locker),
             slot: 0,
         }
@@ -100,7 +101,7 @@ impl Store {
     }
 
     fn is_dead(&self, owner: Owner) -> bool {
-        owner.node == self.node() && owner.pid().is_some() && !process::runs(owner.number)
+        owner.node == self.names().node() && owner.pid().is_some() && !process::runs(owner.number)
     }
 
     /// What a process of this node waits for.
@@ -147,7 +148,7 @@ impl Store {
 
     /// With the last descriptor of a description.
     pub(crate) fn end_description_locks(&self, open: u32) {
-        let o = self.open_file(open);
+        let o = self.objects().open_file(open);
         let locker = o.locker.load(Acquire);
         if locker != 0 {
             let object = ObjectId(o.id.load(Acquire));
@@ -176,7 +177,7 @@ impl Store {
     fn end_locks(&self, object: ObjectId, owner: Owner) -> Result<()> {
         let noted = self.locks_of(object)?.remove(owner);
         match &self.foreign {
-            Some(foreign) if noted && self.is_object_away(object) => {
+            Some(foreign) if noted && self.names().is_object_away(object) => {
                 foreign.unlocked(self, object, owner)
             }
             _ => Ok(()),

@@ -15,6 +15,8 @@ use crate::declared::Party;
 use crate::map_table::{MapTable, chain_of};
 use crate::process::{Critical, is_alive, pid_of, state_of};
 use crate::record::{ChunkMap, Key, parse_key};
+use crate::views::Content;
+use crate::views::Mappings;
 use crate::{ObjectId, Store};
 use forebay_media::PAGE;
 use forebay_media::atomics::{AtomicU32, Ordering::*, futex};
@@ -50,7 +52,7 @@ pub fn on_shrink(catch_up: fn(&Store)) {
     let _ = CATCH_UP.set(catch_up);
 }
 
-impl Store {
+impl<'s> Mappings<'s> {
     // ---- the table of mappings ----
 
     /// A place in this process's table of mappings that keeps the file of `open`, which
@@ -59,22 +61,22 @@ impl Store {
     /// # Errors
     /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a
     /// regular file.
-    pub fn map_claim(&self, open: u32, flags: u32) -> Result<&MapRef> {
-        let _section = self.section()?;
+    pub fn map_claim(self, open: u32, flags: u32) -> Result<&'s MapRef> {
+        let _section = self.0.section()?;
         let table = self.map_table()?;
-        let live = self.open_file(open).live.load(Acquire);
+        let live = self.0.objects().open_file(open).live.load(Acquire);
         let live = live.checked_sub(1).ok_or(Errno::NODEV)?;
-        let me = self.process_slot()?;
-        let end = &self.control.process(me as usize).maps_end;
+        let me = self.0.process_slot()?;
+        let end = &self.0.control.process(me as usize).maps_end;
         let next = end.load(Relaxed) as usize + 1;
-        self.control.reserve_maps(me, self.area()?, next)?;
+        self.0.control.reserve_maps(me, self.0.area()?, next)?;
         // What finds it has memory by now, too.
         let table = MapTable {
             has_memory: true,
             ..table
         };
         let place = table.take(end).ok_or(Errno::NOMEM)?;
-        self.open_retain(open);
+        self.0.objects().open_retain(open);
         place.len.store(0, Relaxed);
         place.cut.store(0, Relaxed);
         place.flags.store(flags, Relaxed);
@@ -89,8 +91,8 @@ impl Store {
     ///
     /// # Errors
     /// As for [`Store::process_slot`].
-    pub fn map_table(&self) -> Result<MapTable<'_>> {
-        Ok(self.control.maps_of(self.area()?))
+    pub fn map_table(self) -> Result<MapTable<'s>> {
+        Ok(self.0.control.maps_of(self.0.area()?))
     }
 
     /// One more than the highest place in use in this process's table.
@@ -122,7 +124,7 @@ impl Store {
             to.chain.store(from.chain.load(Relaxed), Relaxed);
             to.cut.store(0, Relaxed);
             to.len.store(if reference_only { 0 } else { len }, Relaxed);
-            let Some(open) = self.open_retain_at(&from.open) else {
+            let Some(open) = self.objects().open_retain_at(&from.open) else {
                 continue;
             };
             to.open.store(open + 1, SeqCst);
@@ -209,21 +211,29 @@ impl Store {
         let mut result = Ok(());
         let kind = place.flags.load(Relaxed);
         if kind & map_flag::CHANGES != 0
-            && let Some(live) = self.open_file(open).live.load(Acquire).checked_sub(1)
+            && let Some(live) = self
+                .objects()
+                .open_file(open)
+                .live
+                .load(Acquire)
+                .checked_sub(1)
         {
             result = self.touch_mapped(live, kind);
         }
-        self.open_release(open).and(result)
+        self.objects().open_release(open).and(result)
     }
 
     /// Notes that a process of this node is about to map a copy of an open file.
     pub fn note_copied(&self, index: u32) {
-        self.live(index).flags.fetch_or(flag::COPIED, AcqRel);
+        self.objects()
+            .live(index)
+            .flags
+            .fetch_or(flag::COPIED, AcqRel);
     }
 
     /// Whether a process of this node may map a copy of it.
     pub fn may_be_copied(&self, index: u32) -> bool {
-        self.live(index).flags.load(Acquire) & flag::COPIED != 0
+        self.objects().live(index).flags.load(Acquire) & flag::COPIED != 0
     }
 
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie elsewhere; `but`
@@ -234,7 +244,7 @@ impl Store {
             self.some_mapping(slot, |m| {
                 let open = m.open.load(SeqCst).checked_sub(1);
                 m.flags.load(Acquire) & map_flag::COPY != 0
-                    && open.is_some_and(|o| self.open_file(o).id.load(Acquire) == id.0)
+                    && open.is_some_and(|o| self.objects().open_file(o).id.load(Acquire) == id.0)
                     && but.is_none_or(|b| !std::ptr::eq(b, m))
             }) != Some(false)
         })
@@ -246,11 +256,11 @@ impl Store {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
             m.flags.load(Acquire) & map_flag::CHANGES != 0
-                && open.is_some_and(|o| self.open_file(o).id.load(Acquire) == id.0)
+                && open.is_some_and(|o| self.objects().open_file(o).id.load(Acquire) == id.0)
         };
         (0..MAX_PROCESSES as u32)
             .filter(|&slot| self.some_mapping(slot, is) != Some(false))
-            .map(|slot| self.lock_owner_slot(slot).number)
+            .map(|slot| self.locks().lock_owner_slot(slot).number)
             .collect()
     }
 
@@ -283,13 +293,15 @@ impl Store {
         len: usize,
         budget: usize,
     ) -> Result<Vec<MapPiece>> {
-        self.verify(index, offset, offset + len as u64)
+        self.content()
+            .verify(index, offset, offset + len as u64)
             .map_err(|_| Errno::IO)?;
-        self.make_room(len.min(budget.saturating_mul(PAGE)));
+        self.local_copies()
+            .make_room(len.min(budget.saturating_mul(PAGE)));
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
-        self.promote(index)?;
+        self.content().promote(index)?;
         live.flags.fetch_or(flag::MAPPED, AcqRel);
         let size = live.size.load(Relaxed);
         if live.flags.load(Relaxed) & flag::TAIL != 0 {
@@ -309,8 +321,10 @@ impl Store {
         while at < end {
             let (chunk, start) = (at / CHUNK, (at % CHUNK) as usize);
             let n = ((end - at) as usize).min(CHUNK as usize - start);
-            let map = self.ensure(index, chunk, pages((start + n) as u64))?;
-            Self::pieces(&map, start, n, |e, from, _, n| {
+            let map = self
+                .content()
+                .ensure(index, chunk, pages((start + n) as u64))?;
+            Content::pieces(&map, start, n, |e, from, _, n| {
                 let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
                 medium.make_init(e, from / PAGE, n / PAGE)
             })?;
@@ -321,10 +335,10 @@ impl Store {
 
     /// The pages of `offset..end` that hold what they read as. Locked.
     fn mapped_pieces(&self, index: u32, offset: u64, end: u64) -> Result<Vec<MapPiece>> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let mut out = Vec::new();
         if offset < CHUNK {
-            self.pieces_of(&self.first_chunk(index), 0, offset, end, &mut out)?;
+            self.pieces_of(&self.content().first_chunk(index), 0, offset, end, &mut out)?;
         }
         if end > CHUNK {
             let id = ObjectId(live.id.load(Relaxed));
@@ -361,7 +375,7 @@ impl Store {
         let base = chunk * CHUNK;
         let from = offset.max(base);
         let len = (end.min(base + CHUNK) - from) as usize;
-        Self::pieces(map, (from - base) as usize, len, |e, start, done, n| {
+        Content::pieces(map, (from - base) as usize, len, |e, start, done, n| {
             let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
             let mut page = start / PAGE;
             let last = (start + n) / PAGE;
@@ -395,17 +409,18 @@ impl Store {
     /// Once the file has no user but us, so that nobody has it mapped: what mappings wrote
     /// behind its end goes, and so do the pages that truncation had to leave. Locked.
     pub(crate) fn settle_maps(&self, index: u32) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let flags = live.flags.load(Acquire);
         if flags & flag::MAPPED == 0 {
             return Ok(());
         }
         let size = live.size.load(Relaxed);
-        self.zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
+        self.content()
+            .zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
         if flags & flag::CUT != 0 {
             // The record may name them still (it may have been synced since).
             live.flags.fetch_or(flag::DIRTY, AcqRel);
-            self.free_behind(index, size, MAX_SIZE)?;
+            self.content().free_behind(index, size, MAX_SIZE)?;
         }
         live.flags.fetch_and(!(flag::MAPPED | flag::CUT), AcqRel);
         Ok(())
@@ -414,20 +429,21 @@ impl Store {
     /// Before the size grows from `old` to `new`: what mappings (or somebody before a loss of
     /// power) may have written behind the end must not appear. Locked.
     pub(crate) fn clear_tail(&self, index: u32, old: u64, new: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let flags = live.flags.load(Relaxed);
         if flags & (flag::MAPPED | flag::TAIL) == 0 {
             return Ok(());
         }
         let page_end = old.next_multiple_of(PAGE as u64);
-        self.zero_range(index, old, page_end)?;
+        self.content().zero_range(index, old, page_end)?;
         live.flags.fetch_and(!flag::TAIL, AcqRel);
         if flags & flag::CUT == 0 || new <= page_end {
             return Ok(());
         }
         // Pages that truncation left in mappings.
         for piece in self.mapped_pieces(index, page_end, new.next_multiple_of(PAGE as u64))? {
-            self.zero_range(index, piece.at, piece.at + piece.len as u64)?;
+            self.content()
+                .zero_range(index, piece.at, piece.at + piece.len as u64)?;
         }
         Ok(())
     }
@@ -529,8 +545,16 @@ impl Store {
         // The file itself, or one of which it is this node's part.
         let is = |open: &AtomicU32| {
             let open = open.load(SeqCst).checked_sub(1);
-            let live = open.and_then(|o| self.open_file(o).live.load(Acquire).checked_sub(1));
-            live.is_some_and(|l| l == index || self.live(l).part.load(Acquire) == index + 1)
+            let live = open.and_then(|o| {
+                self.objects()
+                    .open_file(o)
+                    .live
+                    .load(Acquire)
+                    .checked_sub(1)
+            });
+            live.is_some_and(|l| {
+                l == index || self.objects().live(l).part.load(Acquire) == index + 1
+            })
         };
         let mut found = false;
         // Of a place whose length isn't known yet, pages may be on their way into the mapping.
@@ -561,21 +585,21 @@ impl Store {
     /// ETIMEDOUT.
     pub fn touch_mapped(&self, index: u32, kind: u32) -> Result<()> {
         if kind & map_flag::COPY == 0 {
-            return self.touch_open(index);
+            return self.content().touch_open(index);
         }
         // Of a copy, times change when it is written back; but some of it may be no copy.
-        let live = self.live(index);
-        let id = self.live_id(index);
+        let live = self.objects().live(index);
+        let id = self.content().live_id(index);
         let parts = id.stripe().is_some() || live.flags.load(Acquire) & flag::PARTS != 0;
         if !parts || id.is_part() || self.foreign.is_none() {
             return Ok(());
         }
-        let own = match self.is_live_away(index) {
+        let own = match self.names().is_live_away(index) {
             false => Some(index),
             true => live.part.load(Acquire).checked_sub(1),
         };
-        match own.filter(|&own| Store::is_mapped(self.live(own))) {
-            Some(own) => self.touch_open(own),
+        match own.filter(|&own| Mappings::is_mapped(self.objects().live(own))) {
+            Some(own) => self.content().touch_open(own),
             None => Ok(()),
         }
     }

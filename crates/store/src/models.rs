@@ -242,14 +242,14 @@ fn the_lock_of_a_dead_holder_passes_to_one_who_is_told() {
 /// An entry as `live_acquire_held` and `live_load` make it.
 fn insert(s: &Store, id: u64, size: u64) -> u32 {
     let chain = Chain::lock(s, id).unwrap();
-    let index = s.live_new(&chain, ObjectId(id)).unwrap();
+    let index = s.objects().live_new(&chain, ObjectId(id)).unwrap();
     drop(chain);
     let inode = Inode {
         size,
         ..Inode::default()
     };
-    let _lock = s.lock_live(index).unwrap();
-    set_loaded(s.live(index), &inode, flag::LOADED);
+    let _lock = s.objects().lock_live(index).unwrap();
+    set_loaded(s.objects().live(index), &inode, flag::LOADED);
     index
 }
 
@@ -257,7 +257,7 @@ fn insert(s: &Store, id: u64, size: u64) -> u32 {
 fn remove(s: &Store, id: u64) {
     let chain = Chain::lock(s, id).unwrap();
     let index = chain.find(id).unwrap();
-    s.live_end(chain, index);
+    s.objects().live_end(chain, index);
 }
 
 /// Ids whose chains are one, and one of another chain.
@@ -288,16 +288,19 @@ fn a_look_at_the_live_table_finds_what_is_there() {
             // The same entry, for another object in another chain.
             insert(&changer, other, 2);
         });
-        let view = s.live_probe(ObjectId(gone)).unwrap();
+        let view = s.objects().live_probe(ObjectId(gone)).unwrap();
         assert!(view.is_none_or(|v| v.size == 1), "{view:?}");
-        let view = s.live_probe(ObjectId(stays)).unwrap();
+        let view = s.objects().live_probe(ObjectId(stays)).unwrap();
         assert_eq!(view.map(|v| v.size), Some(7));
         t.join().unwrap();
         assert_eq!(
-            s.live_probe(ObjectId(other)).unwrap().map(|v| v.size),
+            s.objects()
+                .live_probe(ObjectId(other))
+                .unwrap()
+                .map(|v| v.size),
             Some(2)
         );
-        assert!(s.live_probe(ObjectId(gone)).unwrap().is_none());
+        assert!(s.objects().live_probe(ObjectId(gone)).unwrap().is_none());
     });
 }
 
@@ -354,7 +357,7 @@ impl Changed {
     /// Locks and changes two entries, or one, as a copy between files does.
     fn by_copy(&self, s: &Store, from: u32, to: u32) {
         let _critical = Critical::enter();
-        let _locks = s.lock_both(from, to).unwrap();
+        let _locks = s.content().lock_both(from, to).unwrap();
         for index in [Some(from), (to != from).then_some(to)]
             .into_iter()
             .flatten()
@@ -391,8 +394,8 @@ fn two_live_entries_are_never_locked_in_a_circle() {
         changed.by_copy(&s, y, y);
         t.join().unwrap();
         assert_eq!((changed.count(x), changed.count(y)), (2, 3));
-        assert_eq!(s.live(x).lock.holder(), None);
-        assert_eq!(s.live(y).lock.holder(), None);
+        assert_eq!(s.objects().live(x).lock.holder(), None);
+        assert_eq!(s.objects().live(y).lock.holder(), None);
     });
 }
 
@@ -413,7 +416,8 @@ fn two_live_entries_are_locked_in_one_section() {
 }
 
 fn open(s: &Store) -> u32 {
-    s.open_create(&NewOpen::new(ObjectId::ROOT, libc::S_IFDIR, 0), None)
+    s.objects()
+        .open_create(&NewOpen::new(ObjectId::ROOT, libc::S_IFDIR, 0), None)
         .unwrap()
 }
 
@@ -430,10 +434,10 @@ fn a_reference_is_taken_from_a_place_only_while_it_is_there() {
         let closer = (s.clone(), place.clone());
         let t = thread::spawn(move || {
             let index = closer.1.swap(0, AcqRel) - 1;
-            closer.0.open_release(index).unwrap();
+            closer.0.objects().open_release(index).unwrap();
             open(&closer.0)
         });
-        let mine = s.open_retain_at(&place);
+        let mine = s.objects().open_retain_at(&place);
         let new = t.join().unwrap();
         let mut refs = [0u32; 4];
         refs[new as usize] += 1;
@@ -443,7 +447,11 @@ fn a_reference_is_taken_from_a_place_only_while_it_is_there() {
         }
         assert!(mine != Some(new), "retained what another one has");
         for (i, refs) in refs.iter().enumerate().take(2) {
-            assert_eq!(s.open_file(i as u32).refs.load(Acquire), *refs, "{i}");
+            assert_eq!(
+                s.objects().open_file(i as u32).refs.load(Acquire),
+                *refs,
+                "{i}"
+            );
         }
     });
 }

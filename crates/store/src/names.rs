@@ -20,10 +20,11 @@ use crate::declared::COUNTED;
 use crate::foreign::Opened;
 use crate::live::{Held, put_parts};
 pub use crate::object::{Named, NewObject, RenameMode, SetAttr};
+use crate::views::Names;
 
 use crate::record::{ChunkMap, Entry, EntryRecord, Inode, Key, parse_key, tail};
 use crate::shards::{Need, ShardSet, Write};
-use crate::{ObjectId, Store, now};
+use crate::{ObjectId, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
@@ -71,7 +72,7 @@ const UNNAMED: u8 = 1;
 /// Most names of one object.
 const LINK_MAX: u32 = 1 << 20;
 
-impl Store {
+impl<'s> Names<'s> {
     /// The epoch of names: changes whenever a resolved path may have become wrong.
     pub fn names_epoch(&self) -> u64 {
         self.control.header().names_epoch.load(Acquire)
@@ -127,7 +128,7 @@ impl Store {
         let shard = self.shard_of(id);
         let key = Key::inode(id);
         // The tables in memory first: what isn't in them any more is in the record.
-        let live = self.live_probe(id)?;
+        let live = self.objects().live_probe(id)?;
         let times = if live.is_none() {
             self.dir_times(id)
         } else {
@@ -203,9 +204,9 @@ impl Store {
                     }
                 }
                 if let Some(word) = set.controls {
-                    self.change_maker(w, id, word)?;
-                    self.change_place(w, id, word)?;
-                    self.change_sums(w, id, word)?;
+                    self.declared().change_maker(w, id, word)?;
+                    self.content().change_place(w, id, word)?;
+                    self.content().change_sums(w, id, word)?;
                 }
                 self.change_inode(w, id, |i| {
                     if let Some(mode) = set.mode {
@@ -224,8 +225,8 @@ impl Store {
             })
         };
         // An open file's times are in the live table: both change under its lock.
-        let open = self.with_live(id, |index| {
-            let live = self.live(index);
+        let open = self.objects().with_live(id, |index| {
+            let live = self.objects().live(index);
             judged(Some(live))?;
             let result = in_record();
             if let Ok((_, edition)) = result
@@ -265,8 +266,8 @@ impl Store {
 
     /// Who opened a file while its word was changed may have read the record before.
     fn reread_controls(&self, id: ObjectId) -> Result<()> {
-        let reread = self.with_live(id, |index| -> Result<()> {
-            let live = self.live(index);
+        let reread = self.objects().with_live(id, |index| -> Result<()> {
+            let live = self.objects().live(index);
             if live.flags.load(Acquire) & live_flag::LOADED != 0 {
                 let inode = self.inode_tail_here(id)?.0;
                 let counted = live.controls.load(Relaxed) & COUNTED;
@@ -283,8 +284,10 @@ impl Store {
     }
 
     pub fn set_live_ctime(&self, id: ObjectId, t: i64) -> Result<()> {
-        if self.live_probe(id)?.is_some() {
-            self.with_live(id, |index| self.live(index).ctime.store(t, Release))?;
+        if self.objects().live_probe(id)?.is_some() {
+            self.objects().with_live(id, |index| {
+                self.objects().live(index).ctime.store(t, Release)
+            })?;
         }
         Ok(())
     }

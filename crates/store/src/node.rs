@@ -200,7 +200,7 @@ impl Store {
             drop(env.snapshot()?);
         }
         self.media.iter().try_for_each(|m| m.file().map(|_| ()))?;
-        self.open_journal()
+        self.durability().open_journal()
     }
 
     /// Gives extents back to their media.

@@ -1,11 +1,12 @@
 //! Open file descriptions: what descriptors made by dup and fork have in common.
 
+use crate::ObjectId;
 use crate::control::{MAX_FDS, MAX_PROCESSES, Open, open_flag, slot_state};
 use crate::declared::Opener;
 use crate::live::Held;
 use crate::lock::Acquired;
 use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
-use crate::{ObjectId, Store};
+use crate::views::Objects;
 use forebay_media::atomics::{AtomicU32, Ordering::*, fence, spin_loop};
 use rustix::io::{Errno, Result};
 
@@ -68,10 +69,10 @@ impl<'a> NewOpen<'a> {
     }
 }
 
-impl Store {
+impl<'s> Objects<'s> {
     /// Open file description `index`.
-    pub fn open_file(&self, index: u32) -> &Open {
-        self.control.open_file(index)
+    pub fn open_file(self, index: u32) -> &'s Open {
+        self.0.control.open_file(index)
     }
 
     /// Makes an open file description with one reference. It takes over the caller's use
@@ -104,7 +105,9 @@ impl Store {
         self.control.open_owner(index).store(me, Release);
         o.kind.store(new.kind, Relaxed);
         o.flags.store(new.flags & !open_flag::OURS, Relaxed);
-        let party = new.opener.party(|| self.lock_owner_slot(slot).number);
+        let party = new
+            .opener
+            .party(|| self.locks().lock_owner_slot(slot).number);
         o.party.store(party, Relaxed);
         // From here on, whoever counts those who have it open finds it.
         o.id.store(new.id.0, Release);
@@ -191,9 +194,9 @@ impl Store {
             }
             owner.store(0, Release);
         }
-        let told = self.tell_closing(o);
-        self.end_description_locks(index);
-        let laminated = self.end_use(o);
+        let told = self.watches().tell_closing(o);
+        self.locks().end_description_locks(index);
+        let laminated = self.declared().end_use(o);
         let live = o.live.swap(0, AcqRel);
         let held = live
             .checked_sub(1)
@@ -208,7 +211,7 @@ impl Store {
             live => self.live_release(live - 1),
         };
         if let Some((id, kind)) = told {
-            self.tell_if_gone(id, kind);
+            self.watches().tell_if_gone(id, kind);
         }
         laminated.and(released)
     }
@@ -217,11 +220,11 @@ impl Store {
     ///
     /// # Errors
     /// ETIMEDOUT.
-    pub fn open_lock(&self, index: u32) -> Result<OpenLock<'_>> {
+    pub fn open_lock(self, index: u32) -> Result<OpenLock<'s>> {
         let critical = Critical::enter();
         let open = self.open_file(index);
         // An offset is one word: there is nothing to repair after an abandoned lock.
-        let _: Acquired = open.lock.acquire(&self.control, self.process_slot()?)?;
+        let _: Acquired = open.lock.acquire(&self.0.control, self.0.process_slot()?)?;
         Ok(OpenLock {
             open,
             _critical: critical,

@@ -18,7 +18,9 @@ use crate::declared::{Change, LAMINATED, check_word};
 use crate::process::Critical;
 use crate::record::{Inode, Key};
 use crate::shards::Need;
-use crate::{CHUNK, NodeId, ObjectId, Result, Store, now};
+use crate::views::Mappings;
+use crate::views::Parts;
+use crate::{CHUNK, NodeId, ObjectId, Result, now};
 use forebay_media::PAGE;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -50,13 +52,13 @@ fn milliseconds() -> u64 {
     t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
 }
 
-impl Store {
+impl<'s> Parts<'s> {
     // ---- at the home ----
 
     /// Size and cuts; noting that there will be parts, if some are to be written.
     pub fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         if write {
             live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
@@ -72,21 +74,21 @@ impl Store {
     /// The file is written up to `end`, by somebody who knew of so many cuts and appends.
     pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let as_known = live.cuts.load(Acquire) == cuts && live.appends.load(Acquire) == appends;
-        if !as_known || Store::is_lent(live) {
+        if !as_known || Parts::is_lent(live) {
             return Err(CHANGED);
         }
         self.grow_locked(index, end)
     }
 
     fn grow_locked(&self, index: u32, end: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let size = live.size.load(Acquire);
         if end > size {
-            self.promote(index)?;
-            self.clear_tail(index, size, end)?;
+            self.content().promote(index)?;
+            self.mappings().clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         let t = now();
@@ -111,7 +113,7 @@ impl Store {
     pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             // Who asks for that knows no better.
-            return match Store::is_spilled(live) {
+            return match Parts::is_spilled(live) {
                 true => Err(CHANGED),
                 false => Ok(()),
             };
@@ -120,7 +122,7 @@ impl Store {
         check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
         let end = offset.unwrap_or(size).saturating_add(len as u64);
         let beyond = offset.is_none() && end > chunk.bytes();
-        if (beyond || end > size && Store::is_lent(live)) && self.foreign.is_some() {
+        if (beyond || end > size && Parts::is_lent(live)) && self.foreign.is_some() {
             return Err(CHANGED);
         }
         if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
@@ -138,9 +140,9 @@ impl Store {
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
         check_word(live.controls.load(Relaxed), old, Change::Size(size))?;
         match ObjectId(live.id.load(Relaxed)).stripe() {
-            Some(_) if Store::is_lent(live) => Err(CHANGED),
+            Some(_) if Parts::is_lent(live) => Err(CHANGED),
             Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
-            None if Store::is_spilled(live) && (size < old || Store::is_lent(live)) => Err(CHANGED),
+            None if Parts::is_spilled(live) && (size < old || Parts::is_lent(live)) => Err(CHANGED),
             _ => Ok(size),
         }
     }
@@ -154,10 +156,10 @@ impl Store {
         over: Option<u64>,
     ) -> Result<std::result::Result<Granted, Holder>> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let last = live.lease.load(Relaxed);
-        if Store::is_leased(live) && over != Some(last) {
+        if Parts::is_leased(live) && over != Some(last) {
             let of = live.lease_of.load(Relaxed);
             return Ok(Err(((of >> 32) as u32, of as u32, last)));
         }
@@ -196,7 +198,7 @@ impl Store {
         (cuts, appends): (u64, u32),
         size: Option<u64>,
     ) -> Result<bool> {
-        let ours = |live: &Live| Store::holds_lease(live, lease) && live.cuts.load(Relaxed) <= cuts;
+        let ours = |live: &Live| Parts::holds_lease(live, lease) && live.cuts.load(Relaxed) <= cuts;
         let mut done = false;
         let cut = |live: &Live| match (ours(live), size) {
             (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
@@ -209,12 +211,12 @@ impl Store {
             }
             _ => Err(CHANGED),
         };
-        match self.truncate_here(index, cut) {
+        match self.content().truncate_here(index, cut) {
             Err(CHANGED) => {}
             result => return result.map(|()| done),
         }
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         if !ours(live) {
             return Ok(false);
@@ -244,9 +246,13 @@ impl Store {
         offset: u64,
         bytes: (*const u8, usize),
     ) -> Result<usize> {
-        let check = |live: &Live| Store::check_behind(live, cuts, offset, bytes.1);
+        let check = |live: &Live| Parts::check_behind(live, cuts, offset, bytes.1);
         // SAFETY: passed on.
-        unsafe { self.write_here(index, Some(offset), bytes, false, check) }.map(|(_, n)| n)
+        unsafe {
+            self.content()
+                .write_here(index, Some(offset), bytes, false, check)
+        }
+        .map(|(_, n)| n)
     }
 
     /// Of what lies at the home, is locked, and is about to be written: EXFULL if it was cut since,
@@ -280,7 +286,7 @@ impl Store {
             ..Inode::default()
         };
         let (key, shard) = (Key::inode(id.part()), self.shard_of(id));
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(0), |w| {
             w.insert(shard, &key, &inode.encode(&[])).map(|_| ())
         })
     }
@@ -306,11 +312,11 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.live(part);
-        Store::check_cuts(live, cuts)?;
+        let live = self.objects().live(part);
+        Parts::check_cuts(live, cuts)?;
         // SAFETY: passed on.
-        let n = unsafe { self.read_here(part, offset, to, len)? };
-        Store::check_cuts(live, cuts)?;
+        let n = unsafe { self.content().read_here(part, offset, to, len)? };
+        Parts::check_cuts(live, cuts)?;
         Ok(n)
     }
 
@@ -325,9 +331,13 @@ impl Store {
         offset: u64,
         bytes: (*const u8, usize),
     ) -> Result<usize> {
-        let check = |live: &Live| Store::check_cuts(live, cuts);
+        let check = |live: &Live| Parts::check_cuts(live, cuts);
         // SAFETY: passed on.
-        unsafe { self.write_here(part, Some(offset), bytes, true, check) }.map(|(_, n)| n)
+        unsafe {
+            self.content()
+                .write_here(part, Some(offset), bytes, true, check)
+        }
+        .map(|(_, n)| n)
     }
 
     /// Reserves room in a part, or makes a hole.
@@ -338,31 +348,31 @@ impl Store {
         (offset, len): (u64, u64),
         punch: bool,
     ) -> Result<()> {
-        let live = self.live(part);
-        Store::check_cuts(live, cuts)?;
+        let live = self.objects().live(part);
+        Parts::check_cuts(live, cuts)?;
         match punch {
-            true => self.punch_here(part, offset, len, false),
+            true => self.content().punch_here(part, offset, len, false),
             // What is reserved behind its end would be given back on the last close.
-            false => self.reserve_here(part, offset, len, true),
+            false => self.content().reserve_here(part, offset, len, true),
         }
     }
 
     /// Cuts this node's part of a file, the `cuts`th time that it is cut.
     pub fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
         self.make_part(id)?;
-        let (part, held) = self.live_acquire_here(id.part())?;
+        let (part, held) = self.objects().live_acquire_here(id.part())?;
         let cut = self.cut_open_part(part, cuts, size);
         drop(held);
-        self.live_release(part).and(cut)
+        self.objects().live_release(part).and(cut)
     }
 
     pub(crate) fn cut_open_part(&self, part: u32, cuts: u64, size: u64) -> Result<()> {
-        let id = ObjectId(self.live(part).id.load(Relaxed));
+        let id = ObjectId(self.objects().live(part).id.load(Relaxed));
         // First of all it says so: then nobody looks at it until the home has followed.
-        self.truncate_here(part, |live| {
+        self.content().truncate_here(part, |live| {
             let known = live.cuts.load(Acquire);
-            let noted = self.write(self.object_set(id), Need::Removal, |w| {
-                self.change_inode(w, id, |inode| {
+            let noted = self.write(self.names().object_set(id), Need::Removal, |w| {
+                self.names().change_inode(w, id, |inode| {
                     if known > cuts || known == cuts && inode.cut_size != size {
                         return Err(CHANGED);
                     }
@@ -378,9 +388,9 @@ impl Store {
         if id.stripe().is_none() {
             // The rest of the chunk was reserved, and stays so if nobody was faster.
             let end = size.next_multiple_of(CHUNK);
-            let _ = self.reserve_here(part, size, end - size, true);
+            let _ = self.content().reserve_here(part, size, end - size, true);
         }
-        match Store::is_mapped(self.live(part)) {
+        match Mappings::is_mapped(self.objects().live(part)) {
             // The page in which the file ends stays in mappings.
             true => self.reach(part, cuts, size.next_multiple_of(PAGE as u64)),
             false => Ok(()),
@@ -389,7 +399,7 @@ impl Store {
 
     /// The attributes of this node's part of a file, if it has one.
     pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
-        match self.stat_here(id.part()) {
+        match self.names().stat_here(id.part()) {
             Ok(inode) => Ok(Some(inode)),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
@@ -399,30 +409,31 @@ impl Store {
     /// The file is gone, and its part here goes.
     pub fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
-        let (index, held) = match self.live_acquire_here(part) {
+        let (index, held) = match self.objects().live_acquire_here(part) {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
         let shard = self.shard_of(part);
-        let dropped = self.write(self.object_set(part), Need::Removal, |w| {
-            self.change_inode(w, part, |inode| inode.nlink = 0)?;
+        let dropped = self.write(self.names().object_set(part), Need::Removal, |w| {
+            self.names()
+                .change_inode(w, part, |inode| inode.nlink = 0)?;
             w.put(shard, &Key::orphan(part), &[])?;
-            self.live_mark_unlinked(part, false)
+            self.objects().live_mark_unlinked(part, false)
         });
         drop(held);
-        self.live_release(index).and(dropped).map(|_| ())
+        self.objects().live_release(index).and(dropped).map(|_| ())
     }
 
     /// A part that is, or will be, mapped reaches at least to `end`; what is new of it is zero.
     pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(part)?;
+        let lock = self.objects().lock_live(part)?;
         let live = lock.0;
-        Store::check_cuts(live, cuts)?;
+        Parts::check_cuts(live, cuts)?;
         let size = live.size.load(Relaxed);
         if size < end {
-            self.promote(part)?;
-            self.clear_tail(part, size, end)?;
+            self.content().promote(part)?;
+            self.mappings().clear_tail(part, size, end)?;
             live.size.store(end, Release);
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }

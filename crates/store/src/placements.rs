@@ -15,7 +15,8 @@ use crate::errors::CHANGED;
 use crate::process::Critical;
 use crate::record::{Key, parse_key, tail};
 use crate::shards::{Need, Write};
-use crate::{CHUNK, NodeId, ObjectId, PAGE, Result, Store};
+use crate::views::Parts;
+use crate::{CHUNK, NodeId, ObjectId, PAGE, Result};
 use forebay_media::CELL_PAGES;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
@@ -92,7 +93,7 @@ impl Wire for Chunk {
     }
 }
 
-impl Store {
+impl<'s> Parts<'s> {
     /// Whether chunks of this file of one node lie on others. Of a file that stands for another
     /// node's: whether this node knows so.
     pub fn is_spilled(live: &Live) -> bool {
@@ -106,17 +107,17 @@ impl Store {
     /// A write has found no room on this node, which is the file's home. Whether others may have
     /// some: then the file is spilled from now on.
     pub fn spill_here(&self, index: u32) -> Result<bool> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         if self.foreign.is_none()
             || id.stripe().is_some()
             || id.is_part()
-            || self.is_live_away(index)
+            || self.names().is_live_away(index)
         {
             return Ok(false);
         }
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let flags = lock.0.flags.load(Acquire);
         if flags & flag::MAPPED != 0 {
             return Ok(false);
@@ -127,7 +128,7 @@ impl Store {
 
     /// EXFULL if an open file of this node has chunks on others.
     pub fn not_spilled(&self, index: u32) -> Result<()> {
-        match Store::is_spilled(self.live(index)) {
+        match Parts::is_spilled(self.objects().live(index)) {
             true => Err(CHANGED),
             false => Ok(()),
         }
@@ -135,7 +136,7 @@ impl Store {
 
     /// Of a file of this node, which is locked: how many pages of a chunk it may have here.
     pub(crate) fn home_limit(&self, live: &Live, chunk: u64) -> Result<Option<usize>> {
-        if !Store::is_spilled(live) {
+        if !Parts::is_spilled(live) {
             return Ok(None);
         }
         let id = ObjectId(live.id.load(Relaxed));
@@ -153,7 +154,7 @@ impl Store {
         cuts: u64,
         (first, count): (u64, u64),
     ) -> Result<Vec<(u64, Placed)>> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let mut places = Vec::new();
         self.snapshot(self.shard_of(id))?
@@ -178,7 +179,7 @@ impl Store {
     /// settled.
     pub fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
@@ -190,7 +191,7 @@ impl Store {
             return placed.map(Chunk::There).ok_or(Errno::IO);
         }
         if chunk == 0
-            && let Err(e) = self.promote(index)
+            && let Err(e) = self.content().promote(index)
         {
             let len = live.size.load(Relaxed) as usize;
             let mut content = vec![0; len];
@@ -198,17 +199,18 @@ impl Store {
             return match e {
                 // SAFETY: the vector has so many bytes.
                 Errno::NOSPC => unsafe {
-                    self.copy_out(index, moved, 0, content.as_mut_ptr(), len)
+                    self.content()
+                        .copy_out(index, moved, 0, content.as_mut_ptr(), len)
                         .map(|()| Chunk::Nowhere(0, Some(content)))
                 },
                 e => Err(e),
             };
         }
-        match self.ensure(index, chunk, pages(end)) {
+        match self.content().ensure(index, chunk, pages(end)) {
             Ok(_) => Ok(Chunk::Home),
             Err(Errno::NOSPC) => {
                 let moved = live.moved.load(Relaxed);
-                let map = self.chunk_map(index, chunk, moved, CELL_PAGES)?;
+                let map = self.content().chunk_map(index, chunk, moved, CELL_PAGES)?;
                 Ok(Chunk::Nowhere((map.pages() * PAGE) as u32, None))
             }
             Err(e) => Err(e),
@@ -226,9 +228,9 @@ impl Store {
         inline: Option<u64>,
     ) -> Result<Placed> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
-        if live.cuts.load(Acquire) != cuts || !Store::is_spilled(live) {
+        if live.cuts.load(Acquire) != cuts || !Parts::is_spilled(live) {
             return Err(CHANGED);
         }
         let id = ObjectId(live.id.load(Relaxed));
@@ -236,7 +238,12 @@ impl Store {
         let moved = live.moved.load(Relaxed);
         let have = match is_inline {
             true => 0,
-            false => self.chunk_map(index, chunk, moved, CELL_PAGES)?.pages() * PAGE,
+            false => {
+                self.content()
+                    .chunk_map(index, chunk, moved, CELL_PAGES)?
+                    .pages()
+                    * PAGE
+            }
         };
         let as_told = match inline {
             Some(len) => is_inline && len == live.size.load(Relaxed),
@@ -244,7 +251,7 @@ impl Store {
         };
         let (shard, key) = (self.shard_of(id), Key::placed(id, chunk));
         let mut there = None;
-        self.write(self.object_set(id), Need::Bytes(4096), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(4096), |w| {
             there = w.get(shard, &key)?.and_then(Placed::decode);
             if there.is_some() {
                 return Ok(());
@@ -255,17 +262,18 @@ impl Store {
             w.put(shard, &key, &placed.encode())?;
             if inline.is_some() {
                 let none = crate::record::ChunkMap::default().encode();
-                self.put_live(w, live, 0, tail::EXTENTS, &none)?;
+                self.content().put_live(w, live, 0, tail::EXTENTS, &none)?;
             }
             // A loss of power must not leave the placement without the mark.
-            self.change_inode(w, id, |inode| {
+            self.names().change_inode(w, id, |inode| {
                 inode.is_spread = true;
                 inode.cuts = cuts;
             })
         })?;
         if there.is_none() && inline.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            self.set_extents(index, &crate::record::ChunkMap::default())?;
+            self.objects()
+                .set_extents(index, &crate::record::ChunkMap::default())?;
             live.pages.store(0, Relaxed);
             live.flags.fetch_and(!flag::INLINE, AcqRel);
             live.moved.fetch_add(1, AcqRel);
@@ -276,13 +284,13 @@ impl Store {
 
     /// A spilled file is cut at `size`: placements that have nothing below it go. Locked.
     pub(crate) fn drop_places(&self, live: &Live, size: u64) -> Result<()> {
-        if !Store::is_spilled(live) {
+        if !Parts::is_spilled(live) {
             return Ok(());
         }
         let id = ObjectId(live.id.load(Relaxed));
         let shard = self.shard_of(id);
         let (last, within) = (size / CHUNK, size % CHUNK);
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             let key = Key::placed(id, last);
             let stays = w
                 .get(shard, &key)?
@@ -294,6 +302,7 @@ impl Store {
 
     /// In a transaction: removes the placements of chunk `first` and later ones.
     pub(crate) fn remove_places(&self, w: &mut Write<'_>, id: ObjectId, first: u64) -> Result<()> {
-        self.remove_range(w, &Key::placed(id, first), |_| ())
+        self.names()
+            .remove_range(w, &Key::placed(id, first), |_| ())
     }
 }

@@ -13,7 +13,8 @@ use crate::lmdb::Snapshot;
 use crate::process::{self, Critical};
 use crate::record::{ChunkMap, extents_in, parse_key};
 use crate::record_tree::Meta;
-use crate::{Extent, ObjectId, Store};
+use crate::views::Recovery;
+use crate::{Extent, ObjectId};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
@@ -62,7 +63,7 @@ pub(crate) struct Uses {
     pub lives: Vec<u32>,
 }
 
-impl Store {
+impl<'s> Recovery<'s> {
     /// Finds what dead processes have lost: references, entries, pages, objects without a
     /// name. False if nothing was lost, or others are in the middle of something and don't
     /// come to an end of it just now: then it is to be tried again later.
@@ -87,7 +88,7 @@ impl Store {
         drop(quiet);
         let mut result = Ok(());
         for index in unused {
-            result = self.live_release(index).and(result);
+            result = self.objects().live_release(index).and(result);
         }
         let view = view?;
         self.take_back_pages(&view)?;
@@ -117,7 +118,7 @@ impl Store {
             let mapped = self.map_area(slot)?;
             // SAFETY: just mapped; made of atomics.
             let area = unsafe { &*mapped };
-            let held = self.more_held(slot, area).iter();
+            let held = self.objects().more_held(slot, area).iter();
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             held.for_each(|i| count(&mut lives, i));
             let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
@@ -132,7 +133,7 @@ impl Store {
             unsafe { self.unmap_area(mapped) };
         }
         for (i, uses) in opens.iter_mut().enumerate() {
-            let o = self.open_file(i as u32);
+            let o = self.objects().open_file(i as u32);
             // One that is in a table has been handed over, whatever its owner says.
             if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
                 *uses = 1;
@@ -144,7 +145,7 @@ impl Store {
             }
         }
         for i in 0..lives.len() as u32 {
-            let live = self.live(i);
+            let live = self.objects().live(i);
             let away = live.flags.load(Acquire) & flag::AWAY != 0;
             let part = if away { live.part.load(Acquire) } else { 0 };
             for own in [part, live.copy.load(Acquire)] {
@@ -170,7 +171,7 @@ impl Store {
         let me = process::identity(&self.control, self.process_slot()?);
         h.free_open.clear();
         for (i, &n) in uses.opens.iter().enumerate().rev() {
-            let o = self.open_file(i as u32);
+            let o = self.objects().open_file(i as u32);
             if o.refs.load(Acquire) != n {
                 o.refs.store(n, Release);
             }
@@ -182,11 +183,11 @@ impl Store {
                 h.free_open.push(i as u32, &o.next);
             }
         }
-        self.recount_locks()?;
+        self.locks().recount_locks()?;
         let mut unused = Vec::new();
         h.free_live.clear();
         for (i, &n) in uses.lives.iter().enumerate().rev() {
-            let live = self.live(i as u32);
+            let live = self.objects().live(i as u32);
             if !self.is_linked(i as u32)? {
                 live.refs.store(0, Relaxed);
                 live.flags.store(0, Relaxed);
@@ -207,22 +208,22 @@ impl Store {
     }
 
     /// Everything as it is at this quiet moment.
-    pub(crate) fn view(&self) -> Result<View<'_>> {
+    pub(crate) fn view(self) -> Result<View<'s>> {
         let _critical = Critical::enter();
-        let (shards, states, metas) = self.with_all_locked(|| {
-            if self.control.header().recover.load(Acquire) != 0 {
-                self.recover_locked()?;
+        let (shards, states, metas) = self.0.with_all_locked(|| {
+            if self.0.control.header().recover.load(Acquire) != 0 {
+                self.0.recover_locked()?;
             }
-            let shards = self.envs.iter().map(|env| env.fresh_snapshot());
-            let states = (0..self.shard_count()).map(|i| {
-                let s = self.control.shard(i);
+            let shards = self.0.envs.iter().map(|env| env.fresh_snapshot());
+            let states = (0..self.0.names().shard_count()).map(|i| {
+                let s = self.0.control.shard(i);
                 ShardState {
                     multi: s.multi.load(Acquire),
                     removing: s.removing.load(Acquire),
                     last_seq: s.last_seq.load(Acquire),
                 }
             });
-            let metas = self.envs.iter().map(|env| Meta::of(env.path()));
+            let metas = self.0.envs.iter().map(|env| Meta::of(env.path()));
             Ok((
                 shards.collect::<Result<Vec<_>>>()?,
                 states.collect(),
@@ -230,20 +231,25 @@ impl Store {
             ))
         })?;
         let live = self.open_objects()?.into_iter().map(|(id, index)| {
-            let l = self.live(index);
+            let l = self.0.objects().live(index);
             let state = LiveState {
                 index,
                 flags: l.flags.load(Acquire),
                 size: l.size.load(Acquire),
                 pages: l.pages.load(Acquire),
-                first: self.first_chunk(index),
+                first: self.0.content().first_chunk(index),
             };
             (id, state)
         });
         Ok(View {
             live: live.collect(),
-            used: self.media().iter().map(|m| m.cells().used_bits()).collect(),
-            counters: (self.media().iter().map(|m| m.cells()))
+            used: self
+                .0
+                .media()
+                .iter()
+                .map(|m| m.cells().used_bits())
+                .collect(),
+            counters: (self.0.media().iter().map(|m| m.cells()))
                 .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
                 .collect(),
             shards,

@@ -7,7 +7,8 @@ use crate::control::{
 use crate::live::{Chain, held_entry};
 use crate::process::Critical;
 use crate::record::extents_in;
-use crate::{ObjectId, Store, process};
+use crate::views::Recovery;
+use crate::{ObjectId, process};
 use forebay_media::{CELL_PAGES, Extent};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
@@ -24,7 +25,7 @@ pub struct Reaped {
     pub in_flight: usize,
 }
 
-impl Store {
+impl<'s> Recovery<'s> {
     /// Processes attached now that live.
     pub fn attached(&self) -> Vec<u32> {
         (0..MAX_PROCESSES)
@@ -205,7 +206,7 @@ impl Store {
         match f() {
             Err(Errno::NOSPC) => {
                 let reaped = self.reap().is_ok_and(|r| r.processes > 0);
-                match self.drop_all_copies() == Ok(true) || reaped {
+                match self.local_copies().drop_all_copies() == Ok(true) || reaped {
                     true => f(),
                     false => Err(Errno::NOSPC),
                 }
@@ -221,7 +222,7 @@ impl Store {
         let c = &self.control;
         let me = self.process_slot()?;
         let h = c.header();
-        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.open_file(i).lock);
+        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.objects().open_file(i).lock);
         let times = c.dir_times().map(|place| &place.lock);
         let chains = c.lock_chains().map(|chain| &chain.lock);
         for lock in opens.chain(times).chain(chains).chain([h.watches.lock()]) {
@@ -234,8 +235,8 @@ impl Store {
             drop(Chain::of(self, bucket)?);
         }
         for i in 0..h.free_live.end(MAX_LIVE) {
-            if self.live(i).lock.stray(c).is_some() {
-                drop(self.lock_live(i)?);
+            if self.objects().live(i).lock.stray(c).is_some() {
+                drop(self.objects().lock_live(i)?);
             }
         }
         Ok(())
@@ -264,25 +265,25 @@ impl Store {
             if let Some(open) = place.swap(0, AcqRel).checked_sub(1) {
                 released += 1;
                 if killed {
-                    self.cut_short(open);
+                    self.declared().cut_short(open);
                 }
                 // One that can't be written back must not keep the others.
-                result = self.open_release(open).and(result);
+                result = self.objects().open_release(open).and(result);
             }
         }
-        let ended = self.map_end(slot, a, |map| {
+        let ended = self.mappings().map_end(slot, a, |map| {
             if killed
                 && map.flags.load(Acquire) & map_flag::CHANGES != 0
                 && let Some(open) = map.open.load(Acquire).checked_sub(1)
             {
-                self.cut_short(open);
+                self.declared().cut_short(open);
             }
         });
         result = ended.and(result);
         p.fds_end.store(0, Release);
         a.cwd.store(0, Release);
         a.umask.store(0, Release);
-        result = self.end_all_locks(slot).and(result);
+        result = self.locks().end_all_locks(slot).and(result);
         // SAFETY: only used in this function.
         unsafe { self.unmap_area(area) };
         result.map(|()| released)
@@ -312,25 +313,25 @@ impl Store {
             if owner.load(Acquire) != dead {
                 continue;
             }
-            if self.open_file(i).refs.load(Acquire) > 0 && in_table(i) {
+            if self.objects().open_file(i).refs.load(Acquire) > 0 && in_table(i) {
                 owner.store(0, Release);
             } else {
                 if killed {
-                    self.cut_short(i);
+                    self.declared().cut_short(i);
                 }
-                result = self.open_release(i).and(result);
+                result = self.objects().open_release(i).and(result);
             }
         }
         for i in 0..h.free_live.end(MAX_LIVE) {
             if self.control.finisher(i).load(Acquire) == dead {
-                result = self.live_release(i).and(result);
+                result = self.objects().live_release(i).and(result);
             }
         }
         // SAFETY: mapped until the end of this function; made of atomics.
-        let more = self.more_held(slot, unsafe { &*area });
+        let more = self.objects().more_held(slot, unsafe { &*area });
         for place in self.control.process(slot as usize).held.iter().chain(more) {
             if let Some(index) = held_entry(place.swap(0, AcqRel)) {
-                result = self.live_release(index).and(result);
+                result = self.objects().live_release(index).and(result);
             }
         }
         // SAFETY: only used in this function.
@@ -372,16 +373,18 @@ impl Store {
     /// Before pages that aren't `used` become free: they are no longer durable, and those
     /// who had them are without them on stable storage too.
     fn note_unused(&self, used: &[Vec<u64>]) -> Result<()> {
-        let Some(journal) = self.active_journal() else {
+        let Some(journal) = self.durability().active_journal() else {
             return Ok(());
         };
-        self.sync_journal()?;
+        self.durability().sync_journal()?;
         let _critical = process::Critical::enter();
-        self.lock_journal(journal)?.note_pages(|changes| {
-            for (m, used) in self.media().iter().zip(used) {
-                m.cells().durable_beside(used, |e| changes.cleared.push(e));
-            }
-        })
+        self.durability()
+            .lock_journal(journal)?
+            .note_pages(|changes| {
+                for (m, used) in self.media().iter().zip(used) {
+                    m.cells().durable_beside(used, |e| changes.cleared.push(e));
+                }
+            })
     }
 
     /// The objects that the live table knows better than their records.
@@ -390,8 +393,10 @@ impl Store {
         for i in 0..self.control.header().free_live.end(MAX_LIVE) {
             // An entry outside its chain was left by a process that died while it was
             // taking or returning it.
-            if self.live(i).flags.load(Acquire) & flag::LOADED != 0 && self.is_linked(i)? {
-                open.insert(self.live(i).id.load(Acquire), i);
+            if self.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
+                && self.is_linked(i)?
+            {
+                open.insert(self.objects().live(i).id.load(Acquire), i);
             }
         }
         Ok(open)
@@ -402,8 +407,9 @@ impl Store {
     pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
         let open = self.open_objects()?;
         for (&id, &i) in &open {
-            if self.live(i).flags.load(Acquire) & flag::INLINE == 0 {
-                self.first_chunk(i)
+            if self.objects().live(i).flags.load(Acquire) & flag::INLINE == 0 {
+                self.content()
+                    .first_chunk(i)
                     .extents()
                     .iter()
                     .for_each(|&e| each(ObjectId(id), e));
@@ -447,23 +453,24 @@ mod tests {
     #[test]
     fn what_threads_were_opening_when_their_process_ended_is_given_back() {
         let s = store("ends-with-threads");
-        let live = s.live_acquire_here(make(&s, "f")).unwrap().0;
+        let live = s.objects().live_acquire_here(make(&s, "f")).unwrap().0;
         // Between this and its place in a table of descriptors, it is noted nowhere else.
         let open = s
+            .objects()
             .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
             .unwrap();
         // Tests run on a thread of their own.
         assert!(!process::is_alone());
-        s.end().unwrap();
+        s.recovery().end().unwrap();
         let slot = s.give_up_slot().expect("it stays attached");
         let owner = &s.control.process(slot as usize).owner;
         assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
         // Another start time: that process has ended.
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
-        assert_eq!(s.reap().map(|r| r.processes), Ok(1));
-        assert_eq!(s.open_file(open).refs.load(Relaxed), 0);
-        assert_eq!(s.live(live).id.load(Relaxed), 0);
-        let taken = s.accounting().unwrap();
+        assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(1));
+        assert_eq!(s.objects().open_file(open).refs.load(Relaxed), 0);
+        assert_eq!(s.objects().live(live).id.load(Relaxed), 0);
+        let taken = s.recovery().accounting().unwrap();
         assert_eq!((taken.open.used, taken.live.used), (0, 0));
     }
 

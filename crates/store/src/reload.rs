@@ -13,11 +13,12 @@
 use crate::checkpoint::Loaded;
 use crate::record::{ChunkMap, Inode, Key, parse_key, tail};
 use crate::shards::Need;
-use crate::{CHUNK, ObjectId, PAGE, Store};
+use crate::views::Durability;
+use crate::{CHUNK, ObjectId, PAGE};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 
-impl Store {
+impl<'s> Durability<'s> {
     /// Loads checkpoint and journal into the empty records of this store, mends what they
     /// leave open, and makes the new state durable. Only while nobody else uses it.
     ///
@@ -26,23 +27,23 @@ impl Store {
     pub fn reload(&self) -> Result<Loaded> {
         let loaded = self.load()?;
         self.cut_files()?;
-        self.drop_unstable_sums()?;
-        self.rebuild_free_space()?;
+        self.content().drop_unstable_sums()?;
+        self.recovery().rebuild_free_space()?;
         for m in self.media() {
             m.cells().init_from_durable();
             // A full file system isn't this moment's trouble.
             let _ = m.reserve_again();
         }
-        self.disown_intents()?;
-        self.settle()?;
-        self.remove_orphans()?;
+        self.intents().disown_intents()?;
+        self.recovery().settle()?;
+        self.recovery().remove_orphans()?;
         self.checkpoint()?;
         Ok(loaded)
     }
 
     /// Cuts every file's extents to its size and counts its pages.
     fn cut_files(&self) -> Result<()> {
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             let mut chunks: HashMap<u64, Vec<(u64, ChunkMap)>> = HashMap::new();
             let snapshot = self.snapshot(shard)?;
             snapshot.scan(b"X", |key, value| {
@@ -75,7 +76,7 @@ impl Store {
             })?;
             drop(snapshot);
             for (id, cut) in wrong {
-                self.write(self.object_set(id), Need::Bytes(8192), |w| {
+                self.write(self.names().object_set(id), Need::Bytes(8192), |w| {
                     for (n, map) in &cut.chunks {
                         match map.extents() {
                             [] => _ = w.del(shard, &Key::chunk(id, *n))?,

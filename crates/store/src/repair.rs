@@ -4,21 +4,22 @@
 //! ([`Store::repair_live`]): what was written behind the end of the file goes, and what is
 //! derived is counted anew. What was lost between two counters: see [`crate::recount`].
 
+use crate::ObjectId;
 use crate::control::live_flag as flag;
 use crate::live::Chain;
 use crate::process::Critical;
 use crate::record::{ChunkMap, Key, parse_key};
 use crate::recover::Reaped;
 use crate::shards::Need;
-use crate::{ObjectId, Store};
+use crate::views::Recovery;
 use forebay_media::{CELL_PAGES, Extent, PAGE};
 use rustix::io::Result;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl Recovery<'_> {
     /// Repairs a live entry that a dead process may have left half changed. Locked.
     pub(crate) fn repair_live(&self, index: u32) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         // Even, and different: nobody goes on with extents read before.
         live.moved
             .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
@@ -26,7 +27,7 @@ impl Store {
         // Of a file of another node there is nothing here.
         if flags & (flag::LOADED | flag::AWAY) == flag::LOADED {
             if flags & flag::INLINE != 0 {
-                self.set_extents(index, &ChunkMap::default())?;
+                self.objects().set_extents(index, &ChunkMap::default())?;
                 live.pages.store(0, Relaxed);
             } else {
                 let mapped = flags & flag::MAPPED != 0;
@@ -47,17 +48,17 @@ impl Store {
     /// Cuts the extents to the size (unless they are mapped), clears the rest of the last
     /// page, and counts the pages.
     fn repair_extents(&self, index: u32, mapped: bool) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let shard = self.shard_of(id);
         let chunk = (CELL_PAGES * PAGE) as u64;
         let size = live.size.load(Acquire);
         let (last, keep) = (size / chunk, (size % chunk).div_ceil(PAGE as u64) as usize);
-        let mut first = self.first_chunk(index);
+        let mut first = self.content().first_chunk(index);
         let mut freed: Vec<Extent> = Vec::new();
         let mut end_map = first.clone();
         let mut pages = 0;
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             freed.clear();
             pages = 0;
             let mut cut = None;
@@ -78,7 +79,8 @@ impl Store {
                 }
             })?;
             if !mapped {
-                self.remove_chunks(w, id, last.max(1) + u64::from(last > 0), &mut freed)?;
+                self.names()
+                    .remove_chunks(w, id, last.max(1) + u64::from(last > 0), &mut freed)?;
             }
             if let Some(mut map) = cut {
                 if !mapped {
@@ -95,9 +97,9 @@ impl Store {
         if last == 0 && !mapped {
             first.truncate(keep, |e| freed.push(e));
         }
-        self.set_extents(index, &first)?;
+        self.objects().set_extents(index, &first)?;
         live.pages.store((pages + first.pages()) as u64, Relaxed);
-        self.free_unnoted(index, freed)?;
+        self.content().free_unnoted(index, freed)?;
         // Bytes behind the end, in the last page or (mapped) in all that follow.
         let map = if last == 0 { &first } else { &end_map };
         let to = if mapped {
@@ -106,7 +108,8 @@ impl Store {
             keep * PAGE
         };
         if last == 0 || end_map != first {
-            self.zero_range(index, size, last * chunk + to as u64)?;
+            self.content()
+                .zero_range(index, size, last * chunk + to as u64)?;
         }
         Ok(())
     }
@@ -117,7 +120,7 @@ impl Store {
     /// EIO.
     pub fn remove_orphans(&self) -> Result<usize> {
         let mut removed = 0;
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             let mut ids = Vec::new();
             self.snapshot(shard)?
                 .scan(b"O", |key, _| match parse_key(key) {
@@ -128,7 +131,7 @@ impl Store {
                     _ => false,
                 })?;
             for id in ids {
-                if self.live_probe(id)?.is_none() {
+                if self.objects().live_probe(id)?.is_none() {
                     removed += usize::from(self.remove_orphan(id)?);
                 }
             }
@@ -140,11 +143,11 @@ impl Store {
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
         let _section = self.section()?;
         // Becoming its last user and leaving removes it (unless it has got a name).
-        let Ok((index, _)) = self.live_acquire_here(id) else {
+        let Ok((index, _)) = self.objects().live_acquire_here(id) else {
             return Ok(false);
         };
-        self.live_mark_unlinked(id, false)?;
-        self.live_release(index).map(|()| true)
+        self.objects().live_mark_unlinked(id, false)?;
+        self.objects().live_release(index).map(|()| true)
     }
 
     /// After processes have died: releases what they held, completes what they began, finds
@@ -162,7 +165,7 @@ impl Store {
     /// Whether the live entry is in the chain of its object.
     pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
         let _critical = Critical::enter();
-        let id = self.live(index).id.load(Acquire);
+        let id = self.objects().live(index).id.load(Acquire);
         Ok(id != 0 && Chain::lock(self, id)?.find(id) == Some(index))
     }
 }
@@ -170,6 +173,7 @@ impl Store {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::Store;
     use crate::control::{Live, MAX_LIVE};
     use crate::process;
     use crate::{Medium, NewObject, NewOpen};
@@ -243,17 +247,21 @@ pub(crate) mod tests {
     pub(crate) fn write(s: &Store, index: u32, at: u64, bytes: &[u8]) {
         // SAFETY: the slice is readable.
         let written = unsafe {
-            s.write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
-                Ok(())
-            })
+            s.content()
+                .write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
+                    Ok(())
+                })
         };
         assert_eq!(written, Ok((at, bytes.len())));
     }
 
     pub(crate) fn read(s: &Store, index: u32) -> Vec<u8> {
-        let mut bytes = vec![0xee; s.live(index).size.load(Acquire) as usize];
+        let mut bytes = vec![0xee; s.objects().live(index).size.load(Acquire) as usize];
         // SAFETY: the vector is writable.
-        let n = unsafe { s.read_here(index, 0, bytes.as_mut_ptr(), bytes.len()) };
+        let n = unsafe {
+            s.content()
+                .read_here(index, 0, bytes.as_mut_ptr(), bytes.len())
+        };
         assert_eq!(n, Ok(bytes.len()));
         bytes
     }
@@ -261,8 +269,12 @@ pub(crate) mod tests {
     /// Leaves the entry's lock to a process that has ended since, after `half` of a change.
     fn die_holding(s: &Store, index: u32, half: impl FnOnce(&Live)) {
         let dead = process::attach(&s.control).unwrap();
-        s.live(index).lock.acquire(&s.control, dead).unwrap();
-        half(s.live(index));
+        s.objects()
+            .live(index)
+            .lock
+            .acquire(&s.control, dead)
+            .unwrap();
+        half(s.objects().live(index));
         process::free(&s.control, dead);
     }
 
@@ -271,11 +283,12 @@ pub(crate) mod tests {
         let s = store("repair-write");
         for size in [2000usize, 1_500_000] {
             let index = s
+                .objects()
                 .live_acquire_here(make(&s, &format!("f{size}")))
                 .unwrap()
                 .0;
             write(&s, index, 0, &vec![7; size]);
-            let pages = s.live(index).pages.load(Relaxed);
+            let pages = s.objects().live(index).pages.load(Relaxed);
             // As if the bytes had been written, but not the size; and not all counted.
             write(&s, index, size as u64, &vec![9; 900_000]);
             die_holding(&s, index, |l| {
@@ -287,28 +300,28 @@ pub(crate) mod tests {
             let mut expected = vec![7; size];
             expected.resize(size + 600_000, 0);
             assert!(read(&s, index) == expected, "{size}");
-            assert!(s.live(index).pages.load(Relaxed) <= pages);
-            s.live_release(index).unwrap();
+            assert!(s.objects().live(index).pages.load(Relaxed) <= pages);
+            s.objects().live_release(index).unwrap();
         }
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
     fn the_last_user_repairs_what_a_dead_one_left() {
         let s = store("repair-release");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
-        s.flush(index, false).unwrap();
+        s.content().flush(index, false).unwrap();
         die_holding(&s, index, |l| l.size.store(3000, Relaxed));
-        s.live_release(index).unwrap();
-        let index = s.live_acquire_here(id).unwrap().0;
+        s.objects().live_release(index).unwrap();
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         s.truncate(index, 5000).unwrap();
         let mut expected = vec![7; 3000];
         expected.resize(5000, 0);
         assert!(read(&s, index) == expected);
-        s.live_release(index).unwrap();
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
@@ -316,111 +329,115 @@ pub(crate) mod tests {
         let s = store("repair-mapped");
         for flushed in [false, true] {
             let id = make(&s, if flushed { "flushed" } else { "dirty" });
-            let index = s.live_acquire_here(id).unwrap().0;
+            let index = s.objects().live_acquire_here(id).unwrap().0;
             write(&s, index, 0, &[7; 5000]);
             if flushed {
-                s.flush(index, false).unwrap();
+                s.content().flush(index, false).unwrap();
             }
-            let piece = s.map_here(index, 4096, 4096, usize::MAX).unwrap()[0];
+            let piece = s
+                .mappings()
+                .map_here(index, 4096, 4096, usize::MAX)
+                .unwrap()[0];
             // A store through the mapping, into the last page behind the end.
             let segment = s.media()[piece.medium].file().unwrap();
             let at = piece.segment_offset + 2000;
             assert_eq!(rustix::io::pwrite(segment, &[9; 50], at), Ok(50));
-            s.live_release(index).unwrap();
-            let index = s.live_acquire_here(id).unwrap().0;
+            s.objects().live_release(index).unwrap();
+            let index = s.objects().live_acquire_here(id).unwrap().0;
             s.truncate(index, 8192).unwrap();
             let mut expected = vec![7; 5000];
             expected.resize(8192, 0);
             assert!(read(&s, index) == expected, "{flushed}");
-            s.live_release(index).unwrap();
+            s.objects().live_release(index).unwrap();
         }
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
     fn an_open_file_of_a_pool_that_was_loaded_is_sound() {
         let s = store("repair-loaded");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
-        s.live_release(index).unwrap();
-        s.journal_state().loaded.store(1, Relaxed);
-        let (index, held) = s.live_acquire_here(id).unwrap();
-        assert_ne!(s.live(index).flags.load(Relaxed) & flag::TAIL, 0);
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
+        s.durability().journal_state().loaded.store(1, Relaxed);
+        let (index, held) = s.objects().live_acquire_here(id).unwrap();
+        assert_ne!(s.objects().live(index).flags.load(Relaxed) & flag::TAIL, 0);
+        assert_eq!(s.checker().check(), Ok(vec![]));
         drop(held);
-        s.live_release(index).unwrap();
+        s.objects().live_release(index).unwrap();
     }
 
     #[test]
     fn a_removal_that_the_entry_was_not_told_of_is_done() {
         let s = store("repair-gone");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
         s.unlink(ObjectId::ROOT, b"f").unwrap();
         // Its last user died when the records were gone, before it had left the entry.
-        s.remove_object(index).unwrap();
+        s.content().remove_object(index).unwrap();
         die_holding(&s, index, |_| ());
-        s.live_release(index).unwrap();
-        assert_eq!(s.live(index).id.load(Relaxed), 0);
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.objects().live(index).id.load(Relaxed), 0);
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
     fn a_removal_that_was_only_announced_removes_nothing() {
         let s = store("repair-mark");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, b"stays");
         // Killed between marking the entry and the commit.
-        s.live_set_unlinked(id).unwrap();
-        s.live_release(index).unwrap();
-        let index = s.live_acquire_here(id).unwrap().0;
+        s.objects().live_set_unlinked(id).unwrap();
+        s.objects().live_release(index).unwrap();
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         assert_eq!(read(&s, index), b"stays");
-        s.live_release(index).unwrap();
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
     fn it_finds_every_entry_and_page_again() {
         let s = store("repair-order");
         let id = make(&s, "f");
-        let open = s.live_acquire_here(id).unwrap().0;
+        let open = s.objects().live_acquire_here(id).unwrap().0;
         let open = s
+            .objects()
             .open_create(&NewOpen::new(id, libc::S_IFREG, 0), Some(open))
             .unwrap();
-        let live = s.open_file(open).live.load(Relaxed) - 1;
+        let live = s.objects().open_file(open).live.load(Relaxed) - 1;
         write(&s, live, 0, &[1; 9000]);
         // References, entries and pages that nobody knows of.
-        let lost = s.live_acquire_here(make(&s, "g")).unwrap().0;
+        let lost = s.objects().live_acquire_here(make(&s, "g")).unwrap().0;
         write(&s, lost, 0, &[2; 9000]);
-        s.live_retain(live);
+        s.objects().live_retain(live);
         let h = s.control.header();
         s.control.take_live().unwrap().unwrap();
         s.control.take_open().unwrap().unwrap();
         s.media()[0].alloc(100).unwrap();
-        assert_eq!(s.put_in_order(), Ok(false), "nobody has died");
+        assert_eq!(s.recovery().put_in_order(), Ok(false), "nobody has died");
         h.leaks.store(1, Relaxed);
         // Others may be there, in the middle of something only if they are dead.
         let other = process::attach(&s.control).unwrap();
         let busy = &s.control.process(other as usize).in_flight;
         busy.store(1, Relaxed);
-        assert_eq!(s.put_in_order(), Ok(false), "not a quiet moment");
+        assert_eq!(s.recovery().put_in_order(), Ok(false), "not a quiet moment");
         busy.store(0, Relaxed);
-        assert_eq!(s.put_in_order(), Ok(true));
+        assert_eq!(s.recovery().put_in_order(), Ok(true));
         process::free(&s.control, other);
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
         assert_eq!(
             (
-                s.live(live).refs.load(Relaxed),
-                s.live(lost).id.load(Relaxed)
+                s.objects().live(live).refs.load(Relaxed),
+                s.objects().live(lost).id.load(Relaxed)
             ),
             (1, 0)
         );
         assert_eq!(read(&s, live), [1; 9000]);
-        s.open_release(open).unwrap();
-        assert_eq!(s.live(live).id.load(Relaxed), 0);
+        s.objects().open_release(open).unwrap();
+        assert_eq!(s.objects().live(live).id.load(Relaxed), 0);
         // Every entry can be taken again, each once.
         let mut seen = std::collections::HashSet::new();
         for _ in 0..h.free_live.end(MAX_LIVE) {

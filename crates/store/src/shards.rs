@@ -151,8 +151,8 @@ impl Store {
         f: impl FnOnce(&mut Write<'_>) -> Result<T>,
     ) -> Result<T> {
         let _critical = Critical::enter();
-        if self.active_journal().is_some() {
-            self.wait_for_journal();
+        if self.durability().active_journal().is_some() {
+            self.durability().wait_for_journal();
         }
         self.lock_shards(set)?;
         let mut w = Write {
@@ -164,7 +164,8 @@ impl Store {
             removing: 0,
             names_change: false,
             unsettled: false,
-            log: (set.0.count_ones() > 1 || self.active_journal().is_some()).then(Vec::new),
+            log: (set.0.count_ones() > 1 || self.durability().active_journal().is_some())
+                .then(Vec::new),
         };
         let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
         // Undo what wasn't committed before the locks go.
@@ -174,16 +175,16 @@ impl Store {
         }
         if w.names_change {
             // Who resolved while the commit was under way must resolve again.
-            self.bump_epoch();
+            self.names().bump_epoch();
         }
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
         }
         if w.unsettled && result.is_ok() {
-            self.leave_unsettled();
+            self.intents().leave_unsettled();
         }
-        if self.active_journal().is_some() {
-            self.checkpoint_if_due();
+        if self.durability().active_journal().is_some() {
+            self.durability().checkpoint_if_due();
         }
         result
     }
@@ -230,8 +231,8 @@ impl Store {
     /// As [`Store::recover_commits`], with all shards locked.
     pub(crate) fn recover_locked(&self) -> Result<()> {
         self.complete_journals()?;
-        if let Some(journal) = self.active_journal() {
-            self.redo_pending(journal)?;
+        if let Some(journal) = self.durability().active_journal() {
+            self.durability().redo_pending(journal)?;
         }
         for shard in self.all_shards().iter() {
             let s = self.control.shard(shard);
@@ -315,8 +316,8 @@ impl Store {
         let before = room.reserved.load(Relaxed);
         let txn = self.envs[shard].write(room, payload, on_full)?;
         if room.reserved.load(Relaxed) != before
-            && let Some(journal) = self.active_journal()
-            && let Err(e) = self.reserve_checkpoint(journal)
+            && let Some(journal) = self.durability().active_journal()
+            && let Err(e) = self.durability().reserve_checkpoint(journal)
         {
             // Records that no checkpoint has room for must not be made. What needs no more goes on:
             // what it takes of that isn't counted.
@@ -446,11 +447,14 @@ impl<'s> Write<'s> {
         };
         let store = self.store;
         if self.names_change {
-            store.bump_epoch();
+            store.names().bump_epoch();
         }
         let log = self.log.take();
-        let noted = match (store.active_journal(), &log) {
-            (Some(journal), Some(log)) => Some((journal, store.note_commit(journal, dirty, log)?)),
+        let noted = match (store.durability().active_journal(), &log) {
+            (Some(journal), Some(log)) => Some((
+                journal,
+                store.durability().note_commit(journal, dirty, log)?,
+            )),
             _ => None,
         };
         let (result, begun) = if self.dirty.count_ones() == 1 {
@@ -463,13 +467,13 @@ impl<'s> Write<'s> {
             && !begun
         {
             if result.is_err()
-                && let Err(e) = store.note_void(journal, position)
+                && let Err(e) = store.durability().note_void(journal, position)
             {
                 // It is noted, so it must happen.
                 store.control.header().recover.store(1, Release);
                 return Err(e);
             }
-            store.end_pending(dirty);
+            store.durability().end_pending(dirty);
         }
         result
     }

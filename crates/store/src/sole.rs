@@ -7,9 +7,10 @@
 //! notes itself first, then looks whether any other slot is taken: so either of both sees the
 //! other. That of a dead process counts for nothing.
 
+use crate::Result;
 use crate::control::MAX_PROCESSES;
 use crate::process::{identity, identity_lives, slot_of};
-use crate::{Result, Store};
+use crate::views::DeclaredControls;
 use forebay_media::atomics::futex;
 use forebay_media::atomics::{AtomicU32, Ordering::*};
 use rustix::io::Errno;
@@ -22,9 +23,9 @@ const TURN: Duration = Duration::from_millis(20);
 /// After so many turns (30 s) it fails: the holder is stopped, say.
 const MAX_TURNS: u32 = 1500;
 
-impl Store {
-    fn sole_user(&self) -> &AtomicU32 {
-        &self.control.header().sole_user
+impl<'s> DeclaredControls<'s> {
+    fn sole_user(self) -> &'s AtomicU32 {
+        &self.0.control.header().sole_user
     }
 
     /// Makes this process the sole user, if no other process is attached and nothing is left to be
@@ -109,13 +110,14 @@ impl Store {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Store;
     use crate::process;
     use crate::repair::tests::store;
 
     /// As `end_sole_use_of_others`, of a process that attaches; its slot.
     fn attaches(s: &Store) -> u32 {
         let slot = process::attach(&s.control).unwrap();
-        s.end_sole_use_of_others(slot).unwrap();
+        s.declared().end_sole_use_of_others(slot).unwrap();
         slot
     }
 
@@ -123,22 +125,22 @@ mod tests {
     fn whoever_attaches_waits_until_nobody_is_alone() {
         let s = store("sole-use");
         let other = attaches(&s);
-        assert_eq!(s.take_sole_use(), Ok(false));
+        assert_eq!(s.declared().take_sole_use(), Ok(false));
         process::free(&s.control, other);
-        assert_eq!(s.take_sole_use(), Ok(true));
+        assert_eq!(s.declared().take_sole_use(), Ok(true));
         // Not twice.
-        assert_eq!(s.take_sole_use(), Ok(false));
-        assert!(!s.is_sole_use_wanted(Duration::ZERO));
+        assert_eq!(s.declared().take_sole_use(), Ok(false));
+        assert!(!s.declared().is_sole_use_wanted(Duration::ZERO));
         std::thread::scope(|scope| {
             let other = scope.spawn(|| attaches(&s));
-            while !s.is_sole_use_wanted(TURN) {}
+            while !s.declared().is_sole_use_wanted(TURN) {}
             assert!(!other.is_finished());
-            s.end_sole_use();
+            s.declared().end_sole_use();
             let slot = other.join().unwrap();
-            assert_eq!(s.take_sole_use(), Ok(false));
+            assert_eq!(s.declared().take_sole_use(), Ok(false));
             process::free(&s.control, slot);
         });
-        assert_eq!(s.take_sole_use(), Ok(true));
+        assert_eq!(s.declared().take_sole_use(), Ok(true));
     }
 
     #[test]
@@ -147,12 +149,14 @@ mod tests {
         let me = s.process_slot().unwrap();
         let dead = process::attach(&s.control).unwrap();
         let owner = &s.control.process(dead as usize).owner;
-        s.sole_user().store(identity(&s.control, dead), SeqCst);
+        s.declared()
+            .sole_user()
+            .store(identity(&s.control, dead), SeqCst);
         // A start time that no process has: as good as dead.
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
-        s.end_sole_use_of_others(me).unwrap();
-        assert_eq!(s.sole_user().load(SeqCst), 0);
+        s.declared().end_sole_use_of_others(me).unwrap();
+        assert_eq!(s.declared().sole_user().load(SeqCst), 0);
         // What it had isn't in order yet.
-        assert_eq!(s.take_sole_use(), Ok(false));
+        assert_eq!(s.declared().take_sole_use(), Ok(false));
     }
 }

@@ -1,7 +1,7 @@
 //! How full the tables of the control region are: for reports.
 
-use crate::Store;
 use crate::control::{FreeList, MAX_FILE_LOCKS, MAX_LIVE, MAX_OPEN};
+use crate::views::Recovery;
 use std::sync::atomic::Ordering::*;
 
 /// A table of the control region.
@@ -41,7 +41,7 @@ impl Table {
     }
 }
 
-impl Store {
+impl Recovery<'_> {
     /// The tables that all processes of this node share.
     pub fn tables(&self) -> [Table; 3] {
         let c = self.control();
@@ -83,27 +83,36 @@ mod tests {
     fn high_descriptor_numbers_have_places() {
         let s = store("tables-fds");
         let id = make(&s, "f");
-        let live = s.live_acquire_here(id).unwrap().0;
+        let live = s.objects().live_acquire_here(id).unwrap().0;
         let root = ObjectId::ROOT;
-        let open = s.open_create(
+        let open = s.objects().open_create(
             &crate::NewOpen::new(id, libc::S_IFREG, 0).named(root, b"f"),
             Some(live),
         );
         let open = open.unwrap();
         for fd in [70_000, MAX_FDS as i32 - 1] {
-            s.open_retain(open);
-            assert_eq!(s.fd_set(fd, Some(open)), Ok(None));
-            assert_eq!(s.fd_get(fd), Some(open));
+            s.objects().open_retain(open);
+            assert_eq!(s.objects().fd_set(fd, Some(open)), Ok(None));
+            assert_eq!(s.objects().fd_get(fd), Some(open));
         }
-        assert_eq!(s.tables()[0].used, 1);
-        assert_eq!(s.fd_set(MAX_FDS as i32, Some(open)), Err(Errno::MFILE));
+        assert_eq!(s.recovery().tables()[0].used, 1);
+        assert_eq!(
+            s.objects().fd_set(MAX_FDS as i32, Some(open)),
+            Err(Errno::MFILE)
+        );
         for fd in [70_000, MAX_FDS as i32 - 1] {
-            assert_eq!(s.fd_set(fd, None), Ok(Some(open)));
-            s.open_release(open).unwrap();
+            assert_eq!(s.objects().fd_set(fd, None), Ok(Some(open)));
+            s.objects().open_release(open).unwrap();
         }
-        s.open_release(open).unwrap();
-        assert_eq!((s.tables()[0].used, s.tables()[0].refused), (0, 0));
-        assert_eq!(s.tables()[0].complaint(), None);
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().open_release(open).unwrap();
+        assert_eq!(
+            (
+                s.recovery().tables()[0].used,
+                s.recovery().tables()[0].refused
+            ),
+            (0, 0)
+        );
+        assert_eq!(s.recovery().tables()[0].complaint(), None);
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 }

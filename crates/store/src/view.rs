@@ -15,7 +15,8 @@
 //! which any can be found.
 
 use crate::record::{Word, hash_of};
-use crate::{NAME_MAX, ObjectId, Store};
+use crate::views::Index;
+use crate::{NAME_MAX, ObjectId};
 use forebay_placement::{BY, MAX_DEPTH};
 use rustix::io::{Errno, Result};
 
@@ -168,7 +169,7 @@ pub fn number_in(name: &[u8]) -> Option<ObjectId> {
     digits.parse().ok().map(ObjectId).filter(|id| !id.is_view())
 }
 
-impl Store {
+impl<'s> Index<'s> {
     /// Whether the name is the view's, or in it.
     pub fn is_in_view(parent: ObjectId, name: &[u8]) -> bool {
         parent.is_view() || parent == ObjectId::ROOT && name == NAME
@@ -177,7 +178,7 @@ impl Store {
     /// # Errors
     /// EROFS if the name is the view's, or in it: nobody makes or takes away names there.
     pub fn refuse_view(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
-        match Store::is_in_view(parent, name) {
+        match Index::is_in_view(parent, name) {
             true => Err(Errno::ROFS),
             false => Ok(()),
         }

@@ -18,11 +18,12 @@ mod sweep;
 
 pub use event::{Happened, SHADOW_MASK};
 
+use crate::ObjectId;
 use crate::control::open_flag::TOLD;
 use crate::control::{Control, Open, WatchState};
 use crate::lock::Lock;
 use crate::process::{Critical, ProcessLock};
-use crate::{ObjectId, Store};
+use crate::views::Watches;
 use event::file_name;
 use forebay_media::atomics::Ordering::*;
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
@@ -76,15 +77,15 @@ impl WatchState {
     }
 }
 
-impl Store {
-    fn watches(&self) -> &WatchState {
-        &self.control.header().watches
+impl<'s> Watches<'s> {
+    fn watch_state(self) -> &'s WatchState {
+        &self.0.control.header().watches
     }
 
     /// Whether anything may be watched: else there is nobody to tell.
     #[inline]
     pub fn has_watches(&self) -> bool {
-        self.watches().any.load(Relaxed) != 0
+        self.watch_state().any.load(Relaxed) != 0
     }
 
     /// Tells that `what` (bits of inotify(7)) happened to an object. `at`: the directory and the
@@ -101,13 +102,13 @@ impl Store {
     #[inline]
     pub fn tell_open(&self, open: u32, what: u32) {
         if self.has_watches() {
-            self.tell_of_description(self.open_file(open), what);
+            self.tell_of_description(self.objects().open_file(open), what);
         }
     }
 
     /// A program has opened it. From now on, what happens by it is told, its end too.
     pub fn tell_opened(&self, open: u32) {
-        let o = self.open_file(open);
+        let o = self.objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH == 0 {
             o.flags.fetch_or(TOLD, AcqRel);
             self.tell_open(open, libc::IN_OPEN);
@@ -141,7 +142,7 @@ impl Store {
             return;
         }
         // The kernel's own count from 1 on.
-        let cookie = 1 << 31 | self.watches().cookies.fetch_add(1, Relaxed);
+        let cookie = 1 << 31 | self.watch_state().cookies.fetch_add(1, Relaxed);
         let left = Happened::new(libc::IN_MOVED_FROM, kind, from.1, cookie);
         self.tell_watchers(from.0, &left, false);
         let came = Happened::new(libc::IN_MOVED_TO, kind, to.1, cookie);
@@ -163,10 +164,10 @@ impl Store {
             .header()
             .free_open
             .end(crate::control::MAX_OPEN);
-        for o in (0..end).map(|i| self.open_file(i)) {
+        for o in (0..end).map(|i| self.objects().open_file(i)) {
             if o.id.load(Relaxed) == id.0 && o.kind.load(Relaxed) != libc::S_IFDIR {
                 o.parent.store(dir.0, Relaxed);
-                self.open_set_name(o, name);
+                self.objects().open_set_name(o, name);
             }
         }
     }
@@ -174,8 +175,8 @@ impl Store {
     /// If the object is gone, tells so, and ends its watches.
     pub fn tell_if_gone(&self, id: ObjectId, kind: u32) {
         if self.has_watches()
-            && self.watches().may_be_watched(id)
-            && self.inode_of(id).map(|_| ()) == Err(Errno::NOENT)
+            && self.watch_state().may_be_watched(id)
+            && self.names().inode_of(id).map(|_| ()) == Err(Errno::NOENT)
         {
             self.tell_self(id, kind, libc::IN_DELETE_SELF);
             self.end_watches(id);
@@ -187,7 +188,7 @@ impl Store {
         let by_itself;
         let at = match at {
             Some((_, b"")) | None if kind == libc::S_IFDIR && id != ObjectId::ROOT => {
-                let found = self.inode_of(id).ok();
+                let found = self.names().inode_of(id).ok();
                 by_itself = found.map(|(inode, name)| (ObjectId(inode.parent), name));
                 by_itself.as_ref().map(|(dir, name)| (*dir, &name[..]))
             }
@@ -207,7 +208,7 @@ impl Store {
         }
         let (id, kind) = (ObjectId(o.id.load(Relaxed)), o.kind.load(Relaxed));
         let dir = ObjectId(o.parent.load(Relaxed));
-        let state = self.watches();
+        let state = self.watch_state();
         if kind == libc::S_IFDIR {
             return self.tell_both(id, kind, None, what);
         }
@@ -215,8 +216,9 @@ impl Store {
             return;
         }
         let mut name = Vec::new();
-        self.open_name(o, &mut name);
+        self.objects().open_name(o, &mut name);
         let there = self
+            .names()
             .entry_of(dir, &name)
             .is_ok_and(|e| e.is_some_and(|e| e.id == id));
         if !name.is_empty() {
@@ -241,7 +243,7 @@ impl Store {
 
     /// Tells those who watch `id`. `unlinked`: it happened by a name that is gone.
     fn tell_watchers(&self, id: ObjectId, what: &Happened<'_>, unlinked: bool) {
-        if !self.watches().may_be_watched(id) || SILENT.load(Relaxed) {
+        if !self.watch_state().may_be_watched(id) || SILENT.load(Relaxed) {
             return;
         }
         let _critical = Critical::enter();
@@ -285,15 +287,17 @@ impl Store {
     }
 
     /// Held for changes of the set of shadows.
-    fn change_watches(&self) -> Result<Changing<'_>> {
+    fn change_watches(self) -> Result<Changing<'s>> {
         let critical = Critical::enter();
         THREADS.seize();
         let locked = self
+            .0
             .watches()
+            .watch_state()
             .lock
-            .acquire(&self.control, self.process_slot()?);
+            .acquire(&self.0.control, self.0.process_slot()?);
         match locked {
-            Ok(_) => Ok(Changing(&self.control, critical)),
+            Ok(_) => Ok(Changing(&self.0.control, critical)),
             Err(e) => {
                 THREADS.reset();
                 Err(e)

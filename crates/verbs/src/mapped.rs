@@ -161,19 +161,23 @@ impl Mapped {
             };
         let object = ObjectId(
             cluster
+                .objects()
                 .open_file(open)
                 .id
                 .load(std::sync::atomic::Ordering::Acquire),
         );
         let place = {
             let _turn = fs.claiming()?;
-            cluster.map_claim(open, kind).map_err(|e| match e {
-                Errno::NOMEM => Error::new(
-                    e,
-                    "this process has as many chunks mapped as it can have (4096)",
-                ),
-                e => failed(e),
-            })?
+            cluster
+                .mappings()
+                .map_claim(open, kind)
+                .map_err(|e| match e {
+                    Errno::NOMEM => Error::new(
+                        e,
+                        "this process has as many chunks mapped as it can have (4096)",
+                    ),
+                    e => failed(e),
+                })?
         };
         let still = match access {
             Access::Read => Ok(()),
@@ -197,7 +201,7 @@ impl Mapped {
                 })
             }
             Err(e) => {
-                let _ = cluster.map_release(place);
+                let _ = cluster.mappings().map_release(place);
                 Err(failed(e))
             }
         }
@@ -345,6 +349,6 @@ impl Drop for Mapped {
         drop(self.range());
         // SAFETY: of this pool's own table, which is there as long as `fs`.
         let place = unsafe { self.place.as_ref() };
-        let _ = self.fs.store().map_release(place);
+        let _ = self.fs.store().mappings().map_release(place);
     }
 }

@@ -172,12 +172,12 @@ fn other_processes_attach_it_and_may_die() {
     assert_eq!(other.ask(&format!("attach {theirs}")), "attached");
     drop(one);
     let fs = Fs::new(Arc::new(Pool::open("tokens").unwrap()));
-    fs.store().reap().unwrap();
+    fs.store().recovery().reap().unwrap();
     assert_eq!(other.ask("get"), "9");
     let attached = Chunk::attach(&session, &unhex(&theirs)).unwrap();
     assert_eq!(bytes(&attached)[0], 9);
     drop((attached, other));
-    fs.store().reap().unwrap();
+    fs.store().recovery().reap().unwrap();
     assert_eq!(
         errno(Chunk::attach(&session, &unhex(&theirs))),
         Errno::NOENT

@@ -24,7 +24,7 @@ impl<'a> Cluster<'a> {
         len: usize,
     ) -> Result<usize> {
         let ranges = List(vec![(at, to_at, len as u64)]);
-        let question = (self.live_id(from), id, None::<u64>, ranges);
+        let question = (self.content().live_id(from), id, None::<u64>, ranges);
         let done: u64 = self.ask(home, kind::COPY, &question)?;
         Ok(done as usize)
     }
@@ -38,7 +38,7 @@ impl<'a> Cluster<'a> {
         cuts: u64,
         ranges: BTreeMap<NodeId, Vec<Range>>,
     ) -> Result<BTreeMap<NodeId, Result<usize>>> {
-        let from = self.live_id(from);
+        let from = self.content().live_id(from);
         let (nodes, heads): (Vec<NodeId>, Vec<Vec<u8>>) = ranges
             .into_iter()
             .map(|(node, ranges)| (node, encode(&(from, id, Some(cuts), List(ranges)))))

@@ -123,14 +123,14 @@ impl<'a> Cluster<'a> {
         }
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, slot) in slots.iter().enumerate() {
-            let shard = slot.shard(self.shard_count());
+            let shard = slot.shard(self.names().shard_count());
             by_shard.entry(shard).or_default().push(i);
         }
         let mut ids = vec![ObjectId(0); names.len()];
         for (shard, all) in by_shard {
             self.write(self.set(&[shard]), Need::Removal, |_| {
                 all.iter().try_for_each(|&i| {
-                    ids[i] = ObjectId::new(self.next_seq(shard)?, slots[i]);
+                    ids[i] = ObjectId::new(self.names().next_seq(shard)?, slots[i]);
                     Ok(())
                 })
             })?;
@@ -152,7 +152,7 @@ impl<'a> Cluster<'a> {
         let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (i, file) in files.iter().enumerate() {
             results[i] = match file.name.len() {
-                ..=NAME_MAX => self.refuse_view(parent, file.name),
+                ..=NAME_MAX => self.index().refuse_view(parent, file.name),
                 _ => Err(Errno::NAMETOOLONG),
             };
             if results[i].is_ok() {
@@ -206,8 +206,8 @@ impl<'a> CrossNode<'a> {
         let bytes = part.iter().map(|&i| files[i].bytes()).sum();
         let pages = part.iter().map(|&i| files[i].pages()).sum();
         self.write(self.set(&[shard]), Need::Bytes(bytes), |w| {
-            self.check_epoch(epoch)?;
-            self.check_frozen(parent)?;
+            self.names().check_epoch(epoch)?;
+            self.intents().check_frozen(parent)?;
             w.more_room(shard, pages)?;
             let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
             each.collect()
@@ -225,7 +225,7 @@ impl<'a> CrossNode<'a> {
         let (shard, name) = (self.shard_of(file.id), (parent, file.name));
         let away = self.entry_away(parent, file.name).is_some();
         if !away {
-            match self.check_note(w, name) {
+            match self.intents().check_note(w, name) {
                 Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
                 checked => checked?,
             }
@@ -252,14 +252,15 @@ impl<'a> CrossNode<'a> {
             w.put(shard, &Key::attribute(file.id, attribute), value)?;
         }
         if away {
-            self.set_link(w, file.id, name, Link::Unconfirmed)?;
+            self.links().set_link(w, file.id, name, Link::Unconfirmed)?;
         }
         // One that goes with its maker has its name noted from the start, and what has one is in
         // the index.
         if !away || goes_with_maker(file.new.controls) {
-            self.names_in_index(w, file.id, None, Some(name))?;
+            self.index().names_in_index(w, file.id, None, Some(name))?;
         }
-        self.note_maker(w, file.id, &file.new, Some(name))?;
+        self.declared()
+            .note_maker(w, file.id, &file.new, Some(name))?;
         Ok(Ok(()))
     }
 
@@ -298,9 +299,9 @@ impl<'a> CrossNode<'a> {
                     Err(Errno::AGAIN | Errno::STALE) => self
                         .insert_at(asked.home, (id, name), libc::S_IFREG, epoch)
                         .and_then(|there| there.map_or(Ok(()), |_| Err(Errno::EXIST))),
-                    Ok(Some(_)) => self.lose_link(id, name).and(Err(Errno::EXIST)),
-                    Err(e) if is_unclear(e) => self.disown_link(id, name).and(Err(e)),
-                    Err(e) => self.lose_link(id, name).and(Err(e)),
+                    Ok(Some(_)) => self.links().lose_link(id, name).and(Err(Errno::EXIST)),
+                    Err(e) if is_unclear(e) => self.intents().disown_link(id, name).and(Err(e)),
+                    Err(e) => self.links().lose_link(id, name).and(Err(e)),
                 };
             }
         }
@@ -327,15 +328,19 @@ impl<'a> CrossNode<'a> {
                 let pages = part.iter().map(|&i| files[i].pages()).sum();
                 let together = self.write(self.set(&[shard]), Need::Removal, |w| {
                     w.more_room(shard, pages)?;
-                    part.iter()
-                        .try_for_each(|&i| self.confirm(w, files[i].id, (parent, files[i].name)))
+                    part.iter().try_for_each(|&i| {
+                        self.links()
+                            .confirm(w, files[i].id, (parent, files[i].name))
+                    })
                 });
                 if together.is_ok() {
                     continue;
                 }
                 // One by one they need less room.
                 for &i in part {
-                    results[i] = self.confirm_link(files[i].id, (parent, files[i].name));
+                    results[i] = self
+                        .links()
+                        .confirm_link(files[i].id, (parent, files[i].name));
                 }
             }
         }
@@ -381,8 +386,8 @@ impl<'a> CrossNode<'a> {
             for part in all.chunks(MOST) {
                 let bytes = part.iter().map(|&i| entries[i].0.len() + 64).sum();
                 let made = self.write(self.set(&[shard]), Need::Bytes(bytes), |w| {
-                    self.check_epoch(epoch)?;
-                    self.check_frozen(parent)?;
+                    self.names().check_epoch(epoch)?;
+                    self.intents().check_frozen(parent)?;
                     let each = part.iter().map(|&i| {
                         let (name, entry) = &entries[i];
                         self.put_entry(w, (parent, name), *entry)
@@ -409,7 +414,7 @@ impl<'a> CrossNode<'a> {
         name: super::Named<'_>,
         entry: Entry,
     ) -> Result<Result<Option<Entry>>> {
-        match self.check_note(w, name) {
+        match self.intents().check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
             checked => checked?,
         }

@@ -73,7 +73,7 @@ impl<'a> Cluster<'a> {
         let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
         for (i, (name, _)) in files.iter().enumerate() {
             match (
-                self.refuse_view(parent, name),
+                self.index().refuse_view(parent, name),
                 self.entry_away(parent, name),
             ) {
                 (Err(e), _) => results[i] = Err(e),
@@ -122,7 +122,7 @@ impl<'a> CrossNode<'a> {
                     .entry(self.shard_of_entry(parent, name))
                     .or_default()
                     .push(i),
-                None => results[i] = self.remove_beside((parent, name), *entry, epoch, t),
+                None => results[i] = self.names().remove_beside((parent, name), *entry, epoch, t),
             }
         }
         let mut noted = Vec::new();
@@ -130,7 +130,7 @@ impl<'a> CrossNode<'a> {
             for part in all.chunks(MOST) {
                 let done = self.write(self.set(&[shard]), Need::Removal, |w| {
                     w.more_room(shard, PAGES * part.len())?;
-                    self.check_epoch(epoch)?;
+                    self.names().check_epoch(epoch)?;
                     let each = part
                         .iter()
                         .map(|&i| self.note_drop(w, (parent, &entries[i].0), entries[i].1));
@@ -162,7 +162,7 @@ impl<'a> CrossNode<'a> {
     /// In a transaction: the entry is to go when its object, which lies elsewhere, has lost the
     /// name. False if it isn't `entry`.
     fn note_drop(&self, w: &mut Write<'_>, name: Named<'_>, entry: Entry) -> Result<Result<bool>> {
-        match self.check_note(w, name) {
+        match self.intents().check_note(w, name) {
             Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
             checked => checked?,
         }
@@ -172,7 +172,7 @@ impl<'a> CrossNode<'a> {
             return Ok(Ok(false));
         }
         w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
-        self.put_note(w, name, &Note::Drop(entry))?;
+        self.intents().put_note(w, name, &Note::Drop(entry))?;
         Ok(Ok(true))
     }
 
@@ -211,8 +211,8 @@ impl<'a> CrossNode<'a> {
                         .push(i),
                     // It is told later.
                     Err(e) if is_unclear(e) => {
-                        let left = self.end_drop(name, entry, false);
-                        if let Err(e) = left.and_then(|()| self.disown_note(name)) {
+                        let left = self.intents().end_drop(name, entry, false);
+                        if let Err(e) = left.and_then(|()| self.intents().disown_note(name)) {
                             results[i] = Err(e);
                         }
                     }
@@ -225,7 +225,7 @@ impl<'a> CrossNode<'a> {
                 let together = self.write(self.set(&[shard]), Need::Removal, |w| {
                     part.iter().try_for_each(|&i| {
                         let name = (parent, &entries[i].0[..]);
-                        self.let_see(w, name, entries[i].1)?;
+                        self.intents().let_see(w, name, entries[i].1)?;
                         w.del(shard, &Key::note(name.0, name.1)).map(|_| ())
                     })
                 });

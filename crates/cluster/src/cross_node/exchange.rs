@@ -89,8 +89,8 @@ impl<'a> CrossNode<'a> {
         let t = now();
         let mut exchange = self.retry_noted(x, || {
             self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_note(w, x)?;
+                self.names().check_epoch(epoch)?;
+                self.intents().check_note(w, x)?;
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
                 let source = EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry;
                 if is_on_paths(source) && !names {
@@ -104,7 +104,8 @@ impl<'a> CrossNode<'a> {
                     phase: Phase::Begun,
                 };
                 w.put(shard, &key, &EntryRecord::changing(source).encode())?;
-                self.put_note(w, x, &Note::Exchange(exchange.clone()))?;
+                self.intents()
+                    .put_note(w, x, &Note::Exchange(exchange.clone()))?;
                 Ok(exchange)
             })
         })?;
@@ -114,12 +115,12 @@ impl<'a> CrossNode<'a> {
             Ok(false) => return self.undo_exchange(x, &mut exchange),
             Err(e) if is_unclear(e) => {
                 // Found out later, from the note. Not by us any more.
-                let _ = self.disown_note(x);
+                let _ = self.intents().disown_note(x);
                 return Err(e);
             }
             Err(e) => {
                 if self.undo_exchange(x, &mut exchange).is_err() {
-                    let _ = self.disown_note(x);
+                    let _ = self.intents().disown_note(x);
                 }
                 return Err(e);
             }
@@ -127,9 +128,9 @@ impl<'a> CrossNode<'a> {
         match self.complete_exchange(x, &mut exchange) {
             Ok(()) => {}
             // It has happened; the rest is done later, from the note.
-            Err(e) if is_unclear(e) => self.disown_note(x)?,
+            Err(e) if is_unclear(e) => self.intents().disown_note(x)?,
             Err(e) => {
-                let _ = self.disown_note(x);
+                let _ = self.intents().disown_note(x);
                 return Err(e);
             }
         }
@@ -168,7 +169,8 @@ impl<'a> CrossNode<'a> {
     fn note_exchange(&self, x: Named<'_>, exchange: &Exchange) -> Result<()> {
         let shard = self.shard_of_entry(x.0, x.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
-            self.put_note(w, x, &Note::Exchange(exchange.clone()))
+            self.intents()
+                .put_note(w, x, &Note::Exchange(exchange.clone()))
         })
     }
 
@@ -259,8 +261,8 @@ impl<'a> CrossNode<'a> {
         let key = Key::entry(y.0, y.1);
         let there = self.retry_noted(y, || {
             self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                match self.note_on(w, y)? {
+                self.names().check_epoch(epoch)?;
+                match self.intents().note_on(w, y)? {
                     // It would wait for us just as we for it.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
@@ -282,7 +284,7 @@ impl<'a> CrossNode<'a> {
                     comes,
                     led: (x.0, x.1.to_vec(), number),
                 };
-                self.put_note(w, y, &joined)?;
+                self.intents().put_note(w, y, &joined)?;
                 Ok(Some(there))
             })
         })?;
@@ -295,7 +297,7 @@ impl<'a> CrossNode<'a> {
                     return Err(Errno::IO);
                 }
                 Err(e) => {
-                    self.leave_unsettled();
+                    self.intents().leave_unsettled();
                     return Err(e);
                 }
             }
@@ -322,7 +324,7 @@ impl<'a> CrossNode<'a> {
         }
         let shard = self.shard_of_entry(y.0, y.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
-            let entry = match self.note_on(w, y)? {
+            let entry = match self.intents().note_on(w, y)? {
                 Some((Note::Joined { led, comes, .. }, _)) if led.2 == number && done => comes,
                 Some((Note::Joined { led, there, .. }, _)) if led.2 == number => there,
                 // It was told before.
@@ -376,15 +378,15 @@ impl<'a> CrossNode<'a> {
         let shard = self.shard_of(id);
         let key = Key::link(id, new.0, new.1);
         let coming = Link::Exchanged.encode(number as u32);
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(0), |w| {
             match w.get(shard, &key)? {
                 None => w.put(shard, &key, &coming)?,
                 Some(there) if there == coming => {}
                 // It is just getting or losing that name in another way.
                 Some(_) => return Err(Errno::ALREADY),
             }
-            match self.link_state(w, id, old)? {
-                None => self.set_link(w, id, old, Link::Counted)?,
+            match self.links().link_state(w, id, old)? {
+                None => self.links().set_link(w, id, old, Link::Counted)?,
                 Some(Link::Counted | Link::Unconfirmed) => {}
                 // What brings it has to end before this begins.
                 Some(_) => return Err(Errno::ALREADY),
@@ -408,7 +410,7 @@ impl<'a> CrossNode<'a> {
             return self.ask(home, kind::END_EXCHANGE_LINK, &question);
         }
         let (shard, key) = (self.shard_of(id), Key::link(id, new.0, new.1));
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             if w.get(shard, &key)? == Some(&Link::Exchanged.encode(number as u32)) {
                 w.del(shard, &key)?;
             }

@@ -62,11 +62,11 @@ impl<'a> Cluster<'a> {
         for (id, rest) in links {
             let (dir, name) = rest.split_at(8);
             let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
-            self.withdraw_dead(id, (dir, name))?;
+            self.links().withdraw_dead(id, (dir, name))?;
             let there = self.lookup(dir, name);
             result = match there {
-                Ok(Some(e)) if e.id == id => self.confirm_link(id, (dir, name)),
-                Ok(_) => self.lose_link(id, (dir, name)),
+                Ok(Some(e)) if e.id == id => self.links().confirm_link(id, (dir, name)),
+                Ok(_) => self.links().lose_link(id, (dir, name)),
                 Err(e) => Err(e),
             }
             .and(result);
@@ -111,7 +111,7 @@ impl<'a> CrossNode<'a> {
         let shard = self.shard_of_entry(name.0, name.1);
         // Taken over in the transaction that sees that the owner is gone: by one alone.
         let note = self.write(self.set(&[shard]), Need::Removal, |w| {
-            let Some((note, owner)) = self.note_on(w, name)? else {
+            let Some((note, owner)) = self.intents().note_on(w, name)? else {
                 return Ok(None);
             };
             if let Note::Held(_) | Note::Joined { .. } = note {
@@ -120,7 +120,7 @@ impl<'a> CrossNode<'a> {
             if owner != 0 && identity_lives(&self.control, owner) {
                 return Ok(Some(None));
             }
-            self.put_note(w, name, &note)?;
+            self.intents().put_note(w, name, &note)?;
             Ok(Some(Some(note)))
         })?;
         let note = match note {
@@ -140,7 +140,7 @@ impl<'a> CrossNode<'a> {
         }
         let settled = self.redo_note(name, &note);
         if settled.is_err() {
-            self.disown_note(name)?;
+            self.intents().disown_note(name)?;
         }
         settled.map(|()| true)
     }
@@ -152,12 +152,12 @@ impl<'a> CrossNode<'a> {
             Note::Exchange(exchange) => self.redo_exchange(name, exchange),
             Note::Parts => {
                 self.stripes().drop_parts(name.0)?;
-                self.forget_note(name)
+                self.intents().forget_note(name)
             }
             Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
-                Ok(()) | Err(Errno::NOENT) => self.end_drop(name, *entry, true),
+                Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, *entry, true),
                 Err(e) => {
-                    self.end_drop(name, *entry, false)?;
+                    self.intents().end_drop(name, *entry, false)?;
                     Err(e)
                 }
             },

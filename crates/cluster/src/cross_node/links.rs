@@ -13,7 +13,7 @@ impl<'a> CrossNode<'a> {
                 let question = (id, name.0, name.1, from.0, from.1);
                 self.ask(home, kind::ADD_LINK, &question)
             }
-            None => self.add_link_here(id, name, from),
+            None => self.links().add_link_here(id, name, from),
         }
     }
 
@@ -22,7 +22,7 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         match self.object_away(id) {
             Some(home) => self.ask(home, kind::OFFERED, &(id, name.0, name.1)),
-            None => self.offered_here(id, name),
+            None => self.links().offered_here(id, name),
         }
     }
 
@@ -30,7 +30,7 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         match self.object_away(id) {
             Some(home) => self.ask(home, kind::UNDO_LINK, &(id, name.0, name.1, from)),
-            None => self.undo_link_here(id, name, from),
+            None => self.links().undo_link_here(id, name, from),
         }
     }
 
@@ -48,7 +48,7 @@ impl<'a> CrossNode<'a> {
                 let new = new.map(|n| (n.0, n.1.to_vec()));
                 self.ask(home, kind::DROP_LINK, &(id, name.0, name.1, new, again))
             }
-            None => self.lose_name_here(id, name, new, again),
+            None => self.links().lose_name_here(id, name, new, again),
         }
     }
 
@@ -56,7 +56,7 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn has_coming(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         match self.object_away(id) {
             Some(home) => self.ask(home, kind::HAS_LINK, &(id, name.0, name.1)),
-            None => self.has_coming_here(id, name),
+            None => self.links().has_coming_here(id, name),
         }
     }
 
@@ -64,7 +64,7 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         match self.entry_away(name.0, name.1) {
             Some(home) => self.ask(home, kind::RELEASE, &(name.0, name.1, entry, stays)),
-            None => self.release_entry_here(name, entry, stays),
+            None => self.intents().release_entry_here(name, entry, stays),
         }
     }
 }

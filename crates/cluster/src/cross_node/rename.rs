@@ -83,7 +83,7 @@ impl<'a> CrossNode<'a> {
             let question = (from, to, mode, names, epoch);
             return self.ask(home, kind::RENAME, &question);
         }
-        let source = self.entry_here(from)?.ok_or(Errno::NOENT)?;
+        let source = self.intents().entry_here(from)?.ok_or(Errno::NOENT)?;
         if self.entry_away(to.0, to.1).is_none()
             && self.object_away(source.id).is_none()
             && !is_on_paths(source)
@@ -107,16 +107,16 @@ impl<'a> CrossNode<'a> {
         if self.foreign.is_none() {
             return Ok(());
         }
-        self.check_frozen(to.0)?;
-        self.check_note(w, from)?;
-        if self.note_on(w, to)?.is_some() {
+        self.intents().check_frozen(to.0)?;
+        self.intents().check_note(w, from)?;
+        if self.intents().note_on(w, to)?.is_some() {
             return Err(Errno::REMOTE);
         }
         for (name, entry) in [(from, Some(source)), (to, target)] {
             let Some(entry) = entry else { continue };
             if is_on_paths(entry)
                 || self.object_away(entry.id).is_some()
-                || self.link_state(w, entry.id, name)?.is_some()
+                || self.links().link_state(w, entry.id, name)?.is_some()
             {
                 return Err(Errno::REMOTE);
             }
@@ -139,7 +139,7 @@ impl<'a> CrossNode<'a> {
         let Some(other) = self.entry_away(y.0, y.1) else {
             let set = self.set(&[self.shard_of_entry(x.0, x.1), self.shard_of_entry(y.0, y.1)]);
             return self.write(set, Need::Removal, |w| {
-                self.entries_are(w, (x, at_x), (y, Some(at_y)))
+                self.names().entries_are(w, (x, at_x), (y, Some(at_y)))
             });
         };
         let mut backoff = Backoff::new();
@@ -170,12 +170,12 @@ impl<'a> CrossNode<'a> {
         };
         self.retry_noted(name, || {
             self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_note(w, name)?;
+                self.intents().check_note(w, name)?;
                 if w.get(shard, &key)? != Some(&entry.encode()) {
                     return Ok(false);
                 }
                 w.put(shard, &key, &EntryRecord::changing(entry).encode())?;
-                self.put_note(w, name, &note)?;
+                self.intents().put_note(w, name, &note)?;
                 Ok(true)
             })
         })
@@ -238,8 +238,8 @@ impl<'a> CrossNode<'a> {
         let mut note = None;
         let source = self.retry_noted(from, || {
             self.write(self.set(&[shard]), Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_note(w, from)?;
+                self.names().check_epoch(epoch)?;
+                self.intents().check_note(w, from)?;
                 let bytes = w.get(shard, &key)?.ok_or(Errno::NOENT)?;
                 let source = EntryRecord::decode(bytes).ok_or(Errno::IO)?.entry;
                 if is_on_paths(source) && names.is_none() {
@@ -252,7 +252,7 @@ impl<'a> CrossNode<'a> {
                     announced: false,
                     placed: false,
                 };
-                self.put_note(w, from, &planned)?;
+                self.intents().put_note(w, from, &planned)?;
                 note = Some(planned);
                 Ok(source)
             })
@@ -265,7 +265,7 @@ impl<'a> CrossNode<'a> {
                 placed,
             };
             self.write(self.set(&[shard]), Need::Removal, |w| {
-                self.put_note(w, from, &note)
+                self.intents().put_note(w, from, &note)
             })
         };
         let announced = (|| {
@@ -289,7 +289,7 @@ impl<'a> CrossNode<'a> {
             Ok(Placed::Same) => self.undo_move(from, source, to),
             Err(e) if is_unclear(e) => {
                 // Found out later, from the note. Not by us any more.
-                let _ = self.disown_note(from);
+                let _ = self.intents().disown_note(from);
                 Err(e)
             }
             Err(e) => {
@@ -311,8 +311,8 @@ impl<'a> CrossNode<'a> {
             w.del(shard, &Key::entry(from.0, from.1)).map(|_| ())
         })?;
         match self.lose_name(source.id, from, Some(to), true) {
-            Ok(()) | Err(Errno::NOENT) => self.forget_note(from),
-            Err(e) if is_unclear(e) => self.disown_note(from),
+            Ok(()) | Err(Errno::NOENT) => self.intents().forget_note(from),
+            Err(e) if is_unclear(e) => self.intents().disown_note(from),
             Err(e) => Err(e),
         }
     }
@@ -323,7 +323,7 @@ impl<'a> CrossNode<'a> {
             match self.undo_link(source.id, to, Slot::of_entry(from.0, from.1).0) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => {
-                    let _ = self.disown_note(from);
+                    let _ = self.intents().disown_note(from);
                     return Err(e);
                 }
             }
@@ -351,14 +351,14 @@ impl<'a> CrossNode<'a> {
         let key = Key::entry(to.0, to.1);
         let t = now();
         let placed = self.retry_noted(to, || {
-            let seen = self.entry_here(to)?;
+            let seen = self.intents().entry_here(to)?;
             let beside = seen.filter(|e| self.object_away(e.id).is_none() && !is_dir(*e));
             let set = self.set(&[shard]);
             let set = beside.map_or(set, |e| set.with(self.shard_of(e.id)));
             self.write(set, Need::Bytes(0), |w| {
-                self.check_epoch(epoch)?;
-                self.check_frozen(to.0)?;
-                match self.note_on(w, to)? {
+                self.names().check_epoch(epoch)?;
+                self.intents().check_frozen(to.0)?;
+                match self.intents().note_on(w, to)? {
                     // It would wait for us just as we for it.
                     Some((note, owner)) if self.holds_marks(&note, owner) => {
                         return Err(Errno::DEADLK);
@@ -395,13 +395,13 @@ impl<'a> CrossNode<'a> {
                     None => w.put(shard, &key, &source.encode())?,
                 }
                 if let Some(target) = there {
-                    self.put_note(w, to, &Note::Drop(target))?;
+                    self.intents().put_note(w, to, &Note::Drop(target))?;
                 }
                 if let Some(target) = beside
-                    && self.link_state(w, target.id, to)?.is_none()
+                    && self.links().link_state(w, target.id, to)?.is_none()
                 {
                     // By which it can be told twice that it has lost the name.
-                    self.set_link(w, target.id, to, Link::Counted)?;
+                    self.links().set_link(w, target.id, to, Link::Counted)?;
                 }
                 Ok((Placed::Done, there))
             })

@@ -24,7 +24,8 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be told.
     pub fn sync_entries_everywhere(&self) -> Result<()> {
-        self.everywhere(kind::SYNC_RECORDS).and(self.sync_entries())
+        self.everywhere(kind::SYNC_RECORDS)
+            .and(self.durability().sync_entries())
     }
 
     /// Makes everything durable on all nodes: `syncfs`.
@@ -33,7 +34,7 @@ impl<'a> Cluster<'a> {
     /// As for `Store::sync_all`; EHOSTDOWN if a node can't be told: the others have done it.
     pub fn sync_everywhere(&self) -> Result<()> {
         let elsewhere = self.everywhere(kind::SYNC_ALL);
-        self.sync_all().and(elsewhere)
+        self.durability().sync_all().and(elsewhere)
     }
 
     /// Asks all other nodes at once for something without arguments.
@@ -56,7 +57,7 @@ impl<'a> Cluster<'a> {
         let mut lost = 0;
         let header = self.control.header();
         for i in 0..header.free_live.end(MAX_LIVE) {
-            let live = self.live(i);
+            let live = self.objects().live(i);
             let id = ObjectId(live.id.load(Acquire));
             let away = live.flags.load(Acquire) & live_flag::AWAY != 0;
             if id.0 == 0 || !away || self.object_away(id) != Some(home) {

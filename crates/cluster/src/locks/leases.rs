@@ -63,7 +63,7 @@ impl<'a> Cluster<'a> {
     /// [`crate::peers::Peers::fenced`]).
     #[inline]
     pub fn check_lease(&self, index: u32) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::AWAY == 0 {
             return Ok(());
         }
@@ -88,7 +88,7 @@ impl<'a> Cluster<'a> {
         let Some(home) = self.object_away(id) else {
             return Ok(());
         };
-        if until != FENCED && !self.locks_of(id)?.has_notes() {
+        if until != FENCED && !self.locks().locks_of(id)?.has_notes() {
             // Nobody has anything locked any more.
             self.with_lease(id, |word| {
                 let _ = word.compare_exchange(until, 0, AcqRel, Relaxed);
@@ -103,7 +103,7 @@ impl<'a> Cluster<'a> {
     fn with_lease<T>(&self, id: ObjectId, f: impl FnOnce(&AtomicU64) -> T) -> Result<Option<T>> {
         let _section = self.section()?;
         let chain = Chain::lock(self, id.0)?;
-        let live = chain.find(id.0).map(|index| self.live(index));
+        let live = chain.find(id.0).map(|index| self.objects().live(index));
         let away = live.filter(|live| live.flags.load(Acquire) & flag::AWAY != 0);
         Ok(away.map(|live| f(&live.lease_until)))
     }
@@ -135,7 +135,7 @@ impl<'a> Cluster<'a> {
     /// ETIMEDOUT.
     pub fn leased(&self) -> Result<BTreeMap<NodeId, Vec<(ObjectId, u64)>>> {
         let mut all: BTreeMap<NodeId, Vec<(ObjectId, u64)>> = BTreeMap::new();
-        for id in self.noted() {
+        for id in self.locks().noted() {
             let until = self.with_lease(id, |word| word.load(Acquire))?;
             let holds = until.filter(|&until| until != 0 && clock() < until);
             if let (Some(until), Some(home)) = (holds, self.object_away(id)) {
@@ -186,7 +186,7 @@ impl<'a> Cluster<'a> {
         ids: &[ObjectId],
         lost: impl Fn(ObjectId) -> bool,
     ) -> Vec<Standing> {
-        let locked = self.locked_by(node);
+        let locked = self.locks().locked_by(node);
         let of = |id: &ObjectId| match (lost(*id), locked.contains(id)) {
             (true, _) => Standing::Lost,
             (_, true) => Standing::Held,

@@ -22,7 +22,7 @@ const AT_ONCE: usize = 500;
 impl<'a> Cluster<'a> {
     pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
         self.check_lease_of(request.object)?;
-        self.locks_of(request.object)?.note(request.owner)?;
+        self.locks().locks_of(request.object)?.note(request.owner)?;
         let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
         let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
         let mut waiting: Option<Waiting<'_>> = None;
@@ -87,7 +87,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ETIMEDOUT.
     pub fn check_lock_owners(&self) -> Result<()> {
-        let mut foreign = self.foreign_locks();
+        let mut foreign = self.locks().foreign_locks();
         foreign.sort_unstable_by_key(|f| f.owner.node.0);
         for of_node in foreign.chunk_by(|a, b| a.owner.node == b.owner.node) {
             let node = of_node[0].owner.node;
@@ -99,7 +99,7 @@ impl<'a> Cluster<'a> {
                 };
                 for (foreign, holds) in some.iter().zip(told.0) {
                     if !holds {
-                        self.drop_foreign(foreign)?;
+                        self.locks().drop_foreign(foreign)?;
                     }
                 }
             }

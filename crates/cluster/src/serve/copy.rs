@@ -35,7 +35,9 @@ impl Server {
             });
             match done {
                 // It may grow on other nodes: who asks goes on with those.
-                Err(Errno::NOSPC) if cuts.is_none() && store.spill_here(to)? => Err(CHANGED),
+                Err(Errno::NOSPC) if cuts.is_none() && store.parts().spill_here(to)? => {
+                    Err(CHANGED)
+                }
                 done => done,
             }
         });
@@ -49,7 +51,9 @@ impl Server {
             Ok(id) => id,
             Err(_) => part_here(store, id)?.part(),
         };
-        told(with_open(store, id, |live| store.to_files(live, from))?)
+        told(with_open(store, id, |live| {
+            store.content().to_files(live, from)
+        })?)
     }
 }
 

@@ -14,7 +14,7 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
         kind::INSERT => {
             let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             told(cross_node.insert((dir, &name), entry, held, epoch)?)
         }
         kind::INSERT_ALL => {
@@ -35,32 +35,37 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
         kind::UNLINK => {
             let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             told(store.unlink_here(dir, &name, None, epoch, names)?)
         }
         kind::UNLINK_FROM => {
             let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             told(store.unlink_entry((dir, &name), entry, epoch)?)
         }
         kind::LINK => {
             let (id, dir, name, epoch): (_, _, Vec<u8>, _) = parts(head)?;
             check_name(&name)?;
-            told(store.link(home(store, id)?, dir, &name, store.epoch_for(epoch)?)?)
+            told(store.link(
+                home(store, id)?,
+                dir,
+                &name,
+                store.names().epoch_for(epoch)?,
+            )?)
         }
         kind::RENAME => {
             type Name = (ObjectId, Vec<u8>);
             let ((from, name), (to, new), mode, names, epoch): (Name, Name, _, _, _) = parts(head)?;
             home_of_entry(store, from, &name)?;
             check_name(&new)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             told(cross_node.rename_from((from, &name), (to, &new), mode, names, epoch)?)
         }
         kind::REPLACE => {
             let (dir, name, source, mode, names, epoch): (_, Vec<u8>, _, _, _, _) = parts(head)?;
             home_of_entry(store, dir, &name)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             let placed = cross_node.replace((dir, &name), source, mode, names, epoch)?;
             told(placed == Placed::Same)
         }
@@ -77,7 +82,7 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
                 parts(head)?;
             home_of_entry(store, dir, &name)?;
             check_name(&with)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             told(cross_node.exchange((dir, &name), (other, &with), names, epoch)?)
         }
         kind::JOIN_EXCHANGE => {
@@ -85,7 +90,7 @@ pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<R
             let (y, comes, x, number, names, epoch): (Name, _, Name, _, _, _) = parts(head)?;
             home_of_entry(store, y.0, &y.1)?;
             check_name(&x.1)?;
-            let epoch = store.epoch_for(epoch)?;
+            let epoch = store.names().epoch_for(epoch)?;
             let led = ((x.0, &x.1[..]), number);
             told(cross_node.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
         }
@@ -106,5 +111,5 @@ fn entries_here(store: &Cluster<'_>, head: &[u8]) -> Result<Entries, Errno> {
     entries
         .iter()
         .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
-    Ok((dir, entries, store.epoch_for(epoch)?))
+    Ok((dir, entries, store.names().epoch_for(epoch)?))
 }

@@ -79,7 +79,7 @@ fn objects(fence: Fence, head: &[u8]) -> [Option<ObjectId>; 2] {
 
 impl Fences {
     fn all(&self, store: &Cluster<'_>) -> &Mutex<HashSet<(NodeId, ObjectId)>> {
-        let load = || Mutex::new(store.fences().into_iter().collect());
+        let load = || Mutex::new(store.locks().fences().into_iter().collect());
         self.all.get_or_init(load)
     }
 
@@ -134,7 +134,7 @@ impl Fences {
     /// before, and until it must have noticed by itself.
     pub(super) fn raise(&self, store: &Cluster<'_>, node: NodeId) {
         self.lift_lost(store);
-        let locked = store.locked_by(node);
+        let locked = store.locks().locked_by(node);
         if locked.is_empty() {
             return;
         }
@@ -169,7 +169,7 @@ impl Fences {
     /// the file, these are told first (a cut more, of which the fenced one doesn't know and can't
     /// ask); if one can't be, the locks stay for now: [`Server::release_late`].
     pub(super) fn release(&self, store: &Cluster<'_>, node: NodeId) {
-        let locked = store.locked_by(node);
+        let locked = store.locks().locked_by(node);
         let fenced = locked.into_iter().filter(|&id| self.has(store, node, id));
         let told = fenced.filter(|&id| match store.stripes().tell_parts_without(id, node) {
             Ok(()) | Err(Errno::NOENT) => true,
@@ -185,15 +185,16 @@ impl Fences {
         let told: HashSet<ObjectId> = told.collect();
         // Meanwhile it may have come back, closed a file, and locked it anew.
         let all = lock(self.all(store));
-        let ended =
-            store.end_node_locks_if(node, |id| told.contains(&id) && all.contains(&(node, id)));
+        let ended = store
+            .locks()
+            .end_node_locks_if(node, |id| told.contains(&id) && all.contains(&(node, id)));
         if let Err(e) = ended {
             eprintln!(
                 "forebay keeper: can't release the locks of node {}: {e}",
                 node.0
             );
         }
-        let left = store.locked_by(node);
+        let left = store.locks().locked_by(node);
         match left.iter().any(|&id| all.contains(&(node, id))) {
             true => lock(&self.late).insert(node),
             false => lock(&self.late).remove(&node),
@@ -220,7 +221,7 @@ impl Fences {
     ) -> Result<(), Errno> {
         let mut all = lock(self.all(store));
         if all.contains(&(node, id)) {
-            store.lift_fence(node, id)?;
+            store.locks().lift_fence(node, id)?;
             all.remove(&(node, id));
         }
         Ok(())

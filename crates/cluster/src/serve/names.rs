@@ -21,7 +21,7 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
     match kind {
         kind::NAMES_RMDIR => {
             let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
-            store.epoch_for(epoch)?;
+            store.names().epoch_for(epoch)?;
             let entry = store.lookup(dir, &name)?.ok_or(Errno::NOENT)?;
             if entry.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
@@ -36,7 +36,7 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
         kind::NAMES_RENAME => {
             type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, RenameMode, u64);
             let (from, name, to, new, mode, epoch): Question = parts(head)?;
-            store.epoch_for(epoch)?;
+            store.names().epoch_for(epoch)?;
             let source = store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
             let target = store.lookup(to, &new)?;
             if let Some(target) = target
@@ -79,12 +79,12 @@ pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply
             let (id, set) = parts(head)?;
             cross_node.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
                 Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
-                None => store.set_attr_here(id, &set),
+                None => store.names().set_attr_here(id, &set),
             })?;
         }
         kind::NAMES_UNLINK => {
             let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
-            store.epoch_for(epoch)?;
+            store.names().epoch_for(epoch)?;
             cross_node.while_frozen(ObjectId(0), |epoch, _| {
                 match store.entry_away(dir, &name) {
                     Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
@@ -108,9 +108,9 @@ impl<'a> Cluster<'a> {
         let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
         for told in theirs {
             let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
-            self.raise_epoch(epoch);
+            self.names().raise_epoch(epoch);
         }
-        let epoch = ((self.names_epoch() >> 32) + 1) << 32;
+        let epoch = ((self.names().names_epoch() >> 32) + 1) << 32;
         nodes
             .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
             .into_iter()
@@ -158,8 +158,8 @@ impl<'a> CrossNode<'a> {
             .filter(|n| *n != nodes.this_node())
             .collect();
         let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
-        let epoch = next(self.names_epoch());
-        let mut empty = !self.freeze(epoch, dir)?;
+        let epoch = next(self.names().names_epoch());
+        let mut empty = !self.intents().freeze(epoch, dir)?;
         let mut result = Ok(());
         for told in nodes.ask_each(&others, kind::FREEZE, &encode(&(epoch, dir))) {
             match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
@@ -170,12 +170,12 @@ impl<'a> CrossNode<'a> {
         if result == Err(Errno::STALE) {
             // Another node knows a later epoch: this one's control region was made anew.
             for node in &others {
-                self.raise_epoch(self.ask(*node, kind::EPOCH, &())?);
+                self.names().raise_epoch(self.ask(*node, kind::EPOCH, &())?);
             }
         }
-        let result = result.and_then(|()| change(self.names_epoch(), empty));
-        let after = next(self.names_epoch());
-        self.thaw(after);
+        let result = result.and_then(|()| change(self.names().names_epoch(), empty));
+        let after = next(self.names().names_epoch());
+        self.intents().thaw(after);
         for (told, node) in nodes
             .ask_each(&others, kind::THAW, &encode(&after))
             .into_iter()

@@ -97,7 +97,7 @@ impl Server {
             controls: checked(controls)?,
             maker,
         };
-        let epoch = store.epoch_for(epoch)?;
+        let epoch = store.names().epoch_for(epoch)?;
         let Some(number) = number.filter(|_| mode & forebay_store::S_IFMT == libc::S_IFREG) else {
             return told(store.create_object_near(dir, &name, &new, epoch)?);
         };
@@ -137,8 +137,9 @@ impl Server {
     ) -> Result<(), Errno> {
         let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(Opener::Kept(node));
         let open = store
+            .objects()
             .open_create_held(&new, Some((live, Some(held))))
-            .inspect_err(|_| _ = store.live_release(live))?;
+            .inspect_err(|_| _ = store.objects().live_release(live))?;
         let mut all = lock(&self.open);
         let there = all.entry((node, id)).or_insert(OpenThere {
             uses: Vec::new(),
@@ -149,7 +150,7 @@ impl Server {
         let twice = there.open != open;
         drop(all);
         if twice {
-            store.open_release(open)?;
+            store.objects().open_release(open)?;
         }
         Ok(())
     }
@@ -172,7 +173,7 @@ impl Server {
         let open = there.open;
         all.remove(&(node, id));
         drop(all);
-        store.open_release(open)
+        store.objects().open_release(open)
     }
 
     /// Asks the nodes for which files are kept open whether they still have them open. Whoever dies
@@ -241,7 +242,7 @@ impl Server {
         });
         for open in left {
             // What can't be written back is tried again when all is put in order.
-            let _ = store.open_release(open);
+            let _ = store.objects().open_release(open);
         }
     }
 }

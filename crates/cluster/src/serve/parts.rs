@@ -11,7 +11,7 @@ use crate::peers::messages::{List, Record, encode, kind};
 use forebay_placement::NodeId;
 use forebay_store::placements::Placed;
 use forebay_store::process::identity_lives;
-use forebay_store::{CHUNK, NewOpen, ObjectId, Store};
+use forebay_store::{CHUNK, NewOpen, ObjectId};
 use rustix::io::Errno;
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -36,33 +36,37 @@ impl Parts {
         match kind {
             kind::LAYOUT => {
                 let (id, write) = parts(head)?;
-                let known = with_file(store, id, |live| store.layout_here(live, write))?;
+                let known = with_file(store, id, |live| store.parts().layout_here(live, write))?;
                 told((known.size, known.cuts, known.appends, known.word))
             }
             kind::GROW => {
                 let (id, as_of, end) = parts(head)?;
                 check_size(end)?;
                 told(with_file(store, id, |live| {
-                    store.grow_here(live, as_of, end)
+                    store.parts().grow_here(live, as_of, end)
                 })?)
             }
             kind::LEASE => {
                 let (id, process, over) = parts(head)?;
                 told(with_file(store, id, |live| {
-                    store.lease_here(live, (from, process), over)
+                    store.parts().lease_here(live, (from, process), over)
                 })?)
             }
             kind::END_LEASE => {
                 let (id, lease, as_of, size): (_, _, _, Option<u64>) = parts(head)?;
                 size.map_or(Ok(()), check_size)?;
                 told(with_file(store, id, |live| {
-                    store.end_lease_here(live, lease, as_of, size)
+                    store.parts().end_lease_here(live, lease, as_of, size)
                 })?)
             }
             kind::PLACES => {
                 let (id, cuts, first, count) = parts(head)?;
                 let count: u64 = count;
-                let places = |live| store.places_here(live, cuts, (first, count.min(2048)));
+                let places = |live| {
+                    store
+                        .parts()
+                        .places_here(live, cuts, (first, count.min(2048)))
+                };
                 told(List(with_file(store, id, places)?))
             }
             kind::PLACE => {
@@ -70,7 +74,9 @@ impl Parts {
                 let sound = (1..=CHUNK).contains(&end) && chunk <= forebay_store::MAX_SIZE / CHUNK;
                 sound.then_some(()).ok_or(Errno::PROTO)?;
                 told(with_file(store, id, |live| {
-                    store.with_room_of_the_dead(|| store.place_here(live, cuts, chunk, end))
+                    store
+                        .recovery()
+                        .with_room_of_the_dead(|| store.parts().place_here(live, cuts, chunk, end))
                 })?)
             }
             kind::ASSIGN => {
@@ -79,7 +85,7 @@ impl Parts {
                 let sound = known && chunk <= forebay_store::MAX_SIZE / CHUNK;
                 sound.then_some(()).ok_or(Errno::PROTO)?;
                 told(with_file(store, id, |live| {
-                    store.assign_here(live, cuts, chunk, placed, inline)
+                    store.parts().assign_here(live, cuts, chunk, placed, inline)
                 })?)
             }
             kind::READ_PART => {
@@ -91,7 +97,13 @@ impl Parts {
                         let mut body: Vec<u8> = Vec::with_capacity(len);
                         // SAFETY: as below.
                         unsafe {
-                            let n = store.read_part(live, cuts, offset, body.as_mut_ptr(), len)?;
+                            let n = store.parts().read_part(
+                                live,
+                                cuts,
+                                offset,
+                                body.as_mut_ptr(),
+                                len,
+                            )?;
                             body.set_len(n);
                         }
                         Ok(body)
@@ -103,7 +115,10 @@ impl Parts {
                     let mut body: Vec<u8> = Vec::with_capacity(len);
                     // SAFETY: the vector has room for so many bytes; as many are then there.
                     unsafe {
-                        let n = store.read_part(part, cuts, offset, body.as_mut_ptr(), len)?;
+                        let n =
+                            store
+                                .parts()
+                                .read_part(part, cuts, offset, body.as_mut_ptr(), len)?;
                         body.set_len(n);
                     }
                     Ok(body)
@@ -119,16 +134,23 @@ impl Parts {
                 if home(store, id).is_ok() {
                     let n = with_file(store, id, |live| {
                         // SAFETY: the slice is readable.
-                        store.with_room_of_the_dead(|| unsafe {
-                            store.write_behind(live, cuts, offset, (body.as_ptr(), body.len()))
+                        store.recovery().with_room_of_the_dead(|| unsafe {
+                            store.parts().write_behind(
+                                live,
+                                cuts,
+                                offset,
+                                (body.as_ptr(), body.len()),
+                            )
                         })
                     })?;
                     return told(n as u64);
                 }
                 let written = self.with_part(store, id, true, |part| {
                     // SAFETY: the slice is readable.
-                    store.with_room_of_the_dead(|| unsafe {
-                        store.write_part(part, cuts, offset, (body.as_ptr(), body.len()))
+                    store.recovery().with_room_of_the_dead(|| unsafe {
+                        store
+                            .parts()
+                            .write_part(part, cuts, offset, (body.as_ptr(), body.len()))
                     })
                 })?;
                 told(written.ok_or(Errno::IO)? as u64)
@@ -139,7 +161,7 @@ impl Parts {
                 if home(store, id).is_ok() {
                     let merge = |live| {
                         if cuts.is_none() {
-                            store.not_spilled(live)?;
+                            store.parts().not_spilled(live)?;
                         }
                         store.merge_here(live, cuts, Some(from), offset, body)
                     };
@@ -159,19 +181,21 @@ impl Parts {
                 let (id, cuts, size) = parts(head)?;
                 check_size(size)?;
                 let id = part_here(store, id)?;
-                told(store.cut_part(id, cuts, size)?)
+                told(store.parts().cut_part(id, cuts, size)?)
             }
             kind::STAT_PART => {
                 let id = part_here(store, parts(head)?)?;
-                let part = store.stat_part(id)?;
+                let part = store.parts().stat_part(id)?;
                 told(part.map(|inode| Record(inode, Vec::new())))
             }
             kind::SYNC_PART => {
                 let id = parts(head)?;
                 if home(store, id).is_ok() {
-                    return told(with_file(store, id, |live| store.sync_here(live))?);
+                    return told(with_file(store, id, |live| {
+                        store.durability().sync_here(live)
+                    })?);
                 }
-                self.with_part(store, id, false, |part| store.sync_here(part))?;
+                self.with_part(store, id, false, |part| store.durability().sync_here(part))?;
                 told(())
             }
             kind::ROOM_PART => {
@@ -180,18 +204,19 @@ impl Parts {
                 let len = len.min(MAX_BODY as u64);
                 if home(store, id).is_ok() {
                     return told(with_file(store, id, |live| {
-                        Store::check_cuts(store.live(live), cuts)?;
+                        forebay_store::views::Parts::check_cuts(store.objects().live(live), cuts)?;
                         match punch {
-                            true => store.punch_here(live, offset, len, false),
-                            false => store.with_room_of_the_dead(|| {
-                                store.reserve_here(live, offset, len, false)
+                            true => store.content().punch_here(live, offset, len, false),
+                            false => store.recovery().with_room_of_the_dead(|| {
+                                store.content().reserve_here(live, offset, len, false)
                             }),
                         }
                     })?);
                 }
                 self.with_part(store, id, !punch, |part| {
-                    store
-                        .with_room_of_the_dead(|| store.room_part(part, cuts, (offset, len), punch))
+                    store.recovery().with_room_of_the_dead(|| {
+                        store.parts().room_part(part, cuts, (offset, len), punch)
+                    })
                 })?;
                 told(())
             }
@@ -199,18 +224,18 @@ impl Parts {
                 let id = part_here(store, parts(head)?)?;
                 // What is kept open isn't moved.
                 let kept = lock(&self.0).remove(&id);
-                let closed = kept.map_or(Ok(()), |open| store.open_release(open));
-                told(store.part_landed(id).and(closed)?)
+                let closed = kept.map_or(Ok(()), |open| store.objects().open_release(open));
+                told(store.content().part_landed(id).and(closed)?)
             }
             kind::PART_ON_FILES => {
                 let (id, word) = parts(head)?;
-                told(store.set_part_word(part_here(store, id)?, word)?)
+                told(store.content().set_part_word(part_here(store, id)?, word)?)
             }
             kind::DROP_PART => {
                 let id = part_here(store, parts(head)?)?;
                 let kept = lock(&self.0).remove(&id);
-                let closed = kept.map_or(Ok(()), |open| store.open_release(open));
-                told(store.drop_part(id).and(closed)?)
+                let closed = kept.map_or(Ok(()), |open| store.objects().open_release(open));
+                told(store.parts().drop_part(id).and(closed)?)
             }
             kind::LIVES => told(identity_lives(store.control(), parts(head)?)),
             _ => Err(Errno::PROTO),
@@ -228,7 +253,7 @@ impl Parts {
         let part = part_here(store, id)?.part();
         let (live, held) = match store.live_acquire_held(part) {
             Err(Errno::NOENT) if make => {
-                store.make_part(id)?;
+                store.parts().make_part(id)?;
                 store.live_acquire_held(part)?
             }
             Err(Errno::NOENT) => return Ok(None),
@@ -236,7 +261,7 @@ impl Parts {
         };
         let result = self.keep(store, id, live).and_then(|()| f(live));
         drop(held);
-        store.live_release(live).and(result).map(Some)
+        store.objects().live_release(live).and(result).map(Some)
     }
 
     /// Keeps a part open.
@@ -249,16 +274,17 @@ impl Parts {
             let any = kept.keys().next().copied();
             if let Some(open) = any.and_then(|other| kept.remove(&other)) {
                 // What can't be written back is tried again when all is put in order.
-                let _ = store.open_release(open);
+                let _ = store.objects().open_release(open);
             }
         }
         let part = id.part();
         let _section = store.section()?;
-        store.live_retain(live);
+        store.objects().live_retain(live);
         let new = NewOpen::new(part, libc::S_IFREG, libc::O_RDWR as u32);
         let open = store
+            .objects()
             .open_create(&new, Some(live))
-            .inspect_err(|_| _ = store.live_release(live))?;
+            .inspect_err(|_| _ = store.objects().live_release(live))?;
         kept.insert(id, open);
         Ok(())
     }

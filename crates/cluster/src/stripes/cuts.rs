@@ -29,7 +29,7 @@ impl<'a> Stripes<'a> {
             let told = match f.home {
                 None => {
                     let node = self.other_nodes()?.this_node();
-                    self.lease_here(f.index, (node, me), over)?
+                    self.parts().lease_here(f.index, (node, me), over)?
                 }
                 Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
             };
@@ -81,7 +81,9 @@ impl<'a> Stripes<'a> {
     ) -> Result<()> {
         let as_of = (cuts, lease.known.appends);
         let ours = match f.home {
-            None => self.end_lease_here(f.index, lease.number, as_of, size)?,
+            None => self
+                .parts()
+                .end_lease_here(f.index, lease.number, as_of, size)?,
             Some(home) => {
                 let question = (f.id, lease.number, as_of, size);
                 self.ask(home, kind::END_LEASE, &question)?
@@ -101,7 +103,7 @@ impl<'a> Stripes<'a> {
         let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
         told.into_iter().try_for_each(|t| t.map(|_| ()))?;
         if f.home.is_some() {
-            self.cut_part(f.id, cuts, size)?;
+            self.parts().cut_part(f.id, cuts, size)?;
         }
         Ok(())
     }
@@ -157,7 +159,7 @@ impl<'a> Stripes<'a> {
             None => Ok(()),
         };
         drop(held);
-        self.live_release(index).and(settled)
+        self.objects().live_release(index).and(settled)
     }
 
     /// Completes a cut whose maker has died, if there is one.
@@ -172,7 +174,9 @@ impl<'a> Stripes<'a> {
     pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
         self.retry_cut(f, || {
             let done = match f.home {
-                None => self.truncate_here(f.index, |live| self.may_cut(live, size)),
+                None => self
+                    .content()
+                    .truncate_here(f.index, |live| self.parts().may_cut(live, size)),
                 Some(home) => self.ask(home, kind::TRUNCATE, &(f.id, size)),
             };
             if done != Err(CHANGED) {

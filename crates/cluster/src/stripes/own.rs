@@ -39,11 +39,11 @@ impl<'a> Cluster<'a> {
         self.check_lease(index)?;
         let f = self.striped(index).ok_or(Errno::NODEV)?;
         if f.home.is_none() {
-            return self.map_here(index, offset, len, budget);
+            return self.mappings().map_here(index, offset, len, budget);
         }
         let mut fresh = false;
         self.stripes().retry_cut(&f, || {
-            let told = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+            let told = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
             let wanted = offset + len as u64;
             let mut known = self
                 .stripes()
@@ -57,8 +57,9 @@ impl<'a> Cluster<'a> {
             self.prepare_parts(&f)?;
             let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
             let part = self.stripes().own_part(&f, true)?.ok_or(Errno::IO)?;
-            self.reach(part, known.cuts, end)?;
-            self.map_here(part, offset, end.saturating_sub(offset) as usize, budget)
+            self.parts().reach(part, known.cuts, end)?;
+            self.mappings()
+                .map_here(part, offset, end.saturating_sub(offset) as usize, budget)
         })
     }
 }

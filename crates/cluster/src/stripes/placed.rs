@@ -28,6 +28,7 @@ use crate::peers::messages::List;
 use forebay_store::CHUNK;
 use forebay_store::placements::{AHEAD, Chunk, Placed};
 use forebay_store::process::Critical;
+use forebay_store::views::Parts;
 use std::collections::BTreeMap;
 
 impl<'a> Stripes<'a> {
@@ -38,10 +39,10 @@ impl<'a> Stripes<'a> {
         if self.foreign.is_none() || self.live_away(index).is_some() {
             return Ok(false);
         }
-        if Store::is_spilled(self.live(index)) {
+        if Parts::is_spilled(self.objects().live(index)) {
             return Ok(true);
         }
-        Ok(!self.roomy_nodes(0).is_empty() && self.spill_here(index)?)
+        Ok(!self.roomy_nodes(0).is_empty() && self.parts().spill_here(index)?)
     }
 
     // ---- who asks ----
@@ -64,13 +65,13 @@ impl<'a> Stripes<'a> {
     /// # Errors
     /// EHOSTDOWN and the like.
     pub(crate) fn learn_spilled(&self, index: u32) -> Result<()> {
-        let live = self.live(index);
-        if Store::is_spilled(live) || self.live_away(index).is_none() {
+        let live = self.objects().live(index);
+        if Parts::is_spilled(live) || self.live_away(index).is_none() {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
-        if !Store::is_spilled(lock.0) {
+        let lock = self.objects().lock_live(index)?;
+        if !Parts::is_spilled(lock.0) {
             // Nothing is known of its size yet.
             lock.0.size.store(0, Release);
             lock.0.cuts.store(0, Release);
@@ -132,7 +133,7 @@ impl<'a> Stripes<'a> {
         if !make && !all_known {
             let count = behind - first;
             let told = match f.home {
-                None => self.places_here(f.index, cuts, (first, count))?,
+                None => self.parts().places_here(f.index, cuts, (first, count))?,
                 Some(home) => {
                     let asked = (f.id, cuts, first, count + AHEAD);
                     let List(told) = self.ask::<List<(u64, Placed)>>(home, kind::PLACES, &asked)?;
@@ -187,9 +188,9 @@ impl<'a> Stripes<'a> {
     fn place_chunk(&self, f: &Striped, cuts: u64, chunk: u64, end: u64) -> Result<Option<Placed>> {
         loop {
             let told = match f.home {
-                None => {
-                    self.with_room_of_the_dead(|| self.place_here(f.index, cuts, chunk, end))?
-                }
+                None => self
+                    .recovery()
+                    .with_room_of_the_dead(|| self.parts().place_here(f.index, cuts, chunk, end))?,
                 Some(home) => self.ask(home, kind::PLACE, &(f.id, cuts, chunk, end))?,
             };
             let (from, content) = match told {
@@ -204,7 +205,9 @@ impl<'a> Stripes<'a> {
             let placed = Placed { node, from };
             let inline = content.map(|c| c.len() as u64);
             let noted = match f.home {
-                None => self.assign_here(f.index, cuts, chunk, placed, inline),
+                None => self
+                    .parts()
+                    .assign_here(f.index, cuts, chunk, placed, inline),
                 Some(home) => self.ask(home, kind::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
             };
             match noted {
@@ -228,7 +231,8 @@ impl<'a> Stripes<'a> {
             let reserved = if node == others.this_node() {
                 let reserve = |part| {
                     let range = (chunk * CHUNK, CHUNK);
-                    self.with_room_of_the_dead(|| self.room_part(part, cuts, range, false))
+                    self.recovery()
+                        .with_room_of_the_dead(|| self.parts().room_part(part, cuts, range, false))
                 };
                 self.own_part(f, true)?.ok_or(Errno::IO).and_then(reserve)
             } else {
@@ -254,7 +258,7 @@ impl<'a> Stripes<'a> {
         if node == self.other_nodes()?.this_node() {
             let part = self.own_part(f, true)?.ok_or(Errno::IO)?;
             // SAFETY: a slice.
-            return unsafe { self.write_part(part, cuts, 0, bytes) }.map(|_| ());
+            return unsafe { self.parts().write_part(part, cuts, 0, bytes) }.map(|_| ());
         }
         let bytes = Bytes::Send(bytes.0, bytes.1);
         // SAFETY: a slice.

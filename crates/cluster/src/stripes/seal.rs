@@ -31,7 +31,7 @@ impl<'a> Cluster<'a> {
             None => Ok(()),
         };
         drop(held);
-        self.live_release(index).and(told)
+        self.objects().live_release(index).and(told)
     }
 
     /// How often a file was cut, as far as this node knows: 0 if it isn't open here.
@@ -41,9 +41,9 @@ impl<'a> Cluster<'a> {
     #[doc(hidden)]
     pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
         let (index, held) = self.live_acquire_held(id)?;
-        let cuts = self.live(index).cuts.load(Acquire);
+        let cuts = self.objects().live(index).cuts.load(Acquire);
         drop(held);
-        self.live_release(index).map(|()| cuts)
+        self.objects().live_release(index).map(|()| cuts)
     }
 }
 
@@ -59,7 +59,7 @@ impl<'a> Stripes<'a> {
             return Ok(());
         }
         let (index, held) = self.live_acquire_held(id)?;
-        let parts = self.live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
         let told = match self.striped(index).filter(|_| parts) {
             Some(f) => {
                 let f = Striped {
@@ -73,7 +73,7 @@ impl<'a> Stripes<'a> {
             None => Ok(()),
         };
         drop(held);
-        self.live_release(index).and(told)
+        self.objects().live_release(index).and(told)
     }
 
     /// Laminates an open file that others may have open who don't know what was said of it, unless
@@ -81,7 +81,7 @@ impl<'a> Stripes<'a> {
     pub(crate) fn seal(&self, index: u32) -> Result<()> {
         let f = self.striped(index).ok_or(CHANGED)?;
         self.fence(&f, |lease, cuts| match f.home {
-            None => self.seal_here(f.id, (lease, cuts)),
+            None => self.declared().seal_here(f.id, (lease, cuts)),
             Some(home) => self.ask(home, kind::SEAL, &(f.id, lease, cuts)),
         })
     }

@@ -72,7 +72,7 @@ impl<'a> Stripes<'a> {
             parts.extend(part.map(|record| record.0));
         }
         if self.object_away(id).is_some() {
-            parts.extend(self.stat_part(id)?);
+            parts.extend(self.parts().stat_part(id)?);
         }
         Ok(parts)
     }
@@ -87,12 +87,12 @@ impl<'a> Stripes<'a> {
             if f.home.is_some()
                 && let Some(part) = self.own_part(f, false)?
             {
-                self.sync_here(part)?;
+                self.durability().sync_here(part)?;
             }
         }
         // Last: it says how long the file is.
         match f.home {
-            None => self.sync_here(f.index),
+            None => self.durability().sync_here(f.index),
             Some(home) if f.spilled => self.ask(home, kind::SYNC_PART, &f.id),
             Some(home) => self.ask(home, kind::SYNC, &f.id),
         }
@@ -165,12 +165,17 @@ impl<'a> Stripes<'a> {
         for p in &pieces {
             match p.place {
                 Place::Object if punch => {
-                    self.punch_here(f.index, p.offset, p.len as u64, false)?;
+                    self.content()
+                        .punch_here(f.index, p.offset, p.len as u64, false)?;
                 }
-                Place::Object => self.reserve_here(f.index, p.offset, p.len as u64, false)?,
+                Place::Object => {
+                    self.content()
+                        .reserve_here(f.index, p.offset, p.len as u64, false)?
+                }
                 Place::Part => {
                     if let Some(part) = self.own_part(f, !punch)? {
-                        self.room_part(part, cuts, (p.offset, p.len as u64), punch)?;
+                        self.parts()
+                            .room_part(part, cuts, (p.offset, p.len as u64), punch)?;
                     }
                 }
                 _ => {}
@@ -190,7 +195,7 @@ impl<'a> Stripes<'a> {
             };
         }
         match f.home {
-            None => self.seek_here(f.index, offset, hole),
+            None => self.content().seek_here(f.index, offset, hole),
             Some(home) => self.ask(home, kind::SEEK, &(f.id, offset, hole)),
         }
     }

@@ -125,9 +125,10 @@ impl<'a> Stripes<'a> {
             },
             // SAFETY: passed on.
             (Content::Bytes(from), None) => unsafe {
-                self.write_here(f.index, offset, (from, len), true, |live| {
-                    self.may_write(live, offset, len)
-                })
+                self.content()
+                    .write_here(f.index, offset, (from, len), true, |live| {
+                        self.parts().may_write(live, offset, len)
+                    })
             },
             (Content::Of(from, at), home) => {
                 let to = offset.ok_or(Errno::INVAL)?;
@@ -179,7 +180,7 @@ impl<'a> Stripes<'a> {
                 // SAFETY: passed on.
                 return unsafe { self.write_leased(f, Some(offset), (content, len), in_place) };
             }
-            let told = self.live(f.index).flags.load(Acquire) & flag::PARTS != 0;
+            let told = self.objects().live(f.index).flags.load(Acquire) & flag::PARTS != 0;
             let known = match self.known(f).filter(|_| told && !fresh) {
                 Some(known) => known,
                 None => {
@@ -279,10 +280,12 @@ impl<'a> Stripes<'a> {
             let bytes = (at(p), p.len);
             match p.place {
                 // SAFETY: as above.
-                Place::Object => unsafe { self.write_behind(f.index, cuts, p.offset, bytes) },
+                Place::Object => unsafe {
+                    self.parts().write_behind(f.index, cuts, p.offset, bytes)
+                },
                 Place::Part => match self.own_part(f, true)? {
                     // SAFETY: as above.
-                    Some(part) => unsafe { self.write_part(part, cuts, p.offset, bytes) },
+                    Some(part) => unsafe { self.parts().write_part(part, cuts, p.offset, bytes) },
                     None => Err(Errno::IO),
                 },
                 Place::Home(_) | Place::On(_) => {
@@ -335,7 +338,7 @@ impl<'a> Stripes<'a> {
     pub(super) fn grow(&self, f: &Striped, known: Known, end: u64) -> Result<()> {
         let as_of = (known.cuts, known.appends);
         match f.home {
-            None => self.grow_here(f.index, as_of, end),
+            None => self.parts().grow_here(f.index, as_of, end),
             Some(home) => {
                 self.ask::<()>(home, kind::GROW, &(f.id, as_of, end))?;
                 self.remember(f, Known { size: end, ..known })

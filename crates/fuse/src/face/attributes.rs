@@ -130,7 +130,7 @@ impl Call<'_> {
         }
         let stat = self.stat(head.node, open)?;
         self.cached.set(head.node, stat.size);
-        if fs.store().has_watches() {
+        if fs.store().watches().has_watches() {
             self.notify_watchers(id, stat.mode, watch_events(valid, open.is_some()));
         }
         reply.u64(0).u32(0).u32(0).attributes(&stat);
@@ -141,7 +141,10 @@ impl Call<'_> {
     fn notify_watchers(&self, id: ObjectId, mode: u32, what: u32) {
         let known = self.known.name(id.0);
         let at = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
-        self.fs().store().tell(id, mode & libc::S_IFMT, at, what);
+        self.fs()
+            .store()
+            .watches()
+            .tell(id, mode & libc::S_IFMT, at, what);
     }
 
     /// Called after a user without privileges has written a file.
@@ -168,7 +171,7 @@ impl Call<'_> {
     }
 
     fn notify_attribute(&self, id: ObjectId) {
-        if self.fs().store().has_watches()
+        if self.fs().store().watches().has_watches()
             && let Ok(stat) = self.fs().stat_id(id)
         {
             self.notify_watchers(id, stat.mode, libc::IN_ATTRIB);

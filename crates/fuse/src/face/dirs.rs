@@ -114,6 +114,6 @@ impl Call<'_> {
         let open = handle(a)?;
         self.dirs.forget(open);
         self.locks.drop_handle(open);
-        self.fs().store().open_release(open)
+        self.fs().store().objects().open_release(open)
     }
 }

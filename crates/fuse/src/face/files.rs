@@ -15,7 +15,7 @@ const MOST_COPIED: u64 = 64 << 20;
 impl Face {
     /// The file's node number, if this description allows a writable mapping.
     fn can_be_stored_to(&self, open: u32) -> Option<u64> {
-        let o = self.fs().store().open_file(open);
+        let o = self.fs().store().objects().open_file(open);
         let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
         both.then(|| o.id.load(Relaxed))
     }
@@ -26,7 +26,7 @@ impl Face {
             self.cached.fetched.closed(node);
         }
         let written = self.can_be_written(open);
-        let closed = self.fs().store().open_release(open);
+        let closed = self.fs().store().objects().open_release(open);
         if let Some(node) = written {
             self.keeping.closed(node);
         }
@@ -35,7 +35,7 @@ impl Face {
 
     /// The file's node number, if this description allows writing.
     fn can_be_written(&self, open: u32) -> Option<u64> {
-        let o = self.fs().store().open_file(open);
+        let o = self.fs().store().objects().open_file(open);
         let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
         writes.then(|| o.id.load(Relaxed))
     }
@@ -82,10 +82,10 @@ impl Call<'_> {
     ) -> Result<(), Errno> {
         let (flags, more) = (a.u32()? as i32, a.u32()?);
         let open = self.open_node(head.node, flags & (KEPT | libc::O_TRUNC))?;
-        self.fs().store().tell_opened(open);
+        self.fs().store().watches().tell_opened(open);
         if flags & libc::O_TRUNC != 0 {
             self.cached.set(head.node, 0);
-            self.fs().store().tell_open(open, libc::IN_MODIFY);
+            self.fs().store().watches().tell_open(open, libc::IN_MODIFY);
         }
         if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
             // The file is open even if this fails.
@@ -115,9 +115,9 @@ impl Call<'_> {
             Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
             made => made?,
         };
-        let made = fs.store().open_file(open).id.load(Relaxed);
+        let made = fs.store().objects().open_file(open).id.load(Relaxed);
         self.known.note(made, object(head.node), name);
-        fs.store().tell_opened(open);
+        fs.store().watches().tell_opened(open);
         self.put_made(open, reply)
     }
 
@@ -126,7 +126,7 @@ impl Call<'_> {
         match self.fs().stat_open(open) {
             Ok(stat) => reply.entry(&stat),
             Err(e) => {
-                let _ = self.fs().store().open_release(open);
+                let _ = self.fs().store().objects().open_release(open);
                 return Err(e);
             }
         };
@@ -282,7 +282,7 @@ impl Call<'_> {
     pub(super) fn truncate(&self, node: u64, size: u64) -> Result<(), Errno> {
         let open = self.open_node(node, libc::O_WRONLY)?;
         let done = self.fs().truncate_open(open, size);
-        done.and(self.fs().store().open_release(open))
+        done.and(self.fs().store().objects().open_release(open))
     }
 
     pub(super) fn fallocate(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {

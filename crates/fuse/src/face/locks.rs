@@ -27,7 +27,7 @@ struct Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        let _ = self.fs.store().open_release(self.open);
+        let _ = self.fs.store().objects().open_release(self.open);
     }
 }
 
@@ -113,7 +113,12 @@ impl Call<'_> {
             return Ok(holder);
         }
         let fs = self.own.clone();
-        let kind = fs.store().open_file(request.handle).kind.load(Relaxed);
+        let kind = fs
+            .store()
+            .objects()
+            .open_file(request.handle)
+            .kind
+            .load(Relaxed);
         let id = object(node);
         let flags = match kind {
             libc::S_IFDIR => libc::O_RDONLY,
@@ -190,7 +195,7 @@ impl Call<'_> {
         };
         // The owner uses another mount or node: it has no process id here.
         let pid = match other.owner.pid() {
-            Some(pid) if other.owner.node == cluster.node() => pid,
+            Some(pid) if other.owner.node == cluster.names().node() => pid,
             Some(_) => u32::MAX,
             None => self.pid_behind(other.owner),
         };
@@ -206,7 +211,9 @@ impl Call<'_> {
     fn pid_behind(&self, owner: Owner) -> u32 {
         let store = self.fs().store();
         let all = self.locks.all();
-        let found = all.values().find(|h| store.description_owns(h.open, owner));
+        let found = all
+            .values()
+            .find(|h| store.locks().description_owns(h.open, owner));
         found.map_or(u32::MAX, |h| h.pid)
     }
 }

@@ -86,7 +86,7 @@ impl Face {
         self.keeping.end();
         self.locks.let_go();
         self.recent.let_go(self.fs());
-        self.fs().store().close_owned()
+        self.fs().store().recovery().close_owned()
     }
 
     /// The view for requests that create nothing.
@@ -262,7 +262,7 @@ impl Call<'_> {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = [0];
             let n = self.fs().read_chunk(open, &mut last, size - 1);
-            let _ = self.fs().store().open_release(open);
+            let _ = self.fs().store().objects().open_release(open);
             (n == Ok(1)).then_some(last[0])
         })
     }

@@ -90,7 +90,7 @@ impl AboutHandler {
             since: self.since.get().copied().unwrap_or(0),
             media: pool.usage(),
             record_bytes: pool.store().record_bytes().ok(),
-            copied: pool.store().copied().bytes,
+            copied: pool.store().local_copies().copied().bytes,
             processes: pool.attached().len(),
             unreachable: unreachable.collect(),
         };

@@ -80,7 +80,7 @@ impl Capacity {
             size += u.used + u.available;
             used += u.used;
         }
-        used = used.saturating_sub(pool.store().copied().bytes);
+        used = used.saturating_sub(pool.store().local_copies().copied().bytes);
         Ok(Reply {
             head: [&size.to_le_bytes()[..], &used.to_le_bytes(), &rooms].concat(),
             ..Reply::default()

@@ -382,7 +382,7 @@ impl Daemon {
             Ok(store)
         })?;
         if let Some(pool) = &opened {
-            let nodes = pool.store().nodes_with_locks();
+            let nodes = pool.store().locks().nodes_with_locks();
             nodes.iter().for_each(|node| daemon.core.has_met(*node));
         }
         daemon.pool = opened;

@@ -165,11 +165,11 @@ fn damage_is_found() {
     let last = bits.len() - 1;
     bits[last] |= 1 << 63;
     cells.rebuild(&bits);
-    let findings = p.store().check().unwrap();
+    let findings = p.store().checker().check().unwrap();
     for words in ["in use by nobody", "marked as free"] {
         assert!(findings.iter().any(|f| f.contains(words)), "{findings:?}");
     }
-    assert_eq!(p.store().rebuild_free_space(), Ok(2));
+    assert_eq!(p.store().recovery().rebuild_free_space(), Ok(2));
     assert_eq!(cells.used_bits(), good);
     p.assert_whole();
 }

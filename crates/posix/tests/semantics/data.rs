@@ -236,7 +236,7 @@ fn punching_reserving_and_finding_holes() {
     expected.extend(pattern(1, 2 * MIB));
     expected.extend([0; 10]);
     assert!(read_all(&f) == expected);
-    cluster.open_release(open).unwrap();
+    cluster.objects().open_release(open).unwrap();
     drop((f, filler));
     p.assert_whole();
 }

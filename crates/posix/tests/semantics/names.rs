@@ -22,7 +22,7 @@ fn an_unlinked_file_lives_until_its_last_close() {
         p.assert_whole();
         g.close().unwrap();
         assert_eq!(
-            (p.used(), p.store().count_objects()),
+            (p.used(), p.store().recovery().count_objects()),
             (0, Ok((1, 0))),
             "{len} bytes"
         );
@@ -355,7 +355,7 @@ fn listing_thousands_while_they_go() {
         .unwrap();
         assert_eq!(n, left + 2 - start as usize);
     }
-    p.store().open_release(open).unwrap();
+    p.store().objects().open_release(open).unwrap();
 }
 
 #[test]

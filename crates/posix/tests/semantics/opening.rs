@@ -55,7 +55,7 @@ fn the_offset_belongs_to_the_open_file() {
     assert_eq!(p.seek(open, Whence::Current, -17), Err(Errno::INVAL));
     assert_eq!(p.write(open, None, b"z"[..].into()), Ok(1));
     assert_eq!(p.get("/f"), b"abcdef\0\0\0\0\0\0\0\0\0\0z");
-    p.store().open_release(open).unwrap();
+    p.store().objects().open_release(open).unwrap();
 }
 
 #[test]
@@ -69,16 +69,19 @@ fn an_unnamed_file_vanishes_or_gets_a_name() {
     );
     p.assert_whole();
     f.close().unwrap();
-    assert_eq!((p.used(), p.store().count_objects()), (0, Ok((1, 0))));
+    assert_eq!(
+        (p.used(), p.store().recovery().count_objects()),
+        (0, Ok((1, 0)))
+    );
     let open = p
         .open_at(ObjectId::ROOT, b"/", libc::O_TMPFILE | O_RDWR, 0o600)
         .unwrap();
-    let id = p.store().live_id(p.live_of(open).unwrap());
+    let id = p.store().content().live_id(p.live_of(open).unwrap());
     p.at(ObjectId::ROOT, b"/named", Follow::No, |place| {
         p.make_link(id, place)
     })
     .unwrap();
-    p.store().open_release(open).unwrap();
+    p.store().objects().open_release(open).unwrap();
     assert_eq!(p.stat(b"/named", false).unwrap().nlink, 1);
     p.assert_whole();
 }

@@ -82,7 +82,7 @@ pub fn medium_dir(pool: &Pool) -> PathBuf {
 
 /// What would be loaded after a loss of power is what is there.
 pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
-    pool.store().sync_all().unwrap();
+    pool.store().durability().sync_all().unwrap();
     let dir = medium_dir(pool.pool());
     let base = dir.parent().unwrap();
     let copy = format!("{name}c");
@@ -94,7 +94,7 @@ pub fn records_and_journal_agree(pool: &TestPool, name: &str) {
         .status();
     assert!(copied.unwrap().success());
     let left = Left::open(to, name, base, &copy);
-    let findings = left.fs().store().check().unwrap();
+    let findings = left.fs().store().checker().check().unwrap();
     assert!(findings.is_empty(), "loaded: {findings:#?}");
     assert!(tree(left.fs()) == tree(pool), "loaded, it isn't the same");
 }

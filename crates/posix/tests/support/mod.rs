@@ -118,13 +118,13 @@ impl TestPool {
 
     /// Fails unless the store is whole.
     pub fn assert_whole(&self) {
-        let findings = self.store().check().unwrap();
+        let findings = self.store().checker().check().unwrap();
         assert!(findings.is_empty(), "the store is damaged: {findings:#?}");
     }
 
     /// Fails if the store is damaged, while other processes use it and may die.
     pub fn assert_whole_online(&self) {
-        let report = self.store().inspect().unwrap();
+        let report = self.store().checker().inspect().unwrap();
         // Who died since the last reaping is none of the store's faults, nor is what it held.
         let dead = report.findings.iter().any(|f| f.what.contains("is dead"));
         assert!(

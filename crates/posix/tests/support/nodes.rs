@@ -276,12 +276,12 @@ impl Nodes {
     pub fn recover(&self) -> usize {
         let mut left = 0;
         for view in &self.views {
-            view.store().reap().unwrap();
+            view.store().recovery().reap().unwrap();
         }
         self.views[0].cluster().begin_names().unwrap();
         for view in &self.views {
             left += view.cluster().settle_notes().unwrap();
-            view.store().put_in_order().unwrap();
+            view.store().recovery().put_in_order().unwrap();
         }
         left
     }
@@ -297,7 +297,7 @@ impl Nodes {
     pub fn assert_whole(&self) {
         self.drop_parts();
         for (k, view) in self.views.iter().enumerate() {
-            let findings = view.store().check().unwrap();
+            let findings = view.store().checker().check().unwrap();
             assert!(findings.is_empty(), "node {k} is damaged: {findings:#?}");
             let across = view.cluster().inspect_across().unwrap().findings;
             assert!(across.is_empty(), "node {k} doesn't fit: {across:#?}");

@@ -85,7 +85,7 @@ impl<'a> Place<'a> {
 
     fn close(&mut self) -> Result<()> {
         let open = self.opens.pop().expect("a step before opened it");
-        self.fs.store().open_release(open)
+        self.fs.store().objects().open_release(open)
     }
 
     fn rename(&self, from: &str, to: &str, mode: RenameMode) -> Result<()> {
@@ -99,7 +99,7 @@ impl<'a> Place<'a> {
     /// Closes what a failed operation has left open.
     pub fn give_up(&mut self) {
         for open in self.opens.drain(..) {
-            let _ = self.fs.store().open_release(open);
+            let _ = self.fs.store().objects().open_release(open);
         }
     }
 }
@@ -315,12 +315,12 @@ pub fn operations() -> Vec<Operation> {
                     // As the preload does: between a table and what it counts, in a section.
                     let _section = p.fs.store().section()?;
                     let (store, open) = (p.fs.store(), p.opens.pop().unwrap());
-                    store.fd_set(700, Some(open))?;
-                    store.open_retain(open);
-                    store.fd_set(701, Some(open))?;
+                    store.objects().fd_set(700, Some(open))?;
+                    store.objects().open_retain(open);
+                    store.objects().fd_set(701, Some(open))?;
                     for fd in [700, 701] {
-                        if let Some(open) = store.fd_set(fd, None)? {
-                            store.open_release(open)?;
+                        if let Some(open) = store.objects().fd_set(fd, None)? {
+                            store.objects().open_release(open)?;
                         }
                     }
                     Ok(())
@@ -343,7 +343,9 @@ pub fn operations() -> Vec<Operation> {
                 },
                 |p| {
                     let store = p.fs.store();
-                    let id = store.live_id(p.fs.live_of(*p.opens.last().unwrap())?);
+                    let id = store
+                        .content()
+                        .live_id(p.fs.live_of(*p.opens.last().unwrap())?);
                     let path = p.path("named");
                     plain(p.fs.at(ObjectId::ROOT, &path, Follow::No, |place| {
                         p.fs.make_link(id, place)

@@ -56,5 +56,5 @@ pub fn open_as(fs: &Fs, pid: u32, path: &str, flags: i32) -> Result<u32, Errno> 
 }
 
 pub fn close(fs: &Fs, open: u32) {
-    fs.store().open_release(open).unwrap();
+    fs.store().objects().open_release(open).unwrap();
 }

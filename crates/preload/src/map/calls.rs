@@ -196,7 +196,9 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
             continue;
         }
         if let Some(live) = span.open().and_then(|o| spans.fs.live_of(o).ok()) {
-            let _ = cluster.touch_mapped(live, span.0.flags.load(Relaxed));
+            let _ = cluster
+                .mappings()
+                .touch_mapped(live, span.0.flags.load(Relaxed));
             if a[2] as i32 & libc::MS_SYNC != 0
                 && let Err(e) = cluster.sync(live)
                 && result == 0

@@ -122,7 +122,7 @@ fn ranges(
             };
             // Those of descriptions belong to no process, those of other nodes to none that could
             // be told by a number here.
-            let here = other.owner.node == fs.cluster().node();
+            let here = other.owner.node == fs.cluster().names().node();
             asked.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
                 _ => -1,

@@ -26,7 +26,8 @@ use crate::codec::{List, Wire};
 use crate::control::{MAX_OPEN, Open};
 use crate::declared::{COUNTED, User, declared, is_kept, kept_for};
 use crate::process::Critical;
-use crate::{ObjectId, SetAttr, Store};
+use crate::views::DeclaredControls;
+use crate::{ObjectId, SetAttr};
 use forebay_controls::{Controls, Mutability, OnViolation, Parallelism};
 use forebay_media::atomics::{Ordering::*, fence};
 use rustix::io::{Errno, Result};
@@ -69,7 +70,7 @@ pub fn concerns_users(controls: &Controls) -> bool {
     controls.parallelism != Parallelism::Shared || controls.mutability != Mutability::Overwrite
 }
 
-impl Store {
+impl DeclaredControls<'_> {
     /// How often those who have files open were counted on this node. What is asked about a file of
     /// another node may not be so any more if there was a count since before that.
     pub fn counts(&self) -> u32 {
@@ -79,17 +80,17 @@ impl Store {
     /// The first step, for a file of this node: the nodes that are known to have it open, besides
     /// this one. None: nobody has, and it was said.
     pub fn begin_saying_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
-        let (index, held) = self.live_acquire_here(id)?;
+        let (index, held) = self.objects().live_acquire_here(id)?;
         let begun = self.begin_saying_of(index, id, word);
         drop(held);
-        self.live_release(index).and(begun)
+        self.objects().live_release(index).and(begun)
     }
 
     fn begin_saying_of(&self, index: u32, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         {
             let _critical = Critical::enter();
-            let _lock = self.lock_live(index)?;
+            let _lock = self.objects().lock_live(index)?;
             live.controls.fetch_or(COUNTED, SeqCst);
         }
         fence(SeqCst);
@@ -102,7 +103,7 @@ impl Store {
         }
         let end = self.control.header().free_open.end(MAX_OPEN);
         let its = (0..end)
-            .map(|i| self.open_file(i))
+            .map(|i| self.objects().open_file(i))
             .filter(|o| o.refs.load(Acquire) > 0 && o.id.load(SeqCst) == id.0);
         let mut nodes: Vec<u32> = its
             .filter_map(|o| kept_for(o.party.load(Acquire)))
@@ -117,7 +118,7 @@ impl Store {
         let end = self.control.header().free_open.end(MAX_OPEN);
         let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
         let mut owners: Vec<u32> = (0..end)
-            .filter(|&i| is_keeper(self.open_file(i)))
+            .filter(|&i| is_keeper(self.objects().open_file(i)))
             .map(|i| self.control.open_owner(i).load(Acquire))
             .collect();
         owners.sort_unstable();
@@ -135,14 +136,14 @@ impl Store {
         };
         let mut result = DeclareOutcome::default();
         let (mut lost, mut before) = (false, None);
-        let done = self.set_attr_judged(id, &set, |live| {
+        let done = self.names().set_attr_judged(id, &set, |live| {
             let is_counted = |l: &&crate::control::Live| l.controls.load(Acquire) & COUNTED != 0;
             let Some(live) = live.filter(is_counted) else {
                 lost = true;
                 return Err(Errno::STALE);
             };
             {
-                let locks = self.locks_of(id)?;
+                let locks = self.locks().locks_of(id)?;
                 result.open = beside_each_other(locks.users(), controls.parallelism);
                 if refuse && !result.open.is_empty() {
                     result.refused = true;
@@ -154,9 +155,14 @@ impl Store {
             if controls.mutability == Mutability::Append {
                 // Who maps it looks at the word behind noting that.
                 fence(SeqCst);
-                let node = self.node().0;
+                let node = self.names().node().0;
                 let user = |party| User { node, party };
-                result.mapped = self.writable_mappings(id).into_iter().map(user).collect();
+                result.mapped = self
+                    .mappings()
+                    .writable_mappings(id)
+                    .into_iter()
+                    .map(user)
+                    .collect();
                 if refuse && !result.mapped.is_empty() {
                     result.refused = true;
                     return Err(Errno::BUSY);
@@ -170,8 +176,8 @@ impl Store {
         if let Some(before) = before {
             // Nobody else has said anything meanwhile, or that stays.
             let new = word | COUNTED;
-            self.with_live(id, |index| {
-                let place = &self.live(index).controls;
+            self.objects().with_live(id, |index| {
+                let place = &self.objects().live(index).controls;
                 _ = place.compare_exchange(new, before, SeqCst, Relaxed);
             })?;
         }

@@ -11,6 +11,7 @@ use super::*;
 use crate::Extent;
 use crate::control::{CopyState, MAX_MEDIA};
 use crate::record::parse_key;
+use crate::views::LocalCopies;
 use forebay_media::atomics::Ordering::*;
 
 /// There is at most one copy for so many bytes of a node: records have their limits, too.
@@ -33,14 +34,15 @@ pub struct Copy {
     made: i64,
 }
 
-impl Store {
-    fn copies(&self) -> &CopyState {
-        &self.control.header().copies
+impl<'s> LocalCopies<'s> {
+    fn copy_state(self) -> &'s CopyState {
+        &self.0.control.header().copies
     }
 
     /// Whether copies may take a MiB more of medium `i`.
     pub(crate) fn has_room_for_copies(&self, i: usize) -> bool {
-        let (Some(medium), Some(copied)) = (self.media().get(i), self.copies().pages.get(i)) else {
+        let (Some(medium), Some(copied)) = (self.media().get(i), self.copy_state().pages.get(i))
+        else {
             return false;
         };
         let usage = medium.usage();
@@ -50,7 +52,7 @@ impl Store {
 
     /// Whether something may be copied now.
     pub fn may_copy(&self) -> bool {
-        let state = self.copies();
+        let state = self.copy_state();
         let capacity: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
         self.may_hang()
             && (now() as u64) >= state.pause.load(Relaxed)
@@ -60,18 +62,20 @@ impl Store {
 
     /// There was no room for a copy after all.
     pub(super) fn copying_failed(&self) {
-        self.copies().pause.store((now() + PAUSE) as u64, Relaxed);
+        self.copy_state()
+            .pause
+            .store((now() + PAUSE) as u64, Relaxed);
     }
 
     /// There is one more.
     pub(super) fn count_copy(&self) {
-        self.copies().files.fetch_add(1, Relaxed);
+        self.copy_state().files.fetch_add(1, Relaxed);
     }
 
     /// A copy has got these.
     pub(crate) fn count_copied(&self, extents: &[Extent]) {
         for e in extents {
-            if let Some(pages) = self.copies().pages.get(e.medium()) {
+            if let Some(pages) = self.copy_state().pages.get(e.medium()) {
                 pages.fetch_add(e.pages() as u64, Relaxed);
             }
         }
@@ -80,7 +84,7 @@ impl Store {
     /// Before so many bytes are written: copies that would be in their way go. No lock is held.
     #[inline]
     pub fn make_room(&self, len: usize) {
-        let copied = &self.copies().pages[..self.media().len().min(MAX_MEDIA)];
+        let copied = &self.copy_state().pages[..self.media().len().min(MAX_MEDIA)];
         for (i, pages) in copied.iter().enumerate() {
             if pages.load(Relaxed) > 0 && self.would_be_full(i, len) {
                 // Else whoever finds no room says so.
@@ -100,14 +104,14 @@ impl Store {
         let mut all = self.all_copies()?;
         all.sort_by_key(|copy| copy.made);
         // Some more, so that this isn't done for each write.
-        let spare = (self.copies().pages[i].load(Relaxed) as usize * PAGE / 8).min(64 << 20);
+        let spare = (self.copy_state().pages[i].load(Relaxed) as usize * PAGE / 8).min(64 << 20);
         for copy in all {
             if !self.would_be_full(i, len.saturating_add(spare)) {
                 return Ok(());
             }
             self.drop_copy(copy.id)?;
         }
-        self.copies().pages[i].store(0, Relaxed);
+        self.copy_state().pages[i].store(0, Relaxed);
         Ok(())
     }
 
@@ -116,7 +120,7 @@ impl Store {
     /// # Errors
     /// EIO.
     pub fn drop_all_copies(&self) -> Result<bool> {
-        let state = self.copies();
+        let state = self.copy_state();
         if state.files.load(Relaxed) == 0 {
             return Ok(false);
         }
@@ -153,7 +157,7 @@ impl Store {
 
     /// What there is of copies here, as far as it is known without looking at each.
     pub fn copied(&self) -> Copies {
-        let state = self.copies();
+        let state = self.copy_state();
         let pages: u64 = state.pages.iter().map(|pages| pages.load(Relaxed)).sum();
         Copies {
             files: state.files.load(Relaxed),
@@ -163,7 +167,7 @@ impl Store {
 
     /// Whether this is the edition of a file of this node that is there.
     pub fn stands(&self, id: ObjectId, edition: u64) -> Result<bool> {
-        match self.stat_here(id) {
+        match self.names().stat_here(id) {
             Ok(inode) => Ok(inode.edition == edition),
             Err(Errno::NOENT) => Ok(false),
             Err(e) => Err(e),
@@ -181,10 +185,10 @@ impl Store {
                 }
             })?;
         }
-        for (place, n) in self.copies().pages.iter().zip(pages) {
+        for (place, n) in self.copy_state().pages.iter().zip(pages) {
             place.store(n, Relaxed);
         }
-        self.copies().files.store(all.len() as u64, Relaxed);
+        self.copy_state().files.store(all.len() as u64, Relaxed);
         Ok(())
     }
 
@@ -211,6 +215,7 @@ impl Store {
 
     /// The extents of the first chunk of an object, if it is open: its record may not know them.
     fn open_first_chunk(&self, id: ObjectId) -> Result<Option<crate::record::ChunkMap>> {
-        self.with_live(id, |index| self.first_chunk(index))
+        self.objects()
+            .with_live(id, |index| self.content().first_chunk(index))
     }
 }

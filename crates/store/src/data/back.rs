@@ -1,31 +1,33 @@
 //! Writing back what the live table knows of a file, or removing the file.
 
 use super::*;
+use crate::views::Content;
+use crate::views::Parts;
 
-impl Store {
+impl Content<'_> {
     /// Writes what the live entry knows to the record. `last`: nobody uses it any more, so
     /// a small file moves into its record and unused room at the end is given back.
     ///
     /// # Errors
     /// ENOSPC, EIO; the entry stays dirty.
     pub fn flush(&self, index: u32, last: bool) -> Result<()> {
-        if self.is_live_away(index) {
+        if self.names().is_live_away(index) {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         // Somebody may have opened it since, and mapped it even.
         let last = last && live.refs.load(Acquire) <= 1;
         if last && live.flags.load(Acquire) & flag::LOADED != 0 {
-            self.settle_maps(index)?;
+            self.mappings().settle_maps(index)?;
         }
         self.flush_locked(index, last)
     }
 
     /// As [`Store::flush`], locked already.
     pub(crate) fn flush_locked(&self, index: u32, last: bool) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & (flag::DIRTY | flag::LOADED) != flag::DIRTY | flag::LOADED {
             return Ok(());
         }
@@ -39,7 +41,7 @@ impl Store {
         let mut shrunk = None;
         if last && !inline {
             // Of one whose chunks may lie elsewhere, nothing is moved into the record.
-            let small = !Store::is_spilled(live)
+            let small = !Parts::is_spilled(live)
                 && size <= INLINE_MAX as u64
                 && live.pages.load(Relaxed) == map.pages() as u64;
             // Records lie in memory.
@@ -81,9 +83,9 @@ impl Store {
         let gone: usize = freed.iter().map(|e| e.pages()).sum();
         let pages = live.pages.load(Relaxed) - gone as u64;
         if !inline && content.is_none() {
-            self.keep_promise(live, &map)?;
+            self.durability().keep_promise(live, &map)?;
         }
-        let written = self.write(self.object_set(id), Need::Update, |w| {
+        let written = self.write(self.names().object_set(id), Need::Update, |w| {
             let key = Key::inode(id);
             let record = match w.get(shard, &key)? {
                 Some(record) => record,
@@ -142,7 +144,7 @@ impl Store {
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
-            self.set_extents(index, &map)?;
+            self.objects().set_extents(index, &map)?;
             live.pages.store(pages, Relaxed);
             live.moved.fetch_add(1, AcqRel);
             self.free_extents(freed);
@@ -153,7 +155,7 @@ impl Store {
 
     /// Removes an object without a name, whose last user leaves.
     pub(crate) fn remove_object(&self, index: u32) -> Result<()> {
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         // The extents of chunk 0 are those of the live entry: the record may name some that
@@ -166,15 +168,15 @@ impl Store {
         };
         let mut freed = Vec::new();
         let shard = self.shard_of(id);
-        let removed = self.write(self.object_set(id), Need::Removal, |w| {
+        let removed = self.write(self.names().object_set(id), Need::Removal, |w| {
             let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
             if record.is_some_and(|(i, _)| i.nlink > 0) {
                 return Ok(false);
             }
-            self.remove_records(w, id, !loaded, &mut freed)?;
+            self.names().remove_records(w, id, !loaded, &mut freed)?;
             if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {
-                self.remove_places(w, id, 0)?;
-                self.leave_parts(w, id)?;
+                self.parts().remove_places(w, id, 0)?;
+                self.intents().leave_parts(w, id)?;
             }
             w.del(shard, &Key::orphan(id)).map(|_| true)
         })?;
@@ -184,7 +186,7 @@ impl Store {
             return Ok(());
         }
         freed.extend_from_slice(map.extents());
-        self.set_extents(index, &ChunkMap::default())?;
+        self.objects().set_extents(index, &ChunkMap::default())?;
         live.flags.fetch_and(
             !(flag::UNLINKED | flag::DIRTY | flag::MAPPED | flag::CUT),
             AcqRel,

@@ -5,18 +5,22 @@
 
 use super::*;
 use crate::live::LiveLock;
+use crate::views::Content;
+use crate::views::Parts;
 
 /// Whether two ranges of the same file, equally long, overlap.
 pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
     at.abs_diff(to_at) < len
 }
 
-impl Store {
+impl<'s> Content<'s> {
     /// Locks two live objects, or one. Always in the same order, so that nobody waits for who waits
     /// for him. The caller is critical.
-    pub(crate) fn lock_both(&self, a: u32, b: u32) -> Result<(LiveLock<'_>, Option<LiveLock<'_>>)> {
-        let first = self.lock_live(a.min(b))?;
-        let second = (a != b).then(|| self.lock_live(a.max(b))).transpose()?;
+    pub(crate) fn lock_both(self, a: u32, b: u32) -> Result<(LiveLock<'s>, Option<LiveLock<'s>>)> {
+        let first = self.0.objects().lock_live(a.min(b))?;
+        let second = (a != b)
+            .then(|| self.0.objects().lock_live(a.max(b)))
+            .transpose()?;
         Ok((first, second))
     }
 
@@ -34,10 +38,15 @@ impl Store {
         grows: bool,
         check: impl FnOnce(&Live, usize) -> Result<()>,
     ) -> Result<usize> {
-        self.make_room(len);
+        self.local_copies().make_room(len);
         let _critical = Critical::enter();
         let _locks = self.lock_both(from, index)?;
-        let left = self.live(from).size.load(Relaxed).saturating_sub(at);
+        let left = self
+            .objects()
+            .live(from)
+            .size
+            .load(Relaxed)
+            .saturating_sub(at);
         let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
         if len == 0 {
             return Err(Errno::NODATA);
@@ -45,10 +54,10 @@ impl Store {
         if from == index && overlap(at, to_at, len as u64) {
             return Err(Errno::INVAL);
         }
-        if Store::is_spilled(self.live(from)) {
+        if Parts::is_spilled(self.objects().live(from)) {
             return Err(CHANGED);
         }
-        check(self.live(index), len)?;
+        check(self.objects().live(index), len)?;
         self.verify_locked(from, at, at + len as u64)?;
         let copy = |to: u64, done: usize, n: usize| {
             self.copy_chunk((from, at + done as u64), index, to, n)
@@ -59,7 +68,7 @@ impl Store {
 
     /// Copies to a range inside one chunk, from within a file. Both are locked.
     fn copy_chunk(&self, (from, start): (u32, u64), index: u32, at: u64, len: usize) -> Result<()> {
-        let source = self.live(from);
+        let source = self.objects().live(from);
         let moved = source.moved.load(Relaxed);
         let end = at + len as u64;
         if source.flags.load(Acquire) & flag::INLINE != 0 {

@@ -13,6 +13,7 @@
 
 use super::*;
 use crate::declared::declared;
+use crate::views::Content;
 use forebay_controls::Temporality;
 
 /// Files of a shard that are looked at in one go.
@@ -36,7 +37,7 @@ pub struct Drained {
     pub left: usize,
 }
 
-impl Store {
+impl<'s> Content<'s> {
     /// Whether files are moved from memory in this pool: it has memory, and something else.
     pub fn drains(&self) -> bool {
         self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
@@ -54,7 +55,7 @@ impl Store {
         if !self.drains() {
             return Ok(());
         }
-        self.write(self.object_set(part), Need::Bytes(0), |w| {
+        self.write(self.names().object_set(part), Need::Bytes(0), |w| {
             match w.get(shard, &Key::inode(part))?.is_some() {
                 true => w.put(shard, &Key::landed(part), &[]),
                 false => Ok(()),
@@ -66,7 +67,7 @@ impl Store {
     /// writes to it after that notes it anew.
     fn end_draining(&self, index: u32, shard: usize, id: ObjectId) -> Result<bool> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         if lock.0.refs.load(Acquire) > 1 {
             return Ok(false);
         }
@@ -81,7 +82,7 @@ impl Store {
 
     fn drain_chunk(&self, index: u32, chunk: u64) -> Result<Step> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let mut unfit = flag::UNLINKED | flag::MAPPED;
         if !self.keeps_on_files(live.controls.load(Relaxed)) {
@@ -99,7 +100,7 @@ impl Store {
     /// Moves what of a chunk lies in memory, or in the record of a file of which none may: how many
     /// bytes. Locked; nobody has the file mapped.
     pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
             self.promote(index)?;
             self.flush_locked(index, false)?;
@@ -182,10 +183,10 @@ impl Store {
 
     /// From now on the chunk lies there, for readers and in its record. Locked.
     fn put_elsewhere(&self, index: u32, chunk: u64, map: &ChunkMap) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         if chunk == 0 {
             live.moved.fetch_add(1, AcqRel);
-            self.set_extents(index, map)?;
+            self.objects().set_extents(index, map)?;
             live.flags.fetch_or(flag::DIRTY, AcqRel);
             live.moved.fetch_add(1, AcqRel);
             return self.flush_locked(index, false);
@@ -193,7 +194,7 @@ impl Store {
         let id = ObjectId(live.id.load(Relaxed));
         let (shard, bytes) = (self.shard_of(id), map.encode());
         live.moved.fetch_add(1, AcqRel);
-        let written = self.write(self.object_set(id), Need::Bytes(bytes.len()), |w| {
+        let written = self.write(self.names().object_set(id), Need::Bytes(bytes.len()), |w| {
             w.put(shard, &Key::chunk(id, chunk), &bytes)
         });
         live.moved.fetch_add(1, AcqRel);
@@ -207,7 +208,7 @@ impl Store {
     /// ENOSPC: there is no room behind the memory; EIO.
     pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
         let mut done = Drained::default();
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             let mut landed = Vec::new();
             self.snapshot(shard)?.scan(b"B", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
@@ -234,7 +235,7 @@ impl Store {
         bytes: &mut u64,
         landed_all: impl Fn(u32, ObjectId),
     ) -> Result<bool> {
-        let (index, held) = match self.live_acquire_here(id) {
+        let (index, held) = match self.objects().live_acquire_here(id) {
             Err(Errno::NOENT) => {
                 self.forget_landed(shard, id)?;
                 return Ok(true);
@@ -264,7 +265,7 @@ impl Store {
             moved = self.end_draining(index, shard, id);
         }
         drop(held);
-        let released = self.live_release(index);
+        let released = self.objects().live_release(index);
         moved.and_then(|moved| released.map(|()| moved))
     }
 }

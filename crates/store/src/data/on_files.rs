@@ -16,6 +16,8 @@
 use super::*;
 use crate::declared::declared;
 use crate::object::SetAttr;
+use crate::views::Content;
+use crate::views::Mappings;
 use forebay_controls::{Declared, Integrity, Persistence, Temporality};
 use std::time::{Duration, Instant};
 
@@ -33,7 +35,7 @@ pub fn word_of_part(word: u64) -> u64 {
     said.bits()
 }
 
-impl Store {
+impl<'s> Content<'s> {
     /// Whether the bytes of a file with this word lie on `files` media alone, where there is
     /// memory, too.
     #[inline]
@@ -69,7 +71,8 @@ impl Store {
         let (begun, id) = (Instant::now(), self.live_id(index));
         let mut at = from;
         loop {
-            self.with_room_of_the_dead(|| self.chunk_to_files(index, at))?;
+            self.recovery()
+                .with_room_of_the_dead(|| self.chunk_to_files(index, at))?;
             let Some(next) = self.next_chunk(id, at.saturating_add(1))? else {
                 self.forget_landed(self.shard_of(id), id)?;
                 return Ok(None);
@@ -83,13 +86,13 @@ impl Store {
 
     fn chunk_to_files(&self, index: u32, chunk: u64) -> Result<()> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         // Something else may have been said since.
         if !self.keeps_on_files(live.controls.load(Relaxed)) {
             return Ok(());
         }
-        if Self::is_mapped(live) {
+        if Mappings::is_mapped(live) {
             let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
             let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
             return match map.extents().iter().any(lies_in_memory) {
@@ -104,15 +107,15 @@ impl Store {
     pub fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
         let part = id.part();
         if word != 0 {
-            self.make_part(id)?;
+            self.parts().make_part(id)?;
         }
-        match self.stat_part(id)? {
+        match self.parts().stat_part(id)? {
             Some(inode) if inode.controls != word => {
                 let set = SetAttr {
                     controls: Some(word),
                     ..SetAttr::default()
                 };
-                self.set_attr_here(part, &set)
+                self.names().set_attr_here(part, &set)
             }
             _ => Ok(()),
         }

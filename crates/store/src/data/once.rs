@@ -7,10 +7,11 @@
 
 use super::*;
 use crate::declared::declared;
+use crate::views::Content;
 use forebay_controls::Temporality;
 use std::ops::Range;
 
-impl Store {
+impl Content<'_> {
     /// `len` bytes of an open file have been read, which is so long.
     #[inline]
     pub(super) fn passed(&self, live: &Live, index: u32, offset: u64, len: usize, size: u64) {
@@ -42,7 +43,7 @@ impl Store {
     /// The runs of pages in which chunks lie: medium, first page, how many. What can't be found out
     /// is left out: it is only for advice.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
-        let moved = self.live(index).moved.load(Relaxed);
+        let moved = self.objects().live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();
         for chunk in chunks {
             let map = self.chunk_map(index, chunk, moved, 0).unwrap_or_default();

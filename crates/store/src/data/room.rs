@@ -1,8 +1,10 @@
 //! The size of files and the room they take: truncation, reservation, holes.
 
 use super::*;
+use crate::views::Content;
+use crate::views::Mappings;
 
-impl Store {
+impl<'s> Content<'s> {
     /// As `Cluster::truncate`, of what lies on this node. With the file locked, `decide` says the
     /// size.
     pub fn truncate_here(
@@ -11,10 +13,10 @@ impl Store {
         decide: impl FnOnce(&Live) -> Result<u64>,
     ) -> Result<()> {
         let critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let size = decide(live)?;
-        self.check_change(live, Change::Size(size))?;
+        self.declared().check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
         if size != old {
             self.unseal(index, size.min(old), old)?;
@@ -30,27 +32,27 @@ impl Store {
             }
         }
         if size > old {
-            self.clear_tail(index, old, size)?;
+            self.mappings().clear_tail(index, old, size)?;
             live.size.store(size, Release);
         } else if size < old {
             self.shrink(index, size, old)?;
         }
         self.touch(live);
-        let mapped = size < old && Self::is_mapped(live);
+        let mapped = size < old && Mappings::is_mapped(live);
         drop(lock);
         drop(critical);
         if mapped {
-            self.tell_shrunk(index, size);
+            self.mappings().tell_shrunk(index, size);
         }
         Ok(())
     }
 
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         // First of all: should we die, whoever repairs the entry goes by the size.
         live.size.store(size, Release);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
-        if Self::is_mapped(live) {
+        if Mappings::is_mapped(live) {
             // Pages stay as long as mappings show them.
             live.flags.fetch_or(flag::CUT, AcqRel);
             return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
@@ -67,7 +69,7 @@ impl Store {
     /// Gives back the pages of a file that was `old` bytes long and is `size` now. Locked;
     /// nobody has them mapped.
     pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let mut freed = Vec::new();
         let (last, keep) = (size / CHUNK, pages(size % CHUNK));
@@ -78,15 +80,15 @@ impl Store {
         }
         // With a journal, nobody may note these extents as theirs before the file's record
         // is without them.
-        let noted = !freed.is_empty() && self.active_journal().is_some();
+        let noted = !freed.is_empty() && self.durability().active_journal().is_some();
         if noted {
-            self.keep_promise(live, &first)?;
+            self.durability().keep_promise(live, &first)?;
         }
         live.moved.fetch_add(1, AcqRel);
         let result = if chunks || noted {
             let shard = self.shard_of(id);
             let first_freed = freed.len();
-            self.write(self.object_set(id), Need::Removal, |w| {
+            self.write(self.names().object_set(id), Need::Removal, |w| {
                 freed.truncate(first_freed);
                 if last > 0 && keep > 0 {
                     let key = Key::chunk(id, last);
@@ -96,8 +98,13 @@ impl Store {
                         w.put(shard, &key, &map.encode())?;
                     }
                 }
-                self.remove_chunks(w, id, (last + u64::from(keep > 0)).max(1), &mut freed)?;
-                if self.active_journal().is_some() {
+                self.names().remove_chunks(
+                    w,
+                    id,
+                    (last + u64::from(keep > 0)).max(1),
+                    &mut freed,
+                )?;
+                if self.durability().active_journal().is_some() {
                     let gone: usize = freed.iter().map(|e| e.pages()).sum();
                     let pages = live.pages.load(Relaxed) - gone as u64;
                     self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
@@ -108,7 +115,7 @@ impl Store {
             Ok(())
         };
         if result.is_ok() {
-            self.set_extents(index, &first)?;
+            self.objects().set_extents(index, &first)?;
             let gone: usize = freed.iter().map(|e| e.pages()).sum();
             live.pages.fetch_sub(gone as u64, Relaxed);
         } else {
@@ -146,9 +153,12 @@ impl Store {
 
     /// Gives back extents of an open file that its record may still name. Locked.
     pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
-        if !freed.is_empty() && self.active_journal().is_some() {
+        if !freed.is_empty() && self.durability().active_journal().is_some() {
             // Nobody else may note them as theirs before this file's record is without.
-            self.live(index).flags.fetch_or(flag::DIRTY, AcqRel);
+            self.objects()
+                .live(index)
+                .flags
+                .fetch_or(flag::DIRTY, AcqRel);
             if let Err(e) = self.flush_locked(index, false)
                 && e != Errno::NOENT
             {
@@ -166,11 +176,12 @@ impl Store {
             .checked_add(len)
             .filter(|&e| e <= MAX_SIZE)
             .ok_or(Errno::FBIG)?;
-        self.make_room(len as usize);
+        self.local_copies().make_room(len as usize);
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         // It takes nothing away.
-        self.check_change(lock.0, Change::Size(MAX_SIZE))?;
+        self.declared()
+            .check_change(lock.0, Change::Size(MAX_SIZE))?;
         self.promote(index)?;
         for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
             self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
@@ -179,7 +190,7 @@ impl Store {
         let size = live.size.load(Relaxed);
         if grow && end > size {
             self.unseal(index, size, size)?;
-            self.clear_tail(index, size, end)?;
+            self.mappings().clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -193,21 +204,21 @@ impl Store {
             .filter(|&e| e <= MAX_SIZE)
             .ok_or(Errno::FBIG)?;
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let size = live.size.load(Relaxed);
         let change = match offset < size {
             true => Change::From(Some(offset)),
             false => Change::Size(end),
         };
-        self.check_change(live, change)?;
+        self.declared().check_change(live, change)?;
         self.unseal(index, offset.min(size), end.min(size))?;
         self.promote(index)?;
         if offset < size {
             self.zero_range(index, offset, end.min(size))?;
         }
         if grow && end > size {
-            self.clear_tail(index, size, end)?;
+            self.mappings().clear_tail(index, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);
@@ -216,12 +227,12 @@ impl Store {
 
     /// As `Cluster::seek_data`, in what lies on this node.
     pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         loop {
             let moved = live.moved.load(Acquire);
             if !moved.is_multiple_of(2) {
                 let _critical = Critical::enter();
-                drop(self.lock_live(index)?);
+                drop(self.objects().lock_live(index)?);
                 continue;
             }
             let found = self.seek_once(index, moved, offset, hole);
@@ -234,7 +245,7 @@ impl Store {
 
     /// As [`Store::seek_here`], if nothing moves meanwhile.
     fn seek_once(&self, index: u32, moved: u64, offset: u64, hole: bool) -> Result<u64> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let size = live.size.load(Acquire);
         if offset >= size {
             return Err(Errno::NXIO);

@@ -17,6 +17,7 @@
 
 use super::*;
 use crate::declared::declared;
+use crate::views::Content;
 use forebay_controls::Integrity;
 use twox_hash::XxHash3_64;
 
@@ -52,7 +53,7 @@ impl Sums {
     }
 }
 
-impl Store {
+impl Content<'_> {
     /// The sums of a chunk, if it is sealed.
     fn sums(&self, id: ObjectId, chunk: u64) -> Result<Option<Sums>> {
         let snapshot = self.snapshot(self.shard_of(id))?;
@@ -67,7 +68,7 @@ impl Store {
     /// that. EIO and the like. Nothing may be changed then.
     #[inline]
     pub fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        match is_summed(self.live(index).controls.load(Relaxed)) {
+        match is_summed(self.objects().live(index).controls.load(Relaxed)) {
             true => self.unseal_summed(index, from, to),
             false => Ok(()),
         }
@@ -75,7 +76,7 @@ impl Store {
 
     #[cold]
     fn unseal_summed(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let (shard, last) = (self.shard_of(id), to / CHUNK);
         let (mut keys, mut stable, mut chunks) = (Vec::new(), false, Vec::new());
@@ -102,12 +103,12 @@ impl Store {
             self.verify_locked(index, start, from.min(end))?;
             self.verify_locked(index, to.max(start), end)?;
         }
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             keys.iter()
                 .try_for_each(|key| w.del(shard, key).map(|_| ()))
         })?;
-        match stable && self.active_journal().is_some() {
-            true => self.sync_journal(),
+        match stable && self.durability().active_journal().is_some() {
+            true => self.durability().sync_journal(),
             false => Ok(()),
         }
     }
@@ -118,7 +119,7 @@ impl Store {
     /// # Errors
     /// ENOSPC, EIO: some chunks are not sealed.
     pub(crate) fn seal_chunks(&self, index: u32) -> Result<Vec<Sealed>> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let mut sealed = Vec::new();
         if !is_summed(live.controls.load(Acquire)) {
             return Ok(sealed);
@@ -136,7 +137,7 @@ impl Store {
     /// Seals a chunk: the hash of its record, unless that says already that its bytes are stable.
     fn seal_chunk(&self, index: u32, chunk: u64) -> Result<Option<u64>> {
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let live = lock.0;
         let id = ObjectId(live.id.load(Relaxed));
         let unfit = flag::MAPPED | flag::INLINE | flag::UNLINKED;
@@ -164,9 +165,11 @@ impl Store {
                 .for_each(|block| record.extend(sum(block)));
         }
         let shard = self.shard_of(id);
-        self.write(self.object_set(id), Need::Bytes(record.len()), |w| {
-            w.put(shard, &Key::sums(id, chunk), &record)
-        })?;
+        self.write(
+            self.names().object_set(id),
+            Need::Bytes(record.len()),
+            |w| w.put(shard, &Key::sums(id, chunk), &record),
+        )?;
         Ok(Some(XxHash3_64::oneshot(&record)))
     }
 
@@ -179,11 +182,11 @@ impl Store {
             return Ok(());
         }
         let _critical = Critical::enter();
-        let lock = self.lock_live(index)?;
+        let lock = self.objects().lock_live(index)?;
         let id = ObjectId(lock.0.id.load(Relaxed));
         let shard = self.shard_of(id);
         let room = sealed.len() * (1 + 4 * CHUNK as usize / BLOCK);
-        self.write(self.object_set(id), Need::Bytes(room), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(room), |w| {
             for &(chunk, hash) in sealed {
                 let key = Key::sums(id, chunk);
                 let record = w.get(shard, &key)?.map(<[u8]>::to_vec);
@@ -212,10 +215,12 @@ impl Store {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         for locked in [false, true] {
             let _critical = locked.then(Critical::enter);
-            let _lock = locked.then(|| self.lock_live(index)).transpose()?;
+            let _lock = locked
+                .then(|| self.objects().lock_live(index))
+                .transpose()?;
             let (moved, size) = (live.moved.load(Acquire), live.size.load(Acquire));
             if offset >= size || len == 0 {
                 return Ok(0);
@@ -254,7 +259,7 @@ impl Store {
         len: usize,
         mut each: impl FnMut(usize, &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
         let inline = live.flags.load(Acquire) & flag::INLINE != 0;
         let end = offset + len as u64;
@@ -297,7 +302,7 @@ impl Store {
     /// # Errors
     /// EBADMSG: one isn't.
     pub(crate) fn verify_locked(&self, index: u32, from: u64, to: u64) -> Result<()> {
-        let live = self.live(index);
+        let live = self.objects().live(index);
         let (moved, size) = (live.moved.load(Relaxed), live.size.load(Relaxed));
         let to = to.min(size);
         if from >= to || !is_summed(live.controls.load(Relaxed)) {
@@ -312,16 +317,16 @@ impl Store {
     /// # Errors
     /// EBADMSG: one isn't; the offset of its first byte. Else as for reading.
     pub fn verify(&self, index: u32, from: u64, to: u64) -> std::result::Result<(), (u64, Errno)> {
-        if !is_summed(self.live(index).controls.load(Acquire)) {
+        if !is_summed(self.objects().live(index).controls.load(Acquire)) {
             return Ok(());
         }
         let id = self.live_id(index);
         let mut at = from;
-        while at < to.min(self.live(index).size.load(Acquire)) {
+        while at < to.min(self.objects().live(index).size.load(Acquire)) {
             let end = (at / CHUNK + 1) * CHUNK;
             let one = || {
                 let _critical = Critical::enter();
-                let _lock = self.lock_live(index)?;
+                let _lock = self.objects().lock_live(index)?;
                 self.verify_locked(index, at, end.min(to))
             };
             one().map_err(|e| (at, e))?;
@@ -337,7 +342,7 @@ impl Store {
 
     /// Removes the sums of an object.
     pub(crate) fn remove_sums(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
-        self.remove_range(w, &Key::sums(id, 0), |_| ())
+        self.names().remove_range(w, &Key::sums(id, 0), |_| ())
     }
 
     /// A commit gives an object this word: sums that nobody has looked after are none.
@@ -353,7 +358,7 @@ impl Store {
 
     /// After a loss of power: sums of bytes that weren't on stable storage are none. Alone.
     pub(crate) fn drop_unstable_sums(&self) -> Result<()> {
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             let mut keys = Vec::new();
             self.snapshot(shard)?.scan(b"K", |key, value| {
                 let its = key.first() == Some(&b'K');
@@ -375,7 +380,7 @@ impl Store {
     /// The objects of this node that have sums.
     fn summed_objects(&self) -> Result<Vec<ObjectId>> {
         let mut ids = Vec::new();
-        for shard in 0..self.shard_count() {
+        for shard in 0..self.names().shard_count() {
             self.snapshot(shard)?.scan(b"K", |key, _| {
                 let id = parse_key(key).filter(|k| k.0 == b'K').map(|k| k.1);
                 if let Some(id) = id
@@ -396,13 +401,13 @@ impl Store {
     /// EIO and the like: the store couldn't be read.
     pub(crate) fn verify_all(&self, mut each: impl FnMut(ObjectId, u64)) -> Result<()> {
         for id in self.summed_objects()? {
-            let (index, held) = match self.live_acquire_here(id) {
+            let (index, held) = match self.objects().live_acquire_here(id) {
                 Err(Errno::NOENT) => continue,
                 other => other?,
             };
             let verified = self.verify(index, 0, MAX_SIZE);
             drop(held);
-            self.live_release(index)?;
+            self.objects().live_release(index)?;
             match verified {
                 Err((at, Errno::BADMSG)) => each(id, at),
                 Err((_, e)) => return Err(e),
@@ -438,10 +443,10 @@ mod tests {
 
     /// Turns a bit of the byte at `at` of a file that is open, beside all rules.
     fn damage(s: &TestStore, index: u32, at: u64) {
-        let moved = s.live(index).moved.load(Relaxed);
-        let map = s.chunk_map(index, at / CHUNK, moved, 0).unwrap();
+        let moved = s.objects().live(index).moved.load(Relaxed);
+        let map = s.content().chunk_map(index, at / CHUNK, moved, 0).unwrap();
         let within = (at % CHUNK) as usize;
-        Store::pieces(&map, within, 1, |e, from, _, _| {
+        Content::pieces(&map, within, 1, |e, from, _, _| {
             let segment = s.media()[e.medium()].file().unwrap();
             let place = e.start() * PAGE as u64 + from as u64;
             let mut byte = [0];
@@ -455,15 +460,16 @@ mod tests {
     fn try_read(s: &TestStore, index: u32, at: u64, len: usize) -> Result<usize> {
         let mut bytes = vec![0; len];
         // SAFETY: the vector is writable.
-        unsafe { s.read_here(index, at, bytes.as_mut_ptr(), len) }
+        unsafe { s.content().read_here(index, at, bytes.as_mut_ptr(), len) }
     }
 
     fn try_write(s: &TestStore, index: u32, at: u64, bytes: &[u8]) -> Result<usize> {
         // SAFETY: a slice.
         unsafe {
-            s.write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
-                Ok(())
-            })
+            s.content()
+                .write_here(index, Some(at), (bytes.as_ptr(), bytes.len()), true, |_| {
+                    Ok(())
+                })
         }
         .map(|(_, n)| n)
     }
@@ -473,20 +479,20 @@ mod tests {
         let s = store("sums-damage");
         let id = summed(&s, "f");
         let content: Vec<u8> = (0..2 * MIB + 5000).map(|i| (i / 7) as u8).collect();
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &content);
         // Not sealed yet: nothing is known of it.
         assert!(read(&s, index) == content);
-        s.live_release(index).unwrap();
-        assert_eq!(s.check(), Ok(vec![]));
-        let (index, held) = s.live_acquire_here(id).unwrap();
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.checker().check(), Ok(vec![]));
+        let (index, held) = s.objects().live_acquire_here(id).unwrap();
         assert!(read(&s, index) == content);
         let bad = MIB as u64 + 10_000;
         damage(&s, index, bad);
         assert_eq!(try_read(&s, index, 0, MIB), Ok(MIB));
         assert_eq!(try_read(&s, index, bad - 8000, 5000), Ok(5000));
         assert_eq!(try_read(&s, index, bad - 8000, 9000), Err(Errno::BADMSG));
-        let found = s.check().unwrap();
+        let found = s.checker().check().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("/f (object"), "{found:?}");
         // Beside the damage, or over some of its block: it would be sealed with it.
@@ -496,10 +502,10 @@ mod tests {
         }
         assert_eq!(s.truncate(index, bad), Err(Errno::BADMSG));
         // To another file.
-        let to = s.live_acquire_here(make(&s, "to")).unwrap().0;
+        let to = s.objects().live_acquire_here(make(&s, "to")).unwrap().0;
         let copied = s.copy((index, MIB as u64), (to, 0), 20_000);
         assert_eq!(copied, Err(Errno::BADMSG));
-        s.live_release(to).unwrap();
+        s.objects().live_release(to).unwrap();
         // The whole block is written again.
         let at = MIB + 8192;
         assert_eq!(
@@ -508,8 +514,8 @@ mod tests {
         );
         assert!(read(&s, index) == content);
         drop(held);
-        s.live_release(index).unwrap();
-        assert_eq!(s.check(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 
     #[test]
@@ -519,7 +525,7 @@ mod tests {
         let mut random = forebay_fuzz::Random::new(17);
         let mut below = move |n: usize| random.below(n);
         let mut model: Vec<u8> = Vec::new();
-        let mut index = s.live_acquire_here(id).unwrap().0;
+        let mut index = s.objects().live_acquire_here(id).unwrap().0;
         for round in 0..600 {
             let size = model.len();
             match below(8) {
@@ -530,15 +536,17 @@ mod tests {
                 }
                 1 => {
                     let (at, len) = (below(size + 1), below(300_000));
-                    s.punch_here(index, at as u64, len as u64, false).unwrap();
+                    s.content()
+                        .punch_here(index, at as u64, len as u64, false)
+                        .unwrap();
                     let end = (at + len).min(size);
                     model[at.min(end)..end].fill(0);
                 }
                 2 => {
-                    s.live_release(index).unwrap();
-                    index = s.live_acquire_here(id).unwrap().0;
+                    s.objects().live_release(index).unwrap();
+                    index = s.objects().live_acquire_here(id).unwrap().0;
                 }
-                3 => s.sync_here(index).unwrap(),
+                3 => s.durability().sync_here(index).unwrap(),
                 4 => {
                     let (at, to, len) = (below(size + 1), below(2 * MIB), below(100_000));
                     if at + len <= size && at.abs_diff(to) >= len && len > 0 {
@@ -558,30 +566,30 @@ mod tests {
             }
             assert!(read(&s, index) == model, "round {round}");
         }
-        s.live_release(index).unwrap();
-        assert_eq!(s.check(), Ok(vec![]));
-        let index = s.live_acquire_here(id).unwrap().0;
+        s.objects().live_release(index).unwrap();
+        assert_eq!(s.checker().check(), Ok(vec![]));
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         assert!(read(&s, index) == model);
         s.unlink(ObjectId::ROOT, b"f").unwrap();
-        s.live_release(index).unwrap();
+        s.objects().live_release(index).unwrap();
         // No sums of nobody.
-        assert_eq!(s.check(), Ok(vec![]));
-        assert_eq!(s.summed_objects(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(s.content().summed_objects(), Ok(vec![]));
     }
 
     #[test]
     fn what_is_said_later_or_taken_back_holds_from_then_on() {
         let s = store("sums-said");
         let id = make(&s, "f");
-        let index = s.live_acquire_here(id).unwrap().0;
+        let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 50_000]);
         s.declare(id, "integrity=checksum");
-        s.sync_here(index).unwrap();
+        s.durability().sync_here(index).unwrap();
         damage(&s, index, 30_000);
         assert_eq!(try_read(&s, index, 0, 50_000), Err(Errno::BADMSG));
         s.declare(id, "");
         assert_eq!(try_read(&s, index, 0, 50_000), Ok(50_000));
-        assert_eq!(s.summed_objects(), Ok(vec![]));
-        s.live_release(index).unwrap();
+        assert_eq!(s.content().summed_objects(), Ok(vec![]));
+        s.objects().live_release(index).unwrap();
     }
 }

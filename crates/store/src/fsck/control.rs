@@ -10,7 +10,8 @@ use crate::live::held_entry;
 use crate::lock::Lock;
 use crate::process;
 use crate::recount::{Uses, View};
-use crate::{MAX_SIZE, ObjectId, Store};
+use crate::views::Checker;
+use crate::{MAX_SIZE, ObjectId};
 use rustix::io::Result;
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
@@ -34,7 +35,7 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::SAID
     | live_flag::ON_FILES;
 
-impl Store {
+impl<'s> Checker<'s> {
     /// At a quiet moment.
     pub(crate) fn check_control(&self, uses: &Uses, report: &mut Report) -> Result<()> {
         self.check_locks(uses, report);
@@ -78,10 +79,10 @@ impl Store {
             one(&|| format!("chain {i} of the live table"), &bucket.lock);
         }
         for i in 0..uses.lives.len() as u32 {
-            one(&|| format!("live entry {i}"), &self.live(i).lock);
+            one(&|| format!("live entry {i}"), &self.objects().live(i).lock);
         }
         for i in 0..uses.opens.len() as u32 {
-            let open = self.open_file(i);
+            let open = self.objects().open_file(i);
             // One that isn't in use protects nothing: a thread that was reading while its
             // process ended may have left its lock, and whoever uses it next takes it over.
             if open.refs.load(Acquire) > 0 {
@@ -124,7 +125,10 @@ impl Store {
             let mapped = self.map_area(slot as u32)?;
             // SAFETY: just mapped; made of atomics.
             let area = unsafe { &*mapped };
-            let held = p.held.iter().chain(self.more_held(slot as u32, area));
+            let held = p
+                .held
+                .iter()
+                .chain(self.objects().more_held(slot as u32, area));
             let held = held.filter_map(|h| held_entry(h.load(Acquire)));
             for i in held.filter(|&i| i as usize >= uses.lives.len()) {
                 find(
@@ -138,7 +142,7 @@ impl Store {
                     continue;
                 };
                 let there = (open as usize) < uses.opens.len()
-                    && self.open_file(open).refs.load(Acquire) > 0;
+                    && self.objects().open_file(open).refs.load(Acquire) > 0;
                 if !there {
                     find(
                         format!(
@@ -156,7 +160,7 @@ impl Store {
 
     fn check_opens(&self, uses: &Uses, report: &mut Report) {
         for (i, &n) in uses.opens.iter().enumerate() {
-            let o = self.open_file(i as u32);
+            let o = self.objects().open_file(i as u32);
             let refs = o.refs.load(Acquire);
             let mut find =
                 |what: String| report.add(PART, format!("open file description {i}: {what}"), ANEW);
@@ -173,7 +177,7 @@ impl Store {
                     "it uses live entry {}, which never was in use",
                     live - 1
                 ));
-            } else if live > 0 && self.live(live - 1).id.load(Acquire) != id {
+            } else if live > 0 && self.objects().live(live - 1).id.load(Acquire) != id {
                 find(format!(
                     "it is for object {id}, but its live entry {} isn't",
                     live - 1
@@ -209,7 +213,7 @@ impl Store {
                     ));
                     break;
                 }
-                let live = self.live(index);
+                let live = self.objects().live(index);
                 let id = live.id.load(Acquire);
                 if !std::ptr::eq(self.control().bucket(id), bucket) {
                     find(format!("entry {index} of object {id} doesn't belong there"));
@@ -225,7 +229,7 @@ impl Store {
 
     fn check_lives(&self, uses: &Uses, linked: &HashSet<u32>, report: &mut Report) {
         for (i, &n) in uses.lives.iter().enumerate() {
-            let live = self.live(i as u32);
+            let live = self.objects().live(i as u32);
             let refs = live.refs.load(Acquire);
             let id = live.id.load(Acquire);
             let mut find = |what: String| {
@@ -259,7 +263,7 @@ impl Store {
     /// The places for locks that are in a chain.
     fn check_file_locks(&self, report: &mut Report) -> HashSet<u32> {
         let mut find = |what: String| report.add(PART, what, ANEW);
-        for (object, owner) in self.stray_locks() {
+        for (object, owner) in self.locks().stray_locks() {
             let whose = match owner.pid() {
                 Some(pid) => format!("process {pid}"),
                 None => "an open file description".into(),
@@ -269,7 +273,7 @@ impl Store {
                 object.0
             ));
         }
-        self.linked_locks().unwrap_or_else(|| {
+        self.locks().linked_locks().unwrap_or_else(|| {
             find("a chain of file locks runs in a circle, or out of the table".into());
             HashSet::new()
         })
@@ -368,7 +372,7 @@ impl Store {
 
     /// The highest sequence number of each shard.
     pub(crate) fn highest_numbers<'a>(&self, ids: impl Iterator<Item = &'a u64>) -> Vec<u64> {
-        let mut highest = vec![0; self.shard_count()];
+        let mut highest = vec![0; self.names().shard_count()];
         // A part's number was given by its file's home.
         let own = ids.map(|id| ObjectId(*id)).filter(|id| !id.is_part());
         for id in own {

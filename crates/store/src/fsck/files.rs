@@ -7,12 +7,13 @@ use crate::control::live_flag as flag;
 use crate::data::is_memory;
 use crate::record::{ChunkMap, INLINE_MAX, Key, tail};
 use crate::recount::View;
-use crate::{MAX_SIZE, ObjectId, Store};
+use crate::views::Checker;
+use crate::{MAX_SIZE, ObjectId};
 
 /// The extents of a chunk that name pages which another one has.
 pub(crate) type Double = (u64, u64);
 
-impl Store {
+impl Checker<'_> {
     /// Looks for what is wrong with sizes and tails, and mends it in the model.
     pub(crate) fn check_files(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         for (&id, o) in &mut m.objects {
@@ -220,7 +221,7 @@ impl Store {
     pub(crate) fn check_places(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         for (&id, o) in &m.objects {
             if !o.inode.is_file()
-                || !self.keeps_on_files(o.inode.controls)
+                || !self.content().keeps_on_files(o.inode.controls)
                 || m.landed.contains(&id)
             {
                 continue;

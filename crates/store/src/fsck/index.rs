@@ -2,14 +2,15 @@
 
 use super::findings::Report;
 use super::model::{Model, Name, indexed_object, name};
+use crate::ObjectId;
 use crate::index::{hash_of, keeps_names};
 use crate::record::{Key, Mark};
-use crate::{ObjectId, Store};
+use crate::views::Checker;
 use std::collections::{BTreeSet, HashMap};
 
 const PART: &str = "index";
 
-impl Store {
+impl Checker<'_> {
     /// Looks for what is wrong and mends it in the model.
     pub(crate) fn check_index(&self, m: &mut Model, report: &mut Report) {
         let made = m.objects.iter().filter(|(_, o)| keeps_names(&o.inode));

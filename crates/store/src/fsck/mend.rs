@@ -10,7 +10,8 @@ use crate::process::Critical;
 use crate::record::{Change, ChunkMap, Inode, JOURNAL, Key, changes, tail};
 use crate::record_tree::{self, Meta};
 use crate::shards::Need;
-use crate::{Extent, ObjectId, PAGE, Store};
+use crate::views::Checker;
+use crate::{Extent, ObjectId, PAGE};
 use forebay_media::atomics::Ordering::*;
 use rustix::fd::OwnedFd;
 use rustix::fs::FlockOperation;
@@ -23,7 +24,7 @@ const BATCH: usize = 500;
 /// A repair can bring to light what was hidden: a directory that is found again has names.
 const ROUNDS: usize = 4;
 
-impl Store {
+impl Checker<'_> {
     /// Checks the store and mends what can be mended. Nobody else may use it.
     ///
     /// # Errors
@@ -61,7 +62,7 @@ impl Store {
         // The journal must follow, whatever comes of it.
         let result = self.mend_alone(salvaged);
         if result.as_ref().is_ok_and(|r| !r.findings.is_empty()) {
-            self.restart_journal()?;
+            self.durability().restart_journal()?;
         }
         result
     }
@@ -78,8 +79,8 @@ impl Store {
         report.findings.splice(0..0, salvaged);
         self.drop_unreadable_journals()?;
         // What fails here is found again below.
-        let _ = self.settle();
-        let _ = self.flush_dir_times();
+        let _ = self.recovery().settle();
+        let _ = self.names().flush_dir_times();
         let (after, mut examined) = self.examine()?;
         merge(&mut report, after);
         for _ in 0..ROUNDS {
@@ -91,7 +92,7 @@ impl Store {
             }
             self.apply(&changes)?;
             self.reset_control()?;
-            self.rebuild_free_space()?;
+            self.recovery().rebuild_free_space()?;
             for m in self.media() {
                 m.reserve_again()?;
             }
@@ -164,7 +165,7 @@ impl Store {
 
     /// Removes journals that can't be carried out.
     fn drop_unreadable_journals(&self) -> Result<()> {
-        let count = self.shard_count();
+        let count = self.names().shard_count();
         for (shard, env) in self.envs.iter().enumerate() {
             let sound = match env.snapshot()?.get(JOURNAL)? {
                 Some(bytes) => changes(bytes).all(|c| {
@@ -212,7 +213,7 @@ impl Store {
         if self.others() > 0 {
             return Err(Errno::BUSY);
         }
-        let _ = self.detach();
+        let _ = self.recovery().detach();
         self.after_detach();
         let fd = rustix::fs::open(
             &self.control_path,
@@ -222,7 +223,7 @@ impl Store {
         let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
         let len = self.control.layout().file_len() as u64;
         rustix::fs::fallocate(&fd, hole, 0, len)?;
-        self.control.reformat(self.shard_count())
+        self.control.reformat(self.names().shard_count())
     }
 
     /// Gives a chunk, whose pages another file has too, pages of its own with the same bytes.
@@ -247,7 +248,7 @@ impl Store {
             Some(record) => Inode::decode(record).ok_or(Errno::IO)?.0.controls,
             None => 0,
         };
-        let on_files = self.keeps_on_files(word);
+        let on_files = self.content().keeps_on_files(word);
         let mut new = ChunkMap::default();
         let mut buffer = vec![0u8; PAGE];
         let mut from = old

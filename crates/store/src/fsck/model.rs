@@ -11,7 +11,8 @@ use crate::record::{
     parse_ordered,
 };
 use crate::recount::View;
-use crate::{NAME_MAX, ObjectId, Store};
+use crate::views::Checker;
+use crate::{NAME_MAX, ObjectId};
 use rustix::io::Result;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -59,7 +60,7 @@ pub(crate) struct Model {
 /// Records of an object other than its inode, by their owner: keys and shards.
 type Others = BTreeMap<u64, Vec<(usize, Vec<u8>)>>;
 
-impl Store {
+impl Checker<'_> {
     /// Reads all records; what isn't one is reported.
     pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
         let mut m = Model::default();
@@ -155,7 +156,7 @@ impl Store {
                     },
                     b'L' => match link_in(rest, value) {
                         Some((parent, name, counts)) => {
-                            let away = self.is_entry_away(parent, name);
+                            let away = self.names().is_entry_away(parent, name);
                             let link = counts && away;
                             let name = link.then(|| (parent.0, name.to_vec()));
                             links.push((id.0, name, is_unconfirmed(value), key.to_vec()));

@@ -6,13 +6,14 @@ use super::model::{Model, Name, Object, name};
 use crate::control::live_flag as flag;
 use crate::record::{Entry, Inode, Key, tail};
 use crate::recount::View;
-use crate::{NAME_MAX, ObjectId, Store, now};
+use crate::views::Checker;
+use crate::{NAME_MAX, ObjectId, now};
 use std::collections::{BTreeSet, HashMap};
 
 const ROOT: u64 = ObjectId::ROOT.0;
 const PART: &str = "names";
 
-impl Store {
+impl Checker<'_> {
     /// Looks for what is wrong and mends it in the model.
     pub(crate) fn check_names(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         self.check_root(m, report);
@@ -24,7 +25,7 @@ impl Store {
     }
 
     fn check_root(&self, m: &mut Model, report: &mut Report) {
-        if self.is_object_away(ObjectId::ROOT) {
+        if self.names().is_object_away(ObjectId::ROOT) {
             return;
         }
         let there = m.objects.get(&ROOT).map(|o| o.inode.is_dir());
@@ -79,8 +80,8 @@ impl Store {
                 || at.1 == b".."
                 || at.1.iter().any(|b| matches!(b, b'/' | 0));
             let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
-                || self.is_object_away(ObjectId(at.0));
-            let object = match self.is_object_away(e.id) {
+                || self.names().is_object_away(ObjectId(at.0));
+            let object = match self.names().is_object_away(e.id) {
                 // Looked for there, see `inspect_across`.
                 true => Some(e.kind),
                 false => m.objects.get(&e.id.0).map(|o| o.inode.kind()),
@@ -181,7 +182,9 @@ impl Store {
             for &id in &dirs {
                 let o = &m.objects[&id];
                 let parent = ObjectId(o.inode.parent);
-                if self.is_entry_away(parent, &o.tail) || self.is_object_away(parent) {
+                if self.names().is_entry_away(parent, &o.tail)
+                    || self.names().is_object_away(parent)
+                {
                     reach(id, &children, &mut reached);
                 }
             }
@@ -300,7 +303,7 @@ impl Store {
             None => {
                 let root = m.objects[&ROOT].inode;
                 let slot = crate::Slot::of_entry(ObjectId::ROOT, &lost.1);
-                let shard = slot.shard(self.shard_count());
+                let shard = slot.shard(self.names().shard_count());
                 let last = m
                     .objects
                     .keys()

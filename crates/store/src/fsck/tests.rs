@@ -1,6 +1,7 @@
 //! Damages of every kind: each is found, named, and mended.
 
 use super::*;
+use crate::Store;
 use crate::control::live_flag;
 use crate::lmdb::OnFull;
 use crate::record::{ChunkMap, Entry, Inode, JOURNAL, Key, tail};
@@ -40,15 +41,15 @@ fn mkdir(s: &Store, dir: ObjectId, name: &str) -> ObjectId {
 }
 
 fn fill(s: &Store, id: ObjectId, bytes: &[u8]) {
-    let index = s.live_acquire_here(id).unwrap().0;
+    let index = s.objects().live_acquire_here(id).unwrap().0;
     write(s, index, 0, bytes);
-    s.live_release(index).unwrap();
+    s.objects().live_release(index).unwrap();
 }
 
 fn content(s: &Store, id: ObjectId) -> Vec<u8> {
-    let index = s.live_acquire_here(id).unwrap().0;
+    let index = s.objects().live_acquire_here(id).unwrap().0;
     let bytes = read(s, index);
-    s.live_release(index).unwrap();
+    s.objects().live_release(index).unwrap();
     bytes
 }
 
@@ -77,7 +78,7 @@ fn filled(name: &str) -> Filled {
     fill(&s, small, b"a small one");
     fill(&s, big, &vec![7; 1_500_000]);
     fill(&s, file, &[5; 20_000]);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
     Filled {
         s,
         small,
@@ -92,12 +93,12 @@ fn filled(name: &str) -> Filled {
 fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
     let f = filled(name);
     damage(&f);
-    let found = f.s.check().unwrap();
+    let found = f.s.checker().check().unwrap();
     assert!(
         found.iter().any(|x| x.contains(words)),
         "{name}: no finding says '{words}': {found:#?}"
     );
-    let report = f.s.mend().unwrap();
+    let report = f.s.checker().mend().unwrap();
     assert!(
         report
             .findings
@@ -109,17 +110,17 @@ fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
         report.findings.iter().all(|x| x.repaired),
         "{name}: not repaired: {report:#?}"
     );
-    assert_eq!(f.s.check(), Ok(vec![]), "{name}");
+    assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
     // And it works on.
     fill(&f.s, make(&f.s, "afterwards"), &[1; 5000]);
-    assert_eq!(f.s.check(), Ok(vec![]), "{name}");
+    assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
     f
 }
 
 fn path(s: &Store, names: &[&str]) -> Option<ObjectId> {
     let mut at = ROOT;
     for n in names {
-        at = s.entry_of(at, n.as_bytes()).unwrap()?.id;
+        at = s.names().entry_of(at, n.as_bytes()).unwrap()?.id;
     }
     Some(at)
 }
@@ -337,7 +338,7 @@ fn records_that_are_none() {
         );
     });
     finds("wrong-shard", "belongs to shard", |f| {
-        let shard = (f.s.shard_of(f.small) + 1) % f.s.shard_count();
+        let shard = (f.s.shard_of(f.small) + 1) % f.s.names().shard_count();
         put(&f.s, shard, &Key::orphan(f.small), Some(&[]));
     });
 }
@@ -451,17 +452,17 @@ fn what_must_not_lie_in_memory() {
         let id = make(&s, words);
         fill(&s, id, &vec![7; size]);
         change(&s, id, |i, _| i.controls = said.bits());
-        let found = s.check().unwrap();
+        let found = s.checker().check().unwrap();
         assert!(found.len() == 1 && found[0].contains(words), "{found:#?}");
-        let report = s.mend().unwrap();
+        let report = s.checker().mend().unwrap();
         assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
         // What is noted is no finding any more, and then it is moved.
-        assert_eq!(s.check(), Ok(vec![]));
-        assert_eq!(s.drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
+        assert_eq!(s.checker().check(), Ok(vec![]));
+        assert_eq!(s.content().drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
         assert_eq!(s.media()[0].usage().used, 0);
         assert!(s.media()[1].usage().used >= size as u64);
         assert_eq!(content(&s, id), vec![7; size]);
-        assert_eq!(s.check(), Ok(vec![]));
+        assert_eq!(s.checker().check(), Ok(vec![]));
     }
 }
 
@@ -473,14 +474,15 @@ fn control_region() {
     };
     finds("open-refs", "users, but has 0", |f| {
         let o =
-            f.s.open_create(&crate::NewOpen::new(f.dir, libc::S_IFDIR, 0), None)
+            f.s.objects()
+                .open_create(&crate::NewOpen::new(f.dir, libc::S_IFDIR, 0), None)
                 .unwrap();
         f.s.control.open_owner(o).store(0, Relaxed);
     });
     finds("live-refs", "it counts 3 users, but has 0", |f| {
-        let i = f.s.live_acquire_here(f.small).unwrap().0;
-        f.s.live_retain(i);
-        f.s.live_retain(i);
+        let i = f.s.objects().live_acquire_here(f.small).unwrap().0;
+        f.s.objects().live_retain(i);
+        f.s.objects().live_retain(i);
     });
     finds("lost-entry", "that nobody uses are missing", |f| {
         c(f).take_live().unwrap().unwrap();
@@ -495,8 +497,8 @@ fn control_region() {
         c(f).bucket(99).head.store(0xffff_fff0, Relaxed)
     });
     finds("chain-circle", "in it twice", |f| {
-        let i = f.s.live_acquire_here(f.small).unwrap().0;
-        f.s.live(i).next.store(i + 1, Relaxed);
+        let i = f.s.objects().live_acquire_here(f.small).unwrap().0;
+        f.s.objects().live(i).next.store(i + 1, Relaxed);
     });
     finds("odd-multi", "marked as changing", |f| {
         c(f).shard(1).multi.store(7, Relaxed)
@@ -506,8 +508,9 @@ fn control_region() {
         c(f).shard(shard).last_seq.store(1, Relaxed);
     });
     finds("flags", "its flags are", |f| {
-        let i = f.s.live_acquire_here(f.small).unwrap().0;
-        f.s.live(i)
+        let i = f.s.objects().live_acquire_here(f.small).unwrap().0;
+        f.s.objects()
+            .live(i)
             .flags
             .fetch_or(1 << 20 | live_flag::LOADED, Relaxed);
     });
@@ -545,9 +548,9 @@ fn damaged_record_files_do_no_harm() {
             let medium =
                 Medium::open(0, kind, &dir.join("medium"), &dir.join("map"), 8 << 20).unwrap();
             s.store = Some(Store::open(&control, &records, 64 << 20, vec![medium], None).unwrap());
-            let report = s.mend().unwrap();
+            let report = s.checker().mend().unwrap();
             assert!(report.findings.iter().all(|x| x.repaired), "{report:#?}");
-            assert_eq!(s.check(), Ok(vec![]), "page {page}, {fill:#x}");
+            assert_eq!(s.checker().check(), Ok(vec![]), "page {page}, {fill:#x}");
         }
     }
 }
@@ -560,14 +563,14 @@ fn a_record_file_without_meta_pages_is_told() {
         .open(f.s.envs[2].path())
         .unwrap();
     file.write_all_at(&[0x11; 8192], 0).unwrap();
-    let found = f.s.check().unwrap();
+    let found = f.s.checker().check().unwrap();
     assert!(
         found
             .iter()
             .any(|x| x.contains("neither of its two meta pages")),
         "{found:#?}"
     );
-    assert!(!f.s.mend().unwrap().findings[0].repaired);
+    assert!(!f.s.checker().mend().unwrap().findings[0].repaired);
 }
 
 #[test]
@@ -580,12 +583,19 @@ fn a_repair_needs_to_be_alone() {
     let slot = process::attach(&f.s.control).unwrap();
     let owner = &f.s.control.process(slot as usize).owner;
     owner.store(process::word_of(other.id()), Relaxed);
-    assert_eq!(f.s.mend().map(|_| ()), Err(Errno::BUSY));
-    assert_eq!(f.s.inspect().unwrap().others, 1);
-    assert!(f.s.inspect().unwrap().is_clean());
+    assert_eq!(f.s.checker().mend().map(|_| ()), Err(Errno::BUSY));
+    assert_eq!(f.s.checker().inspect().unwrap().others, 1);
+    assert!(f.s.checker().inspect().unwrap().is_clean());
     other.kill().unwrap();
     other.wait().unwrap();
-    assert!(f.s.mend().unwrap().findings.iter().all(|x| x.repaired));
+    assert!(
+        f.s.checker()
+            .mend()
+            .unwrap()
+            .findings
+            .iter()
+            .all(|x| x.repaired)
+    );
 }
 
 #[test]
@@ -598,14 +608,14 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
             // SAFETY: what a program does by mistake: the records are mapped for writing.
             unsafe { *at.add(i) ^= 0x10 };
             assert_eq!(
-                f.s.stat_here(f.small).err(),
+                f.s.names().stat_here(f.small).err(),
                 Some(rustix::io::Errno::IO),
                 "byte {i}"
             );
             // SAFETY: as above.
             unsafe { *at.add(i) ^= 0x10 };
         }
-        assert!(f.s.stat_here(f.small).is_ok());
+        assert!(f.s.names().stat_here(f.small).is_ok());
         // SAFETY: as above. The last byte of the content.
         unsafe { *at.add(len - 9) = b'E' };
     });
@@ -628,7 +638,7 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
     let mut random = forebay_fuzz::Random::new(72);
     let (mut found, mut harmless) = (0, 0);
     for trial in 0..1000 {
-        let env = &f.s.envs[random.below(f.s.shard_count())];
+        let env = &f.s.envs[random.below(f.s.names().shard_count())];
         let mut options = std::fs::File::options();
         let file = options.read(true).write(true).open(env.path()).unwrap();
         // Behind the last page in use lies room that was reserved ahead.
@@ -637,7 +647,7 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
         file.read_exact_at(&mut before, at).unwrap();
         let stray: [u8; 8] = std::array::from_fn(|_| random.number() as u8);
         file.write_all_at(&stray, at).unwrap();
-        let told = f.s.check().unwrap();
+        let told = f.s.checker().check().unwrap();
         if told.is_empty() {
             assert!(
                 whole(&f) == wanted,
@@ -651,22 +661,22 @@ fn no_stray_store_into_the_records_changes_anything_unnoticed() {
         file.write_all_at(&before, at).unwrap();
     }
     assert!(found > 20, "{found} found, {harmless} harmless");
-    assert_eq!(f.s.check(), Ok(vec![]));
+    assert_eq!(f.s.checker().check(), Ok(vec![]));
     println!("{found} found, {harmless} harmless");
 }
 
 #[test]
 fn nobody_attaches_during_a_repair() {
     let t = store("locked-out");
-    t.detach().unwrap();
+    t.recovery().detach().unwrap();
     let repair = std::fs::File::open(&t.control_path).unwrap();
     rustix::fs::flock(&repair, rustix::fs::FlockOperation::LockExclusive).unwrap();
     assert_eq!(t.process_slot(), Err(Errno::BUSY));
     assert!(!t.any_attached());
     // Nor is one repair on top of another.
-    assert_eq!(t.mend().map(|_| ()), Err(Errno::BUSY));
+    assert_eq!(t.checker().mend().map(|_| ()), Err(Errno::BUSY));
     drop(repair);
-    assert!(t.mend().unwrap().is_clean());
+    assert!(t.checker().mend().unwrap().is_clean());
     assert!(t.process_slot().is_ok());
 }
 
@@ -682,14 +692,19 @@ fn the_index() {
     };
     let tag = |f: &Filled| {
         let known = Some((ROOT, &b"small"[..]));
-        f.s.set_attribute_here(f.small, b"user.k", b"v", None, known)
+        f.s.names()
+            .set_attribute_here(f.small, b"user.k", b"v", None, known)
             .unwrap();
-        f.s.set_attribute_here(f.dir, b"user.k", b"v", None, None)
+        f.s.names()
+            .set_attribute_here(f.dir, b"user.k", b"v", None, None)
             .unwrap();
-        assert_eq!(f.s.check(), Ok(vec![]));
+        assert_eq!(f.s.checker().check(), Ok(vec![]));
     };
     let listed = |f: &Filled| -> Vec<Vec<u8>> {
-        let page = f.s.search_here(&[word], Mark::FIRST, None, 9).unwrap();
+        let page =
+            f.s.index()
+                .search_here(&[word], Mark::FIRST, None, 9)
+                .unwrap();
         let mut names: Vec<_> = page.items.into_iter().map(|hit| hit.name.1).collect();
         names.sort();
         names
@@ -703,7 +718,8 @@ fn the_index() {
             Order::LAST,
         )];
         let all: Vec<_> = all.iter().filter_map(Wanted::new).collect();
-        f.s.all_matching_here(&all, ROOT, |found| names.push(found.name))
+        f.s.index()
+            .all_matching_here(&all, ROOT, |found| names.push(found.name))
             .unwrap();
         names.sort();
         names

@@ -13,7 +13,8 @@ use super::{OwnedName, USER, hash_of, key_of, known_name};
 use crate::codec::{List, Record, Wire, decode, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
-use crate::{NAME_MAX, ObjectId, Store};
+use crate::views::Index;
+use crate::{NAME_MAX, ObjectId};
 use rustix::io::{Errno, Result};
 
 /// Terms of a search that are looked at; the others are taken for true.
@@ -284,9 +285,9 @@ impl Wire for Description {
     }
 }
 
-impl Store {
+impl<'s> Index<'s> {
     pub fn describe_here(&self, id: ObjectId) -> Result<Description> {
-        let inode = self.stat_here(id)?;
+        let inode = self.names().stat_here(id)?;
         let snapshot = self.snapshot(self.shard_of(id))?;
         Ok(Description {
             inode,
@@ -318,7 +319,7 @@ impl Store {
     pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
         let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
         let Place { shard, mut at } = from;
-        for shard in shard as usize..self.shard_count() {
+        for shard in shard as usize..self.names().shard_count() {
             let snapshot = self.snapshot(shard)?;
             let (led, first) = match at.take() {
                 Some((led, key)) => (led as usize, key),

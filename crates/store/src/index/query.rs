@@ -5,10 +5,11 @@
 //! long, whatever is in the index.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
+use crate::ObjectId;
 use crate::codec::{List, Wire, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Key, Mark, Word, parse_indexed, parse_key};
-use crate::{ObjectId, Store};
+use crate::views::Index;
 use rustix::io::Result;
 
 /// Places that are looked at in one shard for one page, where several attributes are asked for.
@@ -86,7 +87,7 @@ impl<T, P: Ord + Copy> Page<T, P> {
     }
 }
 
-impl Store {
+impl<'s> Index<'s> {
     /// As `Cluster::search`, of what lies here.
     pub fn search_here(
         &self,
@@ -95,7 +96,7 @@ impl Store {
         only: Option<u64>,
         most: usize,
     ) -> Result<Page<Hit, Mark>> {
-        let shards = self.shard_count();
+        let shards = self.names().shard_count();
         // A little more than a shard's share, so that the shortest part isn't much shorter than the
         // others.
         let share = most / shards + most.min(8);
@@ -138,7 +139,7 @@ impl Store {
         from: u64,
         most: usize,
     ) -> Result<Page<Written, u64>> {
-        let snapshots = (0..self.shard_count()).map(|shard| self.snapshot(shard));
+        let snapshots = (0..self.names().shard_count()).map(|shard| self.snapshot(shard));
         let snapshots = snapshots.collect::<Result<Vec<_>>>()?;
         let pages = snapshots.iter().map(|s| distinct(s, of, from, most));
         let found = Page::join(pages.collect::<Result<_>>()?, |one| one.0);

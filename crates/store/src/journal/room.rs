@@ -15,8 +15,8 @@
 //! full disk can still be an error.
 
 use super::{FILE_HEAD, Journal, RING};
-use crate::Store;
 use crate::process::Critical;
+use crate::views::Durability;
 use forebay_media::atomics::Ordering::*;
 use forebay_media::put_all;
 use rustix::fd::{AsFd, OwnedFd};
@@ -61,7 +61,7 @@ pub(crate) fn open(path: &Path, create: bool) -> Result<OwnedFd> {
     forebay_media::with_room(|| rustix::fs::open(path, flags, mode))
 }
 
-impl Store {
+impl<'s> Durability<'s> {
     /// Bytes for which a generation's file has room.
     fn journal_len(&self) -> u64 {
         self.journal_state().bound.load(Relaxed) + RING as u64
@@ -120,7 +120,7 @@ impl Store {
     /// Bytes that a checkpoint may have: all records that there is room for, a head for each part,
     /// and the longest list of durable pages.
     fn checkpoint_need(&self) -> u64 {
-        let shards = (0..self.shard_count()).map(|i| self.control().shard(i));
+        let shards = (0..self.names().shard_count()).map(|i| self.control().shard(i));
         let records: u64 = shards.map(|s| s.room.reserved.load(Relaxed)).sum();
         let pages: u64 = self.media().iter().map(|m| m.usage().capacity).sum();
         records + records / 64 + pages / 1024 + (64 << 10)

@@ -28,7 +28,7 @@ impl Drop for Writer<'_> {
 impl<'a> Writer<'a> {
     /// Locks the journal. The caller is critical.
     pub(super) fn lock(store: &'a Store, journal: &'a Journal) -> Result<Writer<'a>> {
-        let state = store.journal_state();
+        let state = store.durability().journal_state();
         let abandoned =
             state.lock.acquire(store.control(), store.process_slot()?)? == Acquired::Abandoned;
         let w = Writer {
@@ -60,7 +60,7 @@ impl<'a> Writer<'a> {
     fn be_sure(&self) -> Result<()> {
         let mut durable = Vec::new();
         for m in self.store.media() {
-            self.store.sync_medium(m)?;
+            self.store.durability().sync_medium(m)?;
             m.cells().durable(|e| durable.push(e));
         }
         self.append(kind::DURABLE, &extents_bytes(&durable), |_| ())?;

@@ -10,6 +10,7 @@ use crate::control::{FileLock, LockChain, MAX_FILE_LOCKS, MAX_OPEN, MAX_PROCESSE
 use crate::declared::User;
 use crate::process::Critical;
 use crate::quiescence::Section;
+use crate::views::LockTable;
 use crate::{NodeId, ObjectId, Store};
 use forebay_media::atomics::{Ordering::*, futex};
 use rustix::io::{Errno, Result};
@@ -357,24 +358,22 @@ pub struct ForeignLock {
     stamp: u64,
 }
 
-impl Store {
+impl<'s> LockTable<'s> {
     /// The locks of an object, which nobody else looks at or changes meanwhile.
-    pub fn locks_of(&self, object: ObjectId) -> Result<Locks<'_>> {
-        let section = self.section()?;
+    pub fn locks_of(self, object: ObjectId) -> Result<Locks<'s>> {
+        let section = self.0.section()?;
         self.locks_of_held(object, Some(section))
     }
 
     /// `section`: None in a quiet moment.
-    fn locks_of_held<'a>(
-        &'a self,
-        object: ObjectId,
-        section: Option<Section<'a>>,
-    ) -> Result<Locks<'a>> {
+    fn locks_of_held(self, object: ObjectId, section: Option<Section<'s>>) -> Result<Locks<'s>> {
         let critical = Critical::enter();
-        let chain = self.control.lock_chain(object.0);
-        chain.lock.acquire(&self.control, self.process_slot()?)?;
+        let chain = self.0.control.lock_chain(object.0);
+        chain
+            .lock
+            .acquire(&self.0.control, self.0.process_slot()?)?;
         Ok(Locks {
-            store: self,
+            store: self.0,
             chain,
             object,
             freed: Cell::new(false),
@@ -387,15 +386,17 @@ impl Store {
     pub fn lock_now(&self, request: &Request) -> Result<Option<InTheWay>> {
         let locks = self.locks_of(request.object)?;
         match (request.sort, request.want) {
-            (Sort::Use, LockType::Shared | LockType::Exclusive) => self.note_use(&locks, request),
+            (Sort::Use, LockType::Shared | LockType::Exclusive) => {
+                self.declared().note_use(&locks, request)
+            }
             _ => locks.set(request),
         }
     }
 
-    fn all_locks(&self) -> impl Iterator<Item = (ObjectId, &FileLock)> {
-        let end = self.control.header().free_locks.end(MAX_FILE_LOCKS);
+    fn all_locks(self) -> impl Iterator<Item = (ObjectId, &'s FileLock)> {
+        let end = self.0.control.header().free_locks.end(MAX_FILE_LOCKS);
         (0..end)
-            .map(|i| self.control.file_lock(i))
+            .map(|i| self.0.control.file_lock(i))
             .map(|lock| (ObjectId(lock.object.load(Acquire)), lock))
             .filter(|(object, _)| object.0 != 0)
     }
@@ -403,7 +404,7 @@ impl Store {
     /// The objects on which the process in `slot`, which sets no more, has locks or notes. (Who
     /// reaps it has taken its slot: its number is found at the locks.)
     pub(super) fn locked_from(&self, slot: u32) -> Vec<(ObjectId, Owner)> {
-        let me = self.node();
+        let me = self.names().node();
         let all = self
             .all_locks()
             .map(|(object, lock)| (object, lock.owner()));
@@ -416,7 +417,7 @@ impl Store {
 
     /// Locks on objects of this node that other nodes have.
     pub fn foreign_locks(&self) -> Vec<ForeignLock> {
-        let me = self.node();
+        let me = self.names().node();
         self.all_locks()
             .filter(|(_, lock)| lock.owner().node != me && !lock.is_note())
             .map(|(object, lock)| ForeignLock {
@@ -429,7 +430,7 @@ impl Store {
 
     /// Whether there are any.
     pub fn has_foreign_locks(&self) -> bool {
-        let me = self.node();
+        let me = self.names().node();
         self.all_locks()
             .any(|(_, lock)| lock.owner().node != me && !lock.is_note())
     }
@@ -518,7 +519,7 @@ impl Store {
             .filter(|number| *number != 0);
         let end = self.control.header().free_open.end(MAX_OPEN);
         let descriptions = (0..end)
-            .map(|i| self.open_file(i))
+            .map(|i| self.objects().open_file(i))
             .filter(|o| o.refs.load(Acquire) > 0 && o.locker.load(Acquire) != 0)
             .map(|o| self.owner_of_locker(o.locker.load(Acquire)).number);
         processes.chain(descriptions).collect()
@@ -527,7 +528,7 @@ impl Store {
     /// At a quiet moment: removes locks whose owners are gone, and puts all places that aren't in a
     /// chain into the list of free ones.
     pub(crate) fn recount_locks(&self) -> Result<()> {
-        let (me, here) = (self.node(), self.owners_here());
+        let (me, here) = (self.names().node(), self.owners_here());
         let lost = |l: &FileLock| l.owner().node == me && !here.contains(&l.owner().number);
         let objects: HashSet<ObjectId> = (self.all_locks().filter(|(_, l)| lost(l)))
             .map(|(object, _)| object)
@@ -565,7 +566,7 @@ impl Store {
 
     /// Locks in chains that belong to nobody on this node, at a quiet moment.
     pub(crate) fn stray_locks(&self) -> Vec<(ObjectId, Owner)> {
-        let (me, here) = (self.node(), self.owners_here());
+        let (me, here) = (self.names().node(), self.owners_here());
         self.all_locks()
             .map(|(object, lock)| (object, lock.owner()))
             .filter(|(_, owner)| owner.node == me && !here.contains(&owner.number))

@@ -36,7 +36,7 @@ fn runs(bytes: &[LockType; BYTES]) -> usize {
 }
 
 fn places_in_use(s: &TestStore) -> usize {
-    s.linked_locks().unwrap().len()
+    s.locks().linked_locks().unwrap().len()
 }
 
 #[test]
@@ -60,6 +60,7 @@ fn ranges_are_what_a_table_of_bytes_says() {
             })
         });
         let told = s
+            .locks()
             .lock_now(&range(object, owner(me as u64), want, start, end))
             .unwrap();
         assert_eq!(told.is_none(), free, "step {step}");
@@ -83,10 +84,10 @@ fn ranges_are_what_a_table_of_bytes_says() {
     }
     assert!(done > 5000 && refused > 5000, "{done} {refused}");
     for o in 0..3 {
-        s.locks_of(object).unwrap().remove(owner(o));
+        s.locks().locks_of(object).unwrap().remove(owner(o));
     }
     assert_eq!(places_in_use(&s), 0);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
 #[test]
@@ -97,19 +98,25 @@ fn flock_and_ranges_have_nothing_to_do_with_each_other() {
         sort: Sort::Whole,
         ..range(object, owner(n), want, 0, TO_THE_END)
     };
-    assert_eq!(s.lock_now(&whole(1, LockType::Exclusive)), Ok(None));
+    assert_eq!(s.locks().lock_now(&whole(1, LockType::Exclusive)), Ok(None));
     let all = range(object, owner(2), LockType::Exclusive, 0, TO_THE_END);
-    assert_eq!(s.lock_now(&all), Ok(None));
-    assert!(s.lock_now(&whole(2, LockType::Shared)).unwrap().is_some());
-    assert_eq!(s.lock_now(&whole(1, LockType::Shared)), Ok(None));
-    assert_eq!(s.lock_now(&whole(2, LockType::Shared)), Ok(None));
-    // What can't be changed is lost: as in Linux.
+    assert_eq!(s.locks().lock_now(&all), Ok(None));
     assert!(
-        s.lock_now(&whole(1, LockType::Exclusive))
+        s.locks()
+            .lock_now(&whole(2, LockType::Shared))
             .unwrap()
             .is_some()
     );
-    assert_eq!(s.lock_now(&whole(2, LockType::Exclusive)), Ok(None));
+    assert_eq!(s.locks().lock_now(&whole(1, LockType::Shared)), Ok(None));
+    assert_eq!(s.locks().lock_now(&whole(2, LockType::Shared)), Ok(None));
+    // What can't be changed is lost: as in Linux.
+    assert!(
+        s.locks()
+            .lock_now(&whole(1, LockType::Exclusive))
+            .unwrap()
+            .is_some()
+    );
+    assert_eq!(s.locks().lock_now(&whole(2, LockType::Exclusive)), Ok(None));
 }
 
 #[test]
@@ -118,27 +125,28 @@ fn a_full_table_is_an_error_and_loses_nothing() {
     let object = make(&s, "f");
     let one = |at: u64| range(object, owner(1), LockType::Shared, at, at);
     let long = range(object, owner(2), LockType::Shared, 0, 10);
-    assert_eq!(s.lock_now(&long), Ok(None));
+    assert_eq!(s.locks().lock_now(&long), Ok(None));
     // Every second place of the list is taken directly, since a chain of all would take long.
     let mut taken = Vec::new();
     while let Some(i) = s.control.take_lock().unwrap() {
         taken.push(i);
     }
-    assert_eq!(s.lock_now(&one(100)), Err(Errno::NOLCK));
+    assert_eq!(s.locks().lock_now(&one(100)), Err(Errno::NOLCK));
     let middle = range(object, owner(2), LockType::Unlocked, 5, 5);
-    assert_eq!(s.lock_now(&middle), Err(Errno::NOLCK));
+    assert_eq!(s.locks().lock_now(&middle), Err(Errno::NOLCK));
     assert!(
-        s.locks_of(object)
+        s.locks()
+            .locks_of(object)
             .unwrap()
             .conflict(&range(object, owner(1), LockType::Exclusive, 5, 5))
             .is_some()
     );
     // Whoever puts things in order finds the places that were lost.
     s.control.header().leaks.store(1, Relaxed);
-    assert_eq!(s.put_in_order(), Ok(true));
-    assert_eq!(s.lock_now(&one(100)), Ok(None));
-    assert_eq!(s.lock_now(&middle), Ok(None));
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.recovery().put_in_order(), Ok(true));
+    assert_eq!(s.locks().lock_now(&one(100)), Ok(None));
+    assert_eq!(s.locks().lock_now(&middle), Ok(None));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
 #[test]
@@ -154,14 +162,14 @@ fn reaping_gives_up_what_a_killed_process_had() {
     let word = crate::process::word_of(child.id());
     p.owner.store(word, Release);
     p.locked.store(1, Release);
-    let other = s.lock_owner_slot(slot);
+    let other = s.locks().lock_owner_slot(slot);
     let all = range(object, other, LockType::Exclusive, 0, TO_THE_END);
-    assert_eq!(s.lock_now(&all), Ok(None));
-    assert_eq!(s.reap().unwrap().processes, 0);
+    assert_eq!(s.locks().lock_now(&all), Ok(None));
+    assert_eq!(s.recovery().reap().unwrap().processes, 0);
     assert_eq!(places_in_use(&s), 1);
     child.kill().unwrap();
     child.wait().unwrap();
-    assert_eq!(s.reap().unwrap().processes, 1);
+    assert_eq!(s.recovery().reap().unwrap().processes, 1);
     assert_eq!(places_in_use(&s), 0);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }

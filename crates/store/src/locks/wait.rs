@@ -9,6 +9,7 @@
 use super::{Owner, Request, Sort, Waited};
 use crate::control::Wait;
 use crate::process::{self, Critical};
+use crate::views::LockTable;
 use crate::{NodeId, Store};
 use forebay_media::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
@@ -208,7 +209,7 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Store {
+impl LockTable<'_> {
     /// What the threads of a process of this node wait for.
     pub fn waits_of(&self, owner: Owner) -> Vec<Waited> {
         if !self.is_in_its_slot(owner) {

@@ -6,9 +6,9 @@ use crate::repair::tests::{CAPACITY, make, store, write};
 /// A new file, open: its description and its live entry.
 fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
     let id = make(s, name);
-    let live = s.live_acquire_here(id).unwrap().0;
+    let live = s.objects().live_acquire_here(id).unwrap().0;
     let root = ObjectId::ROOT;
-    let open = s.open_create(
+    let open = s.objects().open_create(
         &crate::NewOpen::new(id, libc::S_IFREG, 0).named(root, name.as_bytes()),
         Some(live),
     );
@@ -21,7 +21,7 @@ fn file(s: &Store, name: &str, size: usize) -> (u32, u32) {
 fn read(s: &Store, index: u32, at: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0xee; len];
     // SAFETY: the vector is writable.
-    let n = unsafe { s.read_here(index, at, bytes.as_mut_ptr(), len) }.unwrap();
+    let n = unsafe { s.content().read_here(index, at, bytes.as_mut_ptr(), len) }.unwrap();
     bytes.truncate(n);
     bytes
 }
@@ -43,8 +43,8 @@ const SIZE: usize = 3 << 20;
 fn truncation_leaves_pages_to_mappings_and_the_last_close_frees_them() {
     let s = store("mapped-cut");
     let (open, live) = file(&s, "f", SIZE);
-    let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let pieces = s.map_here(live, 0, SIZE, 0).unwrap();
+    let place = s.mappings().map_claim(open, map_flag::SHARED).unwrap();
+    let pieces = s.mappings().map_here(live, 0, SIZE, 0).unwrap();
     assert_eq!(pieces.iter().map(|p| p.len).sum::<usize>(), SIZE);
     let before = used(&s);
     s.truncate(live, 5000).unwrap();
@@ -57,32 +57,36 @@ fn truncation_leaves_pages_to_mappings_and_the_last_close_frees_them() {
     s.truncate(live, SIZE as u64).unwrap();
     assert!(read(&s, live, 5000, SIZE).iter().all(|&b| b == 0));
     s.truncate(live, 5000).unwrap();
-    s.map_release(place).unwrap();
-    s.open_release(open).unwrap();
+    s.mappings().map_release(place).unwrap();
+    s.objects().open_release(open).unwrap();
     assert_eq!(used(&s), 2 * PAGE as u64);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
 #[test]
 fn the_last_close_clears_and_frees_what_mappings_left() {
     let s = store("mapped-close");
     let (open, live) = file(&s, "f", SIZE);
-    let id = s.live_id(live);
-    let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let pieces = s.map_here(live, 0, SIZE, 0).unwrap();
+    let id = s.content().live_id(live);
+    let place = s.mappings().map_claim(open, map_flag::SHARED).unwrap();
+    let pieces = s.mappings().map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 5000).unwrap();
     store_at(&s, &pieces[0], 5001, &[9; 1000]);
     // The record names pages that are to be freed.
-    s.flush(live, false).unwrap();
-    s.open_release(open).unwrap();
-    assert_ne!(s.live(live).refs.load(Relaxed), 0, "mapped is open");
-    s.map_release(place).unwrap();
+    s.content().flush(live, false).unwrap();
+    s.objects().open_release(open).unwrap();
+    assert_ne!(
+        s.objects().live(live).refs.load(Relaxed),
+        0,
+        "mapped is open"
+    );
+    s.mappings().map_release(place).unwrap();
     assert_eq!(used(&s), 2 * PAGE as u64);
-    let live = s.live_acquire_here(id).unwrap().0;
+    let live = s.objects().live_acquire_here(id).unwrap().0;
     s.truncate(live, 8192).unwrap();
     assert!(read(&s, live, 5000, PAGE).iter().all(|&b| b == 0));
-    s.live_release(live).unwrap();
-    assert_eq!(s.check(), Ok(vec![]));
+    s.objects().live_release(live).unwrap();
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
 #[test]
@@ -94,13 +98,14 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
     // SAFETY: just mapped; made of atomics.
     let area = unsafe { &*area };
     let place = s
+        .mappings()
         .map_claim(open, map_flag::SHARED | map_flag::CHANGES)
         .unwrap();
     place.len.store(SIZE as u64, Relaxed);
-    s.map_inherit(dead, area, false).unwrap();
+    s.mappings().map_inherit(dead, area, false).unwrap();
     assert_eq!(s.control.process(dead as usize).maps_end.load(Acquire), 1);
-    s.map_release(place).unwrap();
-    s.map_here(live, 0, SIZE, 0).unwrap();
+    s.mappings().map_release(place).unwrap();
+    s.mappings().map_here(live, 0, SIZE, 0).unwrap();
     s.truncate(live, 0).unwrap();
     assert!(used(&s) >= SIZE as u64);
     // As after its death: another process's id.
@@ -108,10 +113,10 @@ fn a_dead_process_had_its_files_mapped_until_it_is_reaped() {
         .process(dead as usize)
         .owner
         .store(2 << 62 | 1, Release);
-    assert_eq!(s.reap().unwrap().processes, 1);
-    s.open_release(open).unwrap();
+    assert_eq!(s.recovery().reap().unwrap().processes, 1);
+    s.objects().open_release(open).unwrap();
     assert_eq!(used(&s), 0);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }
 
 #[test]
@@ -120,14 +125,14 @@ fn holes_are_made_within_the_budget_only() {
     let (open, live) = file(&s, "f", 0);
     s.truncate(live, SIZE as u64).unwrap();
     write(&s, live, 2 << 20, &[7; 10_000]);
-    let place = s.map_claim(open, map_flag::SHARED).unwrap();
-    let there = s.map_here(live, 0, SIZE + PAGE, 10).unwrap();
+    let place = s.mappings().map_claim(open, map_flag::SHARED).unwrap();
+    let there = s.mappings().map_here(live, 0, SIZE + PAGE, 10).unwrap();
     let piece = |p: &MapPiece| (p.at, p.len);
     assert_eq!(
         there.iter().map(piece).collect::<Vec<_>>(),
         [(2 << 20, 3 * PAGE)]
     );
-    let one = s.map_here(live, PAGE as u64, PAGE, 1).unwrap();
+    let one = s.mappings().map_here(live, PAGE as u64, PAGE, 1).unwrap();
     assert_eq!(
         one.iter().map(piece).collect::<Vec<_>>(),
         [(PAGE as u64, PAGE)]
@@ -137,13 +142,18 @@ fn holes_are_made_within_the_budget_only() {
     // A file larger than the pool: no room is an error, and nothing is lost.
     s.truncate(live, 2 * CAPACITY).unwrap();
     let error = s
+        .mappings()
         .map_here(live, 0, 2 * CAPACITY as usize, usize::MAX)
         .map(|_| ());
     assert_eq!(error, Err(Errno::NOSPC));
-    assert!(s.map_here(live, 0, 2 * CAPACITY as usize, 100).is_ok());
-    s.map_release(place).unwrap();
+    assert!(
+        s.mappings()
+            .map_here(live, 0, 2 * CAPACITY as usize, 100)
+            .is_ok()
+    );
+    s.mappings().map_release(place).unwrap();
     s.truncate(live, 0).unwrap();
-    s.open_release(open).unwrap();
+    s.objects().open_release(open).unwrap();
     assert_eq!(used(&s), 0);
-    assert_eq!(s.check(), Ok(vec![]));
+    assert_eq!(s.checker().check(), Ok(vec![]));
 }

@@ -1,8 +1,9 @@
 //! Making objects and their names.
 
 use super::*;
+use crate::views::Names;
 
-impl Store {
+impl<'s> Names<'s> {
     /// Makes an object and its entry, both on this node, at time `t`. With `counts`, the directory,
     /// which is of this node, counts one more in it. Its id; or the entry that is there already.
     ///
@@ -28,8 +29,8 @@ impl Store {
         }
         self.write(set, Need::Bytes(new.target.len()), |w| {
             self.check_epoch(epoch)?;
-            self.check_frozen(parent)?;
-            self.check_note(w, (parent, name))?;
+            self.intents().check_frozen(parent)?;
+            self.intents().check_note(w, (parent, name))?;
             let id = ObjectId::new(self.next_seq(shard)?, slot);
             let id = id.with(new.distribution.unwrap_or_default());
             if let Some(bytes) = w.insert(shard, &key, &Entry { id, kind }.encode())? {
@@ -62,7 +63,8 @@ impl Store {
                 _ => &[],
             };
             w.put(shard, &Key::inode(id), &inode.encode(tail_bytes))?;
-            self.note_maker(w, id, new, Some((parent, name)))?;
+            self.declared()
+                .note_maker(w, id, new, Some((parent, name)))?;
             if counts {
                 self.change_inode(w, parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
             }
@@ -79,7 +81,7 @@ impl Store {
         inode: &Inode,
     ) -> Result<()> {
         if let Some(opening) = opened {
-            let live = self.live_of_new(id, inode)?;
+            let live = self.objects().live_of_new(id, inode)?;
             opening.held.set(live);
             opening.live = Some(live);
         }
@@ -107,7 +109,7 @@ impl Store {
                 ..Inode::default()
             };
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
-            self.note_maker(w, id, new, None)?;
+            self.declared().note_maker(w, id, new, None)?;
             w.put(shard, &Key::orphan(id), &[UNNAMED])?;
             Ok(id)
         })
@@ -161,13 +163,14 @@ impl Store {
         let set = self.set(&[shard, self.shard_of(id)]);
         self.write(set, Need::Bytes(0), |w| {
             self.check_epoch(epoch)?;
-            self.check_frozen(parent)?;
-            self.check_note(w, (parent, name))?;
+            self.intents().check_frozen(parent)?;
+            self.intents().check_note(w, (parent, name))?;
             if w.get(shard, &key)?.is_some() {
                 return Err(Errno::EXIST);
             }
             let (kind, nameless) = self.count_link(w, id, t)?;
-            self.names_in_index(w, id, None, Some((parent, name)))?;
+            self.index()
+                .names_in_index(w, id, None, Some((parent, name)))?;
             w.put(shard, &key, &Entry { id, kind }.encode())?;
             Ok(nameless)
         })

@@ -9,6 +9,7 @@
 use super::*;
 use crate::codec::{Wire, decode, encode};
 use crate::process::identity;
+use crate::views::Intents;
 
 /// Whether paths may lead through what this entry is.
 pub fn is_on_paths(entry: Entry) -> bool {
@@ -146,7 +147,7 @@ impl Note {
     }
 }
 
-impl Store {
+impl Intents<'_> {
     /// In a transaction: the note on an entry, if there is one.
     pub fn note_on(&self, w: &mut Write<'_>, name: Named<'_>) -> Result<Option<(Note, u32)>> {
         let shard = self.shard_of_entry(name.0, name.1);
@@ -204,8 +205,8 @@ impl Store {
     /// Lets the keeper find out whether the entry was made.
     pub fn disown_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         self.leave_unsettled();
-        self.write(self.object_set(id), Need::Removal, |w| {
-            match self.link_state(w, id, name)? {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
+            match self.links().link_state(w, id, name)? {
                 Some(Link::Unconfirmed) => {
                     let key = Key::link(id, name.0, name.1);
                     w.put(self.shard_of(id), &key, &Link::Unconfirmed.encode(0))
@@ -347,32 +348,32 @@ impl Store {
     /// From now on nothing is made in `dir`, and paths resolved before are resolved anew. Whether
     /// there are entries of `dir` on this node.
     pub fn freeze(&self, epoch: u64, dir: ObjectId) -> Result<bool> {
-        if epoch >> 32 < self.names_epoch() >> 32 {
+        if epoch >> 32 < self.names().names_epoch() >> 32 {
             // From long ago.
             return Err(Errno::STALE);
         }
         if dir.0 == 0 {
-            self.raise_epoch(epoch);
+            self.names().raise_epoch(epoch);
             return Ok(false);
         }
         // With all shards locked, whoever makes something has made it, or will see this.
         self.write(self.all_shards(), Need::Removal, |_| {
-            self.raise_epoch(epoch);
+            self.names().raise_epoch(epoch);
             let frozen = &self.control.header().frozen;
             frozen.store(dir.0, SeqCst);
-            if epoch >> 32 != self.names_epoch() >> 32 {
+            if epoch >> 32 != self.names().names_epoch() >> 32 {
                 // A later change was heard of just now.
                 frozen.store(0, SeqCst);
                 return Err(Errno::STALE);
             }
-            self.is_empty(dir).map(|empty| !empty)
+            self.names().is_empty(dir).map(|empty| !empty)
         })
     }
 
     /// Ends [`Store::freeze`].
     pub fn thaw(&self, epoch: u64) {
-        if epoch >> 32 >= self.names_epoch() >> 32 {
-            self.raise_epoch(epoch);
+        if epoch >> 32 >= self.names().names_epoch() >> 32 {
+            self.names().raise_epoch(epoch);
             self.control.header().frozen.store(0, Release);
         }
     }

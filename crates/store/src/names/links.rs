@@ -6,6 +6,7 @@
 
 use super::*;
 use crate::process::identity_lives;
+use crate::views::Links;
 use crate::{NAME_MAX, Slot};
 
 /// State of a link record.
@@ -58,7 +59,7 @@ pub fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], 
     sound.then_some((ObjectId(u64::from_be_bytes(*dir)), name, counts))
 }
 
-impl Store {
+impl<'s> Links<'s> {
     pub fn link_state(
         &self,
         w: &mut Write<'_>,
@@ -81,7 +82,7 @@ impl Store {
         name: Named<'_>,
         link: Link,
     ) -> Result<()> {
-        let owner = self.own_identity()?;
+        let owner = self.intents().own_identity()?;
         let key = Key::link(id, name.0, name.1);
         w.put(self.shard_of(id), &key, &link.encode(owner))
     }
@@ -133,7 +134,8 @@ impl Store {
         match old {
             Some(key) => {
                 if let Some((dir, name, _)) = link_in(&key[9..], &Link::Counted.encode(0)) {
-                    self.names_in_index(w, id, Some((dir, name)), None)?;
+                    self.index()
+                        .names_in_index(w, id, Some((dir, name)), None)?;
                 }
                 w.del(shard, &key)
             }
@@ -155,7 +157,7 @@ impl Store {
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
     pub fn add_link_here(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
         let t = now();
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
+        self.write(self.names().object_set(id), Need::Bytes(0), |w| {
             let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
             let shard = self.shard_of(id);
             let key = Key::link(id, name.0, name.1);
@@ -178,40 +180,40 @@ impl Store {
                 .ok_or(Errno::NOENT)
                 .map(|_| ())
         })?;
-        self.set_live_ctime(id, t)
+        self.names().set_live_ctime(id, t)
     }
 
     /// In a link: the object may get one name more. EALREADY if it is getting or losing that name.
     pub fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.write(self.object_set(id), Need::Bytes(0), |w| {
-            match self.link_state(w, id, name)? {
-                Some(_) => Err(Errno::ALREADY),
-                None => self.set_link(w, id, name, Link::Offered),
-            }
+        self.write(self.names().object_set(id), Need::Bytes(0), |w| match self
+            .link_state(w, id, name)?
+        {
+            Some(_) => Err(Errno::ALREADY),
+            None => self.set_link(w, id, name, Link::Offered),
         })
     }
 
     /// It gets the name, if it has another one still. This is the moment when a link happens.
     pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let t = now();
-        let nameless = self.write(self.object_set(id), Need::Bytes(0), |w| {
+        let nameless = self.write(self.names().object_set(id), Need::Bytes(0), |w| {
             if self.link_state(w, id, name)? != Some(Link::Offered) {
                 return Err(Errno::NOENT);
             }
-            let (_, nameless) = self.count_link(w, id, t)?;
-            self.names_in_index(w, id, None, Some(name))?;
+            let (_, nameless) = self.names().count_link(w, id, t)?;
+            self.index().names_in_index(w, id, None, Some(name))?;
             self.set_link(w, id, name, Link::Counted)?;
             Ok(nameless)
         })?;
         if nameless {
-            self.unmark_named(id)?;
+            self.names().unmark_named(id)?;
         }
-        self.set_live_ctime(id, t)
+        self.names().set_live_ctime(id, t)
     }
 
     /// It doesn't get it.
     pub fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             if self.link_state(w, id, name)? == Some(Link::Offered) {
                 w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
             }
@@ -222,7 +224,7 @@ impl Store {
     /// As [`Store::withdraw_link`], if who offered it is gone.
     pub fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
         let key = Key::link(id, name.0, name.1);
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             match w.get(self.shard_of(id), &key)?.and_then(Link::decode) {
                 Some((Link::Offered, owner)) if !identity_lives(&self.control, owner) => {
                     w.del(self.shard_of(id), &key).map(|_| ())
@@ -236,7 +238,7 @@ impl Store {
     /// it won't, None: that isn't known yet.
     pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         let key = Key::link(id, name.0, name.1);
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             let link = w.get(self.shard_of(id), &key)?.and_then(Link::decode);
             Ok(match link {
                 None => Some(false),
@@ -252,7 +254,7 @@ impl Store {
 
     /// The entry was made: the name needs no checking any more.
     pub fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             self.confirm(w, id, name)
         })
     }
@@ -266,7 +268,7 @@ impl Store {
                 .map(|_| ()),
             Some(Link::Unconfirmed) => {
                 self.set_link(w, id, name, Link::Counted)?;
-                self.names_in_index(w, id, None, Some(name))
+                self.index().names_in_index(w, id, None, Some(name))
             }
             _ => Ok(()),
         }
@@ -282,7 +284,7 @@ impl Store {
     /// The object doesn't get the name after all for which it was to lose that in slot `from`.
     pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         let (shard, key) = (self.shard_of(id), Key::link(id, name.0, name.1));
-        self.write(self.object_set(id), Need::Removal, |w| {
+        self.write(self.names().object_set(id), Need::Removal, |w| {
             if w.get(shard, &key)? == Some(&Link::Coming.encode(from)) {
                 w.del(shard, &key)?;
             }
@@ -295,17 +297,19 @@ impl Store {
         let t = now();
         let mut freed = Vec::new();
         let _section = self.section()?;
-        let done = self.write(self.object_set(id), Need::Removal, |w| {
+        let done = self.write(self.names().object_set(id), Need::Removal, |w| {
             // Known by now, it may have gone and come again, in another way.
             if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
                 return Ok(());
             }
             w.del(self.shard_of(id), &Key::link(id, name.0, name.1))?;
-            self.drop_link(w, id, name, t, &mut freed).map(|_| ())
+            self.names()
+                .drop_link(w, id, name, t, &mut freed)
+                .map(|_| ())
         });
-        self.undo_mark(done, id)?;
+        self.names().undo_mark(done, id)?;
         self.free_extents(freed);
-        self.set_live_ctime(id, t)
+        self.names().set_live_ctime(id, t)
     }
 
     /// The object has lost a name whose entry lay elsewhere: to `new`, or altogether. `again`: that
@@ -321,7 +325,7 @@ impl Store {
         let shard = self.shard_of(id);
         let mut freed = Vec::new();
         let _section = self.section()?;
-        let done = self.write(self.object_set(id), Need::Removal, |w| {
+        let done = self.write(self.names().object_set(id), Need::Removal, |w| {
             let Some(record) = w.get(shard, &Key::inode(id))? else {
                 return w.del(shard, &Key::link(id, name.0, name.1)).map(|_| ());
             };
@@ -330,10 +334,13 @@ impl Store {
                 let old = old.to_vec();
                 w.del(shard, &Key::link(id, name.0, name.1))?;
                 let Some((dir, name)) = new else {
-                    return self.drop_link(w, id, name, t, &mut freed).map(|_| ());
+                    return self
+                        .names()
+                        .drop_link(w, id, name, t, &mut freed)
+                        .map(|_| ());
                 };
                 let was = (ObjectId(inode.parent), &old[..]);
-                self.names_in_index(w, id, Some(was), new)?;
+                self.index().names_in_index(w, id, Some(was), new)?;
                 inode.ctime = t;
                 inode.parent = dir.0;
                 inode.tail = tail::NAME;
@@ -354,7 +361,7 @@ impl Store {
                 }
                 Link::Coming => {
                     if self.end_arrived(w, id, name)? {
-                        self.drop_link(w, id, name, t, &mut freed)?;
+                        self.names().drop_link(w, id, name, t, &mut freed)?;
                     }
                     return Ok(());
                 }
@@ -364,15 +371,17 @@ impl Store {
                 && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
             {
                 self.set_link(w, id, new, Link::Counted)?;
-                self.names_in_index(w, id, Some(name), Some(new))?;
-                return self.change_inode(w, id, |i| i.ctime = t);
+                self.index().names_in_index(w, id, Some(name), Some(new))?;
+                return self.names().change_inode(w, id, |i| i.ctime = t);
             }
             // Without a new one, or it has been removed already.
-            self.drop_link(w, id, name, t, &mut freed).map(|_| ())
+            self.names()
+                .drop_link(w, id, name, t, &mut freed)
+                .map(|_| ())
         });
-        self.undo_mark(done, id)?;
+        self.names().undo_mark(done, id)?;
         self.free_extents(freed);
-        self.set_live_ctime(id, t)
+        self.names().set_live_ctime(id, t)
     }
 
     /// Whether a rename to the name is still on its way.

@@ -3,8 +3,9 @@
 use super::*;
 use crate::data::is_summed;
 use crate::declared::goes_with_maker;
+use crate::views::Names;
 
-impl Store {
+impl<'s> Names<'s> {
     /// Takes `name` from the object `id` inside a transaction. With the last name gone,
     /// the object goes too (its extents are added to `freed`), or becomes an orphan while
     /// it is open.
@@ -20,15 +21,15 @@ impl Store {
         w.begin_removing(shard);
         let (inode, extents) = inode_and_extents(w, shard, id)?.ok_or(Errno::NOENT)?;
         let last = inode.nlink <= 1;
-        let open = last && !inode.is_dir() && self.live_mark_unlinked(id, false)?;
+        let open = last && !inode.is_dir() && self.objects().live_mark_unlinked(id, false)?;
         if inode.is_dir() || last && !open {
             freed.extend_from_slice(extents.extents());
             self.remove_inode(w, id, &inode, freed)?;
             return Ok(Dropped::Gone);
         }
         match last {
-            true => self.leave_index(w, id, &inode)?,
-            false => self.names_in_index(w, id, Some(name), None)?,
+            true => self.index().leave_index(w, id, &inode)?,
+            false => self.index().names_in_index(w, id, Some(name), None)?,
         }
         self.change_inode(w, id, |i| {
             i.nlink = i.nlink.saturating_sub(1);
@@ -68,7 +69,7 @@ impl Store {
         inode: &Inode,
         freed: &mut Vec<Extent>,
     ) -> Result<()> {
-        self.leave_index(w, id, inode)?;
+        self.index().leave_index(w, id, inode)?;
         w.del(self.shard_of(id), &Key::inode(id))?;
         if inode.is_file() {
             if goes_with_maker(inode.controls) {
@@ -76,11 +77,11 @@ impl Store {
             }
             self.remove_chunks(w, id, 1, freed)?;
             if is_summed(inode.controls) {
-                self.remove_sums(w, id)?;
+                self.content().remove_sums(w, id)?;
             }
             if inode.is_spread {
-                self.remove_places(w, id, 0)?;
-                self.leave_parts(w, id)?;
+                self.parts().remove_places(w, id, 0)?;
+                self.intents().leave_parts(w, id)?;
             }
         }
         if inode.has_attributes {
@@ -139,7 +140,7 @@ impl Store {
         let set = self.set(&[shard, self.shard_of(entry.id)]);
         let done = self.write(set, Need::Removal, |w| {
             self.check_epoch(epoch)?;
-            self.check_note(w, name)?;
+            self.intents().check_note(w, name)?;
             if w.get(shard, &key)? != Some(&entry.encode()) {
                 return Ok(None);
             }
@@ -147,7 +148,7 @@ impl Store {
             if entry.kind == libc::S_IFLNK {
                 w.names_change();
             }
-            if self.end_link(w, entry.id, name)? {
+            if self.links().end_link(w, entry.id, name)? {
                 return Ok(Some(Dropped::Stays));
             }
             self.drop_link(w, entry.id, name, t, &mut freed).map(Some)
@@ -181,7 +182,7 @@ impl Store {
         self.write(self.object_set(id), Need::Removal, |w| {
             let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
             if record.is_some_and(|(inode, _)| inode.nlink > 0 && !inode.is_dir()) {
-                self.live_mark_unlinked(id, true)?;
+                self.objects().live_mark_unlinked(id, true)?;
             }
             Ok(())
         })

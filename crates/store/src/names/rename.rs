@@ -1,6 +1,7 @@
 //! rename(2), as far as it concerns this node.
 
 use super::*;
+use crate::views::Names;
 
 /// What [`Store::rename_known`] has come to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -12,7 +13,7 @@ pub enum Renamed {
     Otherwise,
 }
 
-impl Store {
+impl<'s> Names<'s> {
     /// Renames an entry of this node to another, where all that takes part lies here: if both are
     /// still what they were when they were looked up. `check` may object, in the transaction; `t`
     /// is the time.
@@ -181,7 +182,8 @@ impl Store {
         (from, to): (Named<'_>, Named<'_>),
         t: i64,
     ) -> Result<()> {
-        self.names_in_index(w, entry.id, Some(from), Some(to))?;
+        self.index()
+            .names_in_index(w, entry.id, Some(from), Some(to))?;
         let shard = self.shard_of(entry.id);
         if self.set_contains(w, shard) && entry.kind != libc::S_IFDIR {
             return self.change_inode(w, entry.id, |i| i.ctime = t);

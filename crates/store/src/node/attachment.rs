@@ -89,7 +89,7 @@ impl Store {
             Err(Errno::AGAIN) if self.any_ended() => {
                 // A slot of the reserve, to release them from.
                 self.attach_with(process::attach_kept)?;
-                let reaped = self.reap();
+                let reaped = self.recovery().reap();
                 let kept = self.give_up_slot();
                 let attached = self.attach_with(process::attach);
                 if let Some(kept) = kept {
@@ -131,7 +131,7 @@ impl Store {
             // In this order: either a repair sees this slot, or this process sees the repair.
             let alone = self
                 .no_repair()
-                .and_then(|()| self.end_sole_use_of_others(slot));
+                .and_then(|()| self.declared().end_sole_use_of_others(slot));
             let done = alone.and_then(|()| self.adopt(slot));
             done.inspect_err(|_| process::free(&self.control, slot))
                 .map(|()| slot)
@@ -188,8 +188,8 @@ impl Store {
             self.control.header().leaks.store(1, Release);
         }
         p.waits_for.store(0, Relaxed);
-        self.forget_waits(slot);
-        self.release_owned(slot, before, true)
+        self.locks().forget_waits(slot);
+        self.recovery().release_owned(slot, before, true)
     }
 
     /// Gives the slot up without releasing what it holds: this process goes on to use it
@@ -268,7 +268,7 @@ impl Store {
         self.between_slots();
         let lent = process::attach(&self.control)
             .and_then(|slot| {
-                let alone = self.end_sole_use_of_others(slot);
+                let alone = self.declared().end_sole_use_of_others(slot);
                 let area = alone.and_then(|()| self.map_area(slot));
                 let area = area.inspect_err(|_| process::free(&self.control, slot))?;
                 Ok((slot, area))
@@ -329,7 +329,7 @@ impl Drop for Store {
         let slot = *self.slot.get_mut();
         // In a forked child that hasn't been told so, it is the parent's.
         if slot != NO_SLOT && process::is_mine(&self.control, slot) {
-            let _ = self.detach();
+            let _ = self.recovery().detach();
         }
         let area = *self.area.get_mut();
         if !area.is_null() {

@@ -5,7 +5,7 @@
 //! about a shadow is 16 bytes longer than the one it stands for, always. A name too long to have
 //! something before it is kept aside, by its hash: then both are equally long.
 
-use super::Store;
+use crate::views::Watches;
 use rustix::io::{Errno, Result};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
@@ -112,7 +112,7 @@ fn parse<'a>(file: &'a [u8], aside: impl FnOnce(&str) -> Result<Vec<u8>>) -> Opt
     Some(Happened { mask, cookie, name })
 }
 
-impl Store {
+impl Watches<'_> {
     /// Keeps the name of an event aside, if it is a long one. It stays as long as anything is
     /// watched.
     pub(super) fn keep_long_name(&self, e: &Happened<'_>) -> Result<()> {

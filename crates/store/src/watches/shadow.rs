@@ -5,8 +5,9 @@
 //! of its inode the kernel tells which shadow a descriptor watches. A shadow that has told the one
 //! thing it was to tell (IN_ONESHOT) is called `-N` before it goes.
 
-use super::{Store, open_dir, poke};
+use super::{open_dir, poke};
 use crate::ObjectId;
+use crate::views::Watches;
 use rustix::fs::{AtFlags, CWD, Mode};
 use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
@@ -85,7 +86,7 @@ fn device_of(s: &rustix::fs::Stat) -> u64 {
     u64::from(rustix::fs::major(s.st_dev)) << 20 | u64::from(rustix::fs::minor(s.st_dev))
 }
 
-impl Store {
+impl Watches<'_> {
     fn object_dir(&self, id: ObjectId) -> PathBuf {
         self.watch_path(format!("{:x}", id.0))
     }
@@ -149,14 +150,14 @@ impl Store {
                 return add(&new);
             }
         }
-        let number = self.watches().shadows.fetch_add(1, Relaxed);
+        let number = self.watch_state().shadows.fetch_add(1, Relaxed);
         let shadow = Shadow {
             number,
             mask: mask & KEPT,
         };
         let path = self.shadow_path(id, &shadow);
         self.make_shadow(id, &path, number)?;
-        self.watches().set(id);
+        self.watch_state().set(id);
         let added = add(&path);
         if added.is_err() {
             self.remove_shadow(&path);
@@ -244,7 +245,7 @@ impl Store {
         open: impl FnOnce(&Path) -> Result<()>,
     ) -> Result<PathBuf> {
         let _changing = self.change_watches()?;
-        let number = self.watches().shadows.fetch_add(1, Relaxed);
+        let number = self.watch_state().shadows.fetch_add(1, Relaxed);
         let path = self.shadow_path(
             id,
             &Shadow {
@@ -253,7 +254,7 @@ impl Store {
             },
         );
         self.make_shadow(id, &path, number)?;
-        self.watches().set(id);
+        self.watch_state().set(id);
         open(&path).inspect_err(|_| self.remove_shadow(&path))?;
         Ok(path)
     }

@@ -1,17 +1,18 @@
 //! Sweeping away the shadows that nobody watches any more: those of programs that were killed, or
 //! that have closed their descriptor while a child of theirs had it too.
 
+use super::place;
 use super::shadow::{id_of, names_in, watched_by};
-use super::{Store, place};
 use crate::control::FILTER_WORDS;
 use crate::process::{Life, life};
+use crate::views::Watches;
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering::*;
 
-impl Store {
+impl Watches<'_> {
     /// Removes shadows that no process of the pool watches. When none is left, nobody looks for
     /// watchers any more.
     ///
@@ -24,7 +25,7 @@ impl Store {
         let _changing = self.change_watches()?;
         let all = self.watch_path("");
         let mut watched = HashSet::new();
-        for pid in self.attached() {
+        for pid in self.recovery().attached() {
             watched_by_process(pid, &all, &mut watched)?;
         }
         let mut filter = [0; FILTER_WORDS];
@@ -45,7 +46,7 @@ impl Store {
             }
         }
         // Nothing is added meanwhile.
-        let state = self.watches();
+        let state = self.watch_state();
         for (word, bits) in state.filter.iter().zip(filter) {
             word.store(bits, Release);
         }

@@ -148,8 +148,8 @@ impl TestPool {
     pub fn assert_whole(&self) {
         let pool = forebay_client::Pool::open(&self.name).unwrap();
         // No keeper runs here, which would clean up behind a killed process.
-        pool.store().reap().unwrap();
-        let findings = pool.store().check().unwrap();
+        pool.store().recovery().reap().unwrap();
+        let findings = pool.store().checker().check().unwrap();
         assert!(findings.is_empty(), "{findings:#?}");
     }
 }

@@ -52,7 +52,7 @@ impl Log {
             .peekable();
         if names.peek().is_some() {
             // The keeper may not have noticed yet.
-            let _ = fs.store().reap();
+            let _ = fs.store().recovery().reap();
         }
         let mut found = Vec::new();
         for name in names {
