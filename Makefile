@@ -1,8 +1,9 @@
 # `make` alone says what there is.
-.PHONY: help build install test soak nodes suites models simulate simulate-planted races demo bench lint clean
+.PHONY: help build wheel install test soak nodes suites models simulate simulate-planted races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
+	@echo 'make wheel  the Python package: target/wheels/forebay-*.whl, with the command and its libraries'
 	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
 	@echo 'make test   install what the tests need, build, lint, and run all tests'
 	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
@@ -18,8 +19,10 @@ help:
 	@echo 'make clean  remove what was built'
 
 build:
-	cargo build --release
-	cargo build --release -p forebay-verbs --example kernel-stream
+	cargo build --release --workspace --lib --bins --example kernel-stream
+
+wheel: build
+	python/build-wheel
 
 install:
 	packaging/install $(PREFIX)
@@ -49,6 +52,7 @@ test:
 	    --only c-data --only c-passing --only c-robust --only limits --only locks --only python-processes --only sqlite
 	python3 tests/pool/run.py -j 2
 	python3 tests/verbs/run.py
+	python3 tests/python/run.py
 	python3 tests/mpi-io/run.py -j 2
 	python3 tests/mpi-io/run.py -j 2 --face fuse --only romio321 --only hdf5-mpich
 	python3 tests/conformance/run.py

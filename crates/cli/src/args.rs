@@ -366,6 +366,9 @@ pub struct Down {
     /// Only if nobody has used it for so many seconds
     #[arg(long, hide = true)]
     pub unused: Option<u64>,
+    /// Not counting this process: it removes a pool of its own, of which it has memory mapped
+    #[arg(long, hide = true, value_name = "PID", conflicts_with = "force")]
+    pub besides: Option<u32>,
 }
 
 #[derive(Debug, Args)]

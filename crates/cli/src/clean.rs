@@ -118,6 +118,7 @@ fn remove(name: &str, here: bool) -> Result<(), Fail> {
         here,
         check: false,
         unused: None,
+        besides: None,
     };
     down(name, &options).map(|_| ())
 }

@@ -38,7 +38,8 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         if !a.check {
             mount::end_all(&pools, false)?;
         }
-        let pids = users(&pools);
+        let mut pids = users(&pools);
+        pids.retain(|&pid| Some(pid) != a.besides);
         if let Some(limit) = a.unused {
             unused_for(name, &pools, limit)?;
         }

@@ -14,6 +14,12 @@ impl File<'_> {
 }
 
 impl Fs {
+    /// The file of an open description ([`File::into_open`]). Dropping it ends the use: keep it in a
+    /// `ManuallyDrop` for a call in between.
+    pub fn file_of(&self, open: u32) -> File<'_> {
+        File::new(self, open)
+    }
+
     /// pread(2).
     ///
     /// # Errors

@@ -51,6 +51,21 @@ impl Chunk {
         collection.map_object(at, len, access).map(Chunk)
     }
 
+    /// Maps the `len` bytes at `at` of a regular file of a pool, by its id.
+    ///
+    /// # Errors
+    /// As for [`Chunk::map`]; ENOENT if it is gone or no regular file.
+    pub fn map_file(
+        pool: &Attached,
+        file: ObjectId,
+        at: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Chunk> {
+        pool.check()?;
+        Mapped::by_id(pool, file, at, len, access).map(Chunk)
+    }
+
     /// Allocates a zeroed buffer in the session's pool, aligned to a page.
     ///
     /// # Errors
@@ -86,6 +101,11 @@ impl Chunk {
         }
         let len = usize::try_from(named.len).map_err(|_| Named::wrong())?;
         Mapped::by_id(fs, named.object, named.at, len, named.access).map(Chunk)
+    }
+
+    /// What it may be used for.
+    pub fn access(&self) -> Access {
+        self.0.access()
     }
 
     /// The address of the first byte.

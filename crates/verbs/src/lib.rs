@@ -54,6 +54,7 @@ pub use forebay_controls::{Controls, Failure};
 pub use forebay_store::Term;
 pub use mapped::Access;
 pub use meta::undo;
+pub use pool::Attached;
 pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
 pub use query::{Meta, Predicate};

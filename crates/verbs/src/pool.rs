@@ -29,8 +29,8 @@ struct Open {
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// A pool in use.
-pub(crate) struct Attached {
+/// A pool in use: the process's view of its files. All uses of a pool in a process share one.
+pub struct Attached {
     /// None only within `drop`.
     fs: Option<Arc<Open>>,
     generation: Generation,
@@ -54,6 +54,9 @@ fn of_pool(error: PoolError) -> Error {
 
 impl Attached {
     /// Opens the pool of this name; an empty name is $FOREBAY_POOL, as on the command line.
+    ///
+    /// # Errors
+    /// ENOENT if there is no such pool on this node; what opening it says.
     pub fn open(name: &str) -> Result<Attached> {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
         let name = match name {
@@ -86,6 +89,14 @@ impl Attached {
     /// Whether both are the same pool.
     pub fn is(&self, other: &Attached) -> bool {
         std::ptr::eq::<Fs>(&**self, &**other)
+    }
+
+    /// Whether this process may use it.
+    ///
+    /// # Errors
+    /// EPERM in a forked child of the process that opened it.
+    pub fn check(&self) -> Result<()> {
+        self.generation.check()
     }
 
     /// The mode of a new object, with these bits.

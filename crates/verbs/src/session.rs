@@ -172,7 +172,7 @@ impl Session {
     }
 
     /// The pool that is its metadata store.
-    pub(crate) fn pool(&self) -> Option<&Attached> {
+    pub fn pool(&self) -> Option<&Attached> {
         self.0.pool.as_ref()
     }
 

@@ -1,0 +1,46 @@
+"""The command `forebay`, and the libraries beside it, as they come in the wheel."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+
+BIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
+
+
+def program():
+    """The path of the command: that of this package, else the one on `$PATH` (a checkout)."""
+    own = os.path.join(BIN, "forebay")
+    if os.access(own, os.X_OK):
+        return own
+    for directory in os.environ.get("PATH", "").split(os.pathsep):
+        found = shutil.which("forebay", path=directory)
+        # A script of this package would call itself.
+        if found and not _is_script(found):
+            return found
+    raise FileNotFoundError(
+        errno.ENOENT, "this package was built without the command; build the wheel, or put it on $PATH", own)
+
+
+def _is_script(path):
+    with open(path, "rb") as f:
+        return f.read(2) == b"#!"
+
+
+def call(*arguments, timeout=120):
+    """Runs the command and returns what it prints.
+
+    Raises OSError with the command's own message.
+    """
+    done = subprocess.run(
+        [program(), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    if done.returncode:
+        text = done.stderr.strip() or "forebay %s: exit code %d" % (arguments[0], done.returncode)
+        raise OSError(errno.EIO, text)
+    return done.stdout
+
+
+def main():
+    path = program()
+    os.execv(path, [path, *sys.argv[1:]])

@@ -1,0 +1,38 @@
+"""What this process has open: so that a pool can be left as a whole (`forebay.run`, `Pool.stop`)."""
+
+import contextlib
+import weakref
+
+# Pools, sessions, files and mapped memory that were opened and not closed.
+_open = weakref.WeakSet()
+
+
+def note(opened):
+    """Notes something that has `close`."""
+    _open.add(opened)
+    return opened
+
+
+def close(these):
+    """Closes all of them; the first error is raised at the end."""
+    error = None
+    for one in list(these):
+        end = getattr(one, "_end", None) or one.close
+        try:
+            end()
+        except (OSError, BufferError) as e:
+            error = error or e
+    if error is not None:
+        raise error
+
+
+def close_pool(name):
+    """Closes all that this process has open in a pool. Memory that views of Python show (arrays) stays
+    mapped until the views go; a pool can be removed before that."""
+    inside = []
+    for one in list(_open):
+        with contextlib.suppress(OSError):
+            if one._pool_name() == name:
+                inside.append(one)
+    with contextlib.suppress(BufferError):
+        close(inside)

@@ -1,0 +1,47 @@
+"""Controls: what a program says of its I/O (docs/semantics.md, "Controls")."""
+
+import dataclasses
+
+from . import _native
+
+
+@dataclasses.dataclass(frozen=True)
+class Controls:
+    """Seven controls; None is the strict default.
+
+    Made with keywords, or from a text: `Controls.parse("mutability=append,temporality=once")`.
+    Wherever controls are taken, both a `Controls` and such a text do.
+
+    Raises ValueError that names what isn't known.
+    """
+
+    consistency: str | None = None
+    parallelism: str | None = None
+    mutability: str | None = None
+    temporality: str | None = None
+    persistence: str | None = None
+    integrity: str | None = None
+    failure: str | None = None
+    on_violation: str | None = None
+
+    def __post_init__(self):
+        _native.check_controls(str(self))
+
+    @classmethod
+    def parse(cls, text):
+        """From `name=value` parts with commas between them."""
+        canonical = _native.check_controls(text)
+        return cls(**dict(part.split("=", 1) for part in canonical.split(",") if part))
+
+    def __str__(self):
+        said = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
+        return ",".join("%s=%s" % (name, value) for name, value in said if value is not None)
+
+
+def text_of(controls):
+    """What the native part takes: a text, or None."""
+    if controls is None or isinstance(controls, str):
+        return controls
+    if isinstance(controls, Controls):
+        return str(controls)
+    raise TypeError("controls: a forebay.Controls or a str is needed, not %s" % type(controls).__name__)

@@ -1,0 +1,363 @@
+"""A pool and its files.
+
+Paths are those inside the pool: `/case/mesh.h5`, whatever prefix programs see it under. Nothing is
+cached: each call sees what any process has done before it.
+"""
+
+import contextlib
+import dataclasses
+import io
+import json
+import os
+import secrets
+import stat
+import weakref
+
+from . import _native, _owned
+from ._command import call
+from .controls import text_of
+
+# A mode of open() to flags of os.open().
+_FLAGS = {
+    "r": os.O_RDONLY,
+    "w": os.O_CREAT | os.O_TRUNC,
+    "x": os.O_CREAT | os.O_EXCL,
+    "a": os.O_CREAT | os.O_APPEND,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Stat:
+    """Attributes of a file. Times are nanoseconds since 1970, the size is in bytes."""
+
+    ino: int
+    mode: int
+    nlink: int
+    uid: int
+    gid: int
+    size: int
+    atime_ns: int
+    mtime_ns: int
+    ctime_ns: int
+    birthtime_ns: int
+
+    @property
+    def is_dir(self):
+        return stat.S_ISDIR(self.mode)
+
+    @property
+    def is_file(self):
+        return stat.S_ISREG(self.mode)
+
+    @property
+    def is_symlink(self):
+        return stat.S_ISLNK(self.mode)
+
+
+class PoolFile(io.RawIOBase):
+    """An open file of a pool, with a position. `Pool.open` puts a buffer around it, as `open` does."""
+
+    def __init__(self, pool, path, mode="r"):
+        super().__init__()
+        letters = set(mode) - {"b", "+"}
+        if len(letters) != 1 or not letters <= set(_FLAGS) or len(set(mode)) != len(mode):
+            raise ValueError("mode %r: one of r, w, x, a, with b and +" % mode)
+        (letter,) = letters
+        access = os.O_RDWR if "+" in mode else os.O_RDONLY if letter == "r" else os.O_WRONLY
+        self._reads = access != os.O_WRONLY
+        self._writes = access != os.O_RDONLY
+        self._appends = letter == "a"
+        self._file = pool.open_file(path, _FLAGS[letter] | access)
+        if stat.S_ISDIR(self._file.stat()[1]):
+            self._file.close()
+            raise IsADirectoryError(21, "Is a directory", path)
+        self.name = path
+        self.mode = "%sb%s" % (letter, "+" if "+" in mode else "")
+        self._at = self._file.size() if self._appends else 0
+        self._pool = pool.name
+        _owned.note(self)
+
+    def _pool_name(self):
+        return self._pool
+
+    def _end(self):
+        # The buffers around it are closed later, or never: their write-back has nowhere to go.
+        self._file.close()
+
+    def readable(self):
+        self._check()
+        return self._reads
+
+    def writable(self):
+        self._check()
+        return self._writes
+
+    def seekable(self):
+        self._check()
+        return True
+
+    def _check(self):
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def readinto(self, buffer):
+        self._check()
+        if not self._reads:
+            raise io.UnsupportedOperation("not readable")
+        n = self._file.readinto(buffer, self._at)
+        self._at += n
+        return n
+
+    def readall(self):
+        self._check()
+        if not self._reads:
+            raise io.UnsupportedOperation("not readable")
+        left = bytearray(max(self._file.size() - self._at, 0))
+        done = 0
+        with memoryview(left) as view:
+            while done < len(left):
+                n = self._file.readinto(view[done:], self._at + done)
+                if n == 0:
+                    break
+                done += n
+        self._at += done
+        return bytes(left if done == len(left) else left[:done])
+
+    def write(self, data):
+        self._check()
+        if not self._writes:
+            raise io.UnsupportedOperation("not writable")
+        n = self._file.write(data, self._at)
+        self._at = self._file.size() if self._appends else self._at + n
+        return n
+
+    def seek(self, offset, whence=os.SEEK_SET):
+        self._check()
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: None}.get(whence, whence)
+        if base is None:
+            base = self._file.size()
+        elif whence not in (os.SEEK_SET, os.SEEK_CUR):
+            raise ValueError("whence %r isn't known" % (whence,))
+        if base + offset < 0:
+            raise OSError(22, "Invalid argument: a position before the beginning", self.name)
+        self._at = base + offset
+        return self._at
+
+    def tell(self):
+        self._check()
+        return self._at
+
+    def truncate(self, size=None):
+        self._check()
+        if not self._writes:
+            raise io.UnsupportedOperation("not writable")
+        size = self._at if size is None else size
+        self._file.truncate(size)
+        return size
+
+    def sync(self):
+        """fsync: what it promises is in docs/semantics.md."""
+        self._check()
+        self._file.sync()
+
+    def close(self):
+        if not self.closed:
+            try:
+                super().close()
+            finally:
+                self._file.close()
+
+    def __repr__(self):
+        return "<forebay.PoolFile %r mode=%r%s>" % (self.name, self.mode, " closed" if self.closed else "")
+
+
+class Pool(_native.Pool):
+    """A running pool: `Pool("NAME")`; without a name that of `$FOREBAY_POOL`, else `default`.
+
+    As a context manager it ends this object's use of the pool, and, if `Pool.start` made it with
+    `remove=True`, removes it.
+    """
+
+    def __init__(self, name=""):
+        self._name = self.name
+        self._maps = weakref.WeakSet()
+        _owned.note(self)
+
+    def _pool_name(self):
+        return self._name
+
+    def _end(self):
+        try:
+            _owned.close(self._maps)
+        finally:
+            self.close()
+
+    @classmethod
+    def start(cls, name=None, *, media=None, nodes=None, hosts=None, mount=None, rules=None, ttl=None,
+              force=False, options=()):
+        """Starts a pool (`forebay up`) and attaches to it.
+
+        `media` is a text or a list of them (`"memory:4G"`), `hosts` a list, `nodes` a number of nodes on
+        this host; `options` are further ones of the command line.
+
+        Raises OSError with the command's message if it can't be started.
+        """
+        name = name or "default"
+        arguments = ["up", "--json", "--pool", name]
+        for medium in [media] if isinstance(media, str) else media or ():
+            arguments += ["--media", medium]
+        for option, value in [("--nodes", nodes), ("--mount", mount), ("--rules", rules), ("--ttl", ttl),
+                              ("--hosts", ",".join(hosts) if hosts else None)]:
+            if value is not None:
+                arguments += [option, os.fspath(value) if not isinstance(value, int) else str(value)]
+        if force:
+            arguments.append("--force")
+        call(*arguments, *options)
+        return cls(name)
+
+    def stop(self):
+        """Removes the pool and all that is in it (`forebay down`).
+
+        What this process has open in it is closed first: later calls of these objects are OSError
+        (EBADF); memory that arrays show stays until they go. Raises OSError if other processes use it.
+        """
+        name = self.name
+        _owned.close_pool(name)
+        call("down", "--besides", str(os.getpid()), "--pool", name)
+
+    def status(self):
+        """What `forebay status --json` says."""
+        return json.loads(call("status", "--json", "--pool", self.name))
+
+    def session(self):
+        """A session with its metadata and bytes in this pool."""
+        from .verbs import Session
+
+        return Session("pool:%s" % self.name)
+
+    def filesystem(self, **options):
+        """This pool for fsspec."""
+        from .spec import ForebayFileSystem
+
+        return ForebayFileSystem(pool=self.name, **options)
+
+    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None):
+        """Opens a file, as the built-in `open` does."""
+        text = "b" not in mode
+        if text and buffering == 0:
+            raise ValueError("can't have unbuffered text I/O")
+        if not text and (encoding or errors or newline):
+            raise ValueError("binary mode takes no encoding, errors or newline")
+        raw = PoolFile(self, path, mode.replace("t", ""))
+        if buffering == 0:
+            return raw
+        size = io.DEFAULT_BUFFER_SIZE if buffering in (-1, 1) else buffering
+        if "+" in mode:
+            buffered = io.BufferedRandom(raw, size)
+        elif raw.writable():
+            buffered = io.BufferedWriter(raw, size)
+        else:
+            buffered = io.BufferedReader(raw, size)
+        if not text:
+            return buffered
+        return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
+
+    def listdir(self, path="/"):
+        """The names in a directory, sorted."""
+        return sorted(name for name, _ in self.list(path))
+
+    def scandir(self, path="/"):
+        """(name, `Stat`) of what is in a directory, sorted by name; links aren't followed."""
+        return [(name, Stat(*of)) for name, of in sorted(self.scan(path))]
+
+    def stat(self, path, follow=True):
+        """Attributes of what is at a path."""
+        return Stat(*super().stat(path, follow))
+
+    def exists(self, path):
+        """Whether something is at a path. What can't be found out is an OSError, never False."""
+        try:
+            super().stat(path, True)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def makedirs(self, path, mode=0o777, exist_ok=False):
+        """Makes a directory and those above it."""
+        parts = [part for part in path.split("/") if part]
+        for i in range(1, len(parts) + 1):
+            try:
+                self.mkdir("/" + "/".join(parts[:i]), mode)
+            except FileExistsError:
+                if i == len(parts) and not (exist_ok and self.stat(path).is_dir):
+                    raise
+
+    def walk(self, top="/"):
+        """(directory, names of directories, names of others), from the top, as `os.walk`."""
+        dirs, others = [], []
+        for name, kind in sorted(self.list(top)):
+            (dirs if stat.S_ISDIR(kind) else others).append(name)
+        yield top, dirs, others
+        for name in dirs:
+            yield from self.walk("%s/%s" % (top.rstrip("/"), name))
+
+    def rmtree(self, path):
+        """Removes a directory and all in it."""
+        for name, kind in self.list(path):
+            inner = "%s/%s" % (path.rstrip("/"), name)
+            if stat.S_ISDIR(kind):
+                self.rmtree(inner)
+            else:
+                self.unlink(inner)
+        self.rmdir(path)
+
+    def map(self, path, start=0, length=None, writable=False):
+        """A range of a file's bytes in this process's memory, without a copy: a `Chunk`.
+
+        `memoryview(chunk)`, `numpy.frombuffer(chunk)`. OSError (EREMOTE) if the bytes lie on another
+        node, (EINVAL) beyond the end.
+        """
+        chunk = super().map(path, start, length, writable)
+        self._maps.add(chunk)
+        return chunk
+
+    def declare(self, path, controls):
+        """Declares controls of a file, or of what will be made in a directory."""
+        super().declare(path, text_of(controls) or "")
+
+    def stage_in(self, source, path):
+        """Copies a file or a directory's content of the host into the pool, verified."""
+        call("stage", "in", "--pool", self.name, os.fspath(source), path, timeout=None)
+
+    def stage_out(self, path, target):
+        """Copies a file or a directory's content of the pool to the host, verified."""
+        call("stage", "out", "--pool", self.name, path, os.fspath(target), timeout=None)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return "<forebay.Pool %s>" % ("closed" if self.closed else self.name)
+
+
+@contextlib.contextmanager
+def run(name=None, **options):
+    """A pool for the length of a `with` block: `with forebay.run(nodes=4, media="memory:1G") as pool`.
+
+    Options are those of `Pool.start`. Without a name it gets one of its own. At the end the pool and
+    all that is in it are removed; what this process has open in it is closed. If the process is
+    killed, the pool goes when nobody has used it for two minutes.
+    """
+    options["options"] = ["--idle", "2m", *options.get("options", ())]
+    name = name or "run-%d-%s" % (os.getpid(), secrets.token_hex(4))
+    pool, owner = Pool.start(name, **options), os.getpid()
+    try:
+        yield pool
+    finally:
+        # A forked child that leaves the block leaves the pool to its parent.
+        if os.getpid() == owner:
+            _owned.close_pool(name)
+            call("down", "--besides", str(owner), "--pool", name)

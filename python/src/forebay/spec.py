@@ -1,0 +1,430 @@
+"""fsspec: `forebay://POOL/PATH`, and so pandas, xarray, Zarr 3, dask, pyarrow, polars.
+
+- Listings and sizes are never cached: each call asks the pool, which takes microseconds.
+- No thread and no event loop are kept: what was opened before a fork is opened again in the child.
+- `asynchronous=True` gives the coroutines that Zarr 3 awaits. Small calls are carried out at once,
+  long copies in a thread.
+"""
+
+import asyncio
+import errno
+import os
+import stat as modes
+
+from fsspec.spec import AbstractFileSystem
+from fsspec.utils import stringify_path
+
+from .pool import Pool
+
+# Bytes from which on a coroutine copies in a thread, so that the event loop goes on.
+IN_A_THREAD = 1 << 20
+
+_KINDS = {modes.S_IFDIR: "directory", modes.S_IFREG: "file", modes.S_IFLNK: "link"}
+
+
+class ForebayFileSystem(AbstractFileSystem):
+    """The files of a pool: `ForebayFileSystem(pool="NAME")`, or a URL `forebay://NAME/path`.
+
+    Without a name, and for `forebay:///path`, it is the pool of `$FOREBAY_POOL`, else `default`.
+    """
+
+    protocol = "forebay"
+    root_marker = "/"
+    async_impl = True
+    # Instances are cheap, and one must not go from one process to its child.
+    cachable = False
+
+    def __init__(self, pool="", asynchronous=False, loop=None, batch_size=None, **options):
+        super().__init__(asynchronous=asynchronous, loop=loop, **options)
+        self.asynchronous = asynchronous
+        self.batch_size = batch_size
+        self.pool_name = pool
+        self._pid = None
+        self._opened = None
+
+    @property
+    def pool(self):
+        """The pool, opened by this process."""
+        if self._pid != os.getpid():
+            self._opened = Pool(self.pool_name)
+            self._pid = os.getpid()
+        return self._opened
+
+    def __reduce__(self):
+        known = {**self.storage_options, "pool": self.pool_name, "asynchronous": self.asynchronous}
+        return _again, (type(self), known)
+
+    @property
+    def fsid(self):
+        return "forebay_" + self.pool.name
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        if isinstance(path, list):
+            return [cls._strip_protocol(p) for p in path]
+        path = stringify_path(path)
+        for start in ("forebay://", "forebay::"):
+            if path.startswith(start):
+                # What comes first is the pool: _get_kwargs_from_urls.
+                _, _, path = path[len(start):].partition("/")
+                path = "/" + path
+                break
+        path = "/" + path.strip("/")
+        return path
+
+    @staticmethod
+    def _get_kwargs_from_urls(path):
+        if path.startswith("forebay://"):
+            pool = path[len("forebay://"):].partition("/")[0]
+            return {"pool": pool} if pool else {}
+        return {}
+
+    def unstrip_protocol(self, name):
+        return "forebay://%s%s" % (self.pool.name, self._strip_protocol(name))
+
+    # ---- what is there ----
+
+    def _entry(self, name, attributes):
+        ino, mode, nlink, uid, gid, size, _, mtime, ctime, birth = attributes
+        return {
+            "name": name,
+            "size": 0 if modes.S_ISDIR(mode) else size,
+            "type": _KINDS.get(modes.S_IFMT(mode), "other"),
+            "islink": modes.S_ISLNK(mode),
+            "mode": mode,
+            "uid": uid,
+            "gid": gid,
+            "ino": ino,
+            "nlink": nlink,
+            "mtime": mtime / 1e9,
+            "created": birth / 1e9,
+            "ctime": ctime / 1e9,
+        }
+
+    def info(self, path, **_):
+        path = self._strip_protocol(path)
+        stat = super(Pool, self.pool).stat
+        entry = self._entry(path, stat(path, False))
+        if entry["islink"]:
+            entry["destination"] = self.pool.readlink(path)
+            try:
+                to = self._entry(path, stat(path, True))
+            except OSError:
+                return entry
+            entry.update(size=to["size"], type=to["type"])
+        return entry
+
+    def ls(self, path, detail=True, **_):
+        path = self._strip_protocol(path)
+        base = path.rstrip("/")
+        try:
+            if not detail:
+                return sorted("%s/%s" % (base, name) for name, _ in self.pool.list(path))
+            found = sorted(self.pool.scan(path))
+        except NotADirectoryError:
+            entry = self.info(path)
+            return [entry] if detail else [path]
+        entries = []
+        for name, attributes in found:
+            inner = "%s/%s" % (base, name)
+            if modes.S_ISLNK(attributes[1]):
+                try:
+                    entries.append(self.info(inner))
+                except FileNotFoundError:
+                    pass
+            else:
+                entries.append(self._entry(inner, attributes))
+        return entries
+
+    def exists(self, path, **_):
+        return self.pool.exists(self._strip_protocol(path))
+
+    def created(self, path):
+        return _time(self.info(path)["created"])
+
+    def modified(self, path):
+        return _time(self.info(path)["mtime"])
+
+    def ukey(self, path):
+        info = self.info(path)
+        return "%s-%s-%s" % (info["ino"], info["size"], info["ctime"])
+
+    def invalidate_cache(self, path=None):
+        """Nothing is cached."""
+
+    # ---- directories ----
+
+    def mkdir(self, path, create_parents=True, **_):
+        path = self._strip_protocol(path)
+        if create_parents:
+            self.pool.makedirs(path)
+        else:
+            self.pool.mkdir(path)
+
+    def makedirs(self, path, exist_ok=False):
+        self.pool.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
+
+    def rmdir(self, path):
+        self.pool.rmdir(self._strip_protocol(path))
+
+    # ---- bytes ----
+
+    def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **_):
+        path = self._strip_protocol(path)
+        mode = mode.replace("t", "")
+        if "r" not in mode and self.auto_mkdir:
+            self.pool.makedirs(self._parent(path), exist_ok=True)
+        if not autocommit:
+            return _Later(self, path, mode)
+        return self.pool.open(path, mode if "b" in mode else mode + "b")
+
+    @property
+    def auto_mkdir(self):
+        """Whether writing a file makes the directories above it (the option `auto_mkdir`)."""
+        return self.storage_options.get("auto_mkdir", True)
+
+    def _range(self, path, start, end):
+        if start is None and end is None:
+            return 0, None
+        if (start or 0) >= 0 and (end is None or end >= 0):
+            return start or 0, end
+        size = self.info(path)["size"]
+        start = 0 if start is None else start + size if start < 0 else start
+        end = None if end is None else end + size if end < 0 else end
+        return max(start, 0), None if end is None else max(end, 0)
+
+    def cat_file(self, path, start=None, end=None, **_):
+        path = self._strip_protocol(path)
+        return self.pool.read(path, *self._range(path, start, end))
+
+    def pipe_file(self, path, value, mode="overwrite", **_):
+        path = self._strip_protocol(path)
+        exclusive = mode == "create"
+        try:
+            self.pool.write(path, value, exclusive)
+        except FileNotFoundError:
+            if not self.auto_mkdir:
+                raise
+            self.pool.makedirs(self._parent(path), exist_ok=True)
+            self.pool.write(path, value, exclusive)
+
+    def touch(self, path, truncate=True, **_):
+        path = self._strip_protocol(path)
+        if truncate or not self.exists(path):
+            self.pipe_file(path, b"")
+        else:
+            self.pool.set_times(path, None, None)
+
+    def cp_file(self, path1, path2, **_):
+        path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
+        if self.isdir(path1):
+            self.makedirs(path2, exist_ok=True)
+            return
+        if self.auto_mkdir:
+            self.pool.makedirs(self._parent(path2), exist_ok=True)
+        self.pool.copy(path1, path2)
+
+    def rm_file(self, path):
+        self.pool.unlink(self._strip_protocol(path))
+
+    def rm(self, path, recursive=False, maxdepth=None):
+        paths = [path] if isinstance(path, (str, os.PathLike)) else path
+        for one in self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)[::-1]:
+            if self.isdir(one):
+                if one != "/":
+                    self.rmdir(one)
+            else:
+                self.rm_file(one)
+
+    def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
+        source, target = self._strip_protocol(path1), self._strip_protocol(path2)
+        if any(letter in path1 for letter in "*?[") or maxdepth is not None:
+            super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
+            return
+        if not recursive and self.isdir(source):
+            raise IsADirectoryError(errno.EISDIR, "is a directory; recursive=True moves it", source)
+        if path2.endswith("/") or self.isdir(target):
+            target = "%s/%s" % (target.rstrip("/"), source.rsplit("/", 1)[1])
+        if self.auto_mkdir:
+            self.pool.makedirs(self._parent(target), exist_ok=True)
+        self.pool.rename(source, target)
+
+    def put_file(self, lpath, rpath, callback=None, mode="overwrite", **options):
+        rpath = self._strip_protocol(rpath)
+        if os.path.isdir(lpath):
+            self.makedirs(rpath, exist_ok=True)
+            return
+        if mode == "create" and self.exists(rpath):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), rpath)
+        with open(lpath, "rb") as source, self.open(rpath, "wb") as target:
+            _copy(source, target, callback)
+
+    def get_file(self, rpath, lpath, callback=None, outfile=None, **options):
+        rpath = self._strip_protocol(rpath)
+        if outfile is None and self.isdir(rpath):
+            os.makedirs(lpath, exist_ok=True)
+            return
+        with self.open(rpath, "rb") as source:
+            if outfile is not None:
+                _copy(source, outfile, callback)
+                return
+            os.makedirs(os.path.dirname(os.path.abspath(lpath)), exist_ok=True)
+            with open(lpath, "wb") as target:
+                _copy(source, target, callback)
+
+    # ---- for asynchronous=True ----
+
+    async def _info(self, path, **options):
+        return self.info(path, **options)
+
+    async def _ls(self, path, detail=True, **options):
+        return self.ls(path, detail=detail, **options)
+
+    async def _exists(self, path, **options):
+        return self.exists(path, **options)
+
+    async def _isdir(self, path):
+        return self.isdir(path)
+
+    async def _isfile(self, path):
+        return self.isfile(path)
+
+    async def _find(self, path, maxdepth=None, withdirs=False, **options):
+        return await asyncio.to_thread(self.find, path, maxdepth=maxdepth, withdirs=withdirs, **options)
+
+    async def _walk(self, path, maxdepth=None, on_error="omit", **options):
+        for found in await asyncio.to_thread(lambda: list(self.walk(path, maxdepth=maxdepth, **options))):
+            yield found
+
+    async def _glob(self, path, maxdepth=None, **options):
+        return await asyncio.to_thread(self.glob, path, maxdepth=maxdepth, **options)
+
+    async def _du(self, path, total=True, maxdepth=None, **options):
+        return await asyncio.to_thread(self.du, path, total=total, maxdepth=maxdepth, **options)
+
+    async def _expand_path(self, path, recursive=False, maxdepth=None):
+        return await asyncio.to_thread(self.expand_path, path, recursive=recursive, maxdepth=maxdepth)
+
+    async def _mkdir(self, path, create_parents=True, **options):
+        self.mkdir(path, create_parents=create_parents, **options)
+
+    async def _makedirs(self, path, exist_ok=False):
+        self.makedirs(path, exist_ok=exist_ok)
+
+    async def _rm_file(self, path, **_):
+        self.rm_file(path)
+
+    async def _rm(self, path, recursive=False, **options):
+        await asyncio.to_thread(self.rm, path, recursive=recursive)
+
+    async def _cp_file(self, path1, path2, **options):
+        await asyncio.to_thread(self.cp_file, path1, path2, **options)
+
+    async def _cat_file(self, path, start=None, end=None, **options):
+        length = (end or 0) - (start or 0)
+        if end is not None and 0 <= length < IN_A_THREAD:
+            return self.cat_file(path, start, end)
+        if self.info(path)["size"] < IN_A_THREAD:
+            return self.cat_file(path, start, end)
+        return await asyncio.to_thread(self.cat_file, path, start, end)
+
+    async def _cat(self, path, recursive=False, on_error="raise", batch_size=None, **options):
+        return await asyncio.to_thread(self.cat, path, recursive=recursive, on_error=on_error, **options)
+
+    async def _cat_ranges(self, paths, starts, ends, max_gap=None, batch_size=None, on_error="return", **options):
+        starts = starts if isinstance(starts, (list, tuple)) else [starts] * len(paths)
+        ends = ends if isinstance(ends, (list, tuple)) else [ends] * len(paths)
+        reads = (self._cat_file(*one) for one in zip(paths, starts, ends, strict=True))
+        return await asyncio.gather(*reads, return_exceptions=on_error == "return")
+
+    async def _pipe_file(self, path, value, mode="overwrite", **options):
+        if len(value) < IN_A_THREAD:
+            self.pipe_file(path, value, mode=mode)
+        else:
+            await asyncio.to_thread(self.pipe_file, path, value, mode)
+
+    async def _put_file(self, lpath, rpath, **options):
+        await asyncio.to_thread(self.put_file, lpath, rpath, **options)
+
+    async def _get_file(self, rpath, lpath, **options):
+        await asyncio.to_thread(self.get_file, rpath, lpath, **options)
+
+    async def _mv(self, path1, path2, **options):
+        await asyncio.to_thread(self.mv, path1, path2, **options)
+
+    async def open_async(self, path, mode="rb", **options):
+        """A file whose `read`, `write` and `close` are coroutines."""
+        return _AsyncFile(self.open(path, mode, **options))
+
+
+class _AsyncFile:
+    def __init__(self, file):
+        self._file = file
+
+    async def read(self, length=-1):
+        return await asyncio.to_thread(self._file.read, length)
+
+    async def write(self, data):
+        return await asyncio.to_thread(self._file.write, data)
+
+    async def close(self):
+        await asyncio.to_thread(self._file.close)
+
+    async def __aenter__(self):
+        return self
+
+    async def __aexit__(self, *_):
+        await self.close()
+
+
+class _Later:
+    """A file of a transaction: its bytes lie beside the target, and `commit` renames them."""
+
+    def __init__(self, fs, path, mode):
+        self.fs, self.path, self.mode = fs, path, mode
+        self.temp = "%s.forebay-part-%d-%x" % (path, os.getpid(), id(self))
+        if "a" in mode and fs.exists(path):
+            fs.cp_file(path, self.temp)
+        self._file = fs.pool.open(self.temp, mode)
+
+    def __getattr__(self, name):
+        return getattr(self._file, name)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def close(self):
+        self._file.close()
+
+    def commit(self):
+        self.fs.pool.rename(self.temp, self.path)
+
+    def discard(self):
+        self.fs.pool.unlink(self.temp)
+
+
+def _again(cls, options):
+    return cls(**options)
+
+
+def _time(seconds):
+    import datetime
+
+    return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
+
+
+def _copy(source, target, callback=None):
+    done, space = 0, bytearray(4 << 20)
+    if callback is not None:
+        callback.set_size(getattr(source, "size", None) or os.fstat(source.fileno()).st_size
+                          if hasattr(source, "fileno") and not hasattr(source, "raw") else None)
+    with memoryview(space) as view:
+        while n := source.readinto(view):
+            target.write(view[:n])
+            done += n
+            if callback is not None:
+                callback.relative_update(n)
+    return done

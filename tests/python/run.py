@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""The Python package as its users get it: the wheel, installed into a new virtual environment.
+
+Runs python/tests with this Python and, if there is one, with a newer one. The wheel is made of what
+`make build` has built. Environments are kept in target/python: what they need is downloaded once.
+"""
+import argparse
+import glob
+import os
+import shutil
+import subprocess
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+NEEDS = ["fsspec>=2024.6", "numpy", "pytest>=8", "pytest-timeout", "pytest-asyncio"]
+# Programs of others that are run on a pool. With one Python: they are large.
+LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]"]
+NEWER = ["python3.14", "python3.13", "python3.12"]
+
+
+def newer():
+    """A Python newer than this one, on $PATH or of pyenv."""
+    versions = os.path.join(os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv")), "versions")
+    for name in NEWER:
+        if tuple(map(int, name.removeprefix("python").split("."))) <= sys.version_info[:2]:
+            continue
+        places = sorted(glob.glob(os.path.join(versions, name.removeprefix("python") + ".*", "bin")), reverse=True)
+        for place in [*places, None]:
+            found = shutil.which(name, path=place)
+            if found and subprocess.run([found, "-c", "import venv"], capture_output=True).returncode == 0:
+                return found
+    return None
+
+
+def run(*command, limit=900):
+    print("+", *command, flush=True)
+    subprocess.run(command, check=True, timeout=limit, cwd=ROOT)
+
+
+def environment(python, needs):
+    """A virtual environment with what is needed: its Python."""
+    name = subprocess.run([python, "-c", "import platform; print(platform.python_version())"],
+                          check=True, capture_output=True, text=True).stdout.strip()
+    place = os.path.join(TARGET, "python", name)
+    inside = os.path.join(place, "bin", "python")
+    if not os.path.exists(inside):
+        run(python, "-m", "venv", place)
+    run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", *needs)
+    return inside
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--no-build", action="store_true", help="take the wheel that is there")
+    parser.add_argument("--only", action="append", default=[], metavar="FILE", help="this file of python/tests")
+    options = parser.parse_args()
+    if sys.version_info < (3, 11):
+        parser.error("Python 3.11 or newer is needed, and this is %s" % sys.version.split()[0])
+    if not options.no_build:
+        run(os.path.join(ROOT, "python", "build-wheel"))
+    (wheel,) = glob.glob(os.path.join(TARGET, "wheels", "forebay-*.whl"))
+    other = newer()
+    if other is None:
+        print("no newer Python than %s is there: only this one" % sys.version.split()[0])
+    for python, needs in [(sys.executable, NEEDS + LIBRARIES), (other, NEEDS)]:
+        if python is None:
+            continue
+        inside = environment(python, needs)
+        run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--force-reinstall", "--no-deps", wheel)
+        files = [os.path.join("python", "tests", name) for name in options.only] or ["python/tests"]
+        # Not from python/src: what is tested is what was installed.
+        run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::pytest.PytestUnraisableExceptionWarning",
+            "-c", "python/pyproject.toml", "--rootdir", "python", *files)
+
+
+if __name__ == "__main__":
+    main()
