@@ -57,8 +57,13 @@ class Stat:
 class PoolFile(io.RawIOBase):
     """An open file of a pool, with a position. `Pool.open` puts a buffer around it, as `open` does."""
 
+    # Until it is open: an object whose opening failed is closed by the interpreter, too.
+    _file = None
+    mode = ""
+
     def __init__(self, pool, path, mode="r"):
         super().__init__()
+        self.name = path
         letters = set(mode) - {"b", "+"}
         if len(letters) != 1 or not letters <= set(_FLAGS) or len(set(mode)) != len(mode):
             raise ValueError("mode %r: one of r, w, x, a, with b and +" % mode)
@@ -71,7 +76,6 @@ class PoolFile(io.RawIOBase):
         if stat.S_ISDIR(self._file.stat()[1]):
             self._file.close()
             raise IsADirectoryError(21, "Is a directory", path)
-        self.name = path
         self.mode = "%sb%s" % (letter, "+" if "+" in mode else "")
         self._at = self._file.size() if self._appends else 0
         self._pool = pool.name
@@ -82,7 +86,8 @@ class PoolFile(io.RawIOBase):
 
     def _end(self):
         # The buffers around it are closed later, or never: their write-back has nowhere to go.
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
 
     def readable(self):
         self._check()
@@ -165,7 +170,8 @@ class PoolFile(io.RawIOBase):
             try:
                 super().close()
             finally:
-                self._file.close()
+                if self._file is not None:
+                    self._file.close()
 
     def __repr__(self):
         return "<forebay.PoolFile %r mode=%r%s>" % (self.name, self.mode, " closed" if self.closed else "")
