@@ -23,6 +23,7 @@
 //! parts copies data placements                      their bytes
 //! live foreign                                      open objects
 //! shards journal                                    transactions
+//! views                                             Store's operations by theme
 //! node                                              Store; Foreign; this process's slot
 //! extent_cache ring quiescence                      files of the journal; moments without sections
 //! declared object lock_request                      what callers ask for, as plain values
