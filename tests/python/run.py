@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 NEEDS = ["fsspec>=2024.6", "numpy", "pytest>=8", "pytest-timeout", "pytest-asyncio"]
 # Programs of others that are run on a pool. With one Python: they are large.
-LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]"]
+LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]", "snakemake>=9", "hatchling"]
 NEWER = ["python3.14", "python3.13", "python3.12"]
 
 
@@ -69,10 +69,17 @@ def main():
             continue
         inside = environment(python, needs)
         run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--force-reinstall", "--no-deps", wheel)
-        files = [os.path.join("python", "tests", name) for name in options.only] or ["python/tests"]
-        # Not from python/src: what is tested is what was installed.
-        run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::pytest.PytestUnraisableExceptionWarning",
-            "-c", "python/pyproject.toml", "--rootdir", "python", *files)
+        suites = ["python/tests"]
+        if needs is not NEEDS:
+            # Snakemake's plug-in, which needs the package.
+            run(inside, "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-build-isolation", "--no-deps",
+                "python/snakemake", "snakemake-interface-storage-plugins>=4.2")
+            suites.append("python/snakemake/tests")
+        files = [os.path.join("python", "tests", name) for name in options.only]
+        for suite in [files] if files else [[suite] for suite in suites]:
+            # Not from python/src: what is tested is what was installed.
+            run(inside, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error::pytest.PytestUnraisableExceptionWarning",
+                "-c", "python/pyproject.toml", "--rootdir", "python", *suite)
 
 
 if __name__ == "__main__":
