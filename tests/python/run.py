@@ -16,7 +16,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 NEEDS = ["fsspec>=2024.6", "numpy", "pytest>=8", "pytest-timeout", "pytest-asyncio"]
 # Programs of others that are run on a pool. With one Python: they are large.
-LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]", "snakemake>=9", "hatchling"]
+LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]", "h5py", "netCDF4", "snakemake>=9", "hatchling"]
 NEWER = ["python3.14", "python3.13", "python3.12"]
 
 

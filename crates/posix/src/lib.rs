@@ -42,7 +42,8 @@ pub use descriptors::{Descriptors, Parked};
 pub use file::{File, Whence};
 pub use forebay_runtime::user::{UserSlice, UserSliceMut};
 pub use forebay_store::{
-    ChunkSize, Distribution, Entry, Errno, NAME_MAX, ObjectId, PATH_MAX, RenameMode, Result,
+    ChunkSize, Distribution, Entry, Errno, LockType, NAME_MAX, ObjectId, PATH_MAX, RenameMode,
+    Result,
 };
 pub use fs::{DirEntry, Fs, Stat};
 pub use mappings::Mappings;

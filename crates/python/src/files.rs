@@ -9,11 +9,10 @@ use crate::chunk::{Chunk, Memory};
 use crate::error::{closed, raise, raise_of};
 use forebay_controls::Declared;
 use forebay_iov::chunk;
-use forebay_iov::{Access, Attached, Errno};
+use forebay_iov::{Access, Attached, Errno, PoolFile};
 use forebay_posix as posix;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use std::mem::ManuallyDrop;
 use std::sync::{PoisonError, RwLock};
 
 /// Attributes of a file: (inode, mode, nlink, uid, gid, size, atime, mtime, ctime, btime); times in
@@ -117,10 +116,7 @@ impl Pool {
         let open = open.map_err(|e| raise_of(e, path))?;
         Ok(File {
             path: path.to_owned(),
-            open: RwLock::new(Some(Open {
-                fs: ManuallyDrop::new(fs),
-                open,
-            })),
+            open: RwLock::new(Some(PoolFile::new(fs, open))),
         })
     }
 
@@ -363,54 +359,19 @@ impl Pool {
     }
 }
 
-struct Open {
-    /// Only drop takes it.
-    fs: ManuallyDrop<Attached>,
-    open: u32,
-}
-
-impl Open {
-    /// The file, for one call.
-    fn file(&self) -> ManuallyDrop<posix::File<'_>> {
-        ManuallyDrop::new(self.fs.file_of(self.open))
-    }
-
-    fn close(self) -> posix::Result<()> {
-        let this = ManuallyDrop::new(self);
-        this.finish()
-    }
-
-    fn finish(&self) -> posix::Result<()> {
-        // A forked child leaves its parent's file alone.
-        match self.fs.check() {
-            Ok(()) => self.fs.release(self.open),
-            Err(_) => Ok(()),
-        }
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        // An error of closing is told by `close`; who doesn't call it isn't told.
-        let _ = self.finish();
-        // SAFETY: dropped here, once.
-        unsafe { ManuallyDrop::drop(&mut self.fs) };
-    }
-}
-
 /// An open file. Positions are the caller's: `forebay.Pool.open` gives a file object with one.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct File {
     path: String,
-    open: RwLock<Option<Open>>,
+    open: RwLock<Option<PoolFile>>,
 }
 
 impl File {
-    fn with<T>(&self, f: impl FnOnce(&posix::File<'_>) -> PyResult<T>) -> PyResult<T> {
+    fn with<T>(&self, f: impl FnOnce(&posix::File<'_>) -> posix::Result<T>) -> PyResult<T> {
         let open = self.open.read().unwrap_or_else(PoisonError::into_inner);
         let open = open.as_ref().ok_or_else(|| closed("file"))?;
-        open.fs.check().map_err(raise)?;
-        f(&open.file())
+        open.pool().check().map_err(raise)?;
+        open.with(f).map_err(|e| self.failed(e))
     }
 
     fn failed(&self, e: Errno) -> PyErr {
@@ -424,48 +385,40 @@ impl File {
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let mut buffer = Borrowed::of(buffer, true)?;
         let to = &mut buffer;
-        py.detach(|| self.with(|file| file.read_at(to.as_mut(), at).map_err(|e| self.failed(e))))
+        py.detach(|| self.with(|file| file.read_at(to.as_mut(), at)))
     }
 
     /// Writes all of a buffer at `at`.
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let buffer = Borrowed::of(buffer, false)?;
         let from = &buffer;
-        py.detach(|| {
-            self.with(|file| write_all(file, from.as_ref(), at).map_err(|e| self.failed(e)))
-        })?;
+        py.detach(|| self.with(|file| write_all(file, from.as_ref(), at)))?;
         Ok(buffer.len())
     }
 
     /// Its size, in bytes, at this moment.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
-        py.detach(|| self.with(|file| file.stat().map(|s| s.size).map_err(|e| self.failed(e))))
+        py.detach(|| self.with(|file| file.stat().map(|s| s.size)))
     }
 
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
-        py.detach(|| self.with(|file| file.set_len(size).map_err(|e| self.failed(e))))
+        py.detach(|| self.with(|file| file.set_len(size)))
     }
 
     /// fsync.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.with(|file| file.sync().map_err(|e| self.failed(e))))
+        py.detach(|| self.with(|file| file.sync()))
     }
 
     fn stat(&self, py: Python<'_>) -> PyResult<Attributes> {
-        py.detach(|| {
-            self.with(|file| {
-                file.stat()
-                    .map(|s| attributes(&s))
-                    .map_err(|e| self.failed(e))
-            })
-        })
+        py.detach(|| self.with(|file| file.stat().map(|s| attributes(&s))))
     }
 
     /// Closes it. Closing it again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = py.detach(|| {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
-            open.take().map_or(Ok(()), Open::close)
+            open.take().map_or(Ok(()), PoolFile::close)
         });
         open.map_err(|e| self.failed(e))
     }

@@ -56,7 +56,7 @@ pub use mapped::Access;
 pub use meta::undo;
 pub use meta::{Change, Key, Record};
 pub use model::{Collection, Options, Workspace};
-pub use pool::Attached;
+pub use pool::{Attached, PoolFile};
 pub use query::{Meta, Predicate};
 pub use rustix::io::Errno;
 pub use session::Session;

@@ -9,6 +9,7 @@ use crate::{Error, Result};
 use forebay_client::{Pool, PoolError, choose};
 use forebay_posix::{Fs, umask};
 use rustix::io::Errno;
+use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -144,5 +145,73 @@ impl Drop for Attached {
             Ok(_known) => drop(fs),
             Err(_) => std::mem::forget(fs),
         }
+    }
+}
+
+/// An open file of a pool, closed when it is dropped. A forked child leaves its parent's file alone:
+/// every call there is EPERM.
+pub struct PoolFile {
+    fs: Attached,
+    /// None once it is closed.
+    open: Option<u32>,
+}
+
+impl PoolFile {
+    /// Takes over an open file description of the pool (`File::into_open` of forebay-posix).
+    pub fn new(fs: Attached, open: u32) -> PoolFile {
+        let open = Some(open);
+        PoolFile { fs, open }
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Attached {
+        &self.fs
+    }
+
+    /// Calls `f` with the file.
+    ///
+    /// # Errors
+    /// EPERM in a forked child; what `f` says.
+    pub fn with<T>(
+        &self,
+        f: impl FnOnce(&forebay_posix::File<'_>) -> std::result::Result<T, Errno>,
+    ) -> std::result::Result<T, Errno> {
+        let open = self.checked()?;
+        f(&ManuallyDrop::new(self.fs.file_of(open)))
+    }
+
+    /// Makes what was written visible to other processes, where the file's controls keep it back.
+    ///
+    /// # Errors
+    /// EPERM in a forked child; EIO, ENOSPC if some of it is lost.
+    pub fn publish(&self) -> std::result::Result<(), Errno> {
+        self.fs.publish(self.checked()?)
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// If what was written can't be written back.
+    pub fn close(mut self) -> std::result::Result<(), Errno> {
+        self.finish()
+    }
+
+    fn checked(&self) -> std::result::Result<u32, Errno> {
+        self.fs.check().map_err(|e| e.errno())?;
+        Ok(self.open.expect("only close and drop take it"))
+    }
+
+    fn finish(&mut self) -> std::result::Result<(), Errno> {
+        match self.open.take() {
+            Some(open) if self.fs.check().is_ok() => self.fs.release(open),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for PoolFile {
+    fn drop(&mut self) {
+        // An error of closing is reported by `close`.
+        let _ = self.finish();
     }
 }
