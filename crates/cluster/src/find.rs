@@ -93,14 +93,16 @@ impl<'a> Cluster<'a> {
         heads.iter().zip(told).map(read).collect()
     }
 
-    /// Answers another node's [`Cluster::describe_all`].
-    pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
-        let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
+    /// The reply to another node's [`Cluster::describe_all`].
+    ///
+    /// # Errors
+    /// EPROTO for none, or too many; EAGAIN if the first is being changed.
+    pub(crate) fn described_part(&self, ids: &[ObjectId]) -> Result<Vec<Described>> {
         if !(1..=DESCRIBED).contains(&ids.len()) {
             return Err(Errno::PROTO);
         }
         let (mut all, mut bytes) = (Vec::new(), 0);
-        for id in ids {
+        for &id in ids {
             let one = match self.object_away(id) {
                 // That is none that others ask for.
                 _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
@@ -120,7 +122,7 @@ impl<'a> Cluster<'a> {
             }
             all.push(one);
         }
-        Ok(List(all))
+        Ok(all)
     }
 
     /// Tells all objects of the directory for which all these terms hold, in no order. What has

@@ -10,7 +10,7 @@
 //! of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::codec::{List, Record, Wire, decode, fields};
+use crate::codec::{List, Record, Wire, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
 use crate::views::Index;
@@ -363,12 +363,13 @@ impl<'s> Index<'s> {
         Ok(Page { items, next: None })
     }
 
-    /// Answers another node's `Cluster::matching`.
-    pub fn matching_part(&self, head: &[u8]) -> Result<Page> {
-        let (dir, from, List(terms)) = decode(head).ok_or(Errno::PROTO)?;
-        let terms: Vec<Wanted> = terms;
+    /// The reply to another node's `Cluster::matching`.
+    ///
+    /// # Errors
+    /// EPROTO for terms that nobody asks for.
+    pub fn matching_part(&self, dir: ObjectId, from: Place, terms: &[Wanted]) -> Result<Page> {
         match (1..=TERMS).contains(&terms.len()) && terms.iter().all(Wanted::is_sound) {
-            true => self.matching_here(&terms, dir, from),
+            true => self.matching_here(terms, dir, from),
             false => Err(Errno::PROTO),
         }
     }
