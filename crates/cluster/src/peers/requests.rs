@@ -4,7 +4,8 @@
 //! reply, class, the effect of carrying it out a second time, whether it may be long, which of its
 //! leading ids are fenced ([`Fence`]), the bytes that travel with it ([`Body`]), and one line of
 //! documentation. From the table come:
-//! - the numbers in [`kind`], and the types in [`arguments`] and [`replies`];
+//! - the numbers in [`kind`], the types in [`arguments`] and [`replies`], and both in [`request`]:
+//!   the asking side can't send or expect other types;
 //! - what daemons ask about a request ([`find`]), and `docs/reference/protocol.md`;
 //! - a trait for each theme (`Lookups` and others) with a method for each request, its handler;
 //!   `serve.rs` implements them. The context of a call is a parameter of the trait;
@@ -24,6 +25,7 @@ use forebay_store::placements::{Chunk, Placed};
 use forebay_store::record::{Entry, Mark, Word};
 use forebay_store::{Maker, ObjectId, RenameMode, SetAttr};
 use rustix::io::Errno;
+use std::marker::PhantomData;
 
 /// Who works on a question: a question of one class may wait for answers to those of a lower one
 /// only, so that workers of several nodes never wait for each other in a circle.
@@ -147,6 +149,59 @@ impl Reply {
     }
 }
 
+/// A request as those who ask see it: its number, the type of its arguments and that of its reply.
+pub struct Signature<A, R> {
+    number: u16,
+    types: PhantomData<fn(A) -> R>,
+}
+
+impl<A, R> Signature<A, R> {
+    const fn new(number: u16) -> Signature<A, R> {
+        let types = PhantomData;
+        Signature { number, types }
+    }
+
+    /// The request's number.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
+    /// Its arguments as bytes.
+    pub fn encode(&self, arguments: &impl Wire<Owned = A>) -> Vec<u8> {
+        encode(arguments)
+    }
+
+    /// Its number, and its arguments as bytes.
+    pub fn message(&self, arguments: &impl Wire<Owned = A>) -> (u16, Vec<u8>) {
+        (self.number, encode(arguments))
+    }
+
+    /// The reply in these bytes.
+    ///
+    /// # Errors
+    /// EPROTO if there is none.
+    pub fn decode(&self, head: &[u8]) -> Result<R, Errno>
+    where
+        R: Wire,
+    {
+        decode(head).ok_or(Errno::PROTO)
+    }
+}
+
+/// A tuple of these types, or a single one.
+macro_rules! tuple {
+    () => { () };
+    ($t:ty) => { $t };
+    ($($t:ty),+) => { ($($t),+) };
+}
+
+/// The pattern of such a tuple.
+macro_rules! names {
+    () => { () };
+    ($arg:ident) => { $arg };
+    ($($arg:ident),+) => { ($($arg),+) };
+}
+
 macro_rules! requests {
     ($(
         $(#[$theme:meta])+
@@ -164,14 +219,24 @@ macro_rules! requests {
             )+)+
         }
 
-        /// The arguments of each request: one tuple.
+        /// The requests, with the types of their arguments and replies.
+        pub mod request {
+            use super::{Signature, arguments, kind, replies};
+            $($(
+                #[doc = $what]
+                pub const $name: Signature<arguments::$name, replies::$name> =
+                    Signature::new(kind::$name);
+            )+)+
+        }
+
+        /// The arguments of each request: a tuple, or a single one.
         #[allow(non_camel_case_types, reason = "named like the numbers")]
         #[allow(clippy::upper_case_acronyms, reason = "named like the numbers")]
         pub mod arguments {
             use super::*;
             $($(
                 #[doc = $what]
-                pub type $name = ($($t,)*);
+                pub type $name = tuple!($($t),*);
             )+)+
         }
 
@@ -230,7 +295,7 @@ macro_rules! requests {
             match kind {
                 $($(
                     kind::$name => {
-                        let ($($arg,)*): arguments::$name = decode(head).ok_or(Errno::PROTO)?;
+                        let names!($($arg),*): arguments::$name = decode(head).ok_or(Errno::PROTO)?;
                         let handler = <H as $trait<C>>::$handler;
                         reply!($body, body, handler, handlers, call $(, $arg)*)
                     }

@@ -9,8 +9,7 @@ use super::{Call, Server};
 use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::cross_node::{CrossNode, without_change};
-use crate::peers::messages::{decode, encode, kind};
-use crate::peers::requests::Directories;
+use crate::peers::requests::{Directories, request};
 use forebay_store::dirs::DirPosition;
 use forebay_store::names::is_on_paths;
 use forebay_store::{Entry, ObjectId, RenameMode, Result, SetAttr};
@@ -103,7 +102,7 @@ impl Directories<Call<'_>> for Server {
         store
             .cross_node()
             .while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
-                Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
+                Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
                 None => store.names().set_attr_here(id, &set),
             })
     }
@@ -119,7 +118,7 @@ impl Directories<Call<'_>> for Server {
         store.names().epoch_for(epoch)?;
         store.cross_node().while_frozen(ObjectId(0), |epoch, _| {
             match store.entry_away(parent, &name) {
-                Some(home) => store.ask(home, kind::UNLINK, &(parent, &name[..], epoch, true)),
+                Some(home) => store.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
                 None => store.unlink_here(parent, &name, None, epoch, true),
             }
         })
@@ -142,16 +141,12 @@ impl<'a> Cluster<'a> {
     /// EHOSTDOWN if a node can't be told; to be tried again.
     pub fn begin_names(&self) -> Result<()> {
         let nodes = self.other_nodes()?;
-        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
-        for told in theirs {
-            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
-            self.names().raise_epoch(epoch);
+        for epoch in self.ask_each(nodes.nodes(), request::EPOCH, &()) {
+            self.names().raise_epoch(epoch?);
         }
         let epoch = ((self.names().names_epoch() >> 32) + 1) << 32;
-        nodes
-            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
-            .into_iter()
-            .try_for_each(|told| told.map(|_| ()))
+        let told = self.ask_each(nodes.nodes(), request::THAW, &epoch);
+        told.into_iter().collect()
     }
 }
 
@@ -198,8 +193,8 @@ impl<'a> CrossNode<'a> {
         let epoch = next(self.names().names_epoch());
         let mut empty = !self.intents().freeze(epoch, dir)?;
         let mut result = Ok(());
-        for told in nodes.ask_each(&others, kind::FREEZE, &encode(&(epoch, dir))) {
-            match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
+        for told in self.ask_each(&others, request::FREEZE, &(epoch, dir)) {
+            match told {
                 Ok(entries) => empty &= !entries,
                 Err(e) => result = Err(e),
             }
@@ -207,29 +202,22 @@ impl<'a> CrossNode<'a> {
         if result == Err(Errno::STALE) {
             // Another node knows a later epoch: this one's control region was made anew.
             for node in &others {
-                self.names().raise_epoch(self.ask(*node, kind::EPOCH, &())?);
+                self.names()
+                    .raise_epoch(self.ask(*node, request::EPOCH, &())?);
             }
         }
         let result = result.and_then(|()| change(self.names().names_epoch(), empty));
         let after = next(self.names().names_epoch());
         self.intents().thaw(after);
-        for (told, node) in nodes
-            .ask_each(&others, kind::THAW, &encode(&after))
-            .into_iter()
-            .zip(&others)
-        {
-            if let Err(e) = told {
-                // It asks for the epoch as soon as it asks for anything.
-                let _ = (node, e);
-            }
-        }
+        // A node that can't be told asks for the epoch as soon as it asks for anything.
+        let _ = self.ask_each(&others, request::THAW, &after);
         result
     }
 
     /// Removes an empty, frozen directory.
     fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
         match self.entry_away(parent, name) {
-            Some(home) => self.ask(home, kind::REMOVE_DIR, &(parent, name)),
+            Some(home) => self.ask(home, request::REMOVE_DIR, &(parent, name)),
             None => self.remove_dir_entry((parent, name)),
         }
     }

@@ -6,8 +6,8 @@
 
 use super::{Call, Server, home, lock};
 use crate::Cluster;
-use crate::peers::messages::{List, Record, kind};
-use crate::peers::requests::Opened;
+use crate::peers::messages::{List, Record};
+use crate::peers::requests::{Opened, request};
 use forebay_placement::NodeId;
 use forebay_store::controls::Opener;
 use forebay_store::foreign::UNKNOWN_USE;
@@ -145,7 +145,7 @@ impl Server {
                     let uses = |key| open.get(key).map_or(Vec::new(), |o| o.uses.clone());
                     some.iter().map(uses).collect()
                 };
-                let Ok(List(told)) = store.ask::<List<u64>>(some[0].0, kind::USES, &ids) else {
+                let Ok(List(told)) = store.ask(some[0].0, request::USES, &ids) else {
                     // If it stays away, it will be given up as a whole.
                     break;
                 };

@@ -91,6 +91,8 @@ pub struct Place {
 pub type Page = super::query::Page<Match, Place>;
 
 impl Wire for Order {
+    type Owned = Order;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
@@ -104,6 +106,8 @@ fields! {
 }
 
 impl Wire for Match {
+    type Owned = Match;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.id, self.name.as_slice(), self.kind, self.controls).put(to);
         self.attributes.is_some().put(to);
@@ -265,6 +269,8 @@ fn attributes(snapshot: &Snapshot<'_>, id: ObjectId) -> Result<Option<Attributes
 }
 
 impl Wire for Description {
+    type Owned = Description;
+
     fn put(&self, to: &mut Vec<u8>) {
         Record(self.inode, Vec::new()).put(to);
         self.name.put(to);
