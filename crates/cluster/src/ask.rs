@@ -7,7 +7,8 @@
 
 use crate::Cluster;
 use crate::backoff::Backoff;
-use crate::peers::messages::{self, Wire, kind};
+use crate::peers::messages::Wire;
+use crate::peers::requests::{Signature, kind, request};
 use crate::peers::{Bytes, CAPACITY, Peers};
 use forebay_placement::NodeId;
 use forebay_store::{Errno, Result};
@@ -19,36 +20,59 @@ impl<'a> Cluster<'a> {
     }
 
     /// Asks `node` for what needs no bytes besides.
-    pub(crate) fn ask<T: Wire>(&self, node: NodeId, kind: u16, question: &impl Wire) -> Result<T> {
+    pub(crate) fn ask<A, R: Wire>(
+        &self,
+        node: NodeId,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<R> {
         // SAFETY: there are no bytes.
-        unsafe { self.ask_with(node, kind, question, Bytes::None) }.map(|(answer, _)| answer)
+        unsafe { self.ask_with(node, request, arguments, Bytes::None) }.map(|(reply, _)| reply)
+    }
+
+    /// Asks these nodes the same at once: their replies, in the same order. EAGAIN is a reply.
+    pub(crate) fn ask_each<A, R: Wire>(
+        &self,
+        nodes: &[NodeId],
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Vec<Result<R>> {
+        let others = match self.other_nodes() {
+            Ok(others) => others,
+            Err(e) => return nodes.iter().map(|_| Err(e)).collect(),
+        };
+        let (kind, head) = request.message(arguments);
+        let told = others.ask_each(nodes, kind, &head);
+        told.into_iter()
+            .map(|told| request.decode(&told?.head))
+            .collect()
     }
 
     /// As [`Cluster::ask`], but says EAGAIN where that would wait for others who are at it.
-    pub(crate) fn ask_once<T: Wire>(
+    pub(crate) fn ask_once<A, R: Wire>(
         &self,
         node: NodeId,
-        kind: u16,
-        question: &impl Wire,
-    ) -> Result<T> {
-        let head = messages::encode(question);
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<R> {
+        let (kind, head) = request.message(arguments);
         // SAFETY: there are no bytes.
         let told = unsafe { self.other_nodes()?.ask(node, kind, &head, Bytes::None) }?;
-        messages::decode(&told.head).ok_or(Errno::PROTO)
+        request.decode(&told.head)
     }
 
     /// Asks `node`; the answer, and how many bytes came with it.
     ///
     /// # Safety
     /// `bytes` are the caller's to read, or to write.
-    pub(crate) unsafe fn ask_with<T: Wire>(
+    pub(crate) unsafe fn ask_with<A, R: Wire>(
         &self,
         node: NodeId,
-        kind: u16,
-        question: &impl Wire,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
         bytes: Bytes,
-    ) -> Result<(T, usize)> {
-        let head = messages::encode(question);
+    ) -> Result<(R, usize)> {
+        let (kind, head) = request.message(arguments);
         let mut backoff = None;
         let told = loop {
             // SAFETY: passed on.
@@ -61,14 +85,13 @@ impl<'a> Cluster<'a> {
         let told = match told {
             Err(Errno::STALE) if kind != kind::EPOCH => {
                 // It may know of a change of names that we don't.
-                let theirs: u64 = self.ask(node, kind::EPOCH, &())?;
+                let theirs = self.ask(node, request::EPOCH, &())?;
                 self.names().raise_epoch(theirs);
                 return Err(Errno::STALE);
             }
             other => other?,
         };
-        let answer = messages::decode(&told.head).ok_or(Errno::PROTO)?;
-        Ok((answer, told.received))
+        Ok((request.decode(&told.head)?, told.received))
     }
 
     /// The size of the pool's media and how much of them is used, on all nodes together; as they

@@ -5,7 +5,8 @@
 
 use crate::Cluster;
 use crate::peers::Bytes;
-use crate::peers::messages::{List, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_store::attributes::MAX_VALUE;
 use forebay_store::names::Named;
 use forebay_store::{ObjectId, Result};
@@ -22,7 +23,7 @@ impl<'a> Cluster<'a> {
         let mut value = vec![0; MAX_VALUE];
         let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
         // SAFETY: they are the vector's.
-        let told = unsafe { self.ask_with::<()>(home, kind::ATTRIBUTE, &(id, name), bytes)? };
+        let told = unsafe { self.ask_with(home, request::ATTRIBUTE, &(id, name), bytes)? };
         value.truncate(told.1);
         Ok(value)
     }
@@ -35,7 +36,7 @@ impl<'a> Cluster<'a> {
         let Some(home) = self.object_away(id) else {
             return self.names().attributes_here(id);
         };
-        let names: List<Vec<u8>> = self.ask(home, kind::ATTRIBUTES, &id)?;
+        let names: List<Vec<u8>> = self.ask(home, request::ATTRIBUTES, &id)?;
         Ok(names.0)
     }
 
@@ -62,7 +63,7 @@ impl<'a> Cluster<'a> {
         let known = known.map(|(dir, name)| (dir, name.to_vec()));
         let question = (id, name, create, known);
         // SAFETY: they are the slice's.
-        let told = unsafe { self.ask_with(home, kind::SET_ATTRIBUTE, &question, bytes) };
+        let told = unsafe { self.ask_with(home, request::SET_ATTRIBUTE, &question, bytes) };
         told.map(|((), _)| ())
     }
 
@@ -72,7 +73,7 @@ impl<'a> Cluster<'a> {
     /// ENODATA if there is none; ENOENT; EROFS in the view; EHOSTDOWN.
     pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
         match self.object_away(id) {
-            Some(home) => self.ask(home, kind::REMOVE_ATTRIBUTE, &(id, name)),
+            Some(home) => self.ask(home, request::REMOVE_ATTRIBUTE, &(id, name)),
             None => self.names().remove_attribute_here(id, name),
         }
     }

@@ -5,7 +5,7 @@
 //! of the description ends the use and, where the controls ask for that, laminates the file.
 
 use crate::Cluster;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use forebay_controls::{Mutability, OnViolation, Parallelism};
 use forebay_store::control::open_flag::LAMINATES;
 use forebay_store::controls::{COUNTED, Change, Party, WRITES, check_word, declared, is_last};
@@ -76,7 +76,7 @@ impl<'a> Cluster<'a> {
     /// ENOSPC: it isn't laminated; EHOSTDOWN.
     pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
         let laminated = match self.object_away(id) {
-            Some(home) => self.ask(home, kind::LAMINATE, &id),
+            Some(home) => self.ask(home, request::LAMINATE, &id),
             None => self.declared().laminate_here(id),
         };
         match live {

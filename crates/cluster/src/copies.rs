@@ -6,7 +6,8 @@
 //! and removes the others. The store manages the copies themselves (`store/src/copies.rs`).
 
 use crate::Cluster;
-use crate::peers::messages::{List, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_media::guard;
 use forebay_store::copies::{Copy, Last};
 use forebay_store::{CHUNK, NodeId, Result, Slot};
@@ -147,7 +148,7 @@ impl<'a> Cluster<'a> {
                 }
                 let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
                 let stand = match home {
-                    Some(home) => self.ask(home, kind::COPIED, &asked).map(|List(l)| l),
+                    Some(home) => self.ask(home, request::COPIED, &asked).map(|List(l)| l),
                     None => (asked.0.iter())
                         .map(|&(id, edition)| self.local_copies().stands(id, edition))
                         .collect(),

@@ -10,7 +10,7 @@
 
 use crate::Cluster;
 use crate::live::Away;
-use crate::peers::messages::kind;
+use crate::peers::requests::{Signature, arguments, replies, request};
 use forebay_store::Opened;
 use forebay_store::live::{Held, new_use};
 use forebay_store::names::Opening;
@@ -165,7 +165,7 @@ impl<'a> Cluster<'a> {
                 break;
             }
             match self.ask_to_make(
-                (node, kind::CREATE_THERE),
+                (node, request::CREATE_THERE),
                 (parent, name),
                 new,
                 epoch,
@@ -182,7 +182,7 @@ impl<'a> Cluster<'a> {
     /// file.
     fn ask_to_make(
         &self,
-        (node, how): (NodeId, u16),
+        (node, request): (NodeId, Signature<arguments::CREATE, replies::CREATE>),
         (parent, name): (ObjectId, &[u8]),
         new: &NewObject<'_>,
         epoch: u64,
@@ -202,7 +202,7 @@ impl<'a> Cluster<'a> {
             new.maker,
         );
         let asked = Instant::now();
-        let made: std::result::Result<ObjectId, Entry> = self.ask(node, how, &question)?;
+        let made = self.ask(node, request, &question)?;
         if let (Ok(id), Some(number), Some(opening)) = (&made, number, opened) {
             let (home, id) = (node, *id);
             opening.away = Some(Opened {
@@ -250,7 +250,7 @@ impl<'a> Cluster<'a> {
             {
                 return Ok(made);
             }
-            return self.ask_to_make((home, kind::CREATE), (parent, name), new, epoch, opened);
+            return self.ask_to_make((home, request::CREATE), (parent, name), new, epoch, opened);
         }
         self.create_beside(parent, name, new, epoch, opened)
     }
@@ -324,7 +324,7 @@ impl<'a> Cluster<'a> {
             return Err(Errno::XDEV);
         }
         if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::LINK, &(id, parent, name, epoch));
+            return self.ask(home, request::LINK, &(id, parent, name, epoch));
         }
         if let Some(home) = self.entry_away(parent, name) {
             return self

@@ -32,7 +32,7 @@ pub(crate) use rename::without_change;
 
 use crate::Cluster;
 use crate::backoff::Backoff;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use forebay_store::names::{Link, Named, Note, Opening, is_on_paths};
 use forebay_store::process::identity_lives;
 use forebay_store::record::{Entry, EntryRecord, Inode, Key, parse_key, tail};
@@ -251,7 +251,7 @@ impl<'a> CrossNode<'a> {
         epoch: u64,
     ) -> Result<Option<Entry>> {
         let question = (name.0, name.1, Entry { id, kind }, false, epoch);
-        match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
+        match self.ask(home, request::INSERT, &question) {
             Ok(None) => self.links().confirm_link(id, name).map(|()| None),
             Ok(Some(there)) => self.links().lose_link(id, name).map(|()| Some(there)),
             Err(e) => {
@@ -286,7 +286,7 @@ impl<'a> CrossNode<'a> {
         }
         let entry = Entry { id, kind };
         let question = (name.0, name.1, entry, true, epoch);
-        match self.ask::<Option<Entry>>(home, kind::INSERT, &question) {
+        match self.ask(home, request::INSERT, &question) {
             Ok(None) => {
                 let counted = self.links().count_offered(id, name);
                 if counted.is_err() {
@@ -314,7 +314,7 @@ impl<'a> CrossNode<'a> {
     /// have gone already, and it, too.
     pub(crate) fn add_dir_links(&self, dir: ObjectId, difference: i64) -> Result<()> {
         let changed = match self.object_away(dir) {
-            Some(home) => self.ask(home, kind::DIR_LINKS, &(dir, difference)),
+            Some(home) => self.ask(home, request::DIR_LINKS, &(dir, difference)),
             None => self.write(self.names().object_set(dir), Need::Removal, |w| {
                 self.names().change_inode(w, dir, |i| {
                     // One that was removed at once may be counted out before it is counted in.

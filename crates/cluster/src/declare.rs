@@ -5,7 +5,8 @@
 //! controls hold. `store/src/controls/declare.rs` has what the home does in each step.
 
 use crate::Cluster;
-use crate::peers::messages::{List, decode, encode, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_controls::{Declared, Mutability, OnViolation, Parallelism};
 use forebay_media::atomics::{Ordering::*, fence};
 use forebay_store::control::MAX_OPEN;
@@ -38,8 +39,7 @@ impl<'a> Cluster<'a> {
         for _ in 0..ATTEMPTS {
             let begun = match home {
                 Some(home) => {
-                    let asked =
-                        self.ask::<Option<List<u32>>>(home, kind::BEGIN_SAYING, &(id, word))?;
+                    let asked = self.ask(home, request::BEGIN_SAYING, &(id, word))?;
                     asked.map(|List(nodes)| nodes)
                 }
                 None => self.declared().begin_saying_here(id, word)?,
@@ -59,7 +59,7 @@ impl<'a> Cluster<'a> {
                 });
             }
             let said = match home {
-                Some(home) => self.ask(home, kind::END_SAYING, &(id, word))?,
+                Some(home) => self.ask(home, request::END_SAYING, &(id, word))?,
                 None => self.declared().end_saying_here(id, word)?,
             };
             let Some(mut said): Option<DeclareOutcome> = said else {
@@ -111,14 +111,14 @@ impl<'a> Cluster<'a> {
         };
         let others = elsewhere.nodes().iter().copied().filter(|n| *n != me);
         let others: Vec<NodeId> = others.collect();
-        let answers = elsewhere.ask_each(&others, kind::COUNT_USES, &encode(&question));
+        let answers = self.ask_each(&others, request::COUNT_USES, &question);
         for (&node, told) in others.iter().zip(answers) {
-            let List(parties): List<Party> = match told {
-                Ok(told) => decode(&told.head).ok_or(Errno::PROTO)?,
+            let List(parties) = match told {
+                Ok(parties) => parties,
                 // Who isn't there has nothing open.
                 Err(Errno::HOSTDOWN) if !known.contains(&node.0) => continue,
                 // Others are at it.
-                Err(Errno::AGAIN) => self.ask(node, kind::COUNT_USES, &question)?,
+                Err(Errno::AGAIN) => self.ask(node, request::COUNT_USES, &question)?,
                 Err(e) => return Err(e),
             };
             mapped.extend(parties.into_iter().map(of(node)));

@@ -6,7 +6,8 @@
 
 use crate::Cluster;
 use crate::peers::Bytes;
-use crate::peers::messages::{List, decode, kind};
+use crate::peers::messages::{List, decode};
+use crate::peers::requests::request;
 use forebay_store::dirs::{DirPosition, LIST_BYTES, Listed};
 use forebay_store::record::Entry;
 use forebay_store::{NodeId, ObjectId, Result};
@@ -70,8 +71,7 @@ impl<'a> Cluster<'a> {
             let mut bytes = vec![0; LIST_BYTES];
             let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
             // SAFETY: the vector's own.
-            let ((shard, end), n) =
-                unsafe { self.ask_with::<(u64, bool)>(node, kind::LIST, &question, room)? };
+            let ((shard, end), n) = unsafe { self.ask_with(node, request::LIST, &question, room)? };
             let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
             for Listed(shard, name, entry) in list.0 {
                 let entry = match entry {
@@ -183,7 +183,7 @@ impl<'a> Cluster<'a> {
                 return Ok(());
             }
             // The entry is made: that the time isn't must not undo it.
-            if self.ask::<()>(home, kind::TOUCH, &(dir, t)).is_err() {
+            if self.ask(home, request::TOUCH, &(dir, t)).is_err() {
                 return Ok(());
             }
         }

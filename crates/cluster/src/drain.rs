@@ -4,7 +4,7 @@
 //! them.
 
 use crate::Cluster;
-use crate::peers::messages::{encode, kind};
+use crate::peers::requests::request;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::Drained;
 use forebay_store::{ObjectId, Result};
@@ -27,8 +27,9 @@ impl<'a> Cluster<'a> {
         if let (true, Ok(others), Ok(nodes)) =
             (parts, self.other_nodes(), self.stripes().part_nodes(id))
         {
+            let (kind, head) = request::LANDED.message(&id);
             for node in nodes {
-                others.tell(node, kind::LANDED, &encode(&id));
+                others.tell(node, kind, &head);
             }
         }
     }

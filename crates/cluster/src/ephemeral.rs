@@ -6,7 +6,8 @@
 //! running. A file with a busy name is left for the next turn.
 
 use crate::Cluster;
-use crate::peers::messages::{List, decode, kind};
+use crate::peers::messages::{List, decode};
+use crate::peers::requests::request;
 use forebay_store::controls::goes_with_maker;
 use forebay_store::ephemeral::{AT_ONCE, Followed, Maker, TRIES};
 use forebay_store::index::known_in;
@@ -79,7 +80,7 @@ impl<'a> Cluster<'a> {
         for (node, makers) in away {
             for makers in makers.chunks(AT_ONCE) {
                 let question = List(makers.to_vec());
-                match self.ask::<List<bool>>(NodeId(node), kind::MAKERS, &question) {
+                match self.ask(NodeId(node), request::MAKERS, &question) {
                     Ok(List(answers)) if answers.len() == makers.len() => {
                         run.extend(makers.iter().copied().zip(answers));
                     }
@@ -133,7 +134,7 @@ impl<'a> Cluster<'a> {
                 return Ok(false);
             };
             let removed = match self.entry_away(name.0, name.1) {
-                Some(home) => self.ask(home, kind::UNLINK_FROM, &(name.0, name.1, entry, epoch)),
+                Some(home) => self.ask(home, request::UNLINK_FROM, &(name.0, name.1, entry, epoch)),
                 None => self.unlink_entry(name, entry, epoch),
             };
             match removed {

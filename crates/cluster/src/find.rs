@@ -4,7 +4,8 @@
 //! from the object's home, in one request for many objects.
 
 use crate::Cluster;
-use crate::peers::messages::{List, decode, encode, kind};
+use crate::peers::messages::{List, decode, encode};
+use crate::peers::requests::request;
 use crate::peers::{Bytes, PeerReply, PeerRequest};
 use forebay_store::index::find::{BYTES, DESCRIBED, Described, Page, Place, TERMS, Wanted};
 use forebay_store::index::{Description, Match, Term};
@@ -43,7 +44,10 @@ impl<'a> Cluster<'a> {
                 .iter()
                 .map(|(node, asked)| {
                     let asked = asked.iter().take(DESCRIBED).map(|n| ids[*n]);
-                    (*node, encode(&List(asked.collect::<Vec<_>>())))
+                    (
+                        *node,
+                        request::DESCRIBE.encode(&List(asked.collect::<Vec<_>>())),
+                    )
                 })
                 .collect();
             for ((node, _), told) in heads.iter().zip(self.ask_described(&heads)) {
@@ -74,7 +78,7 @@ impl<'a> Cluster<'a> {
         };
         let questions = heads.iter().map(|(node, head)| PeerRequest {
             node: *node,
-            kind: kind::DESCRIBE,
+            kind: request::DESCRIBE.number(),
             head,
             bytes: Bytes::None,
         });
@@ -84,23 +88,25 @@ impl<'a> Cluster<'a> {
             let List(all) = match told {
                 Err(Errno::AGAIN) => {
                     let asked: List<ObjectId> = decode(head).ok_or(Errno::PROTO)?;
-                    self.ask(*node, kind::DESCRIBE, &asked)?
+                    self.ask(*node, request::DESCRIBE, &asked)?
                 }
-                told => decode(&told?.head).ok_or(Errno::PROTO)?,
+                told => request::DESCRIBE.decode(&told?.head)?,
             };
             Ok(all)
         };
         heads.iter().zip(told).map(read).collect()
     }
 
-    /// Answers another node's [`Cluster::describe_all`].
-    pub(crate) fn described_part(&self, head: &[u8]) -> Result<List<Described>> {
-        let List(ids) = decode::<List<ObjectId>>(head).ok_or(Errno::PROTO)?;
+    /// The reply to another node's [`Cluster::describe_all`].
+    ///
+    /// # Errors
+    /// EPROTO for none, or too many; EAGAIN if the first is being changed.
+    pub(crate) fn described_part(&self, ids: &[ObjectId]) -> Result<Vec<Described>> {
         if !(1..=DESCRIBED).contains(&ids.len()) {
             return Err(Errno::PROTO);
         }
         let (mut all, mut bytes) = (Vec::new(), 0);
-        for id in ids {
+        for &id in ids {
             let one = match self.object_away(id) {
                 // That is none that others ask for.
                 _ if id.is_part() || id.is_view() => Err(Errno::PROTO),
@@ -120,7 +126,7 @@ impl<'a> Cluster<'a> {
             }
             all.push(one);
         }
-        Ok(List(all))
+        Ok(all)
     }
 
     /// Tells all objects of the directory for which all these terms hold, in no order. What has
@@ -164,14 +170,16 @@ impl<'a> Cluster<'a> {
         let mut left: Vec<(NodeId, Place)> = nodes.map(|n| (*n, Place::default())).collect();
         let terms = List(terms.to_vec());
         while !left.is_empty() {
-            let heads = left.iter().map(|(_, place)| encode(&(dir, place, &terms)));
+            let heads = left
+                .iter()
+                .map(|(_, place)| request::FIND.encode(&(dir, place, &terms)));
             let heads: Vec<_> = heads.collect();
             let questions = left
                 .iter()
                 .zip(&heads)
                 .map(|((node, _), head)| PeerRequest {
                     node: *node,
-                    kind: kind::FIND,
+                    kind: request::FIND.number(),
                     head,
                     bytes: Bytes::None,
                 });
@@ -181,8 +189,8 @@ impl<'a> Cluster<'a> {
             for ((node, place), told) in left.iter().zip(told) {
                 let page: Page = match told {
                     // It doesn't wait for others, so we do.
-                    Err(Errno::AGAIN) => self.ask(*node, kind::FIND, &(dir, place, &terms))?,
-                    told => decode(&told?.head).ok_or(Errno::PROTO)?,
+                    Err(Errno::AGAIN) => self.ask(*node, request::FIND, &(dir, place, &terms))?,
+                    told => request::FIND.decode(&told?.head)?,
                 };
                 page.items.into_iter().for_each(&mut *each);
                 rest.extend(page.next.map(|next| (*node, next)));

@@ -4,7 +4,8 @@
 //! and no intent is left. To be called while nothing changes.
 
 use crate::Cluster;
-use crate::peers::messages::{Record, kind};
+use crate::peers::messages::Record;
+use crate::peers::requests::request;
 use forebay_store::fsck::Report;
 use forebay_store::names::link_in;
 use forebay_store::record::{Entry, Key, parse_key};
@@ -52,7 +53,7 @@ impl<'a> Cluster<'a> {
             let Some(home) = self.object_away(entry.id) else {
                 continue;
             };
-            let there: Result<Record> = self.ask(home, kind::STAT, &entry.id);
+            let there: Result<Record> = self.ask(home, request::STAT, &entry.id);
             let wrong = match there {
                 Ok(record) if record.0.kind() == entry.kind => continue,
                 Ok(_) => "is of another type",
@@ -75,7 +76,7 @@ impl<'a> Cluster<'a> {
             let Some(home) = self.entry_away(dir, &name) else {
                 continue;
             };
-            let there: Option<Entry> = self.ask(home, kind::LOOKUP, &(dir, &name[..]))?;
+            let there: Option<Entry> = self.ask(home, request::LOOKUP, &(dir, &name[..]))?;
             if there.is_none_or(|e| e.id != id) {
                 report.add(
                     PART,
@@ -92,7 +93,7 @@ impl<'a> Cluster<'a> {
         }
         for part in parts {
             let home = self.object_away(part.whole()).ok_or(Errno::REMCHG)?;
-            let there: Result<Record> = self.ask(home, kind::STAT, &part.whole());
+            let there: Result<Record> = self.ask(home, request::STAT, &part.whole());
             match there {
                 Ok(_) => {}
                 Err(Errno::NOENT) => report.add(
@@ -168,8 +169,7 @@ impl<'a> Cluster<'a> {
                     let entry = Entry { id, kind };
                     let epoch = self.names().names_epoch();
                     let question = (dir, &name[..], entry, false, epoch);
-                    self.ask::<Option<Entry>>(home, kind::INSERT, &question)?
-                        .is_none()
+                    self.ask(home, request::INSERT, &question)?.is_none()
                 }
                 (_, _, Err(Errno::NOENT) | Ok(_)) => false,
                 (_, _, Err(e)) => return Err(e),

@@ -2,7 +2,7 @@
 //!
 //! Implements the store's trait `Foreign`, by which a store of several nodes reaches this crate.
 
-use crate::peers::messages::{encode, kind};
+use crate::peers::requests::request;
 use crate::{Cluster, Nodes};
 use forebay_store::locks::Owner;
 use forebay_store::record::{Entry, Inode};
@@ -22,7 +22,8 @@ impl Foreign for Nodes {
     /// ([`Store::use_of`]).
     fn closed(&self, id: ObjectId, number: u64) {
         let home = self.peers.node_of(id.slot());
-        self.peers.tell(home, kind::CLOSE, &encode(&(id, number)));
+        let (kind, head) = request::CLOSE.message(&(id, number));
+        self.peers.tell(home, kind, &head);
     }
 
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()> {

@@ -5,7 +5,7 @@
 //! of that use. A node has one use of an object for all its processes.
 
 use crate::Cluster;
-use crate::peers::messages::{Record, kind};
+use crate::peers::requests::request;
 use forebay_store::Opened;
 use forebay_store::control::live_flag as flag;
 use forebay_store::controls::Opener;
@@ -103,7 +103,7 @@ impl<'a> Cluster<'a> {
         // Should we die now, or not hear of the answer: whoever ends the entry tells the home.
         live.flags.fetch_or(flag::AWAY, AcqRel);
         if opened.is_none() {
-            match self.ask::<Record>(home, kind::OPEN, &(id, number)) {
+            match self.ask(home, request::OPEN, &(id, number)) {
                 Ok(record) => away.inode = Some(record.0),
                 Err(e) => {
                     if e == Errno::NOENT {

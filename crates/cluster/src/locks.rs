@@ -17,10 +17,10 @@ mod leases;
 mod remote;
 
 use crate::Cluster;
-use crate::peers::messages::{List, kind};
+use crate::peers::requests::request;
 use forebay_media::atomics::futex;
 use forebay_store::locks::{
-    Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting, Waits,
+    Counted, InTheWay, LockType, Owner, Request, Sort, TO_THE_END, TURN, Waited, Waiting,
 };
 use forebay_store::{ObjectId, Result};
 pub(crate) use leases::Standing;
@@ -207,7 +207,7 @@ impl<'a> Cluster<'a> {
         if !ask {
             return Vec::new();
         }
-        let told = self.ask::<List<Owner>>(wait.home, kind::BLOCKERS, &wait.request);
+        let told = self.ask(wait.home, request::BLOCKERS, &wait.request);
         told.map_or(Vec::new(), |list| list.0)
     }
 
@@ -218,7 +218,7 @@ impl<'a> Cluster<'a> {
         if !ask {
             return Vec::new();
         }
-        let told = self.ask::<Waits>(owner.node, kind::WAITS, &owner);
+        let told = self.ask(owner.node, request::WAITS, &owner);
         told.map_or(Vec::new(), |waits| waits.0)
     }
 

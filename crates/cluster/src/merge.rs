@@ -8,7 +8,7 @@
 
 use crate::Cluster;
 use crate::data::whole;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY};
 use forebay_placement::NodeId;
 use forebay_store::control::Live;
@@ -204,7 +204,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<Option<Conflict>> {
         let bytes = Bytes::Send(body.as_ptr(), body.len());
         // SAFETY: a slice.
-        let told = unsafe { self.ask_with(node, kind::MERGE, &(id, cuts, offset), bytes) };
+        let told = unsafe { self.ask_with(node, request::MERGE, &(id, cuts, offset), bytes) };
         told.map(|(conflict, _)| Conflict::from_told(conflict))
     }
 

@@ -6,7 +6,8 @@
 
 use crate::Cluster;
 use crate::backoff::Backoff;
-use crate::peers::messages::{Record, kind};
+use crate::peers::messages::Record;
+use crate::peers::requests::request;
 use forebay_store::Opened;
 use forebay_store::live::new_use;
 use forebay_store::names::SetAttr;
@@ -42,7 +43,7 @@ impl<'a> Cluster<'a> {
             return self.lookup_in_view(parent, name);
         }
         if let Some(home) = self.entry_away(parent, name) {
-            return self.ask(home, kind::LOOKUP, &(parent, name));
+            return self.ask(home, request::LOOKUP, &(parent, name));
         }
         let mut backoff = None;
         loop {
@@ -78,9 +79,9 @@ impl<'a> Cluster<'a> {
         };
         let (number, asked) = (new_use(), Instant::now());
         let (entry, record, is_open): (Option<Entry>, Option<Record>, _) = match open {
-            true => self.ask(home, kind::LOOKUP_OPEN, &(parent, name, number))?,
+            true => self.ask(home, request::LOOKUP_OPEN, &(parent, name, number))?,
             false => {
-                let (entry, record) = self.ask(home, kind::LOOKUP_STAT, &(parent, name))?;
+                let (entry, record) = self.ask(home, request::LOOKUP_STAT, &(parent, name))?;
                 (entry, record, false)
             }
         };
@@ -146,10 +147,10 @@ impl<'a> Cluster<'a> {
             && set.of_names()
             && self.stat(id)?.is_dir()
         {
-            return self.ask(node, kind::NAMES_SET_ATTR, &(id, *set));
+            return self.ask(node, request::NAMES_SET_ATTR, &(id, *set));
         }
         if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::SET_ATTR, &(id, *set));
+            return self.ask(home, request::SET_ATTR, &(id, *set));
         }
         self.names().set_attr_here(id, set)
     }

@@ -6,7 +6,7 @@
 
 use crate::Cluster;
 use crate::live::with_open;
-use crate::peers::messages::{encode, kind};
+use crate::peers::requests::request;
 use crate::stripes::Striped;
 use forebay_store::control::live_flag as flag;
 use forebay_store::data::{is_summed, word_of_part};
@@ -59,7 +59,7 @@ impl<'a> Cluster<'a> {
     /// Has a file's home, or this node (None), seal it.
     fn seal_file(&self, home: Option<NodeId>, id: ObjectId) -> Result<()> {
         match home {
-            Some(home) => self.ask(home, kind::SYNC, &id),
+            Some(home) => self.ask(home, request::SYNC, &id),
             None => with_open(self, id, |live| self.durability().sync_here(live)),
         }
     }
@@ -67,7 +67,7 @@ impl<'a> Cluster<'a> {
     /// Has a node, or this one (None), seal its part of a file.
     fn seal_part(&self, node: Option<NodeId>, id: ObjectId) -> Result<()> {
         let sealed = match node {
-            Some(node) => self.ask(node, kind::SYNC_PART, &id),
+            Some(node) => self.ask(node, request::SYNC_PART, &id),
             None => with_open(self, id, |live| self.durability().sync_here(live)),
         };
         // It has none.
@@ -82,7 +82,7 @@ impl<'a> Cluster<'a> {
         let mut next = Some(0);
         while let Some(chunk) = next {
             next = match node {
-                Some(node) => self.ask(node, kind::TO_FILES, &(id, chunk))?,
+                Some(node) => self.ask(node, request::TO_FILES, &(id, chunk))?,
                 None => with_open(self, id, |live| self.content().to_files(live, chunk))?,
             };
         }
@@ -108,10 +108,8 @@ impl<'a> Cluster<'a> {
     #[cold]
     fn tell_parts(&self, id: ObjectId, word: u64) -> Result<()> {
         let nodes = self.stripes().part_nodes(id)?;
-        let head = encode(&(id, word));
-        let others = self.other_nodes()?;
-        let told = others.ask_each(&nodes, kind::PART_ON_FILES, &head);
-        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        let told = self.ask_each(&nodes, request::PART_ON_FILES, &(id, word));
+        told.into_iter().collect::<Result<()>>()?;
         match self.object_away(id) {
             Some(_) => self.content().set_part_word(id, word),
             None => Ok(()),

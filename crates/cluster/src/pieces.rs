@@ -7,7 +7,8 @@
 use crate::Cluster;
 use crate::data::whole;
 use crate::live::with_open;
-use crate::peers::messages::{List, encode, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY, Sent};
 use forebay_media::guard;
 use forebay_store::parts::CHANGED;
@@ -146,12 +147,12 @@ impl<'a> Cluster<'a> {
         else {
             return Sending(Way::Done(self.write_each(index, pieces)));
         };
-        let head = pieces_head(id, pieces);
+        let (kind, head) = pieces_message(id, pieces);
         let bytes = Bytes::Send(pieces.bytes.as_ptr(), pieces.bytes.len());
         // SAFETY: a vector's bytes.
         let sent = self
             .other_nodes()
-            .map(|nodes| unsafe { nodes.send(home, kind::WRITE_PIECES, &head, bytes) });
+            .map(|nodes| unsafe { nodes.send(home, kind, &head, bytes) });
         Sending(match sent {
             Ok(sent) => Way::Sent(home, sent),
             Err(e) => Way::Done(Err(e)),
@@ -181,8 +182,7 @@ impl<'a> Cluster<'a> {
                 let bytes = Bytes::Send(pieces.bytes.as_ptr(), pieces.bytes.len());
                 let question = (id, List(pieces.list.clone()));
                 // SAFETY: a vector's bytes.
-                let asked =
-                    unsafe { self.ask_with::<()>(home, kind::WRITE_PIECES, &question, bytes) };
+                let asked = unsafe { self.ask_with(home, request::WRITE_PIECES, &question, bytes) };
                 asked.map(|_| ())
             }
             told => told.map(|_| ()),
@@ -229,8 +229,8 @@ impl<'a> Cluster<'a> {
     }
 }
 
-fn pieces_head(id: ObjectId, pieces: &Pieces) -> Vec<u8> {
-    encode(&(id, List(pieces.list.clone())))
+fn pieces_message(id: ObjectId, pieces: &Pieces) -> (u16, Vec<u8>) {
+    request::WRITE_PIECES.message(&(id, List(pieces.list.clone())))
 }
 
 #[cfg(test)]
@@ -271,6 +271,6 @@ mod tests {
         }
         assert_eq!(p.room(5, MAX_BODY), 0);
         assert_eq!(p.room(MOST as u64 * 10 - 7, 5000), 5000 - 3 * MOST);
-        assert!(pieces_head(ObjectId(1), &p).len() <= crate::peers::MAX_HEAD);
+        assert!(pieces_message(ObjectId(1), &p).1.len() <= crate::peers::MAX_HEAD);
     }
 }

@@ -5,7 +5,7 @@
 //! removed by the node that changes names.
 
 use crate::Cluster;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use forebay_store::names::Named;
 use forebay_store::record::Entry;
 use forebay_store::{ObjectId, Result, now};
@@ -29,7 +29,7 @@ impl<'a> Cluster<'a> {
         if let Some(home) = self.entry_away(parent, name)
             && known.is_none_or(|e| e.kind != libc::S_IFLNK)
         {
-            match self.ask(home, kind::UNLINK, &(parent, name, epoch, false)) {
+            match self.ask(home, request::UNLINK, &(parent, name, epoch, false)) {
                 Err(Errno::REMOTE) => {}
                 result => return result,
             }
@@ -40,7 +40,7 @@ impl<'a> Cluster<'a> {
             }
         }
         let node = self.names_node().ok_or(Errno::NODEV)?;
-        self.ask(node, kind::NAMES_UNLINK, &(parent, name, epoch))
+        self.ask(node, request::NAMES_UNLINK, &(parent, name, epoch))
     }
 
     /// As [`Cluster::unlink`], where the entry lies here. A symbolic link's only while `names` of
@@ -119,7 +119,7 @@ impl<'a> Cluster<'a> {
     pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
         self.index().refuse_view(parent, name)?;
         if let Some(node) = self.names_node() {
-            return self.ask(node, kind::NAMES_RMDIR, &(parent, name, epoch));
+            return self.ask(node, request::NAMES_RMDIR, &(parent, name, epoch));
         }
         let t = now();
         self.names().rmdir_here((parent, name), (epoch, t))?;

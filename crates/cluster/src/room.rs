@@ -4,7 +4,7 @@
 //! asked first, and the parts if the file has spilled.
 
 use crate::Cluster;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use forebay_store::Result;
 use forebay_store::controls::Change;
 use forebay_store::data::MAX_SIZE;
@@ -27,7 +27,7 @@ impl<'a> Cluster<'a> {
             return self.stripes().truncate_striped(&file, size);
         }
         let cut = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, kind::TRUNCATE, &(id, size)),
+            Some((home, id)) => self.ask(home, request::TRUNCATE, &(id, size)),
             None => self
                 .content()
                 .truncate_here(index, |live| match Parts::is_spilled(live) {
@@ -55,7 +55,7 @@ impl<'a> Cluster<'a> {
                 .room_striped(&file, (offset, len), grow, false);
         }
         let reserved = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, kind::RESERVE, &(id, offset, len, grow)),
+            Some((home, id)) => self.ask(home, request::RESERVE, &(id, offset, len, grow)),
             None => self.content().reserve_here(index, offset, len, grow),
         };
         match self.stripes().spilled_by(index, &reserved)? {
@@ -80,7 +80,7 @@ impl<'a> Cluster<'a> {
                 .room_striped(&file, (offset, len), grow, true);
         }
         let punched = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, kind::PUNCH, &(id, offset, len, grow)),
+            Some((home, id)) => self.ask(home, request::PUNCH, &(id, offset, len, grow)),
             None => self
                 .content()
                 .punch_here(index, offset, len, grow)
@@ -105,7 +105,7 @@ impl<'a> Cluster<'a> {
             return self.stripes().seek_striped(&file, offset, hole);
         }
         let found = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, kind::SEEK, &(id, offset, hole)),
+            Some((home, id)) => self.ask(home, request::SEEK, &(id, offset, hole)),
             None => {
                 let found = self.content().seek_here(index, offset, hole);
                 self.parts().not_spilled(index).and(found)

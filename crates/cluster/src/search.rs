@@ -4,7 +4,8 @@
 //! least ends, so that the order of results is the same on all nodes.
 
 use crate::Cluster;
-use crate::peers::messages::{List, Wire, decode, encode, kind};
+use crate::peers::messages::{List, Wire};
+use crate::peers::requests::{Signature, request};
 use forebay_store::index::query::{Hit, Page, Written};
 use forebay_store::index::{OwnedName, known_name};
 use forebay_store::record::{Mark, Word};
@@ -27,7 +28,7 @@ impl<'a> Cluster<'a> {
         let nodes = self.all_nodes();
         let share = most / nodes + most.min(8);
         let question = (List(words.to_vec()), from, only, share as u64);
-        let mut pages = self.ask_others(kind::SEARCH, &question)?;
+        let mut pages = self.ask_others(request::SEARCH, &question)?;
         pages.push(self.index().search_here(words, from, only, share)?);
         Ok(Page::join(pages, |hit| hit.mark))
     }
@@ -71,7 +72,7 @@ impl<'a> Cluster<'a> {
         from: u64,
         most: usize,
     ) -> Result<Page<Written, u64>> {
-        let mut pages = self.ask_others(kind::WRITTEN, &(of, from, most as u64))?;
+        let mut pages = self.ask_others(request::WRITTEN, &(of, from, most as u64))?;
         pages.push(self.index().written_here(of, from, most)?);
         let mut page = Page::join(pages, |item| item.0);
         page.items.dedup_by_key(|item| item.0);
@@ -84,7 +85,7 @@ impl<'a> Cluster<'a> {
     /// ENOENT if it isn't.
     pub fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
         if let Some(home) = self.object_away(id) {
-            return self.ask(home, kind::INDEXED_NAME, &id);
+            return self.ask(home, request::INDEXED_NAME, &id);
         }
         let snapshot = self.snapshot(self.shard_of(id))?;
         known_name(|from, each| snapshot.scan(from, each), id)?.ok_or(Errno::NOENT)
@@ -95,14 +96,18 @@ impl<'a> Cluster<'a> {
     }
 
     /// Asks all other nodes the same, at once.
-    fn ask_others<T: Wire>(&self, kind: u16, question: &impl Wire) -> Result<Vec<T>> {
+    fn ask_others<A, R: Wire>(
+        &self,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<Vec<R>> {
         let Some(others) = self.peers() else {
             return Ok(Vec::new());
         };
         let nodes = others.nodes().iter().copied();
         let nodes: Vec<_> = nodes.filter(|n| *n != others.this_node()).collect();
-        let told = others.ask_each(&nodes, kind, &encode(question)).into_iter();
-        told.map(|told| decode(&told?.head).ok_or(Errno::PROTO))
+        self.ask_each(&nodes, request, arguments)
+            .into_iter()
             .collect()
     }
 }

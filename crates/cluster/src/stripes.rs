@@ -30,7 +30,7 @@ mod writing;
 
 use crate::Cluster;
 use crate::backoff::Backoff;
-use crate::peers::messages::{encode, kind};
+use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY, PeerReply, PeerRequest};
 use forebay_media::guard;
 use forebay_store::control::live_flag as flag;
@@ -154,7 +154,7 @@ impl<'a> Stripes<'a> {
         let Some(home) = f.home else {
             return self.parts().layout_here(f.index, write);
         };
-        let (size, cuts, appends, word) = self.ask(home, kind::LAYOUT, &(f.id, write))?;
+        let (size, cuts, appends, word) = self.ask(home, request::LAYOUT, &(f.id, write))?;
         let known = Known {
             size,
             cuts,
@@ -332,8 +332,8 @@ impl<'a> Stripes<'a> {
         let pieces = self.spread(f, known.cuts, (offset, len), false)?;
         let (id, cuts) = (f.id, known.cuts);
         let head = |p: &Piece| match p.place {
-            Place::Home(_) if !f.spilled => (kind::READ, encode(&(id, p.offset, p.len as u64))),
-            _ => (kind::READ_PART, encode(&(id, cuts, p.offset, p.len as u64))),
+            Place::Home(_) if !f.spilled => request::READ.message(&(id, p.offset, p.len as u64)),
+            _ => request::READ_PART.message(&(id, cuts, p.offset, p.len as u64)),
         };
         // SAFETY: pieces stay within len.
         let at = |p: &Piece| unsafe { to.add(p.done) };

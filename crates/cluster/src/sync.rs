@@ -4,7 +4,7 @@
 //! "durable"` is durable together with the entries that lead to it.
 
 use crate::Cluster;
-use crate::peers::messages::kind;
+use crate::peers::requests::request;
 use forebay_store::Result;
 
 impl<'a> Cluster<'a> {
@@ -29,7 +29,7 @@ impl<'a> Cluster<'a> {
             return self.stripes().sync_striped(&file);
         }
         let synced = match self.live_away(index) {
-            Some((home, id)) => self.ask(home, kind::SYNC, &id),
+            Some((home, id)) => self.ask(home, request::SYNC, &id),
             None => self
                 .durability()
                 .sync_here(index)

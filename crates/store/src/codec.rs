@@ -9,6 +9,8 @@ use crate::record::{Entry, Inode};
 
 /// What can be part of a message.
 pub trait Wire: Sized {
+    /// The type that such a value has where it is received: itself, or what owns its bytes.
+    type Owned;
     /// Adds it.
     fn put(&self, to: &mut Vec<u8>);
     /// Takes it off the front.
@@ -31,6 +33,8 @@ pub fn decode<T: Wire>(mut bytes: &[u8]) -> Option<T> {
 macro_rules! numbers {
     ($($t:ty),*) => {$(
         impl Wire for $t {
+            type Owned = $t;
+
             fn put(&self, to: &mut Vec<u8>) {
                 to.extend_from_slice(&self.to_le_bytes());
             }
@@ -45,6 +49,8 @@ macro_rules! numbers {
 numbers!(u8, u32, u64, u128, i64);
 
 impl Wire for () {
+    type Owned = ();
+
     fn put(&self, _: &mut Vec<u8>) {}
     fn take(_: &mut &[u8]) -> Option<()> {
         Some(())
@@ -52,6 +58,8 @@ impl Wire for () {
 }
 
 impl Wire for bool {
+    type Owned = bool;
+
     fn put(&self, to: &mut Vec<u8>) {
         to.push(u8::from(*self));
     }
@@ -65,6 +73,8 @@ impl Wire for bool {
 }
 
 impl Wire for Vec<u8> {
+    type Owned = Vec<u8>;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.as_slice().put(to);
     }
@@ -78,6 +88,8 @@ impl Wire for Vec<u8> {
 
 /// For sending only: what is received has bytes of its own.
 impl<T: Wire> Wire for &T {
+    type Owned = T::Owned;
+
     fn put(&self, to: &mut Vec<u8>) {
         T::put(self, to);
     }
@@ -88,6 +100,8 @@ impl<T: Wire> Wire for &T {
 
 /// For sending only: what is received is a `Vec<u8>`.
 impl Wire for &[u8] {
+    type Owned = Vec<u8>;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.len() as u32).put(to);
         to.extend_from_slice(self);
@@ -98,6 +112,8 @@ impl Wire for &[u8] {
 }
 
 impl<T: Wire> Wire for Option<T> {
+    type Owned = Option<T::Owned>;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.is_some().put(to);
         if let Some(part) = self {
@@ -113,6 +129,8 @@ impl<T: Wire> Wire for Option<T> {
 }
 
 impl<T: Wire, E: Wire> Wire for Result<T, E> {
+    type Owned = Result<T::Owned, E::Owned>;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.is_err().put(to);
         match self {
@@ -129,6 +147,8 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
 }
 
 impl Wire for ObjectId {
+    type Owned = ObjectId;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
@@ -138,6 +158,8 @@ impl Wire for ObjectId {
 }
 
 impl Wire for Entry {
+    type Owned = Entry;
+
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.encode());
     }
@@ -153,6 +175,8 @@ impl Wire for Entry {
 macro_rules! fields {
     ($($t:ty { $($field:ident),+ })+) => {$(
         impl $crate::codec::Wire for $t {
+            type Owned = $t;
+
             fn put(&self, to: &mut Vec<u8>) {
                 $($crate::codec::Wire::put(&self.$field, to);)+
             }
@@ -168,6 +192,8 @@ pub use fields;
 pub struct Record(pub Inode, pub Vec<u8>);
 
 impl Wire for Record {
+    type Owned = Record;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.0.encode(&self.1).as_slice().put(to);
     }
@@ -179,6 +205,8 @@ impl Wire for Record {
 
 /// A list: how many, then one after the other.
 impl<T: Wire> Wire for List<T> {
+    type Owned = List<T::Owned>;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.0.len() as u32).put(to);
         self.0.iter().for_each(|part| part.put(to));
@@ -200,6 +228,8 @@ pub struct List<T>(pub Vec<T>);
 macro_rules! tuples {
     ($($($name:ident)+;)*) => {$(
         impl<$($name: Wire),+> Wire for ($($name,)+) {
+            type Owned = ($($name::Owned,)+);
+
             fn put(&self, to: &mut Vec<u8>) {
                 #[allow(non_snake_case, reason = "each value is named like its type")]
                 let ($($name,)+) = self;

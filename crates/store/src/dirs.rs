@@ -32,6 +32,8 @@ pub const LIST_BYTES: usize = 64 << 10;
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Wire for Listed {
+    type Owned = Listed;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.0, &self.1[..], self.2).put(to);
     }

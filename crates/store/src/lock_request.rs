@@ -137,6 +137,8 @@ impl Waited {
 }
 
 impl Wire for Owner {
+    type Owned = Owner;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.node.0, self.number, self.slot).put(to);
     }
@@ -151,6 +153,8 @@ impl Wire for Owner {
 }
 
 impl Wire for LockType {
+    type Owned = LockType;
+
     fn put(&self, to: &mut Vec<u8>) {
         (*self as u32).put(to);
     }
@@ -160,6 +164,8 @@ impl Wire for LockType {
 }
 
 impl Wire for Request {
+    type Owned = Request;
+
     fn put(&self, to: &mut Vec<u8>) {
         (
             self.object,
@@ -198,6 +204,8 @@ fields! {
 pub struct Waits(pub Vec<Waited>);
 
 impl Wire for Waits {
+    type Owned = Waits;
+
     fn put(&self, to: &mut Vec<u8>) {
         let waits = self.0.iter().map(|w| (w.stamp, w.home.0, w.request));
         List(waits.collect()).put(to);

@@ -62,6 +62,8 @@ fields! {
 }
 
 impl Wire for RenameMode {
+    type Owned = RenameMode;
+
     fn put(&self, to: &mut Vec<u8>) {
         to.push(match self {
             RenameMode::Replace => 0,

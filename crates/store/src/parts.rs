@@ -45,7 +45,7 @@ const LEASE: u64 = 5_000;
 pub type Holder = (u32, u32, u64);
 /// A lease: its number, size, cuts and appends of the file, whether another one had it, who didn't
 /// give it back; what was said of the file.
-pub(crate) type Granted = (u64, u64, u64, u32, bool, u64);
+pub type Granted = (u64, u64, u64, u32, bool, u64);
 
 fn milliseconds() -> u64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);

@@ -50,6 +50,8 @@ impl Placed {
 }
 
 impl Wire for Placed {
+    type Owned = Placed;
+
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.encode());
     }
@@ -73,6 +75,8 @@ pub enum Chunk {
 }
 
 impl Wire for Chunk {
+    type Owned = Chunk;
+
     fn put(&self, to: &mut Vec<u8>) {
         match self {
             Chunk::Home => 0u8.put(to),

@@ -5,10 +5,10 @@
 
 use super::Range;
 use crate::Cluster;
-use crate::peers::messages::{List, decode, encode, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use crate::peers::{Bytes, PeerRequest};
 use forebay_store::{NodeId, ObjectId, Result};
-use rustix::io::Errno;
 use std::collections::BTreeMap;
 
 impl<'a> Cluster<'a> {
@@ -25,7 +25,7 @@ impl<'a> Cluster<'a> {
     ) -> Result<usize> {
         let ranges = List(vec![(at, to_at, len as u64)]);
         let question = (self.content().live_id(from), id, None::<u64>, ranges);
-        let done: u64 = self.ask(home, kind::COPY, &question)?;
+        let done: u64 = self.ask(home, request::COPY, &question)?;
         Ok(done as usize)
     }
 
@@ -39,13 +39,14 @@ impl<'a> Cluster<'a> {
         ranges: BTreeMap<NodeId, Vec<Range>>,
     ) -> Result<BTreeMap<NodeId, Result<usize>>> {
         let from = self.content().live_id(from);
+        let head = |ranges| request::COPY.encode(&(from, id, Some(cuts), List(ranges)));
         let (nodes, heads): (Vec<NodeId>, Vec<Vec<u8>>) = ranges
             .into_iter()
-            .map(|(node, ranges)| (node, encode(&(from, id, Some(cuts), List(ranges)))))
+            .map(|(node, ranges)| (node, head(ranges)))
             .unzip();
         let ask = |(&node, head)| PeerRequest {
             node,
-            kind: kind::COPY,
+            kind: request::COPY.number(),
             head,
             bytes: Bytes::None,
         };
@@ -53,10 +54,9 @@ impl<'a> Cluster<'a> {
         let questions: Vec<PeerRequest<'_>> = nodes.iter().zip(heads).map(ask).collect();
         // SAFETY: there are no bytes.
         let answers = unsafe { self.other_nodes()?.ask_all(&questions) };
-        let done = answers.into_iter().map(|answer| {
-            let done: u64 = decode(&answer?.head).ok_or(Errno::PROTO)?;
-            Ok(done as usize)
-        });
+        let done = answers
+            .into_iter()
+            .map(|answer| Ok(request::COPY.decode(&answer?.head)? as usize));
         Ok(nodes.into_iter().zip(done).collect())
     }
 }

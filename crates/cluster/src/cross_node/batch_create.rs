@@ -10,8 +10,9 @@
 
 use super::{CrossNode, Link, is_unclear};
 use crate::Cluster;
-use crate::peers::messages::{List, Wire, decode, encode, kind};
-use crate::peers::{Bytes, MAX_HEAD, PeerRequest};
+use crate::peers::messages::{List, Wire};
+use crate::peers::requests::{Signature, request};
+use crate::peers::{Bytes, MAX_HEAD, PeerReply, PeerRequest};
 use forebay_store::controls::goes_with_maker;
 use forebay_store::record::{Entry, EntryRecord, Inode, Key};
 use forebay_store::shards::{Need, Write};
@@ -81,14 +82,14 @@ pub(super) fn questions(
     asked
 }
 
+/// A reply about several files: of each a result, or an errno.
+type Each<T> = List<std::result::Result<T, u32>>;
+
 /// What was told of each file.
-pub(super) fn of_each<T: Wire>(answer: Result<Vec<u8>>, asked: &Asked) -> Vec<Result<T>> {
-    let said = answer.and_then(|head| {
-        let List(said) = decode::<List<std::result::Result<T, u32>>>(&head).ok_or(Errno::PROTO)?;
-        match said.len() == asked.files.len() {
-            true => Ok(said),
-            false => Err(Errno::PROTO),
-        }
+pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &Asked) -> Vec<Result<T>> {
+    let said = answer.and_then(|List(said)| match said.len() == asked.files.len() {
+        true => Ok(said),
+        false => Err(Errno::PROTO),
     });
     match said {
         Ok(said) => said
@@ -281,12 +282,12 @@ impl<'a> CrossNode<'a> {
         let asked = questions(by_home, |part| {
             let entry = |&i: &usize| (files[i].name.to_vec(), files[i].entry());
             let entries = List(part.iter().map(entry).collect());
-            encode(&(parent, entries, epoch))
+            request::INSERT_ALL.encode(&(parent, entries, epoch))
         });
         let mut confirmed = Vec::new();
-        let answers = self.ask_together(kind::INSERT_ALL, &asked);
+        let answers = self.ask_together(request::INSERT_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
-            let said = of_each::<Option<Entry>>(answer, asked);
+            let said = of_each(answer, asked);
             for (&i, said) in asked.files.iter().zip(said) {
                 let (id, name) = (files[i].id, (parent, files[i].name));
                 results[i] = match said {
@@ -346,8 +347,13 @@ impl<'a> CrossNode<'a> {
         }
     }
 
-    /// Asks nodes at once: their answers, encoded, in the same order.
-    pub(super) fn ask_together(&self, kind: u16, asked: &[Asked]) -> Vec<Result<Vec<u8>>> {
+    /// Asks nodes at once: their replies, in the same order.
+    pub(super) fn ask_together<A, R: Wire>(
+        &self,
+        request: Signature<A, R>,
+        asked: &[Asked],
+    ) -> Vec<Result<R>> {
+        let kind = request.number();
         let questions: Vec<PeerRequest<'_>> = asked
             .iter()
             .map(|asked| PeerRequest {
@@ -363,8 +369,8 @@ impl<'a> CrossNode<'a> {
             Ok(_) => Vec::new(),
             Err(e) => vec![Err(e); questions.len()],
         };
-        let heads = answers.into_iter().map(|told| told.map(|told| told.head));
-        heads.collect()
+        let read = |told: Result<PeerReply>| request.decode(&told?.head);
+        answers.into_iter().map(read).collect()
     }
 
     /// Makes entries of `parent` for files that lie elsewhere, each by itself: what is there

@@ -13,7 +13,8 @@
 use super::batch_create::{MOST, of_each, questions};
 use super::{CrossNode, Named, is_unclear};
 use crate::Cluster;
-use crate::peers::messages::{List, encode, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_store::names::Note;
 use forebay_store::record::{Entry, EntryRecord, Key};
 use forebay_store::shards::{Need, Write};
@@ -40,9 +41,9 @@ impl<'a> Cluster<'a> {
         }
         let asked = questions(by_home, |part| {
             let names = part.iter().map(|&i| names[i].to_vec());
-            encode(&(parent, List(names.collect())))
+            request::LOOKUP_ALL.encode(&(parent, List(names.collect::<Vec<_>>())))
         });
-        let answers = self.cross_node().ask_together(kind::LOOKUP_ALL, &asked);
+        let answers = self.cross_node().ask_together(request::LOOKUP_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = match said {
@@ -91,8 +92,10 @@ impl<'a> Cluster<'a> {
         {
             results[i] = removed;
         }
-        let asked = questions(by_home, |part| encode(&(parent, List(own(part)), epoch)));
-        let answers = self.cross_node().ask_together(kind::REMOVE_ALL, &asked);
+        let asked = questions(by_home, |part| {
+            request::REMOVE_ALL.encode(&(parent, List(own(part)), epoch))
+        });
+        let answers = self.cross_node().ask_together(request::REMOVE_ALL, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
             for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 results[i] = said;
@@ -197,12 +200,12 @@ impl<'a> CrossNode<'a> {
             let lost = part
                 .iter()
                 .map(|&i| (entries[i].1.id, entries[i].0.clone()));
-            encode(&(parent, List(lost.collect())))
+            request::DROP_LINKS.encode(&(parent, List(lost.collect::<Vec<_>>())))
         });
         let mut ended: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        let answers = self.ask_together(kind::DROP_LINKS, &asked);
+        let answers = self.ask_together(request::DROP_LINKS, &asked);
         for (asked, answer) in asked.iter().zip(answers) {
-            for (&i, said) in asked.files.iter().zip(of_each::<()>(answer, asked)) {
+            for (&i, said) in asked.files.iter().zip(of_each(answer, asked)) {
                 let (name, entry) = ((parent, &entries[i].0[..]), entries[i].1);
                 match said {
                     Ok(()) | Err(Errno::NOENT) => ended

@@ -14,6 +14,7 @@
 //! if A has none, the exchange was undone.
 
 use super::*;
+use crate::peers::requests::request;
 use forebay_store::live::new_use;
 use forebay_store::names::{Exchange, Note, Phase, is_on_paths};
 
@@ -45,7 +46,7 @@ impl<'a> CrossNode<'a> {
             let exchanged = if on_paths {
                 let node = self.names_node().ok_or(Errno::NODEV)?;
                 let question = (x.0, x.1, y.0, y.1, RenameMode::Exchange, epoch);
-                self.ask(node, kind::NAMES_RENAME, &question)
+                self.ask(node, request::NAMES_RENAME, &question)
             } else {
                 self.exchange(x, y, false, epoch)
             };
@@ -70,7 +71,7 @@ impl<'a> CrossNode<'a> {
         epoch: u64,
     ) -> Result<()> {
         if let Some(home) = self.entry_away(x.0, x.1) {
-            return self.ask(home, kind::EXCHANGE, &(x.0, x.1, y.0, y.1, names, epoch));
+            return self.ask(home, request::EXCHANGE, &(x.0, x.1, y.0, y.1, names, epoch));
         }
         let mut backoff = Backoff::new();
         loop {
@@ -255,7 +256,7 @@ impl<'a> CrossNode<'a> {
         let (x, number) = led;
         if let Some(home) = self.entry_away(y.0, y.1) {
             let question = ((y.0, y.1), comes, (x.0, x.1), number, names, epoch);
-            return self.ask(home, kind::JOIN_EXCHANGE, &question);
+            return self.ask(home, request::JOIN_EXCHANGE, &question);
         }
         let shard = self.shard_of_entry(y.0, y.1);
         let key = Key::entry(y.0, y.1);
@@ -320,7 +321,7 @@ impl<'a> CrossNode<'a> {
     /// Sets `y`, if it is part of this exchange still: to what came, or to what was there.
     pub(crate) fn end_exchange(&self, y: Named<'_>, number: u64, done: bool) -> Result<()> {
         if let Some(home) = self.entry_away(y.0, y.1) {
-            return self.ask(home, kind::END_EXCHANGE, &(y.0, y.1, number, done));
+            return self.ask(home, request::END_EXCHANGE, &(y.0, y.1, number, done));
         }
         let shard = self.shard_of_entry(y.0, y.1);
         self.write(self.set(&[shard]), Need::Removal, |w| {
@@ -339,7 +340,7 @@ impl<'a> CrossNode<'a> {
     pub(crate) fn exchange_stands(&self, led: Led<'_>) -> Result<bool> {
         let (x, number) = led;
         if let Some(home) = self.entry_away(x.0, x.1) {
-            return self.ask(home, kind::EXCHANGE_STANDS, &(x.0, x.1, number));
+            return self.ask(home, request::EXCHANGE_STANDS, &(x.0, x.1, number));
         }
         let snapshot = self.snapshot(self.shard_of_entry(x.0, x.1))?;
         let Some(bytes) = snapshot.get(&Key::note(x.0, x.1))? else {
@@ -373,7 +374,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<()> {
         if let Some(home) = self.object_away(id) {
             let question = (id, new.0, new.1, old.0, old.1, number);
-            return self.ask(home, kind::EXCHANGE_LINK, &question);
+            return self.ask(home, request::EXCHANGE_LINK, &question);
         }
         let shard = self.shard_of(id);
         let key = Key::link(id, new.0, new.1);
@@ -407,7 +408,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<()> {
         if let Some(home) = self.object_away(id) {
             let question = (id, new.0, new.1, number);
-            return self.ask(home, kind::END_EXCHANGE_LINK, &question);
+            return self.ask(home, request::END_EXCHANGE_LINK, &question);
         }
         let (shard, key) = (self.shard_of(id), Key::link(id, new.0, new.1));
         self.write(self.names().object_set(id), Need::Removal, |w| {

@@ -4,6 +4,7 @@
 //! repeated.
 
 use super::*;
+use crate::peers::requests::request;
 
 impl<'a> CrossNode<'a> {
     /// The object is to get a name whose entry is about to be made elsewhere, instead of `from`.
@@ -11,7 +12,7 @@ impl<'a> CrossNode<'a> {
         match self.object_away(id) {
             Some(home) => {
                 let question = (id, name.0, name.1, from.0, from.1);
-                self.ask(home, kind::ADD_LINK, &question)
+                self.ask(home, request::ADD_LINK, &question)
             }
             None => self.links().add_link_here(id, name, from),
         }
@@ -21,7 +22,7 @@ impl<'a> CrossNode<'a> {
     /// it won't, None: that isn't known yet.
     pub(crate) fn offered(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
         match self.object_away(id) {
-            Some(home) => self.ask(home, kind::OFFERED, &(id, name.0, name.1)),
+            Some(home) => self.ask(home, request::OFFERED, &(id, name.0, name.1)),
             None => self.links().offered_here(id, name),
         }
     }
@@ -29,7 +30,7 @@ impl<'a> CrossNode<'a> {
     /// The object doesn't get the name after all for which it was to lose that in slot `from`.
     pub(crate) fn undo_link(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
         match self.object_away(id) {
-            Some(home) => self.ask(home, kind::UNDO_LINK, &(id, name.0, name.1, from)),
+            Some(home) => self.ask(home, request::UNDO_LINK, &(id, name.0, name.1, from)),
             None => self.links().undo_link_here(id, name, from),
         }
     }
@@ -46,7 +47,7 @@ impl<'a> CrossNode<'a> {
         match self.object_away(id) {
             Some(home) => {
                 let new = new.map(|n| (n.0, n.1.to_vec()));
-                self.ask(home, kind::DROP_LINK, &(id, name.0, name.1, new, again))
+                self.ask(home, request::DROP_LINK, &(id, name.0, name.1, new, again))
             }
             None => self.links().lose_name_here(id, name, new, again),
         }
@@ -55,7 +56,7 @@ impl<'a> CrossNode<'a> {
     /// Whether a rename to the name is still on its way.
     pub(crate) fn has_coming(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
         match self.object_away(id) {
-            Some(home) => self.ask(home, kind::HAS_LINK, &(id, name.0, name.1)),
+            Some(home) => self.ask(home, request::HAS_LINK, &(id, name.0, name.1)),
             None => self.links().has_coming_here(id, name),
         }
     }
@@ -63,7 +64,7 @@ impl<'a> CrossNode<'a> {
     /// A held entry stays, or goes.
     pub(crate) fn release_entry(&self, name: Named<'_>, entry: Entry, stays: bool) -> Result<()> {
         match self.entry_away(name.0, name.1) {
-            Some(home) => self.ask(home, kind::RELEASE, &(name.0, name.1, entry, stays)),
+            Some(home) => self.ask(home, request::RELEASE, &(name.0, name.1, entry, stays)),
             None => self.intents().release_entry_here(name, entry, stays),
         }
     }

@@ -4,6 +4,7 @@
 //! with `names`. Without `names`, such a rename returns EREMOTE and the caller asks that node.
 
 use super::*;
+use crate::peers::requests::request;
 use forebay_store::names::Note;
 
 /// What renaming one entry to the other comes to if nothing is to be changed. It holds if both were
@@ -54,7 +55,7 @@ impl<'a> CrossNode<'a> {
             let renamed = if on_paths {
                 let node = self.names_node().ok_or(Errno::NODEV)?;
                 let question = (from.0, from.1, to.0, to.1, mode, epoch);
-                self.ask(node, kind::NAMES_RENAME, &question)
+                self.ask(node, request::NAMES_RENAME, &question)
             } else {
                 self.rename_from(from, to, mode, None, epoch)
             };
@@ -81,7 +82,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<()> {
         if let Some(home) = self.entry_away(from.0, from.1) {
             let question = (from, to, mode, names, epoch);
-            return self.ask(home, kind::RENAME, &question);
+            return self.ask(home, request::RENAME, &question);
         }
         let source = self.intents().entry_here(from)?.ok_or(Errno::NOENT)?;
         if self.entry_away(to.0, to.1).is_none()
@@ -134,7 +135,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<bool> {
         if let Some(home) = self.entry_away(x.0, x.1) {
             let question = (x.0, x.1, at_x, y.0, y.1, at_y);
-            return self.ask(home, kind::TOGETHER, &question);
+            return self.ask(home, request::TOGETHER, &question);
         }
         let Some(other) = self.entry_away(y.0, y.1) else {
             let set = self.set(&[self.shard_of_entry(x.0, x.1), self.shard_of_entry(y.0, y.1)]);
@@ -147,7 +148,7 @@ impl<'a> CrossNode<'a> {
             if !self.mark(x, at_x, y)? {
                 return Ok(false);
             }
-            let there: Result<Option<Entry>> = self.ask_once(other, kind::LOOKUP, &y);
+            let there: Result<Option<Entry>> = self.ask_once(other, request::LOOKUP, &y);
             self.unmark(x, at_x)?;
             match there {
                 // It is being changed.
@@ -344,7 +345,7 @@ impl<'a> CrossNode<'a> {
     ) -> Result<Placed> {
         if let Some(home) = self.entry_away(to.0, to.1) {
             let question = (to.0, to.1, source, mode, names, epoch);
-            let same: bool = self.ask(home, kind::REPLACE, &question)?;
+            let same: bool = self.ask(home, request::REPLACE, &question)?;
             return Ok(if same { Placed::Same } else { Placed::Done });
         }
         let shard = self.shard_of_entry(to.0, to.1);
@@ -422,7 +423,7 @@ impl<'a> CrossNode<'a> {
     pub(super) fn was_placed(&self, source: Entry, to: Named<'_>) -> Result<bool> {
         // What has begun with the entry since is completed first.
         let now_there = match self.entry_away(to.0, to.1) {
-            Some(home) => self.ask(home, kind::LOOKUP, &to)?,
+            Some(home) => self.ask(home, request::LOOKUP, &to)?,
             None => self.lookup(to.0, to.1)?,
         };
         if now_there.is_some_and(|e: Entry| e.id == source.id) {

@@ -5,7 +5,8 @@
 //! the bytes that were done.
 
 use crate::Cluster;
-use crate::peers::messages::{Record, encode, kind};
+use crate::peers::messages::Record;
+use crate::peers::requests::{Signature, request};
 use crate::peers::{Bytes, MAX_BODY};
 use forebay_store::control::{MAX_LIVE, live_flag};
 use forebay_store::parts::CHANGED;
@@ -24,7 +25,7 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be told.
     pub fn sync_entries_everywhere(&self) -> Result<()> {
-        self.everywhere(kind::SYNC_RECORDS)
+        self.everywhere(request::SYNC_RECORDS)
             .and(self.durability().sync_entries())
     }
 
@@ -33,19 +34,18 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// As for `Store::sync_all`; EHOSTDOWN if a node can't be told: the others have done it.
     pub fn sync_everywhere(&self) -> Result<()> {
-        let elsewhere = self.everywhere(kind::SYNC_ALL);
+        let elsewhere = self.everywhere(request::SYNC_ALL);
         self.durability().sync_all().and(elsewhere)
     }
 
     /// Asks all other nodes at once for something without arguments.
-    fn everywhere(&self, kind: u16) -> Result<()> {
+    fn everywhere(&self, request: Signature<(), ()>) -> Result<()> {
         let Some(nodes) = self.peers() else {
             return Ok(());
         };
         let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
         let others: Vec<NodeId> = others.copied().collect();
-        let told = nodes.ask_each(&others, kind, &encode(&()));
-        told.into_iter().try_for_each(|t| t.map(|_| ()))
+        self.ask_each(&others, request, &()).into_iter().collect()
     }
 
     /// The daemon of `home` has been started anew: tells it what this node has open there. How many
@@ -64,7 +64,7 @@ impl<'a> Cluster<'a> {
                 continue;
             }
             let number = live.ctime.load(Relaxed) as u64;
-            match self.ask::<()>(home, kind::REOPEN, &(id, number)) {
+            match self.ask(home, request::REOPEN, &(id, number)) {
                 Ok(()) => {}
                 Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
                 Err(_) => lost += 1,
@@ -74,7 +74,7 @@ impl<'a> Cluster<'a> {
     }
 
     pub(crate) fn stat_away(&self, home: NodeId, id: ObjectId) -> Result<Record> {
-        self.ask(home, kind::STAT, &id)
+        self.ask(home, request::STAT, &id)
     }
 
     /// As [`Cluster::read`].
@@ -95,7 +95,7 @@ impl<'a> Cluster<'a> {
             // SAFETY: done + want <= len.
             let told = unsafe {
                 let bytes = Bytes::Receive(to.add(done), want);
-                self.ask_with::<()>(home, kind::READ, &question, bytes)
+                self.ask_with(home, request::READ, &question, bytes)
             };
             match told {
                 Ok(((), n)) => {
@@ -131,7 +131,7 @@ impl<'a> Cluster<'a> {
             // SAFETY: done + part <= len.
             let told = unsafe {
                 let bytes = Bytes::Send(from.add(done), part);
-                self.ask_with::<(u64, u64)>(home, kind::WRITE, &(id, at), bytes)
+                self.ask_with(home, request::WRITE, &(id, at), bytes)
             };
             match told {
                 Ok(((at, n), _)) => {

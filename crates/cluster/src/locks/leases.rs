@@ -12,7 +12,8 @@
 //! need not agree; they only have to run at about the same speed.
 
 use crate::Cluster;
-use crate::peers::messages::{List, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_media::atomics::AtomicU64;
 use forebay_store::control::live_flag as flag;
 use forebay_store::live::Chain;
@@ -156,7 +157,7 @@ impl<'a> Cluster<'a> {
         for some in files.chunks(AT_ONCE) {
             let asked = clock();
             let ids = List(some.iter().map(|f| f.0).collect());
-            let List(told): List<u32> = self.ask(home, kind::RENEW, &ids)?;
+            let List(told): List<u32> = self.ask(home, request::RENEW, &ids)?;
             for (&(id, before), code) in some.iter().zip(told) {
                 let until = match Standing::decode(code).ok_or(Errno::PROTO)? {
                     Standing::None => 0,

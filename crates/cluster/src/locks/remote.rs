@@ -8,7 +8,8 @@
 
 use super::leases::clock;
 use crate::Cluster;
-use crate::peers::messages::{List, kind};
+use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_store::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
@@ -29,7 +30,7 @@ impl<'a> Cluster<'a> {
         let mut step = Duration::from_micros(100);
         loop {
             let asked = clock();
-            let other: Option<InTheWay> = self.ask(home, kind::LOCK, request)?;
+            let other: Option<InTheWay> = self.ask(home, request::LOCK, request)?;
             if other.is_none() {
                 return match relied_on {
                     true => self.lease_from(request.object, asked),
@@ -60,7 +61,7 @@ impl<'a> Cluster<'a> {
         request: &Request,
     ) -> Result<Option<InTheWay>> {
         self.check_lease_of(request.object)?;
-        self.ask(home, kind::LOCK_TEST, request)
+        self.ask(home, request::LOCK_TEST, request)
     }
 
     pub(crate) fn end_locks_there(
@@ -72,7 +73,7 @@ impl<'a> Cluster<'a> {
         if forebay_placement::planted("lock-kept") {
             return Ok(());
         }
-        match self.ask(home, kind::END_LOCKS, &(object, owner)) {
+        match self.ask(home, request::END_LOCKS, &(object, owner)) {
             // Should it come back, it will find out.
             Err(Errno::HOSTDOWN) => Ok(()),
             told => told,
@@ -93,7 +94,7 @@ impl<'a> Cluster<'a> {
             let node = of_node[0].owner.node;
             for some in of_node.chunks(AT_ONCE) {
                 let question = List(some.iter().map(|f| (f.object, f.owner)).collect());
-                let Ok(told) = self.ask::<List<bool>>(node, kind::HOLDS, &question) else {
+                let Ok(told) = self.ask(node, request::HOLDS, &question) else {
                     // If it stays away, it will be given up as a whole.
                     break;
                 };

@@ -4,33 +4,38 @@
 //! reads what lies on other nodes as any node does. It replies soon, with at least one byte copied
 //! ([`crate::copy`]).
 
-use super::parts::{check_size, part_here};
-use super::{Reply, Server, home, parts, told};
+use super::{Call, Server, check_size, home, part_here};
 use crate::Cluster;
 use crate::copy::{COPIED_AT_ONCE, Range, Source, Target};
 use crate::live::with_open;
 use crate::peers::messages::List;
+use crate::peers::requests::Copying;
 use forebay_store::parts::CHANGED;
-use forebay_store::{NodeId, ObjectId, Result};
+use forebay_store::{ObjectId, Result};
 use rustix::io::Errno;
 
-impl Server {
-    /// Carries a copy out for `asker`.
-    pub(super) fn copy(&self, store: &Cluster<'_>, asker: NodeId, head: &[u8]) -> Result<Reply> {
-        type Asked = (ObjectId, ObjectId, Option<u64>, List<Range>);
-        let (from, to, cuts, List(ranges)): Asked = parts(head)?;
+impl Copying<Call<'_>> for Server {
+    fn copy(
+        &self,
+        call: &Call<'_>,
+        source: ObjectId,
+        id: ObjectId,
+        cuts: Option<u64>,
+        List(ranges): List<Range>,
+    ) -> Result<u64> {
+        let store = &call.store;
         check_ranges(&ranges)?;
         let (to, target) = match cuts {
-            None => (home(store, to)?, Target::File(Some(asker))),
-            Some(cuts) if home(store, to).is_ok() => (to, Target::Behind(cuts)),
+            None => (home(store, id)?, Target::File(Some(call.from))),
+            Some(cuts) if home(store, id).is_ok() => (id, Target::Behind(cuts)),
             Some(cuts) => {
-                let id = part_here(store, to)?;
+                let id = part_here(store, id)?;
                 self.parts.with_part(store, id, true, |_| Ok(()))?;
                 (id.part(), Target::Part(cuts))
             }
         };
         let done = with_open(store, to, |to| {
-            let done = with_source(store, from, |source| {
+            let done = with_source(store, source, |source| {
                 store.copy_in(source, to, &ranges, target)
             });
             match done {
@@ -41,19 +46,17 @@ impl Server {
                 done => done,
             }
         });
-        told(done? as u64)
+        Ok(done? as u64)
     }
 
-    /// Moves what this node has of a file from memory, for a while.
-    pub(super) fn to_files(&self, store: &Cluster<'_>, head: &[u8]) -> Result<Reply> {
-        let (id, from): (ObjectId, u64) = parts(head)?;
+    /// What this node has of a file is moved for about half a second.
+    fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
+        let store = &call.store;
         let id = match home(store, id) {
             Ok(id) => id,
             Err(_) => part_here(store, id)?.part(),
         };
-        told(with_open(store, id, |live| {
-            store.content().to_files(live, from)
-        })?)
+        with_open(store, id, |live| store.content().to_files(live, chunk))
     }
 }
 

@@ -1,115 +1,199 @@
 //! Answers to requests about entries for which this node may have to ask others: making, removing,
 //! linking, renaming, exchanging.
 
-use super::{Reply, check_name, checked, home, home_of_entry, parts, told, told_each};
-use crate::Cluster;
+use super::{Call, Server, check_name, each, home, home_of_entry};
 use crate::cross_node::Placed;
-use crate::peers::messages::{List, kind};
-use forebay_store::{Entry, ObjectId};
+use crate::peers::messages::List;
+use crate::peers::requests::Entries;
+use forebay_store::{Entry, ObjectId, RenameMode};
 use rustix::io::Errno;
 
-pub(super) fn composite(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply, Errno> {
-    let cross_node = store.cross_node();
-    match kind {
-        kind::INSERT => {
-            let (dir, name, entry, held, epoch): (_, Vec<u8>, Entry, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            told(cross_node.insert((dir, &name), entry, held, epoch)?)
-        }
-        kind::INSERT_ALL => {
-            let (dir, entries, epoch) = entries_here(store, head)?;
-            told_each(cross_node.insert_all(dir, &entries, epoch).into_iter())
-        }
-        kind::REMOVE_ALL => {
-            let (dir, entries, epoch) = entries_here(store, head)?;
-            told_each(cross_node.remove_all(dir, &entries, epoch).into_iter())
-        }
-        kind::COUNT_USES => {
-            let (id, word, is_said): (ObjectId, _, _) = parts(head)?;
-            if id.is_part() || id.is_view() {
-                return Err(Errno::PROTO);
-            }
-            told(List(store.count_here(id, checked(word)?, is_said)?))
-        }
-        kind::UNLINK => {
-            let (dir, name, epoch, names): (_, Vec<u8>, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            told(store.unlink_here(dir, &name, None, epoch, names)?)
-        }
-        kind::UNLINK_FROM => {
-            let (dir, name, entry, epoch): (_, Vec<u8>, Entry, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            told(store.unlink_entry((dir, &name), entry, epoch)?)
-        }
-        kind::LINK => {
-            let (id, dir, name, epoch): (_, _, Vec<u8>, _) = parts(head)?;
-            check_name(&name)?;
-            told(store.link(
-                home(store, id)?,
-                dir,
-                &name,
-                store.names().epoch_for(epoch)?,
-            )?)
-        }
-        kind::RENAME => {
-            type Name = (ObjectId, Vec<u8>);
-            let ((from, name), (to, new), mode, names, epoch): (Name, Name, _, _, _) = parts(head)?;
-            home_of_entry(store, from, &name)?;
-            check_name(&new)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            told(cross_node.rename_from((from, &name), (to, &new), mode, names, epoch)?)
-        }
-        kind::REPLACE => {
-            let (dir, name, source, mode, names, epoch): (_, Vec<u8>, _, _, _, _) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            let placed = cross_node.replace((dir, &name), source, mode, names, epoch)?;
-            told(placed == Placed::Same)
-        }
-        kind::TOGETHER => {
-            type Question = (ObjectId, Vec<u8>, Entry, ObjectId, Vec<u8>, Entry);
-            let (dir, name, entry, other, with, there): Question = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            check_name(&with)?;
-            let (x, y) = ((dir, &name[..]), (other, &with[..]));
-            told(cross_node.are_together((x, entry), (y, there))?)
-        }
-        kind::EXCHANGE => {
-            let (dir, name, other, with, names, epoch): (_, Vec<u8>, _, Vec<u8>, _, _) =
-                parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            check_name(&with)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            told(cross_node.exchange((dir, &name), (other, &with), names, epoch)?)
-        }
-        kind::JOIN_EXCHANGE => {
-            type Name = (ObjectId, Vec<u8>);
-            let (y, comes, x, number, names, epoch): (Name, _, Name, _, _, _) = parts(head)?;
-            home_of_entry(store, y.0, &y.1)?;
-            check_name(&x.1)?;
-            let epoch = store.names().epoch_for(epoch)?;
-            let led = ((x.0, &x.1[..]), number);
-            told(cross_node.join_exchange((y.0, &y.1), comes, led, names, epoch)?)
-        }
-        kind::REMOVE_DIR => {
-            let (dir, name): (_, Vec<u8>) = parts(head)?;
-            home_of_entry(store, dir, &name)?;
-            told(cross_node.remove_dir_entry((dir, &name))?)
-        }
-        _ => Err(Errno::PROTO),
-    }
+type Name = (ObjectId, Vec<u8>);
+
+/// Checks that the entries all lie here; the epoch of names.
+fn check_all(
+    call: &Call<'_>,
+    dir: ObjectId,
+    entries: &[(Vec<u8>, Entry)],
+    epoch: u64,
+) -> Result<u64, Errno> {
+    let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.store, dir, name);
+    entries.iter().try_for_each(check)?;
+    call.store.names().epoch_for(epoch)
 }
 
-/// Entries of a directory that all lie here, and the epoch of names.
-type Entries = (ObjectId, Vec<(Vec<u8>, Entry)>, u64);
+impl Entries<Call<'_>> for Server {
+    fn insert(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        held: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        cross_node.insert((parent, &name), entry, held, epoch)
+    }
 
-fn entries_here(store: &Cluster<'_>, head: &[u8]) -> Result<Entries, Errno> {
-    let (dir, List(entries), epoch): (_, List<(Vec<u8>, Entry)>, _) = parts(head)?;
-    entries
-        .iter()
-        .try_for_each(|(name, _)| home_of_entry(store, dir, name))?;
-    Ok((dir, entries, store.names().epoch_for(epoch)?))
+    fn insert_all(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        List(entries): List<(Vec<u8>, Entry)>,
+        epoch: u64,
+    ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
+        let epoch = check_all(call, parent, &entries, epoch)?;
+        let cross_node = call.store.cross_node();
+        Ok(each(
+            cross_node.insert_all(parent, &entries, epoch).into_iter(),
+        ))
+    }
+
+    fn remove_all(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        List(entries): List<(Vec<u8>, Entry)>,
+        epoch: u64,
+    ) -> Result<List<Result<bool, u32>>, Errno> {
+        let epoch = check_all(call, parent, &entries, epoch)?;
+        let cross_node = call.store.cross_node();
+        Ok(each(
+            cross_node.remove_all(parent, &entries, epoch).into_iter(),
+        ))
+    }
+
+    fn unlink(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+        names: bool,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.unlink_here(parent, &name, None, epoch, names)
+    }
+
+    fn unlink_from(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        epoch: u64,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.unlink_entry((parent, &name), entry, epoch)
+    }
+
+    fn link(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        check_name(&name)?;
+        let id = home(&call.store, id)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.link(id, parent, &name, epoch)
+    }
+
+    fn rename(
+        &self,
+        call: &Call<'_>,
+        from: Name,
+        to: Name,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, from.0, &from.1)?;
+        check_name(&to.1)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+        let cross_node = call.store.cross_node();
+        cross_node.rename_from(from, to, mode, names, epoch)
+    }
+
+    fn replace(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
+        Ok(placed == Placed::Same)
+    }
+
+    fn together(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        other: ObjectId,
+        with: Vec<u8>,
+        there: Entry,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        check_name(&with)?;
+        let (x, y) = ((parent, &name[..]), (other, &with[..]));
+        let cross_node = call.store.cross_node();
+        cross_node.are_together((x, entry), (y, there))
+    }
+
+    fn exchange(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        other: ObjectId,
+        with: Vec<u8>,
+        names: bool,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        check_name(&with)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        cross_node.exchange((parent, &name), (other, &with), names, epoch)
+    }
+
+    fn join_exchange(
+        &self,
+        call: &Call<'_>,
+        at: Name,
+        comes: Entry,
+        leads: Name,
+        exchange: u64,
+        names: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>, Errno> {
+        home_of_entry(&call.store, at.0, &at.1)?;
+        check_name(&leads.1)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let led = ((leads.0, &leads.1[..]), exchange);
+        let cross_node = call.store.cross_node();
+        cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)
+    }
+
+    fn remove_dir(&self, call: &Call<'_>, parent: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        call.store.cross_node().remove_dir_entry((parent, &name))
+    }
 }

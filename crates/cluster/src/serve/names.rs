@@ -5,96 +5,132 @@
 //! directory that is to go. Then it has the change made where it belongs, and tells all nodes that
 //! it is done. Other changes of names go on meanwhile.
 
-use super::{Reply, parts, told};
+use super::{Call, Server};
 use crate::Cluster;
 use crate::backoff::Backoff;
 use crate::cross_node::{CrossNode, without_change};
-use crate::peers::messages::{decode, encode, kind};
+use crate::peers::requests::{Directories, request};
 use forebay_store::dirs::DirPosition;
 use forebay_store::names::is_on_paths;
-use forebay_store::{ObjectId, RenameMode, Result};
+use forebay_store::{Entry, ObjectId, RenameMode, Result, SetAttr};
 use rustix::io::Errno;
 
-/// Carries out a question about names, on the node that does.
-pub(super) fn serve(store: &Cluster<'_>, kind: u16, head: &[u8]) -> Result<Reply> {
-    let cross_node = store.cross_node();
-    match kind {
-        kind::NAMES_RMDIR => {
-            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
-            store.names().epoch_for(epoch)?;
-            let entry = store.lookup(dir, &name)?.ok_or(Errno::NOENT)?;
-            if entry.kind != libc::S_IFDIR {
-                return Err(Errno::NOTDIR);
-            }
-            cross_node.unless_filled(entry.id, || {
-                cross_node.while_frozen(entry.id, |_, empty| match empty {
-                    false => Err(Errno::NOTEMPTY),
-                    true => cross_node.remove_dir(dir, &name),
-                })
-            })?;
+impl Directories<Call<'_>> for Server {
+    fn epoch(&self, call: &Call<'_>) -> Result<u64> {
+        Ok(call.store.names().names_epoch())
+    }
+
+    fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
+        call.store.intents().freeze(epoch, dir)
+    }
+
+    fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
+        call.store.intents().thaw(epoch);
+        Ok(())
+    }
+
+    fn names_rmdir(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<()> {
+        let cross_node = call.store.cross_node();
+        call.store.names().epoch_for(epoch)?;
+        let entry = call.store.lookup(parent, &name)?.ok_or(Errno::NOENT)?;
+        if entry.kind != libc::S_IFDIR {
+            return Err(Errno::NOTDIR);
         }
-        kind::NAMES_RENAME => {
-            type Question = (ObjectId, Vec<u8>, ObjectId, Vec<u8>, RenameMode, u64);
-            let (from, name, to, new, mode, epoch): Question = parts(head)?;
-            store.names().epoch_for(epoch)?;
-            let source = store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
-            let target = store.lookup(to, &new)?;
-            if let Some(target) = target
-                && let Some(answer) = without_change(mode, source, target)
-            {
-                // Only this node moves what is on paths: one of them stood still. Two others may
-                // have been moved between the two looks.
-                return match is_on_paths(source) || is_on_paths(target) {
-                    true => answer.and_then(told),
-                    false => Err(Errno::REMOTE),
-                };
-            }
-            if source.kind == libc::S_IFDIR && cross_node.is_within(to, source.id)? {
+        cross_node.unless_filled(entry.id, || {
+            cross_node.while_frozen(entry.id, |_, empty| match empty {
+                false => Err(Errno::NOTEMPTY),
+                true => cross_node.remove_dir(parent, &name),
+            })
+        })
+    }
+
+    fn names_rename(
+        &self,
+        call: &Call<'_>,
+        from: ObjectId,
+        name: Vec<u8>,
+        to: ObjectId,
+        new: Vec<u8>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        let cross_node = call.store.cross_node();
+        call.store.names().epoch_for(epoch)?;
+        let source = call.store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
+        let target = call.store.lookup(to, &new)?;
+        if let Some(target) = target
+            && let Some(answer) = without_change(mode, source, target)
+        {
+            // Only this node moves what is on paths: one of them stood still. Two others may
+            // have been moved between the two looks.
+            return match is_on_paths(source) || is_on_paths(target) {
+                true => answer,
+                false => Err(Errno::REMOTE),
+            };
+        }
+        if source.kind == libc::S_IFDIR && cross_node.is_within(to, source.id)? {
+            return Err(Errno::INVAL);
+        }
+        if mode == RenameMode::Exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            if target.kind == libc::S_IFDIR && cross_node.is_within(from, target.id)? {
                 return Err(Errno::INVAL);
             }
-            if mode == RenameMode::Exchange {
-                let target = target.ok_or(Errno::NOENT)?;
-                if target.kind == libc::S_IFDIR && cross_node.is_within(from, target.id)? {
-                    return Err(Errno::INVAL);
-                }
-                cross_node.while_frozen(ObjectId(0), |epoch, _| {
-                    cross_node.exchange((from, &name), (to, &new), true, epoch)
-                })?;
-                return told(());
+            return cross_node.while_frozen(ObjectId(0), |epoch, _| {
+                cross_node.exchange((from, &name), (to, &new), true, epoch)
+            });
+        }
+        let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
+        let frozen = replaced.map_or(ObjectId(0), |t| t.id);
+        let rename = |epoch, empty: bool| {
+            if replaced.is_some() && !empty {
+                return Err(not_replaced(source));
             }
-            let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
-            let frozen = replaced.map_or(ObjectId(0), |t| t.id);
-            let rename = |epoch, empty: bool| {
-                if replaced.is_some() && !empty {
-                    return Err(match source.kind {
-                        libc::S_IFDIR => Errno::NOTEMPTY,
-                        _ => Errno::ISDIR,
-                    });
-                }
-                cross_node.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
-            };
-            cross_node.unless_filled(frozen, || cross_node.while_frozen(frozen, rename))?;
-        }
-        kind::NAMES_SET_ATTR => {
-            let (id, set) = parts(head)?;
-            cross_node.while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
-                Some(home) => store.ask(home, kind::SET_ATTR, &(id, set)),
-                None => store.names().set_attr_here(id, &set),
-            })?;
-        }
-        kind::NAMES_UNLINK => {
-            let (dir, name, epoch): (ObjectId, Vec<u8>, u64) = parts(head)?;
-            store.names().epoch_for(epoch)?;
-            cross_node.while_frozen(ObjectId(0), |epoch, _| {
-                match store.entry_away(dir, &name) {
-                    Some(home) => store.ask(home, kind::UNLINK, &(dir, &name[..], epoch, true)),
-                    None => store.unlink_here(dir, &name, None, epoch, true),
-                }
-            })?;
-        }
-        _ => return Err(Errno::PROTO),
+            cross_node.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
+        };
+        cross_node.unless_filled(frozen, || cross_node.while_frozen(frozen, rename))
     }
-    told(())
+
+    fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
+        let store = &call.store;
+        store
+            .cross_node()
+            .while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
+                Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
+                None => store.names().set_attr_here(id, &set),
+            })
+    }
+
+    fn names_unlink(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<()> {
+        let store = &call.store;
+        store.names().epoch_for(epoch)?;
+        store.cross_node().while_frozen(ObjectId(0), |epoch, _| {
+            match store.entry_away(parent, &name) {
+                Some(home) => store.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
+                None => store.unlink_here(parent, &name, None, epoch, true),
+            }
+        })
+    }
+}
+
+/// The error of renaming `source` over a directory that isn't empty.
+fn not_replaced(source: Entry) -> Errno {
+    match source.kind {
+        libc::S_IFDIR => Errno::NOTEMPTY,
+        _ => Errno::ISDIR,
+    }
 }
 
 impl<'a> Cluster<'a> {
@@ -105,16 +141,12 @@ impl<'a> Cluster<'a> {
     /// EHOSTDOWN if a node can't be told; to be tried again.
     pub fn begin_names(&self) -> Result<()> {
         let nodes = self.other_nodes()?;
-        let theirs = nodes.ask_each(nodes.nodes(), kind::EPOCH, &encode(&()));
-        for told in theirs {
-            let epoch = decode(&told?.head).ok_or(Errno::PROTO)?;
-            self.names().raise_epoch(epoch);
+        for epoch in self.ask_each(nodes.nodes(), request::EPOCH, &()) {
+            self.names().raise_epoch(epoch?);
         }
         let epoch = ((self.names().names_epoch() >> 32) + 1) << 32;
-        nodes
-            .ask_each(nodes.nodes(), kind::THAW, &encode(&epoch))
-            .into_iter()
-            .try_for_each(|told| told.map(|_| ()))
+        let told = self.ask_each(nodes.nodes(), request::THAW, &epoch);
+        told.into_iter().collect()
     }
 }
 
@@ -161,8 +193,8 @@ impl<'a> CrossNode<'a> {
         let epoch = next(self.names().names_epoch());
         let mut empty = !self.intents().freeze(epoch, dir)?;
         let mut result = Ok(());
-        for told in nodes.ask_each(&others, kind::FREEZE, &encode(&(epoch, dir))) {
-            match told.and_then(|t| decode::<bool>(&t.head).ok_or(Errno::PROTO)) {
+        for told in self.ask_each(&others, request::FREEZE, &(epoch, dir)) {
+            match told {
                 Ok(entries) => empty &= !entries,
                 Err(e) => result = Err(e),
             }
@@ -170,29 +202,22 @@ impl<'a> CrossNode<'a> {
         if result == Err(Errno::STALE) {
             // Another node knows a later epoch: this one's control region was made anew.
             for node in &others {
-                self.names().raise_epoch(self.ask(*node, kind::EPOCH, &())?);
+                self.names()
+                    .raise_epoch(self.ask(*node, request::EPOCH, &())?);
             }
         }
         let result = result.and_then(|()| change(self.names().names_epoch(), empty));
         let after = next(self.names().names_epoch());
         self.intents().thaw(after);
-        for (told, node) in nodes
-            .ask_each(&others, kind::THAW, &encode(&after))
-            .into_iter()
-            .zip(&others)
-        {
-            if let Err(e) = told {
-                // It asks for the epoch as soon as it asks for anything.
-                let _ = (node, e);
-            }
-        }
+        // A node that can't be told asks for the epoch as soon as it asks for anything.
+        let _ = self.ask_each(&others, request::THAW, &after);
         result
     }
 
     /// Removes an empty, frozen directory.
     fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
         match self.entry_away(parent, name) {
-            Some(home) => self.ask(home, kind::REMOVE_DIR, &(parent, name)),
+            Some(home) => self.ask(home, request::REMOVE_DIR, &(parent, name)),
             None => self.remove_dir_entry((parent, name)),
         }
     }

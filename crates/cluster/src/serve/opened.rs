@@ -4,13 +4,14 @@
 //! This node asks now and then which uses still exist, and gives up a use that two answers in a row
 //! don't know. When a node is given up, all of its uses end.
 
-use super::{Reply, Server, checked, home, home_of_entry, lock, parts, told};
+use super::{Call, Server, home, lock};
 use crate::Cluster;
-use crate::peers::messages::{List, decode, kind};
+use crate::peers::messages::{List, Record};
+use crate::peers::requests::{Opened, request};
 use forebay_placement::NodeId;
 use forebay_store::controls::Opener;
 use forebay_store::foreign::UNKNOWN_USE;
-use forebay_store::{Distribution, Held, Maker, NewObject, NewOpen, ObjectId};
+use forebay_store::{Held, NewOpen, ObjectId};
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -38,80 +39,33 @@ impl OpenThere {
     }
 }
 
-/// The arguments of CREATE.
-type CreateQuestion = (
-    (ObjectId, Vec<u8>),
-    (u32, u32, u32, u64, Vec<u8>),
-    u8,
-    u64,
-    u64,
-    Option<u64>,
-    Option<Maker>,
-);
+impl Opened<Call<'_>> for Server {
+    fn open(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<Record, Errno> {
+        // The node has no use of the file now: whoever had it open there has closed it.
+        let id = home(&call.store, id)?;
+        self.fences.lift(&call.store, call.from, id)?;
+        self.keep_open(&call.store, call.from, id, usage)?;
+        Ok(Record(call.store.stat(id)?, Vec::new()))
+    }
+
+    fn reopen(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
+        self.keep_open(&call.store, call.from, id, usage)
+    }
+
+    fn close(&self, call: &Call<'_>, id: ObjectId, usage: u64) -> Result<(), Errno> {
+        self.end_use(&call.store, call.from, id, usage)
+    }
+
+    /// The uses of this node: the asker is the home of the objects.
+    fn uses(&self, call: &Call<'_>, List(ids): List<ObjectId>) -> Result<List<u64>, Errno> {
+        let uses = ids.iter().map(|&id| call.store.names().use_of(id));
+        uses.collect::<Result<_, _>>().map(List)
+    }
+}
 
 impl Server {
-    /// As [`Server::create`], where an earlier daemon has made it: a file that is open is kept
-    /// open.
-    pub(super) fn created_again(
-        &self,
-        store: &Cluster<'_>,
-        node: NodeId,
-        head: &[u8],
-        answer: &[u8],
-    ) {
-        let asked: Option<CreateQuestion> = decode(head);
-        let made: Option<Result<ObjectId, forebay_store::record::Entry>> = decode(answer);
-        if let (Some((_, new, _, _, _, Some(number), _)), Some(Ok(id))) = (asked, made)
-            && new.0 & forebay_store::S_IFMT == libc::S_IFREG
-        {
-            // If it is gone, its asker finds out.
-            let _ = self.open(store, node, id, number);
-        }
-    }
-
-    /// Makes something for `node`; a file that it opens by a number is open from the start.
-    /// `there`: the object lies on this node; else where its entry does, which is here.
-    pub(super) fn create(
-        &self,
-        store: &Cluster<'_>,
-        node: NodeId,
-        head: &[u8],
-        there: bool,
-    ) -> Result<Reply, Errno> {
-        let ((dir, name), new, bits, controls, epoch, number, maker): CreateQuestion = parts(head)?;
-        let distribution = Distribution::from_bits(bits).ok_or(Errno::PROTO)?;
-        if !there {
-            home_of_entry(store, dir, &name)?;
-        }
-        let (mode, uid, gid, rdev, target) = new;
-        if target.len() > forebay_store::PATH_MAX {
-            return Err(Errno::PROTO);
-        }
-        let new = NewObject {
-            mode,
-            uid,
-            gid,
-            rdev,
-            target: &target,
-            distribution: Some(distribution),
-            controls: checked(controls)?,
-            maker,
-        };
-        let epoch = store.names().epoch_for(epoch)?;
-        let Some(number) = number.filter(|_| mode & forebay_store::S_IFMT == libc::S_IFREG) else {
-            return told(store.create_object_near(dir, &name, &new, epoch)?);
-        };
-        told(match store.create_open_near(dir, &name, &new, epoch)? {
-            Ok((id, live, held)) => {
-                self.keep(store, (node, id, number), (live, held))?;
-                Ok(id)
-            }
-            Err(there) => Err(there),
-        })
-    }
-
     /// A file is open on `node`: it must not go with its last name.
-    pub(super) fn open(
+    pub(super) fn keep_open(
         &self,
         store: &Cluster<'_>,
         node: NodeId,
@@ -129,7 +83,7 @@ impl Server {
     }
 
     /// Keeps a file open for a node that has opened it by this number.
-    fn keep(
+    pub(super) fn keep(
         &self,
         store: &Cluster<'_>,
         (node, id, number): (NodeId, ObjectId, u64),
@@ -155,7 +109,8 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn close(
+    /// A use of `node` has ended. The file is given up with its last use.
+    pub(super) fn end_use(
         &self,
         store: &Cluster<'_>,
         node: NodeId,
@@ -190,7 +145,7 @@ impl Server {
                     let uses = |key| open.get(key).map_or(Vec::new(), |o| o.uses.clone());
                     some.iter().map(uses).collect()
                 };
-                let Ok(List(told)) = store.ask::<List<u64>>(some[0].0, kind::USES, &ids) else {
+                let Ok(List(told)) = store.ask(some[0].0, request::USES, &ids) else {
                     // If it stays away, it will be given up as a whole.
                     break;
                 };
@@ -223,7 +178,7 @@ impl Server {
         };
         for number in lost {
             // What can't be written back is tried again when all is put in order.
-            let _ = self.close(store, key.0, key.1, number);
+            let _ = self.end_use(store, key.0, key.1, number);
         }
     }
 

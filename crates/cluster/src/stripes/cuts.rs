@@ -9,6 +9,7 @@
 
 use super::writing::{Content, InPlace};
 use super::*;
+use crate::peers::requests::request;
 use forebay_store::parts::Holder;
 use forebay_store::process::{identity, identity_lives};
 
@@ -31,7 +32,7 @@ impl<'a> Stripes<'a> {
                     let node = self.other_nodes()?.this_node();
                     self.parts().lease_here(f.index, (node, me), over)?
                 }
-                Some(home) => self.ask(home, kind::LEASE, &(f.id, me, over))?,
+                Some(home) => self.ask(home, request::LEASE, &(f.id, me, over))?,
             };
             let holder: Holder = match told {
                 Ok((number, size, cuts, appends, taken, word)) => {
@@ -67,7 +68,7 @@ impl<'a> Stripes<'a> {
         if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
             return !identity_lives(&self.control, *process);
         }
-        self.ask::<bool>(node, kind::LIVES, process) == Ok(false)
+        self.ask(node, request::LIVES, process) == Ok(false)
     }
 
     /// Gives the lease back, having cut or grown the file to `size`. EXFULL if it wasn't ours any
@@ -86,7 +87,7 @@ impl<'a> Stripes<'a> {
                 .end_lease_here(f.index, lease.number, as_of, size)?,
             Some(home) => {
                 let question = (f.id, lease.number, as_of, size);
-                self.ask(home, kind::END_LEASE, &question)?
+                self.ask(home, request::END_LEASE, &question)?
             }
         };
         match ours {
@@ -99,9 +100,8 @@ impl<'a> Stripes<'a> {
     pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
         let mut nodes = self.part_nodes(f.id)?;
         nodes.retain(|&node| Some(node) != f.lost);
-        let head = encode(&(f.id, cuts, size));
-        let told = self.other_nodes()?.ask_each(&nodes, kind::CUT_PART, &head);
-        told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        let told = self.ask_each(&nodes, request::CUT_PART, &(f.id, cuts, size));
+        told.into_iter().collect::<Result<()>>()?;
         if f.home.is_some() {
             self.parts().cut_part(f.id, cuts, size)?;
         }
@@ -177,7 +177,7 @@ impl<'a> Stripes<'a> {
                 None => self
                     .content()
                     .truncate_here(f.index, |live| self.parts().may_cut(live, size)),
-                Some(home) => self.ask(home, kind::TRUNCATE, &(f.id, size)),
+                Some(home) => self.ask(home, request::TRUNCATE, &(f.id, size)),
             };
             if done != Err(CHANGED) {
                 return done;

@@ -20,11 +20,12 @@
 //!   pages.
 //!
 //! [`live_flag::PARTS`]: forebay_store::control::live_flag::PARTS
-//! [`PLACE`]: kind::PLACE
-//! [`ASSIGN`]: kind::ASSIGN
+//! [`PLACE`]: request::PLACE
+//! [`ASSIGN`]: request::ASSIGN
 
 use super::*;
 use crate::peers::messages::List;
+use crate::peers::requests::request;
 use forebay_store::CHUNK;
 use forebay_store::placements::{AHEAD, Chunk, Placed};
 use forebay_store::process::Critical;
@@ -136,7 +137,7 @@ impl<'a> Stripes<'a> {
                 None => self.parts().places_here(f.index, cuts, (first, count))?,
                 Some(home) => {
                     let asked = (f.id, cuts, first, count + AHEAD);
-                    let List(told) = self.ask::<List<(u64, Placed)>>(home, kind::PLACES, &asked)?;
+                    let List(told) = self.ask(home, request::PLACES, &asked)?;
                     for &(chunk, placed) in &told {
                         self.placed().put([f.id.0, cuts, chunk], placed);
                     }
@@ -191,7 +192,7 @@ impl<'a> Stripes<'a> {
                 None => self
                     .recovery()
                     .with_room_of_the_dead(|| self.parts().place_here(f.index, cuts, chunk, end))?,
-                Some(home) => self.ask(home, kind::PLACE, &(f.id, cuts, chunk, end))?,
+                Some(home) => self.ask(home, request::PLACE, &(f.id, cuts, chunk, end))?,
             };
             let (from, content) = match told {
                 Chunk::Home => return Ok(None),
@@ -208,7 +209,7 @@ impl<'a> Stripes<'a> {
                 None => self
                     .parts()
                     .assign_here(f.index, cuts, chunk, placed, inline),
-                Some(home) => self.ask(home, kind::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
+                Some(home) => self.ask(home, request::ASSIGN, &(f.id, cuts, chunk, placed, inline)),
             };
             match noted {
                 // Others wrote to the chunk meanwhile, or it was cut: which, the next question
@@ -237,7 +238,7 @@ impl<'a> Stripes<'a> {
                 self.own_part(f, true)?.ok_or(Errno::IO).and_then(reserve)
             } else {
                 let question = (f.id, cuts, chunk * CHUNK, CHUNK, false);
-                self.ask(node, kind::ROOM_PART, &question)
+                self.ask(node, request::ROOM_PART, &question)
             };
             match reserved {
                 Ok(()) => return Ok(node),
@@ -262,15 +263,14 @@ impl<'a> Stripes<'a> {
         }
         let bytes = Bytes::Send(bytes.0, bytes.1);
         // SAFETY: a slice.
-        unsafe { self.ask_with::<u64>(node, kind::WRITE_PART, &(f.id, cuts, 0u64), bytes) }
-            .map(|_| ())
+        unsafe { self.ask_with(node, request::WRITE_PART, &(f.id, cuts, 0u64), bytes) }.map(|_| ())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::peers::messages::decode;
+    use crate::peers::messages::{decode, encode};
     use forebay_store::PAGE;
 
     #[test]

@@ -9,6 +9,7 @@
 
 use super::*;
 use crate::Cluster;
+use crate::peers::requests::request;
 
 impl<'a> Cluster<'a> {
     /// Something was said of a file: who has it open elsewhere learns it with its next write.
@@ -82,7 +83,7 @@ impl<'a> Stripes<'a> {
         let f = self.striped(index).ok_or(CHANGED)?;
         self.fence(&f, |lease, cuts| match f.home {
             None => self.declared().seal_here(f.id, (lease, cuts)),
-            Some(home) => self.ask(home, kind::SEAL, &(f.id, lease, cuts)),
+            Some(home) => self.ask(home, request::SEAL, &(f.id, lease, cuts)),
         })
     }
 

@@ -5,7 +5,7 @@
 
 use super::{AT_ONCE, Piece, Place, Striped, Stripes};
 use crate::Cluster;
-use crate::peers::messages::{Record, decode, encode, kind};
+use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY};
 use forebay_store::controls::{Change, check_word};
 use forebay_store::data::MAX_SIZE;
@@ -63,13 +63,10 @@ impl<'a> Stripes<'a> {
     pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
         let mut nodes = self.part_nodes(id)?;
         nodes.retain(|&node| Some(node) != lost);
-        let told = self
-            .other_nodes()?
-            .ask_each(&nodes, kind::STAT_PART, &encode(&id));
+        let told = self.ask_each(&nodes, request::STAT_PART, &id);
         let mut parts = Vec::with_capacity(told.len() + 1);
         for told in told {
-            let part: Option<Record> = decode(&told?.head).ok_or(Errno::PROTO)?;
-            parts.extend(part.map(|record| record.0));
+            parts.extend(told?.map(|record| record.0));
         }
         if self.object_away(id).is_some() {
             parts.extend(self.parts().stat_part(id)?);
@@ -81,9 +78,8 @@ impl<'a> Stripes<'a> {
     pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
         if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
             let nodes = self.part_nodes(f.id)?;
-            let head = encode(&f.id);
-            let told = self.other_nodes()?.ask_each(&nodes, kind::SYNC_PART, &head);
-            told.into_iter().try_for_each(|t| t.map(|_| ()))?;
+            let told = self.ask_each(&nodes, request::SYNC_PART, &f.id);
+            told.into_iter().collect::<Result<()>>()?;
             if f.home.is_some()
                 && let Some(part) = self.own_part(f, false)?
             {
@@ -93,8 +89,8 @@ impl<'a> Stripes<'a> {
         // Last: it says how long the file is.
         match f.home {
             None => self.durability().sync_here(f.index),
-            Some(home) if f.spilled => self.ask(home, kind::SYNC_PART, &f.id),
-            Some(home) => self.ask(home, kind::SYNC, &f.id),
+            Some(home) if f.spilled => self.ask(home, request::SYNC_PART, &f.id),
+            Some(home) => self.ask(home, request::SYNC, &f.id),
         }
     }
 
@@ -151,13 +147,13 @@ impl<'a> Stripes<'a> {
         let id = f.id;
         let head = |p: &Piece| match p.place {
             Place::Home(_) if !f.spilled => {
-                let kind = if punch { kind::PUNCH } else { kind::RESERVE };
-                (kind, encode(&(id, p.offset, p.len as u64, false)))
+                let arguments = (id, p.offset, p.len as u64, false);
+                match punch {
+                    true => request::PUNCH.message(&arguments),
+                    false => request::RESERVE.message(&arguments),
+                }
             }
-            _ => (
-                kind::ROOM_PART,
-                encode(&(id, cuts, p.offset, p.len as u64, punch)),
-            ),
+            _ => request::ROOM_PART.message(&(id, cuts, p.offset, p.len as u64, punch)),
         };
         // SAFETY: there are no bytes.
         let told = unsafe { self.ask_pieces(&pieces, head, |_| Bytes::None)? };
@@ -196,16 +192,14 @@ impl<'a> Stripes<'a> {
         }
         match f.home {
             None => self.content().seek_here(f.index, offset, hole),
-            Some(home) => self.ask(home, kind::SEEK, &(f.id, offset, hole)),
+            Some(home) => self.ask(home, request::SEEK, &(f.id, offset, hole)),
         }
     }
 
     /// Tells the other nodes that a file of this one is gone.
     pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
         let nodes = self.part_nodes(id)?;
-        let told = self
-            .other_nodes()?
-            .ask_each(&nodes, kind::DROP_PART, &encode(&id));
-        told.into_iter().try_for_each(|t| t.map(|_| ()))
+        let told = self.ask_each(&nodes, request::DROP_PART, &id);
+        told.into_iter().collect()
     }
 }

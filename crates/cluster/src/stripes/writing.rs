@@ -6,7 +6,7 @@
 
 use super::{AT_ONCE, CHANGED, Known, Piece, Place, Striped, Stripes};
 use crate::copy::{Range, Source, Target};
-use crate::peers::messages::{decode, encode, kind};
+use crate::peers::requests::request;
 use crate::peers::{Bytes, MAX_BODY};
 use forebay_store::control::live_flag as flag;
 use forebay_store::controls::{Change, check_word};
@@ -270,7 +270,7 @@ impl<'a> Stripes<'a> {
         from: *const u8,
     ) -> Result<(usize, Option<Errno>)> {
         let id = f.id;
-        let head = |p: &Piece| (kind::WRITE_PART, encode(&(id, cuts, p.offset)));
+        let head = |p: &Piece| request::WRITE_PART.message(&(id, cuts, p.offset));
         // SAFETY: the caller's promise.
         let at = |p: &Piece| unsafe { from.add(p.done) };
         // SAFETY: as above.
@@ -290,7 +290,7 @@ impl<'a> Stripes<'a> {
                 },
                 Place::Home(_) | Place::On(_) => {
                     let told = told.next().ok_or(Errno::PROTO)??;
-                    let n: u64 = decode(&told.head).ok_or(Errno::PROTO)?;
+                    let n = request::WRITE_PART.decode(&told.head)?;
                     Ok(n as usize)
                 }
             }
@@ -340,7 +340,7 @@ impl<'a> Stripes<'a> {
         match f.home {
             None => self.parts().grow_here(f.index, as_of, end),
             Some(home) => {
-                self.ask::<()>(home, kind::GROW, &(f.id, as_of, end))?;
+                self.ask(home, request::GROW, &(f.id, as_of, end))?;
                 self.remember(f, Known { size: end, ..known })
             }
         }

@@ -50,7 +50,9 @@ fn document() -> String {
             "\n## Class {class:?}\n\n{what}\n\n\
              | number | request | arguments | reply | again | notes | what |\n|---|---|---|---|---|---|---|\n"
         );
-        for r in REQUESTS.iter().filter(|r| r.class == *class) {
+        let mut of_class: Vec<_> = REQUESTS.iter().filter(|r| r.class == *class).collect();
+        of_class.sort_by_key(|r| r.number);
+        for r in of_class {
             let again = match r.repeat {
                 Repeat::Harmless => "harmless",
                 Repeat::Step => "step",

@@ -48,6 +48,8 @@ pub struct DeclareOutcome {
 }
 
 impl Wire for DeclareOutcome {
+    type Owned = DeclareOutcome;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.refused.put(to);
         (self.open.len() as u32).put(to);

@@ -10,7 +10,7 @@
 //! of a search.
 
 use super::{OwnedName, USER, hash_of, key_of, known_name};
-use crate::codec::{List, Record, Wire, decode, fields};
+use crate::codec::{List, Record, Wire, fields};
 use crate::lmdb::Snapshot;
 use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
 use crate::views::Index;
@@ -91,6 +91,8 @@ pub struct Place {
 pub type Page = super::query::Page<Match, Place>;
 
 impl Wire for Order {
+    type Owned = Order;
+
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
@@ -104,6 +106,8 @@ fields! {
 }
 
 impl Wire for Match {
+    type Owned = Match;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.id, self.name.as_slice(), self.kind, self.controls).put(to);
         self.attributes.is_some().put(to);
@@ -265,6 +269,8 @@ fn attributes(snapshot: &Snapshot<'_>, id: ObjectId) -> Result<Option<Attributes
 }
 
 impl Wire for Description {
+    type Owned = Description;
+
     fn put(&self, to: &mut Vec<u8>) {
         Record(self.inode, Vec::new()).put(to);
         self.name.put(to);
@@ -363,12 +369,13 @@ impl<'s> Index<'s> {
         Ok(Page { items, next: None })
     }
 
-    /// Answers another node's `Cluster::matching`.
-    pub fn matching_part(&self, head: &[u8]) -> Result<Page> {
-        let (dir, from, List(terms)) = decode(head).ok_or(Errno::PROTO)?;
-        let terms: Vec<Wanted> = terms;
+    /// The reply to another node's `Cluster::matching`.
+    ///
+    /// # Errors
+    /// EPROTO for terms that nobody asks for.
+    pub fn matching_part(&self, dir: ObjectId, from: Place, terms: &[Wanted]) -> Result<Page> {
         match (1..=TERMS).contains(&terms.len()) && terms.iter().all(Wanted::is_sound) {
-            true => self.matching_here(&terms, dir, from),
+            true => self.matching_here(terms, dir, from),
             false => Err(Errno::PROTO),
         }
     }

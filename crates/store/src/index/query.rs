@@ -49,6 +49,8 @@ fields! {
 }
 
 impl<T: Wire, P: Wire> Wire for Page<T, P> {
+    type Owned = Page<T::Owned, P::Owned>;
+
     fn put(&self, to: &mut Vec<u8>) {
         (self.items.len() as u32).put(to);
         self.items.iter().for_each(|item| item.put(to));
