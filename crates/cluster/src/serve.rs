@@ -93,7 +93,8 @@ impl Server {
         head: &[u8],
         answer: &[u8],
     ) {
-        if kind == kind::CREATE {
+        // Both have the same arguments and replies.
+        if kind == kind::CREATE || kind == kind::CREATE_THERE {
             self.created_again(store, node, head, answer);
         }
     }
