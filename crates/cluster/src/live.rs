@@ -136,7 +136,7 @@ pub(crate) fn with_open<T>(
     f: impl FnOnce(u32) -> Result<T>,
 ) -> Result<T> {
     let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
-        // Who asks has it open. This node has lost it, by a death.
+        // The asking node has the file open; this node has lost it, by a death.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;

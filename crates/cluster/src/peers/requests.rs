@@ -27,33 +27,33 @@ use forebay_store::{Maker, ObjectId, RenameMode, SetAttr};
 use rustix::io::Errno;
 use std::marker::PhantomData;
 
-/// Who works on a question: a question of one class may wait for answers to those of a lower one
-/// only, so that workers of several nodes never wait for each other in a circle.
+/// The threads that carry a request out. A request may wait for replies to requests of lower
+/// classes only, so threads of several nodes never wait for each other in a circle.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
     /// Needs nothing but this node's store.
     Leaf,
-    /// May ask other nodes questions of the class before.
+    /// May send requests of the class before to other nodes.
     Entry,
-    /// May ask for those of the two classes before.
+    /// May send requests of the two classes before.
     Composite,
-    /// Changes directories: one at a time in the whole pool. May ask for all others.
+    /// Changes directories: one at a time in the whole pool. May send requests of all other classes.
     Names,
-    /// Copies or moves many bytes. May ask for those of the first class.
+    /// Copies or moves many bytes. May send requests of the first class.
     Bulk,
 }
 
-/// What carrying out a request a second time would do, when nobody knows whether it was carried
-/// out.
+/// The effect of carrying out a request a second time, when it isn't known whether it was carried
+/// out before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repeat {
-    /// Nothing: it changes nothing, or finds done what it asks for, whatever came between.
+    /// None: the request changes nothing, or finds its change already made, whatever came between.
     Harmless,
-    /// Nothing, unless others have gone on in between: so its answer is noted, where it outlives
-    /// the daemon. If not even that is known, it is carried out again.
+    /// None, unless other changes came between. So the reply is recorded where it outlives the
+    /// daemon. If there is no record, the request is carried out again.
     Step,
-    /// It would take back what others have done since. Its answer is noted; without it nobody
-    /// knows (EIO).
+    /// It would undo later changes of others. The reply is recorded; without a record the result is
+    /// unknown (EIO).
     Once,
 }
 

@@ -83,7 +83,7 @@ pub(super) fn with_file<T>(
 ) -> Result<T, Errno> {
     let acquired = store.live_acquire_held(home(store, id)?);
     let (live, held) = acquired.map_err(|e| match e {
-        // Who asks has it open. This node has lost it, by a death.
+        // The asking node has the file open; this node has lost it, by a death.
         Errno::NOENT => Errno::STALE,
         e => e,
     })?;
