@@ -75,7 +75,15 @@ def test_a_node_that_is_gone(nodes):
             with pytest.raises(OSError) as e:
                 pool.read("/there")
             assert e.value.errno == errno.EHOSTDOWN
-            pool.write("/here", numpy.ones(10))
+            made = 0
+            for i in range(16):
+                try:
+                    pool.write("/here-%d" % i, numpy.ones(10))
+                    made += 1
+                except OSError as failed:
+                    # The entry would lie on the node that is gone.
+                    assert failed.errno == errno.EHOSTDOWN
+            assert made > 0
         finally:
             os.kill(daemon["keeper"], signal.SIGCONT)
         assert len(pool.read("/there")) == 100000
