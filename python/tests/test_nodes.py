@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import numpy
 import pytest
@@ -86,4 +87,12 @@ def test_a_node_that_is_gone(nodes):
             assert made > 0
         finally:
             os.kill(daemon["keeper"], signal.SIGCONT)
-        assert len(pool.read("/there")) == 100000
+        # It is asked again when it has been found again.
+        end = time.monotonic() + 30
+        while True:
+            try:
+                assert len(pool.read("/there")) == 100000
+                break
+            except OSError:
+                assert time.monotonic() < end
+                time.sleep(0.1)
