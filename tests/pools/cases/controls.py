@@ -203,7 +203,7 @@ def rules_are_explained(t):
     t.fb("set", "--pool", "p", "/said").prints("^local\nmutability=append\n$")
     t.fb("rules", "explain", "--pool", "p", "/said/new").prints("mutability +append +declared for its directory")
     t.fb("set", "--pool", "p", "/said", "mutability=x", rc=2).says("isn't one of")
-    t.fb("set", "--pool", "p", "/ckpt/x", "persistence=process", rc=2).says("decided when a file is made")
+    t.fb("set", "--pool", "p", "/ckpt/x", "persistence=process", rc=2).says("is fixed when a file is created")
     t.fb("set", "--pool", "p", "/ckpt/x", "mutability=overwrite")
     t.bash("p", "echo y > /fb/ckpt/x && getfattr --only-values -n user.forebay.controls /fb/ckpt/x").prints(
         "mutability=overwrite")
@@ -404,7 +404,7 @@ def impossible_persistence(t):
     t.bash("p", "echo x > /fb/f; mkdir /fb/d")
     for path in "/f", "/d":
         t.fb("set", "--pool", "p", path, "persistence=node", rc=2).says("impossible on this pool")
-    t.fb("set", "--pool", "p", "/f", "persistence=process", rc=2).says("decided when a file is made")
+    t.fb("set", "--pool", "p", "/f", "persistence=process", rc=2).says("is fixed when a file is created")
     t.up("q", "--rules", rules(t, text), media=["files:%s:64M" % t.disk])
     t.bash("q", "mkdir /fb/log; echo x > /fb/log/f; sync /fb/log/f")
     t.ok("persistence=durable" in t.fb("set", "--pool", "q", "/log/f").out, "it has no rule")
