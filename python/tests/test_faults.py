@@ -112,27 +112,29 @@ def test_the_interpreter_ends_with_open_batches(pool):
     """)
 
 
-def test_ctrl_c_ends_a_wait(pool):
+def test_ctrl_c_ends_a_wait(tmp_path):
+    """The batch waits for a lock that this process has on the file, so it can't end by itself."""
     code = textwrap.dedent("""
-        import forebay, os, sys, time
+        import fcntl, forebay, sys
         session = forebay.Session("memory")
-        fifo = sys.argv[1]
-        session.attach("slow", "directory", fifo)
-        field = session.create("w").create("f")
-        running = None
-        batch = session.batch(order="chain")
-        for i in range(20000):
-            batch.write(field, bytes(1 << 20), 0)
+        session.attach("files", "directory", sys.argv[1])
+        field = session.create("w").create("f", backend="files")
+        held = open(sys.argv[1] + "/w/f", "rb")
+        fcntl.flock(held, fcntl.LOCK_EX)
+        batch = session.batch()
+        appended = batch.append(field, b"x")
         running = batch.start()
         print("waiting", flush=True)
         try:
             running.wait()
             print("ended", flush=True)
         except KeyboardInterrupt:
-            running.cancel()
             print("interrupted", flush=True)
+        assert not running.wait(0.01)
+        held.close()
+        assert running.wait(20) and running.result(appended) == 0
     """)
-    with subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", code, "/tmp"], stdout=subprocess.PIPE,
+    with subprocess.Popen([sys.executable, "-X", "faulthandler", "-c", code, str(tmp_path)], stdout=subprocess.PIPE,
                           text=True) as process:
         assert process.stdout.readline() == "waiting\n"
         time.sleep(0.1)
