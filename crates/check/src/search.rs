@@ -291,7 +291,7 @@ pub fn smallest(starts: &[State], done: Vec<Done>, cut: &Cut, rules: Rules) -> V
     done
 }
 
-/// What was known at a moment: operations in progress then may or may not have been done.
+/// The operations known at a moment. Those in progress then may or may not have been done.
 fn until(done: &[Done], moment: u64) -> Vec<Done> {
     let known = |o: &Operation| {
         let mut o = *o;

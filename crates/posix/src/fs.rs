@@ -82,7 +82,7 @@ pub(crate) struct Caller {
     /// The process for which it works, by the id of a thread; 0: the own one;
     /// [`UNSEEN`](crate::controls::UNSEEN).
     pub process: u32,
-    /// What is said of files that are made, before what their directory and the rules say.
+    /// Controls of new files. They precede those of the directory and of the rules.
     pub declared: Declared,
 }
 
@@ -109,7 +109,7 @@ struct Own {
     cred: Cred,
     cache: DirCache,
     ruled: RuleCache,
-    /// What they make gets its controls by [`Fs::settle`].
+    /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
 }
 

@@ -65,7 +65,7 @@ impl<'a> Mappings<'a> {
         self.0.media.iter().filter_map(|m| m.file().ok())
     }
 
-    /// What is left in the segments. Bytes.
+    /// Free room in the segments. Bytes.
     pub fn room(self) -> u64 {
         let usage = self.0.media.iter().map(|m| m.usage());
         usage.map(|u| u.capacity.saturating_sub(u.used)).sum()

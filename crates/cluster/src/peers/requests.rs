@@ -340,7 +340,7 @@ macro_rules! reply {
 type Bytes = Vec<u8>;
 
 requests! {
-    /// What is there: entries, inodes, lists of directories.
+    /// Look-ups: entries, inodes, lists of directories.
     Lookups {
         LOOKUP 1 lookup (parent: ObjectId, name: Bytes) -> Option<Entry>,
             Leaf Harmless Brief Free None, "The entry of this name.";

@@ -173,7 +173,7 @@ impl<'a> CrossNode<'a> {
     }
 
     /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
-    /// It is told the epoch, and whether `dir` is empty.
+    /// `change` gets the epoch, and whether `dir` is empty.
     ///
     /// # Errors
     /// Those of `change`; EHOSTDOWN if a node can't be told: then nothing has been changed.
