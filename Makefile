@@ -1,11 +1,12 @@
 # `make` alone says what there is.
-.PHONY: help build wheel install test soak nodes suites models simulate simulate-planted races demo bench lint clean
+.PHONY: help build wheel docs install test soak nodes suites models simulate simulate-planted races demo bench lint clean
 
 help:
-	@echo 'make build  build everything, optimised (target/release)'
+	@echo 'make build  build everything but the Python package, optimised (target/release)'
 	@echo 'make wheel  the Python package: target/wheels/forebay-*.whl, with the command and its libraries'
+	@echo 'make docs   the reference of the Python package: target/docs/index.html (after make wheel)'
 	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
-	@echo 'make test   install what the tests need, build, lint, and run all tests'
+	@echo 'make test   install what the tests need, build, lint, and run all tests (ONLY=pools: one step; tests/run.py --list: all steps)'
 	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
 	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
@@ -14,48 +15,31 @@ help:
 	@echo 'make simulate-planted       plant faults in the code, and see that the simulator finds them'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=etcd; ONLY=create,stat,...)'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=etcd; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
+# The Python module is built by `make wheel`, with Python's own settings.
 build:
-	cargo build --release --workspace --lib --bins --example kernel-stream
+	cargo build --release --workspace --exclude forebay-python --lib --bins
 
 wheel: build
 	python/build-wheel
+
+docs:
+	python3 tests/python/run.py --no-build --docs
 
 install:
 	packaging/install $(PREFIX)
 
 lint:
 	cargo fmt --all --check
-	cargo clippy --workspace --all-targets -- -D warnings
-	cargo clippy -p forebay-verbs -p forebay-cli --all-targets --no-default-features -- -D warnings
+	cargo clippy --profile checks --workspace --all-targets -- -D warnings
+	cargo clippy --profile checks -p forebay-verbs -p forebay-cli --all-targets --no-default-features -- -D warnings
 
+# tests/run.py has the steps, what runs beside what, and each step's time limit.
 test:
-	tests/install-packages
-	$(MAKE) build
-	$(MAKE) lint
-	cargo test --profile checks --workspace
-	$(MAKE) models
-	$(MAKE) simulate SEEDS=1..120 MOST=110
-	python3 tests/programs/run.py
-	python3 tests/programs/run.py --media files:DIR:2G
-	python3 tests/programs/run.py --face fuse --only bash-redirections --only c-names --only coreutils-attrs --only exec \
-	    --only git --only libraries --only locks --only mmap --only mmap-calls --only python-files --only replace --only rsync \
-	    --only sandboxed --only sessions --only sqlite-concurrent --only unreached
-	python3 tests/pools/run.py -j 2
-	python3 tests/soak/run.py --seconds 80
-	python3 tests/programs/run.py --nodes 4 --only bash-redirections --only beside --only c-data --only c-range-locks \
-	    --only coreutils-listing --only git --only locks --only python-files --only rsync
-	python3 tests/programs/run.py --nodes 3 --set "--distribution striped consistency=session" --only bash-redirections \
-	    --only c-data --only c-passing --only c-robust --only limits --only locks --only python-processes --only sqlite
-	python3 tests/pool/run.py -j 2
-	python3 tests/verbs/run.py
-	python3 tests/python/run.py
-	python3 tests/mpi-io/run.py -j 2
-	python3 tests/mpi-io/run.py -j 2 --face fuse --only romio321 --only hdf5-mpich
-	python3 tests/conformance/run.py
+	python3 tests/run.py $(addprefix --only ,$(ONLY))
 
 soak:
 	cargo build --release
@@ -74,7 +58,7 @@ suites:
 	python3 tests/mpi-io/run.py -j 1 --suites --long --face fuse
 
 models:
-	RUSTFLAGS='--cfg loom' cargo test --release --target-dir target/loom \
+	RUSTFLAGS='--cfg loom' cargo test --profile checks --target-dir target/loom \
 	    -p forebay-media -p forebay-store --lib models::
 
 SIMULATE = target/simulate/forebay-simulate
@@ -98,11 +82,15 @@ races:
 demo:
 	examples/bowtie2/demo.sh
 
-# Parts of their own: the use-case kernels, the rules of programs, and metadata in etcd (make bench ONLY=kernels, rules, etcd)
+# Parts of their own: the use-case kernels, the rules of programs, instructions, and metadata in etcd
+# (make bench ONLY=kernels, rules, instructions, tracing, etcd)
 bench: build
-	$(if $(filter kernels rules etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels rules instructions tracing etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels,$(or $(ONLY),kernels)),cargo build --release -p forebay-verbs --example kernel-stream)
 	$(if $(filter kernels,$(or $(ONLY),kernels)),python3 examples/kernels/run.py)
 	$(if $(filter rules,$(or $(ONLY),rules)),python3 examples/rules/run.py $(RULES))
+	$(if $(filter instructions,$(or $(ONLY),instructions)),python3 crates/bench/instructions/run.py $(if $(AGAINST),--against $(AGAINST)))
+	$(if $(filter tracing,$(or $(ONLY),tracing)),python3 crates/bench/tracing/run.py)
 	$(if $(filter etcd,$(or $(ONLY),etcd)),cargo bench -p forebay-verbs --bench etcd)
 
 clean:

@@ -21,7 +21,7 @@ plain_only=
 say() { printf '\n%s\n' "$*"; }
 elapsed() { awk -v a="$1" -v b="$2" 'BEGIN{printf "%.2f", b - a}'; }
 
-"$root/tests/install-packages"
+"$root/tests/install-packages" --needed
 if [ -z "$plain_only" ]; then
   forebay=${FOREBAY:-}
   if [ -z "$forebay" ]; then

@@ -30,8 +30,8 @@ POSIX = ["tmpfs", "pool", "pool+"]
 VERBS = ["verbs", "verbs+"]
 
 
-def compiled(room, c, cpp):
-    """The programs, by name."""
+def compiled(room, c, cpp, stream_rs):
+    """The programs, by name. The one in Rust, `stream_rs`, is there already; None: not wanted."""
     def one(compiler, standard, sources, to, *more):
         run([compiler, "-std=" + standard, "-O2", "-g", *WARNINGS, *more, "-I", os.path.join(ROOT, "include"),
              "-I", HERE, "-o", to, *sources])
@@ -44,9 +44,10 @@ def compiled(room, c, cpp):
         programs[name] = one(c, "c11", [os.path.join(HERE, name + ".c"), *kit, *link], os.path.join(room, name))
     programs["stream-cpp"] = one(cpp, "c++20", [os.path.join(HERE, "stream.cpp"), *kit, *link],
                                  os.path.join(room, "stream-cpp"))
-    programs["stream-rs"] = os.path.join(TARGET, "examples", "kernel-stream")
-    if not os.path.exists(programs["stream-rs"]):
-        raise Failed("%s isn't built: cargo build --release -p forebay-verbs --example kernel-stream" % programs["stream-rs"])
+    if stream_rs:
+        programs["stream-rs"] = stream_rs
+        if not os.path.exists(stream_rs):
+            raise Failed("%s isn't built: cargo build --release -p forebay-verbs --example kernel-stream" % stream_rs)
     return programs
 
 
@@ -179,7 +180,7 @@ def check(programs, clang, room):
             os.mkdir(scratch)
             pool.ranks([programs["chunks"], "--backend", "directory:" + scratch, "--scale", "1"], "verbs", 2)
             if clang:
-                pool.ranks([compiled(room, "clang", "clang++")["chunks"], "--scale", "1"], "verbs", 2)
+                pool.ranks([compiled(room, "clang", "clang++", programs["stream-rs"])["chunks"], "--scale", "1"], "verbs", 2)
             if os.listdir(pool.plain) or os.listdir(scratch):
                 raise Failed("left: %s" % (os.listdir(pool.plain) + os.listdir(scratch)))
             run([FOREBAY, "fsck", "--pool", pool.pool], env=pool.environment)
@@ -188,6 +189,8 @@ def check(programs, clang, room):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--check", action="store_true", help="all once and small, for the tests")
+    parser.add_argument("--stream-rs", metavar="PATH", default=os.path.join(TARGET, "examples", "kernel-stream"),
+                        help="the example kernel-stream of the crate verbs (default: the optimised one)")
     parser.add_argument("--nodes", default="1,4", help="pools of so many nodes (default: 1,4)")
     parser.add_argument("--ranks", type=int, default=4)
     parser.add_argument("--scale", type=int, default=4, help="how much a kernel does (default: 4)")
@@ -197,7 +200,7 @@ def main():
     options = parser.parse_args()
     room = tempfile.mkdtemp(prefix="forebay-kernels-")
     try:
-        programs = compiled(room, "gcc", "g++")
+        programs = compiled(room, "gcc", "g++", options.stream_rs)
         if options.check:
             check(programs, shutil.which("clang"), room)
             print("all kernels passed")

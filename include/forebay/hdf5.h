@@ -12,6 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#if !H5_VERSION_GE(1, 14, 0)
+#error "forebay/hdf5.h needs HDF5 1.14 or later: earlier ones don't load drivers at run time"
+#endif
+
 /* Sets the driver in a file access property list.
  *
  * pool: its name; NULL: that of $FOREBAY_POOL, else "default".
@@ -29,5 +33,21 @@ static inline herr_t H5Pset_fapl_forebay(hid_t fapl, const char *pool, const cha
         return -1;
     return H5Pset_driver_by_name(fapl, "forebay", config);
 }
+
+#ifdef H5_HAVE_PARALLEL
+/* As H5Pset_fapl_forebay, for files that all ranks of an MPI communicator open together, as those of
+ * H5Pset_fapl_mpio are. Each rank writes its part into the pool itself. See docs/python.md.
+ *
+ * info: MPI_INFO_NULL, or what programs get back by H5Pget_mpi_params; the driver reads none of it.
+ *
+ * Collective: all ranks call it. Returns as H5Pset_fapl_forebay does. */
+static inline herr_t H5Pset_fapl_forebay_mpi(hid_t fapl, MPI_Comm comm, MPI_Info info, const char *pool,
+                                             const char *controls)
+{
+    if (H5Pset_fapl_forebay(fapl, pool, controls) < 0)
+        return -1;
+    return H5Pset_mpi_params(fapl, comm, info);
+}
+#endif
 
 #endif

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """What Python adds: 4 KiB reads and writes beside the C interface, large ones beside memcpy, fsspec beside
-open. Run it with the wheel installed: python python/bench/overhead.py LIBRARY, where LIBRARY is
-libforebay_iov.so. The C loop is compiled with cc.
+open: of a pool, and Python's own under `forebay exec` (--open POOL). Run it with the wheel installed:
+python python/bench/overhead.py LIBRARY, where LIBRARY is libforebay_iov.so. The C loop is compiled with cc.
 """
 import ctypes
 import os
@@ -13,6 +13,7 @@ import time
 import numpy
 
 import forebay
+from forebay._command import program
 
 N = 200_000
 LOOP = r"""
@@ -61,8 +62,29 @@ def by_c(library, pool):
     return [min(loop(address(f), collection, buffer, 4096, N) for _ in range(3)) for f in (iov.iov_write, iov.iov_read)]
 
 
+def by_open(name):
+    """Reads of whole files that are opened for each read. Under `forebay exec`: Python's `open` sees the pool."""
+    with forebay.Pool(name) as pool:
+        fs = pool.filesystem()
+
+        def read(opened):
+            with opened as f:
+                return f.read()
+
+        print("open and read(), microseconds    open  Pool.open    fsspec  fsspec/open")
+        for size, n in [(4 << 10, 20000), (1 << 20, 1000), (64 << 20, 10)]:
+            pool.write("/whole", b"x" * size)
+            whole = pool.mount + "/whole"
+            ways = (lambda: read(open(whole, "rb")), lambda: read(pool.open("/whole", "rb")),
+                    lambda: read(fs.open("/whole")))
+            took = [per_call(way, n) for way in ways]
+            print("  %8d KiB              %9.1f  %9.1f %9.1f  %11.2f" % (size >> 10, *took, took[2] / took[0]))
+
+
 def main():
     library = sys.argv[1]
+    if library == "--open":
+        return by_open(sys.argv[2])
     with forebay.run(media="memory:1G", force=True) as pool, pool.session() as session:
         c_write, c_read = by_c(library, pool.name)
         field = session.create("w").create("f")
@@ -83,18 +105,10 @@ def main():
         print("64 MiB, of memcpy: write %.2f, readinto %.2f; a view %.0f microseconds" % (copy / put, copy / get, view))
         fs = pool.filesystem()
         pool.write("/small", b"x" * 4096)
-
-        def by_open():
-            with pool.open("/small", "rb") as f:
-                return f.read()
-
-        def by_fsspec():
-            with fs.open("/small") as f:
-                return f.read()
-
-        print("4 KiB file, microseconds: Pool.open %.1f, fsspec open %.1f, fsspec cat %.1f, Pool.read %.1f" % (
-            per_call(by_open, 20000), per_call(by_fsspec, 20000), per_call(lambda: fs.cat_file("/small"), 20000),
-            per_call(lambda: pool.read("/small"), 20000)))
+        print("4 KiB file, microseconds: fsspec cat %.1f, Pool.read %.1f" % (
+            per_call(lambda: fs.cat_file("/small"), 20000), per_call(lambda: pool.read("/small"), 20000)), flush=True)
+        again = [sys.executable, os.path.abspath(__file__), "--open", pool.name]
+        subprocess.run([program(), "exec", "--pool", pool.name, "--", *again], check=True)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import forebay
 h5py = pytest.importorskip("h5py")
 
 import forebay.hdf5  # noqa: E402 (behind the check for h5py)
+from forebay._command import program  # noqa: E402 (as above)
 
 LIMIT = 100
 
@@ -76,7 +77,6 @@ def test_two_libraries_in_one_process(pool):
 def test_netcdf_under_exec(pool):
     """netCDF looks at the first bytes of a file by itself: it has to see the pool."""
     pytest.importorskip("netCDF4")
-    from forebay._command import program
 
     code = """
         import forebay.hdf5; forebay.hdf5.enable("tests")
@@ -90,6 +90,19 @@ def test_netcdf_under_exec(pool):
     done = subprocess.run([program(), "exec", "--pool", "tests", "--", sys.executable, "-c", textwrap.dedent(code)],
                           text=True, timeout=LIMIT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode == 0, done.stdout
+
+
+def test_filters_of_netcdf4_are_found(pool, monkeypatch):
+    """netCDF4 names the directory of its filters only where no plug-in path is set."""
+    pytest.importorskip("netCDF4")
+    monkeypatch.delenv("HDF5_PLUGIN_PATH", raising=False)
+    outside("""
+        import netCDF4, numpy
+        with netCDF4.Dataset("/fb/d.nc", "w") as data:
+            data.createDimension("n", 100000)
+            data.createVariable("n", "i8", ("n",), compression="zstd")[:] = numpy.arange(100000)
+    """)
+    assert 0 < pool.stat("/d.nc").size < 400000
 
 
 def test_files_outside_of_the_pool(pool, tmp_path):
@@ -240,3 +253,39 @@ def test_a_full_pool(pool):
             f["x"] = numpy.ones(4 << 20)
     finally:
         tiny.stop()
+
+
+def under_exec(code, **environment):
+    """Runs a program under `forebay exec` whose HDF5 uses the driver."""
+    environment = {"HDF5_PLUGIN_PATH": forebay.hdf5.plugin_directory(), "HDF5_DRIVER": "forebay",
+                   "HDF5_DRIVER_CONFIG": "pool=tests", **environment}
+    done = subprocess.run([program(), "exec", "--pool", "tests", "--", sys.executable, "-c", textwrap.dedent(code)],
+                          text=True, timeout=LIMIT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                          env={**os.environ, **environment})
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def test_files_opened_again_and_again_beside_exec_lose_no_descriptors(pool):
+    counts = under_exec("""
+        import h5py, os
+        held = open("/fb/held", "w")       # the preloaded library stays attached
+        for i in range(8):
+            h5py.File("/fb/a.h5", "w").close()
+            print(len(os.listdir("/proc/self/fd")))
+    """).split()
+    assert len(counts) == 8 and len(set(counts)) == 1, counts
+
+
+def test_a_directory_of_plug_ins_may_have_the_interceptor(pool, tmp_path):
+    """HDF5 loads all libraries of a directory, to see which are plug-ins."""
+    beside = os.path.dirname(os.path.realpath(program()))
+    for name in ("libforebay_preload.so", "libforebay_audit.so"):
+        shutil.copy(os.path.join(beside, name), tmp_path)
+    shutil.copy(os.path.join(forebay.hdf5.plugin_directory(), "libforebay_vfd.so"), tmp_path)
+    for _ in range(2):
+        assert under_exec("""
+            import h5py, os
+            h5py.File("/fb/a.h5", "w").close()
+            print(os.listdir("/fb"))
+        """, HDF5_PLUGIN_PATH=str(tmp_path)) == "['a.h5']\n"

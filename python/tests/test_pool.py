@@ -1,5 +1,6 @@
 """Files of a pool by path."""
 
+import ctypes
 import errno
 import io
 import os
@@ -153,6 +154,19 @@ def test_mapped_memory_outlives_what_it_was_opened_by():
         with pytest.raises(OSError):
             use()
     assert not [p for p in os.listdir(os.environ["FOREBAY_HOME"]) if p.startswith("run-")]
+
+
+def test_an_address_kept_without_a_view_stays_mapped(pool):
+    """As PyTorch's frombuffer: it keeps the object and the address, and gives the view back."""
+    pool.write("/array", b"abcdefgh")
+    chunk = pool.map("/array")
+    array = numpy.frombuffer(chunk, "u1")
+    address = array.ctypes.data
+    del array
+    chunk.close()
+    with pytest.raises(OSError):
+        memoryview(chunk)
+    assert ctypes.string_at(address, 8) == b"abcdefgh"
 
 
 def test_a_closed_pool_and_a_closed_file(pool):

@@ -23,6 +23,7 @@ fsx and pjdfstest are installed from crates.io into target/conformance, once; fi
 stress-ng are Debian's.
 """
 import argparse
+import concurrent.futures
 import contextlib
 import fcntl
 import fnmatch
@@ -509,16 +510,20 @@ def main():
                         help="through this face only")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
                         default=os.path.join(ROOT, "target", "conformance"))
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="tests at a time (default 1)")
+    parser.add_argument("--install", action="store_true", help="install fsx and pjdfstest, and run nothing")
     options = parser.parse_args()
     # So that pools are removed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit("ended by %s" % signal.Signals(number).name))
-    forebay = os.path.abspath(options.forebay)
-    if not os.access(forebay, os.X_OK):
-        parser.error("%s is not there: build it, or name it with --forebay" % forebay)
     suites = options.only or CASES
     programs = {name: install(name, os.path.abspath(options.prefix))
                 for name in suites if name in SUITES}
+    if options.install:
+        return 0
+    forebay = os.path.abspath(options.forebay)
+    if not os.access(forebay, os.X_OK):
+        parser.error("%s is not there: build it, or name it with --forebay" % forebay)
     for name in set(suites) - set(SUITES):
         if not shutil.which(name):
             parser.error("%s is not installed (tests/install-packages installs it)" % name)
@@ -530,7 +535,9 @@ def main():
             cases = one_node if nodes == 1 else several_nodes
             todo += cases(suites, programs, forebay, face, seeds, options.long, nodes)
     failed = []
-    for name, function, args in todo:
+
+    def one(test):
+        name, function, args = test
         started = time.monotonic()
         try:
             result, text = "passed", function(*args)
@@ -538,6 +545,8 @@ def main():
             result, text = "failed", str(e)
             failed.append(name)
         say("%-7s %-34s %6.2f s  %s" % (result, name, time.monotonic() - started, text))
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(one, todo))
     say("%d passed, %d failed" % (len(todo) - len(failed), len(failed))
         + (": " + ", ".join(failed) if failed else ""))
     return 1 if failed else 0

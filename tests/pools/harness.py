@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -53,6 +54,35 @@ def kill(pid, number=signal.SIGKILL):
         os.kill(pid, number)
     except OSError:
         pass
+
+
+def stacks(pid):
+    """Where the threads of a process are, as well as it can be found out."""
+    try:
+        with open("/proc/%d/cmdline" % pid, "rb") as f:
+            what = f.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+    text = "  --- process %d: %s\n" % (pid, what[:200])
+    if shutil.which("gdb"):
+        try:
+            done = subprocess.run(
+                ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off",
+                 "-ex", "thread apply all bt 25"],
+                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                timeout=15, env={**os.environ, "DEBUGINFOD_URLS": ""})
+            lines = done.stdout.decode("utf-8", "replace").splitlines()
+            text += "".join("  %s\n" % line[:300] for line in lines
+                            if line.startswith(("#", "Thread ")))
+        except (OSError, subprocess.SubprocessError):
+            pass
+    try:
+        for name in ("wchan", "syscall"):
+            with open("/proc/%d/%s" % (pid, name)) as f:
+                text += "  %s: %s\n" % (name, f.read().strip())
+    except OSError:
+        pass
+    return text
 
 
 def wait_until(condition, seconds, what):
@@ -134,8 +164,8 @@ class Result:
         return self
 
     def quiet(self):
-        """Nothing on standard error."""
-        if self.err:
+        """Nothing on standard error, but for the summary with which `down` ends."""
+        if re.sub("^forebay: .* (in the pool: .* written|stayed on their node; .* in them)\n", "", self.err, flags=re.M):
             raise Failed("standard error is not empty\n" + self.told())
         return self
 

@@ -38,35 +38,6 @@ def say(text):
         sys.stdout.flush()
 
 
-def stacks(pid):
-    """Where the threads of a process are, as well as it can be found out."""
-    try:
-        with open("/proc/%d/cmdline" % pid, "rb") as f:
-            what = f.read().replace(b"\0", b" ").decode("utf-8", "replace").strip()
-    except OSError:
-        return ""
-    text = "  --- process %d: %s\n" % (pid, what[:200])
-    if shutil.which("gdb"):
-        try:
-            done = subprocess.run(
-                ["gdb", "-p", str(pid), "-batch", "-nx", "-ex", "set pagination off",
-                 "-ex", "thread apply all bt 25"],
-                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                timeout=15, env={**os.environ, "DEBUGINFOD_URLS": ""})
-            lines = done.stdout.decode("utf-8", "replace").splitlines()
-            text += "".join("  %s\n" % line[:300] for line in lines
-                            if line.startswith(("#", "Thread ")))
-        except (OSError, subprocess.SubprocessError):
-            pass
-    try:
-        for name in ("wchan", "syscall"):
-            with open("/proc/%d/%s" % (pid, name)) as f:
-                text += "  %s: %s\n" % (name, f.read().strip())
-    except OSError:
-        pass
-    return text
-
-
 class Runner:
     def __init__(self, options):
         self.options = options
@@ -114,7 +85,7 @@ class Runner:
                 if not self.stopping:
                     details = "  took more than its %g seconds\n" % limit
                     pids = harness.processes_with("FOREBAY_TEST_MARK=" + mark)
-                    details += "".join(stacks(pid) for pid in sorted(pids)[:16])
+                    details += "".join(harness.stacks(pid) for pid in sorted(pids)[:16])
             seconds = time.monotonic() - began
             with open(log, errors="backslashreplace") as f:
                 details = f.read() + details

@@ -8,6 +8,7 @@ a pool: plainly, under valgrind, and with sanitizers. One in C++20 uses iov.hpp 
 packaging/install has installed, by pkg-config and CMake. The use-case kernels of examples/kernels run on one node and on three. The command line is tried with an etcd, too.
 """
 import argparse
+import concurrent.futures
 import ctypes
 import json
 import os
@@ -569,6 +570,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--record", action="store_true", help="write down what the interface is now")
     parser.add_argument("--only", metavar="WORDS", default="", help="only cases whose names have WORDS in them")
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="cases at a time (default 1)")
     options = parser.parse_args()
     room = tempfile.mkdtemp(prefix="forebay-verbs-")
 
@@ -627,8 +629,15 @@ def main():
         run([os.path.join(prefix, "bin/forebay"), "--version"])
 
     def kernels():
-        said = run([sys.executable, os.path.join(ROOT, "examples/kernels/run.py"), "--check"])
+        # cargo test builds the example, too.
+        stream_rs = os.path.join(os.path.dirname(TARGET), "checks/examples/kernel-stream")
+        said = run([sys.executable, os.path.join(ROOT, "examples/kernels/run.py"), "--check", "--stream-rs", stream_rs])
         if "all kernels passed" not in said:
+            raise Failed(said)
+
+    def advice():
+        said = run([sys.executable, os.path.join(ROOT, "examples/kernels/advise.py"), "--check", "--nodes", "4"])
+        if "all advice is as declared" not in said:
             raise Failed(said)
 
     cases = [
@@ -649,19 +658,24 @@ def main():
         ("installed: pkg-config and CMake, gcc", lambda: installed("gcc", "g++")),
         ("installed: pkg-config and CMake, clang", lambda: installed("clang", "clang++")),
         ("use-case kernels", kernels),
+        ("use-case kernels, advice", advice),
     ]
     cases = [case for case in cases if options.only in case[0]]
     if not cases:
         parser.error("there is no such case")
     failed = []
+
+    def one(case):
+        name, function = case
+        try:
+            function()
+            print("passed  %s" % name, flush=True)
+        except (Failed, OSError, subprocess.SubprocessError) as error:
+            failed.append(name)
+            print("FAILED  %s: %s" % (name, error), flush=True)
     try:
-        for name, case in cases:
-            try:
-                case()
-                print("passed  %s" % name, flush=True)
-            except (Failed, OSError, subprocess.SubprocessError) as error:
-                failed.append(name)
-                print("FAILED  %s: %s" % (name, error), flush=True)
+        with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+            list(pool.map(one, cases))
     finally:
         shutil.rmtree(room, ignore_errors=True)
     print("%d passed, %d failed" % (len(cases) - len(failed), len(failed))

@@ -3,6 +3,7 @@
 use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use crate::lifetime::Span;
+use crate::trace_args::{Stats, Top, TraceCommand};
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
 use forebay_pool::launch::Listen;
@@ -134,6 +135,40 @@ A file of rules:
 
 For each control, the last rule counts that matches a path and says something about it.")]
     Rules(RulesCommand),
+    /// Record what happens where: switch tracepoints, print events, see where the time goes
+    #[command(after_help = "\
+Example:
+  forebay trace on create-analysis
+  forebay exec -- ./program
+  forebay trace costs
+
+docs/tracing.md explains it.")]
+    Trace(TraceCommand),
+    /// Say what a run did, as a page, and which rules would help it
+    #[command(after_help = "\
+Example:
+  forebay run --report page.html -- ./program
+  forebay report --page page.html
+  forebay report --compare before.html after.html
+  darshan-parser run.darshan > run.txt; forebay report --darshan run.txt --to page.html
+
+Without --to, the advice is printed: rules that the run's pattern suggests, what they would save and
+forbid. Nothing is applied. docs/tracing.md explains it.")]
+    Report(Report),
+    /// Show what was counted: operations, bytes, times, requests to other nodes
+    #[command(after_help = "Example:\n  forebay stats\n  forebay stats --watch 5")]
+    Stats(Stats),
+    /// Watch a pool on the terminal: nodes, rates, latencies, slow operations, the busiest files
+    #[command(after_help = "\
+Example:
+  forebay top
+  forebay top --every 5 --files
+  forebay top --once --width 120 > now.txt
+
+Keys: q ends, s sorts by the next column, p shows processes, f shows files, space pauses, ? helps.
+Files need three tracepoints, which cost about 50 ns for each open, read and write while they are
+on. docs/tracing.md explains the screen.")]
+    Top(Top),
     /// List what was done or refused against the controls of files
     #[command(after_help = "Example:\n  forebay violations")]
     Violations(Show),
@@ -354,6 +389,9 @@ pub struct Up {
 
 #[derive(Debug, Args)]
 pub struct Down {
+    /// Don't say what was done in the pool
+    #[arg(long, short)]
+    pub quiet: bool,
     /// End processes that use the pool; it's no error if there is no pool
     #[arg(long)]
     pub force: bool,
@@ -402,6 +440,9 @@ pub struct Run {
     /// No summary
     #[arg(long, short)]
     pub quiet: bool,
+    /// Make a page about the run; the file must not exist yet
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
     /// Threads that stage; default: one per core
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
@@ -607,6 +648,31 @@ pub struct Status {
     /// locks, request cells, files; and the keeper's memory
     #[arg(long)]
     pub all: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Report {
+    /// The file for the page; else the advice is printed
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
+    /// Of the events in a file that forebay trace record --on io-pattern has written
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<PathBuf>,
+    /// Of a page that was made before
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    pub page: Option<PathBuf>,
+    /// Of a run without Forebay: the text that darshan-parser prints of its log
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "page"])]
+    pub darshan: Option<PathBuf>,
+    /// Compare two pages
+    #[arg(long, num_args = 2, value_names = ["BEFORE", "AFTER"], conflicts_with_all = ["from", "page", "darshan"])]
+    pub compare: Vec<PathBuf>,
+    /// Write the proposed rules to a file, for forebay up --rules
+    #[arg(long, value_name = "FILE", conflicts_with = "compare")]
+    pub rules: Option<PathBuf>,
+    /// Print what the page is made of, and the advice, as JSON
+    #[arg(long, conflicts_with = "to")]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -114,6 +114,7 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
 /// host, unless only the share `here` is to be removed.
 fn remove(name: &str, here: bool) -> Result<(), Fail> {
     let options = Down {
+        quiet: false,
         force: false,
         here,
         check: false,

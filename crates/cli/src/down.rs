@@ -5,7 +5,7 @@ use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
 use crate::output::{say, seconds};
 use crate::peers::Peers;
-use crate::{lifetime, mount};
+use crate::{lifetime, mount, stats};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
 use std::sync::Arc;
@@ -64,12 +64,23 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         if a.check {
             return Ok(code::OK);
         }
+        if !a.quiet && !a.here && a.besides.is_none() {
+            tell_what_was_done(name);
+        }
         if state == PoolState::Stale {
             say(format!("the keeper of pool '{name}' was dead already"));
         }
     }
     remove(name, peers.as_ref())?;
     Ok(code::OK)
+}
+
+/// Prints the summary of a pool that is about to be removed.
+fn tell_what_was_done(name: &str) {
+    match stats::of_all(name, false) {
+        Ok(counted) => stats::summary(&stats::sum(&counted)).iter().for_each(say),
+        Err(e) => say(e.message),
+    }
 }
 
 /// Fails if one of these nodes was used in the last `limit` seconds, as far as its keeper knows.

@@ -28,6 +28,7 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     raise_descriptors();
     let ready = |pool: &Arc<Pool>| {
         lifetime::watch(pool);
+        crate::metrics::serve(pool);
         save_on_term(term, Arc::new(OnceLock::from(pool.clone())));
         background::is_ready();
     };

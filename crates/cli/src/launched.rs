@@ -98,6 +98,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         Some(running) => {
             let _ = pool.set(running.pool().clone());
             lifetime::watch(running.pool());
+            crate::metrics::serve(running.pool());
             running.run()?;
             Ok(0)
         }

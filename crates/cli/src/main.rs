@@ -23,7 +23,9 @@ mod keeper;
 mod launched;
 mod lifetime;
 mod list;
+mod metrics;
 mod mount;
+mod mount_copies;
 mod mount_users;
 mod mover;
 mod mpi;
@@ -35,15 +37,21 @@ mod paths;
 mod peers;
 mod pmi;
 mod prefix;
+mod report;
 mod rule_file;
 mod rules;
 mod run;
 mod set;
 mod signals;
+mod slow;
 mod stage;
+mod stats;
 mod status;
 mod survey;
 mod tables;
+mod top;
+mod trace;
+mod trace_args;
 mod up;
 mod violations;
 
@@ -92,6 +100,10 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     if matches!(
         cli.command,
         Command::Status(_)
+            | Command::Stats(_)
+            | Command::Top(_)
+            | Command::Report(_)
+            | Command::Trace(_)
             | Command::Df(_)
             | Command::Down(_)
             | Command::Fsck(_)
@@ -115,6 +127,10 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Cat(a) => list::cat(&pool, &a.paths),
         Command::Set(a) => set::set(&pool, &a),
         Command::Rules(a) => rules::rules(&pool, &a.what),
+        Command::Trace(a) => trace::trace(&pool, &a),
+        Command::Report(a) => report::report(&pool, &a),
+        Command::Stats(a) => stats::stats(&pool, &a),
+        Command::Top(a) => top::top(&pool, &a),
         Command::Violations(a) => violations::list(&pool, &a),
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),

@@ -2,16 +2,17 @@
 //! it.
 //!
 //! Each mount has a file in its pool's directory, `mounts/PID`, with the path of the mount: from it
-//! `forebay down` knows what to unmount.
+//! `forebay down` knows what to unmount; and `mounts/PID.device` with its device, by which copies in
+//! other mount namespaces are found.
 
 use crate::args::{Mount, Umount};
 use crate::fail::{Fail, code};
 use crate::found::runs;
 use crate::output::say;
-use crate::{background, found, mount_users as users};
+use crate::{background, found, mount_copies as copies, mount_users as users};
 use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
-use forebay_fuse::{Mounted, Options, mounted, unmount};
+use forebay_fuse::{Mounted, Options, mount_at, mounted, unmount};
 use forebay_store::threads::start;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,6 +24,8 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
+/// How long a process takes at most to end after its mount is gone, unless something is in its way.
+const AT_ONCE: Duration = Duration::from_millis(500);
 /// How long a process may take to end after its mount is gone.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a server that is told to end waits for programs that use the mount.
@@ -76,7 +79,8 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     }
     unmount(&dir, a.lazy || a.force).map_err(|e| match e.raw_os_error() {
         Some(busy) if busy == Errno::BUSY.raw_os_error() => Fail::failed(format!(
-            "{shown} is in use: end the programs that use it, or take it away as soon as they end with: forebay umount --lazy {shown}"
+            "{shown} is in use: end the programs that use it, or take it away as soon as they end \
+                with: forebay umount --lazy {shown}"
         )),
         _ => Fail::failed(format!("can't unmount {shown}: {e}")),
     })?;
@@ -175,6 +179,9 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         users::begin(&record, pid).map_err(failed)?;
     }
     // A process that finds the mount finds the record.
+    if let Some((_, device)) = mount_at(dir) {
+        let _ = std::fs::write(device_of(&record), device);
+    }
     let written = std::fs::write(&record, dir.as_os_str().as_bytes());
     if a.until.is_some() {
         let (at, mine) = (dir.to_owned(), record.clone());
@@ -221,7 +228,13 @@ fn end(pool: &Pool, record: &Path, in_order: bool) {
     }
     // Last: `forebay down` waits for us until it is gone.
     let _ = std::fs::remove_file(record);
+    let _ = std::fs::remove_file(device_of(record));
     users::end(record);
+}
+
+/// The file beside a mount's record with its device.
+fn device_of(record: &Path) -> PathBuf {
+    record.with_extension("device")
 }
 
 /// How often mounting is tried again if others mount and unmount at the same moment.
@@ -247,7 +260,8 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
             Ok(made) => (prefix.to_owned(), made),
             Err(why) => {
                 say(format!(
-                    "can't mount at {}: {why}; programs that don't see the pool find their working directory in it by a private mount, but no path under {0}",
+                    "can't mount at {}: {why}; programs that don't see the pool find their working \
+                        directory in it by a private mount, but no path under {0}",
                     prefix.display()
                 ));
                 let dir = registry(pool)?.join(format!("at-{me}"));
@@ -412,9 +426,50 @@ pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
             Ok(()) => {}
         }
     }
-    let until = Instant::now() + PATIENCE;
-    while mounts.iter().any(|m| runs(m.pid)) && Instant::now() < until {
+    if all_end(&mounts, AT_ONCE) {
+        return Ok(());
+    }
+    if !force {
+        pools.iter().try_for_each(|p| end_copies(p, &mounts))?;
+    }
+    all_end(&mounts, PATIENCE);
+    Ok(())
+}
+
+/// Waits at most `patience` until no process serves these mounts any more. Whether that is so.
+fn all_end(mounts: &[Served], patience: Duration) -> bool {
+    let until = Instant::now() + patience;
+    while mounts.iter().any(|m| runs(m.pid)) {
+        if Instant::now() >= until {
+            return false;
+        }
         std::thread::sleep(Duration::from_millis(2));
     }
-    Ok(())
+    true
+}
+
+/// Ends the processes that serve nothing but copies of this pool's mounts that nobody uses.
+///
+/// # Errors
+/// If a copy is in use.
+fn end_copies(pool: &Pool, mounts: &[Served]) -> Result<(), Fail> {
+    let device = |m: &Served| {
+        let record = pool.dir().join("mounts").join(m.pid.to_string());
+        std::fs::read_to_string(device_of(&record)).ok()
+    };
+    let devices: Vec<String> = mounts.iter().filter_map(device).collect();
+    match copies::users(&devices) {
+        None => Ok(()),
+        Some(users) if users.is_empty() => {
+            for server in mounts.iter().filter_map(|m| Pid::from_raw(m.pid as i32)) {
+                let _ = kill_process(server, Signal::TERM);
+            }
+            Ok(())
+        }
+        Some(users) => Err(Fail::failed(format!(
+            "the pool is still mounted in another mount namespace (of a container, say), where it \
+                is in use by {}; end them first",
+            found::named(&users)
+        ))),
+    }
 }

@@ -98,14 +98,49 @@ impl Peers {
         failed.map_or(Ok(()), Err)
     }
 
+    /// Runs `forebay` with these arguments on all other hosts, several at a time. What each prints,
+    /// or why it failed.
+    pub fn outputs(&self, arguments: &[&str]) -> Vec<(String, Result<Vec<u8>, Fail>)> {
+        let hosts: Vec<&String> = self.hosts.iter().collect();
+        let mut all = Vec::new();
+        for some in hosts.chunks(32) {
+            std::thread::scope(|s| {
+                let calls: Vec<_> = some
+                    .iter()
+                    .map(|host| (host, s.spawn(|| self.output(host, arguments))))
+                    .collect();
+                for (host, call) in calls {
+                    let output = call
+                        .join()
+                        .unwrap_or_else(|_| Err(Fail::failed("a thread failed")));
+                    all.push(((**host).clone(), output));
+                }
+            });
+        }
+        all
+    }
+
     fn call(&self, host: &str, arguments: &[&str]) -> Result<(), Fail> {
+        self.output(host, arguments).map(drop)
+    }
+
+    /// The names of the hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = &str> {
+        self.hosts.iter().map(String::as_str)
+    }
+
+    /// Runs `forebay` with these arguments on a host, and returns what it prints.
+    ///
+    /// # Errors
+    /// If the host can't be reached, or the command fails there.
+    pub fn output(&self, host: &str, arguments: &[&str]) -> Result<Vec<u8>, Fail> {
         let failed = |why: &str| Fail::failed(format!("{host}: {why}"));
         let output = at_host(&self.plan, host, arguments)
             .stdin(Stdio::null())
             .output()
             .map_err(|e| failed(&format!("can't be reached: {e}")))?;
         if output.status.success() {
-            return Ok(());
+            return Ok(output.stdout);
         }
         let text = String::from_utf8_lossy(&output.stderr);
         let last = text.lines().rfind(|l| !l.trim().is_empty());

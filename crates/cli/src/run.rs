@@ -7,9 +7,10 @@
 use crate::args::Run;
 use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
+use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{Way, room, summary, tell_troubles, transfer};
-use crate::{down, exec, found, nodes, paths, up};
+use crate::{down, exec, found, nodes, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -95,10 +96,22 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         return Err(fail);
     }
 
+    let watching = a.report.as_ref().map(|page| Watching::begin(&name, page));
+    let watching = match watching.transpose() {
+        Ok(watching) => watching,
+        Err(fail) => {
+            account.print();
+            remove(pool, &name);
+            return Err(fail);
+        }
+    };
     let began = Instant::now();
     let status = match execute(&pool, &a.command, &relay) {
         Ok(status) => status,
         Err(fail) => {
+            if let Some(watching) = watching {
+                watching.abandon();
+            }
             account.print();
             remove(pool, &name);
             return Err(fail);
@@ -120,9 +133,21 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         found::end_users(&all);
     }
     drop(all);
+    if let Some(watching) = watching {
+        let words: Vec<String> = a
+            .command
+            .iter()
+            .map(|w| quoted(&w.to_string_lossy()))
+            .collect();
+        watching.end(&pool, words.join(" "));
+    }
 
     let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
     account.note(where_it_lay(&pool));
+    match stats::of_all(&name, false) {
+        Ok(counted) => account.lines.extend(stats::summary(&stats::sum(&counted))),
+        Err(e) => say(e.message),
+    }
     account.print();
     let exit = exit_code(status);
     if !missing.is_empty() {

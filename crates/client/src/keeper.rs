@@ -11,6 +11,7 @@
 
 use crate::home::is_absent;
 use crate::host::Host;
+use crate::traced;
 use crate::{Pool, PoolError};
 use forebay_cluster::Cluster;
 use forebay_media::{Medium, MediumKind};
@@ -293,6 +294,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             }
         }
         if swept.elapsed() >= SWEEP {
+            traced::look_after(dir, store.control().traced());
             // A failure is retried in the next turn.
             let _ = store.watches().sweep_watches();
             let _ = store.recovery().sweep_readers();

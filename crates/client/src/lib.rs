@@ -10,6 +10,7 @@
 //! HOME/NAME/medium-0/     segment of a memory medium
 //! HOME/NAME/journal       the latest part of the journal, if all media are `files`
 //! HOME/NAME/keeper.pid    locked by the keeper while it runs
+//! HOME/NAME/rings/        what processes have recorded, if tracepoints are on
 //! HOME/NAME/violations    operations done or refused against the controls of files, if any
 //! DIR/forebay-UID-NAME-ID/  of a `files` medium: segment, a copy of pool.json, and, if no
 //!                         medium is memory, in the first one checkpoint and journal, and of
@@ -34,6 +35,7 @@ mod lifetime;
 mod nodes;
 pub mod private;
 pub mod requests;
+mod traced;
 mod violations;
 
 pub use config::{
@@ -278,6 +280,13 @@ impl Pool {
             None => return Err(PoolError::Blind),
         }
         store.set_journal_bound(config.journal_bound());
+        let node = config.member.map_or(0, |member| member.node);
+        store
+            .control()
+            .traced()
+            .head
+            .node
+            .store(node, std::sync::atomic::Ordering::Relaxed);
         let others = match (others, config.member) {
             (None, Some(member)) => {
                 let channel = Channel::open(dir, NodeId(member.node), member.nodes)

@@ -73,6 +73,7 @@ impl<'a> Cluster<'a> {
         bytes: Bytes,
     ) -> Result<(R, usize)> {
         let (kind, head) = request.message(arguments);
+        forebay_trace::event!(CLUSTER_ASK, node.0, kind);
         let mut backoff = None;
         let told = loop {
             // SAFETY: passed on.

@@ -71,9 +71,15 @@ impl<'a> Cluster<'a> {
         new: &NewObject<'_>,
         epoch: u64,
     ) -> Result<std::result::Result<(ObjectId, u32, Held<'a>), Entry>> {
-        self.create_opened(new, |opened| {
-            self.make_with_room(parent, name, new, epoch, opened)
-        })
+        forebay_trace::span!(
+            CLUSTER_CREATE_ENTER,
+            CLUSTER_CREATE_EXIT,
+            name,
+            [parent.0],
+            self.create_opened(new, |opened| {
+                self.make_with_room(parent, name, new, epoch, opened)
+            })
+        )
     }
 
     fn create_opened(

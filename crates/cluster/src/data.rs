@@ -38,6 +38,19 @@ impl<'a> Cluster<'a> {
     /// # Safety
     /// `to` must be writable for `len` bytes.
     pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        forebay_trace::span!(
+            CLUSTER_READ_ENTER,
+            CLUSTER_READ_EXIT,
+            [self.content().live_id(index).0, offset, len],
+            // SAFETY: passed on.
+            unsafe { self.read_open(index, offset, to, len) }
+        )
+    }
+
+    /// # Safety
+    /// As for [`Cluster::read`].
+    #[inline(always)]
+    unsafe fn read_open(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
         if !self.is_away(index) {
             // SAFETY: passed on.
             let read = unsafe { self.content().read_here(index, offset, to, len) };
@@ -92,6 +105,29 @@ impl<'a> Cluster<'a> {
     /// # Safety
     /// `from` must be readable for `len` bytes.
     pub unsafe fn write_at(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        forebay_trace::span!(
+            CLUSTER_WRITE_ENTER,
+            CLUSTER_WRITE_EXIT,
+            [
+                self.content().live_id(index).0,
+                offset.unwrap_or(u64::MAX),
+                len
+            ],
+            // SAFETY: passed on.
+            unsafe { self.write_open(index, offset, from, len) }
+        )
+    }
+
+    /// # Safety
+    /// As for [`Cluster::write_at`].
+    #[inline(always)]
+    unsafe fn write_open(
         &self,
         index: u32,
         offset: Option<u64>,

@@ -118,6 +118,7 @@ impl<'a> Cluster<'a> {
     }
 
     /// The home of what the entry stands for, if it is another node.
+    #[inline]
     pub(crate) fn live_away(&self, index: u32) -> Option<(NodeId, ObjectId)> {
         let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::AWAY == 0 {

@@ -63,6 +63,17 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// As for [`Cluster::lookup`].
     pub fn find(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
+        forebay_trace::span!(
+            CLUSTER_LOOKUP_ENTER,
+            CLUSTER_LOOKUP_EXIT,
+            name,
+            [parent.0],
+            self.find_entry(parent, name, open)
+        )
+    }
+
+    #[inline(always)]
+    fn find_entry(&self, parent: ObjectId, name: &[u8], open: bool) -> Result<Found> {
         let counts = self.declared().counts();
         let away = match name.len() {
             ..=NAME_MAX => self.entry_away(parent, name),
@@ -104,6 +115,16 @@ impl<'a> Cluster<'a> {
     /// # Errors
     /// ENOENT if there is no such object.
     pub fn stat(&self, id: ObjectId) -> Result<Inode> {
+        forebay_trace::span!(
+            CLUSTER_STAT_ENTER,
+            CLUSTER_STAT_EXIT,
+            [id.0],
+            self.attributes_of(id)
+        )
+    }
+
+    #[inline(always)]
+    fn attributes_of(&self, id: ObjectId) -> Result<Inode> {
         if let Some(home) = self.object_away(id) {
             return self.stat_away(home, id).map(|record| record.0);
         }

@@ -25,6 +25,22 @@ impl<'a> Cluster<'a> {
         known: Option<Entry>,
         epoch: u64,
     ) -> Result<()> {
+        forebay_trace::span!(
+            CLUSTER_REMOVE_ENTER,
+            CLUSTER_REMOVE_EXIT,
+            name,
+            [parent.0],
+            self.remove_name(parent, name, known, epoch)
+        )
+    }
+
+    fn remove_name(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
         self.index().refuse_view(parent, name)?;
         if let Some(home) = self.entry_away(parent, name)
             && known.is_none_or(|e| e.kind != libc::S_IFLNK)

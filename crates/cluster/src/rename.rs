@@ -22,6 +22,22 @@ impl<'a> Cluster<'a> {
         mode: RenameMode,
         epoch: u64,
     ) -> Result<()> {
+        forebay_trace::span!(
+            CLUSTER_RENAME_ENTER,
+            CLUSTER_RENAME_EXIT,
+            from.1,
+            [from.0.0],
+            self.rename_anywhere(from, to, mode, epoch)
+        )
+    }
+
+    fn rename_anywhere(
+        &self,
+        from: Named<'_>,
+        to: Named<'_>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
         self.index().refuse_view(from.0, from.1)?;
         self.index().refuse_view(to.0, to.1)?;
         if self.foreign.is_some() {

@@ -150,14 +150,21 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
 
 /// The source of the mount at `dir` by /proc/self/mountinfo, if it is one of Forebay's.
 pub fn mounted(dir: &Path) -> Option<String> {
+    Some(mount_at(dir)?.0)
+}
+
+/// The source and the device (`MAJOR:MINOR`) of the mount at `dir`, if it is one of Forebay's.
+pub fn mount_at(dir: &Path) -> Option<(String, String)> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     table.lines().rev().find_map(|line| {
         let (left, right) = line.split_once(" - ")?;
-        let at = unescaped(left.split(' ').nth(4)?);
+        let mut left = left.split(' ');
+        let device = left.nth(2)?;
+        let at = unescaped(left.nth(1)?);
         let mut right = right.split(' ');
         let ours = right.next() == Some("fuse.forebay");
         let source = right.next()?;
-        (Path::new(&at) == dir && ours).then(|| source.to_owned())
+        (Path::new(&at) == dir && ours).then(|| (source.to_owned(), device.to_owned()))
     })
 }
 

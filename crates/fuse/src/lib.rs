@@ -19,6 +19,7 @@
 #![warn(missing_docs)]
 
 mod cached;
+mod counted;
 mod device;
 mod face;
 mod fetched;
@@ -30,7 +31,7 @@ mod recent;
 mod reserve;
 mod serve;
 
-pub use device::{Options, mounted, unmount};
+pub use device::{Options, mount_at, mounted, unmount};
 pub use reserve::Allocator;
 
 use forebay_client::Pool;

@@ -13,6 +13,7 @@
 //! thread is started then.
 
 use crate::cached::{Cached, Serves};
+use crate::counted;
 use crate::face::{Answer, Face, Wait};
 use crate::keeping::Keeping;
 use crate::notices::Notices;
@@ -402,7 +403,11 @@ impl Server {
         }
         reply.clear();
         let ticket = self.face.keeping.begin(&head);
-        match self.face.answer(&head, args, reply) {
+        let begun = counted::begin(head.opcode);
+        forebay_trace::event!(FUSE_REQUEST_ENTER, head.opcode, head.node);
+        let answer = self.face.answer(&head, args, reply);
+        forebay_trace::event!(FUSE_REQUEST_EXIT, head.opcode);
+        match answer {
             Answer::Reply(Err(ASIDE)) => {
                 let request = request.to_owned();
                 self.aside_for(head, Errno::AGAIN, move |server, _, reply| {
@@ -415,6 +420,7 @@ impl Server {
             }
             Answer::Reply(result) => {
                 let result = self.face.keeping.stamp(ticket, &head, result, reply);
+                counted::end(head.opcode, begun, result, reply);
                 self.send(&head, result, reply);
             }
             Answer::None => {}
@@ -469,7 +475,9 @@ impl Server {
         let server = self.clone();
         let started = start(Builder::new(), STACK, LARGEST, move || {
             let mut reply = Reply::new();
+            let begun = counted::begin(head.opcode);
             let result = answer(&server, &cancel, &mut reply);
+            counted::end(head.opcode, begun, result, &reply);
             server.aside().cancel.remove(&unique);
             server.send(&head, result, &mut reply);
             server.answered(&mut server.threads());

@@ -29,13 +29,23 @@ pub(crate) enum Sites {
 }
 
 impl Sites {
-    /// The cached sites.
+    /// The cached sites, if the code has all of them.
     pub(crate) fn kept(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Sites> {
+        Sites::cached(object, dir, hooks).and_then(Result::ok)
+    }
+
+    /// The cached sites. An error: they are there, but the code isn't as it was then.
+    fn cached(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Result<Sites, ()>> {
         // A cache made from code that something else had patched would hide sites for ever: all or
         // none.
         let fits = |s: &Site| !s.wanted(hooks) || s.form == FORM_NONE || is_patchable(object, s);
-        let cached = cache::open(dir, object).filter(|c| c.sites().iter().all(fits));
-        cached.map(Sites::Cached)
+        let cached = cache::open(dir, object)?;
+        let all = cached.sites().iter().all(fits);
+        Some(if all {
+            Ok(Sites::Cached(cached))
+        } else {
+            Err(())
+        })
     }
 
     fn list(&self) -> &[Site] {
@@ -46,12 +56,15 @@ impl Sites {
     }
 
     unsafe fn of(object: &Object, dir: Option<&CStr>, hooks: &Hooks) -> Sites {
-        if let Some(cached) = dir.and_then(|d| Sites::kept(object, d, hooks)) {
+        let cached = dir.and_then(|d| Sites::cached(object, d, hooks));
+        if let Some(Ok(cached)) = cached {
             return cached;
         }
         // SAFETY: loaded, and not patched yet.
         let found = unsafe { arch::find(object) };
-        if let Some(dir) = dir {
+        // A cache that doesn't fit stays: here something has patched the code, a debugger or
+        // another copy of this library. Other processes need all sites.
+        if let (Some(dir), None) = (dir, &cached) {
             cache::save(dir, object, &found);
         }
         Sites::Found(found)

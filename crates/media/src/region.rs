@@ -124,6 +124,7 @@ impl Region {
     /// # Safety
     /// `T` must be valid for any bytes and made of atomics (others write it at any time), and
     /// `offset` aligned for it.
+    #[inline]
     pub unsafe fn at<T>(&self, offset: usize) -> &T {
         assert!(offset + size_of::<T>() <= self.len && offset.is_multiple_of(align_of::<T>()));
         // SAFETY: in bounds and aligned (asserted); validity is the caller's promise.

@@ -376,6 +376,35 @@ fn the_requesters_daemon_is_killed_and_started_again() {
 }
 
 #[test]
+fn a_node_that_continues_is_reached_at_once() {
+    within(60, || {
+        let nodes = Nodes::new(2);
+        let options = Options {
+            patience: Duration::from_millis(800),
+            ..Options::default()
+        };
+        let mut daemons = nodes.daemons(&options);
+        let addresses: Vec<_> = daemons.iter().map(|(d, _)| d.addresses()[0]).collect();
+        let channel = nodes.channel(0);
+        for round in 0..6 {
+            assert!(call(&channel, 1, ECHO, b"x").is_ok());
+            drop(daemons.pop());
+            // Until node 0 has given up: then it refuses requests without trying.
+            until("it is refused at once", 5, || {
+                let start = Instant::now();
+                assert_eq!(call(&channel, 1, ECHO, b"x"), Err(Errno::HOSTDOWN));
+                start.elapsed() < Duration::from_millis(200)
+            });
+            let (daemon, simple) = listen(&nodes.of(1), 1, 2, options.clone(), Duration::ZERO);
+            daemon.serve(std::sync::Arc::new(map(&addresses))).unwrap();
+            daemon.wait_announced(Duration::from_secs(10));
+            assert!(call(&channel, 1, ECHO, b"x").is_ok(), "round {round}");
+            daemons.push((daemon, simple));
+        }
+    });
+}
+
+#[test]
 fn a_node_that_is_down_is_reported_in_time_and_delays_no_others() {
     within(60, || {
         let nodes = Nodes::new(3);

@@ -86,16 +86,25 @@ impl Fs {
         let live = self.check_access(open, false)?;
         let store = self.store();
         if let Some(offset) = offset {
-            let read = self.read_live(live, offset, to);
+            let read = self.read_traced(live, offset, to);
             return self.told_of_damage((open, live), ("read", offset), read);
         }
         let _lock = store.objects().open_lock(open)?;
         let o = store.objects().open_file(open);
         let at = o.offset.load(Relaxed);
-        let read = self.read_live(live, at, to);
+        let read = self.read_traced(live, at, to);
         let n = self.told_of_damage((open, live), ("read", at), read)?;
         o.offset.store(at + n as u64, Release);
         Ok(n)
+    }
+
+    #[inline(always)]
+    fn read_traced(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
+        let id = || self.store().content().live_id(live).0;
+        forebay_trace::event!(POSIX_READ_ENTER, id(), at, to.len());
+        let read = self.read_live(live, at, to);
+        forebay_trace::event!(POSIX_READ_EXIT, id(), *read.as_ref().unwrap_or(&0));
+        read
     }
 
     /// Tells those who watch the file that so many bytes were read or written.
@@ -171,28 +180,42 @@ impl Fs {
             // O_SYNC contains O_DSYNC: here they are the same.
             _ => cluster.sync(live).map(|()| n),
         };
+        let file = || cluster.content().live_id(live).0;
+        let begins = |offset: Option<u64>, from: UserSlice<'_>| {
+            // At the end of the file: without an offset.
+            let at = offset.unwrap_or(u64::MAX);
+            forebay_trace::event!(POSIX_WRITE_ENTER, file(), at, from.len());
+        };
+        let ended = |n: usize| {
+            forebay_trace::event!(POSIX_WRITE_EXIT, file(), n);
+            n
+        };
         if let Some(offset) = offset {
             // Linux appends even with an offset if the file was opened so.
             let offset = (!append).then_some(offset);
             let from = allowed(offset)?;
+            begins(offset, from);
             if let Some(n) = self.write_later(open, live, offset, from)? {
-                return Ok(n);
+                return Ok(ended(n));
             }
             let write = || write_through(cluster, live, offset, from);
-            return finish(self.changing(open, live, Change::From(offset), write)?.1);
+            return finish(ended(
+                self.changing(open, live, Change::From(offset), write)?.1,
+            ));
         }
         let _lock = cluster.objects().open_lock(open)?;
         let offset = (!append).then(|| o.offset.load(Relaxed));
         let from = allowed(offset)?;
+        begins(offset, from);
         let kept = self.write_later(open, live, offset, from)?;
         if let (Some(n), Some(at)) = (kept, offset) {
             o.offset.store(at + n as u64, Release);
-            return Ok(n);
+            return Ok(ended(n));
         }
         let write = || write_through(cluster, live, offset, from);
         let (at, n) = self.changing(open, live, Change::From(offset), write)?;
         o.offset.store(at + n as u64, Release);
-        finish(n)
+        finish(ended(n))
     }
 
     /// How many of `len` bytes may be written at `at`.
@@ -381,6 +404,11 @@ impl Fs {
         }
     }
 
+    /// The object that is open, for events.
+    pub(crate) fn id_of_open(&self, open: u32) -> u64 {
+        self.store().objects().open_file(open).id.load(Relaxed)
+    }
+
     /// ftruncate(2).
     ///
     /// # Errors
@@ -395,6 +423,7 @@ impl Fs {
         self.check_growth(live, size)?;
         let cut = || self.cluster().truncate(live, size);
         self.changing(open, live, Change::Size(size), cut)?;
+        forebay_trace::event!(POSIX_TRUNCATED, self.id_of_open(open), size);
         self.store().watches().tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
@@ -437,6 +466,7 @@ impl Fs {
             libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),
         }?;
+        forebay_trace::event!(POSIX_ALLOCATED, self.id_of_open(open), at, len, mode);
         cluster.watches().tell_open(open, libc::IN_MODIFY);
         Ok(())
     }
@@ -447,20 +477,22 @@ impl Fs {
     /// # Errors
     /// EIO; why what was kept back isn't there.
     pub fn sync_open(&self, open: u32) -> Result<()> {
-        let published = self.publish(open);
-        let synced = match self
-            .store()
-            .objects()
-            .open_file(open)
-            .live
-            .load(Relaxed)
-            .checked_sub(1)
-        {
-            Some(live) => self.cluster().sync(live),
-            // A directory: its entries are records.
-            None => self.cluster().sync_entries_everywhere(),
+        let sync = || {
+            let published = self.publish(open);
+            let live = &self.store().objects().open_file(open).live;
+            let synced = match live.load(Relaxed).checked_sub(1) {
+                Some(live) => self.cluster().sync(live),
+                // A directory: its entries are records.
+                None => self.cluster().sync_entries_everywhere(),
+            };
+            published.and(synced)
         };
-        published.and(synced)
+        forebay_trace::span!(
+            POSIX_SYNC_ENTER,
+            POSIX_SYNC_EXIT,
+            [self.id_of_open(open)],
+            sync()
+        )
     }
 
     /// Path of an open file from the pool's root, as far as it can be told.

@@ -111,11 +111,19 @@ struct Own {
     ruled: RuleCache,
     /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
+    /// See [`Fs::device`].
+    device: u64,
 }
 
 impl Own {
-    fn new(cred: Cred, settles: bool) -> Arc<Own> {
+    fn new(pool: &Pool, cred: Cred, settles: bool) -> Arc<Own> {
+        let minor = pool
+            .config()
+            .uuid
+            .bytes()
+            .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
         Arc::new(Own {
+            device: libc::makedev(0xfb0, minor & 0xf_ffff),
             cred,
             cache: DirCache::new(),
             ruled: RuleCache::new(),
@@ -128,8 +136,8 @@ impl Fs {
     /// The view of this process.
     pub fn new(pool: Arc<Pool>) -> Fs {
         Fs {
+            own: Own::new(&pool, Cred::new(), false),
             pool,
-            own: Own::new(Cred::new(), false),
             kept: None,
             caller: Caller::default(),
         }
@@ -149,7 +157,7 @@ impl Fs {
     /// strict until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
-            own: Own::new(Cred::new(), true),
+            own: Own::new(&pool, Cred::new(), true),
             ..Fs::new(pool)
         }
     }
@@ -158,7 +166,7 @@ impl Fs {
     /// belongs to the user and group given.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
-            own: Own::new(Cred::judged(uid, gid), false),
+            own: Own::new(&pool, Cred::judged(uid, gid), false),
             ..Fs::new(pool)
         }
     }
@@ -204,6 +212,11 @@ impl Fs {
             0 => Opener::Own,
             id => Opener::Served(id),
         }
+    }
+
+    /// The device number of the pool's files: tells them from those of other file systems.
+    pub fn device(&self) -> u64 {
+        self.own.device
     }
 
     /// The pool.

@@ -3,10 +3,11 @@
 
 use crate::Fs;
 use forebay_store::control::MapRef;
-use forebay_store::map_table::MapTable;
+use forebay_store::map_table::{MapTable, map_flag};
 use forebay_store::{ObjectId, Result, Store};
 use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module.
 #[derive(Clone, Copy)]
@@ -40,7 +41,11 @@ impl<'a> Mappings<'a> {
     /// # Errors
     /// ENOMEM if the table is full.
     pub fn claim(self, open: u32, flags: u32) -> Result<&'a MapRef> {
-        self.0.mappings().map_claim(open, flags)
+        let place = self.0.mappings().map_claim(open, flags)?;
+        let file = || self.0.objects().open_file(open).id.load(Relaxed);
+        let changes = flags & map_flag::CHANGES != 0;
+        forebay_trace::event!(POSIX_MAPPED, file(), changes);
+        Ok(place)
     }
 
     /// Gives a place back, and its use of the file.

@@ -52,6 +52,27 @@ impl Fs {
     }
 
     fn open_place_by(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
+        let (parent, name) = place.parent_and_name();
+        let opened = forebay_trace::span!(
+            POSIX_OPEN_ENTER,
+            POSIX_OPEN_EXIT,
+            name,
+            [flags],
+            self.open_place_retrying(place, flags, mode, opener)
+        );
+        if let Ok(open) = opened {
+            forebay_trace::event_of!(POSIX_OPENED, name, self.id_of_open(open), parent.0, flags);
+        }
+        opened
+    }
+
+    fn open_place_retrying(
+        &self,
+        place: &Place,
+        flags: i32,
+        mode: u32,
+        opener: Opener,
+    ) -> Result<u32> {
         match self.open_place_once(place, flags, mode, opener) {
             // Those who died may have the table's places still, if there is no keeper. (What was
             // made before that failed isn't to be found by who makes it.)

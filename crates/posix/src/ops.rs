@@ -160,6 +160,9 @@ impl Fs {
             .cluster()
             .create_object(p.dir.id, p.name, new, p.epoch)?
             .map_err(|_| Errno::EXIST)?;
+        if new.mode & S_IFMT == S_IFDIR {
+            forebay_trace::event_of!(POSIX_DIRECTORY_MADE, p.name, id.0, p.dir.id.0);
+        }
         self.store()
             .watches()
             .tell_dir(p.dir.id, p.name, new.mode & S_IFMT, IN_CREATE);
@@ -506,6 +509,10 @@ impl Fs {
         let epoch = f.epoch.min(t.epoch);
         self.cluster()
             .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
+        forebay_trace::event_of!(POSIX_RENAMED, t.name, source.id.0, t.dir.id.0);
+        if let Some(back) = t.entry.filter(|_| exchange) {
+            forebay_trace::event_of!(POSIX_RENAMED, f.name, back.id.0, f.dir.id.0);
+        }
         if let Some(target) = t.entry {
             self.drop_stand_in(target);
         }

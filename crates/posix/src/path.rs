@@ -360,6 +360,20 @@ impl Fs {
         path: &[u8],
         goal: Goal,
     ) -> std::result::Result<Place, Fail> {
+        forebay_trace::event_of!(POSIX_WALK_ENTER, path);
+        let place = self.resolve(base, path, goal);
+        forebay_trace::event!(
+            POSIX_WALK_EXIT,
+            match &place {
+                Err(Fail::Errno(e)) => e.raw_os_error(),
+                _ => 0,
+            }
+        );
+        place
+    }
+
+    #[inline(always)]
+    fn resolve(&self, base: ObjectId, path: &[u8], goal: Goal) -> std::result::Result<Place, Fail> {
         let Goal { follow, purpose } = goal;
         if path.is_empty() {
             return Err(Errno::NOENT.into());

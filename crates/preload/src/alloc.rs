@@ -5,6 +5,7 @@
 
 use dlmalloc::Dlmalloc;
 use forebay_store::process::Critical;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ffi::c_void;
@@ -81,8 +82,38 @@ pub fn after_fork() {
     ALLOCATOR.locked.store(false, Release);
 }
 
-/// Bytes before each block that C gets, which hold its size. Keeps 16-byte alignment.
+/// Bytes before each block that C gets. They hold its size, and that of its mapping (0: it lies in
+/// the heap). Keeps 16-byte alignment.
 const HEAD: usize = 16;
+
+/// From this size on, zeroed blocks are mappings of their own. The heap would write zeros, so each
+/// page would take memory and a page fault, and LMDB's tables are hardly used: for each shard,
+/// 128 KiB. Bytes.
+const MAPPED: usize = 64 << 10;
+
+/// A zeroed block of `size` bytes in a mapping of its own; null if there is no memory.
+fn mapped(size: usize) -> *mut c_void {
+    let Some(len) = (HEAD + size).checked_next_multiple_of(4096) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: a new mapping.
+    let made = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    let Ok(block) = made else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the mapping has HEAD bytes more than asked for.
+    unsafe {
+        block.cast::<[usize; 2]>().write([size, len]);
+        block.cast::<u8>().add(HEAD).cast()
+    }
+}
 
 fn layout(size: usize) -> Option<Layout> {
     Layout::from_size_align(size.checked_add(HEAD)?, 16).ok()
@@ -102,7 +133,7 @@ unsafe extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
     }
     // SAFETY: the block has HEAD bytes more than asked for.
     unsafe {
-        block.cast::<usize>().write(size);
+        block.cast::<[usize; 2]>().write([size, 0]);
         block.add(HEAD).cast()
     }
 }
@@ -114,13 +145,17 @@ unsafe extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
     let Some(l) = count.checked_mul(size).and_then(layout) else {
         return std::ptr::null_mut();
     };
+    let size = l.size() - HEAD;
+    if size >= MAPPED {
+        return mapped(size);
+    }
     // SAFETY: as in __wrap_malloc.
     unsafe {
         let block = ALLOCATOR.alloc_zeroed(l);
         if block.is_null() {
             return block.cast();
         }
-        block.cast::<usize>().write(l.size() - HEAD);
+        block.cast::<[usize; 2]>().write([size, 0]);
         block.add(HEAD).cast()
     }
 }
@@ -136,7 +171,15 @@ unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_voi
     // SAFETY: `old` came from here, with its size in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
-        let before = block.cast::<usize>().read();
+        let [before, mapping] = block.cast::<[usize; 2]>().read();
+        if mapping > 0 {
+            let new = __wrap_malloc(size);
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), before.min(size));
+                __wrap_free(old);
+            }
+            return new;
+        }
         let (Some(from), Some(to)) = (layout(before), layout(size)) else {
             return std::ptr::null_mut();
         };
@@ -144,7 +187,7 @@ unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_voi
         if new.is_null() {
             return new.cast();
         }
-        new.cast::<usize>().write(size);
+        new.cast::<[usize; 2]>().write([size, 0]);
         new.add(HEAD).cast()
     }
 }
@@ -159,8 +202,13 @@ unsafe extern "C" fn __wrap_free(old: *mut c_void) {
     // SAFETY: `old` came from here, with its size in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
-        if let Some(l) = layout(block.cast::<usize>().read()) {
-            ALLOCATOR.dealloc(block, l);
+        match block.cast::<[usize; 2]>().read() {
+            [size, 0] => {
+                if let Some(l) = layout(size) {
+                    ALLOCATOR.dealloc(block, l);
+                }
+            }
+            [_, mapping] => _ = munmap(block.cast(), mapping),
         }
     }
 }
@@ -177,5 +225,41 @@ unsafe extern "C" fn __wrap_strdup(text: *const std::ffi::c_char) -> *mut std::f
             std::ptr::copy_nonoverlapping(text, copy, len);
         }
         copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of a block's bytes.
+    fn sum(block: *mut c_void, size: usize) -> u64 {
+        // SAFETY: the block has so many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), size) };
+        bytes.iter().map(|&b| u64::from(b)).sum()
+    }
+
+    #[test]
+    fn zeroed_blocks_are_zero_and_keep_their_bytes_when_they_grow_or_shrink() {
+        for size in [1, 1000, MAPPED - 1, MAPPED, MAPPED + 4096, 1 << 20] {
+            // SAFETY: the blocks are written within their sizes, and given back once.
+            unsafe {
+                let block = __wrap_calloc(size, 1);
+                assert!(!block.is_null() && block.addr().is_multiple_of(16));
+                assert_eq!(sum(block, size), 0, "{size}");
+                block.cast::<u8>().write_bytes(3, size);
+                let block = __wrap_realloc(block, 2 * size);
+                assert_eq!(sum(block, size), 3 * size as u64, "{size}, grown");
+                let block = __wrap_realloc(block, size.div_ceil(2));
+                let left = size.div_ceil(2);
+                assert_eq!(sum(block, left), 3 * left as u64, "{size}, smaller");
+                __wrap_free(block);
+            }
+        }
+        // SAFETY: nothing is given.
+        unsafe {
+            assert!(__wrap_calloc(usize::MAX, 2).is_null());
+            assert!(__wrap_calloc(usize::MAX - 64, 1).is_null());
+        }
     }
 }

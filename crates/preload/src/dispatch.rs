@@ -8,6 +8,7 @@
     reason = "the names of system calls are libc's"
 )]
 
+use crate::counted::counted;
 use crate::lifecycle::{exec, exit, fork};
 use crate::paths::{PathCall, links};
 use crate::pool::{fds, umask};
@@ -57,7 +58,9 @@ unsafe fn handle(call: &Call) -> i64 {
     let short = has(&calls::SHORT, call.nr) && filter::watched(fd) && !filter::is_inotify(fd);
     let critical = short.then(Critical::enter);
     // SAFETY: a system call that the program is making.
-    let result = unsafe { answer(call.nr, &call.args) };
+    let result = counted(call.nr, &call.args, || unsafe {
+        answer(call.nr, &call.args)
+    });
     drop(critical);
     if result == -i64::from(EFBIG) {
         limits::exceeded();

@@ -35,6 +35,7 @@
 
 mod alloc;
 mod calls;
+mod counted;
 mod dispatch;
 mod lifecycle;
 mod loader;

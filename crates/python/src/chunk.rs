@@ -3,7 +3,9 @@
 //! `numpy.frombuffer(chunk)`, without a copy.
 //!
 //! A view of Python keeps the memory mapped: `close` is a BufferError while there is one, as for
-//! `mmap.mmap`. A forked child doesn't have the memory (touching it there ends the child), so it
+//! `mmap.mmap`. Some libraries keep the object and the address but give the view back
+//! (`torch.frombuffer`), so memory that was ever viewed is closed, and stays mapped until its object
+//! goes: what they have is never an address without memory. A forked child doesn't have the memory (touching it there ends the child), so it
 //! can make no new views: EPERM.
 
 #![allow(
@@ -19,13 +21,16 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use std::ffi::c_int;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
 /// Memory that is mapped, and how many views of it Python has.
 pub struct Memory {
     chunk: Mutex<Option<chunk::Chunk>>,
+    closed: AtomicBool,
     views: AtomicUsize,
+    /// There has been a view: somebody may still have the address.
+    was_viewed: AtomicBool,
     readonly: bool,
 }
 
@@ -33,14 +38,17 @@ impl Memory {
     pub fn new(chunk: chunk::Chunk, readonly: bool) -> Memory {
         Memory {
             chunk: Mutex::new(Some(chunk)),
+            closed: AtomicBool::new(false),
             views: AtomicUsize::new(0),
+            was_viewed: AtomicBool::new(false),
             readonly,
         }
     }
 
     fn with<T>(&self, f: impl FnOnce(&chunk::Chunk) -> PyResult<T>) -> PyResult<T> {
         let chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
-        f(chunk.as_ref().ok_or_else(|| closed("memory"))?)
+        let open = chunk.as_ref().filter(|_| !self.closed.load(Acquire));
+        f(open.ok_or_else(|| closed("memory"))?)
     }
 
     fn len(&self) -> PyResult<usize> {
@@ -53,12 +61,14 @@ impl Memory {
 
     fn close(&self) -> PyResult<()> {
         let mut chunk = self.chunk.lock().unwrap_or_else(PoisonError::into_inner);
-        match self.views.load(Acquire) {
-            0 => drop(chunk.take()),
-            n => {
-                let text = format!("{n} views of this memory are still in use");
-                return Err(PyBufferError::new_err(text));
-            }
+        let views = self.views.load(Acquire);
+        if views > 0 {
+            let text = format!("{views} views of this memory are still in use");
+            return Err(PyBufferError::new_err(text));
+        }
+        self.closed.store(true, Release);
+        if !self.was_viewed.load(Acquire) {
+            drop(chunk.take());
         }
         Ok(())
     }
@@ -74,10 +84,10 @@ impl Memory {
         self.with(|c| {
             // Refused in a forked child, which doesn't have the memory.
             c.share().map_err(raise)?;
-            // SAFETY: mapped until `close`, which waits for the views to go; drop can't come
-            // before, for the view keeps the owner.
+            // SAFETY: mapped until the owner goes, which the view keeps.
             unsafe { export(owner, view, flags, (c.address(), c.len()), self.readonly)? };
             self.views.fetch_add(1, AcqRel);
+            self.was_viewed.store(true, Release);
             Ok(())
         })
     }
@@ -120,7 +130,8 @@ macro_rules! python_memory {
                 self.0.token()
             }
 
-            /// Unmaps it. BufferError while views of it are in use.
+            /// Closes it: no new views. BufferError while views of it are in use. It is unmapped at
+            /// once if it never had a view, else when the last reference to this object goes.
             fn close(&self) -> PyResult<()> {
                 self.0.close()
             }

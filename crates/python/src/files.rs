@@ -177,15 +177,7 @@ impl Pool {
         let end = end.map_or(size, |end| end.min(size));
         let len = usize::try_from(end.saturating_sub(start)).map_err(|_| too_long())?;
         filled(py, len, |memory| {
-            let mut done = 0;
-            while done < memory.len() {
-                match file.read_at(&mut memory[done..], start + done as u64) {
-                    Ok(0) => break,
-                    Ok(n) => done += n,
-                    Err(e) => return Err(raise_of(e, path)),
-                }
-            }
-            Ok(done)
+            read_all(&file, memory, start).map_err(|e| raise_of(e, path))
         })
     }
 
@@ -215,37 +207,45 @@ impl Pool {
         done.map_err(|e| raise_of(e, path))
     }
 
+    /// Makes a directory. FileExistsError if something has the name.
     #[pyo3(signature = (path, mode = 0o777))]
     fn mkdir(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
         let mode = self.attached()?.mode(mode);
         self.call(py, path, |fs, path| fs.mkdir(path, mode))
     }
 
+    /// Removes an empty directory. OSError (ENOTEMPTY) if it isn't.
     fn rmdir(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.rmdir(path))
     }
 
+    /// Removes a name; the file goes with its last name and last use.
     fn unlink(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.unlink(path))
     }
 
+    /// Renames, as `os.rename`: what has the new name is replaced, atomically.
     fn rename(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.rename(path, to.as_bytes()))
     }
 
+    /// Makes a second name (hard link) of a file. FileExistsError if something has it.
     fn link(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.link(path, to.as_bytes()))
     }
 
+    /// Makes a symbolic link at `path`. FileExistsError if something has the name.
     fn symlink(&self, py: Python<'_>, target: &str, path: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.symlink(target.as_bytes(), path))
     }
 
+    /// Where a symbolic link leads. OSError (EINVAL) if it is none.
     fn readlink(&self, py: Python<'_>, path: &str) -> PyResult<String> {
         let target = self.call(py, path, |fs, path| fs.readlink(path))?;
         Ok(text(&target))
     }
 
+    /// Sets the permission bits.
     fn chmod(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.chmod(path, mode))
     }
@@ -261,6 +261,7 @@ impl Pool {
         self.call(py, path, |fs, path| fs.set_times(path, atime, mtime, true))
     }
 
+    /// Cuts a file to `size` bytes, or lengthens it by zeros.
     fn truncate(&self, py: Python<'_>, path: &str, size: u64) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             let file = fs.open(path, libc::O_WRONLY, 0)?;
@@ -291,21 +292,25 @@ impl Pool {
         })
     }
 
+    /// The names of the extended attributes.
     fn xattrs(&self, py: Python<'_>, path: &str) -> PyResult<Vec<String>> {
         let names = self.call(py, path, |fs, path| fs.xattrs(path, true))?;
         Ok(names.iter().map(|n| text(n)).collect())
     }
 
+    /// The value of an extended attribute. OSError (ENODATA) if there is none of the name.
     fn xattr(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<Vec<u8>> {
         self.call(py, path, |fs, path| fs.xattr(path, name.as_bytes(), true))
     }
 
+    /// Sets an extended attribute; one of the name is replaced.
     fn set_xattr(&self, py: Python<'_>, path: &str, name: &str, value: Vec<u8>) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             fs.set_xattr(path, name.as_bytes(), &value, true)
         })
     }
 
+    /// Removes an extended attribute. OSError (ENODATA) if there is none of the name.
     fn remove_xattr(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             fs.remove_xattr(path, name.as_bytes(), true)
@@ -388,6 +393,15 @@ impl File {
         py.detach(|| self.with(|file| file.read_at(to.as_mut(), at)))
     }
 
+    /// The bytes from `at` to the end of the file.
+    fn read_from<'py>(&self, py: Python<'py>, at: u64) -> PyResult<Bound<'py, PyAny>> {
+        let size = self.size(py)?;
+        let len = usize::try_from(size.saturating_sub(at)).map_err(|_| too_long())?;
+        filled(py, len, |memory| {
+            self.with(|file| read_all(file, memory, at))
+        })
+    }
+
     /// Writes all of a buffer at `at`.
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let buffer = Borrowed::of(buffer, false)?;
@@ -435,6 +449,18 @@ impl File {
             .unwrap_or_else(PoisonError::into_inner)
             .is_none()
     }
+}
+
+/// Reads from `at` on until `memory` is full or the file ends. Returns the number of bytes.
+fn read_all(file: &posix::File<'_>, memory: &mut [u8], at: u64) -> posix::Result<usize> {
+    let mut done = 0;
+    while done < memory.len() {
+        match file.read_at(&mut memory[done..], at + done as u64)? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    Ok(done)
 }
 
 fn write_all(file: &posix::File<'_>, bytes: &[u8], at: u64) -> posix::Result<()> {

@@ -68,11 +68,15 @@ impl Named {
 /// The record of a workspace or a collection.
 #[pyclass(frozen, get_all, module = "forebay")]
 pub struct Record {
+    /// Its name.
     name: String,
     /// Its UUID, as a text.
     uuid: String,
+    /// Its metadata when the record was read: a dict.
     meta: Meta,
+    /// The back end that has its bytes; empty for a workspace.
     backend: String,
+    /// Its declared controls, as a text.
     controls: String,
 }
 

@@ -12,6 +12,7 @@
 //! - Opening, and creating read transactions, take locks inside LMDB: both happen in a [`Critical`]
 //!   section.
 
+mod kept;
 pub mod parked;
 mod readers;
 mod room;
@@ -122,6 +123,11 @@ impl Env {
     }
 
     fn open_env(&self) -> Result<*mut ffi::MDB_env> {
+        if let Some((env, file)) = kept::take(&self.path, self.map_size) {
+            let mut beside = self.beside.lock().unwrap_or_else(PoisonError::into_inner);
+            std::mem::forget(std::mem::replace(&mut *beside, file));
+            return Ok(env);
+        }
         let path = CString::new(self.path.as_os_str().as_bytes()).map_err(|_| Errno::INVAL)?;
         let file = readers::open_lock_file(&self.path)?;
         let is_beside = readers::free_left_behind(&file);

@@ -54,6 +54,17 @@ const HAS_CUTS: u8 = 8;
 const HAS_CUT_SIZE: u8 = 16;
 const HAS_COPY_STAMP: u8 = 32;
 const IS_SPREAD: u8 = 64;
+/// Number of words that have a bit in the byte at [`THERE`].
+const PLAIN_WORDS: usize = 8;
+/// The flags that stand for a 64-bit word each, in the order of the words.
+const WORD_FLAGS: [u8; 5] = [
+    HAS_CONTROLS,
+    HAS_EDITION,
+    HAS_CUTS,
+    HAS_CUT_SIZE,
+    HAS_COPY_STAMP,
+];
+const HAS_WORDS: u8 = HAS_CONTROLS | HAS_EDITION | HAS_CUTS | HAS_CUT_SIZE | HAS_COPY_STAMP;
 /// In the last byte of an entry's record: several nodes are changing the entry.
 const CHANGING: u8 = 0x80;
 
@@ -64,6 +75,7 @@ pub struct Key {
 }
 
 impl Key {
+    #[inline]
     fn new(tag: u8, id: ObjectId, rest: &[u8]) -> Key {
         let mut bytes = [0; 17 + NAME_MAX];
         bytes[0] = tag;
@@ -76,16 +88,19 @@ impl Key {
     }
 
     /// The entry `name` of directory `parent`.
+    #[inline]
     pub fn entry(parent: ObjectId, name: &[u8]) -> Key {
         Key::new(b'D', parent, name)
     }
 
     /// The inode of `id`.
+    #[inline]
     pub fn inode(id: ObjectId) -> Key {
         Key::new(b'I', id, &[])
     }
 
     /// The extents of chunk `chunk` of `id`.
+    #[inline]
     pub fn chunk(id: ObjectId, chunk: u64) -> Key {
         Key::new(b'X', id, &chunk.to_be_bytes())
     }
@@ -171,6 +186,7 @@ impl Key {
 impl std::ops::Deref for Key {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         &self.bytes[..self.len]
     }
@@ -252,6 +268,7 @@ impl Entry {
         out
     }
 
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Option<Entry> {
         let bytes: &[u8; 9] = bytes.try_into().ok()?;
         let id = u64::from_le_bytes(bytes[..8].try_into().ok()?);
@@ -287,6 +304,7 @@ impl EntryRecord {
         out
     }
 
+    #[inline]
     pub fn decode(bytes: &[u8]) -> Option<EntryRecord> {
         let mut bytes: [u8; 9] = bytes.try_into().ok()?;
         let changing = bytes[8] & CHANGING != 0;
@@ -352,14 +370,17 @@ pub struct Inode {
 
 impl Inode {
     /// Type bits of the mode.
+    #[inline]
     pub fn kind(&self) -> u32 {
         self.mode & S_IFMT
     }
 
+    #[inline]
     pub fn is_dir(&self) -> bool {
         self.kind() == libc::S_IFDIR
     }
 
+    #[inline]
     pub fn is_file(&self) -> bool {
         self.kind() == libc::S_IFREG
     }
@@ -369,7 +390,7 @@ impl Inode {
     }
 
     /// The 64-bit fields in the order of the record, each with its value if it is absent.
-    fn words(&self) -> [(u64, u64); 8] {
+    fn words(&self) -> [(u64, u64); PLAIN_WORDS] {
         let (mtime, btime) = (self.mtime as u64, self.btime as u64);
         [
             (self.size, 0),
@@ -386,71 +407,71 @@ impl Inode {
     /// Encodes the record. Short: the more records fit into a page, the fewer pages a change has to
     /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
-        let mut out = RecordBytes::new();
         let bit = |there: bool, bit: u8| if there { bit } else { 0 };
-        let flags = bit(self.has_attributes, HAS_ATTRIBUTES)
-            | bit(self.controls != 0, HAS_CONTROLS)
-            | bit(self.edition != 0, HAS_EDITION)
-            | bit(self.cuts != 0, HAS_CUTS)
-            | bit(self.cut_size != 0, HAS_CUT_SIZE)
-            | bit(self.copy_stamp != 0, HAS_COPY_STAMP)
-            | bit(self.is_spread, IS_SPREAD);
-        out.extend_from_slice(&[VERSION, self.tail, flags, 0]);
-        for n in [self.mode, self.uid, self.gid, self.nlink] {
-            out.extend_from_slice(&n.to_le_bytes());
+        let mut bytes = [0; INODE_LEN + 8 * (PLAIN_WORDS + WORD_FLAGS.len())];
+        bytes[0] = VERSION;
+        bytes[1] = self.tail;
+        let mut flags = bit(self.has_attributes, HAS_ATTRIBUTES) | bit(self.is_spread, IS_SPREAD);
+        for (i, n) in [self.mode, self.uid, self.gid, self.nlink]
+            .into_iter()
+            .enumerate()
+        {
+            bytes[4 + 4 * i..8 + 4 * i].copy_from_slice(&n.to_le_bytes());
         }
+        let mut len = INODE_LEN;
+        let mut there = 0;
         for (i, (word, otherwise)) in self.words().into_iter().enumerate() {
             if word != otherwise {
-                out[THERE] |= 1 << i;
-                out.extend_from_slice(&word.to_le_bytes());
+                there |= 1 << i;
+                bytes[len..len + 8].copy_from_slice(&word.to_le_bytes());
+                len += 8;
             }
         }
-        for word in [
+        let more = [
             self.controls,
             self.edition,
             self.cuts,
             self.cut_size,
             self.copy_stamp,
-        ] {
+        ];
+        for (word, flag) in more.into_iter().zip(WORD_FLAGS) {
             if word != 0 {
-                out.extend_from_slice(&word.to_le_bytes());
+                flags |= flag;
+                bytes[len..len + 8].copy_from_slice(&word.to_le_bytes());
+                len += 8;
             }
         }
+        bytes[2] = flags;
+        bytes[THERE] = there;
+        let mut out = RecordBytes::from_slice(&bytes[..len]);
         out.extend_from_slice(tail);
         out
     }
 
     /// Decodes the inode and its tail.
     pub fn decode(bytes: &[u8]) -> Option<(Inode, &[u8])> {
-        let (fixed, mut rest) = bytes.split_at_checked(INODE_LEN)?;
+        let (fixed, rest) = bytes.split_first_chunk::<INODE_LEN>()?;
         if fixed[0] != VERSION || fixed[1] > tail::NAME {
             return None;
         }
+        let (there, flags) = (fixed[THERE], fixed[2] & HAS_WORDS);
+        let len = 8 * (there.count_ones() + flags.count_ones()) as usize;
+        let (words, rest) = rest.split_at_checked(len)?;
+        let mut words = words.as_chunks::<8>().0.iter();
+        let mut word = |there: bool, otherwise: u64| match there {
+            true => words.next().map_or(0, |bytes| u64::from_le_bytes(*bytes)),
+            false => otherwise,
+        };
+        let (size, pages) = (word(there & 1 != 0, 0), word(there & 2 != 0, 0));
+        let (parent, rdev) = (word(there & 4 != 0, 0), word(there & 8 != 0, 0));
+        let mtime = word(there & 16 != 0, 0);
+        let (ctime, btime) = (word(there & 32 != 0, mtime), word(there & 64 != 0, mtime));
+        let atime = word(there & 128 != 0, btime);
+        let [controls, edition, cuts, cut_size, copy_stamp] = match flags {
+            0 => [0; 5],
+            _ => WORD_FLAGS.map(|bit| word(flags & bit != 0, 0)),
+        };
         let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
-        let mut next = 0;
-        let mut word = |otherwise: u64| {
-            next += 1;
-            if fixed[THERE] >> (next - 1) & 1 == 0 {
-                return Some(otherwise);
-            }
-            let (bytes, after) = rest.split_first_chunk()?;
-            rest = after;
-            Some(u64::from_le_bytes(*bytes))
-        };
-        let [size, pages, parent, rdev, mtime] = [word(0)?, word(0)?, word(0)?, word(0)?, word(0)?];
-        let (ctime, btime) = (word(mtime)?, word(mtime)?);
-        let atime = word(btime)?;
-        let mut more = |bit: u8| {
-            if fixed[2] & bit == 0 {
-                return Some(0);
-            }
-            let (bytes, after) = rest.split_first_chunk()?;
-            rest = after;
-            Some(u64::from_le_bytes(*bytes))
-        };
-        let (controls, edition) = (more(HAS_CONTROLS)?, more(HAS_EDITION)?);
-        let (cuts, cut_size) = (more(HAS_CUTS)?, more(HAS_CUT_SIZE)?);
-        let copy_stamp = more(HAS_COPY_STAMP)?;
         let inode = Inode {
             tail: fixed[1],
             has_attributes: fixed[2] & HAS_ATTRIBUTES != 0,
@@ -486,17 +507,31 @@ pub struct ChunkMap(SmallVec<[Extent; FEW_EXTENTS]>);
 pub const FEW_EXTENTS: usize = if cfg!(loom) { 2 } else { 16 };
 
 impl ChunkMap {
+    /// The map of these extents.
+    ///
+    /// # Panics
+    /// If there are more than [`MAX_EXTENTS`].
+    #[inline]
+    pub fn of(extents: impl Iterator<Item = Extent>) -> ChunkMap {
+        let map = ChunkMap(extents.collect());
+        assert!(map.0.len() <= MAX_EXTENTS);
+        map
+    }
+
     /// The extents in order.
+    #[inline]
     pub fn extents(&self) -> &[Extent] {
         &self.0
     }
 
     /// Pages covered.
+    #[inline]
     pub fn pages(&self) -> usize {
         self.extents().iter().map(|e| e.pages()).sum()
     }
 
     /// Appends an extent; false if there is no room for another.
+    #[inline]
     pub fn push(&mut self, e: Extent) -> bool {
         if self.0.len() == MAX_EXTENTS {
             return false;

@@ -203,6 +203,13 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     }
 
     fn file(&self, entry: &Entry, threads: usize) -> Outcome {
+        forebay_trace::event_of!(STAGE_FILE_ENTER, &entry.below);
+        let outcome = self.move_file(entry, threads);
+        forebay_trace::event!(STAGE_FILE_EXIT);
+        outcome
+    }
+
+    fn move_file(&self, entry: &Entry, threads: usize) -> Outcome {
         let waits = self.options.sync && entry.meta.size < SYNC_EACH;
         match self.is_there(entry) {
             Ok(false) => {}

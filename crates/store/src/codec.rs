@@ -35,9 +35,11 @@ macro_rules! numbers {
         impl Wire for $t {
             type Owned = $t;
 
+            #[inline]
             fn put(&self, to: &mut Vec<u8>) {
                 to.extend_from_slice(&self.to_le_bytes());
             }
+            #[inline]
             fn take(from: &mut &[u8]) -> Option<$t> {
                 let (bytes, rest) = from.split_first_chunk()?;
                 *from = rest;
@@ -51,7 +53,9 @@ numbers!(u8, u32, u64, u128, i64);
 impl Wire for () {
     type Owned = ();
 
+    #[inline]
     fn put(&self, _: &mut Vec<u8>) {}
+    #[inline]
     fn take(_: &mut &[u8]) -> Option<()> {
         Some(())
     }
@@ -60,9 +64,11 @@ impl Wire for () {
 impl Wire for bool {
     type Owned = bool;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         to.push(u8::from(*self));
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<bool> {
         match u8::take(from)? {
             0 => Some(false),
@@ -75,9 +81,11 @@ impl Wire for bool {
 impl Wire for Vec<u8> {
     type Owned = Vec<u8>;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         self.as_slice().put(to);
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Vec<u8>> {
         let length = u32::take(from)? as usize;
         let (bytes, rest) = from.split_at_checked(length)?;
@@ -90,9 +98,11 @@ impl Wire for Vec<u8> {
 impl<T: Wire> Wire for &T {
     type Owned = T::Owned;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         T::put(self, to);
     }
+    #[inline]
     fn take(_: &mut &[u8]) -> Option<Self> {
         None
     }
@@ -102,10 +112,12 @@ impl<T: Wire> Wire for &T {
 impl Wire for &[u8] {
     type Owned = Vec<u8>;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         (self.len() as u32).put(to);
         to.extend_from_slice(self);
     }
+    #[inline]
     fn take(_: &mut &[u8]) -> Option<Self> {
         None
     }
@@ -114,12 +126,14 @@ impl Wire for &[u8] {
 impl<T: Wire> Wire for Option<T> {
     type Owned = Option<T::Owned>;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         self.is_some().put(to);
         if let Some(part) = self {
             part.put(to);
         }
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Option<T>> {
         match bool::take(from)? {
             false => Some(None),
@@ -131,6 +145,7 @@ impl<T: Wire> Wire for Option<T> {
 impl<T: Wire, E: Wire> Wire for Result<T, E> {
     type Owned = Result<T::Owned, E::Owned>;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         self.is_err().put(to);
         match self {
@@ -138,6 +153,7 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
             Err(part) => part.put(to),
         }
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Result<T, E>> {
         match bool::take(from)? {
             false => T::take(from).map(Ok),
@@ -149,9 +165,11 @@ impl<T: Wire, E: Wire> Wire for Result<T, E> {
 impl Wire for ObjectId {
     type Owned = ObjectId;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         self.0.put(to);
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<ObjectId> {
         u64::take(from).map(ObjectId)
     }
@@ -160,9 +178,11 @@ impl Wire for ObjectId {
 impl Wire for Entry {
     type Owned = Entry;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         to.extend_from_slice(&self.encode());
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Entry> {
         let (bytes, rest) = from.split_first_chunk::<9>()?;
         *from = rest;
@@ -177,9 +197,11 @@ macro_rules! fields {
         impl $crate::codec::Wire for $t {
             type Owned = $t;
 
+            #[inline]
             fn put(&self, to: &mut Vec<u8>) {
                 $($crate::codec::Wire::put(&self.$field, to);)+
             }
+            #[inline]
             fn take(from: &mut &[u8]) -> Option<$t> {
                 Some(Self { $($field: $crate::codec::Wire::take(from)?),+ })
             }
@@ -194,9 +216,11 @@ pub struct Record(pub Inode, pub Vec<u8>);
 impl Wire for Record {
     type Owned = Record;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         self.0.encode(&self.1).as_slice().put(to);
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Record> {
         let bytes: Vec<u8> = Wire::take(from)?;
         Inode::decode(&bytes).map(|(inode, tail)| Record(inode, tail.to_vec()))
@@ -207,10 +231,12 @@ impl Wire for Record {
 impl<T: Wire> Wire for List<T> {
     type Owned = List<T::Owned>;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         (self.0.len() as u32).put(to);
         self.0.iter().for_each(|part| part.put(to));
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<List<T>> {
         let count = u32::take(from)? as usize;
         // No more than there are bytes: what comes from outside doesn't reserve memory.
@@ -230,11 +256,13 @@ macro_rules! tuples {
         impl<$($name: Wire),+> Wire for ($($name,)+) {
             type Owned = ($($name::Owned,)+);
 
+            #[inline]
             fn put(&self, to: &mut Vec<u8>) {
                 #[allow(non_snake_case, reason = "each value is named like its type")]
                 let ($($name,)+) = self;
                 $($name.put(to);)+
             }
+            #[inline]
             fn take(from: &mut &[u8]) -> Option<Self> {
                 Some(($($name::take(from)?,)+))
             }

@@ -43,7 +43,7 @@ pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
 
-const MAGIC: u64 = 0x3331_4c54_4359_4246; // "FBYCTL13"
+const MAGIC: u64 = 0x3531_4c54_4359_4246; // "FBYCTL15"
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Bytes of each table that have memory from the beginning, and slots of processes whose areas do:
@@ -349,6 +349,8 @@ impl Control {
         for list in [&h.free_live, &h.free_open, &h.free_locks] {
             list.limit.store(limits.open, Relaxed);
         }
+        // SAFETY: atomics; the region is long enough.
+        forebay_trace::shared::format(unsafe { region.at(TRACED_AT) });
         h.magic.store(MAGIC, Release);
     }
 
@@ -406,8 +408,15 @@ impl Control {
     }
 
     /// Where things lie.
+    #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// The node's tracing: switches, settings, slow operations.
+    pub fn traced(&self) -> &forebay_trace::shared::Shared {
+        // SAFETY: atomics; the region is long enough.
+        unsafe { self.region.at(TRACED_AT) }
     }
 
     /// Maps the area of process slot `i` without a descriptor.
@@ -420,6 +429,7 @@ impl Control {
     }
 
     /// The fixed part.
+    #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: atomics; `at` checks bounds and alignment here and below.
         unsafe { self.region.at(0) }
@@ -438,6 +448,7 @@ impl Control {
     }
 
     /// Process slot `i`.
+    #[inline]
     pub fn process(&self, i: usize) -> &Process {
         debug_assert!(i < MAX_PROCESSES);
         // SAFETY: see header.
@@ -501,11 +512,13 @@ impl Control {
     }
 
     /// Live entry `i`.
+    #[inline]
     pub fn live(&self, i: u32) -> &Live {
         self.entry(self.layout.live_at, i)
     }
 
     /// Place `n` for an extent of chunk 0 of live entry `i`.
+    #[inline]
     pub fn extent(&self, i: u32, n: usize) -> &AtomicU64 {
         match n.checked_sub(NEAR_EXTENTS) {
             None => &self.live(i).near[n],
@@ -513,25 +526,40 @@ impl Control {
         }
     }
 
+    /// The first `count` places of those that [`Control::extent`] gives.
+    pub fn extents(&self, i: u32, count: usize) -> impl Iterator<Item = &AtomicU64> {
+        let far: &[AtomicU64] = match count.checked_sub(NEAR_EXTENTS) {
+            None | Some(0) => &[],
+            Some(n) => &self.entry::<FarExtents>(self.layout.far_extents_at, i).0[..n],
+        };
+        self.live(i).near[..count.min(NEAR_EXTENTS)]
+            .iter()
+            .chain(far)
+    }
+
     /// Identity of the process that, as the last user of live entry `i`, writes it back or
     /// removes it. (In a table of its own, since whoever has to release what a process held
     /// looks at all of them.)
+    #[inline]
     pub fn finisher(&self, i: u32) -> &AtomicU32 {
         self.entry(self.layout.finishers_at, i)
     }
 
     /// Open file description `i`.
+    #[inline]
     pub fn open_file(&self, i: u32) -> &Open {
         self.entry(self.layout.open_at, i)
     }
 
     /// Identity of the process that holds the reference to open file description `i` outside any
     /// descriptor table. (As [`Control::finisher`], in a table of its own.)
+    #[inline]
     pub fn open_owner(&self, i: u32) -> &AtomicU32 {
         self.entry(self.layout.open_owners_at, i)
     }
 
     /// Entry `i` of the table at `at`, one of those with [`Limits::open`] entries.
+    #[inline]
     fn entry<T>(&self, at: usize, i: u32) -> &T {
         assert!(i < self.layout.limits.open);
         // SAFETY: see header.

@@ -39,6 +39,7 @@ use rustix::io::{Errno, Result};
 impl<'s> DeclaredControls<'s> {
     /// EPERM if the controls of a file of this node, which is locked, rule the change out. (Those
     /// of a striped one are looked at where the change begins: `Cluster::check_striped`.)
+    #[inline]
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
         let word = live.controls.load(Relaxed);
         if word == 0 {
@@ -52,6 +53,7 @@ impl<'s> DeclaredControls<'s> {
     }
 
     /// The word of a live file: what was said of it, and [`LAMINATED`].
+    #[inline]
     pub fn controls(&self, live: u32) -> u64 {
         self.objects().live(live).controls.load(Acquire)
     }

@@ -53,11 +53,9 @@ impl<'s> Content<'s> {
 
     pub(crate) fn first_chunk(&self, index: u32) -> ChunkMap {
         let live = self.objects().live(index);
-        let mut map = ChunkMap::default();
-        for i in 0..(live.extents.load(Acquire) as usize).min(MAX_EXTENTS) {
-            map.push(Extent(self.control.extent(index, i).load(Relaxed)));
-        }
-        map
+        let count = (live.extents.load(Acquire) as usize).min(MAX_EXTENTS);
+        let places = self.control.extents(index, count);
+        ChunkMap::of(places.map(|place| Extent(place.load(Relaxed))))
     }
 
     /// The extents of a chunk, at least up to page `needed` if there are that many.
@@ -231,6 +229,25 @@ impl<'s> Content<'s> {
         to: *mut u8,
         len: usize,
     ) -> Result<usize> {
+        forebay_trace::span!(
+            STORE_READ_ENTER,
+            STORE_READ_EXIT,
+            [self.live_id(index).0, offset, len],
+            // SAFETY: passed on.
+            unsafe { self.read_extents(index, offset, to, len) }
+        )
+    }
+
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    #[inline(always)]
+    unsafe fn read_extents(
+        &self,
+        index: u32,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
         let live = self.objects().live(index);
         if is_summed(live.controls.load(Relaxed)) {
             // SAFETY: passed on.
@@ -320,6 +337,26 @@ impl<'s> Content<'s> {
     /// # Safety
     /// `bytes` must be readable.
     pub unsafe fn write_here(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        (from, len): (*const u8, usize),
+        grows: bool,
+        check: impl FnOnce(&Live) -> Result<()>,
+    ) -> Result<(u64, usize)> {
+        forebay_trace::span!(
+            STORE_WRITE_ENTER,
+            STORE_WRITE_EXIT,
+            [self.live_id(index).0, offset.unwrap_or(u64::MAX), len],
+            // SAFETY: passed on.
+            unsafe { self.write_extents(index, offset, (from, len), grows, check) }
+        )
+    }
+
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    #[inline(always)]
+    unsafe fn write_extents(
         &self,
         index: u32,
         offset: Option<u64>,

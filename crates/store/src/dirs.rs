@@ -34,9 +34,11 @@ pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 impl Wire for Listed {
     type Owned = Listed;
 
+    #[inline]
     fn put(&self, to: &mut Vec<u8>) {
         (self.0, &self.1[..], self.2).put(to);
     }
+    #[inline]
     fn take(from: &mut &[u8]) -> Option<Listed> {
         let (shard, name, entry) = Wire::take(from)?;
         Some(Listed(shard, name, entry))

@@ -32,6 +32,9 @@
 //! codec chunks clock errors record_tree             bytes, numbers, time
 //! ```
 
+/// The directory beside the control region in which the rings of [`forebay_trace`] lie.
+pub const RINGS: &str = "rings";
+
 pub mod accounting;
 #[cfg(test)]
 mod alone;

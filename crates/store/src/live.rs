@@ -143,6 +143,7 @@ pub(crate) fn held_entry(place: u32) -> Option<u32> {
 
 impl Live {
     /// Notes that a process of the node `by`, or of this one (None), changes the bytes. Locked.
+    #[inline]
     pub fn change_by(&self, by: Option<NodeId>) {
         let (by, now) = (half(by), self.changed_by.load(Relaxed));
         if now & LATER != by {
@@ -244,6 +245,7 @@ impl<'s> Objects<'s> {
     }
 
     /// Live entry `index`.
+    #[inline]
     pub fn live(self, index: u32) -> &'s Live {
         self.0.control.live(index)
     }
@@ -316,6 +318,7 @@ impl<'s> Objects<'s> {
     }
 
     /// A new entry with one user.
+    #[inline]
     pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
         let index = self.control.take_live()?.ok_or(Errno::NFILE)?;
         let live = self.live(index);
@@ -342,6 +345,7 @@ impl<'s> Objects<'s> {
     }
 
     /// Ends an entry that nobody uses any more.
+    #[inline]
     pub(crate) fn live_end(&self, chain: Chain<'_>, index: u32) {
         let live = self.live(index);
         self.control.finisher(index).store(0, Relaxed);

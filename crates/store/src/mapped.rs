@@ -232,6 +232,7 @@ impl<'s> Mappings<'s> {
     }
 
     /// Whether a process of this node may map a copy of it.
+    #[inline]
     pub fn may_be_copied(&self, index: u32) -> bool {
         self.objects().live(index).flags.load(Acquire) & flag::COPIED != 0
     }

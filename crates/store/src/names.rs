@@ -96,6 +96,17 @@ impl<'s> Names<'s> {
     /// # Errors
     /// EIO; EAGAIN: all places of readers are taken.
     pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
+        forebay_trace::span!(
+            STORE_LOOKUP_ENTER,
+            STORE_LOOKUP_EXIT,
+            name,
+            [parent.0],
+            self.entry_here(parent, name)
+        )
+    }
+
+    #[inline(always)]
+    fn entry_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
         let snapshot = self.snapshot(self.shard_of_entry(parent, name))?;
         match snapshot.get(&Key::entry(parent, name))? {
             Some(bytes) => match EntryRecord::decode(bytes) {

@@ -40,6 +40,8 @@ pub struct Store {
     pub(crate) journal: Option<Journal>,
     /// What belongs to other nodes, if this is the share of one node among several.
     pub foreign: Option<std::sync::Arc<dyn Foreign>>,
+    /// The process's part in the node's tracing, as long as the store is open.
+    _traced: forebay_trace::Attached,
 }
 
 /// What the layer above does for objects of other nodes. A store alone in its pool has none.
@@ -92,7 +94,7 @@ impl Store {
         media: Vec<Medium>,
         journal: Option<Journal>,
     ) -> Result<Store> {
-        let control = Store::open_control(control_path)?;
+        let (control, traced) = Store::open_control(control_path)?;
         let envs = (0..control.shards())
             .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
             .collect();
@@ -110,6 +112,7 @@ impl Store {
             cache: ExtentCache::new(),
             journal,
             foreign: None,
+            _traced: traced,
         })
     }
 
@@ -119,19 +122,22 @@ impl Store {
     /// # Errors
     /// As for [`Store::open`].
     pub fn take_over(control_path: &Path) -> Result<()> {
-        let control = Store::open_control(control_path)?;
+        let (control, _) = Store::open_control(control_path)?;
         let namespace = &control.header().namespace;
         namespace.store(process::namespace(), Release);
         Ok(())
     }
 
-    fn open_control(path: &Path) -> Result<Control> {
+    fn open_control(path: &Path) -> Result<(Control, forebay_trace::Attached)> {
         let fd = rustix::fs::open(
             path,
             rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
             rustix::fs::Mode::empty(),
         )?;
-        Ok(Control::map(&fd)?.in_file(path))
+        let control = Control::map(&fd)?.in_file(path);
+        let rings = path.with_file_name(crate::RINGS);
+        let attached = forebay_trace::attach(&fd, crate::control::TRACED_AT as u64, &rings)?;
+        Ok((control, attached))
     }
 
     /// Makes this the store of one node among several.
@@ -165,6 +171,7 @@ impl Store {
     ///
     /// # Errors
     /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
+    #[inline]
     pub fn section(&self) -> Result<Section<'_>> {
         quiescence::begin(&self.control, || self.process_slot())
     }

@@ -93,6 +93,20 @@ impl<'s> Objects<'s> {
         new: &NewOpen<'_>,
         live: Option<(u32, Option<Held<'_>>)>,
     ) -> Result<u32> {
+        forebay_trace::span!(
+            STORE_OPEN_ENTER,
+            STORE_OPEN_EXIT,
+            [new.id.0],
+            self.make_description(new, live)
+        )
+    }
+
+    #[inline(always)]
+    fn make_description(
+        &self,
+        new: &NewOpen<'_>,
+        live: Option<(u32, Option<Held<'_>>)>,
+    ) -> Result<u32> {
         let _section = self.section()?;
         let slot = self.process_slot()?;
         let me = identity(&self.control, slot);
@@ -171,6 +185,7 @@ impl<'s> Objects<'s> {
     /// # Errors
     /// What writing the file's record back says (ENOSPC, EIO). It is ended all the same.
     pub fn open_release(&self, index: u32) -> Result<()> {
+        forebay_trace::event!(STORE_CLOSE, self.open_file(index).id.load(Relaxed));
         let _section = self.section()?;
         let o = self.open_file(index);
         let owner = self.control.open_owner(index);

@@ -100,6 +100,7 @@ impl Wire for Chunk {
 impl<'s> Parts<'s> {
     /// Whether chunks of this file of one node lie on others. Of a file that stands for another
     /// node's: whether this node knows so.
+    #[inline]
     pub fn is_spilled(live: &Live) -> bool {
         if live.flags.load(Acquire) & flag::PARTS == 0 {
             return false;

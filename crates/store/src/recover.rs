@@ -128,7 +128,7 @@ impl<'s> Recovery<'s> {
     /// # Errors
     /// What writing their files back says.
     pub fn reap(&self) -> Result<Reaped> {
-        self.reap_but(&[])
+        forebay_trace::span!(REAP_ENTER, REAP_EXIT, [], self.reap_but(&[]))
     }
 
     /// As [`Store::reap`], but for what these processes held, dead or not: of whom are these

@@ -115,7 +115,20 @@ impl Store {
     ///
     /// # Errors
     /// EIO: nobody holds the lock, time and again, and it is odd: something has written over it.
+    #[inline]
     pub(crate) fn wait_even(
+        &self,
+        shard: usize,
+        counter: impl Fn(&crate::control::Shard) -> u32,
+    ) -> Result<()> {
+        match counter(self.control.shard(shard)).is_multiple_of(2) {
+            true => Ok(()),
+            false => self.wait_until_even(shard, counter),
+        }
+    }
+
+    #[cold]
+    fn wait_until_even(
         &self,
         shard: usize,
         counter: impl Fn(&crate::control::Shard) -> u32,
@@ -167,7 +180,15 @@ impl Store {
             log: (set.0.count_ones() > 1 || self.durability().active_journal().is_some())
                 .then(Vec::new),
         };
-        let result = f(&mut w).and_then(|v| w.commit().map(|()| v));
+        let result = f(&mut w).and_then(|v| {
+            let committed = forebay_trace::span!(
+                TRANSACTION_COMMIT_ENTER,
+                TRANSACTION_COMMIT_EXIT,
+                [],
+                w.commit()
+            );
+            committed.map(|()| v)
+        });
         // Undo what wasn't committed before the locks go.
         w.txns.clear();
         for shard in ShardSet(w.removing).iter() {
@@ -195,7 +216,7 @@ impl Store {
         loop {
             let mut abandoned = false;
             for shard in set.iter() {
-                match self.control.shard(shard).lock.acquire(&self.control, me) {
+                match self.acquire(shard, me) {
                     Ok(Acquired::Clean) => {}
                     Ok(Acquired::Abandoned) => abandoned = true,
                     Err(e) => {
@@ -212,6 +233,21 @@ impl Store {
             self.unlock_before(set, MAX_SHARDS);
             self.recover_commits()?;
         }
+    }
+
+    /// Takes the lock of a shard.
+    #[inline]
+    fn acquire(&self, shard: usize, me: u32) -> Result<Acquired> {
+        let lock = &self.control.shard(shard).lock;
+        if lock.is_free() {
+            return lock.acquire(&self.control, me);
+        }
+        forebay_trace::event!(SHARD_WAIT_ENTER, shard);
+        let begin = forebay_trace::clock::now();
+        let acquired = lock.acquire(&self.control, me);
+        forebay_trace::count::waited(begin);
+        forebay_trace::event!(SHARD_WAIT_EXIT, shard);
+        acquired
     }
 
     pub(crate) fn unlock_before(&self, set: ShardSet, end: usize) {
@@ -314,6 +350,7 @@ impl Store {
             Need::Update => (4096, OnFull::Updates),
         };
         let before = room.reserved.load(Relaxed);
+        forebay_trace::event!(TRANSACTION_BEGIN, shard);
         let txn = self.envs[shard].write(room, payload, on_full)?;
         if room.reserved.load(Relaxed) != before
             && let Some(journal) = self.durability().active_journal()

@@ -78,6 +78,7 @@ impl WatchState {
 }
 
 impl<'s> Watches<'s> {
+    #[inline]
     fn watch_state(self) -> &'s WatchState {
         &self.0.control.header().watches
     }

@@ -6,7 +6,10 @@
 
 use crate::config::Config;
 use crate::file::{self, Failure, Identity, Lock, Mode, Open};
-use crate::library::{Hid, Library};
+use crate::library::{Hid, Library, Transfer};
+use crate::mpi::Group;
+use crate::pieces::{self, Piece};
+use crate::together;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 
 /// Version of the structure of [`Class`].
@@ -37,6 +40,24 @@ const FEATURES: c_ulong = 0x0001 // aggregate metadata
     | 0x1000 // single writer, multiple readers: writes are seen in their order
     | 0x8000; // files are those of the default driver
 
+// H5FD_FEAT_*: those of mpio, for a file that ranks have open together.
+const FEATURES_OF_RANKS: c_ulong = 0x0001 // aggregate metadata
+    | 0x0010 // aggregate small data
+    | 0x0100 // uses MPI
+    | 0x8000; // files are those of the default driver
+
+// H5FD_CTL_*
+const GET_COMMUNICATOR: u64 = 2;
+const GET_RANK: u64 = 3;
+const GET_SIZE: u64 = 4;
+const GET_FILE_SYNC: u64 = 8;
+const GET_INFO: u64 = 9;
+const FAIL_IF_UNKNOWN: u64 = 1;
+
+// H5FD_MEM_*: after the first, all elements of a vector are as the one before it.
+const NO_LIST: c_int = -1;
+const RAW_DATA: c_int = 3;
+
 /// `H5FD_t`: what HDF5 keeps of a file.
 #[repr(C)]
 pub struct Base {
@@ -63,7 +84,13 @@ pub struct File {
     /// End of the file, as far as this process knows. Bytes.
     eof: u64,
     library: Option<Library>,
+    /// The ranks that have it open together. `None`: this process has it for itself.
+    group: Option<Group>,
+    /// `eoa` when the ranks last agreed on the file's size.
+    settled: Option<u64>,
 }
+
+type Control = unsafe extern "C" fn(*mut File, u64, u64, *const c_void, *mut *mut c_void) -> c_int;
 
 type Terminate = extern "C" fn() -> c_int;
 type Never = Option<extern "C" fn()>;
@@ -104,7 +131,7 @@ pub struct Class {
     lock: unsafe extern "C" fn(*mut File, bool) -> c_int,
     unlock: unsafe extern "C" fn(*mut File) -> c_int,
     del: unsafe extern "C" fn(*const c_char, Hid) -> c_int,
-    ctl: Never,
+    ctl: Option<Control>,
     free_lists: [c_int; MEMORY_TYPES],
 }
 
@@ -164,7 +191,7 @@ static CLASS: Class = Class {
     lock,
     unlock,
     del,
-    ctl: None,
+    ctl: Some(ctl),
     // H5FD_FLMAP_DICHOTOMY: metadata and raw data apart.
     free_lists: [1, 1, 1, 3, 3, 1, 1],
 };
@@ -251,25 +278,32 @@ unsafe extern "C" fn open_from(
     let library = Library::of(caller);
     // SAFETY: HDF5 gives a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    let opened = configured(library, list).and_then(|config| {
-        if max_address == 0 || max_address == UNDEFINED {
-            return Err((
+    let opened = Group::of(library, list).and_then(|group| {
+        let config = configured(library, list).and_then(|config| match max_address {
+            0 | UNDEFINED => Err((
                 rustix::io::Errno::INVAL,
                 "the largest address can't be".into(),
-            ));
-        }
+            )),
+            _ => Ok(config),
+        });
         let mode = Mode {
             write: flags & READ_WRITE != 0,
             create: flags & CREATE != 0,
             truncate: flags & TRUNCATE != 0,
             exclusive: flags & EXCLUSIVE != 0,
         };
-        let open = file::open(&name, mode, &config)?;
-        let eof = open.size()?;
-        Ok((open, eof))
+        let (open, eof) = match &group {
+            Some(group) => together::open(group, &name, mode, config)?,
+            None => {
+                let open = file::open(&name, mode, &config?)?;
+                let eof = open.size()?;
+                (open, eof)
+            }
+        };
+        Ok((open, eof, group))
     });
     match opened {
-        Ok((open, eof)) => {
+        Ok((open, eof, group)) => {
             // SAFETY: all of HDF5's part is numbers and pointers, which it fills in.
             let base: Base = unsafe { std::mem::zeroed() };
             Box::into_raw(Box::new(File {
@@ -279,6 +313,8 @@ unsafe extern "C" fn open_from(
                 eoa: 0,
                 eof,
                 library,
+                group,
+                settled: None,
             }))
         }
         Err(failure) => {
@@ -306,7 +342,11 @@ fn configured(library: Option<Library>, list: Hid) -> Result<Config, Failure> {
 unsafe extern "C" fn close(file: *mut File) -> c_int {
     // SAFETY: made by `open`, and closed once.
     let mut file = unsafe { Box::from_raw(file) };
-    match file.open.take().map_or(Ok(()), Open::close) {
+    let closed = file.open.take().map_or(Ok(()), |open| match &file.group {
+        Some(group) => together::close(group, open),
+        None => open.close(),
+    });
+    match closed {
         Ok(()) => SUCCEED,
         Err(failure) => {
             file.report(&failure);
@@ -321,12 +361,54 @@ unsafe extern "C" fn cmp(a: *const File, b: *const File) -> c_int {
     a.identity.cmp(&b.identity) as c_int
 }
 
-unsafe extern "C" fn query(_: *const File, flags: *mut c_ulong) -> c_int {
+unsafe extern "C" fn query(file: *const File, flags: *mut c_ulong) -> c_int {
+    // SAFETY: null, or a file of this driver.
+    let of_ranks = unsafe { file.as_ref() }.is_some_and(|f| f.group.is_some());
     if !flags.is_null() {
+        let features = if of_ranks {
+            FEATURES_OF_RANKS
+        } else {
+            FEATURES
+        };
         // SAFETY: HDF5's variable.
-        unsafe { *flags = FEATURES };
+        unsafe { *flags = features };
     }
     SUCCEED
+}
+
+/// Answers HDF5's questions about the ranks.
+unsafe extern "C" fn ctl(
+    file: *mut File,
+    question: u64,
+    flags: u64,
+    _: *const c_void,
+    answer: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: null, or a file of this driver.
+    let group = unsafe { file.as_ref() }.and_then(|f| f.group.as_ref());
+    let (Some(group), false) = (group, answer.is_null()) else {
+        return unknown(flags);
+    };
+    // SAFETY: for these questions, HDF5 gives the address of a pointer to a variable of the type.
+    unsafe {
+        let to = *answer;
+        match question {
+            GET_COMMUNICATOR => group.store_comm(to),
+            GET_INFO => group.store_info(to),
+            GET_RANK => *to.cast::<c_int>() = group.rank,
+            GET_SIZE => *to.cast::<c_int>() = group.size,
+            GET_FILE_SYNC => *to.cast::<bool>() = false,
+            _ => return unknown(flags),
+        }
+    }
+    SUCCEED
+}
+
+fn unknown(flags: u64) -> c_int {
+    match flags & FAIL_IF_UNKNOWN {
+        0 => SUCCEED,
+        _ => FAIL,
+    }
 }
 
 unsafe extern "C" fn get_eoa(file: *const File, _: c_int) -> u64 {
@@ -345,6 +427,113 @@ unsafe extern "C" fn get_eof(file: *const File, _: c_int) -> u64 {
     unsafe { (*file).eof }
 }
 
+/// Reads pieces. Small ones that are close to each other are one read.
+///
+/// # Safety
+/// Each piece's memory is that of a buffer of its length.
+unsafe fn read_pieces(open: &Open, all: &[Piece]) -> Result<(), Failure> {
+    let mut gathered = Vec::new();
+    for run in pieces::runs(all, pieces::GAP) {
+        let run = &all[run];
+        let (first, last) = (run[0], run[run.len() - 1]);
+        check_range(last.at, last.len)?;
+        if run.len() == 1 {
+            // SAFETY: as the caller promises.
+            let to = unsafe { std::slice::from_raw_parts_mut(first.memory as *mut u8, first.len) };
+            open.read(first.at, to)?;
+            continue;
+        }
+        gathered.resize((last.end() - first.at) as usize, 0);
+        open.read(first.at, &mut gathered)?;
+        for piece in run {
+            let from = &gathered[(piece.at - first.at) as usize..][..piece.len];
+            // SAFETY: as the caller promises.
+            unsafe { std::slice::from_raw_parts_mut(piece.memory as *mut u8, piece.len) }
+                .copy_from_slice(from);
+        }
+    }
+    Ok(())
+}
+
+/// Writes pieces. Small ones that are neighbours in the file are one write.
+///
+/// # Safety
+/// As for [`read_pieces`].
+unsafe fn write_pieces(file: &mut File, open: &Open, all: &[Piece]) -> Result<(), Failure> {
+    let mut gathered = Vec::new();
+    for run in pieces::runs(all, 0) {
+        let run = &all[run];
+        let (first, last) = (run[0], run[run.len() - 1]);
+        check_range(last.at, last.len)?;
+        // SAFETY: as the caller promises.
+        let of = |p: &Piece| unsafe { std::slice::from_raw_parts(p.memory as *const u8, p.len) };
+        if run.len() == 1 {
+            open.write(first.at, of(&first))?;
+        } else {
+            gathered.clear();
+            run.iter().for_each(|p| gathered.extend_from_slice(of(p)));
+            open.write(first.at, &gathered)?;
+        }
+        file.eof = file.eof.max(last.end());
+    }
+    Ok(())
+}
+
+impl File {
+    /// How HDF5 transfers data in the current call. `None`: the process has the file for itself.
+    fn transfer(&self) -> Result<Option<(&Group, Transfer)>, Failure> {
+        match (&self.group, self.library) {
+            (Some(group), Some(library)) => Ok(Some((group, library.transfer()?))),
+            _ => Ok(None),
+        }
+    }
+
+    /// The pieces of a transfer that isn't a vector: `count` bytes, or what `count` elements of
+    /// MPI's datatypes describe.
+    fn scalar(&self, at: u64, count: usize, memory: usize) -> Result<Vec<Piece>, Failure> {
+        if let Some((group, transfer)) = self.transfer()?
+            && transfer.collective
+        {
+            let mpi = &group.mpi;
+            if count > 0 && !(mpi.is_byte(transfer.memory) && mpi.is_byte(transfer.file)) {
+                let buffer = pieces::flatten(mpi, transfer.memory, count)?;
+                // The file's datatype is a view: it is repeated for as long as memory has bytes.
+                let total: usize = buffer.iter().map(|(_, len)| len).sum();
+                if total == 0 {
+                    return Ok(Vec::new());
+                }
+                let file = pieces::fill(mpi, transfer.file, total)?;
+                return pieces::pair(at, &file, memory, &buffer);
+            }
+        }
+        let len = count;
+        Ok(if len > 0 {
+            vec![Piece { at, len, memory }]
+        } else {
+            Vec::new()
+        })
+    }
+
+    /// Ends a write. It is published at once unless it may be `kept` back by weaker controls: HDF5
+    /// lets any rank read metadata, and write over fill values, after a barrier of its own. A transfer
+    /// of all ranks is published, and ends alike on all, after all have written.
+    fn written(&self, open: &Open, done: Result<(), Failure>, kept: bool) -> Result<(), Failure> {
+        let Some(group) = &self.group else {
+            return done;
+        };
+        // Whether all ranks are in it is the same on all ranks.
+        let together = matches!(self.transfer()?, Some((_, Transfer { together: true, .. })));
+        let done = match kept && !together {
+            true => done,
+            false => done.and_then(|()| open.publish()),
+        };
+        match together {
+            true => group.agree(done),
+            false => done,
+        }
+    }
+}
+
 unsafe extern "C" fn read(
     file: *mut File,
     _: c_int,
@@ -353,14 +542,12 @@ unsafe extern "C" fn read(
     len: usize,
     to: *mut c_void,
 ) -> c_int {
-    if len == 0 {
-        return SUCCEED;
-    }
-    // SAFETY: a file of this driver, and a buffer of so many bytes.
-    let (file, to) = unsafe { (&mut *file, std::slice::from_raw_parts_mut(to.cast(), len)) };
-    file.attempt(|_, open| {
-        check_range(at, len)?;
-        open.read(at, to)
+    // SAFETY: a file of this driver.
+    let file = unsafe { &mut *file };
+    file.attempt(|file, open| {
+        let pieces = file.scalar(at, len, to as usize)?;
+        // SAFETY: a buffer of so many bytes, or as large as its datatype says.
+        unsafe { read_pieces(open, &pieces) }
     })
 }
 
@@ -372,16 +559,14 @@ unsafe extern "C" fn write(
     len: usize,
     from: *const c_void,
 ) -> c_int {
-    if len == 0 {
-        return SUCCEED;
-    }
     // SAFETY: as above.
-    let (file, from) = unsafe { (&mut *file, std::slice::from_raw_parts(from.cast(), len)) };
+    let file = unsafe { &mut *file };
     file.attempt(|file, open| {
-        check_range(at, len)?;
-        open.write(at, from)?;
-        file.eof = file.eof.max(at + len as u64);
-        Ok(())
+        let pieces = file.scalar(at, len, from as usize);
+        // SAFETY: as above.
+        let done = pieces.and_then(|pieces| unsafe { write_pieces(file, open, &pieces) });
+        // Fill values, or metadata: what programs write comes as a vector.
+        file.written(open, done, false)
     })
 }
 
@@ -412,73 +597,109 @@ impl Sizes {
     }
 }
 
+/// The pieces of a vector.
+///
+/// # Safety
+/// The arrays have `count` elements; `sizes` may end with a 0.
+unsafe fn vector<T>(
+    count: u32,
+    addresses: *const u64,
+    sizes: *const usize,
+    buffers: *const *const T,
+) -> Vec<Piece> {
+    let mut sizes = Sizes {
+        at: sizes,
+        last: None,
+    };
+    let mut all = Vec::new();
+    for i in 0..count as usize {
+        // SAFETY: as the caller promises.
+        let piece = unsafe {
+            Piece {
+                at: *addresses.add(i),
+                len: sizes.get(i),
+                memory: *buffers.add(i) as usize,
+            }
+        };
+        pieces::add(&mut all, piece);
+    }
+    all
+}
+
+/// Whether a vector has metadata.
+///
+/// # Safety
+/// The array has `count` elements, or ends with [`NO_LIST`].
+unsafe fn has_metadata(count: u32, kinds: *const c_int) -> bool {
+    // SAFETY: as the caller promises.
+    let kinds = (0..count as usize).map(|i| unsafe { *kinds.add(i) });
+    kinds
+        .take_while(|kind| *kind != NO_LIST)
+        .any(|kind| kind != RAW_DATA)
+}
+
 unsafe extern "C" fn read_vector(
     file: *mut File,
-    list: Hid,
+    _: Hid,
     count: u32,
     _: *const c_int,
     addresses: *const u64,
     sizes: *const usize,
     buffers: *const *mut c_void,
 ) -> c_int {
-    let mut sizes = Sizes {
-        at: sizes,
-        last: None,
-    };
-    for i in 0..count as usize {
-        // SAFETY: HDF5's arrays have so many elements; each buffer has its size.
-        let done = unsafe {
-            let (at, len, to) = (*addresses.add(i), sizes.get(i), *buffers.add(i));
-            read(file, 0, list, at, len, to)
-        };
-        if done != SUCCEED {
-            return done;
-        }
+    // SAFETY: a file of this driver; HDF5's arrays have so many elements, each buffer has its size.
+    unsafe {
+        let all = vector(count, addresses, sizes, buffers.cast::<*const c_void>());
+        (*file).attempt(|_, open| read_pieces(open, &all))
     }
-    SUCCEED
 }
 
 unsafe extern "C" fn write_vector(
     file: *mut File,
-    list: Hid,
+    _: Hid,
     count: u32,
-    _: *const c_int,
+    kinds: *const c_int,
     addresses: *const u64,
     sizes: *const usize,
     buffers: *const *const c_void,
 ) -> c_int {
-    let mut sizes = Sizes {
-        at: sizes,
-        last: None,
-    };
-    for i in 0..count as usize {
-        // SAFETY: as above.
-        let done = unsafe {
-            let (at, len, from) = (*addresses.add(i), sizes.get(i), *buffers.add(i));
-            write(file, 0, list, at, len, from)
-        };
-        if done != SUCCEED {
-            return done;
-        }
+    // SAFETY: as above.
+    unsafe {
+        let all = vector(count, addresses, sizes, buffers);
+        let metadata = has_metadata(count, kinds);
+        (*file).attempt(|file, open| {
+            let done = write_pieces(file, open, &all);
+            file.written(open, done, !metadata)
+        })
     }
-    SUCCEED
 }
 
-unsafe extern "C" fn flush(file: *mut File, _: Hid, _: bool) -> c_int {
+unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
     // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
-    file.attempt(|_, open| open.publish())
+    file.attempt(|file, open| match &file.group {
+        // Closing publishes, too.
+        Some(_) if closing => Ok(()),
+        Some(group) => group.agree(open.publish()),
+        None => open.publish(),
+    })
 }
 
 unsafe extern "C" fn truncate(file: *mut File, _: Hid, _: bool) -> c_int {
     // SAFETY: as above.
     let file = unsafe { &mut *file };
-    if file.eoa == file.eof {
-        return SUCCEED;
+    let eoa = file.eoa;
+    match file.group {
+        Some(_) if file.settled == Some(eoa) => return SUCCEED,
+        None if eoa == file.eof => return SUCCEED,
+        _ => {}
     }
     file.attempt(|file, open| {
-        open.set_size(file.eoa)?;
-        file.eof = file.eoa;
+        match &file.group {
+            Some(group) => together::set_size(group, open, eoa)?,
+            None => open.set_size(eoa)?,
+        }
+        (file.eof, file.settled) = (eoa, Some(eoa));
         Ok(())
     })
 }
@@ -490,14 +711,23 @@ unsafe extern "C" fn lock(file: *mut File, write: bool) -> c_int {
     let kind = if write { Lock::Exclusive } else { Lock::Shared };
     // SAFETY: as above.
     let file = unsafe { &mut *file };
-    file.attempt(|_, open| match open.lock(kind) {
+    file.attempt(|file, open| match &file.group {
+        // One lock for all ranks.
+        Some(group) if group.leads() => group.agree(take(open, kind)),
+        Some(group) => group.agree(Ok(())),
+        None => take(open, kind),
+    })
+}
+
+fn take(open: &Open, kind: Lock) -> Result<(), Failure> {
+    match open.lock(kind) {
         Err((rustix::io::Errno::NOSYS, _)) if locks_are_tried() => Ok(()),
         Err((rustix::io::Errno::WOULDBLOCK, _)) => Err((
             rustix::io::Errno::WOULDBLOCK,
             "another process has the file open (HDF5_USE_FILE_LOCKING=FALSE takes no lock)".into(),
         )),
         locked => locked,
-    })
+    }
 }
 
 unsafe extern "C" fn unlock(file: *mut File) -> c_int {
@@ -506,6 +736,9 @@ unsafe extern "C" fn unlock(file: *mut File) -> c_int {
     }
     // SAFETY: as above.
     let file = unsafe { &mut *file };
+    if file.group.as_ref().is_some_and(|group| !group.leads()) {
+        return SUCCEED;
+    }
     file.attempt(|_, open| open.lock(Lock::None))
 }
 
@@ -520,7 +753,12 @@ unsafe extern "C" fn del_from(name: *const c_char, list: Hid, caller: usize) -> 
     let library = Library::of(caller);
     // SAFETY: HDF5 gives a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
-    let removed = configured(library, list).and_then(|config| file::remove(&name, &config));
+    let remove = || configured(library, list).and_then(|config| file::remove(&name, &config));
+    let removed = Group::of(library, list).and_then(|group| match group {
+        Some(group) if group.leads() => group.agree(remove()),
+        Some(group) => group.agree(Ok(())),
+        None => remove(),
+    });
     match removed {
         Ok(()) => SUCCEED,
         Err(failure) => {

@@ -6,6 +6,9 @@
 //! - [`library`]: the HDF5 library that calls. Nothing is linked: wheels of Python load several
 //!   HDF5 libraries into one process, each hidden from the others, so the caller's is found by its
 //!   return address.
+//! - [`mpi`]: the MPI library that the caller uses, and the ranks that have a file open together.
+//! - [`together`]: what such ranks do to a file: one acts, all learn how it ended.
+//! - [`pieces`]: transfers of many pieces, as few calls of the pool.
 //! - [`driver`]: the table of callbacks, the only code that HDF5 sees.
 //!
 //! It guarantees: HDF5 ≥ 1.14 and 2.x may use it at the same time in one process; what a write has
@@ -17,3 +20,6 @@ pub mod config;
 pub mod driver;
 pub mod file;
 pub mod library;
+pub mod mpi;
+pub mod pieces;
+pub mod together;

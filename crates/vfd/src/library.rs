@@ -4,6 +4,7 @@
 //! driver links to none. The caller's is the object that its return address lies in; its functions
 //! are looked up there, and only there.
 
+use crate::file::Failure;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
 /// HDF5's identifiers: of property lists, error classes.
@@ -17,6 +18,18 @@ pub struct Library(*mut c_void);
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
+
+/// How a call transfers data.
+#[derive(Clone, Copy)]
+pub struct Transfer {
+    /// The call is collective; datatypes of MPI describe a transfer that isn't a vector.
+    pub collective: bool,
+    /// All ranks are in the transfer.
+    pub together: bool,
+    /// Datatypes of memory's part and of the file's.
+    pub memory: usize,
+    pub file: usize,
+}
 
 type ConfigStr = unsafe extern "C" fn(Hid, *mut c_char, usize) -> isize;
 type Push = unsafe extern "C" fn(
@@ -57,6 +70,83 @@ impl Library {
         // SAFETY: a handle that is open, and a C string.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!found.is_null()).then_some(found)
+    }
+
+    /// The address of a variable.
+    pub fn address(self, name: &CStr) -> Option<usize> {
+        self.symbol(name).map(|at| at as usize)
+    }
+
+    /// A function of the library, or of one that it depends on.
+    ///
+    /// # Safety
+    /// `F` is the type of a pointer to the function.
+    pub unsafe fn function<F: Copy>(self, name: &CStr) -> Option<F> {
+        assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
+        // SAFETY: pointers to functions are as large as others; the type is the caller's promise.
+        self.symbol(name)
+            .map(|found| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
+    }
+
+    /// Copies of a list's communicator and info object, which belong to the caller. `None` in a serial
+    /// library. All ranks of the communicator call it.
+    pub fn mpi_params(self, list: Hid) -> Option<(usize, usize)> {
+        type Params = unsafe extern "C" fn(Hid, *mut usize, *mut usize) -> c_int;
+        let (mut comm, mut info) = (0, 0);
+        // SAFETY: parallel HDF5 1.14 and later declare it so; MPI's handles have 4 or 8 bytes.
+        let done = unsafe {
+            self.function::<Params>(c"H5Pget_mpi_params")
+                .map(|get| get(list, &mut comm, &mut info))
+        };
+        (done? >= 0).then_some((comm, info))
+    }
+
+    /// Whether it says how the current call transfers data.
+    pub fn tells_transfers(self) -> bool {
+        self.symbol(c"H5CX_get_io_xfer_mode").is_some()
+            && self.symbol(c"H5CX_get_mpio_coll_opt").is_some()
+            && self.symbol(c"H5CX_get_mpi_coll_datatypes").is_some()
+    }
+
+    /// How the current call of HDF5 transfers data.
+    ///
+    /// # Errors
+    /// ENOTSUP if the library doesn't say it.
+    pub fn transfer(self) -> Result<Transfer, Failure> {
+        type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
+        type Types = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+        let silent = || {
+            (
+                rustix::io::Errno::NOTSUP,
+                "HDF5 doesn't say how it transfers".to_owned(),
+            )
+        };
+        let (mut mode, mut individual, mut memory, mut file) = (0, 0, 0, 0);
+        // SAFETY: H5CXprivate.h of parallel HDF5 1.14 to 2.x declares them so: enumerations and
+        // MPI's handles are written. They are called from within a call of HDF5, as it asks for.
+        let told = unsafe {
+            let get = self
+                .function::<Get>(c"H5CX_get_io_xfer_mode")
+                .ok_or_else(silent)?;
+            let option = self
+                .function::<Get>(c"H5CX_get_mpio_coll_opt")
+                .ok_or_else(silent)?;
+            let types = self
+                .function::<Types>(c"H5CX_get_mpi_coll_datatypes")
+                .ok_or_else(silent)?;
+            get(&mut mode) >= 0
+                && option(&mut individual) >= 0
+                && types(&mut memory, &mut file) >= 0
+        };
+        match told {
+            true => Ok(Transfer {
+                collective: mode == 1,
+                together: mode == 1 && individual == 0,
+                memory,
+                file,
+            }),
+            false => Err(silent()),
+        }
     }
 
     /// The configuration string of a file access property list. Empty if it has none.

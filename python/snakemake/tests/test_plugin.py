@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_storage_plugins.tests import TestStorageBase
 
 import forebay
@@ -61,6 +62,14 @@ WORKFLOW = textwrap.dedent("""
 """)
 
 
+def run_snakemake(place, *options, before=()):
+    """Runs Snakemake in a directory, on the pool of the tests."""
+    environment = {**os.environ, "FOREBAY_POOL": "tests", "XDG_CACHE_HOME": str(place / "cache")}
+    return subprocess.run([*before, sys.executable, "-m", "snakemake", "--cores", "2", "--nolock", *options],
+                          cwd=place, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                          timeout=110)
+
+
 @pytest.mark.parametrize("inside", [False, True], ids=["copied", "in the pool"])
 def test_a_workflow(pool, tmp_path, inside):
     from forebay._command import program
@@ -69,17 +78,45 @@ def test_a_workflow(pool, tmp_path, inside):
     pool.mkdir("/in")
     for i in range(20):
         pool.write("/in/s%d.txt" % i, b"b%d\na%d\n" % (i, i))
-    snakemake = [sys.executable, "-m", "snakemake", "--cores", "2", "--nolock"]
+    before, options = (), ()
     if inside:
-        snakemake = [program(), "exec", "--pool", "tests", "--", *snakemake,
-                     "--local-storage-prefix", "/fb/.snakemake"]
-    environment = {**os.environ, "FOREBAY_POOL": "tests", "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    done = subprocess.run(snakemake, cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=110)
+        before = (program(), "exec", "--pool", "tests", "--")
+        options = ("--local-storage-prefix", "/fb/.snakemake")
+    done = run_snakemake(tmp_path, *options, before=before)
     assert done.returncode == 0, done.stdout
     assert pool.read("/result.txt") == b"".join(b"a%d\nb%d\n" % (i, i) for i in range(20))
     assert pool.listdir("/sorted") == sorted("s%d.txt" % i for i in range(20))
     # Again: nothing is to be done.
-    done = subprocess.run([*snakemake, "--dry-run"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, text=True, timeout=110)
+    done = run_snakemake(tmp_path, *options, "--dry-run", before=before)
     assert done.returncode == 0 and "rule sort" not in done.stdout, done.stdout
+
+
+CAMPAIGN = textwrap.dedent("""
+    from forebay import campaign
+
+    onstart:
+        for asked, rules in campaign.of_rules(workflow.rules).items():
+            print("asked:", asked, "by", *rules)
+
+    rule all:
+        input: storage.forebay("forebay://tests/result.txt")
+
+    rule bwa_map:
+        resources: campaign="100TB,10000files,scratch,2d"
+        output: storage.forebay("forebay://tests/result.txt")
+        shell: "echo {resources.campaign} > {output}"
+""")
+
+
+def test_campaigns(pool, tmp_path):
+    (tmp_path / "Snakefile").write_text(CAMPAIGN)
+    done = run_snakemake(tmp_path, "--storage-forebay-campaign", "1TB,scratch,1w")
+    assert done.returncode == 0, done.stdout
+    assert "asked: 100TB,10000files,scratch,2d by bwa_map" in done.stdout
+    assert done.stdout.count("no command 'campaign' yet: 1TB,scratch,1w") == 1, done.stdout
+    assert pool.read("/result.txt") == b"100TB,10000files,scratch,2d\n"
+
+
+def test_a_wrong_campaign_in_the_settings():
+    with pytest.raises(WorkflowError, match="no storage and no lifetime"):
+        StorageProvider._request(None, "1TB")

@@ -1,5 +1,7 @@
 """The command `forebay`, and the libraries beside it, as they come in the wheel."""
 
+from __future__ import annotations
+
 import errno
 import os
 import shutil
@@ -9,7 +11,7 @@ import sys
 BIN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 
 
-def program():
+def program() -> str:
     """The path of the command: that of this package, else the one on `$PATH` (a checkout)."""
     own = os.path.join(BIN, "forebay")
     if os.access(own, os.X_OK):
@@ -23,12 +25,12 @@ def program():
         errno.ENOENT, "this package was built without the command; build the wheel, or put it on $PATH", own)
 
 
-def _is_script(path):
+def _is_script(path: str) -> bool:
     with open(path, "rb") as f:
         return f.read(2) == b"#!"
 
 
-def call(*arguments, timeout=120):
+def call(*arguments: str, timeout: float | None = 120) -> str:
     """Runs the command and returns what it prints.
 
     Raises OSError with the command's own message.
@@ -41,6 +43,6 @@ def call(*arguments, timeout=120):
     return done.stdout
 
 
-def main():
+def main() -> None:
     path = program()
     os.execv(path, [path, *sys.argv[1:]])

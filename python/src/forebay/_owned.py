@@ -1,19 +1,25 @@
 """What this process has open: so that a pool can be left as a whole (`forebay.run`, `Pool.stop`)."""
 
+from __future__ import annotations
+
 import contextlib
 import weakref
+from collections.abc import Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 # Pools, sessions, files and mapped memory that were opened and not closed.
-_open = weakref.WeakSet()
+_open: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
-def note(opened):
+def note(opened: T) -> T:
     """Notes something that has `close`."""
     _open.add(opened)
     return opened
 
 
-def close(these):
+def close(these: Iterable[Any]) -> None:
     """Closes all of them; the first error is raised at the end."""
     error = None
     for one in list(these):
@@ -26,7 +32,7 @@ def close(these):
         raise error
 
 
-def close_pool(name):
+def close_pool(name: str) -> None:
     """Closes all that this process has open in a pool. Memory that views of Python show (arrays) stays
     mapped until the views go; a pool can be removed before that."""
     inside = []

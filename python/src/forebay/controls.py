@@ -1,5 +1,7 @@
 """Controls: what a program says of its I/O (docs/semantics.md, "Controls")."""
 
+from __future__ import annotations
+
 import dataclasses
 
 from . import _native
@@ -24,21 +26,21 @@ class Controls:
     failure: str | None = None
     on_violation: str | None = None
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         _native.check_controls(str(self))
 
     @classmethod
-    def parse(cls, text):
+    def parse(cls, text: str) -> Controls:
         """From `name=value` parts with commas between them."""
         canonical = _native.check_controls(text)
         return cls(**dict(part.split("=", 1) for part in canonical.split(",") if part))
 
-    def __str__(self):
+    def __str__(self) -> str:
         said = ((f.name, getattr(self, f.name)) for f in dataclasses.fields(self))
         return ",".join("%s=%s" % (name, value) for name, value in said if value is not None)
 
 
-def text_of(controls):
+def text_of(controls: Controls | str | None) -> str | None:
     """What the native part takes: a text, or None."""
     if controls is None or isinstance(controls, str):
         return controls

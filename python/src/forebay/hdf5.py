@@ -7,18 +7,25 @@
 for all its files; those that aren't in the pool are used as ever.
 """
 
+from __future__ import annotations
+
 import ctypes
+import importlib.util
 import os
+from typing import TYPE_CHECKING, Any
 
 from . import _command
-from .controls import text_of
+from .controls import Controls, text_of
+
+if TYPE_CHECKING:
+    from .pool import Pool
 
 PLUGINS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "hdf5_plugin")
 
 _MODES = ("r", "r+", "w", "w-", "x", "a")
 
 
-def plugin_directory():
+def plugin_directory() -> str:
     """Where `libforebay_vfd.so` is: for `$HDF5_PLUGIN_PATH`."""
     if os.path.exists(os.path.join(PLUGINS, "libforebay_vfd.so")):
         return PLUGINS
@@ -29,7 +36,15 @@ def plugin_directory():
     raise FileNotFoundError("libforebay_vfd.so is neither in %s nor in %s" % (PLUGINS, beside))
 
 
-def configuration(pool=None, controls=None):
+def _netcdf4_filters() -> list[str]:
+    """The directory that netCDF4's import puts into `$HDF5_PLUGIN_PATH`, but only if that isn't set."""
+    found = importlib.util.find_spec("netCDF4")
+    places = found.submodule_search_locations if found else None
+    directories = [os.path.join(place, "plugins") for place in places or []]
+    return [d for d in directories if os.path.exists(os.path.join(d, "lib__nczhdf5filters.so"))]
+
+
+def configuration(pool: Pool | str | None = None, controls: Controls | str | None = None) -> str:
     """The driver's configuration string: `pool=NAME;controls=...`."""
     parts = []
     if pool:
@@ -39,16 +54,24 @@ def configuration(pool=None, controls=None):
     return ";".join(parts)
 
 
-def enable(pool=None, controls=None):
-    """Sets the environment by which HDF5 libraries that are loaded from now on use the driver."""
-    known = [part for part in os.environ.get("HDF5_PLUGIN_PATH", "").split(":") if part]
+def enable(pool: Pool | str | None = None, controls: Controls | str | None = None) -> None:
+    """Sets the environment by which HDF5 libraries that are loaded from now on use the driver.
+
+    `HDF5_PLUGIN_PATH` keeps its directories. Where it isn't set, it gets the directory of netCDF4's
+    filters, too.
+    """
+    path = os.environ.get("HDF5_PLUGIN_PATH")
+    known = _netcdf4_filters() if path is None else [part for part in path.split(":") if part]
     if plugin_directory() not in known:
         os.environ["HDF5_PLUGIN_PATH"] = ":".join([plugin_directory(), *known])
     os.environ["HDF5_DRIVER"] = "forebay"
     os.environ["HDF5_DRIVER_CONFIG"] = configuration(pool, controls)
 
 
-def open(path, mode="r", *, pool=None, controls=None, libver=None):
+def open(
+    path: str | os.PathLike[str], mode: str = "r", *, pool: Pool | str | None = None,
+    controls: Controls | str | None = None, libver: str | tuple[str, str] | None = None,
+) -> Any:
     """An `h5py.File` of a pool.
 
     `path` is one inside the pool, a URL `forebay://POOL/path`, or one below the pool's prefix. `controls`
@@ -72,7 +95,7 @@ def open(path, mode="r", *, pool=None, controls=None, libver=None):
     return h5py.File(file)
 
 
-def _open(h5f, name, mode, access):
+def _open(h5f: Any, name: bytes, mode: str, access: Any) -> Any:
     if mode == "r":
         return h5f.open(name, h5f.ACC_RDONLY, fapl=access)
     if mode == "r+":
@@ -87,7 +110,7 @@ def _open(h5f, name, mode, access):
     return h5f.create(name, h5f.ACC_EXCL, fapl=access)
 
 
-def _versions(h5py, libver):
+def _versions(h5py: Any, libver: str | tuple[str, str] | None) -> tuple[Any, Any]:
     known = {"earliest": h5py.h5f.LIBVER_EARLIEST, "latest": h5py.h5f.LIBVER_LATEST}
     low, high = libver if isinstance(libver, tuple) else (libver or "earliest", "latest")
     for word in (low, high):
@@ -96,7 +119,7 @@ def _versions(h5py, libver):
     return known[low], known[high]
 
 
-def _set_driver(h5py, access, config):
+def _set_driver(h5py: Any, access: Any, config: str) -> None:
     """H5Pset_driver_by_name, which h5py doesn't have: of the library that h5py is linked to."""
     directory = os.fsencode(plugin_directory())
     paths = [h5py.h5pl.get(i) for i in range(h5py.h5pl.size())]

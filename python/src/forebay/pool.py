@@ -4,6 +4,8 @@ Paths are those inside the pool: `/case/mesh.h5`, whatever prefix programs see i
 cached: each call sees what any process has done before it.
 """
 
+from __future__ import annotations
+
 import contextlib
 import dataclasses
 import io
@@ -12,10 +14,18 @@ import os
 import secrets
 import stat
 import weakref
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
 from . import _native, _owned
 from ._command import call
-from .controls import text_of
+from .controls import Controls, text_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as BufferLike
+
+    from .spec import ForebayFileSystem
+    from .verbs import Session
 
 # A mode of open() to flags of os.open().
 _FLAGS = {
@@ -42,15 +52,15 @@ class Stat:
     birthtime_ns: int
 
     @property
-    def is_dir(self):
+    def is_dir(self) -> bool:
         return stat.S_ISDIR(self.mode)
 
     @property
-    def is_file(self):
+    def is_file(self) -> bool:
         return stat.S_ISREG(self.mode)
 
     @property
-    def is_symlink(self):
+    def is_symlink(self) -> bool:
         return stat.S_ISLNK(self.mode)
 
 
@@ -58,10 +68,10 @@ class PoolFile(io.RawIOBase):
     """An open file of a pool, with a position. `Pool.open` puts a buffer around it, as `open` does."""
 
     # Until it is open: an object whose opening failed is closed by the interpreter, too.
-    _file = None
+    _file: _native.File | None = None
     mode = ""
 
-    def __init__(self, pool, path, mode="r"):
+    def __init__(self, pool: Pool, path: str, mode: str = "r") -> None:
         super().__init__()
         self.name = path
         letters = set(mode) - {"b", "+"}
@@ -81,66 +91,67 @@ class PoolFile(io.RawIOBase):
         self._pool = pool.name
         _owned.note(self)
 
-    def _pool_name(self):
+    def _pool_name(self) -> str:
         return self._pool
 
-    def _end(self):
+    def _end(self) -> None:
         # The buffers around it are closed later, or never: their write-back has nowhere to go.
         if self._file is not None:
             self._file.close()
 
-    def readable(self):
+    def readable(self) -> bool:
+        """Whether its mode allows reading. ValueError if it is closed."""
         self._check()
         return self._reads
 
-    def writable(self):
+    def writable(self) -> bool:
+        """Whether its mode allows writing. ValueError if it is closed."""
         self._check()
         return self._writes
 
-    def seekable(self):
+    def seekable(self) -> bool:
+        """True. ValueError if it is closed."""
         self._check()
         return True
 
-    def _check(self):
-        if self.closed:
+    def _check(self) -> _native.File:
+        if self.closed or self._file is None:
             raise ValueError("I/O operation on closed file")
+        return self._file
 
-    def readinto(self, buffer):
-        self._check()
+    def readinto(self, buffer: BufferLike) -> int:
+        """Reads into a writable buffer, from the position on: how many bytes; 0 at the end."""
+        file = self._check()
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
-        n = self._file.readinto(buffer, self._at)
+        n = file.readinto(buffer, self._at)
         self._at += n
         return n
 
-    def readall(self):
-        self._check()
+    def readall(self) -> bytes:
+        """The bytes from the position to the end."""
+        file = self._check()
         if not self._reads:
             raise io.UnsupportedOperation("not readable")
-        left = bytearray(max(self._file.size() - self._at, 0))
-        done = 0
-        with memoryview(left) as view:
-            while done < len(left):
-                n = self._file.readinto(view[done:], self._at + done)
-                if n == 0:
-                    break
-                done += n
-        self._at += done
-        return bytes(left if done == len(left) else left[:done])
+        data = file.read_from(self._at)
+        self._at += len(data)
+        return data
 
-    def write(self, data):
-        self._check()
+    def write(self, data: BufferLike) -> int:
+        """Writes all of a buffer at the position (mode `a`: at the end): how many bytes."""
+        file = self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
-        n = self._file.write(data, self._at)
-        self._at = self._file.size() if self._appends else self._at + n
+        n = file.write(data, self._at)
+        self._at = file.size() if self._appends else self._at + n
         return n
 
-    def seek(self, offset, whence=os.SEEK_SET):
-        self._check()
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        """Moves the position, in bytes, as `io.IOBase.seek`: the new one. OSError (EINVAL) before the start."""
+        file = self._check()
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: None}.get(whence, whence)
         if base is None:
-            base = self._file.size()
+            base = file.size()
         elif whence not in (os.SEEK_SET, os.SEEK_CUR):
             raise ValueError("whence %r isn't known" % (whence,))
         if base + offset < 0:
@@ -148,24 +159,27 @@ class PoolFile(io.RawIOBase):
         self._at = base + offset
         return self._at
 
-    def tell(self):
+    def tell(self) -> int:
+        """The position, in bytes."""
         self._check()
         return self._at
 
-    def truncate(self, size=None):
-        self._check()
+    def truncate(self, size: int | None = None) -> int:
+        """Cuts the file to `size` bytes (None: the position), or lengthens it by zeros: the size."""
+        file = self._check()
         if not self._writes:
             raise io.UnsupportedOperation("not writable")
         size = self._at if size is None else size
-        self._file.truncate(size)
+        file.truncate(size)
         return size
 
-    def sync(self):
+    def sync(self) -> None:
         """fsync: what it promises is in docs/semantics.md."""
-        self._check()
-        self._file.sync()
+        file = self._check()
+        file.sync()
 
-    def close(self):
+    def close(self) -> None:
+        """Closes it. Closing it again does nothing."""
         if not self.closed:
             try:
                 super().close()
@@ -173,34 +187,37 @@ class PoolFile(io.RawIOBase):
                 if self._file is not None:
                     self._file.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<forebay.PoolFile %r mode=%r%s>" % (self.name, self.mode, " closed" if self.closed else "")
 
 
 class Pool(_native.Pool):
     """A running pool: `Pool("NAME")`; without a name that of `$FOREBAY_POOL`, else `default`.
 
-    As a context manager it ends this object's use of the pool, and, if `Pool.start` made it with
-    `remove=True`, removes it.
+    As a context manager it ends this object's use of the pool; the pool goes on.
     """
 
-    def __init__(self, name=""):
+    def __init__(self, name: str = "") -> None:
         self._name = self.name
-        self._maps = weakref.WeakSet()
+        self._maps: weakref.WeakSet[_native.Chunk] = weakref.WeakSet()
         _owned.note(self)
 
-    def _pool_name(self):
+    def _pool_name(self) -> str:
         return self._name
 
-    def _end(self):
+    def _end(self) -> None:
         try:
             _owned.close(self._maps)
         finally:
             self.close()
 
     @classmethod
-    def start(cls, name=None, *, media=None, nodes=None, hosts=None, mount=None, rules=None, ttl=None,
-              force=False, options=()):
+    def start(
+        cls, name: str | None = None, *, media: str | Sequence[str] | None = None,
+        nodes: int | None = None, hosts: Sequence[str] | None = None,
+        mount: str | os.PathLike[str] | None = None, rules: str | os.PathLike[str] | None = None,
+        ttl: str | None = None, force: bool = False, options: Sequence[str] = (),
+    ) -> Pool:
         """Starts a pool (`forebay up`) and attaches to it.
 
         `media` is a text or a list of them (`"memory:4G"`), `hosts` a list, `nodes` a number of nodes on
@@ -221,7 +238,7 @@ class Pool(_native.Pool):
         call(*arguments, *options)
         return cls(name)
 
-    def stop(self):
+    def stop(self) -> None:
         """Removes the pool and all that is in it (`forebay down`).
 
         What this process has open in it is closed first: later calls of these objects are OSError
@@ -231,23 +248,27 @@ class Pool(_native.Pool):
         _owned.close_pool(name)
         call("down", "--besides", str(os.getpid()), "--pool", name)
 
-    def status(self):
+    def status(self) -> dict[str, Any]:
         """What `forebay status --json` says."""
-        return json.loads(call("status", "--json", "--pool", self.name))
+        status: dict[str, Any] = json.loads(call("status", "--json", "--pool", self.name))
+        return status
 
-    def session(self):
+    def session(self) -> Session:
         """A session with its metadata and bytes in this pool."""
         from .verbs import Session
 
         return Session("pool:%s" % self.name)
 
-    def filesystem(self, **options):
+    def filesystem(self, **options: Any) -> ForebayFileSystem:
         """This pool for fsspec."""
         from .spec import ForebayFileSystem
 
         return ForebayFileSystem(pool=self.name, **options)
 
-    def open(self, path, mode="r", buffering=-1, encoding=None, errors=None, newline=None):
+    def open(
+        self, path: str, mode: str = "r", buffering: int = -1, encoding: str | None = None,
+        errors: str | None = None, newline: str | None = None,
+    ) -> Any:
         """Opens a file, as the built-in `open` does."""
         text = "b" not in mode
         if text and buffering == 0:
@@ -258,6 +279,7 @@ class Pool(_native.Pool):
         if buffering == 0:
             return raw
         size = io.DEFAULT_BUFFER_SIZE if buffering in (-1, 1) else buffering
+        buffered: io.BufferedRandom | io.BufferedWriter[Any] | io.BufferedReader[Any]
         if "+" in mode:
             buffered = io.BufferedRandom(raw, size)
         elif raw.writable():
@@ -268,19 +290,19 @@ class Pool(_native.Pool):
             return buffered
         return io.TextIOWrapper(buffered, encoding, errors, newline, line_buffering=buffering == 1)
 
-    def listdir(self, path="/"):
+    def listdir(self, path: str = "/") -> list[str]:
         """The names in a directory, sorted."""
         return sorted(name for name, _ in self.list(path))
 
-    def scandir(self, path="/"):
+    def scandir(self, path: str = "/") -> list[tuple[str, Stat]]:
         """(name, `Stat`) of what is in a directory, sorted by name; links aren't followed."""
         return [(name, Stat(*of)) for name, of in sorted(self.scan(path))]
 
-    def stat(self, path, follow=True):
+    def stat(self, path: str, follow: bool = True) -> Stat:
         """Attributes of what is at a path."""
         return Stat(*super().stat(path, follow))
 
-    def exists(self, path):
+    def exists(self, path: str) -> bool:
         """Whether something is at a path. What can't be found out is an OSError, never False."""
         try:
             super().stat(path, True)
@@ -288,7 +310,7 @@ class Pool(_native.Pool):
             return False
         return True
 
-    def makedirs(self, path, mode=0o777, exist_ok=False):
+    def makedirs(self, path: str, mode: int = 0o777, exist_ok: bool = False) -> None:
         """Makes a directory and those above it."""
         parts = [part for part in path.split("/") if part]
         for i in range(1, len(parts) + 1):
@@ -298,16 +320,17 @@ class Pool(_native.Pool):
                 if i == len(parts) and not (exist_ok and self.stat(path).is_dir):
                     raise
 
-    def walk(self, top="/"):
+    def walk(self, top: str = "/") -> Iterator[tuple[str, list[str], list[str]]]:
         """(directory, names of directories, names of others), from the top, as `os.walk`."""
-        dirs, others = [], []
+        dirs: list[str] = []
+        others: list[str] = []
         for name, kind in sorted(self.list(top)):
             (dirs if stat.S_ISDIR(kind) else others).append(name)
         yield top, dirs, others
         for name in dirs:
             yield from self.walk("%s/%s" % (top.rstrip("/"), name))
 
-    def rmtree(self, path):
+    def rmtree(self, path: str) -> None:
         """Removes a directory and all in it."""
         for name, kind in self.list(path):
             inner = "%s/%s" % (path.rstrip("/"), name)
@@ -317,7 +340,9 @@ class Pool(_native.Pool):
                 self.unlink(inner)
         self.rmdir(path)
 
-    def map(self, path, start=0, length=None, writable=False):
+    def map(
+        self, path: str, start: int = 0, length: int | None = None, writable: bool = False,
+    ) -> _native.Chunk:
         """A range of a file's bytes in this process's memory, without a copy: a `Chunk`.
 
         `memoryview(chunk)`, `numpy.frombuffer(chunk)`. OSError (EREMOTE) if the bytes lie on another
@@ -327,30 +352,30 @@ class Pool(_native.Pool):
         self._maps.add(chunk)
         return chunk
 
-    def declare(self, path, controls):
+    def declare(self, path: str, controls: Controls | str | None) -> None:
         """Declares controls of a file, or of what will be made in a directory."""
         super().declare(path, text_of(controls) or "")
 
-    def stage_in(self, source, path):
+    def stage_in(self, source: str | os.PathLike[str], path: str) -> None:
         """Copies a file or a directory's content of the host into the pool, verified."""
         call("stage", "in", "--pool", self.name, os.fspath(source), path, timeout=None)
 
-    def stage_out(self, path, target):
+    def stage_out(self, path: str, target: str | os.PathLike[str]) -> None:
         """Copies a file or a directory's content of the pool to the host, verified."""
         call("stage", "out", "--pool", self.name, path, os.fspath(target), timeout=None)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<forebay.Pool %s>" % ("closed" if self.closed else self.name)
 
 
 @contextlib.contextmanager
-def run(name=None, **options):
+def run(name: str | None = None, **options: Any) -> Iterator[Pool]:
     """A pool for the length of a `with` block: `with forebay.run(nodes=4, media="memory:1G") as pool`.
 
     Options are those of `Pool.start`. Without a name it gets one of its own. At the end the pool and

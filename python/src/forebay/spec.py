@@ -6,10 +6,15 @@
   long copies in a thread.
 """
 
+from __future__ import annotations
+
 import asyncio
+import datetime
 import errno
 import os
 import stat as modes
+from collections.abc import AsyncIterator
+from typing import Any
 
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
@@ -34,32 +39,35 @@ class ForebayFileSystem(AbstractFileSystem):
     # Instances are cheap, and one must not go from one process to its child.
     cachable = False
 
-    def __init__(self, pool="", asynchronous=False, loop=None, batch_size=None, **options):
+    def __init__(
+        self, pool: str = "", asynchronous: bool = False, loop: Any = None, batch_size: Any = None,
+        **options: Any
+    ) -> None:
         super().__init__(asynchronous=asynchronous, loop=loop, **options)
         self.asynchronous = asynchronous
         self.batch_size = batch_size
         self.pool_name = pool
-        self._pid = None
-        self._opened = None
+        self._pid: int | None = None
+        self._opened: Pool | None = None
 
     @property
-    def pool(self):
+    def pool(self) -> Pool:
         """The pool, opened by this process."""
-        if self._pid != os.getpid():
+        if self._opened is None or self._pid != os.getpid():
             self._opened = Pool(self.pool_name)
             self._pid = os.getpid()
         return self._opened
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         known = {**self.storage_options, "pool": self.pool_name, "asynchronous": self.asynchronous}
         return _again, (type(self), known)
 
     @property
-    def fsid(self):
+    def fsid(self) -> str:
         return "forebay_" + self.pool.name
 
     @classmethod
-    def _strip_protocol(cls, path):
+    def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(p) for p in path]
         path = stringify_path(path)
@@ -73,18 +81,18 @@ class ForebayFileSystem(AbstractFileSystem):
         return path
 
     @staticmethod
-    def _get_kwargs_from_urls(path):
+    def _get_kwargs_from_urls(path: Any) -> dict[str, str]:
         if path.startswith("forebay://"):
             pool = path[len("forebay://"):].partition("/")[0]
             return {"pool": pool} if pool else {}
         return {}
 
-    def unstrip_protocol(self, name):
+    def unstrip_protocol(self, name: str) -> str:
         return "forebay://%s%s" % (self.pool.name, self._strip_protocol(name))
 
     # ---- what is there ----
 
-    def _entry(self, name, attributes):
+    def _entry(self, name: str, attributes: Any) -> dict[str, Any]:
         ino, mode, nlink, uid, gid, size, _, mtime, ctime, birth = attributes
         return {
             "name": name,
@@ -101,7 +109,7 @@ class ForebayFileSystem(AbstractFileSystem):
             "ctime": ctime / 1e9,
         }
 
-    def info(self, path, **_):
+    def info(self, path: Any, **_: Any) -> dict[str, Any]:
         path = self._strip_protocol(path)
         stat = super(Pool, self.pool).stat
         entry = self._entry(path, stat(path, False))
@@ -114,7 +122,7 @@ class ForebayFileSystem(AbstractFileSystem):
             entry.update(size=to["size"], type=to["type"])
         return entry
 
-    def ls(self, path, detail=True, **_):
+    def ls(self, path: Any, detail: bool = True, **_: Any) -> Any:
         path = self._strip_protocol(path)
         base = path.rstrip("/")
         try:
@@ -136,40 +144,43 @@ class ForebayFileSystem(AbstractFileSystem):
                 entries.append(self._entry(inner, attributes))
         return entries
 
-    def exists(self, path, **_):
+    def exists(self, path: Any, **_: Any) -> bool:
         return self.pool.exists(self._strip_protocol(path))
 
-    def created(self, path):
+    def created(self, path: Any) -> Any:
         return _time(self.info(path)["created"])
 
-    def modified(self, path):
+    def modified(self, path: Any) -> Any:
         return _time(self.info(path)["mtime"])
 
-    def ukey(self, path):
+    def ukey(self, path: Any) -> str:
         info = self.info(path)
         return "%s-%s-%s" % (info["ino"], info["size"], info["ctime"])
 
-    def invalidate_cache(self, path=None):
+    def invalidate_cache(self, path: Any = None) -> None:
         """Nothing is cached."""
 
     # ---- directories ----
 
-    def mkdir(self, path, create_parents=True, **_):
+    def mkdir(self, path: Any, create_parents: bool = True, **_: Any) -> None:
         path = self._strip_protocol(path)
         if create_parents:
             self.pool.makedirs(path)
         else:
             self.pool.mkdir(path)
 
-    def makedirs(self, path, exist_ok=False):
+    def makedirs(self, path: Any, exist_ok: bool = False) -> None:
         self.pool.makedirs(self._strip_protocol(path), exist_ok=exist_ok)
 
-    def rmdir(self, path):
+    def rmdir(self, path: Any) -> None:
         self.pool.rmdir(self._strip_protocol(path))
 
     # ---- bytes ----
 
-    def _open(self, path, mode="rb", block_size=None, autocommit=True, cache_options=None, **_):
+    def _open(
+        self, path: Any, mode: str = "rb", block_size: Any = None, autocommit: bool = True,
+        cache_options: Any = None, **_: Any
+    ) -> Any:
         path = self._strip_protocol(path)
         mode = mode.replace("t", "")
         if "r" not in mode and self.auto_mkdir:
@@ -179,11 +190,11 @@ class ForebayFileSystem(AbstractFileSystem):
         return self.pool.open(path, mode if "b" in mode else mode + "b")
 
     @property
-    def auto_mkdir(self):
+    def auto_mkdir(self) -> bool:
         """Whether writing a file makes the directories above it (the option `auto_mkdir`)."""
-        return self.storage_options.get("auto_mkdir", True)
+        return bool(self.storage_options.get("auto_mkdir", True))
 
-    def _range(self, path, start, end):
+    def _range(self, path: Any, start: Any, end: Any) -> tuple[int, int | None]:
         if start is None and end is None:
             return 0, None
         if (start or 0) >= 0 and (end is None or end >= 0):
@@ -193,11 +204,11 @@ class ForebayFileSystem(AbstractFileSystem):
         end = None if end is None else end + size if end < 0 else end
         return max(start, 0), None if end is None else max(end, 0)
 
-    def cat_file(self, path, start=None, end=None, **_):
+    def cat_file(self, path: Any, start: Any = None, end: Any = None, **_: Any) -> bytes:
         path = self._strip_protocol(path)
         return self.pool.read(path, *self._range(path, start, end))
 
-    def pipe_file(self, path, value, mode="overwrite", **_):
+    def pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **_: Any) -> None:
         path = self._strip_protocol(path)
         exclusive = mode == "create"
         try:
@@ -208,14 +219,14 @@ class ForebayFileSystem(AbstractFileSystem):
             self.pool.makedirs(self._parent(path), exist_ok=True)
             self.pool.write(path, value, exclusive)
 
-    def touch(self, path, truncate=True, **_):
+    def touch(self, path: Any, truncate: bool = True, **_: Any) -> None:
         path = self._strip_protocol(path)
         if truncate or not self.exists(path):
             self.pipe_file(path, b"")
         else:
             self.pool.set_times(path, None, None)
 
-    def cp_file(self, path1, path2, **_):
+    def cp_file(self, path1: Any, path2: Any, **_: Any) -> None:
         path1, path2 = self._strip_protocol(path1), self._strip_protocol(path2)
         if self.isdir(path1):
             self.makedirs(path2, exist_ok=True)
@@ -224,10 +235,10 @@ class ForebayFileSystem(AbstractFileSystem):
             self.pool.makedirs(self._parent(path2), exist_ok=True)
         self.pool.copy(path1, path2)
 
-    def rm_file(self, path):
+    def rm_file(self, path: Any) -> None:
         self.pool.unlink(self._strip_protocol(path))
 
-    def rm(self, path, recursive=False, maxdepth=None):
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> None:
         paths = [path] if isinstance(path, (str, os.PathLike)) else path
         for one in self.expand_path(paths, recursive=recursive, maxdepth=maxdepth)[::-1]:
             if self.isdir(one):
@@ -236,7 +247,10 @@ class ForebayFileSystem(AbstractFileSystem):
             else:
                 self.rm_file(one)
 
-    def mv(self, path1, path2, recursive=False, maxdepth=None, **options):
+    def mv(
+        self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None,
+        **options: Any
+    ) -> None:
         source, target = self._strip_protocol(path1), self._strip_protocol(path2)
         if any(letter in path1 for letter in "*?[") or maxdepth is not None:
             super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **options)
@@ -249,7 +263,9 @@ class ForebayFileSystem(AbstractFileSystem):
             self.pool.makedirs(self._parent(target), exist_ok=True)
         self.pool.rename(source, target)
 
-    def put_file(self, lpath, rpath, callback=None, mode="overwrite", **options):
+    def put_file(
+        self, lpath: Any, rpath: Any, callback: Any = None, mode: str = "overwrite", **options: Any
+    ) -> None:
         rpath = self._strip_protocol(rpath)
         if os.path.isdir(lpath):
             self.makedirs(rpath, exist_ok=True)
@@ -259,7 +275,9 @@ class ForebayFileSystem(AbstractFileSystem):
         with open(lpath, "rb") as source, self.open(rpath, "wb") as target:
             _copy(source, target, callback)
 
-    def get_file(self, rpath, lpath, callback=None, outfile=None, **options):
+    def get_file(
+        self, rpath: Any, lpath: Any, callback: Any = None, outfile: Any = None, **options: Any
+    ) -> None:
         rpath = self._strip_protocol(rpath)
         if outfile is None and self.isdir(rpath):
             os.makedirs(lpath, exist_ok=True)
@@ -274,53 +292,57 @@ class ForebayFileSystem(AbstractFileSystem):
 
     # ---- for asynchronous=True ----
 
-    async def _info(self, path, **options):
+    async def _info(self, path: Any, **options: Any) -> Any:
         return self.info(path, **options)
 
-    async def _ls(self, path, detail=True, **options):
+    async def _ls(self, path: Any, detail: bool = True, **options: Any) -> Any:
         return self.ls(path, detail=detail, **options)
 
-    async def _exists(self, path, **options):
+    async def _exists(self, path: Any, **options: Any) -> Any:
         return self.exists(path, **options)
 
-    async def _isdir(self, path):
+    async def _isdir(self, path: Any) -> Any:
         return self.isdir(path)
 
-    async def _isfile(self, path):
+    async def _isfile(self, path: Any) -> Any:
         return self.isfile(path)
 
-    async def _find(self, path, maxdepth=None, withdirs=False, **options):
+    async def _find(
+        self, path: Any, maxdepth: int | None = None, withdirs: bool = False, **options: Any
+    ) -> Any:
         return await asyncio.to_thread(self.find, path, maxdepth=maxdepth, withdirs=withdirs, **options)
 
-    async def _walk(self, path, maxdepth=None, on_error="omit", **options):
+    async def _walk(
+        self, path: Any, maxdepth: int | None = None, on_error: str = "omit", **options: Any
+    ) -> AsyncIterator[Any]:
         for found in await asyncio.to_thread(lambda: list(self.walk(path, maxdepth=maxdepth, **options))):
             yield found
 
-    async def _glob(self, path, maxdepth=None, **options):
+    async def _glob(self, path: Any, maxdepth: int | None = None, **options: Any) -> Any:
         return await asyncio.to_thread(self.glob, path, maxdepth=maxdepth, **options)
 
-    async def _du(self, path, total=True, maxdepth=None, **options):
+    async def _du(self, path: Any, total: bool = True, maxdepth: int | None = None, **options: Any) -> Any:
         return await asyncio.to_thread(self.du, path, total=total, maxdepth=maxdepth, **options)
 
-    async def _expand_path(self, path, recursive=False, maxdepth=None):
+    async def _expand_path(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> Any:
         return await asyncio.to_thread(self.expand_path, path, recursive=recursive, maxdepth=maxdepth)
 
-    async def _mkdir(self, path, create_parents=True, **options):
+    async def _mkdir(self, path: Any, create_parents: bool = True, **options: Any) -> None:
         self.mkdir(path, create_parents=create_parents, **options)
 
-    async def _makedirs(self, path, exist_ok=False):
+    async def _makedirs(self, path: Any, exist_ok: bool = False) -> None:
         self.makedirs(path, exist_ok=exist_ok)
 
-    async def _rm_file(self, path, **_):
+    async def _rm_file(self, path: Any, **_: Any) -> None:
         self.rm_file(path)
 
-    async def _rm(self, path, recursive=False, **options):
+    async def _rm(self, path: Any, recursive: bool = False, **options: Any) -> None:
         await asyncio.to_thread(self.rm, path, recursive=recursive)
 
-    async def _cp_file(self, path1, path2, **options):
+    async def _cp_file(self, path1: Any, path2: Any, **options: Any) -> None:
         await asyncio.to_thread(self.cp_file, path1, path2, **options)
 
-    async def _cat_file(self, path, start=None, end=None, **options):
+    async def _cat_file(self, path: Any, start: Any = None, end: Any = None, **options: Any) -> bytes:
         length = (end or 0) - (start or 0)
         if end is not None and 0 <= length < IN_A_THREAD:
             return self.cat_file(path, start, end)
@@ -328,95 +350,99 @@ class ForebayFileSystem(AbstractFileSystem):
             return self.cat_file(path, start, end)
         return await asyncio.to_thread(self.cat_file, path, start, end)
 
-    async def _cat(self, path, recursive=False, on_error="raise", batch_size=None, **options):
+    async def _cat(
+        self, path: Any, recursive: bool = False, on_error: str = "raise", batch_size: Any = None,
+        **options: Any
+    ) -> Any:
         return await asyncio.to_thread(self.cat, path, recursive=recursive, on_error=on_error, **options)
 
-    async def _cat_ranges(self, paths, starts, ends, max_gap=None, batch_size=None, on_error="return", **options):
+    async def _cat_ranges(
+        self, paths: Any, starts: Any, ends: Any, max_gap: Any = None, batch_size: Any = None,
+        on_error: str = "return", **options: Any
+    ) -> Any:
         starts = starts if isinstance(starts, (list, tuple)) else [starts] * len(paths)
         ends = ends if isinstance(ends, (list, tuple)) else [ends] * len(paths)
         reads = (self._cat_file(*one) for one in zip(paths, starts, ends, strict=True))
         return await asyncio.gather(*reads, return_exceptions=on_error == "return")
 
-    async def _pipe_file(self, path, value, mode="overwrite", **options):
+    async def _pipe_file(self, path: Any, value: Any, mode: str = "overwrite", **options: Any) -> None:
         if len(value) < IN_A_THREAD:
             self.pipe_file(path, value, mode=mode)
         else:
             await asyncio.to_thread(self.pipe_file, path, value, mode)
 
-    async def _put_file(self, lpath, rpath, **options):
+    async def _put_file(self, lpath: Any, rpath: Any, **options: Any) -> None:
         await asyncio.to_thread(self.put_file, lpath, rpath, **options)
 
-    async def _get_file(self, rpath, lpath, **options):
+    async def _get_file(self, rpath: Any, lpath: Any, **options: Any) -> None:
         await asyncio.to_thread(self.get_file, rpath, lpath, **options)
 
-    async def _mv(self, path1, path2, **options):
+    async def _mv(self, path1: Any, path2: Any, **options: Any) -> None:
         await asyncio.to_thread(self.mv, path1, path2, **options)
 
-    async def open_async(self, path, mode="rb", **options):
+    async def open_async(self, path: Any, mode: str = "rb", **options: Any) -> _AsyncFile:
         """A file whose `read`, `write` and `close` are coroutines."""
         return _AsyncFile(self.open(path, mode, **options))
 
 
 class _AsyncFile:
-    def __init__(self, file):
+    def __init__(self, file: Any) -> None:
         self._file = file
 
-    async def read(self, length=-1):
+    async def read(self, length: int = -1) -> bytes:
         return await asyncio.to_thread(self._file.read, length)
 
-    async def write(self, data):
+    async def write(self, data: Any) -> int:
         return await asyncio.to_thread(self._file.write, data)
 
-    async def close(self):
+    async def close(self) -> None:
         await asyncio.to_thread(self._file.close)
 
-    async def __aenter__(self):
+    async def __aenter__(self) -> _AsyncFile:
         return self
 
-    async def __aexit__(self, *_):
+    async def __aexit__(self, *_: Any) -> None:
         await self.close()
 
 
 class _Later:
     """A file of a transaction: its bytes lie beside the target, and `commit` renames them."""
 
-    def __init__(self, fs, path, mode):
+    def __init__(self, fs: ForebayFileSystem, path: str, mode: str) -> None:
         self.fs, self.path, self.mode = fs, path, mode
         self.temp = "%s.forebay-part-%d-%x" % (path, os.getpid(), id(self))
         if "a" in mode and fs.exists(path):
             fs.cp_file(path, self.temp)
         self._file = fs.pool.open(self.temp, mode)
 
-    def __getattr__(self, name):
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)
 
-    def __enter__(self):
+    def __enter__(self) -> _Later:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: Any) -> None:
         self.close()
 
-    def close(self):
+    def close(self) -> None:
         self._file.close()
 
-    def commit(self):
+    def commit(self) -> None:
         self.fs.pool.rename(self.temp, self.path)
 
-    def discard(self):
+    def discard(self) -> None:
         self.fs.pool.unlink(self.temp)
 
 
-def _again(cls, options):
+def _again(cls: type[Any], options: Any) -> Any:
     return cls(**options)
 
 
-def _time(seconds):
-    import datetime
-
+def _time(seconds: float) -> datetime.datetime:
     return datetime.datetime.fromtimestamp(seconds, tz=datetime.timezone.utc)
 
 
-def _copy(source, target, callback=None):
+def _copy(source: Any, target: Any, callback: Any = None) -> int:
     done, space = 0, bytearray(4 << 20)
     if callback is not None:
         callback.set_size(getattr(source, "size", None) or os.fstat(source.fileno()).st_size

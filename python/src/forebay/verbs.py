@@ -4,16 +4,26 @@ Every call of a collection is carried out before it returns. The forms for async
 `Batch` run on threads of the session, while the program goes on.
 """
 
+from __future__ import annotations
+
 import asyncio
 import weakref
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+from uuid import UUID
 
 from . import _native, _owned
-from .controls import text_of
+from .controls import Controls, text_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer as BufferLike
+
+M = TypeVar("M")
 
 __all__ = ["Batch", "Collection", "Running", "Session", "Workspace"]
 
 
-def _of(what, kind):
+def _of(what: Any, kind: Any) -> Any:
     """The native object in one of these classes."""
     if not isinstance(what, kind):
         raise TypeError("a forebay.%s is needed, not %s" % (kind.__name__, type(what).__name__))
@@ -26,28 +36,28 @@ class Session:
     Empty: `$FOREBAY_METADATA`, else the pool that programs here use.
     """
 
-    def __init__(self, place=""):
+    def __init__(self, place: str = "") -> None:
         self._native = _native.Session(place)
         # What was made here and is in use: `close` ends it.
-        self._made = weakref.WeakSet()
+        self._made: weakref.WeakSet[Any] = weakref.WeakSet()
         _owned.note(self)
 
-    def _pool_name(self):
+    def _pool_name(self) -> str | None:
         return self._native.pool_name
 
-    def _note(self, made):
+    def _note(self, made: M) -> M:
         self._made.add(made)
         return made
 
-    def create(self, name, meta=None):
+    def create(self, name: str, meta: dict[str, str] | None = None) -> Workspace:
         """Makes a workspace. FileExistsError if there is one of this name."""
         return self._note(Workspace(self, self._native.create(name, meta)))
 
-    def load(self, key):
+    def load(self, key: str | UUID) -> Workspace:
         """The workspace of this name or `uuid.UUID`."""
         return self._note(Workspace(self, self._native.load(key)))
 
-    def workspace(self, name, meta=None):
+    def workspace(self, name: str, meta: dict[str, str] | None = None) -> Workspace:
         """The workspace of this name, made if there is none."""
         try:
             return self.load(name)
@@ -58,35 +68,35 @@ class Session:
         except FileExistsError:
             return self.load(name)
 
-    def search(self, query=""):
+    def search(self, query: str = "") -> list[_native.Record]:
         """Records of the workspaces for which a predicate holds: `project = "mcse"`."""
         return self._native.search(query)
 
-    def attach(self, name, kind, config=""):
+    def attach(self, name: str, kind: str, config: str = "") -> None:
         """Attaches a back end under a name: `directory`, `forebay`, `memory`, `null`, or a shared object."""
         self._native.attach(name, kind, config)
 
-    def backends(self):
+    def backends(self) -> dict[str, str]:
         """Names of the back ends, and their kinds."""
         return self._native.backends()
 
-    def choose(self, pattern, controls, backend):
+    def choose(self, pattern: str, controls: Controls | str | None, backend: str) -> None:
         """Which back end new collections get whose `/WORKSPACE/NAME` fits a pattern."""
         self._native.choose(pattern, text_of(controls) or "", backend)
 
-    def batch(self, failure="stop", order="free"):
+    def batch(self, failure: str = "stop", order: str = "free") -> Batch:
         """An empty batch. `failure`: `continue`, `stop` or `rollback`; `order`: `free` or `chain`."""
         return self._note(Batch(self, self._native.batch(failure, order)))
 
-    def buffer(self, length):
+    def buffer(self, length: int) -> _native.Buffer:
         """New memory in the pool, of zeros; other processes of the node can map it by its token."""
         return self._note(self._native.buffer(length))
 
-    def attach_chunk(self, token):
+    def attach_chunk(self, token: BufferLike) -> _native.Chunk:
         """Maps what another process of this node has named by `Chunk.token()`."""
         return self._note(self._native.attach_chunk(bytes(token)))
 
-    def close(self):
+    def close(self) -> None:
         """Closes it and all that was opened in it: later calls of these are OSError (EBADF).
 
         A batch that is running goes on to its end. BufferError if views of mapped memory are still in
@@ -98,109 +108,118 @@ class Session:
             self._native.close()
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
+        """Whether it was closed."""
         return self._native.closed
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Workspace:
     """A namespace of collections, with metadata of its own. Iterating gives its collections' records."""
 
-    def __init__(self, session, native):
+    def __init__(self, session: Session, native: _native.Workspace) -> None:
         self.session = session
         self._native = native
 
     @property
-    def name(self):
+    def name(self) -> str:
+        """Its name in the session."""
         return self._native.name
 
     @property
-    def uuid(self):
+    def uuid(self) -> str:
         """Its UUID, as a text."""
         return self._native.uuid
 
     @property
-    def meta(self):
+    def meta(self) -> dict[str, str]:
         """Its metadata at this moment: a dict."""
         return self._native.meta
 
-    def set_meta(self, changes=None, **more):
+    def set_meta(self, changes: dict[str, str | None] | None = None, **more: str | None) -> None:
         """Changes metadata; None removes a key."""
         self._native.set_meta({**(changes or {}), **more})
 
-    def create(self, name, *, meta=None, controls=None, backend=None):
+    def create(
+        self, name: str, *, meta: dict[str, str] | None = None, controls: Controls | str | None = None,
+        backend: str | None = None,
+    ) -> Collection:
         """Makes a collection and opens it. FileExistsError if there is one of this name."""
         return self.session._note(Collection(self, self._native.create(name, meta, text_of(controls), backend)))
 
-    def open(self, key):
+    def open(self, key: str | UUID) -> Collection:
         """Opens the collection of this name or `uuid.UUID`."""
         return self.session._note(Collection(self, self._native.open(key)))
 
-    def lookup(self, key):
+    def lookup(self, key: str | UUID) -> _native.Record:
         """The record of a collection."""
         return self._native.lookup(key)
 
-    def search(self, query=""):
+    def search(self, query: str = "") -> list[_native.Record]:
         """Records of the collections for which a predicate holds: `step >= 2 and exists owner`."""
         return self._native.search(query)
 
-    def delete(self, key):
+    def delete(self, key: str | UUID) -> None:
         """Deletes a collection."""
         self._native.delete(key)
 
-    def remove(self):
+    def remove(self) -> None:
         """Deletes the workspace. OSError (ENOTEMPTY) while it has collections."""
         self._native.remove()
 
-    def close(self):
+    def close(self) -> None:
         """Ends this object's use. Its collections go on."""
         self._native.close()
 
-    async def acreate(self, name, *, meta=None, controls=None, backend=None):
+    async def acreate(
+        self, name: str, *, meta: dict[str, str] | None = None, controls: Controls | str | None = None,
+        backend: str | None = None,
+    ) -> Collection:
         """`create`, while the event loop goes on."""
         batch = self.session.batch()
         _, made = batch.create(self, name, meta=meta, controls=controls, backend=backend)
         await batch.start()
         return made
 
-    async def aopen(self, key):
+    async def aopen(self, key: str | UUID) -> Collection:
         """`open`, while the event loop goes on."""
         batch = self.session.batch()
         _, opened = batch.open(self, key)
         await batch.start()
         return opened
 
-    async def asearch(self, query=""):
+    async def asearch(self, query: str = "") -> list[_native.Record]:
         """`search`, while the event loop goes on."""
-        return await self.session.batch()._one(lambda b: b.search(self, query))
+        found: list[_native.Record] = await self.session.batch()._one(lambda b: b.search(self, query))
+        return found
 
-    async def adelete(self, key):
+    async def adelete(self, key: str | UUID) -> None:
         """`delete`, while the event loop goes on."""
         await self.session.batch()._one(lambda b: b.delete(self, key))
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[_native.Record]:
         return iter(self.search())
 
-    def __contains__(self, name):
+    def __contains__(self, name: Any) -> bool:
         try:
             self.lookup(name)
         except FileNotFoundError:
             return False
         return True
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<forebay.Workspace %s>" % ("closed" if self._native.closed else repr(self.name))
 
 
 class Collection:
     """Bytes with a name, metadata and controls. Any object with the buffer protocol can be written."""
 
-    def __init__(self, workspace, native):
+    def __init__(self, workspace: Workspace, native: _native.Collection) -> None:
         self.workspace = workspace
         self._native = native
         # The two that a loop calls most go to the native object at once.
@@ -208,49 +227,51 @@ class Collection:
         self.write = native.write
 
     @property
-    def name(self):
+    def name(self) -> str:
+        """Its name in the workspace."""
         return self._native.name
 
     @property
-    def uuid(self):
+    def uuid(self) -> str:
         """Its UUID, as a text."""
         return self._native.uuid
 
     @property
-    def meta(self):
+    def meta(self) -> dict[str, str]:
         """Its metadata at this moment: a dict."""
         return self._native.meta
 
-    def set_meta(self, changes=None, **more):
+    def set_meta(self, changes: dict[str, str | None] | None = None, **more: str | None) -> None:
         """Changes metadata; None removes a key."""
         self._native.set_meta({**(changes or {}), **more})
 
     @property
-    def size(self):
+    def size(self) -> int:
         """Bytes."""
         return self._native.size
 
-    def readinto(self, buffer, at=0):
+    def readinto(self, buffer: BufferLike, at: int = 0) -> int:
         """Reads into a writable buffer: how many bytes; fewer than it has only at the end."""
         return self._native.readinto(buffer, at)
 
-    def append(self, data):
+    def append(self, data: BufferLike) -> int:
         """Writes behind the end: where that was."""
         return self._native.append(data)
 
-    def truncate(self, size):
+    def truncate(self, size: int) -> None:
+        """Cuts it to `size` bytes, or lengthens it by zeros."""
         self._native.truncate(size)
 
-    def sync(self):
+    def sync(self) -> None:
         """Commits what was written, as far as its controls promise."""
         self._native.sync()
 
-    def copy(self, to, *, at=0, length=None, to_at=0):
+    def copy(self, to: Collection, *, at: int = 0, length: int | None = None, to_at: int = 0) -> int:
         """Copies bytes to another collection: how many."""
         length = self.size - at if length is None else length
         return self._native.copy(at, max(length, 0), _of(to, Collection), to_at)
 
-    def map(self, at=0, length=None, writable=False):
+    def map(self, at: int = 0, length: int | None = None, writable: bool = False) -> _native.Chunk:
         """A range of its bytes in this process's memory, without a copy: a `Chunk`.
 
         `memoryview(chunk)`, `numpy.frombuffer(chunk)`. OSError (EREMOTE) if the bytes lie on another
@@ -258,41 +279,45 @@ class Collection:
         """
         return self.workspace.session._note(self._native.map(at, length, writable))
 
-    async def aread(self, length=None, at=0):
+    async def aread(self, length: int | None = None, at: int = 0) -> bytes:
         """`read`, while the event loop goes on."""
         length = max(self.size - at, 0) if length is None else length
-        return await self.workspace.session.batch()._one(lambda b: b.read(self, length, at))
+        batch = self.workspace.session.batch()
+        data: bytes = await batch._one(lambda b: b.read(self, length, at))
+        return data
 
-    async def awrite(self, data, at=0):
+    async def awrite(self, data: BufferLike, at: int = 0) -> None:
         """`write`, while the event loop goes on. `data` must not change meanwhile."""
         await self.workspace.session.batch()._one(lambda b: b.write(self, data, at))
 
-    async def aappend(self, data):
+    async def aappend(self, data: BufferLike) -> int:
         """`append`, while the event loop goes on."""
-        return await self.workspace.session.batch()._one(lambda b: b.append(self, data))
+        at: int = await self.workspace.session.batch()._one(lambda b: b.append(self, data))
+        return at
 
-    async def async_close(self):
+    async def async_close(self) -> None:
         """`close`, while the event loop goes on."""
         await self.workspace.session.batch()._one(lambda b: b.close(self))
 
-    def close(self):
+    def close(self) -> None:
         """Ends its use: every later call is OSError (EBADF). Memory that was mapped stays mapped."""
         self._native.close()
 
     @property
-    def closed(self):
+    def closed(self) -> bool:
+        """Whether it was closed."""
         return self._native.closed
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.size
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.close()
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return "<forebay.Collection %s>" % ("closed" if self.closed else repr(self.name))
 
 
@@ -303,81 +328,96 @@ class Batch:
     Buffers belong to the batch until it has ended.
     """
 
-    def __init__(self, session, native):
+    def __init__(self, session: Session, native: _native.Batch) -> None:
         self.session = session
         self._native = native
 
-    def create(self, workspace, name, *, meta=None, controls=None, backend=None):
+    def create(
+        self, workspace: Workspace, name: str, *, meta: dict[str, str] | None = None,
+        controls: Controls | str | None = None, backend: str | None = None,
+    ) -> tuple[int, Collection]:
         """(operation, collection): it can be used in this batch at once."""
         op, native = self._native.create(_of(workspace, Workspace), name, meta, text_of(controls), backend)
         return op, self.session._note(Collection(workspace, native))
 
-    def open(self, workspace, key):
+    def open(self, workspace: Workspace, key: str | UUID) -> tuple[int, Collection]:
         """(operation, collection): it can be used in this batch at once."""
         op, native = self._native.open(_of(workspace, Workspace), key)
         return op, self.session._note(Collection(workspace, native))
 
-    def lookup(self, workspace, key):
+    def lookup(self, workspace: Workspace, key: str | UUID) -> int:
+        """The record of a collection."""
         return self._native.lookup(_of(workspace, Workspace), key)
 
-    def search(self, workspace, query=""):
+    def search(self, workspace: Workspace, query: str = "") -> int:
+        """Records of the collections for which a predicate holds."""
         return self._native.search(_of(workspace, Workspace), query)
 
-    def delete(self, workspace, key):
+    def delete(self, workspace: Workspace, key: str | UUID) -> int:
+        """Deletes a collection."""
         return self._native.delete(_of(workspace, Workspace), key)
 
-    def read(self, collection, length, at=0):
+    def read(self, collection: Collection, length: int, at: int = 0) -> int:
+        """Up to `length` bytes from `at` on: its result is `bytes`."""
         return self._native.read(_of(collection, Collection), length, at)
 
-    def readinto(self, collection, buffer, at=0):
+    def readinto(self, collection: Collection, buffer: BufferLike, at: int = 0) -> int:
+        """Reads into a writable buffer: its result is how many bytes."""
         return self._native.readinto(_of(collection, Collection), buffer, at)
 
-    def write(self, collection, data, at=0):
+    def write(self, collection: Collection, data: BufferLike, at: int = 0) -> int:
+        """Writes a buffer at `at`: its result is how many bytes."""
         return self._native.write(_of(collection, Collection), data, at)
 
-    def append(self, collection, data):
+    def append(self, collection: Collection, data: BufferLike) -> int:
+        """Writes a buffer behind the end: its result is where that was."""
         return self._native.append(_of(collection, Collection), data)
 
-    def truncate(self, collection, size):
+    def truncate(self, collection: Collection, size: int) -> int:
+        """Cuts a collection to `size` bytes, or lengthens it by zeros."""
         return self._native.truncate(_of(collection, Collection), size)
 
-    def sync(self, collection):
+    def sync(self, collection: Collection) -> int:
+        """Commits what was written, as far as the collection's controls promise."""
         return self._native.sync(_of(collection, Collection))
 
-    def get_meta(self, collection):
+    def get_meta(self, collection: Collection) -> int:
+        """A collection's metadata: its result is a dict."""
         return self._native.get_meta(_of(collection, Collection))
 
-    def set_meta(self, collection, changes):
+    def set_meta(self, collection: Collection, changes: dict[str, str | None]) -> int:
+        """Changes metadata; None removes a key."""
         return self._native.set_meta(_of(collection, Collection), changes)
 
-    def close(self, collection):
+    def close(self, collection: Collection) -> int:
+        """Ends the use of a collection."""
         return self._native.close(_of(collection, Collection))
 
-    def after(self, op, *needed):
+    def after(self, op: int, *needed: int) -> None:
         """An operation waits for others to be done."""
         self._native.after(op, list(needed))
 
-    def start(self):
+    def start(self) -> Running:
         """Starts it: a `Running`."""
         return self.session._note(Running(self._native.start()))
 
-    def _end(self):
+    def _end(self) -> None:
         self._native.discard()
 
-    async def _one(self, add):
+    async def _one(self, add: Callable[[Batch], int]) -> Any:
         op = add(self)
         running = self.start()
         await running
         return running.result(op)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return len(self._native)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         """`with session.batch() as b`: started and waited for at the end of the block."""
         return self
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and len(self):
             running = self.start()
             running.wait()
@@ -387,45 +427,45 @@ class Batch:
 class Running:
     """A batch that was started. `await` it, or call `wait` and then `check`."""
 
-    def __init__(self, native):
+    def __init__(self, native: _native.Running) -> None:
         self._native = native
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
         """Waits until it has ended, at most `timeout` seconds: whether it has. Ctrl-C ends the wait."""
         return self._native.wait(timeout)
 
-    def test(self):
+    def test(self) -> bool:
         """Whether it has ended."""
         return self._native.test()
 
-    def cancel(self):
+    def cancel(self) -> None:
         """Skips what hasn't begun."""
         self._native.cancel()
 
-    def status(self, op):
+    def status(self, op: int) -> str:
         """`waiting`, `running`, `done`, `failed`, `skipped` or `undone`."""
         return self._native.status(op)
 
-    def result(self, op):
+    def result(self, op: int) -> Any:
         """What an operation has brought. Raises its error."""
         return self._native.result(op)
 
-    def check(self):
+    def check(self) -> None:
         """Raises why the batch as a whole failed, if it did."""
         self._native.check()
 
-    def _end(self):
+    def _end(self) -> None:
         self._native.close()
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, None, None]:
         loop = asyncio.get_running_loop()
         done = loop.create_future()
 
-        def end():
+        def end() -> None:
             if not done.done():
                 done.set_result(None)
 
-        def tell():
+        def tell() -> None:
             try:
                 loop.call_soon_threadsafe(end)
             except RuntimeError:

@@ -2,7 +2,8 @@
 
 Everything from the mesh to the reassembled fields is done in the pool and on a plain directory: the logs have to be the
 same line by line (so the residuals are), but for times and process ids, and so has every file.
-Needs Debian's packages openfoam and openfoam-examples (1912), which tests/install-packages doesn't install: they are large.
+Needs Debian's packages openfoam and openfoam-examples (1912). tests/install-packages doesn't
+install the examples: they are large.
 """
 import os
 import re

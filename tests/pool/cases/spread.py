@@ -508,3 +508,41 @@ finally:
     t.command(on(t, 0, "bash", "-c", "rm /fb/ckpt/*", nodes=2))
     wait_until(lambda: copied(1) == 0, 40, "the copies go")
     tidy(t)
+
+
+@case(90)
+def long_reads_of_another_node(t):
+    """Reads of more than a request carries: what they return is the file's, up to its end, also while it grows; and errors."""
+    up(t)
+    ranks(t, r'''
+import random
+SIZE = (5 << 20) + 777
+path = top + "/long"
+if rank == 1:
+    written(path, content(1, SIZE))
+barrier()
+if rank == 0:
+    fd = os.open(path, os.O_RDONLY)
+    first = content(1, SIZE)
+    same(os.pread(fd, 64 << 20, 0), first, "more than there is")
+    choose = random.Random(5)
+    for n in range(100):
+        at, length = choose.randrange(SIZE + 1000), choose.randrange(1, 9 << 20)
+        same(os.pread(fd, length, at), first[at:at + length], "%d at %d" % (length, at))
+barrier()
+# It grows by whole megabytes; a reader gets a part that begins with what was there before.
+if rank == 1:
+    with open(path, "ab", buffering=0) as f:
+        for n in range(20):
+            f.write(content(10 + n, 1 << 20))
+if rank == 0:
+    grown = first + b"".join(content(10 + n, 1 << 20) for n in range(20))
+    least = SIZE
+    while least < len(grown):
+        got = os.pread(fd, 64 << 20, 0)
+        assert len(got) >= least, (len(got), least)
+        same(got, grown[:len(got)], "while it grows")
+        least = len(got)
+barrier()
+''')
+    tidy(t)

@@ -89,6 +89,9 @@ def rules_hold_for_programs(t):
         t.ok(("open", 'parallelism = "exclusive"', True) in of("/ckpt/%s-open" % name), "%s" % listed)
         t.ok(("truncate to 0", 'mutability = "append"', False) in of("/loose/" + name), "%s" % listed)
     t.fb("violations", "--pool", "p").prints("refused", "done")
+    shown = t.fb("top", "--once", "--pool", "p").prints("^VIOLATION +PROCESS", r"^[0-9:]{8} .* /[a-z]+/[ab]")
+    refused = sum(v["refused"] for v in listed)
+    t.ok("%d violations, %d refused" % (len(listed), refused) in shown.out, shown.told())
     t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
 

@@ -332,6 +332,8 @@ def stopped_while_it_holds_a_lock(t):
         r"kill -CONT %d lets it go on$" % (waiter.pid, holder.pid, holder.pid))
     listed = t.fb("status", "--pool", "p", "--json").json()["stuck"]
     t.ok(listed == [{"process": waiter.pid, "waits_for": holder.pid}], "json: %s" % listed)
+    t.fb("top", "--once", "--pool", "p").prints("1 stuck", r"^ +0  %d \(.*  %d \(.*  kill -CONT %d$" % (
+        waiter.pid, holder.pid, holder.pid))
     # Others are not kept: neither other files nor the check of the pool as a whole.
     t.bash("p", "echo other > /fb/g; cat /fb/g").quiet().prints("^other$")
     r = t.fb("fsck", "--pool", "p", rc=4)

@@ -549,6 +549,29 @@ does ./forebay down
 '''
 
 
+@case(60)
+def mount_copied_into_another_namespace(t):
+    """A process with its own mount namespace, as a container has it, holds up nobody unless it uses the pool."""
+    if os.getuid() != 0 or not shutil.which("unshare"):
+        raise Skipped("mount namespaces need root and unshare(1)")
+    apart = ["unshare", "--mount", "--propagation", "private", "bash", "-c"]
+    for use, named in (("true", None), ("exec 9< {at}/f", "bash"), ("cd {at}", "bash")):
+        t.up("p")
+        t.bash("p", "echo x > /fb/f")
+        with mounted(t, "p") as at:
+            other = t.start([*apart, use.format(at=at) + "; echo; read"], stdin=subprocess.PIPE)
+            other.stdout.readline()
+            t.fb("umount", at)
+            if named:
+                t.fb("down", "--pool", "p", rc=1).says("another mount namespace", r"in use by %d .bash." % other.pid)
+                t.finish(other, feed=b"\n", rc=None)
+        began = time.monotonic()
+        t.fb("down", "--pool", "p")
+        t.ok(time.monotonic() - began < 4, "down took %.1f s" % (time.monotonic() - began))
+        if not named:
+            t.finish(other, feed=b"\n")
+
+
 @case(30)
 def mount_refused(t):
     t.up("p")

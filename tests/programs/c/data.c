@@ -29,6 +29,8 @@ int main(void) {
     P(sendfile(to, fd, NULL, 4)); P(sendfile(to, fd, &i, 4)); SAY("%d", (int)i); show("g"); P(lseek(fd, 0, SEEK_CUR)); P(sendfile(p[1], fd, NULL, 5)); P(read(p[0], b, 60)); b[5] = 0; SAY("%s", b);
     P(sendfile(null, fd, NULL, 100)); P(sendfile(ro, fd, NULL, 1)); P(sendfile(to, wo, NULL, 1)); P(sendfile(to, 99, NULL, 1)); i = -1; P(sendfile(to, fd, &i, 1));
     li = 2; lo = 20; P(copy_file_range(fd, &li, to, &lo, 5, 0)); SAY("%d %d", (int)li, (int)lo); show("g"); li = 0; lo = 2; P(copy_file_range(fd, &li, fd, &lo, 5, 0)); P(copy_file_range(fd, &li, to, &lo, 5, 1));
+    /* flags has 32 bits: a compiler may leave anything above them in the register */
+    P(syscall(SYS_copy_file_range, fd, NULL, to, NULL, 2L, 1L << 32)); P(syscall(SYS_copy_file_range, fd, NULL, to, NULL, 2L, 1L << 32 | 1)); show("g");
     lseek(fd, 0, SEEK_SET); lseek(to, 0, SEEK_SET); P(copy_file_range(fd, NULL, to, NULL, 1000, 0)); show("g"); P(copy_file_range(fd, NULL, to, NULL, 1000, 0)); P(copy_file_range(fd, NULL, ap, NULL, 1, 0)); P(copy_file_range(fd, NULL, ro, NULL, 1, 0)); P(copy_file_range(fd, NULL, p[1], NULL, 1, 0));
     li = 0; P(splice(fd, &li, p[1], NULL, 6, 0)); SAY("%d", (int)li); P(splice(p[0], NULL, to, &lo, 6, 0)); SAY("%d", (int)lo); show("g"); P(splice(fd, NULL, to, NULL, 1, 0)); P(splice(fd, NULL, p[1], &lo, 1, 0));
     P(splice(p[0], NULL, to, NULL, 6, SPLICE_F_NONBLOCK)); P(write(p[1], "pipe", 4)); P(splice(p[0], NULL, ap, NULL, 4, 0)); P(close(p[1])); P(splice(p[0], NULL, to, NULL, 6, 0)); (void)o;

@@ -170,6 +170,7 @@ impl Channel {
         cell.deadline.store(deadline, Relaxed);
         cell.number.store(0, Relaxed);
         cell.sent_to.store(0, Relaxed);
+        cell.traced.store(forebay_trace::request(), Relaxed);
         cell.sleeps.store(0, Relaxed);
         Ok(())
     }
@@ -390,6 +391,16 @@ impl Channel {
     }
 }
 
+/// Counts a request that was begun at tick `begin`, and its bytes.
+fn count(begin: u64, bytes: Bytes, answer: &Result<PeerReply>) {
+    let sent = match bytes {
+        Bytes::Send(_, len) => len,
+        _ => 0,
+    };
+    let received = answer.as_ref().map_or(0, |answer| answer.received);
+    forebay_trace::count::asked(begin, sent as u64, received as u64);
+}
+
 fn length(bytes: Bytes) -> usize {
     match bytes {
         Bytes::None => 0,
@@ -445,7 +456,12 @@ impl Peers for Channel {
             // SAFETY: the caller's promise.
             unsafe { self.take(&mine, &request, until) }
         };
-        self.report(node, exchange())
+        let begin = forebay_trace::clock::now();
+        forebay_trace::event!(ASK_ENTER, node.0, kind, length(bytes));
+        let answer = exchange();
+        count(begin, bytes, &answer);
+        forebay_trace::event!(ASK_EXIT, node.0, forebay_trace::points::outcome(&answer));
+        self.report(node, answer)
     }
 
     unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
@@ -469,16 +485,29 @@ impl Peers for Channel {
                     },
                 };
                 next.next();
+                let begin = forebay_trace::clock::now();
+                forebay_trace::event!(
+                    ASK_ENTER,
+                    request.node.0,
+                    request.kind,
+                    length(request.bytes)
+                );
                 // SAFETY: the caller's promise.
                 let posted = claimed.and_then(|index| unsafe { self.put(index, request, until) });
-                open.push_back((request, posted, until));
+                open.push_back((request, posted, until, begin));
             }
-            let Some((request, posted, until)) = open.pop_front() else {
+            let Some((request, posted, until, begin)) = open.pop_front() else {
                 return replies;
             };
             self.shared.ring();
             // SAFETY: the caller's promise.
             let answer = posted.and_then(|mine| unsafe { self.take(&mine, request, until) });
+            count(begin, request.bytes, &answer);
+            forebay_trace::event!(
+                ASK_EXIT,
+                request.node.0,
+                forebay_trace::points::outcome(&answer)
+            );
             replies.push(self.report(request.node, answer));
         }
     }
@@ -528,8 +557,11 @@ impl Peers for Channel {
             head: &[],
             bytes: Bytes::None,
         };
+        let begin = forebay_trace::clock::now();
         // SAFETY: there are no bytes.
-        self.report(node, unsafe { self.take(&mine, &request, until) })
+        let answer = unsafe { self.take(&mine, &request, until) };
+        count(begin, Bytes::None, &answer);
+        self.report(node, answer)
     }
 
     fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {

@@ -27,7 +27,7 @@ pub const ASLEEP: u32 = 1;
 pub const DOZING: u32 = 2;
 
 const SHARES: usize = 16;
-const MAGIC: u64 = 0x3130_5145_5259_4246; // "FBYREQ01"
+const MAGIC: u64 = 0x3230_5145_5259_4246; // "FBYREQ02"
 const CELLS_AT: usize = 4 << 10;
 const HEADS_AT: usize = 64 << 10;
 const HEAD_AREA: usize = MAX_HEAD + SMALL_BODY;
@@ -103,6 +103,8 @@ pub struct Cell {
     /// Id of the home's reply records that know of the request ([`super::Replies::id`]); 0: not
     /// sent.
     pub sent_to: AtomicU64,
+    /// The requester's [`forebay_trace::request`].
+    pub traced: AtomicU64,
     /// The reply: 0 or an errno; bytes of its head; bytes received with it.
     pub status: AtomicU32,
     pub answer: AtomicU32,

@@ -277,6 +277,11 @@ impl Taken {
         self.shared.cell(self.index).number.store(number, Release);
     }
 
+    /// The requester's [`forebay_trace::request`].
+    pub fn traced(&self) -> u64 {
+        self.shared.cell(self.index).traced.load(Relaxed)
+    }
+
     /// Id of the home's records ([`super::Replies::id`]) that know whether the request was begun;
     /// 0: not sent.
     pub fn sent_to(&self) -> u64 {

@@ -1,18 +1,28 @@
 //! The bytes of files that lie on one other node, and syncs of all nodes.
 //!
 //! A request carries at most `MAX_BODY` bytes. Longer reads and writes go in several requests,
-//! which other processes may see one by one. An error after the first request ends the call with
-//! the bytes that were done.
+//! which other processes may see one by one; those of a read are in flight together. An error after
+//! the first request ends the call with the bytes that were done.
 
 use crate::Cluster;
 use crate::peers::messages::Record;
 use crate::peers::requests::{Signature, request};
-use crate::peers::{Bytes, MAX_BODY};
+use crate::peers::{Bytes, MAX_BODY, PeerRequest};
 use forebay_store::control::{MAX_LIVE, live_flag};
 use forebay_store::parts::CHANGED;
 use forebay_store::{NodeId, ObjectId, Result};
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
+
+/// Requests of one read that are in flight at the same time.
+const AT_ONCE: usize = 4;
+
+/// How requests that were in flight together ended.
+enum Batch {
+    Whole,
+    EndOfFile,
+    Failed,
+}
 
 impl<'a> Cluster<'a> {
     /// Whether the file's bytes lie on another node, or may lie there.
@@ -90,6 +100,20 @@ impl<'a> Cluster<'a> {
     ) -> Result<usize> {
         let mut done = 0;
         while done < len {
+            if len - done > MAX_BODY {
+                // SAFETY: what is left of `to`.
+                let (n, end) = unsafe {
+                    let rest = (offset + done as u64, to.add(done), len - done);
+                    self.read_away_at_once((home, id), rest)
+                };
+                done += n;
+                match end {
+                    Batch::Whole => continue,
+                    Batch::EndOfFile => break,
+                    // Its second answer says why.
+                    Batch::Failed => {}
+                }
+            }
             let want = (len - done).min(MAX_BODY);
             let question = (id, offset + done as u64, want as u64);
             // SAFETY: done + want <= len.
@@ -109,6 +133,54 @@ impl<'a> Cluster<'a> {
             }
         }
         Ok(done)
+    }
+
+    /// Reads with up to [`AT_ONCE`] requests in flight: how many bytes until the first failed
+    /// request, and how it ended.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_away_at_once(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        (offset, to, len): (u64, *mut u8, usize),
+    ) -> (usize, Batch) {
+        let Ok(others) = self.other_nodes() else {
+            return (0, Batch::Failed);
+        };
+        let mut pieces = Vec::with_capacity(AT_ONCE);
+        let mut asked = 0;
+        while asked < len && pieces.len() < AT_ONCE {
+            let want = (len - asked).min(MAX_BODY);
+            let (kind, head) = request::READ.message(&(id, offset + asked as u64, want as u64));
+            pieces.push((asked, want, kind, head));
+            asked += want;
+        }
+        let questions: Vec<PeerRequest<'_>> = pieces
+            .iter()
+            .map(|(at, want, kind, head)| PeerRequest {
+                node: home,
+                kind: *kind,
+                head,
+                // SAFETY: at + want <= len.
+                bytes: Bytes::Receive(unsafe { to.add(*at) }, *want),
+            })
+            .collect();
+        // SAFETY: the pieces are parts of `to`, and don't overlap.
+        let answers = unsafe { others.ask_all(&questions) };
+        let mut done = 0;
+        for (answer, (_, want, ..)) in answers.into_iter().zip(&pieces) {
+            match answer {
+                Ok(answer) => {
+                    done += answer.received;
+                    if answer.received < *want {
+                        return (done, Batch::EndOfFile);
+                    }
+                }
+                Err(_) => return (done, Batch::Failed),
+            }
+        }
+        (done, Batch::Whole)
     }
 
     /// As [`Cluster::write_at`]. What is longer than a message is written in several steps, which

@@ -141,6 +141,7 @@ impl Link {
     /// Called when a connection is established.
     pub(super) fn connected(&self, core: &Core, state: &mut State) {
         state.heard = Instant::now();
+        forebay_trace::event!(LINK_UP, self.node.0);
         if let Some(down) = state.down.take()
             && state.reported.is_some()
         {
@@ -168,6 +169,7 @@ impl Link {
             return true;
         }
         if state.reach != Reach::Unreachable {
+            forebay_trace::event!(LINK_DOWN, self.node.0);
             state.since = SystemTime::now();
         }
         state.reach = Reach::Unreachable;
@@ -193,6 +195,7 @@ impl Link {
         let go_on = !state.queue.is_empty() || state.watch;
         state.connecting = go_on;
         drop(state);
+        self.wake.notify_all();
         failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
         if gone {
             core.gone(self.node);

@@ -295,7 +295,7 @@ impl Core {
         }
     }
 
-    /// Called when `node` has said hello: it is there, whatever was found before.
+    /// Called when `node` has said something: it is there, whatever was found before.
     pub fn heard_from(&self, node: NodeId) {
         if let Some(link) = self.link(node) {
             link.heard();

@@ -6,6 +6,7 @@
 use super::Serve;
 use super::core::{Core, lock};
 use super::link::Live;
+use super::link::traced;
 use super::pending::{Got, PendingRequest, code};
 use super::reply_cache::{Kept, Settled, Verdict};
 use super::room::{Buffer, Buffers, Outgoing};
@@ -55,6 +56,7 @@ impl Handler for Home {
         }
         if request.kind == PROGRESS {
             // On this thread: all workers may be busy with long work.
+            core.heard_from(request.connection.peer().node);
             progress(&core, &request.head, reply);
         } else if request.kind >= OWN {
             own(core, request, reply);
@@ -171,6 +173,7 @@ fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bo
         number,
         within,
         settled,
+        traced: id,
     } = request_head;
     let within = Instant::now() + Duration::from_millis(within.into());
     let deadline = request.deadline.min(within);
@@ -185,7 +188,9 @@ fn serve_request(core: &Arc<Core>, request: Incoming, reply: Responder, here: bo
         Verdict::New => Box::new(move || {
             carry_out(&core2, &*serve, (requester, number, kind), deadline, || {
                 with_body(body, &message[inline], |bytes| {
-                    serve.serve(from, kind, &message[head], bytes)
+                    serve_traced(id, (from, kind), || {
+                        serve.serve(from, kind, &message[head], bytes)
+                    })
                 })
             });
         }),
@@ -228,7 +233,11 @@ pub fn serve_own_request(
             let until = pending.deadline();
             carry_out(&core2, &*serve, (requester, number, kind), until, || {
                 let origin = pending.origin().ok_or(Errno::HOSTDOWN)?;
-                origin.with_bytes(|bytes| serve.serve(me, kind, origin.head(), bytes))
+                origin.with_bytes(|bytes| {
+                    serve_traced(pending.traced, (me, kind), || {
+                        serve.serve(me, kind, origin.head(), bytes)
+                    })
+                })
             });
         }),
         Verdict::Again(way, kept, before) => Box::new(move || {
@@ -243,6 +252,21 @@ pub fn serve_own_request(
         Verdict::Full(way) => return way.fail(core, Errno::AGAIN),
     };
     core.workers(class).submit(job);
+}
+
+/// Carries out a part of request `id` of a program.
+fn serve_traced(
+    id: u64,
+    (from, kind): (NodeId, u16),
+    serve: impl FnOnce() -> Result<Reply, Errno>,
+) -> Result<Reply, Errno> {
+    traced(id, || {
+        forebay_trace::event!(SERVE_ENTER, from.0, kind);
+        let result = serve();
+        let errno = forebay_trace::points::outcome(&result);
+        forebay_trace::event!(SERVE_EXIT, from.0, kind, errno);
+        result
+    })
 }
 
 /// Carries out a request that was begun, stores the reply, and sends it.

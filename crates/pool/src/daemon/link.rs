@@ -268,6 +268,36 @@ impl Link {
         }
     }
 
+    /// Waits until the node has heard of this daemon, an attempt to connect has failed, or `until`.
+    pub(super) fn wait_announced(&self, until: Instant) {
+        let mut state = self.state();
+        while state.reach == Reach::Untried {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.wake.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+            return;
+        };
+        // The other side may have made the connection, and not have taken it into use yet.
+        let request = Request {
+            kind: PROGRESS,
+            head: ProgressQuery {
+                requester: core.request_server.id(),
+                within: 0,
+                numbers: Vec::new(),
+            }
+            .encode(),
+            ..Request::default()
+        };
+        // If it fails, the node is out of reach again.
+        let _ = connection.call(request, until);
+    }
+
     /// Called when a connection with the node has ended, whichever side had made it.
     pub fn ended(self: &Arc<Self>) {
         if self.core.upgrade().is_some_and(|core| !core.stopped()) {
@@ -374,7 +404,11 @@ impl Link {
             number: pending.number(),
             within: milliseconds(deadline - now),
             settled,
+            traced: pending.traced,
         };
+        traced(pending.traced, || {
+            forebay_trace::event!(LINK_SEND, self.node.0, pending.kind);
+        });
         let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
         let request = Request {
             kind: pending.kind,
@@ -411,6 +445,10 @@ impl Link {
     ) {
         match result {
             Ok(reply) => {
+                traced(pending.traced, || {
+                    let errno = reply.status;
+                    forebay_trace::event!(LINK_REPLY, self.node.0, pending.kind, errno);
+                });
                 self.state().heard = Instant::now();
                 self.settle(&pending, Ok(reply));
             }
@@ -472,6 +510,14 @@ impl Link {
         state.queue.clear();
         self.wake.notify_all();
     }
+}
+
+/// Runs `f` as a part of request `id`.
+pub(super) fn traced<T>(id: u64, f: impl FnOnce() -> T) -> T {
+    let before = forebay_trace::adopt_request(id);
+    let result = f();
+    forebay_trace::adopt_request(before);
+    result
 }
 
 fn milliseconds(time: Duration) -> u32 {

@@ -107,6 +107,7 @@ impl Core {
         if let Err(e) = self.maps.write(&new) {
             self.log(&format!("can't write the pool's map: {e}"));
         }
+        forebay_trace::event!(MAP_LEARNED, new.epoch());
         let more = new.epoch() > epoch;
         *present = Some(Arc::new(new));
         drop(present);

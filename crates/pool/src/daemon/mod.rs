@@ -54,7 +54,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Settings of a daemon.
 #[derive(Clone, Debug)]
@@ -535,6 +535,15 @@ impl Daemon {
             core.all_links().iter().for_each(|link| link.watch());
         }
         Ok(())
+    }
+
+    /// Waits until every other node has heard of this daemon, or couldn't be reached, or `limit` is
+    /// over. A node that had given up on this one refuses requests for it until then.
+    pub fn wait_announced(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        for link in self.core.all_links() {
+            link.wait_announced(until);
+        }
     }
 
     /// The states of the links to the other nodes.

@@ -20,6 +20,8 @@ pub struct PendingRequest {
     deadline: Mutex<Instant>,
     number: AtomicU64,
     sent_to: AtomicU64,
+    /// Which request of a program it is a part of: see [`forebay_trace::request`].
+    pub traced: u64,
     /// None once it is answered.
     origin: Mutex<Option<Origin>>,
 }
@@ -77,6 +79,7 @@ impl PendingRequest {
             is_long,
             number: AtomicU64::new(taken.number()),
             sent_to: AtomicU64::new(taken.sent_to()),
+            traced: taken.traced(),
             origin: Mutex::new(Some(Origin::Cell(taken))),
         })
     }
@@ -97,6 +100,7 @@ impl PendingRequest {
             is_long,
             number: AtomicU64::new(0),
             sent_to: AtomicU64::new(0),
+            traced: forebay_trace::request_once(),
             origin: Mutex::new(Some(Origin::Here(waiting))),
         })
     }

@@ -38,9 +38,9 @@ const MOST: usize = 56 << 10;
 /// Limit on an encoded map. Bytes.
 pub const MAX_MAP: usize = 16 << 20;
 
-/// Bytes before the list of open requests: requester, number, lowest, upto, time to wait, number of
-/// open requests.
-const FIXED: usize = 4 * 8 + 2 * 4;
+/// Bytes before the list of open requests: requester, number, lowest, upto, traced, time to wait,
+/// number of open requests.
+const FIXED: usize = 5 * 8 + 2 * 4;
 const ANSWER: usize = 4;
 /// Limit on the open requests listed in one message.
 pub const MOST_OPEN: usize = 512;
@@ -63,6 +63,8 @@ pub struct RequestHead {
     pub within: u32,
     /// Requests whose replies needn't be kept.
     pub settled: Settled,
+    /// Which request of a program it is a part of: see [`forebay_trace::request`].
+    pub traced: u64,
 }
 
 /// Whether a body of this size goes in the head, where up to `most` bytes may.
@@ -76,7 +78,7 @@ impl RequestHead {
         let open = &self.settled.open[..];
         let mut bytes = Vec::with_capacity(FIXED + 8 * open.len() + 4 + head.len() + inline.len());
         let Settled { lowest, upto, .. } = self.settled;
-        for word in [self.requester, self.number, lowest, upto] {
+        for word in [self.requester, self.number, lowest, upto, self.traced] {
             bytes.extend_from_slice(&word.to_le_bytes());
         }
         for word in [self.within, open.len() as u32] {
@@ -91,7 +93,7 @@ impl RequestHead {
 
     /// Decodes it; also the ranges of the store's head and of the inline bytes.
     pub fn decode(bytes: &[u8]) -> Option<(RequestHead, Range<usize>, Range<usize>)> {
-        let count = half(bytes, 36)? as usize;
+        let count = half(bytes, 44)? as usize;
         if count > MOST_OPEN {
             return None;
         }
@@ -101,12 +103,13 @@ impl RequestHead {
         let request_head = RequestHead {
             requester: word(bytes, 0)?,
             number: word(bytes, 8)?,
-            within: half(bytes, 32)?,
+            within: half(bytes, 40)?,
             settled: Settled {
                 lowest: word(bytes, 16)?,
                 upto: word(bytes, 24)?,
                 open,
             },
+            traced: word(bytes, 32)?,
         };
         let (head, inline) = parts(bytes, FIXED + 8 * count + 4)?;
         let sorted = request_head.settled.open.is_sorted();
@@ -224,6 +227,7 @@ mod tests {
             requester: 7,
             number: 9,
             within: 10,
+            traced: 77,
             settled: Settled {
                 lowest: 5,
                 upto: 9,

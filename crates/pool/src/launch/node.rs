@@ -11,7 +11,10 @@ use forebay_placement::{Node, NodeId, PoolMap, State};
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a daemon that continues waits until the other nodes know of it.
+const ANNOUNCE: Duration = Duration::from_secs(1);
 
 /// Resources of a host for its node.
 pub struct Host {
@@ -86,6 +89,7 @@ impl Running {
         let map = read_map(dir).ok_or_else(|| damaged("it has no map".into()))?;
         let running = Running::begin(dir, &plan, plan.listen.pick(own))?;
         running.daemon.serve(Arc::new(map))?;
+        running.daemon.wait_announced(ANNOUNCE);
         Ok(running)
     }
 

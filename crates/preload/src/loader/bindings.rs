@@ -13,7 +13,7 @@ use crate::loader::link_map::{LinkMap, headers_in_memory};
 use forebay_intercept::raw;
 use forebay_media::PAGE;
 use libc::{Elf64_Rela, Elf64_Sym};
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr::null;
 
@@ -309,6 +309,21 @@ fn objects() -> impl Iterator<Item = &'static LinkMap> {
 /// namespace.
 pub fn own_record() -> Option<&'static LinkMap> {
     objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
+}
+
+/// File names of libraries that intercept calls: this one, and the one for auditing, which has the
+/// same code.
+const OURS: [&CStr; 2] = [c"libforebay_preload.so", c"libforebay_audit.so"];
+
+/// Whether no other copy of this library has been loaded into the program's namespace before. A
+/// program may load one as a plug-in: HDF5, for instance, loads all libraries of a directory.
+pub fn is_first() -> bool {
+    let is_ours = |o: &LinkMap| {
+        let name = Text(o.name);
+        !o.name.is_null() && OURS.iter().any(|n| name.file_name().is(Text(n.as_ptr())))
+    };
+    let first = objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC || is_ours(o));
+    first.is_some_and(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
 
 /// The library of this file name.

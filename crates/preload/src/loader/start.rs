@@ -2,7 +2,7 @@
 //! instance that worked for the loader, patches libc, and takes over what exec handed on.
 
 use crate::lifecycle::{environ, resume};
-use crate::loader::{early, static_tls};
+use crate::loader::{bindings, early, static_tls};
 use crate::paths::{exe, links};
 use crate::program::{messages, settings, signals, variables};
 use crate::served::cwd;
@@ -17,7 +17,7 @@ use std::ffi::CString;
 pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
     // SAFETY: the caller's promise.
     unsafe { variables::note(arguments, environment) };
-    if !early::is_in_program() {
+    if !early::is_in_program() || !bindings::is_first() {
         return;
     }
     let Some(cache) = settings::read() else {

@@ -210,7 +210,7 @@ pub unsafe fn copy_file_range(a: &[i64; 6]) -> i64 {
     if let (End::Kernel(_), End::Kernel(_)) = (from, to) {
         return PASS;
     }
-    if a[5] != 0 {
+    if a[5] as u32 != 0 {
         return errno(Errno::INVAL);
     }
     match (from, to) {

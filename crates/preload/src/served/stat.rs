@@ -12,13 +12,12 @@ use forebay_posix::{Errno, Follow, Fs, Stat};
 const MAGIC: i64 = 0x4642_4159;
 const NS: i64 = 1_000_000_000;
 
-/// Device number of a pool: of no driver, and different for each pool.
-fn device(fs: &Fs) -> u64 {
-    let uuid = fs.pool().config().uuid.as_bytes();
-    let n = uuid
-        .iter()
-        .fold(7u32, |n, &b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
-    libc::makedev(0xfb0, n & 0xf_ffff)
+/// Seconds and nanoseconds of a time in nanoseconds since 1970.
+fn split(ns: i64) -> (i64, i64) {
+    match u64::try_from(ns) {
+        Ok(ns) => ((ns / NS as u64) as i64, (ns % NS as u64) as i64),
+        Err(_) => (ns.div_euclid(NS), ns.rem_euclid(NS)),
+    }
 }
 
 /// # Safety
@@ -26,7 +25,7 @@ fn device(fs: &Fs) -> u64 {
 unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     // SAFETY: all zeros is a valid struct stat.
     let mut st: libc::stat = unsafe { std::mem::zeroed() };
-    st.st_dev = device(fs);
+    st.st_dev = fs.device();
     st.st_ino = s.ino;
     st.st_mode = s.mode;
     st.st_nlink = u64::from(s.nlink);
@@ -36,9 +35,9 @@ unsafe fn put_stat(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     st.st_size = s.size as i64;
     st.st_blksize = 4096;
     st.st_blocks = s.blocks as i64;
-    (st.st_atime, st.st_atime_nsec) = (s.atime.div_euclid(NS), s.atime.rem_euclid(NS));
-    (st.st_mtime, st.st_mtime_nsec) = (s.mtime.div_euclid(NS), s.mtime.rem_euclid(NS));
-    (st.st_ctime, st.st_ctime_nsec) = (s.ctime.div_euclid(NS), s.ctime.rem_euclid(NS));
+    (st.st_atime, st.st_atime_nsec) = split(s.atime);
+    (st.st_mtime, st.st_mtime_nsec) = split(s.mtime);
+    (st.st_ctime, st.st_ctime_nsec) = split(s.ctime);
     // SAFETY: the caller's promise.
     unsafe { give(st, out) }
 }
@@ -49,8 +48,8 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     let time = |ns: i64| {
         // SAFETY: all zeros is a valid time.
         let mut t: libc::statx_timestamp = unsafe { std::mem::zeroed() };
-        t.tv_sec = ns.div_euclid(NS);
-        t.tv_nsec = ns.rem_euclid(NS) as u32;
+        let (seconds, nanoseconds) = split(ns);
+        (t.tv_sec, t.tv_nsec) = (seconds, nanoseconds as u32);
         t
     };
     // SAFETY: all zeros is a valid struct statx.
@@ -70,8 +69,8 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     x.stx_btime = time(s.btime);
     x.stx_rdev_major = libc::major(s.rdev);
     x.stx_rdev_minor = libc::minor(s.rdev);
-    x.stx_dev_major = libc::major(device(fs));
-    x.stx_dev_minor = libc::minor(device(fs));
+    x.stx_dev_major = libc::major(fs.device());
+    x.stx_dev_minor = libc::minor(fs.device());
     // SAFETY: the caller's promise.
     unsafe { give(x, out) }
 }

@@ -17,7 +17,7 @@
 //! locks when it closes *any* descriptor of the file, and closing an environment frees all slots of
 //! the process id. Second, a process that opens the file again counts as its only user, and empties
 //! the table. So the second environment locks the file in another way, and neither closes it while
-//! the other may use it.
+//! the other may use it (`kept.rs`).
 
 use super::{Env, check};
 use forebay_media::atomics::AtomicU32;
@@ -265,7 +265,7 @@ impl Env {
     }
 
     /// Closes an environment whose transactions have ended. If another one of this process may use
-    /// the same file, keeps its address space and descriptors until the process ends.
+    /// the same file, it is kept for the next use of the file instead ([`super::kept`]).
     pub(super) fn close(&mut self, env: *mut ffi::MDB_env) {
         let pid = forebay_runtime::process::pid();
         let beside = self
@@ -275,7 +275,7 @@ impl Env {
         let mut others = beside.is_some();
         let listed = list(env, |owner, _| others |= owner == pid);
         if listed.is_err() || others {
-            std::mem::forget(beside.take());
+            super::kept::keep(env, self.map_size, beside.take());
             return;
         }
         // SAFETY: this environment is owned; no transaction is left.
@@ -318,6 +318,7 @@ pub(super) fn list(env: *mut ffi::MDB_env, mut each: impl FnMut(u32, Option<u64>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lmdb::{OnFull, Room};
     use forebay_runtime::process::pid;
     use std::io::Read;
     use std::mem::ManuallyDrop;
@@ -449,5 +450,34 @@ mod tests {
         dir.take(0, 1, NOBODY);
         drop(env.snapshot().unwrap());
         assert_eq!(dir.slots(), [NOBODY, pid()]);
+    }
+
+    /// As a program that uses HDF5's driver under the preloaded library and opens file after file.
+    #[test]
+    fn a_file_that_is_opened_again_and_again_beside_another_use_loses_no_descriptor() {
+        let dir = Dir::new("again");
+        let name = dir.0.file_name().unwrap().to_str().unwrap().to_owned();
+        let descriptors = || {
+            let fds = std::fs::read_dir("/proc/self/fd").unwrap();
+            let links = fds.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+            links
+                .filter(|l| l.to_string_lossy().contains(&name))
+                .count()
+        };
+        let (first, room) = (dir.env(), Room::default());
+        drop(first.snapshot().unwrap());
+        let once = |n: u32| {
+            let second = dir.env();
+            let mut txn = second.write(&room, 100, OnFull::Fails).unwrap();
+            txn.put(&n.to_be_bytes(), b"value").unwrap();
+            txn.commit().unwrap();
+            let seen = first.fresh_snapshot().unwrap();
+            assert_eq!(seen.get(&n.to_be_bytes()), Ok(Some(&b"value"[..])));
+        };
+        once(0);
+        let after_one = descriptors();
+        (1..20).for_each(once);
+        assert_eq!(descriptors(), after_one);
+        assert!(dir.slots().iter().all(|&owner| owner == pid()));
     }
 }

@@ -41,6 +41,7 @@ impl Snapshot<'_> {
     ///
     /// # Errors
     /// EIO if the seal doesn't match; errors of LMDB.
+    #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }
@@ -119,11 +120,13 @@ const SEAL: usize = 8;
 
 /// A checksum of key and value. The records are mapped writable in every process of the user: a
 /// stray write of a program into one is noticed.
+#[inline]
 fn seal(key: &[u8], value: &[u8]) -> u64 {
     XxHash3_64::oneshot_with_seed(XxHash3_64::oneshot(key), value)
 }
 
 /// The value without its seal; None if the seal doesn't match.
+#[inline]
 fn unsealed<'a>(key: &[u8], stored: &'a [u8]) -> Option<&'a [u8]> {
     let (value, end) = stored.split_last_chunk::<SEAL>()?;
     (u64::from_le_bytes(*end) == seal(key, value)).then_some(value)
@@ -217,6 +220,7 @@ impl WriteTxn<'_> {
     ///
     /// # Errors
     /// EIO if the seal doesn't match; errors of LMDB.
+    #[inline]
     pub fn get(&self, key: &[u8]) -> Result<Option<&[u8]>> {
         get(self.txn, key)
     }

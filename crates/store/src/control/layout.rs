@@ -135,7 +135,9 @@ pub(super) fn mark_words(maps: u32) -> usize {
 pub(super) const fn align(n: usize) -> usize {
     n.next_multiple_of(4096)
 }
-pub(super) const SHARDS_AT: usize = align(size_of::<Header>());
+/// Offset of the node's tracing: switches of tracepoints, and counters of ended processes.
+pub const TRACED_AT: usize = align(size_of::<Header>());
+pub(super) const SHARDS_AT: usize = align(TRACED_AT + forebay_trace::shared::LEN);
 pub(super) const PROCESSES_AT: usize = align(SHARDS_AT + MAX_SHARDS * size_of::<Shard>());
 pub(super) const DIR_TIMES_AT: usize = align(PROCESSES_AT + MAX_PROCESSES * size_of::<Process>());
 pub(super) const BUCKETS_AT: usize = align(DIR_TIMES_AT + DIR_TIMES * size_of::<DirTime>());

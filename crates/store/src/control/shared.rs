@@ -2,6 +2,7 @@
 //! atomics, zeroed at first.
 
 use super::free_list::FreeList;
+use super::layout::align;
 use super::states::{CopyState, JournalState, WatchState};
 use crate::lock::Lock;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
@@ -368,6 +369,10 @@ pub struct ProcessArea {
     /// which of these have to lose pages, lie behind the descriptors.
     pub(crate) maps: crate::map_table::Heads,
     rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
+    /// Counters of this process.
+    pub counted: forebay_trace::block::Block,
+    counted_rest:
+        [AtomicU32; (COUNTED - size_of::<forebay_trace::block::Block>()) / size_of::<AtomicU32>()],
     /// Open file description + 1 by descriptor number; 0: not of the pool.
     pub(crate) fds: [AtomicU32; MAX_FDS],
     /// As [`Process::held`], for more threads.
@@ -375,10 +380,15 @@ pub struct ProcessArea {
     pub(super) chains: crate::map_table::Chains,
 }
 
+/// Bytes of a process's counters.
+const COUNTED: usize = align(size_of::<forebay_trace::block::Block>());
+/// Offset of the counters in an area.
+pub const COUNTED_IN_AREA: usize = std::mem::offset_of!(ProcessArea, counted);
 pub(super) const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
 pub(super) const HELD_IN_AREA: usize = std::mem::offset_of!(ProcessArea, held);
 pub(super) const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
-const _: () = assert!(cfg!(loom) || FDS_IN_AREA == 4096 && CHAINS_IN_AREA.is_multiple_of(4096));
+const _: () =
+    assert!(cfg!(loom) || FDS_IN_AREA == 4096 + COUNTED && CHAINS_IN_AREA.is_multiple_of(4096));
 
 impl ProcessArea {
     /// The place of descriptor number `n`, if it has memory; else it is empty.

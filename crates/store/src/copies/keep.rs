@@ -35,6 +35,7 @@ pub struct Copy {
 }
 
 impl<'s> LocalCopies<'s> {
+    #[inline]
     fn copy_state(self) -> &'s CopyState {
         &self.0.control.header().copies
     }

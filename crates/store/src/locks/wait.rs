@@ -98,6 +98,8 @@ pub struct Waiting<'a> {
     next_search: Instant,
     gap: Duration,
     searched: bool,
+    /// Tick at which the waiting began.
+    begin: u64,
 }
 
 impl<'a> Waiting<'a> {
@@ -108,6 +110,7 @@ impl<'a> Waiting<'a> {
         home: NodeId,
         search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
     ) -> Waiting<'a> {
+        forebay_trace::event!(FILE_LOCK_WAIT_ENTER, request.object.0);
         HERE.with(|here| {
             here.handled.set(false);
             here.interrupted.set(false);
@@ -121,6 +124,7 @@ impl<'a> Waiting<'a> {
             next_search: Instant::now() + FIRST_SEARCH,
             gap: FIRST_SEARCH,
             searched: false,
+            begin: forebay_trace::clock::now(),
         };
         waiting.publish();
         waiting
@@ -204,6 +208,8 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
+        forebay_trace::event!(FILE_LOCK_WAIT_EXIT, self.request.object.0);
+        forebay_trace::count::waited(self.begin);
         let _critical = Critical::enter();
         HERE.with(withdraw);
     }

@@ -27,7 +27,8 @@ impl<'s> Names<'s> {
         if counts {
             set = set.with(self.shard_of(parent));
         }
-        self.write(set, Need::Bytes(new.target.len()), |w| {
+        forebay_trace::event_of!(STORE_CREATE_ENTER, name, parent.0);
+        let made = self.write(set, Need::Bytes(new.target.len()), |w| {
             self.check_epoch(epoch)?;
             self.intents().check_frozen(parent)?;
             self.intents().check_note(w, (parent, name))?;
@@ -70,7 +71,9 @@ impl<'s> Names<'s> {
             }
             self.open_new(opened, id, &inode)?;
             Ok(Ok(id))
-        })
+        });
+        forebay_trace::event!(STORE_CREATE_EXIT, forebay_trace::points::outcome(&made));
+        made
     }
 
     /// The last step of a transaction that makes the file `id`.

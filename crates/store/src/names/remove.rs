@@ -133,6 +133,16 @@ impl<'s> Names<'s> {
     /// As `Cluster::unlink_beside`, without waiting for what has to end first (EAGAIN), nor noting
     /// the directory's time.
     pub fn remove_beside(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
+        forebay_trace::span!(
+            STORE_REMOVE_ENTER,
+            STORE_REMOVE_EXIT,
+            name.1,
+            [name.0.0],
+            self.remove_entry(name, entry, epoch, t)
+        )
+    }
+
+    fn remove_entry(&self, name: Named<'_>, entry: Entry, epoch: u64, t: i64) -> Result<bool> {
         let shard = self.shard_of_entry(name.0, name.1);
         let key = Key::entry(name.0, name.1);
         let mut freed = Vec::new();

@@ -138,6 +138,7 @@ impl Store {
         });
         self.give_up_borrowed();
         let slot = slot?;
+        forebay_trace::event!(ATTACHED, slot);
         self.attachments.fetch_add(1, AcqRel);
         self.control.wake_keeper();
         Ok(slot)
@@ -171,6 +172,8 @@ impl Store {
             self.area_slot.store(slot, Release);
         }
         self.slot.store(slot, Release);
+        // SAFETY: an area stays mapped until the store is dropped, which ends the counting.
+        unsafe { forebay_trace::count::count_in(&(*self.area.load(Acquire)).counted) };
         Ok(())
     }
 
@@ -318,6 +321,7 @@ impl Store {
         self.attaching.reset();
         self.slot.store(NO_SLOT, Release);
         self.area.store(std::ptr::null_mut(), Release);
+        forebay_trace::forked();
         for env in &self.envs {
             env.after_fork_in_child();
         }
@@ -334,7 +338,10 @@ impl Drop for Store {
         let area = *self.area.get_mut();
         if !area.is_null() {
             // SAFETY: ours; nothing can use it without self.
-            unsafe { self.unmap_area(area) };
+            unsafe {
+                forebay_trace::count::stop_in(&(*area).counted);
+                self.unmap_area(area);
+            }
         }
     }
 }

@@ -6,10 +6,34 @@ use crate::backend::Mapped;
 use crate::mapped::Access;
 use crate::meta::undo::Undo;
 use crate::{Error, Result};
+use forebay_trace::Operation;
+use forebay_trace::count::{self, Outcome};
 use std::cmp::Ordering;
 
 /// Bytes of one step of a copy.
 const COPY: u64 = 1 << 20;
+
+/// Carries out an operation and counts it; `bytes` says how many it moved.
+fn counted<T>(
+    kind: Operation,
+    operation: impl FnOnce() -> Result<T>,
+    bytes: impl FnOnce(&T) -> usize,
+) -> Result<T> {
+    let begun = count::begin(kind);
+    let result = operation();
+    let outcome = match &result {
+        Ok(done) => Outcome {
+            bytes: bytes(done) as u64,
+            errno: 0,
+        },
+        Err(e) => Outcome {
+            bytes: 0,
+            errno: e.errno().raw_os_error(),
+        },
+    };
+    count::end(kind, begun, outcome);
+    result
+}
 
 impl Collection {
     /// Like [`Collection::with`], for two collections, or for one twice. Always locks in the same
@@ -58,7 +82,8 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; those of the back end.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
-        self.with(|open| open.object.read(to, at))
+        let read = || self.with(|open| open.object.read(to, at));
+        counted(Operation::Get, read, |&n| n)
     }
 
     /// Writes all of the chunk at byte `at`. Behind the end, the collection grows, with zeros
@@ -67,15 +92,19 @@ impl Collection {
     /// # Errors
     /// EBADF if it isn't open; ENOSPC, those of the back end. A first part may be written then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
-        self.with(|open| open.object.write(from, at))
+        let write = || self.with(|open| open.object.write(from, at));
+        counted(Operation::Put, write, |()| from.len())
     }
 
     pub(crate) fn write_logged(&self, from: &[u8], at: u64, log: Log<'_>) -> Result<()> {
-        self.with(|open| {
-            let end = at.saturating_add(from.len() as u64);
-            self.note_bytes(log, open, |_| (at, end))?;
-            open.object.write(from, at)
-        })
+        let write = || {
+            self.with(|open| {
+                let end = at.saturating_add(from.len() as u64);
+                self.note_bytes(log, open, |_| (at, end))?;
+                open.object.write(from, at)
+            })
+        };
+        counted(Operation::Put, write, |()| from.len())
     }
 
     /// Writes a chunk behind the end, in one piece, and returns its offset. Bytes.
@@ -87,10 +116,13 @@ impl Collection {
     }
 
     pub(crate) fn append_logged(&self, from: &[u8], log: Log<'_>) -> Result<u64> {
-        self.with(|open| {
-            self.note_bytes(log, open, |size| (size, size))?;
-            open.object.append(from)
-        })
+        let append = || {
+            self.with(|open| {
+                self.note_bytes(log, open, |size| (size, size))?;
+                open.object.append(from)
+            })
+        };
+        counted(Operation::Put, append, |_| from.len())
     }
 
     /// Sets the size to `size` bytes: cuts it, or adds zeros.

@@ -5,6 +5,7 @@ in the pool, a file goes to a rule and comes back as a second name (hard link) o
 elsewhere it is copied. What is stored appears under its name when it is complete.
 """
 
+import errno
 import os
 import shutil
 import stat
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import forebay
+from forebay.campaign import Campaign
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_storage_plugins.io import IOCacheStorageInterface, Mtime, get_constant_prefix
 from snakemake_interface_storage_plugins.settings import StorageProviderSettingsBase
@@ -31,6 +33,8 @@ from snakemake_interface_storage_plugins.storage_provider import (
 )
 
 SCHEME = "forebay://"
+# In the environment of jobs: the campaign that the workflow has asked for.
+REQUESTED = "FOREBAY_SNAKEMAKE_CAMPAIGN"
 
 
 @dataclass
@@ -39,11 +43,35 @@ class StorageProviderSettings(StorageProviderSettingsBase):
         default=None,
         metadata={"help": "The pool of queries that name none. Default: $FOREBAY_POOL, else 'default'."},
     )
+    campaign: str | None = field(
+        default=None,
+        metadata={
+            "help": "Storage that the whole workflow asks for, as '100TB,10000files,scratch,2d': read at the start, "
+            "and requested where this Forebay has the command 'campaign'."
+        },
+    )
 
 
 class StorageProvider(StorageProviderBase):
     def __post_init__(self):
         self._pools = {}
+        text = self.settings.campaign if self.settings is not None else None
+        # Jobs are processes of Snakemake, too: the first one has asked.
+        if text is not None and REQUESTED not in os.environ:
+            self._request(text)
+
+    def _request(self, text: str):
+        try:
+            campaign = Campaign.parse(text)
+        except ValueError as e:
+            raise WorkflowError("--storage-forebay-campaign", e) from e
+        os.environ[REQUESTED] = str(campaign)
+        try:
+            campaign.request("snakemake-%d" % os.getpid())
+        except OSError as e:
+            if e.errno != errno.ENOSYS:
+                raise WorkflowError("the campaign %s wasn't granted" % campaign, e) from e
+            self.logger.warning("%s" % e)
 
     def pool(self, name: str) -> forebay.Pool:
         """A pool, opened by this process."""

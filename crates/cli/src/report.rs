@@ -1,0 +1,275 @@
+//! `forebay report`, and `run --report`: one page that says what a run did, and what would help it.
+//!
+//! While the program runs, a thread writes its events to a file beside the page; programs wait for
+//! it rather than that events are lost. Counters are read before and after. The page is made at the
+//! end, and the file of events removed.
+
+use crate::args::Report;
+use crate::fail::{Fail, code};
+use crate::output::{json, say, write};
+use crate::stats;
+use crate::trace::{gather, nodes, paths_of_directories};
+use forebay_client::{Pool, places};
+use forebay_report::advise::{Advice, advise};
+use forebay_report::collect::{Collected, Collector};
+use forebay_report::profiles::chosen;
+use forebay_report::run::{Facts, MediumFacts, NodeFacts, Run};
+use forebay_report::stream::Recording;
+use forebay_report::totals::{Process, Totals};
+use forebay_report::{analyse, compare, darshan, html, text};
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Pause between two looks at the rings.
+const PAUSE: Duration = Duration::from_millis(2);
+
+fn now() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |t| t.as_nanos() as u64)
+}
+
+/// A run that is being watched.
+pub struct Watching {
+    page: PathBuf,
+    events: PathBuf,
+    ends: Arc<AtomicBool>,
+    collector: JoinHandle<std::io::Result<Collected>>,
+    before: Vec<Process>,
+    begin: u64,
+}
+
+impl Watching {
+    /// Begins to watch the pool, for a page at `page`, which must not exist yet.
+    pub fn begin(pool: &str, page: &Path) -> Result<Watching, Fail> {
+        let failed = |path: &Path, e: std::io::Error| {
+            Fail::failed(format!("--report: {}: {e}", path.display()))
+        };
+        let new = |path: &Path| {
+            let file = File::options().write(true).create_new(true).open(path);
+            file.map_err(|e| failed(path, e))
+        };
+        let points = chosen(&["io-pattern".into()]).map_err(Fail::failed)?;
+        let before = stats::of_all(pool, false)?;
+        drop(new(page)?);
+        let mut events = page.as_os_str().to_owned();
+        events.push(".events");
+        let events = PathBuf::from(events);
+        let begun = new(&events).and_then(|file| {
+            let out = BufWriter::new(file);
+            let begun = Collector::new(nodes(pool)?, out, true, &points);
+            begun.map_err(|e| failed(&events, e)).inspect_err(|_| {
+                let _ = std::fs::remove_file(&events);
+            })
+        });
+        let mut collector = begun.inspect_err(|_| {
+            let _ = std::fs::remove_file(page);
+        })?;
+        let ends = Arc::new(AtomicBool::new(false));
+        let (ending, name) = (ends.clone(), pool.to_owned());
+        let thread = std::thread::Builder::new().name("report".into());
+        let collector = thread.spawn(move || {
+            while !ending.load(Acquire) && collector.failed.is_none() {
+                collector.turn();
+                std::thread::sleep(PAUSE);
+            }
+            collector.finish(paths_of_directories(&name))
+        });
+        let collector = collector.map_err(|e| failed(&events, e))?;
+        Ok(Watching {
+            page: page.to_owned(),
+            events,
+            ends,
+            collector,
+            before,
+            begin: now(),
+        })
+    }
+
+    /// Ends watching, and makes the page. A failure is printed; it doesn't change the run's outcome.
+    pub fn end(self, pool: &Pool, command: String) {
+        let end = now();
+        self.ends.store(true, Release);
+        let collected = self.collector.join();
+        let made = (|| {
+            match collected {
+                Ok(Ok(Collected { refused: 1.., .. })) => say(
+                    "--report: some processes had no room for events: too many at a time; \
+                     the page is incomplete",
+                ),
+                Ok(Ok(_)) => {}
+                Ok(Err(e)) => say(format!(
+                    "--report: {}: {e}; the page is incomplete",
+                    self.events.display()
+                )),
+                Err(_) => say("--report: a thread failed; the page is incomplete"),
+            }
+            let file = File::open(&self.events).map_err(|e| e.to_string())?;
+            let recording = Recording::read(file)?;
+            let name = &pool.config().name;
+            let after = stats::of_all(name, false).map_err(|e| e.message)?;
+            let counted = difference(&after, &self.before);
+            let facts = Facts {
+                title: Some(command.clone()),
+                command: Some(command),
+                begin: Some(self.begin),
+                end: Some(end),
+                ..facts(name)
+            };
+            let run = analyse::run(&recording, &counted, facts);
+            let page = html::page(&run, &advise(&run));
+            std::fs::write(&self.page, page).map_err(|e| format!("{}: {e}", self.page.display()))
+        })();
+        let _ = std::fs::remove_file(&self.events);
+        match made {
+            Ok(()) => say(format!("the report is {}", self.page.display())),
+            Err(why) => say(format!("--report: {why}")),
+        }
+    }
+
+    /// Ends watching without a page: nothing was run.
+    pub fn abandon(self) {
+        self.ends.store(true, Release);
+        let _ = self.collector.join();
+        for path in [&self.page, &self.events] {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
+/// Counters after a run minus counters before it, for each process.
+fn difference(after: &[Process], before: &[Process]) -> Vec<Process> {
+    let earlier = |p: &Process| {
+        let same = |b: &&Process| b.node == p.node && b.process == p.process;
+        before
+            .iter()
+            .find(same)
+            .map_or(Totals::default(), |b| b.totals.clone())
+    };
+    let since = |p: &Process| Process {
+        totals: p.totals.since(&earlier(p)),
+        ..p.clone()
+    };
+    after.iter().map(since).collect()
+}
+
+/// Nodes, media and mount prefix of the pool, as far as its nodes on this host tell.
+fn facts(name: &str) -> Facts {
+    let mut facts = Facts::default();
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    for place in places(name) {
+        let node = place.node.unwrap_or(0);
+        facts.nodes.push(NodeFacts {
+            node,
+            name: Some(host.clone()),
+        });
+        let Ok(pool) = Pool::open_dir(&place.dir) else {
+            continue;
+        };
+        facts.mount.get_or_insert(pool.config().mount.clone());
+        facts.media.extend(pool.usage().iter().map(|u| MediumFacts {
+            node,
+            kind: u.spec.to_string(),
+            capacity: Some(u.capacity),
+            peak: Some(u.used),
+        }));
+    }
+    facts
+}
+
+pub fn report(pool: &str, a: &Report) -> Result<u8, Fail> {
+    if let [before, after] = &a.compare[..] {
+        let (before, after) = (run_of(before)?, run_of(after)?);
+        return match &a.to {
+            Some(to) => put(to, &compare::page(&before, &after)),
+            None => print(&compare::text(&before, &after)),
+        };
+    }
+    let run = match (&a.darshan, &a.page) {
+        (Some(path), _) => {
+            let failed = |e: String| Fail::failed(format!("{}: {e}", path.display()));
+            let file = File::open(path).map_err(|e| failed(e.to_string()))?;
+            darshan::read(BufReader::new(file)).map_err(failed)?
+        }
+        (None, Some(path)) => run_of(path)?,
+        (None, None) => {
+            let (recording, notes) = gather(pool, a.from.as_deref())?;
+            notes.iter().for_each(say);
+            let counted = match a.from {
+                Some(_) => Vec::new(),
+                None => stats::of_all(pool, false)?,
+            };
+            analyse::run(&recording, &counted, facts(pool))
+        }
+    };
+    let advice = advise(&run);
+    if let Some(to) = &a.rules {
+        put(to, &advice.rules(false))?;
+    }
+    match (a.json, &a.to) {
+        (true, _) => json(&WithAdvice {
+            run: &run,
+            advice: &advice,
+        })?,
+        (false, Some(to)) => return put(to, &html::page(&run, &advice)),
+        (false, None) => return print(&words(&advice)),
+    }
+    Ok(code::OK)
+}
+
+/// For `--json`.
+#[derive(serde::Serialize)]
+struct WithAdvice<'a> {
+    #[serde(flatten)]
+    run: &'a Run,
+    advice: &'a Advice,
+}
+
+/// The advice, for a terminal.
+fn words(advice: &Advice) -> String {
+    let mut words = String::new();
+    for p in &advice.proposals {
+        words += &format!(
+            "{}: {} = {}\n  because {}\n  forbids {}\n",
+            text::shown(&p.path),
+            p.control,
+            p.value,
+            text::shown(&p.why),
+            text::shown(&p.forbids)
+        );
+    }
+    let rules = advice.rules(false);
+    if !rules.is_empty() {
+        words += &format!("\nAs a file of rules, for forebay up --rules:\n\n{rules}");
+    }
+    for note in &advice.notes {
+        words += &format!("{}\n", text::shown(note));
+    }
+    if words.is_empty() {
+        words += "nothing to propose\n";
+    }
+    words
+}
+
+fn print(text: &str) -> Result<u8, Fail> {
+    write(text.as_bytes())?;
+    Ok(code::OK)
+}
+
+fn put(to: &Path, page: &str) -> Result<u8, Fail> {
+    std::fs::write(to, page).map_err(|e| Fail::failed(format!("{}: {e}", to.display())))?;
+    Ok(code::OK)
+}
+
+fn run_of(path: &Path) -> Result<Run, Fail> {
+    let failed = |e: String| Fail::failed(format!("{}: {e}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+    html::run_of(&text).map_err(failed)
+}

@@ -1,0 +1,102 @@
+//! `forebay top`: one screen about a pool, refreshed each second.
+//!
+//! The parts, downwards: [`terminal`] reads keys and draws; [`draw`] and [`panels`] turn a
+//! [`view`] into a screen of any size; `view` computes rates from what is [`known`]; [`collect`]
+//! gathers that on threads of its own, so that a host that doesn't answer freezes nothing. Files
+//! and directories come from three tracepoints ([`rings`], [`files`], [`names`]), which are on only
+//! while the user wants to see them, and off again however the command ends, but for SIGKILL.
+
+mod collect;
+mod draw;
+mod files;
+mod known;
+mod names;
+mod panels;
+mod rings;
+mod table;
+mod terminal;
+#[cfg(test)]
+mod tests;
+mod view;
+
+use crate::fail::{Fail, code};
+use crate::output::{say, write};
+use crate::trace::{end_by_signals, ended_by_signal};
+use crate::trace_args::Top;
+use collect::Collector;
+use draw::Look;
+use known::Known;
+use ratatui::buffer::Buffer;
+use ratatui::layout::Rect;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+use view::View;
+
+/// Size of the screen of `--once`, unless given. Columns and lines.
+const SIZE: (u16, u16) = (100, 30);
+/// How long `--once` waits beyond its interval for nodes and hosts that don't answer.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+pub fn top(pool: &str, a: &Top) -> Result<u8, Fail> {
+    if !a.once && !std::io::stdout().is_terminal() {
+        return Err(Fail::usage(
+            "the standard output is no terminal: use forebay top --once for one screen as text, or \
+             forebay stats --watch",
+        ));
+    }
+    end_by_signals();
+    terminal::install_panic_hook();
+    let every = Duration::from_secs_f64(a.every);
+    let collector = Collector::begin(pool, every, a.files)?;
+    let look = Look {
+        files: a.files,
+        processes: a.processes,
+        plain: a.once,
+        ..Look::default()
+    };
+    let shown = match a.once {
+        true => once(&collector, look, a).map(|()| None),
+        false => terminal::show(&collector, look),
+    };
+    collector.end();
+    rings::end();
+    if let Some(words) = shown? {
+        say(words);
+    }
+    Ok(code::OK)
+}
+
+/// Whether all that a screen shows is there, or known to be missing.
+fn is_complete(known: &Known, files: bool) -> bool {
+    let has_told = |s: &known::Source| s.before.is_some() || s.failed.is_some();
+    (known.survey.is_some() || known.failed.is_some())
+        && known.sources.values().all(has_told)
+        && (!files || known.hot.is_some())
+}
+
+/// Prints one screen.
+fn once(collector: &Collector, look: Look, a: &Top) -> Result<(), Fail> {
+    let until = Instant::now() + Duration::from_secs_f64(a.every) + PATIENCE;
+    let view = loop {
+        let known = collector.known();
+        if let Some(gone) = &known.gone {
+            return Err(Fail::new(code::NO_POOL, gone));
+        }
+        if is_complete(&known, a.files) || Instant::now() >= until {
+            break View::of(&known, Instant::now());
+        }
+        drop(known);
+        if ended_by_signal() {
+            return Ok(());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let mut view = view;
+    view.sort(look.sort);
+    let (width, height) = (a.width.unwrap_or(SIZE.0), a.height.unwrap_or(SIZE.1));
+    let mut buffer = Buffer::empty(Rect::new(0, 0, width, height));
+    draw::draw(&view, &look, Instant::now(), &mut buffer);
+    let mut text = draw::lines(&buffer).join("\n");
+    text.truncate(text.trim_end().len());
+    write((text + "\n").as_bytes())
+}

@@ -1,0 +1,112 @@
+//! All that is known of a pool: the latest readings of counters, states and lists, with times.
+//!
+//! The collecting threads ([`super::collect`]) write it; [`super::view`] computes from it what the
+//! screen shows. Plain data, so that tests can make it up.
+
+use super::files::Hot;
+use crate::slow::SlowOperation;
+use crate::survey::State;
+use forebay_client::Violation;
+use forebay_report::totals::Process;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// The counters of all processes of a host, read at one moment.
+#[derive(Clone)]
+pub struct Counters {
+    pub at: Instant,
+    pub processes: Vec<Process>,
+}
+
+/// The readings of one host.
+#[derive(Clone, Default)]
+pub struct Source {
+    pub before: Option<Counters>,
+    pub now: Option<Counters>,
+    pub slow: Vec<SlowOperation>,
+    /// Why the latest reading failed.
+    pub failed: Option<String>,
+}
+
+impl Source {
+    /// Takes a new reading.
+    pub fn update(&mut self, reading: Result<Vec<Process>, String>) {
+        match reading {
+            Ok(processes) => {
+                let at = Instant::now();
+                self.before = self.now.replace(Counters { at, processes });
+                self.failed = None;
+            }
+            Err(why) => self.failed = Some(why),
+        }
+    }
+}
+
+/// How full a medium is. Bytes.
+#[derive(Clone, Debug)]
+pub struct Medium {
+    pub used: u64,
+    pub capacity: u64,
+}
+
+/// A node, but for its counters.
+#[derive(Clone)]
+pub struct NodeState {
+    pub number: u32,
+    pub state: State,
+    /// Empty if they aren't known.
+    pub media: Vec<Medium>,
+    /// Attached processes.
+    pub processes: usize,
+}
+
+/// The nodes of a pool at one moment.
+#[derive(Clone)]
+pub struct Survey {
+    pub at: Instant,
+    /// How long the pool had existed then.
+    pub up_for: Duration,
+    pub nodes: Vec<NodeState>,
+}
+
+/// A process that waits for the lock of a stopped one.
+#[derive(Clone)]
+pub struct Stuck {
+    pub node: u32,
+    /// `PID (program)`.
+    pub waiter: String,
+    pub holder: String,
+    pub holder_pid: u32,
+}
+
+/// The violations of controls, recorded on this host's nodes.
+#[derive(Clone, Default)]
+pub struct Violations {
+    pub count: usize,
+    pub refused: usize,
+    /// The list is full: there may have been more.
+    pub full: bool,
+    /// The newest ones, newest first.
+    pub latest: Vec<Violation>,
+}
+
+/// All that is known of a pool.
+#[derive(Clone, Default)]
+pub struct Known {
+    pub pool: String,
+    /// How often all is read.
+    pub every: Duration,
+    /// By host; the empty name is this host.
+    pub sources: BTreeMap<String, Source>,
+    pub survey: Option<Survey>,
+    pub stuck: Vec<Stuck>,
+    pub violations: Violations,
+    /// The busiest files, while their tracepoints are on.
+    pub hot: Option<Hot>,
+    /// Why the nodes can't be looked at.
+    pub failed: Option<String>,
+    /// The pool is gone, with a sentence about that.
+    pub gone: Option<String>,
+    /// Incremented by every change.
+    pub version: u64,
+}

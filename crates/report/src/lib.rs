@@ -1,0 +1,34 @@
+//! Reports and advice for people, from tracepoints and counters.
+//!
+//! * [`node`]: the shared memory of the nodes on this host: switching points, reading rings.
+//! * [`stream`]: a file of events of several nodes, compressed.
+//! * [`align`]: clocks of nodes brought together.
+//! * [`collect`]: moving events out of rings into a stream while programs run.
+//! * [`profiles`]: named sets of points.
+//! * [`totals`]: the counters of nodes and processes, as numbers to show.
+//! * [`spans`]: how long what took, from pairs of events.
+//! * [`run`]: the model of a run that reports show.
+//! * [`analyse`]: a run from events and counters; [`usage`]: one file; [`groups`]: files by path;
+//!   [`ranges`]: bytes of a file.
+//! * [`darshan`]: a run without Forebay, from the text of a Darshan log.
+//! * [`advise`]: proposals of rules and settings for a run.
+//! * [`html`]: a run as a page, [`compare`]: the differences of two; [`chart`], [`text`]: their parts.
+
+pub mod advise;
+pub mod align;
+pub mod analyse;
+pub mod chart;
+pub mod collect;
+pub mod compare;
+pub mod darshan;
+pub mod groups;
+pub mod html;
+pub mod node;
+pub mod profiles;
+pub mod ranges;
+pub mod run;
+pub mod spans;
+pub mod stream;
+pub mod text;
+pub mod totals;
+pub mod usage;

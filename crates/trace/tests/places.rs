@@ -1,0 +1,70 @@
+//! Every tracepoint stands somewhere in the crate that the table names.
+
+use forebay_trace::points::POINTS;
+use std::collections::HashMap;
+use std::path::Path;
+
+fn read(dir: &Path, text: &mut String) {
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            read(&path, text);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            text.push_str(&std::fs::read_to_string(path).unwrap());
+        }
+    }
+}
+
+#[test]
+fn every_point_stands_where_the_table_says() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let mut sources: HashMap<&str, String> = HashMap::new();
+    for point in POINTS {
+        let source = sources.entry(point.place).or_insert_with(|| {
+            let mut text = String::new();
+            read(&crates.join(point.place).join("src"), &mut text);
+            text
+        });
+        assert!(
+            source.contains(point.name),
+            "{} isn't in crates/{}",
+            point.name,
+            point.place
+        );
+    }
+}
+
+#[test]
+fn the_reference_lists_all() {
+    let mut text = String::from(
+        "# Tracepoints\n\nWhat each says, and in which crate it stands. Made from the table in\n\
+         `crates/trace/src/points.rs` by `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-trace`.\n\
+         How they are used: [tracing](../tracing.md).\n\n\
+         | id | name | crate | says | fields |\n|---|---|---|---|---|\n",
+    );
+    for (id, point) in POINTS.iter().enumerate() {
+        let fields: Vec<String> = (point.fields.iter())
+            .map(|(name, kind)| format!("`{name}: {kind:?}`"))
+            .collect();
+        text += &format!(
+            "| {id} | {} | {} | {} | {} |\n",
+            point.name,
+            point.place,
+            point.template,
+            fields.join(", ")
+        );
+    }
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    let file = crates
+        .parent()
+        .unwrap()
+        .join("docs/reference/tracepoints.md");
+    if std::env::var_os("FOREBAY_WRITE_DOCS").is_some() {
+        std::fs::write(&file, &text).unwrap();
+    }
+    assert_eq!(
+        std::fs::read_to_string(&file).unwrap_or_default(),
+        text,
+        "docs/reference/tracepoints.md is stale: FOREBAY_WRITE_DOCS=1 cargo test -p forebay-trace"
+    );
+}
