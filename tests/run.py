@@ -10,8 +10,9 @@ daemons. Most of their time they wait. They run while their cores add up to thos
 Background steps compute: builds, lint, the simulator. One runs at a time, with a lower priority: it
 takes the time that the front steps leave, and disturbs them little.
 
-A step's output is printed when the step ends, and kept in target/tests/NAME.log. A table of all
-steps ends the run, after the last lines of each step that failed. The exit code is 0 if all passed.
+A step's output is printed when the step ends, and kept in target/tests/NAME.log. The last lines of
+each step that failed, a table of all steps, and the lines that name the failures end the run. The
+exit code is 0 if all passed.
 
     run.py                    all steps
     run.py --only pools       one step, after those that it needs; its output is printed as it comes
@@ -19,6 +20,7 @@ steps ends the run, after the last lines of each step that failed. The exit code
 """
 import argparse
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -33,8 +35,10 @@ from harness import stacks  # noqa: E402 (found by the path set above)
 
 TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 LOGS = os.path.join(TARGET, "tests")
-# Lines of a failed step's output that are repeated at the end.
-LAST_LINES = 40
+# Lines of a failed step's output that are repeated before the table: its last ones; and behind the
+# table: those that name a failure.
+LAST_LINES, NAMING_LINES = 40, 12
+NAMES_A_FAILURE = re.compile(r"(?<!\b0 )\b(failed|FAILED|panicked|error(\[\w+\])?:|Error)")
 # How long a step that is told to end (SIGTERM) has for removing its pools. Seconds.
 GRACE = 60
 
@@ -187,13 +191,16 @@ def end(steps):
         step.ended = time.monotonic()
 
 
+def lines_of(log):
+    with open(log, errors="backslashreplace") as f:
+        return f.read().rstrip("\n").split("\n")
+
+
 def finished(step, why=""):
     """Prints a step's output and notes how it has ended."""
     step.state = "passed" if step.process.returncode == 0 and not why else "FAILED"
     if step.log:
-        with open(step.log, errors="backslashreplace") as f:
-            text = f.read().rstrip("\n")
-        say("==== %s: %s\n%s" % (step.name, step.command, text))
+        say("==== %s: %s\n%s" % (step.name, step.command, "\n".join(lines_of(step.log))))
     say("==== %s %s after %.0f s%s" % (step.name, step.state, step.seconds(), why))
 
 
@@ -301,13 +308,15 @@ def main():
         end(unfinished)
         for step in unfinished:
             step.state = "ended"
+        logs = {s.name: lines_of(s.log) for s in steps if s.state == "FAILED" and s.log}
         for step in steps:
-            if step.state == "FAILED" and step.log:
-                with open(step.log, errors="backslashreplace") as f:
-                    last = f.read().rstrip("\n").split("\n")[-LAST_LINES:]
+            if step.name in logs:
                 say("==== the last lines of %s, which failed (all: %s)\n%s" % (
-                    step.name, step.log, "\n".join(last)))
+                    step.name, step.log, "\n".join(logs[step.name][-LAST_LINES:])))
         say(table(steps, began))
+        for name, lines in logs.items():
+            naming = [line[:300] for line in lines if NAMES_A_FAILURE.search(line)]
+            say("\n".join("%s: %s" % (name, line) for line in naming[-NAMING_LINES:]))
     failed = [s.name for s in steps if s.state != "passed"]
     say("all steps passed" if not failed else "not passed: " + " ".join(failed))
     return 1 if failed else 0

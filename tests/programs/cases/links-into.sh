@@ -46,3 +46,29 @@ static void *wait(void *p) { pthread_cleanup_push(clean, p); open("fifo", O_RDON
 int main(void) { int done = 0; pthread_t t; void *r; mkfifo("fifo", 0600); pthread_create(&t, 0, wait, &done); usleep(20000); pthread_cancel(t); pthread_join(t, &r); printf("%d %d\n", done, r == PTHREAD_CANCELED); return 0; }
 C
 gcc -o t t.c -pthread; ./t; rm t t.c fifo
+section turning
+# A link that leads to either side in turn while a file is made through it: it is made on one of both.
+mkdir -p "$WORK/side" side; cat > t.c <<'C'
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+static const char *sides[2];
+static atomic_int is_over;
+static void set(int i) { unlink("link.new"); symlink(sides[i & 1], "link.new"); rename("link.new", "link"); }
+static void *turn(void *p) { for (int i = 0; !is_over; i++) set(i); return p; }
+int main(int n, char **a) {
+  pthread_t t; int failed = 0, removed = 0; (void)n; sides[0] = a[1]; sides[1] = a[2]; set(0);
+  pthread_create(&t, 0, turn, 0);
+  for (int i = 0; i < 4000; i++) {
+    int fd = open("link", O_CREAT | O_WRONLY, 0644);
+    if (fd < 0) { if (!failed++) printf("%s\n", strerror(errno)); continue; }
+    close(fd); removed += !unlink(sides[0]) + !unlink(sides[1]);
+  }
+  is_over = 1; pthread_join(t, 0); printf("%d failed, %d made\n", failed, removed); return 0;
+}
+C
+gcc -O1 -o t t.c -pthread; ./t "$OUTER/side/f" "$WORK/side/f"; rm t t.c link; ls side "$WORK/side"

@@ -142,6 +142,22 @@ unsafe fn path_arguments(nr: i64, a: &[i64; 6]) -> [Option<PathArgument>; 2] {
     }
 }
 
+/// Whether a call makes the file that its path leads to if it isn't there.
+///
+/// # Safety
+/// The arguments are those of a system call of the program.
+unsafe fn creates(nr: i64, a: &[i64; 6]) -> bool {
+    let flags = match nr {
+        SYS_creat => return true,
+        SYS_open => a[1],
+        SYS_openat => a[2],
+        // SAFETY: the first field of struct open_how.
+        SYS_openat2 => unsafe { user::take::<u64>(a[2]) }.map_or(0, |flags| flags as i64),
+        _ => 0,
+    };
+    flags as i32 & O_CREAT != 0
+}
+
 /// Whether an error may come from a link that the kernel couldn't follow into the pool.
 pub fn is_suspicious(result: i64) -> bool {
     matches!(-result as i32, ENOENT | ENOTDIR | EACCES)
@@ -169,13 +185,15 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
         let mut has_turned = false;
         // SAFETY: the caller's promise, here and below.
         let arguments = unsafe { path_arguments(call.nr, &call.args) };
+        // SAFETY: as above.
+        let is_made = result == errno(Errno::NOENT) && unsafe { creates(call.nr, &call.args) };
         for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
             let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
             // SAFETY: the program's path.
             let Some(given) = (unsafe { user::path(args[path]) }) else {
                 continue;
             };
-            match leads(base, given, follow) {
+            match leads(base, given, follow, is_made) {
                 Leads::IntoThePool(to) => {
                     args[path] = to.as_ptr() as i64;
                     if let Some(i) = dirfd {
@@ -215,7 +233,7 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
 /// The path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
-    match leads(dirfd, path, follow) {
+    match leads(dirfd, path, follow, false) {
         Leads::IntoThePool(to) => Some(to),
         _ => None,
     }
@@ -224,12 +242,14 @@ pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 /// Where a path leads that the kernel hasn't found.
 enum Leads {
     IntoThePool(CString),
-    /// A link on it leads to something outside that is there: not when the kernel looked.
+    /// A link on it leads to something outside that is there, or that the call would have made: when
+    /// the kernel looked, the link led elsewhere.
     Peers,
     Nowhere,
 }
 
-fn leads(dirfd: i32, path: &[u8], follow: bool) -> Leads {
+/// `is_made`: the call makes the file that the path leads to, so its directory being there is enough.
+fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
     let Some(settings) = settings::settings() else {
         return Leads::Nowhere;
     };
@@ -246,11 +266,20 @@ fn leads(dirfd: i32, path: &[u8], follow: bool) -> Leads {
         }
         match follow_one(AT_FDCWD, &path, follow) {
             Some(next) => path = next,
-            None if Text::new(&path).exists(AT_FDCWD, path.len()) => return Leads::Peers,
+            None if is_there(&path, is_made) => return Leads::Peers,
             None => break,
         }
     }
     Leads::Nowhere
+}
+
+/// Whether something is at an absolute path outside the pool; with `or_its_directory` also if only
+/// its directory is there.
+fn is_there(path: &[u8], or_its_directory: bool) -> bool {
+    let mut text = Text::new(path);
+    let cut = path.iter().rposition(|&b| b == b'/');
+    text.exists(AT_FDCWD, path.len())
+        || or_its_directory && cut.is_some_and(|cut| cut == 0 || text.exists(AT_FDCWD, cut))
 }
 
 /// A path as C has it, which can be asked for up to some place in it. On the stack: most
