@@ -3,6 +3,7 @@
 use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use crate::lifetime::Span;
+use crate::origin_args::{Origin, OriginCommand};
 use crate::trace_args::{Stats, Top, TraceCommand};
 use clap::{Args, Parser, Subcommand};
 use forebay_media::MediumSpec;
@@ -80,6 +81,16 @@ Example:
 
 The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
     Stage(Stage),
+    /// The slow store behind a pool: see what lies where, write back, evict, bring in
+    #[command(after_help = "\
+Example:
+  forebay up --origin /lustre/project/case
+  forebay exec -- ./solver /lustre/project/case/input
+  forebay origin status
+  forebay origin sync
+
+docs/origins.md explains it.")]
+    Origin(OriginCommand),
     /// Make, find and remove workspaces, in which collections are
     #[command(
         after_help = "Example:\n  forebay workspace create campaign\n  forebay workspace list"
@@ -258,9 +269,11 @@ pub struct Media {
     /// memory:SIZE or files:DIRECTORY:SIZE; repeatable, fastest first
     #[arg(long = "media", value_name = "MEDIUM")]
     pub media: Vec<MediumSpec>,
-    /// Prefix under which programs see the pool
-    #[arg(long, default_value = "/fb", value_name = "PREFIX")]
-    pub mount: String,
+    /// Prefix under which programs see the pool [default: /fb; with --origin DIR: DIR]
+    #[arg(long, value_name = "PREFIX")]
+    pub mount: Option<String>,
+    #[command(flatten)]
+    pub origin: Origin,
     /// Room kept ready in each medium beyond what is used, so that writing is fast at once
     /// [default: 256M; at most an eighth of the medium]
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]

@@ -5,7 +5,7 @@ use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
 use crate::output::{say, seconds};
 use crate::peers::Peers;
-use crate::{lifetime, mount, stats};
+use crate::{lifetime, mount, origin, stats};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
 use forebay_pool::launch::Plan;
 use std::sync::Arc;
@@ -64,6 +64,15 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         if a.check {
             return Ok(code::OK);
         }
+        origin::write_back_all(name).map_err(|e| {
+            Fail::new(
+                e.code,
+                format!(
+                    "{}\nnothing was removed; to lose these changes: forebay down --force --pool {name}",
+                    e.message
+                ),
+            )
+        })?;
         if !a.quiet && !a.here && a.besides.is_none() {
             tell_what_was_done(name);
         }

@@ -27,6 +27,10 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     unsafe { libc::close_range(3, u32::MAX, 0) };
     raise_descriptors();
     let ready = |pool: &Arc<Pool>| {
+        if let Err(e) = forebay_origin::start(pool) {
+            say(&e);
+            std::process::exit(1);
+        }
         lifetime::watch(pool);
         crate::metrics::serve(pool);
         save_on_term(term, Arc::new(OnceLock::from(pool.clone())));

@@ -32,6 +32,8 @@ mod mpi;
 mod node;
 mod node_status;
 mod nodes;
+mod origin;
+mod origin_args;
 mod output;
 mod paths;
 mod peers;
@@ -108,6 +110,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
             | Command::Down(_)
             | Command::Fsck(_)
             | Command::Stage(_)
+            | Command::Origin(_)
             | Command::Mover { .. }
             | Command::Node(_)
     ) {
@@ -123,6 +126,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Stage(a) => stage::stage(&pool, &a),
+        Command::Origin(a) => origin::origin(&pool, &a),
         Command::Ls(a) => list::ls(&pool, &a),
         Command::Cat(a) => list::cat(&pool, &a.paths),
         Command::Set(a) => set::set(&pool, &a),

@@ -130,7 +130,12 @@ pub fn start(
 ) -> Result<(Plan, Vec<Node>), Fail> {
     let limits = limits(a);
     limits.check(a.patience).map_err(Fail::usage)?;
-    let (mount, warning) = prefix::check(&media.mount, &media.media)?;
+    if media.origin.origin.is_some() {
+        return Err(Fail::usage(
+            "--origin: a pool with an origin has one node; start it without --nodes and --hosts",
+        ));
+    }
+    let (mount, warning) = prefix::check(&prefix::wanted(media), &media.media)?;
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();

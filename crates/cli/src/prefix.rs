@@ -1,5 +1,6 @@
 //! Checks of mount prefixes: some would do harm.
 
+use crate::args::Media;
 use crate::fail::Fail;
 use forebay_media::{MediumKind, MediumSpec};
 use std::path::{Path, PathBuf};
@@ -10,6 +11,11 @@ const NEEDED: [&str; 9] = [
 ];
 /// Directories that the kernel fills; nothing can be created there.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
+
+/// The prefix that is asked for, of a pool without an origin.
+pub fn wanted(media: &Media) -> String {
+    media.mount.clone().unwrap_or_else(|| "/fb".into())
+}
 
 /// The prefix without a `/` at its end, and a warning if it hides a directory.
 pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String>), Fail> {

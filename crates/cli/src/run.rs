@@ -10,7 +10,7 @@ use crate::output::{quoted, say, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{Way, room, summary, tell_troubles, transfer};
-use crate::{down, exec, found, nodes, paths, stats, up};
+use crate::{down, exec, found, nodes, origin, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -143,6 +143,10 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     }
 
     let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
+    let written = origin::write_back(&name, &pool);
+    if pool.config().origin.is_some() && written.is_ok() {
+        account.note("all changes are at the origin".into());
+    }
     account.note(where_it_lay(&pool));
     match stats::of_all(&name, false) {
         Ok(counted) => account.lines.extend(stats::summary(&stats::sum(&counted))),
@@ -164,6 +168,16 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
                 describe(status),
                 quoted(&name)
             ),
+        ));
+    }
+    if let Err(fail) = written {
+        let stays = format!(
+            "the pool '{name}' stays (the program: {})",
+            describe(status)
+        );
+        return Err(Fail::new(
+            code::STAGE_OUT,
+            format!("{}\n{stays}", fail.message),
         ));
     }
     if a.keep {

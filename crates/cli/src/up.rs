@@ -21,7 +21,14 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     } else {
         (wanted.media.clone(), None)
     };
-    let (mount, warning) = prefix::check(&wanted.mount, &media)?;
+    let origin = wanted.origin.wanted(wanted.mount.as_deref())?;
+    let (origin, mount) = match origin {
+        Some((origin, mount)) => (Some(origin), mount),
+        None => (None, prefix::wanted(wanted)),
+    };
+    let (mount, warning) = prefix::check(&mount, &media)?;
+    // What it hides is what it shows.
+    let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
     let rules = rule_file::read_for(wanted.rules.as_deref(), &mount, &media)?;
     let options = CreateOptions {
         name: name.to_owned(),
@@ -29,6 +36,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         media,
         reserve: wanted.reserve,
         rules,
+        origin,
     };
     let excess = capacity::check(&options.media, 1, wanted.force)?;
     let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);

@@ -1,6 +1,7 @@
 //! A pool's configuration, as written in its `pool.json`.
 
 use crate::home::{name_of, sync_path};
+use crate::origin::OriginConfig;
 use crate::private::{self, Above};
 use crate::{Lifetime, PoolError};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
@@ -30,6 +31,8 @@ pub struct CreateOptions {
     pub reserve: Option<u64>,
     /// Controls of new objects, by path.
     pub rules: Rules,
+    /// The slow store behind the pool.
+    pub origin: Option<OriginConfig>,
 }
 
 /// Default of [`CreateOptions::reserve`]. Bytes.
@@ -67,6 +70,9 @@ pub struct PoolConfig {
     /// Limits after which the pool is removed by itself.
     #[serde(default)]
     pub lifetime: Lifetime,
+    /// The slow store behind the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginConfig>,
 }
 
 /// One node of a pool of several.
@@ -116,6 +122,7 @@ impl PoolConfig {
             rules: o.rules.clone(),
             member: None,
             lifetime: Lifetime::default(),
+            origin: o.origin.clone(),
         })
     }
 
@@ -372,6 +379,7 @@ mod tests {
             media,
             reserve: None,
             rules: Rules::default(),
+            origin: None,
         })
         .unwrap();
         let places = [None, Some(0), Some(1), Some(10)].map(|node| {

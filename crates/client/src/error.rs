@@ -37,7 +37,8 @@ pub enum PoolError {
 }
 
 impl PoolError {
-    pub(crate) fn io(what: &str, path: &Path, error: Errno) -> PoolError {
+    /// What failed, where, and the errno.
+    pub fn io(what: &str, path: &Path, error: Errno) -> PoolError {
         PoolError::Io {
             what: what.to_owned(),
             path: path.to_owned(),

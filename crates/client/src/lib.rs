@@ -33,6 +33,7 @@ mod keeper;
 mod keepers;
 mod lifetime;
 mod nodes;
+pub mod origin;
 pub mod private;
 pub mod requests;
 mod traced;

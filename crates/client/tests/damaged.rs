@@ -77,6 +77,7 @@ fn a_damaged_pool_is_an_error_at_most() {
         media: vec!["memory:8M".parse().unwrap()],
         reserve: None,
         rules: Default::default(),
+        origin: None,
     };
     drop(Pool::create(&options).unwrap());
     let dir = home.0.join("damaged");

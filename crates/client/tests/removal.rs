@@ -38,6 +38,7 @@ fn a_pool_that_is_still_being_made_is_removed() {
         media: vec!["memory:8M".parse().unwrap()],
         reserve: None,
         rules: Default::default(),
+        origin: None,
     };
     let dir = home.0.join("busy");
     for round in 0..10 {

@@ -205,7 +205,7 @@ impl<'a> Cluster<'a> {
             new.controls,
             epoch,
             number,
-            new.maker,
+            (new.maker, new.stub),
         );
         let asked = Instant::now();
         let made = self.ask(node, request, &question)?;

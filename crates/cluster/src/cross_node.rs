@@ -213,7 +213,7 @@ impl<'a> CrossNode<'a> {
         let id = self.write(self.set(&[shard]), Need::Bytes(0), |w| {
             let id = ObjectId::new(self.names().next_seq(shard)?, slot);
             let id = id.with(new.distribution.unwrap_or_default());
-            let inode = Inode {
+            let mut inode = Inode {
                 mode: new.mode,
                 uid: new.uid,
                 gid: new.gid,
@@ -227,6 +227,9 @@ impl<'a> CrossNode<'a> {
                 btime: t,
                 ..Inode::default()
             };
+            if let Some(stub) = &new.stub {
+                stub.apply(&mut inode);
+            }
             let tail = if is_dir { name.1 } else { &[] };
             w.put(shard, &Key::inode(id), &inode.encode(tail))?;
             self.declared().note_maker(w, id, new, Some(name))?;

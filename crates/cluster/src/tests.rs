@@ -25,6 +25,7 @@ impl TestStore {
             distribution: None,
             controls: 0,
             maker: None,
+            stub: None,
         };
         let epoch = self.names().names_epoch();
         let made = (self.cluster()).create_object(ObjectId::ROOT, name.as_bytes(), &new, epoch);

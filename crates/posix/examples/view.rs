@@ -20,6 +20,7 @@ fn main() {
         media: vec!["memory:64M".parse().expect("a medium")],
         reserve: None,
         rules: Default::default(),
+        origin: None,
     });
     let fs = Fs::new(Arc::new(pool.expect("a pool")));
     measure(&fs, count);

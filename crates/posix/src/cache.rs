@@ -21,6 +21,8 @@ pub struct DirInfo {
     pub gid: u32,
     /// What was said of it, and of all that is made in it ([`forebay_store::controls::declared`]).
     pub controls: u64,
+    /// Its entries are at the pool's origin only. No such directory is cached.
+    pub is_released: bool,
 }
 
 #[derive(Default)]
@@ -82,6 +84,7 @@ impl DirCache {
             uid: s.uid.load(Relaxed),
             gid: s.gid.load(Relaxed),
             controls: s.controls.load(Relaxed),
+            is_released: false,
         };
         fence(Acquire);
         (s.version.load(Relaxed) == version).then_some(info)

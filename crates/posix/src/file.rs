@@ -344,6 +344,9 @@ impl Fs {
             Err(Errno::NOENT) => return Ok(()),
             other => other?,
         };
+        if inode.origin.is_released() {
+            self.bring_entries(dir)?;
+        }
         let mut offset = o.offset.load(Relaxed);
         for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)]
             .into_iter()
@@ -535,7 +538,8 @@ pub struct File<'a> {
 }
 
 impl<'a> File<'a> {
-    pub(crate) fn new(fs: &'a Fs, open: u32) -> File<'a> {
+    /// An open file description as a file that is closed when it is dropped.
+    pub fn new(fs: &'a Fs, open: u32) -> File<'a> {
         File {
             fs,
             open: Some(open),

@@ -43,6 +43,11 @@ impl Stat {
         } else {
             0
         };
+        // A program that takes 0 blocks for "all holes" must not lose what the origin has.
+        let released = match i.origin.is_released() && i.is_file() {
+            true => i.size.div_ceil(PAGE as u64),
+            false => 0,
+        };
         Stat {
             ino: id.0,
             mode: i.mode,
@@ -54,7 +59,7 @@ impl Stat {
             blocks: match i.kind() {
                 libc::S_IFREG => {
                     let small = i.size <= forebay_store::record::INLINE_MAX as u64;
-                    (i.pages + if small { inline } else { 0 }) * (PAGE as u64 / 512)
+                    (i.pages + if small { inline } else { 0 }).max(released) * (PAGE as u64 / 512)
                 }
                 libc::S_IFDIR => PAGE as u64 / 512,
                 _ => 0,
@@ -111,12 +116,14 @@ struct Own {
     ruled: RuleCache,
     /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
+    /// What lies at the pool's origin only is brought in before it is used.
+    has_origin: bool,
     /// See [`Fs::device`].
     device: u64,
 }
 
 impl Own {
-    fn new(pool: &Pool, cred: Cred, settles: bool) -> Arc<Own> {
+    fn new(pool: &Pool, cred: Cred, settles: bool, of_origin: bool) -> Arc<Own> {
         let minor = pool
             .config()
             .uuid
@@ -124,6 +131,7 @@ impl Own {
             .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
         Arc::new(Own {
             device: libc::makedev(0xfb0, minor & 0xf_ffff),
+            has_origin: pool.config().origin.is_some() && !of_origin,
             cred,
             cache: DirCache::new(),
             ruled: RuleCache::new(),
@@ -136,7 +144,7 @@ impl Fs {
     /// The view of this process.
     pub fn new(pool: Arc<Pool>) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::new(), false),
+            own: Own::new(&pool, Cred::new(), false, false),
             pool,
             kept: None,
             caller: Caller::default(),
@@ -157,7 +165,16 @@ impl Fs {
     /// strict until [`Fs::settle`].
     pub fn for_staging(pool: Arc<Pool>) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::new(), true),
+            own: Own::new(&pool, Cred::new(), true, false),
+            ..Fs::new(pool)
+        }
+    }
+
+    /// The view of the service that brings in what lies at the pool's origin: it sees the pool as it
+    /// is.
+    pub fn for_origin(pool: Arc<Pool>) -> Fs {
+        Fs {
+            own: Own::new(&pool, Cred::new(), false, true),
             ..Fs::new(pool)
         }
     }
@@ -166,7 +183,7 @@ impl Fs {
     /// belongs to the user and group given.
     pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
         Fs {
-            own: Own::new(&pool, Cred::judged(uid, gid), false),
+            own: Own::new(&pool, Cred::judged(uid, gid), false, false),
             ..Fs::new(pool)
         }
     }
@@ -236,6 +253,12 @@ impl Fs {
 
     pub(crate) fn cred(&self) -> &Cred {
         &self.own.cred
+    }
+
+    /// Whether what lies at the pool's origin only is brought in before it is used.
+    #[inline]
+    pub(crate) fn has_origin(&self) -> bool {
+        self.own.has_origin
     }
 
     pub(crate) fn settles(&self) -> bool {

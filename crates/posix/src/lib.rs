@@ -26,6 +26,7 @@ mod mappings;
 mod nodes;
 mod opening;
 mod ops;
+mod origin;
 mod path;
 mod per_file_cache;
 mod process;

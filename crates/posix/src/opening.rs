@@ -107,6 +107,7 @@ impl Fs {
                 }
                 let p = self.entry_place(place, Errno::ISDIR)?;
                 self.cred().check_dir(p.dir, WRITE | EXEC)?;
+                self.check_read_only(p.dir.id, p.name)?;
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let counts = self.store().declared().counts();
                 let section = self.store().section()?;
@@ -244,6 +245,10 @@ impl Fs {
                 cluster.objects().open_create(&new.named(parent, b""), None)
             }
             S_IFREG => {
+                let brings = !fresh && !opener.is_kept();
+                if brings {
+                    self.bring_bytes((parent, name), e.id, flags)?;
+                }
                 let check = !fresh && !path_only;
                 let permitted = |away: &Away| match away.inode {
                     Some(inode) => self.check_inode(&inode, flags),
@@ -270,6 +275,13 @@ impl Fs {
                 }
                 if ready.is_ok() && check && late {
                     ready = permitted(away);
+                }
+                if ready.is_ok() && brings && !path_only {
+                    ready = match self.was_released(e.id) {
+                        Ok(false) => Ok(()),
+                        Ok(true) => Err(Errno::STALE),
+                        Err(error) => Err(error),
+                    };
                 }
                 let cut = check && flags & libc::O_TRUNC != 0;
                 // What is known here may be an older answer by now, of one who opens it as well.

@@ -147,6 +147,7 @@ impl Fs {
             distribution: self.distribution_of_new(dir, name, mode)?,
             controls,
             maker: self.maker_of_new(mode, controls)?,
+            stub: None,
         })
     }
 
@@ -156,6 +157,7 @@ impl Fs {
             return Err(Errno::EXIST);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
+        self.check_read_only(p.dir.id, p.name)?;
         let id = self
             .cluster()
             .create_object(p.dir.id, p.name, new, p.epoch)?
@@ -338,7 +340,8 @@ impl Fs {
         dir: ObjectId,
         names: &[&[u8]],
     ) -> Result<Vec<Result<Option<Entry>>>> {
-        self.cred().check_dir(&self.dir_info(dir)?, EXEC)?;
+        let info = self.with_entries(self.dir_info(dir)?)?;
+        self.cred().check_dir(&info, EXEC)?;
         Ok(self.cluster().lookup_all(dir, names))
     }
 
@@ -357,10 +360,11 @@ impl Fs {
         let epoch = cluster.names().names_epoch();
         let info = self.dir_info(dir)?;
         self.cred().check_dir(&info, WRITE | EXEC)?;
-        let allowed: Vec<Result<()>> = files
-            .iter()
-            .map(|(_, e)| self.check_sticky(&info, e.id))
-            .collect();
+        let allow = |(name, e): &(&[u8], Entry)| {
+            self.check_sticky(&info, e.id)?;
+            self.remove_at_origin(dir, name, *e)
+        };
+        let allowed: Vec<Result<()>> = files.iter().map(allow).collect();
         let mine = files.iter().zip(&allowed).filter(|(_, a)| a.is_ok());
         let mine: Vec<(&[u8], Entry)> = mine.map(|(file, _)| *file).collect();
         let mut removed = cluster.unlink_files(dir, &mine, epoch).into_iter();
@@ -407,6 +411,8 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
+        self.remove_at_origin(p.dir.id, p.name, e)
+            .map_err(look_again)?;
         let cluster = self.cluster();
         cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
         self.drop_stand_in(e);
@@ -437,6 +443,9 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
+        self.check_empty(e.id).map_err(look_again)?;
+        self.remove_at_origin(p.dir.id, p.name, e)
+            .map_err(look_again)?;
         let cluster = self.cluster();
         cluster.rmdir(p.dir.id, p.name, p.epoch)?;
         cluster.watches().tell_if_gone(e.id, e.kind);
@@ -506,6 +515,12 @@ impl Fs {
             }
         }
         self.write_back(source.id);
+        self.rename_at_origin(
+            (f.dir.id, f.name, source),
+            (t.dir.id, t.name, t.entry),
+            mode,
+        )
+        .map_err(look_again)?;
         let epoch = f.epoch.min(t.epoch);
         self.cluster()
             .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;

@@ -299,6 +299,7 @@ impl Fs {
             uid: 0,
             gid: 0,
             controls: 0,
+            is_released: false,
         };
         Place::Entry {
             dir,
@@ -338,6 +339,7 @@ impl Fs {
             uid: inode.uid,
             gid: inode.gid,
             controls: inode.controls,
+            is_released: inode.origin.is_released(),
         })
     }
 
@@ -402,6 +404,7 @@ impl Fs {
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
+                            let dir = self.with_entries(dir)?;
                             // What is in the view changes with no name.
                             if !base.is_view() && !passes_view(head) {
                                 self.cache().put(key, epoch, cred, &dir);
@@ -519,6 +522,7 @@ impl Fs {
                 }
                 _ => {}
             }
+            dir = self.with_entries(dir)?;
             let Found {
                 entry,
                 inode,

@@ -185,6 +185,7 @@ impl Fs {
             if e.kind != libc::S_IFDIR {
                 return Err(Errno::NOTDIR);
             }
+            self.with_entries(self.dir_info(e.id)?)?;
             let mut entries = Vec::new();
             self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {

@@ -10,5 +10,6 @@
 
 pub mod lmdb;
 pub mod number;
+pub mod origin;
 mod order;
 pub mod record;

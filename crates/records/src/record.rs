@@ -30,6 +30,7 @@
 //! Numbers in keys are big-endian, so that they sort; in values little-endian. Decoding
 //! accepts any bytes and returns None for what isn't a record.
 
+use crate::origin::OriginMark;
 use forebay_media::Extent;
 use forebay_placement::ObjectId;
 use smallvec::SmallVec;
@@ -54,6 +55,8 @@ const HAS_CUTS: u8 = 8;
 const HAS_CUT_SIZE: u8 = 16;
 const HAS_COPY_STAMP: u8 = 32;
 const IS_SPREAD: u8 = 64;
+/// Three words follow those of [`WORD_FLAGS`]: the fields of [`OriginMark`].
+const HAS_ORIGIN: u8 = 128;
 /// Number of words that have a bit in the byte at [`THERE`].
 const PLAIN_WORDS: usize = 8;
 /// The flags that stand for a 64-bit word each, in the order of the words.
@@ -364,6 +367,8 @@ pub struct Inode {
     /// Increases with each change of `controls`; odd while the file never changes and may be copied
     /// (`controls.rs`).
     pub edition: u64,
+    /// How it relates to its copy at the pool's origin.
+    pub origin: OriginMark,
     /// One of [`tail`].
     pub tail: u8,
 }
@@ -408,7 +413,7 @@ impl Inode {
     /// copy.
     pub fn encode(&self, tail: &[u8]) -> RecordBytes {
         let bit = |there: bool, bit: u8| if there { bit } else { 0 };
-        let mut bytes = [0; INODE_LEN + 8 * (PLAIN_WORDS + WORD_FLAGS.len())];
+        let mut bytes = [0; INODE_LEN + 8 * (PLAIN_WORDS + WORD_FLAGS.len() + OriginMark::WORDS)];
         bytes[0] = VERSION;
         bytes[1] = self.tail;
         let mut flags = bit(self.has_attributes, HAS_ATTRIBUTES) | bit(self.is_spread, IS_SPREAD);
@@ -441,6 +446,13 @@ impl Inode {
                 len += 8;
             }
         }
+        if self.origin != OriginMark::default() {
+            flags |= HAS_ORIGIN;
+            for word in self.origin.words() {
+                bytes[len..len + 8].copy_from_slice(&word.to_le_bytes());
+                len += 8;
+            }
+        }
         bytes[2] = flags;
         bytes[THERE] = there;
         let mut out = RecordBytes::from_slice(&bytes[..len]);
@@ -455,7 +467,9 @@ impl Inode {
             return None;
         }
         let (there, flags) = (fixed[THERE], fixed[2] & HAS_WORDS);
-        let len = 8 * (there.count_ones() + flags.count_ones()) as usize;
+        let has_origin = fixed[2] & HAS_ORIGIN != 0;
+        let mark = if has_origin { OriginMark::WORDS } else { 0 };
+        let len = 8 * ((there.count_ones() + flags.count_ones()) as usize + mark);
         let (words, rest) = rest.split_at_checked(len)?;
         let mut words = words.as_chunks::<8>().0.iter();
         let mut word = |there: bool, otherwise: u64| match there {
@@ -471,6 +485,10 @@ impl Inode {
             0 => [0; 5],
             _ => WORD_FLAGS.map(|bit| word(flags & bit != 0, 0)),
         };
+        let origin = match has_origin {
+            false => OriginMark::default(),
+            true => OriginMark::from_words([word(true, 0), word(true, 0), word(true, 0)])?,
+        };
         let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
         let inode = Inode {
             tail: fixed[1],
@@ -478,6 +496,7 @@ impl Inode {
             is_spread: fixed[2] & IS_SPREAD != 0,
             controls,
             edition,
+            origin,
             cuts,
             cut_size,
             copy_stamp,
@@ -685,6 +704,11 @@ mod tests {
             rdev: 11,
             controls: 0x80,
             edition: 13,
+            origin: OriginMark {
+                state: crate::origin::OriginState::Released,
+                print: 17,
+                synced: -18,
+            },
             cuts: 14,
             cut_size: 15,
             copy_stamp: 16,

@@ -4,6 +4,7 @@
 use forebay_fuzz::{Random, Watched, largest_allocation};
 use forebay_media::Extent;
 use forebay_placement::ObjectId;
+use forebay_records::origin::{OriginMark, OriginState};
 use forebay_records::record::{
     ChunkMap, Entry, EntryRecord, Inode, Key, changes, parse_key, push_change, tail,
 };
@@ -27,6 +28,11 @@ fn inode(r: &mut Random) -> Inode {
         rdev: r.edge(),
         controls: r.edge(),
         edition: r.edge(),
+        origin: OriginMark {
+            state: OriginState::from_number(r.below(4) as u64).unwrap(),
+            print: r.edge(),
+            synced: r.edge() as i64,
+        },
         cuts: r.edge(),
         cut_size: r.edge(),
         copy_stamp: r.edge(),

@@ -176,6 +176,7 @@ fn make(plan: &Plan, node: u32) {
         media: vec!["memory:64M".parse().expect("a medium")],
         reserve: Some(0),
         rules: Default::default(),
+        origin: None,
     };
     let member = Member {
         node,

@@ -3,6 +3,7 @@
 //! their ranges.
 
 use crate::attributes;
+use crate::content;
 use crate::copy::{self, RANGE, Trouble};
 use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
@@ -11,7 +12,6 @@ use crate::place::{Meta, Place, PlaceFile, join, split};
 use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Files of at least this size are copied by several threads. Bytes.
 const LARGE: u64 = 2 * RANGE;
@@ -326,91 +326,17 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             .map_err(|e| trouble(Trouble::Read(e)))?;
         let to = retry_after_removing(self.to, part, || self.to.create(part, dst))
             .map_err(|e| trouble(Trouble::Write(e)))?;
-        let copied = self
-            .copy_content(&from, &to, entry.meta.size, threads)
-            .map_err(trouble);
+        let sync = self.options.sync && entry.meta.size >= SYNC_EACH;
+        let copied = content::copy(&from, &to, sync, threads, self.progress).map_err(trouble);
         let closed = to.close().map_err(|e| trouble(Trouble::Write(e)));
         copied
             .and_then(|copied| closed.map(|()| copied))
             .inspect_err(|_| _ = self.to.unlink(part))
     }
-
-    fn copy_content(
-        &self,
-        from: &S::File<'_>,
-        to: &D::File<'_>,
-        size_seen: u64,
-        threads: usize,
-    ) -> Result<(u64, Meta), Trouble> {
-        let before = at_rest(from).map_err(Trouble::Read)?;
-        if !before.is_file() {
-            return Err(Trouble::Changed);
-        }
-        let done = Mutex::new(Ok(Vec::new()));
-        let ranges = copy::ranges(before.size);
-        for_each(threads, &ranges, |&(start, end)| {
-            if lock(&done).is_ok() {
-                let result = copy::copy(from, to, start, end, self.progress);
-                note_first(&done, result);
-            }
-        });
-        let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
-        if to.meta().map_err(Trouble::Write)?.size != before.size {
-            // The file ends in a hole.
-            to.set_len(before.size).map_err(Trouble::Write)?;
-        }
-        let after = from.meta().map_err(Trouble::Read)?;
-        if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
-            return Err(Trouble::Changed);
-        }
-        if self.options.sync && size_seen >= SYNC_EACH {
-            to.sync().map_err(Trouble::Write)?;
-            to.forget_cached();
-        }
-        if to.meta().map_err(Trouble::ReadBack)?.size != before.size {
-            return Err(Trouble::Differs);
-        }
-        let verified = Mutex::new(Ok(Vec::new()));
-        for_each(threads, &ranges, |range| {
-            if lock(&verified).is_ok() {
-                note_first(&verified, copy::verify(to, range, self.progress));
-            }
-        });
-        verified.into_inner().unwrap_or_else(|e| e.into_inner())?;
-        Ok((ranges.iter().map(copy::Range::data).sum(), before))
-    }
-}
-
-/// The file's metadata, once its last change is old enough that another one would show in its
-/// times: they advance by ticks of some milliseconds only.
-fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
-    const TICK: Duration = Duration::from_millis(20);
-    let meta = file.meta()?;
-    let changed = Duration::from_nanos(u64::try_from(meta.mtime).unwrap_or(0));
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .unwrap_or_default();
-    match now.checked_sub(changed) {
-        Some(age) if age < TICK => {
-            std::thread::sleep(TICK - age);
-            file.meta()
-        }
-        _ => Ok(meta),
-    }
 }
 
 fn in_the_way() -> String {
     "is a directory, in the way of a file; remove it and stage again".to_owned()
-}
-
-/// Collects results until the first error, which it keeps.
-fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
-    let mut all = lock(all);
-    match (&mut *all, one) {
-        (Ok(list), Ok(value)) => list.push(value),
-        (Ok(_), Err(e)) => *all = Err(e),
-        (Err(_), _) => {}
-    }
 }
 
 /// Creates something under the name `part`. If an earlier attempt of this process has left that

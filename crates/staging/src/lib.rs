@@ -15,6 +15,7 @@
 //! by their sizes, on stage-out to the node that has their bytes.
 
 mod attributes;
+mod content;
 mod copy;
 mod files;
 mod job;
@@ -30,15 +31,18 @@ mod team;
 mod tree;
 mod wire;
 
-pub use attributes::user_attributes;
+pub use attributes::{apply as apply_attributes, user_attributes};
+pub use content::copy as copy_content;
+pub use copy::Trouble;
 pub use job::{Names, Options, Room};
 pub use mover::mover;
 pub use part::{PREFIX as PART_PREFIX, is_part};
 pub use place::{Meta, Place, PlaceFile, explain};
 pub use plain::PlainPlace;
-pub use pool::PoolPlace;
+pub use pool::{PoolFile, PoolPlace};
 pub use report::{Failure, Progress, Report, Share, StageError};
 pub use team::{Mover, Team};
+pub use parallel::for_each;
 pub use tree::stage;
 
 use forebay_posix::Fs;

@@ -158,6 +158,13 @@ impl Place for PoolPlace<'_> {
 /// An open file of a pool.
 pub struct PoolFile<'a>(File<'a>);
 
+impl<'a> PoolFile<'a> {
+    /// A file that is open already.
+    pub fn new(file: File<'a>) -> PoolFile<'a> {
+        PoolFile(file)
+    }
+}
+
 impl PlaceFile for PoolFile<'_> {
     fn meta(&self) -> Result<Meta> {
         self.0.stat().map(|s| meta(&s))

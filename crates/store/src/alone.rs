@@ -275,6 +275,7 @@ fn random_operations_do_what_a_file_system_does() {
                     distribution: None,
                     controls: 0,
                     maker: None,
+                    stub: None,
                 };
                 match s.create_object(dir, &name, &new).unwrap() {
                     Ok(id) => {

@@ -574,6 +574,16 @@ impl<'s> Objects<'s> {
         self.live_mark_unlinked(id, false).map(|_| ())
     }
 
+    /// Whether anybody has the object open.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn is_open(&self, id: ObjectId) -> Result<bool> {
+        // One use is that of the look at it.
+        let is_open = |index: u32| self.live(index).refs.load(Acquire) > 1;
+        Ok(self.with_live(id, is_open)?.unwrap_or(false))
+    }
+
     /// Calls `f` with the live entry of `id`, if it is open, locked.
     pub fn with_live<T>(&self, id: ObjectId, f: impl FnOnce(u32) -> T) -> Result<Option<T>> {
         let held = self.place()?;

@@ -230,7 +230,10 @@ impl<'s> Names<'s> {
                     if let Some(controls) = set.controls {
                         crate::declared::set_controls(i, controls);
                     }
-                    i.ctime = t;
+                    i.origin = set.origin.unwrap_or(i.origin);
+                    if set.changes_object() {
+                        i.ctime = t;
+                    }
                     (i.is_dir(), i.edition)
                 })
             })
@@ -246,7 +249,9 @@ impl<'s> Names<'s> {
                 if let Some(mtime) = set.mtime {
                     live.mtime.store(mtime, Release);
                 }
-                live.ctime.store(t, Release);
+                if set.changes_object() {
+                    live.ctime.store(t, Release);
+                }
                 if let Some(controls) = set.controls {
                     if live.refs.load(Acquire) > 1 {
                         live.flags.fetch_or(live_flag::SAID, AcqRel);
@@ -269,7 +274,7 @@ impl<'s> Names<'s> {
                 done
             }
         };
-        if is_dir {
+        if is_dir && set.changes_object() {
             self.set_dir_times(id, set.mtime, t)?;
         }
         Ok(())

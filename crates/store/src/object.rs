@@ -5,7 +5,7 @@
 
 use crate::codec::{Wire, fields};
 use crate::process;
-use crate::{Distribution, ObjectId};
+use crate::{Distribution, Inode, ObjectId, OriginMark, OriginState};
 
 /// A name: its directory, and the last component.
 pub type Named<'a> = (ObjectId, &'a [u8]);
@@ -26,6 +26,46 @@ pub struct NewObject<'a> {
     pub controls: u64,
     /// The process that makes it, if it is ephemeral ([`crate::declared::goes_with_maker`]).
     pub maker: Option<Maker>,
+    /// It stands for an object of the pool's origin.
+    pub stub: Option<Stub>,
+}
+
+/// What a new object that stands for one of the pool's origin has from that one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stub {
+    /// Size of a file. Bytes.
+    pub size: u64,
+    /// Nanoseconds since 1970.
+    pub mtime: i64,
+    pub mark: OriginMark,
+}
+
+fields! { Stub { size, mtime, mark } }
+fields! { OriginMark { state, print, synced } }
+
+impl Stub {
+    /// Gives these to the inode of a new object.
+    pub fn apply(&self, inode: &mut Inode) {
+        if inode.is_file() {
+            inode.size = self.size;
+        }
+        inode.mtime = self.mtime;
+        inode.origin = self.mark;
+        if self.mark.synced == 0 && !inode.is_dir() {
+            inode.origin.synced = inode.ctime;
+        }
+    }
+}
+
+impl Wire for OriginState {
+    type Owned = OriginState;
+
+    fn put(&self, to: &mut Vec<u8>) {
+        to.push(*self as u8);
+    }
+    fn take(from: &mut &[u8]) -> Option<OriginState> {
+        OriginState::from_number(u8::take(from)?.into())
+    }
 }
 
 /// How rename treats an existing target.
@@ -47,18 +87,27 @@ pub struct SetAttr {
     pub atime: Option<i64>,
     /// The controls that hold from now on: [`crate::Inode::controls`].
     pub controls: Option<u64>,
+    /// How it relates to the pool's origin. By itself, this isn't a change of the object: its change
+    /// time stays.
+    pub origin: Option<OriginMark>,
 }
 
 impl SetAttr {
     /// Whether the change, made to a directory, concerns what all nodes cache of directories.
     pub fn of_names(&self) -> bool {
         let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
-        rights || self.controls.is_some()
+        rights || self.controls.is_some() || self.origin.is_some()
+    }
+
+    /// Whether the object itself changes by it.
+    pub(crate) fn changes_object(&self) -> bool {
+        let times = self.mtime.is_some() || self.atime.is_some();
+        times || self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || self.controls.is_some()
     }
 }
 
 fields! {
-    SetAttr { mode, uid, gid, mtime, atime, controls }
+    SetAttr { mode, uid, gid, mtime, atime, controls, origin }
 }
 
 impl Wire for RenameMode {

@@ -239,6 +239,7 @@ pub(crate) mod tests {
             distribution: None,
             controls: 0,
             maker: None,
+            stub: None,
         };
         let made = crate::alone::create_object(s, dir, name.as_bytes(), &new);
         made.unwrap().unwrap()

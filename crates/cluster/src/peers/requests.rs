@@ -23,7 +23,7 @@ use forebay_store::locks::{InTheWay, Owner, Request, Waits};
 use forebay_store::parts::{Granted, Holder};
 use forebay_store::placements::{Chunk, Placed};
 use forebay_store::record::{Entry, Mark, Word};
-use forebay_store::{Maker, ObjectId, RenameMode, SetAttr};
+use forebay_store::{Maker, ObjectId, RenameMode, SetAttr, Stub};
 use rustix::io::Errno;
 use std::marker::PhantomData;
 
@@ -450,7 +450,7 @@ requests! {
     Creating {
         CREATE 64 create (
             at: (ObjectId, Bytes), new: (u32, u32, u32, u64, Bytes), distribution: u8,
-            controls: u64, epoch: u64, usage: Option<u64>, maker: Option<Maker>,
+            controls: u64, epoch: u64, usage: Option<u64>, also: (Option<Maker>, Option<Stub>),
         ) -> Result<ObjectId, Entry>,
             Entry Once Brief Free None,
             "Makes an object; its id, or what is there. With a use, a file is open from the \
@@ -459,7 +459,7 @@ requests! {
             Leaf Harmless Brief Free None, "Whether these processes of the asked node run.";
         CREATE_THERE 113 create_there (
             at: (ObjectId, Bytes), new: (u32, u32, u32, u64, Bytes), distribution: u8,
-            controls: u64, epoch: u64, usage: Option<u64>, maker: Option<Maker>,
+            controls: u64, epoch: u64, usage: Option<u64>, also: (Option<Maker>, Option<Stub>),
         ) -> Result<ObjectId, Entry>,
             Composite Once Long Free None,
             "As CREATE, but the object lies on the asked node, wherever the entry does: it has \

@@ -6,7 +6,7 @@ use crate::peers::messages::{List, decode};
 use crate::peers::requests::{Creating, arguments, replies};
 use forebay_placement::NodeId;
 use forebay_store::views::DeclaredControls;
-use forebay_store::{Distribution, Entry, Maker, NewObject, ObjectId};
+use forebay_store::{Distribution, Entry, Maker, NewObject, ObjectId, Stub};
 use rustix::io::Errno;
 
 /// What CREATE is to make: mode, user, group, device, and the target of a symbolic link.
@@ -23,11 +23,11 @@ impl Creating<Call<'_>> for Server {
         controls: u64,
         epoch: u64,
         usage: Option<u64>,
-        maker: Option<Maker>,
+        also: (Option<Maker>, Option<Stub>),
     ) -> Result<Created, Errno> {
         let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
         home_of_entry(&call.store, at.0, &at.1)?;
-        let new = new_object(&new, distribution, controls, maker)?;
+        let new = new_object(&new, distribution, controls, also)?;
         self.make(call, at, &new, epoch, usage)
     }
 
@@ -40,10 +40,10 @@ impl Creating<Call<'_>> for Server {
         controls: u64,
         epoch: u64,
         usage: Option<u64>,
-        maker: Option<Maker>,
+        also: (Option<Maker>, Option<Stub>),
     ) -> Result<Created, Errno> {
         let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
-        let new = new_object(&new, distribution, controls, maker)?;
+        let new = new_object(&new, distribution, controls, also)?;
         self.make(call, at, &new, epoch, usage)
     }
 
@@ -57,7 +57,7 @@ fn new_object(
     new: &New,
     distribution: Distribution,
     controls: u64,
-    maker: Option<Maker>,
+    (maker, stub): (Option<Maker>, Option<Stub>),
 ) -> Result<NewObject<'_>, Errno> {
     let (mode, uid, gid, rdev, target) = new;
     if target.len() > forebay_store::PATH_MAX {
@@ -72,6 +72,7 @@ fn new_object(
         distribution: Some(distribution),
         controls: checked(controls)?,
         maker,
+        stub,
     })
 }
 
@@ -86,7 +87,7 @@ impl Server {
     ) {
         let asked: Option<arguments::CREATE> = decode(head);
         let made: Option<replies::CREATE> = decode(answer);
-        if let (Some((_, new, _, _, _, Some(usage), _)), Some(Ok(id))) = (asked, made)
+        if let (Some((_, new, _, _, _, Some(usage), ..)), Some(Ok(id))) = (asked, made)
             && new.0 & forebay_store::S_IFMT == libc::S_IFREG
         {
             // If it is gone, its asker finds out.

@@ -227,6 +227,7 @@ impl Plan {
             media,
             reserve: self.reserve,
             rules: self.rules.clone(),
+            origin: None,
         };
         let nodes = self.hosts.len() as u32;
         let mut config = PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })?;

@@ -91,6 +91,7 @@ impl TestPool {
             media,
             reserve: None,
             rules: Rules::parse(rules, "/fb").unwrap(),
+            origin: None,
         };
         let pool = Pool::create(&o).unwrap();
         let fs = Some(Fs::new(Arc::new(pool)));

@@ -50,6 +50,9 @@ impl<'s> Names<'s> {
                 btime: t,
                 ..Inode::default()
             };
+            if let Some(stub) = &new.stub {
+                stub.apply(&mut inode);
+            }
             let tail_bytes = match kind {
                 libc::S_IFDIR => {
                     inode.parent = parent.0;
@@ -100,7 +103,7 @@ impl<'s> Names<'s> {
         let t = now();
         self.write(self.set(&[shard]), Need::Bytes(0), |w| {
             let id = ObjectId::new(self.next_seq(shard)?, slot);
-            let inode = Inode {
+            let mut inode = Inode {
                 mode: new.mode,
                 uid: new.uid,
                 gid: new.gid,
@@ -111,6 +114,9 @@ impl<'s> Names<'s> {
                 btime: t,
                 ..Inode::default()
             };
+            if let Some(stub) = &new.stub {
+                stub.apply(&mut inode);
+            }
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
             self.declared().note_maker(w, id, new, None)?;
             w.put(shard, &Key::orphan(id), &[UNNAMED])?;

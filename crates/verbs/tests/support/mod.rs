@@ -131,6 +131,7 @@ impl TestPool {
             media: media.iter().map(|m| m.parse().unwrap()).collect(),
             reserve: None,
             rules: Default::default(),
+            origin: None,
         });
         drop(made.unwrap());
         TestPool { name: name.into() }

@@ -1,0 +1,132 @@
+//! `forebay origin`: the slow store behind a pool, seen and told from the command line.
+
+use crate::fail::{Fail, code};
+use crate::found::open_all;
+use crate::origin_args::{OriginCommand, OriginWhat};
+use crate::output::{json, say, write};
+use crate::paths;
+use forebay_client::Pool;
+use forebay_client::origin::{Refusal, Request, ask};
+use forebay_media::format_size;
+use forebay_origin::{Problem, Status};
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
+    let pool = Arc::new(Pool::open(name)?);
+    if pool.config().origin.is_none() {
+        return Err(Fail::failed(format!(
+            "the pool '{name}' has no origin; start one with: forebay up --origin DIR"
+        )));
+    }
+    let inside = |path: &Option<OsString>| match path {
+        Some(path) => paths::in_pool(path, &pool),
+        None => Vec::new(),
+    };
+    match &a.what {
+        OriginWhat::Status { json: true } => json(&status(&pool)?)?,
+        OriginWhat::Status { json: false } => write(in_words(&status(&pool)?).as_bytes())?,
+        OriginWhat::Sync { path } => {
+            told(&pool, &Request::Sync(inside(path)))
+                .map_err(|refusal| not_written(name, &refusal))?;
+            say("all changes are at the origin");
+        }
+        OriginWhat::Evict { path } => {
+            let text = told(&pool, &Request::Evict(inside(path))).map_err(refused)?;
+            let (files, bytes) = text.split_once(' ').unwrap_or(("0", "0"));
+            let bytes = format_size(bytes.parse().unwrap_or(0));
+            say(format!("evicted {files} file(s), {bytes}"));
+        }
+        OriginWhat::Prefetch { paths } => {
+            let mut files = 0;
+            for path in paths {
+                let path = paths::in_pool(path, &pool);
+                let text = told(&pool, &Request::Prefetch(path)).map_err(refused)?;
+                files += text.parse().unwrap_or(0);
+            }
+            say(format!("brought in {files} file(s)"));
+        }
+    }
+    Ok(code::OK)
+}
+
+fn told(pool: &Pool, request: &Request) -> Result<String, Refusal> {
+    ask(pool.dir(), request)
+}
+
+fn refused(refusal: Refusal) -> Fail {
+    let text = match refusal.text.is_empty() {
+        true => forebay_staging::explain(refusal.error),
+        false => refusal.text,
+    };
+    Fail::failed(text)
+}
+
+fn not_written(name: &str, refusal: &Refusal) -> Fail {
+    let text = match refusal.text.is_empty() {
+        true => forebay_staging::explain(refusal.error),
+        false => refusal.text.trim_end().to_owned(),
+    };
+    Fail::new(
+        code::STAGE_OUT,
+        format!(
+            "not all changes of the pool '{name}' are at its origin:\n{text}\nsee to that, then: forebay origin sync --pool {name}"
+        ),
+    )
+}
+
+/// Writes all changes of a pool back, if it has an origin.
+///
+/// # Errors
+/// What couldn't be written back, and how to go on.
+pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
+    match pool.config().origin {
+        None => Ok(()),
+        Some(_) => told(pool, &Request::Sync(Vec::new()))
+            .map(|_| ())
+            .map_err(|refusal| not_written(name, &refusal)),
+    }
+}
+
+/// As [`write_back`], of all nodes of a pool on this host.
+///
+/// # Errors
+/// As for [`write_back`].
+pub fn write_back_all(name: &str) -> Result<(), Fail> {
+    open_all(name)
+        .iter()
+        .try_for_each(|pool| write_back(name, pool))
+}
+
+fn status(pool: &Pool) -> Result<Status, Fail> {
+    let text = told(pool, &Request::Status).map_err(refused)?;
+    serde_json::from_str(&text).map_err(|e| Fail::failed(format!("the origin's status: {e}")))
+}
+
+fn in_words(s: &Status) -> String {
+    let mut text = format!("{} behind {} ({})\n", s.origin, s.at, s.mode);
+    let mut line = |what: &str, files: u64, bytes: u64| {
+        let _ = writeln!(text, "  {what:<26}{files:>9} files{:>12}", format_size(bytes));
+    };
+    line("not yet written back", s.dirty_files, s.dirty_bytes);
+    line("in the pool and there", s.archived_files, s.archived_bytes);
+    line("there only", s.released_files, s.released_bytes);
+    line("brought in so far", s.fetched_files, s.fetched_bytes);
+    line("written back so far", s.written_files, s.written_bytes);
+    line("evicted so far", s.evicted_files, s.evicted_bytes);
+    let mut list = |head: &str, problems: &[Problem]| {
+        if !problems.is_empty() {
+            let _ = writeln!(text, "{head}:");
+        }
+        for p in problems {
+            let _ = writeln!(text, "  {}: {}", p.path, p.what);
+        }
+    };
+    list("conflicts", &s.conflicts);
+    list("not moved", &s.problems);
+    if s.more_problems > 0 {
+        let _ = writeln!(text, "  and {} more", s.more_problems);
+    }
+    text
+}

@@ -1,0 +1,131 @@
+//! Options of origins: the slow store behind a pool.
+
+use clap::{Args, Subcommand};
+use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
+
+use crate::fail::Fail;
+use std::ffi::OsString;
+use std::path::Path;
+
+/// Longest lag. Seconds.
+const LONGEST_LAG: f64 = 86_400.0;
+
+#[derive(Debug, Args)]
+pub struct Origin {
+    /// Show the files of DIR, a directory of a slower file system, and write changes back to it:
+    /// under its own path, or below the pool's directory AT
+    #[arg(long, value_name = "DIR[=AT]")]
+    pub origin: Option<String>,
+    /// The mode of the origin's paths that match: read-only, write-back or scratch; relative to the
+    /// origin, repeatable; the last one that matches counts
+    #[arg(long = "cache", value_name = "PATTERN:MODE", requires = "origin")]
+    pub cache: Vec<String>,
+    /// The mode of the origin's other paths
+    #[arg(long, value_name = "MODE", default_value = "write-back", requires = "origin")]
+    pub origin_mode: OriginMode,
+    /// How long a file rests before its changes are written back. Seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, requires = "origin")]
+    pub origin_lag: f64,
+}
+
+#[derive(Debug, Args)]
+pub struct OriginCommand {
+    #[command(subcommand)]
+    pub what: OriginWhat,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OriginWhat {
+    /// Show what lies where, what was moved, and what couldn't be
+    Status {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write all changes back now, and wait for it
+    Sync {
+        /// Only below this path of the pool
+        path: Option<OsString>,
+    },
+    /// Take the bytes of files out of the pool that the origin has, too
+    Evict {
+        /// Only below this path of the pool
+        path: Option<OsString>,
+    },
+    /// Bring in the bytes of files before they are used
+    Prefetch {
+        /// Paths of the pool: files, or directories with all below them
+        #[arg(required = true)]
+        paths: Vec<OsString>,
+    },
+}
+
+impl Origin {
+    /// The origin and the mount prefix that it asks for, if an origin is wanted. `mount` is the
+    /// prefix that the user has chosen.
+    ///
+    /// # Errors
+    /// What is wrong with the options.
+    pub fn wanted(&self, mount: Option<&str>) -> Result<Option<(OriginConfig, String)>, Fail> {
+        let Some(given) = &self.origin else {
+            return Ok(None);
+        };
+        let bad = |why: String| Fail::usage(format!("--origin {given}: {why}"));
+        if given.starts_with("s3://") || given.contains("://") {
+            return Err(bad("buckets can't be origins yet; give a directory".into()));
+        }
+        let (dir, at) = match given.split_once('=') {
+            Some((dir, at)) => (dir, Some(at)),
+            None => (&given[..], None),
+        };
+        let path = std::fs::canonicalize(Path::new(dir)).map_err(|e| bad(e.to_string()))?;
+        let path = path
+            .to_str()
+            .filter(|path| *path != "/")
+            .ok_or_else(|| bad("its path must be text, and not the root directory".into()))?;
+        if !Path::new(path).is_dir() {
+            return Err(bad("it is not a directory".into()));
+        }
+        let at = at.unwrap_or("/");
+        let names = at.split('/').skip(1);
+        if !at.starts_with('/') || at != "/" && names.clone().any(|n| matches!(n, "" | "." | "..")) {
+            return Err(bad("AT is a path inside the pool, such as /data".into()));
+        }
+        let mount = match (mount, at) {
+            (Some(mount), _) => mount.to_owned(),
+            (None, "/") => path.to_owned(),
+            (None, _) => "/fb".to_owned(),
+        };
+        if !(0.0..=LONGEST_LAG).contains(&self.origin_lag) {
+            return Err(Fail::usage("--origin-lag: 0 to 86400 seconds"));
+        }
+        Ok(Some((
+            OriginConfig {
+                path: path.to_owned(),
+                at: at.to_owned(),
+                mode: self.origin_mode,
+                rules: self.rules(at)?,
+                lag_ms: (self.origin_lag * 1000.0) as u64,
+            },
+            mount,
+        )))
+    }
+
+    fn rules(&self, at: &str) -> Result<Vec<OriginRule>, Fail> {
+        let rule = |given: &String| {
+            let bad = |why: String| Fail::usage(format!("--cache {given}: {why}"));
+            let (pattern, mode) = given
+                .rsplit_once(':')
+                .ok_or_else(|| bad("write PATTERN:MODE, such as 'out/**:write-back'".into()))?;
+            let path = format!(
+                "{}/{}",
+                at.trim_end_matches('/'),
+                pattern.trim_start_matches('/')
+            );
+            forebay_client::controls::Pattern::parse(&path).map_err(|e| bad(e.to_string()))?;
+            let mode = mode.parse().map_err(bad)?;
+            Ok(OriginRule { path, mode })
+        };
+        self.cache.iter().map(rule).collect()
+    }
+}

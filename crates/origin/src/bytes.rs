@@ -1,0 +1,365 @@
+//! Bytes of files: fetched from the origin, and evicted when the pool needs the room.
+
+use crate::side::{below, print};
+use crate::{Origin, ROOM, THREADS};
+use forebay_posix::{File, ObjectId};
+use forebay_staging::{
+    Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
+};
+use forebay_store::{Entry, OriginMark, OriginState, SetAttr};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// How often a file is read that changes meanwhile.
+const ATTEMPTS: usize = 3;
+/// Above this part of the media's capacity, clean files are evicted, down to the second part.
+const FULL: (u64, u64) = (85, 75);
+
+/// A clean file.
+struct Clean {
+    id: ObjectId,
+    relative: Vec<u8>,
+    bytes: u64,
+    used: i64,
+}
+
+impl Origin {
+    /// Brings the bytes of a file in, unless they are there. With `cut`, they aren't needed.
+    ///
+    /// # Errors
+    /// The errno, and what failed.
+    pub fn bring_bytes(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+        cut: bool,
+    ) -> std::result::Result<(), (Errno, String)> {
+        let _working = self.busy.begin(id);
+        let plain = |e: Errno| (e, String::new());
+        let inode = self.inode(id).map_err(plain)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        if cut {
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                synced: 0,
+                ..inode.origin
+            };
+            return self.set_mark(id, mark).map_err(plain);
+        }
+        let relative = self.relative_of(dir).map(|dir| below(&dir, name));
+        let relative = match relative {
+            Ok(relative) if self.has_name(dir, name, id) => relative,
+            _ => self.find(id).map_err(plain)?,
+        };
+        self.fetch(id, &relative)
+            .map_err(|e| (e, self.told(&relative, "can't be read", e)))
+    }
+
+    fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
+        format!("{} {what}: {}", self.side.show(relative), explain(e))
+    }
+
+    fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
+        let entry = self.fs.cluster().lookup(dir, name);
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
+    }
+
+    /// The path at the origin of a file that has lost the name by which it was known.
+    fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
+        let mut found = None;
+        self.each_object(b"", &mut |_, name, entry, _| {
+            if entry.id == id {
+                found = Some(name.to_vec());
+            }
+            Ok(())
+        })?;
+        found.ok_or(Errno::NOENT)
+    }
+
+    /// Copies a released file in. Whoever calls works on it.
+    fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        let mut last = Errno::IO;
+        for _ in 0..ATTEMPTS {
+            match self.fetch_once(id, relative) {
+                Err(Errno::NOSPC) => {
+                    let size = self.inode(id)?.size;
+                    if self.evict_least_used(size)? == 0 {
+                        return Err(Errno::NOSPC);
+                    }
+                    last = Errno::NOSPC;
+                }
+                // It changes while it is read.
+                Err(Errno::STALE) => last = Errno::BUSY,
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        let inode = self.inode(id)?;
+        let path = self.side.path(relative);
+        let from = PlainPlace.open(&path, false)?;
+        let before = from.meta()?;
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
+        let to = PoolFile::new(File::new(&self.fs, open));
+        if inode.pages > 0 {
+            // Of an attempt that was cut off.
+            self.punch(open, inode.size)?;
+        }
+        if inode.size != before.size {
+            to.set_len(before.size)?;
+        }
+        let progress = Progress::default();
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let copied = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut seen = 0;
+                while !done.load(Relaxed) {
+                    std::thread::park_timeout(std::time::Duration::from_millis(100));
+                    let now = progress.bytes_done.load(Relaxed);
+                    self.moved.fetch_add(now - seen, Relaxed);
+                    seen = now;
+                }
+            });
+            let copied = copy_content(&from, &to, false, THREADS, &progress);
+            done.store(true, Relaxed);
+            copied
+        });
+        let (bytes, meta) = copied.map_err(|trouble| match trouble {
+            Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => e,
+            Trouble::Changed => Errno::STALE,
+            Trouble::Differs => Errno::IO,
+            Trouble::Stopped => Errno::CANCELED,
+        })?;
+        to.close()?;
+        let dirty_attributes = inode.ctime != inode.origin.synced;
+        let mut set = SetAttr {
+            mtime: Some(meta.mtime),
+            ..SetAttr::default()
+        };
+        if !dirty_attributes {
+            set.mode = Some(meta.permissions());
+        }
+        self.fs.cluster().set_attr(id, &set)?;
+        let synced = match dirty_attributes {
+            true => 0,
+            false => self.inode(id)?.ctime,
+        };
+        self.set_mark(
+            id,
+            OriginMark {
+                state: OriginState::Archived,
+                print: print(&meta),
+                synced,
+            },
+        )?;
+        self.ledger.fetched.add(1, bytes);
+        self.ledger.is_solved(relative);
+        Ok(())
+    }
+
+    /// Brings in all files below a path of the origin. The number of files, and those that failed.
+    pub fn prefetch(&self, relative: &[u8]) -> Result<(u64, Vec<String>)> {
+        let (mut count, mut failed) = (0, Vec::new());
+        self.bring_below(relative)?;
+        let mut files = Vec::new();
+        self.each_object(relative, &mut |_, at, entry, inode| {
+            if inode.is_file() && inode.origin.is_released() {
+                files.push((entry.id, at.to_vec()));
+            }
+            Ok(())
+        })?;
+        for (id, at) in files {
+            let _working = self.busy.begin(id);
+            match self.inode(id) {
+                Ok(inode) if inode.origin.is_released() => {}
+                _ => continue,
+            }
+            match self.fetch(id, &at) {
+                Ok(()) => count += 1,
+                Err(e) => failed.push(self.told(&at, "can't be read", e)),
+            }
+        }
+        Ok((count, failed))
+    }
+
+    /// Brings in the entries of all directories below a path.
+    fn bring_below(&self, relative: &[u8]) -> Result<()> {
+        loop {
+            let mut released = Vec::new();
+            self.each_object(relative, &mut |_, _, entry, inode| {
+                if inode.is_dir() && inode.origin.is_released() {
+                    released.push(entry.id);
+                }
+                Ok(())
+            })?;
+            let top = ObjectId(self.fs.stat(&self.pool_path(relative), true)?.ino);
+            let inode = self.inode(top)?;
+            if inode.is_dir() && inode.origin.is_released() {
+                released.push(top);
+            }
+            if released.is_empty() {
+                return Ok(());
+            }
+            for dir in released {
+                self.bring_entries(dir)?;
+            }
+        }
+    }
+
+    /// The path in the pool of a path of the origin.
+    pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
+        let at = self.config.at.trim_end_matches('/').as_bytes();
+        match relative {
+            b"" if at.is_empty() => b"/".to_vec(),
+            b"" => at.to_vec(),
+            _ => [at, b"/", relative].concat(),
+        }
+    }
+
+    /// Evicts the bytes of clean files below a path. Files and bytes.
+    pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
+        let (mut files, mut bytes) = (0, 0);
+        for clean in self.clean_files(relative)? {
+            if self.release(&clean).unwrap_or(false) {
+                files += 1;
+                bytes += clean.bytes;
+            }
+        }
+        Ok((files, bytes))
+    }
+
+    fn clean_files(&self, relative: &[u8]) -> Result<Vec<Clean>> {
+        let mut clean = Vec::new();
+        self.each_object(relative, &mut |_, at, entry, inode| {
+            let archived = inode.origin.state == OriginState::Archived;
+            if inode.is_file() && archived && inode.origin.synced == inode.ctime && inode.size > 0 {
+                clean.push(Clean {
+                    id: entry.id,
+                    relative: at.to_vec(),
+                    bytes: inode.size,
+                    used: inode.atime.max(inode.mtime),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(clean)
+    }
+
+    /// Evicts clean files, the least recently used first, until so many bytes are free. Bytes.
+    fn evict_least_used(&self, wanted: u64) -> Result<u64> {
+        let mut clean = self.clean_files(b"")?;
+        clean.sort_by_key(|c| c.used);
+        let mut freed = 0;
+        for c in &clean {
+            if freed >= wanted {
+                break;
+            }
+            if self.release(c).unwrap_or(false) {
+                freed += c.bytes;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Releases the bytes of a file that is clean and that nobody has open, and whose version the
+    /// origin still has.
+    fn release(&self, clean: &Clean) -> Result<bool> {
+        let _working = self.busy.begin(clean.id);
+        let inode = self.inode(clean.id)?;
+        let archived = inode.origin.state == OriginState::Archived;
+        let there = self.side.look(&clean.relative)?;
+        if !archived
+            || inode.origin.synced != inode.ctime
+            || there.is_none_or(|meta| print(&meta) != inode.origin.print)
+        {
+            return Ok(false);
+        }
+        self.release_bytes(clean.id, inode.size, inode.origin)
+    }
+
+    /// Takes the bytes of a file, which this thread works on, out of the pool; false if somebody has
+    /// it open. It has this size from then on.
+    pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
+        let released = OriginMark {
+            state: OriginState::Released,
+            ..mark
+        };
+        if self.fs.cluster().names().is_object_away(id) {
+            // Its home knows its users.
+            return Ok(false);
+        }
+        let before = self.inode(id)?;
+        self.set_mark(id, released)?;
+        // Who opens it counts as a user first and looks at the state then; so at least one of both
+        // sees the other.
+        if self.fs.store().objects().is_open(id)? {
+            self.set_mark(id, before.origin)?;
+            return Ok(false);
+        }
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
+        let file = File::new(&self.fs, open);
+        self.punch(open, before.size)?;
+        if size != before.size {
+            file.set_len(size)?;
+        }
+        file.close()?;
+        let set = SetAttr {
+            mtime: Some(before.mtime),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(id, &set)?;
+        let synced = self.inode(id)?.ctime;
+        self.set_mark(id, OriginMark { synced, ..released })?;
+        self.ledger.evicted.add(1, before.size);
+        Ok(true)
+    }
+
+    /// Gives a file that has no bytes in the pool another size.
+    pub fn resize(&self, id: ObjectId, size: u64) -> Result<()> {
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
+        file.set_len(size)?;
+        file.close()
+    }
+
+    /// Frees all bytes of an open file, which keeps its size.
+    fn punch(&self, open: u32, size: u64) -> Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        match size {
+            0 => Ok(()),
+            size => self.fs.allocate(open, mode, 0, size),
+        }
+    }
+
+    /// Keeps room in the media, until the pool is removed.
+    pub fn keep_room(&self) {
+        while self.is_there() {
+            std::thread::sleep(ROOM);
+            let (mut capacity, mut used) = (0, 0);
+            for medium in self.fs.store().media() {
+                let usage = medium.usage();
+                capacity += usage.capacity;
+                used += usage.used;
+            }
+            if used > capacity / 100 * FULL.0 {
+                // A failure is retried in the next turn.
+                let _ = self.evict_least_used(used - capacity / 100 * FULL.1);
+            }
+        }
+    }
+}

@@ -1,0 +1,154 @@
+//! The origin service: the slow store behind a pool, in one namespace with it.
+//!
+//! A pool with an origin (`forebay up --origin DIR`) shows the files of a directory of another file
+//! system. Objects have the states of hierarchical storage management
+//! ([`forebay_store::OriginState`]):
+//!
+//! ```text
+//!             listed            opened              evicted, changed outside
+//!  (origin) ---------> released ---------> archived ------------------------> released
+//!                                             |  ^ drained
+//!  (made in the pool) -----> none             v  |
+//!                             `-------------> dirty (follows from the change time)
+//! ```
+//!
+//! Guarantees: a file at the origin appears under its name only when it is complete and verified
+//! (the copier is that of `forebay-staging`); bytes that only the pool has never leave it; a file
+//! that both sides have changed keeps both versions. The service is no part of a pool's consistency:
+//! it can be killed at any instant, since each transition is one transaction of the store, which
+//! comes after the bytes are where they belong.
+//!
+//! It runs as threads of the keeper: one accepts requests ([`serve`]), one writes changes back
+//! ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in the
+//! media ([`bytes`]). An object is worked on by one thread at a time ([`busy`]).
+
+mod busy;
+mod bytes;
+mod drain;
+mod listing;
+mod names;
+mod outside;
+mod serve;
+mod side;
+mod status;
+
+pub use status::{Problem, Status};
+
+use busy::Busy;
+use forebay_client::origin::OriginConfig;
+use forebay_client::{Pool, PoolError};
+use forebay_posix::{Fs, ObjectId};
+use forebay_store::{Inode, OriginMark, SetAttr};
+use rustix::io::{Errno, Result};
+use side::Side;
+use status::Ledger;
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often the origin is looked at for changes by others, at most.
+const LOOK: Duration = Duration::from_secs(5);
+/// How often the room in the media is looked at.
+const ROOM: Duration = Duration::from_secs(1);
+/// Threads that list, fetch and write back one directory or file.
+const THREADS: usize = 4;
+
+/// The service of one node.
+struct Origin {
+    pool: Arc<Pool>,
+    fs: Fs,
+    config: OriginConfig,
+    side: Side,
+    busy: Busy,
+    ledger: Ledger,
+    /// Increases with all that is done: a request whose work stands still is told from a long one.
+    moved: AtomicU64,
+    /// Directories of the origin that this service has changed, and when.
+    changed_dirs: Mutex<HashMap<u64, Instant>>,
+}
+
+/// Starts the service of a pool that has an origin; returns when it takes requests.
+///
+/// # Errors
+/// [`PoolError::Invalid`] if the origin can't be opened; [`PoolError::Io`] if its socket can't be
+/// made.
+pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
+    let Some(config) = pool.config().origin.clone() else {
+        return Ok(());
+    };
+    let side = Side::open(&config.path).map_err(|e| {
+        PoolError::Invalid(format!(
+            "the origin {} can't be opened: {e}; it must be a directory that this user may search",
+            config.path
+        ))
+    })?;
+    let origin = Arc::new(Origin {
+        fs: Fs::for_origin(pool.clone()),
+        pool: pool.clone(),
+        config,
+        side,
+        busy: Busy::default(),
+        ledger: Ledger::default(),
+        moved: AtomicU64::new(0),
+        changed_dirs: Mutex::default(),
+    });
+    let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
+    origin.prepare_root().map_err(failed)?;
+    serve::start(&origin).map_err(failed)?;
+    for (name, work) in [
+        ("fb-drain", Origin::drain_for_ever as fn(&Origin)),
+        ("fb-outside", Origin::look_for_ever),
+        ("fb-room", Origin::keep_room),
+    ] {
+        let origin = origin.clone();
+        let thread = std::thread::Builder::new().name(name.into());
+        let started = thread.spawn(move || work(&origin));
+        started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
+    }
+    Ok(())
+}
+
+impl Origin {
+    /// Makes the directory that stands for the origin's root, unless it is there.
+    fn prepare_root(&self) -> Result<()> {
+        let mut made = Vec::new();
+        for name in self.config.at.split('/').filter(|n| !n.is_empty()) {
+            made.extend_from_slice(b"/");
+            made.extend_from_slice(name.as_bytes());
+            match self.fs.mkdir(&made, 0o755) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let root = self.fs.stat(self.config.at.as_bytes(), true)?;
+        let id = ObjectId(root.ino);
+        if self.inode(id)?.origin == OriginMark::default() {
+            let meta = self.side.meta(b"")?;
+            let set = SetAttr {
+                mode: Some(meta.permissions()),
+                ..SetAttr::default()
+            };
+            self.fs.cluster().set_attr(id, &set)?;
+            self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
+        }
+        Ok(())
+    }
+
+    fn inode(&self, id: ObjectId) -> Result<Inode> {
+        self.fs.cluster().stat(id)
+    }
+
+    fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
+        let set = SetAttr {
+            origin: Some(mark),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(id, &set)
+    }
+
+    /// Whether the pool still exists: threads end when it doesn't.
+    fn is_there(&self) -> bool {
+        self.pool.dir().join("pool.json").exists()
+    }
+}

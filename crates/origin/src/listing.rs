@@ -1,0 +1,136 @@
+//! Bringing the entries of a directory in: each becomes an object that stands for one of the origin.
+
+use crate::side::{below, print, rights};
+use crate::{Origin, THREADS};
+use forebay_posix::ObjectId;
+use forebay_staging::{Meta, Place, PlainPlace, for_each, is_part};
+use forebay_store::{Inode, NewObject, OriginMark, OriginState, Stub};
+use rustix::io::{Errno, Result};
+use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Most attempts to make an entry while names change.
+const ATTEMPTS: usize = 100;
+
+impl Origin {
+    /// The path at the origin of a directory of the pool.
+    ///
+    /// # Errors
+    /// ENOENT: it is gone. EXDEV: the origin isn't behind it.
+    pub fn relative_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        let path = self.fs.cluster().path_of(dir)?;
+        let relative = self.config.relative(&path).ok_or(Errno::XDEV)?;
+        Ok(relative.to_vec())
+    }
+
+    /// The mark of a directory whose entries aren't in the pool.
+    pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
+        OriginMark {
+            state: OriginState::Released,
+            print: 0,
+            synced: rights(inode.mode, inode.uid, inode.gid),
+        }
+    }
+
+    /// Brings the entries of a directory in, unless they are there.
+    ///
+    /// # Errors
+    /// Those of listing it at the origin, and of making objects in the pool.
+    pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
+        let _working = self.busy.begin(dir);
+        let inode = self.inode(dir)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        let relative = self.relative_of(dir)?;
+        // A change while it is listed shows at the next look.
+        let before = self.side.meta(&relative)?;
+        self.add_missing(dir, &relative)?;
+        self.set_mark(
+            dir,
+            OriginMark {
+                state: OriginState::Archived,
+                print: print(&before),
+                synced: inode.origin.synced,
+            },
+        )
+    }
+
+    /// Makes objects for those entries of a directory of the origin that the pool hasn't. The
+    /// origin's names.
+    pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let mut names = PlainPlace.list(&self.side.path(relative))?;
+        names.retain(|name| !is_part(name));
+        let failed = Mutex::new(None);
+        let threads = if names.len() < 16 { 1 } else { THREADS };
+        for_each(threads, &names, |name| {
+            if let Err(e) = self.add_entry(dir, relative, name) {
+                *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(e);
+            }
+            self.moved.fetch_add(1, Relaxed);
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            None => Ok(names),
+            Some(e) => Err(e),
+        }
+    }
+
+    fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
+        let cluster = self.fs.cluster();
+        // The pool first: what is removed goes from the origin first.
+        if cluster.lookup(dir, name)?.is_some() {
+            return Ok(());
+        }
+        let at = below(relative, name);
+        let Some(meta) = self.side.look(&at)? else {
+            return Ok(());
+        };
+        self.make_stub(dir, name, &at, &meta).map(|_| ())
+    }
+
+    /// Makes the object that stands for one of the origin. False: there is one of this name, or it
+    /// is of a kind that isn't shown.
+    pub fn make_stub(&self, dir: ObjectId, name: &[u8], at: &[u8], meta: &Meta) -> Result<bool> {
+        let target = match meta.kind() {
+            libc::S_IFLNK => PlainPlace.readlink(&self.side.path(at))?,
+            libc::S_IFREG | libc::S_IFDIR => Vec::new(),
+            _ => return Ok(false),
+        };
+        let (state, synced) = match meta.kind() {
+            libc::S_IFLNK => (OriginState::Archived, 0),
+            libc::S_IFDIR => {
+                let rights = rights(meta.mode, meta.uid, meta.gid);
+                (OriginState::Released, rights)
+            }
+            _ => (OriginState::Released, 0),
+        };
+        let print = if meta.is_dir() { 0 } else { print(meta) };
+        let new = NewObject {
+            mode: meta.mode,
+            uid: meta.uid,
+            gid: meta.gid,
+            rdev: 0,
+            target: &target,
+            distribution: None,
+            controls: 0,
+            maker: None,
+            stub: Some(Stub {
+                size: meta.size,
+                mtime: meta.mtime,
+                mark: OriginMark {
+                    state,
+                    print,
+                    synced,
+                },
+            }),
+        };
+        for _ in 0..ATTEMPTS {
+            let epoch = self.fs.store().names().names_epoch();
+            match self.fs.cluster().create_object(dir, name, &new, epoch) {
+                Err(Errno::STALE) => {}
+                made => return Ok(made?.is_ok()),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+}

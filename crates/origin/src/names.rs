@@ -1,0 +1,141 @@
+//! Names at the origin: removed and changed before those of the pool.
+//!
+//! A death between both leaves the pool with a name that the origin has no more, or without one
+//! that it has. The next look at the directory ([`crate::outside`]) makes them equal.
+
+use crate::Origin;
+use crate::side::{below, print};
+use forebay_posix::ObjectId;
+use forebay_staging::{Place, PlainPlace, explain};
+use forebay_store::{Inode, OriginMark, OriginState};
+use rustix::io::{Errno, Result};
+use std::time::Instant;
+
+/// A failure: the errno, and what failed.
+type Failed = (Errno, String);
+
+impl Origin {
+    /// Removes the name `name` of the directory `dir` at the origin.
+    ///
+    /// # Errors
+    /// As unlink(2) and rmdir(2). A name that isn't there is no error.
+    pub fn remove(&self, dir: ObjectId, name: &[u8]) -> std::result::Result<(), Failed> {
+        let plain = |e: Errno| (e, String::new());
+        let cluster = self.fs.cluster();
+        let entry = cluster.lookup(dir, name).map_err(plain)?;
+        let entry = entry.ok_or((Errno::NOENT, String::new()))?;
+        let _working = self.busy.begin(entry.id);
+        let at = below(&self.relative_of(dir).map_err(plain)?, name);
+        let inode = self.inode(entry.id).map_err(plain)?;
+        let path = self.pool_path(&at);
+        if self.config.mode_of(&path) == forebay_client::origin::OriginMode::Scratch {
+            return Ok(());
+        }
+        let there = self.side.look(&at).map_err(plain)?;
+        let Some(there) = there else {
+            return Ok(());
+        };
+        self.note_change(dir);
+        let removed = match (inode.is_dir(), there.is_dir()) {
+            (true, true) => PlainPlace.rmdir(&self.side.path(&at)),
+            (false, false) if self.is_known(&inode, print(&there)) => {
+                PlainPlace.unlink(&self.side.path(&at))
+            }
+            // Somebody else's by now: the pool loses its own.
+            _ => Ok(()),
+        };
+        self.ledger.is_solved(&at);
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => {
+                let shown = self.side.show(&at);
+                Err((e, format!("{shown} can't be removed: {}", explain(e))))
+            }
+        }
+    }
+
+    /// Whether the origin's version is the one that the pool has seen.
+    fn is_known(&self, inode: &Inode, print: u64) -> bool {
+        inode.origin.print == print
+    }
+
+    /// Gives the object `from` the name `to` at the origin.
+    ///
+    /// # Errors
+    /// As rename(2).
+    pub fn rename(
+        &self,
+        from: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+    ) -> std::result::Result<(), Failed> {
+        let plain = |e: Errno| (e, String::new());
+        let cluster = self.fs.cluster();
+        let source = cluster.lookup(from.0, from.1).map_err(plain)?;
+        let source = source.ok_or((Errno::NOENT, String::new()))?;
+        let target = cluster.lookup(to.0, to.1).map_err(plain)?;
+        if target.is_some_and(|target| target.id == source.id) {
+            return Ok(());
+        }
+        let mut ids = vec![source.id];
+        ids.extend(target.map(|target| target.id));
+        ids.sort_by_key(|id| id.0);
+        let _working: Vec<_> = ids.iter().map(|id| self.busy.begin(*id)).collect();
+        let inode = self.inode(source.id).map_err(plain)?;
+        let replaced = match target {
+            Some(target) => Some(self.inode(target.id).map_err(plain)?),
+            None => None,
+        };
+        let replaced_mark = replaced.map(|r| r.origin).unwrap_or_default();
+        let old = below(&self.relative_of(from.0).map_err(plain)?, from.1);
+        // Where the origin isn't behind the new name, the old one goes.
+        let new = self.relative_of(to.0).map(|dir| below(&dir, to.1));
+        self.note_change(from.0);
+        self.note_change(to.0);
+        if inode.origin.state == OriginState::None {
+            // Written over the origin's version of what it replaces, when it is written back.
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                print: replaced_mark.print,
+                synced: 0,
+            };
+            return match replaced_mark.state {
+                OriginState::None => Ok(()),
+                _ => self.set_mark(source.id, mark).map_err(plain),
+            };
+        }
+        let new = new.map_err(plain)?;
+        self.rename_at(&old, &new, replaced_mark.state != OriginState::None)
+            .map_err(|e| {
+                let (old, new) = (self.side.show(&old), self.side.show(&new));
+                (e, format!("{old} can't be renamed to {new}: {}", explain(e)))
+            })?;
+        if let Some(meta) = self.side.look(&new).map_err(plain)?
+            && !meta.is_dir()
+        {
+            let mark = OriginMark {
+                print: print(&meta),
+                ..inode.origin
+            };
+            self.set_mark(source.id, mark).map_err(plain)?;
+        }
+        Ok(())
+    }
+
+    fn rename_at(&self, old: &[u8], new: &[u8], replaces: bool) -> Result<()> {
+        if let Some(cut) = new.iter().rposition(|&b| b == b'/') {
+            self.make_dirs(&new[..cut])?;
+        }
+        match self.side.rename(old, new, replaces) {
+            // Gone already, by an attempt that was cut off.
+            Err(Errno::NOENT) if self.side.look(new)?.is_some() => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Notes that a directory of the origin is being changed by this service: a look at it that
+    /// began before may be wrong.
+    pub fn note_change(&self, dir: ObjectId) {
+        let mut changed = self.changed();
+        changed.insert(dir.0, Instant::now());
+    }
+}

@@ -1,0 +1,198 @@
+//! What others change at the origin: found by comparing identities, sizes and times.
+//!
+//! A turn looks at every directory whose entries are in the pool, and at every file that is clean.
+//! What is new appears; what is gone disappears, unless only the pool has its bytes; a clean file
+//! with another version at the origin is released, when nobody has it open. So a change is seen
+//! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
+//! released file is compared again when it is fetched.
+
+use crate::side::{below, print};
+use crate::{LOOK, Origin};
+use forebay_posix::ObjectId;
+use forebay_staging::Meta;
+use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
+use rustix::io::{Errno, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::{MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For so long after a change of its own, the service doesn't compare a directory's names: the pool
+/// gets its part of the change later than the origin.
+const SETTLES: Duration = Duration::from_secs(2);
+
+impl Origin {
+    /// The directories that this service changes, and when.
+    pub fn changed(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
+        self.changed_dirs
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at the origin until the pool is removed.
+    pub fn look_for_ever(&self) {
+        while self.is_there() {
+            let began = Instant::now();
+            // What can't be looked at now is looked at in the next turn.
+            let _ = self.look_once();
+            std::thread::sleep((began.elapsed() * 10).max(LOOK));
+        }
+    }
+
+    /// Looks at everything once.
+    pub fn look_once(&self) -> Result<()> {
+        self.changed().retain(|_, at| at.elapsed() < SETTLES);
+        let top = ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino);
+        let mut todo = vec![(top, Vec::new())];
+        while let Some((dir, at)) = todo.pop() {
+            let inode = match self.inode(dir) {
+                Err(Errno::NOENT) => continue,
+                inode => inode?,
+            };
+            if inode.origin.state != OriginState::Archived {
+                continue;
+            }
+            match self.look_at(dir, &at, &inode) {
+                Ok(below) => todo.extend(below),
+                Err(Errno::NOENT) => {}
+                Err(e) => {
+                    let why = forebay_staging::explain(e);
+                    self.ledger.problem(&at, self.side.show(&at), why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One directory. The directories below it.
+    fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let Some(there) = self.side.look(at)? else {
+            return Ok(Vec::new());
+        };
+        let version = print(&there);
+        let settles = |origin: &Origin| {
+            let changed = origin.changed();
+            changed.get(&dir.0).is_some_and(|at| at.elapsed() < SETTLES)
+        };
+        let known = match inode.origin.print == version || settles(self) {
+            true => None,
+            false => Some(self.add_missing(dir, at)?.into_iter().collect::<HashSet<_>>()),
+        };
+        let mut below_it = Vec::new();
+        for (name, entry) in self.entries(dir)? {
+            let path = below(at, &name);
+            let object = match self.inode(entry.id) {
+                Err(Errno::NOENT) => continue,
+                object => object?,
+            };
+            if object.origin.state == OriginState::None {
+                continue;
+            }
+            let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
+            if gone && !settles(self) {
+                self.is_gone(dir, &name, entry, &object, &path)?;
+            } else if object.is_dir() {
+                below_it.push((entry.id, path));
+            } else if let Some(meta) = self.side.look(&path)?
+                && print(&meta) != object.origin.print
+            {
+                self.has_changed(entry.id, &path, &meta)?;
+            }
+        }
+        if known.is_some() && !settles(self) {
+            let now = self.inode(dir)?.origin;
+            let mark = OriginMark {
+                print: version,
+                ..now
+            };
+            self.set_mark(dir, mark)?;
+        }
+        Ok(below_it)
+    }
+
+    /// The origin has an object no more.
+    fn is_gone(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        entry: Entry,
+        object: &Inode,
+        path: &[u8],
+    ) -> Result<()> {
+        let _working = self.busy.begin(entry.id);
+        let inode = self.inode(entry.id)?;
+        if self.side.look(path)?.is_some() || inode.origin.state == OriginState::None {
+            return Ok(());
+        }
+        if object.is_dir() {
+            // What only the pool has in it keeps it.
+            if !inode.origin.is_released() && !self.entries(entry.id)?.is_empty() {
+                return Ok(());
+            }
+            let epoch = self.fs.store().names().names_epoch();
+            return self.fs.cluster().rmdir(dir, name, epoch);
+        }
+        let is_dirty = inode.origin.synced != inode.ctime;
+        if is_dirty && !inode.origin.is_released() {
+            // The pool's version is the only one.
+            return self.set_mark(entry.id, OriginMark::default());
+        }
+        let epoch = self.fs.store().names().names_epoch();
+        self.fs
+            .cluster()
+            .unlink(dir, name, Some(entry), epoch)
+            .map(|_| ())
+    }
+
+    /// The origin has another version of a file.
+    fn has_changed(&self, id: ObjectId, path: &[u8], seen: &Meta) -> Result<()> {
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        let Some(meta) = self.side.look(path)? else {
+            return Ok(());
+        };
+        if !seen.is_file() || !meta.is_file() || !inode.is_file() {
+            return Ok(());
+        }
+        let is_dirty = inode.origin.synced != inode.ctime;
+        let version = print(&meta);
+        if is_dirty || version == inode.origin.print {
+            // Of a dirty one, writing it back finds the conflict.
+            return Ok(());
+        }
+        let mark = OriginMark {
+            print: version,
+            ..inode.origin
+        };
+        if inode.origin.state == OriginState::Archived
+            && !self.release_bytes(id, meta.size, mark)?
+        {
+            // Somebody has it open: next time.
+            return Ok(());
+        }
+        self.take_attributes(id, &meta, version)
+    }
+
+    /// Gives a released file the attributes of the origin's version.
+    fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
+        if self.inode(id)?.size != meta.size {
+            self.resize(id, meta.size)?;
+        }
+        let set = SetAttr {
+            mode: Some(meta.permissions()),
+            uid: Some(meta.uid),
+            gid: Some(meta.gid),
+            mtime: Some(meta.mtime),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(id, &set)?;
+        let synced = self.inode(id)?.ctime;
+        self.set_mark(
+            id,
+            OriginMark {
+                state: OriginState::Released,
+                print: version,
+                synced,
+            },
+        )
+    }
+}

@@ -1,0 +1,211 @@
+//! Requests of processes: a socket in the node's directory, a thread for each request.
+//!
+//! While a request is worked on, its process gets a sign of life each second in which something has
+//! moved. Only processes of the pool's user can connect, by the directory's mode.
+
+use crate::Origin;
+use crate::status::Status;
+use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
+use forebay_store::OriginState;
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, Result};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, listen, recv, send, socket_with,
+};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Limit on requests that are worked on at the same time; further ones wait in the socket's queue.
+const REQUESTS: usize = 256;
+/// How long a process may take to send its request.
+const PATIENCE: Duration = Duration::from_secs(5);
+const SIGN: Duration = Duration::from_secs(1);
+/// Most failures that a reply names.
+const NAMED: usize = 20;
+
+/// The result of a request: a text, or an errno and a text.
+type Done = std::result::Result<String, (Errno, String)>;
+
+/// Takes requests from now on.
+pub fn start(origin: &Arc<Origin>) -> Result<()> {
+    let path = origin.pool.dir().join(SOCKET);
+    match rustix::fs::unlink(&path) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e),
+    }
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(&path)?)?;
+    listen(&socket, 1024)?;
+    let origin = origin.clone();
+    let thread = std::thread::Builder::new().name("fb-origin".into());
+    let started = thread.spawn(move || accept_for_ever(&origin, &socket));
+    started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+    Ok(())
+}
+
+fn accept_for_ever(origin: &Arc<Origin>, socket: &OwnedFd) {
+    let running = Arc::new(AtomicUsize::new(0));
+    loop {
+        while running.load(Acquire) >= REQUESTS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let connection = match accept_with(socket, SocketFlags::CLOEXEC) {
+            Ok(connection) => connection,
+            // The process went away, or there are no descriptors left for a moment.
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        running.fetch_add(1, AcqRel);
+        let (origin, counted) = (origin.clone(), running.clone());
+        let work = move || {
+            serve(&origin, &connection);
+            counted.fetch_sub(1, AcqRel);
+        };
+        if std::thread::Builder::new().spawn(work).is_err() {
+            running.fetch_sub(1, AcqRel);
+        }
+    }
+}
+
+fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_socket_timeout(
+        connection,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(PATIENCE),
+    );
+    let mut message = vec![0; MESSAGE];
+    let Ok((_, n)) = recv(connection, &mut message[..], RecvFlags::empty()) else {
+        return;
+    };
+    let request = Request::decode(&message[..n.min(MESSAGE)]);
+    let reply = |done: Done| {
+        let bytes = match &done {
+            Ok(text) => encode_result(0, text),
+            Err((e, text)) => encode_result(e.raw_os_error(), text),
+        };
+        let _ = send(connection, &bytes, SendFlags::NOSIGNAL);
+    };
+    let Some(request) = request else {
+        return reply(Err((Errno::PROTO, "that is no request".into())));
+    };
+    let (tell, told) = channel();
+    let worker = origin.clone();
+    let started = std::thread::Builder::new().spawn(move || {
+        let _ = tell.send(worker.answer(&request));
+    });
+    if started.is_err() {
+        return reply(Err((Errno::AGAIN, "there are no threads left".into())));
+    }
+    let mut moved = origin.moved.load(Relaxed);
+    loop {
+        match told.recv_timeout(SIGN) {
+            Ok(done) => return reply(done),
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = "the origin service has failed (see keeper.log)";
+                return reply(Err((Errno::IO, why.into())));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let now = origin.moved.load(Relaxed);
+                if now != moved {
+                    moved = now;
+                    // If the process is gone, its request is worked on all the same.
+                    let _ = send(connection, &[PROGRESS], SendFlags::NOSIGNAL);
+                }
+            }
+        }
+    }
+}
+
+impl Origin {
+    fn answer(&self, request: &Request) -> Done {
+        let plain = |e: Errno| (e, String::new());
+        match request {
+            Request::Entries(dir) => self.bring_entries(*dir).map_err(|e| {
+                let relative = self.relative_of(*dir).unwrap_or_default();
+                let shown = self.side.show(&relative);
+                (e, format!("{shown} can't be listed: {}", forebay_staging::explain(e)))
+            })?,
+            Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
+            Request::Remove { dir, name } => self.remove(*dir, name)?,
+            Request::Rename { from, to } => self.rename((from.0, &from.1), (to.0, &to.1))?,
+            Request::Sync(path) => return self.sync_all(path),
+            Request::Evict(path) => {
+                let (files, bytes) = self.evict(self.relative(path)?).map_err(plain)?;
+                return Ok(format!("{files} {bytes}"));
+            }
+            Request::Prefetch(path) => {
+                let (files, failed) = self.prefetch(self.relative(path)?).map_err(plain)?;
+                return match failed.is_empty() {
+                    true => Ok(files.to_string()),
+                    false => Err((Errno::IO, failed.join("\n"))),
+                };
+            }
+            Request::Status => return self.status().map_err(plain),
+        }
+        Ok(String::new())
+    }
+
+    fn relative<'p>(&self, path: &'p [u8]) -> std::result::Result<&'p [u8], (Errno, String)> {
+        let none = || (Errno::XDEV, "the origin isn't behind that path".to_owned());
+        match path {
+            b"" => Ok(b""),
+            path => self.config.relative(path).ok_or_else(none),
+        }
+    }
+
+    fn sync_all(&self, path: &[u8]) -> Done {
+        match self.sync(self.relative(path)?) {
+            Ok(()) => Ok(String::new()),
+            Err(failed) => {
+                let mut text = String::new();
+                for (at, why) in failed.iter().take(NAMED) {
+                    let _ = writeln!(text, "{}: {why}", self.side.show(at));
+                }
+                if failed.len() > NAMED {
+                    let _ = writeln!(text, "and {} more", failed.len() - NAMED);
+                }
+                Err((Errno::IO, text))
+            }
+        }
+    }
+
+    fn status(&self) -> Result<String> {
+        let mut status = Status {
+            origin: self.config.path.clone(),
+            at: self.config.at.clone(),
+            mode: self.config.mode.to_string(),
+            fetched_files: self.ledger.fetched.files.load(Relaxed),
+            fetched_bytes: self.ledger.fetched.bytes.load(Relaxed),
+            written_files: self.ledger.written.files.load(Relaxed),
+            written_bytes: self.ledger.written.bytes.load(Relaxed),
+            evicted_files: self.ledger.evicted.files.load(Relaxed),
+            evicted_bytes: self.ledger.evicted.bytes.load(Relaxed),
+            ..Status::default()
+        };
+        (status.problems, status.more_problems, status.conflicts) = self.ledger.listed();
+        self.each_object(b"", &mut |_, _, _, inode| {
+            if !inode.is_file() {
+                return Ok(());
+            }
+            let mark = inode.origin;
+            let (files, bytes) = match mark.state {
+                OriginState::Released => (&mut status.released_files, &mut status.released_bytes),
+                OriginState::Archived if mark.synced == inode.ctime => {
+                    (&mut status.archived_files, &mut status.archived_bytes)
+                }
+                _ => (&mut status.dirty_files, &mut status.dirty_bytes),
+            };
+            *files += 1;
+            *bytes += inode.size;
+            Ok(())
+        })?;
+        serde_json::to_string(&status).map_err(|_| Errno::IO)
+    }
+}

@@ -1,0 +1,119 @@
+//! The origin's side: paths, metadata, fingerprints.
+//!
+//! The origin's root is held open from the start, and paths go through that descriptor: a mount of
+//! the pool over the origin's own path doesn't lead back into the pool.
+
+use forebay_staging::{Meta, Place, PlainPlace};
+use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
+use rustix::io::{Errno, Result};
+use std::os::fd::{AsRawFd, OwnedFd};
+use twox_hash::XxHash3_64;
+
+/// The origin, as a directory of the kernel's.
+pub struct Side {
+    root: OwnedFd,
+    /// As users know it.
+    shown: String,
+}
+
+impl Side {
+    /// # Errors
+    /// As open(2).
+    pub fn open(path: &str) -> Result<Side> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Side {
+            root: rustix::fs::open(path, flags, Mode::empty())?,
+            shown: path.trim_end_matches('/').to_owned(),
+        })
+    }
+
+    fn base(&self) -> String {
+        format!("/proc/self/fd/{}", self.root.as_raw_fd())
+    }
+
+    /// A path that leads to `relative` from this process.
+    pub fn path(&self, relative: &[u8]) -> Vec<u8> {
+        let mut path = self.base().into_bytes();
+        path.push(b'/');
+        path.extend_from_slice(if relative.is_empty() { b"." } else { relative });
+        path
+    }
+
+    /// The path as users know it.
+    pub fn show(&self, relative: &[u8]) -> String {
+        format!("{}/{}", self.shown, String::from_utf8_lossy(relative))
+    }
+
+    /// A text in which paths are as users know them.
+    pub fn in_words(&self, text: &str) -> String {
+        text.replace(&self.base(), &self.shown)
+    }
+
+    /// # Errors
+    /// As lstat(2).
+    pub fn meta(&self, relative: &[u8]) -> Result<Meta> {
+        PlainPlace.stat(&self.path(relative), false)
+    }
+
+    /// The metadata of what is there, if anything is.
+    ///
+    /// # Errors
+    /// As lstat(2), but for ENOENT and ENOTDIR.
+    pub fn look(&self, relative: &[u8]) -> Result<Option<Meta>> {
+        match self.meta(relative) {
+            Ok(meta) => Ok(Some(meta)),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Renames, but replaces nothing unless `replaces`.
+    ///
+    /// # Errors
+    /// As renameat2(2).
+    pub fn rename(&self, from: &[u8], to: &[u8], replaces: bool) -> Result<()> {
+        let (from, to) = (self.path(from), self.path(to));
+        if replaces {
+            return rustix::fs::rename(from, to);
+        }
+        match rustix::fs::renameat_with(CWD, &from[..], CWD, &to[..], RenameFlags::NOREPLACE) {
+            // A file system that doesn't know the flag.
+            Err(Errno::INVAL | Errno::NOSYS) => match PlainPlace.stat(&to, false) {
+                Err(Errno::NOENT) => rustix::fs::rename(from, to),
+                Ok(_) => Err(Errno::EXIST),
+                Err(e) => Err(e),
+            },
+            other => other,
+        }
+    }
+}
+
+/// `relative` with one more name.
+pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
+    match relative {
+        b"" | b"/" => [relative, name].concat(),
+        _ => [relative, b"/", name].concat(),
+    }
+}
+
+/// What tells a version of an object of the origin from others. Of a file with several links without
+/// its change time, which changes with each link.
+pub fn print(meta: &Meta) -> u64 {
+    let ctime = if meta.nlink > 1 && !meta.is_dir() { 0 } else { meta.ctime };
+    let size = if meta.is_dir() { 0 } else { meta.size };
+    let mut bytes = Vec::with_capacity(48);
+    for word in [meta.dev, meta.ino, u64::from(meta.mode), size, meta.mtime as u64, ctime as u64] {
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    // 0 stands for no version.
+    XxHash3_64::oneshot(&bytes).max(1)
+}
+
+/// The owner and mode of a directory, as [`forebay_store::OriginMark::synced`] has them.
+pub fn rights(mode: u32, uid: u32, gid: u32) -> i64 {
+    let mut bytes = [0; 12];
+    for (to, word) in bytes.chunks_mut(4).zip([mode & 0o7777, uid, gid]) {
+        to.copy_from_slice(&word.to_le_bytes());
+    }
+    XxHash3_64::oneshot(&bytes) as i64
+}

@@ -1,0 +1,111 @@
+//! Counters of the service, and problems that its user should know.
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Limit on the problems that are kept; further ones are only counted.
+const KEPT: usize = 1000;
+/// Limit on the problems in a status.
+const SHOWN: usize = 50;
+
+/// A path that couldn't be brought in or written back, or of which both sides had changed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub path: String,
+    /// The failure, and what to do where that is known.
+    pub what: String,
+    /// Since when: seconds since 1970.
+    pub since: u64,
+}
+
+/// How an origin and its pool stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub origin: String,
+    pub at: String,
+    pub mode: String,
+    /// Files of the pool by state. Dirty ones are those in the pool only and those that have
+    /// changed since they were written back.
+    pub dirty_files: u64,
+    pub dirty_bytes: u64,
+    pub archived_files: u64,
+    pub archived_bytes: u64,
+    pub released_files: u64,
+    pub released_bytes: u64,
+    /// Since the service began.
+    pub fetched_files: u64,
+    pub fetched_bytes: u64,
+    pub written_files: u64,
+    pub written_bytes: u64,
+    pub evicted_files: u64,
+    pub evicted_bytes: u64,
+    pub problems: Vec<Problem>,
+    /// Problems that aren't listed here.
+    pub more_problems: u64,
+    pub conflicts: Vec<Problem>,
+}
+
+/// Counters and problems, for several threads.
+#[derive(Default)]
+pub struct Ledger {
+    pub fetched: Count,
+    pub written: Count,
+    pub evicted: Count,
+    problems: Mutex<BTreeMap<Vec<u8>, Problem>>,
+    conflicts: Mutex<BTreeMap<Vec<u8>, Problem>>,
+}
+
+/// Files and bytes.
+#[derive(Default)]
+pub struct Count {
+    pub files: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Count {
+    pub fn add(&self, files: u64, bytes: u64) {
+        self.files.fetch_add(files, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+fn note(list: &Mutex<BTreeMap<Vec<u8>, Problem>>, key: &[u8], path: String, what: String) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    if list.len() >= KEPT && !list.contains_key(key) {
+        return;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = list.get(key).map(|p| p.since);
+    let since = since.unwrap_or_else(|| now.map_or(0, |now| now.as_secs()));
+    list.insert(key.to_vec(), Problem { path, what, since });
+}
+
+impl Ledger {
+    /// Notes that the object at this path of the origin couldn't be moved.
+    pub fn problem(&self, relative: &[u8], path: String, what: String) {
+        note(&self.problems, relative, path, what);
+    }
+
+    /// Notes that both sides had changed an object.
+    pub fn conflict(&self, relative: &[u8], path: String, what: String) {
+        note(&self.conflicts, relative, path, what);
+    }
+
+    /// The object was moved, or is gone.
+    pub fn is_solved(&self, relative: &[u8]) {
+        let mut list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        list.remove(relative);
+    }
+
+    /// The problems, some of the conflicts, and how many problems were left out.
+    pub fn listed(&self) -> (Vec<Problem>, u64, Vec<Problem>) {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let conflicts = self.conflicts.lock().unwrap_or_else(PoisonError::into_inner);
+        let listed: Vec<Problem> = problems.values().take(SHOWN).cloned().collect();
+        let more = (problems.len() - listed.len()) as u64;
+        (listed, more, conflicts.values().take(SHOWN).cloned().collect())
+    }
+}

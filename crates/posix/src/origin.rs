@@ -1,0 +1,206 @@
+//! Pools with an origin: what lies there only is brought in before it is used.
+//!
+//! A view asks its node's origin service (`forebay_client::origin`) when it meets a directory whose
+//! entries, or a file whose bytes, aren't in the pool, and before an object that the origin has
+//! loses or changes its name. Pools without an origin pay one test.
+
+use crate::cache::DirInfo;
+use crate::controls::ASIDE;
+use crate::fs::Fs;
+use forebay_client::origin::{OriginConfig, OriginMode, Request, ask};
+use forebay_store::process::{is_answering, write_notice};
+use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
+use rustix::io::{Errno, Result};
+
+impl Fs {
+    /// The pool's origin, if this view brings in what lies there.
+    #[inline]
+    fn origin(&self) -> Option<&OriginConfig> {
+        match self.has_origin() {
+            false => None,
+            true => self.pool().config().origin.as_ref(),
+        }
+    }
+
+    fn ask_origin(&self, request: &Request) -> Result<()> {
+        if is_answering() {
+            return Err(ASIDE);
+        }
+        match ask(self.pool().dir(), request) {
+            Ok(_) => Ok(()),
+            Err(refusal) => {
+                if !refusal.text.is_empty() {
+                    write_notice(format_args!("{}", refusal.text));
+                }
+                Err(refusal.error)
+            }
+        }
+    }
+
+    /// The directory, with its entries in the pool.
+    ///
+    /// # Errors
+    /// Those of listing it at the origin.
+    #[inline]
+    pub(crate) fn with_entries(&self, dir: DirInfo) -> Result<DirInfo> {
+        if !dir.is_released {
+            return Ok(dir);
+        }
+        self.bring_entries(dir.id)?;
+        Ok(DirInfo {
+            is_released: false,
+            ..dir
+        })
+    }
+
+    /// Brings the entries of a directory in.
+    ///
+    /// # Errors
+    /// Those of listing it at the origin.
+    pub(crate) fn bring_entries(&self, dir: ObjectId) -> Result<()> {
+        match self.origin() {
+            None => Ok(()),
+            Some(_) => self.ask_origin(&Request::Entries(dir)),
+        }
+    }
+
+    /// Brings the bytes of a file in that is about to be opened with these flags of open(2).
+    ///
+    /// # Errors
+    /// Those of reading it at the origin. EIO: the origin has it no more. EROFS: it would be written,
+    /// and its path is read-only.
+    #[inline]
+    pub(crate) fn bring_bytes(
+        &self,
+        (dir, name): (ObjectId, &[u8]),
+        id: ObjectId,
+        flags: i32,
+    ) -> Result<()> {
+        if !self.has_origin() || flags & libc::O_PATH != 0 {
+            return Ok(());
+        }
+        if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+            self.check_read_only(dir, name)?;
+        }
+        match self.cluster().stat(id)?.origin.state {
+            OriginState::None | OriginState::Archived => Ok(()),
+            OriginState::Released => {
+                let cut = flags & libc::O_TRUNC != 0;
+                let name = name.to_vec();
+                self.ask_origin(&Request::Bytes { id, dir, name, cut })
+            }
+            OriginState::Lost => Err(Errno::IO),
+        }
+    }
+
+    /// Whether the bytes of a file that is open aren't in the pool: somebody has released it between
+    /// [`Fs::bring_bytes`] and its opening.
+    ///
+    /// # Errors
+    /// Those of looking it up.
+    #[inline]
+    pub(crate) fn was_released(&self, id: ObjectId) -> Result<bool> {
+        match self.has_origin() {
+            false => Ok(false),
+            true => Ok(self.cluster().stat(id)?.origin.is_released()),
+        }
+    }
+
+    /// Checks that the entry `name` of a directory may change.
+    ///
+    /// # Errors
+    /// EROFS: its path is read-only.
+    #[inline]
+    pub(crate) fn check_read_only(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
+        match self.origin() {
+            Some(origin) if origin.may_be_read_only() => self.check_mode(origin, dir, name),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn check_mode(&self, origin: &OriginConfig, dir: ObjectId, name: &[u8]) -> Result<()> {
+        let mut path = self.cluster().path_of(dir)?;
+        if !name.is_empty() {
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend_from_slice(name);
+        }
+        let is_behind = origin.relative(&path).is_some();
+        match is_behind && origin.mode_of(&path) == OriginMode::ReadOnly {
+            true => Err(Errno::ROFS),
+            false => Ok(()),
+        }
+    }
+
+    /// Before the object `e` loses its name: the origin's copy loses it, too.
+    ///
+    /// # Errors
+    /// Those of removing it at the origin; EROFS.
+    #[inline]
+    pub(crate) fn remove_at_origin(&self, dir: ObjectId, name: &[u8], e: Entry) -> Result<()> {
+        if !self.has_origin() {
+            return Ok(());
+        }
+        self.check_read_only(dir, name)?;
+        match self.cluster().stat(e.id)?.origin.state {
+            OriginState::None => Ok(()),
+            _ => self.ask_origin(&Request::Remove {
+                dir,
+                name: name.to_vec(),
+            }),
+        }
+    }
+
+    /// Before the directory `id` loses its name. [`Fs::remove_at_origin`] is next.
+    ///
+    /// # Errors
+    /// ENOTEMPTY; those of listing it at the origin.
+    pub(crate) fn check_empty(&self, id: ObjectId) -> Result<()> {
+        if !self.has_origin() {
+            return Ok(());
+        }
+        self.with_entries(self.dir_info(id)?)?;
+        let mut is_empty = true;
+        self.cluster()
+            .list(id, &mut DirPosition::default(), |_, _| {
+                is_empty = false;
+                false
+            })?;
+        match is_empty {
+            true => Ok(()),
+            false => Err(Errno::NOTEMPTY),
+        }
+    }
+
+    /// Before the object `from` gets another name, which `replaced` has: so does the origin's copy.
+    ///
+    /// # Errors
+    /// Those of renaming it at the origin; EROFS.
+    #[inline]
+    pub(crate) fn rename_at_origin(
+        &self,
+        from: (ObjectId, &[u8], Entry),
+        to: (ObjectId, &[u8], Option<Entry>),
+        mode: RenameMode,
+    ) -> Result<()> {
+        if !self.has_origin() {
+            return Ok(());
+        }
+        self.check_read_only(from.0, from.1)?;
+        self.check_read_only(to.0, to.1)?;
+        let state = |e: Entry| Ok(self.cluster().stat(e.id)?.origin.state);
+        let replaced = to.2.map_or(Ok(OriginState::None), state)?;
+        if (state(from.2)?, replaced) == (OriginState::None, OriginState::None) {
+            return Ok(());
+        }
+        if mode == RenameMode::Exchange {
+            return Err(Errno::OPNOTSUPP);
+        }
+        self.ask_origin(&Request::Rename {
+            from: (from.0, from.1.to_vec()),
+            to: (to.0, to.1.to_vec()),
+        })
+    }
+}

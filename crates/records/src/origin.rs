@@ -1,0 +1,69 @@
+//! How an object of a pool relates to its copy at the pool's origin.
+//!
+//! The states are those of hierarchical storage management: an object exists in the pool only, is
+//! archived (the origin has it, too), or released (the origin has it alone). An archived object is
+//! dirty if it has changed since both sides were the same: that follows from its change time and
+//! isn't stored, so that no writer has to note it and no death leaves it wrong.
+
+/// Where an object's content lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OriginState {
+    /// In the pool only.
+    #[default]
+    None,
+    /// In the pool and, perhaps in an older version, at the origin.
+    Archived,
+    /// At the origin only: the bytes of a file, the entries of a directory.
+    Released,
+    /// It was released, and the origin has it no more.
+    Lost,
+}
+
+/// An object's state, and when both sides were last the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OriginMark {
+    pub state: OriginState,
+    /// Fingerprint of the origin's copy at that time.
+    pub print: u64,
+    /// Change time of the object in the pool at that time, in nanoseconds since 1970. Of a directory:
+    /// a fingerprint of its owner and mode.
+    pub synced: i64,
+}
+
+impl OriginMark {
+    /// Number of 64-bit words of a mark in a record.
+    pub(crate) const WORDS: usize = 3;
+
+    /// Whether the content isn't in the pool.
+    #[inline]
+    pub fn is_released(&self) -> bool {
+        self.state == OriginState::Released
+    }
+
+    pub(crate) fn words(&self) -> [u64; OriginMark::WORDS] {
+        [self.state as u64, self.print, self.synced as u64]
+    }
+
+    /// None if the first word is no state.
+    pub(crate) fn from_words([state, print, synced]: [u64; OriginMark::WORDS]) -> Option<OriginMark> {
+        Some(OriginMark {
+            state: OriginState::from_number(state)?,
+            print,
+            synced: synced as i64,
+        })
+    }
+}
+
+impl OriginState {
+    /// The state with this number; None if there is none.
+    pub fn from_number(n: u64) -> Option<OriginState> {
+        [
+            OriginState::None,
+            OriginState::Archived,
+            OriginState::Released,
+            OriginState::Lost,
+        ]
+        .into_iter()
+        .nth(usize::try_from(n).ok()?)
+    }
+}

@@ -1,0 +1,89 @@
+//! The whole content of one file, from one open file to another: ranges in parallel, read back and
+//! compared ([`crate::copy`]), from a source that rests meanwhile.
+
+use crate::Progress;
+use crate::copy::{self as segments, Trouble};
+use crate::job::lock;
+use crate::parallel::for_each;
+use crate::place::{Meta, PlaceFile};
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Copies the whole content of `from` to `to`, which has none, by so many threads; reads it back, and
+/// compares. With `sync`, it is on stable storage before that. The bytes copied, without holes, and
+/// the source's metadata.
+///
+/// # Errors
+/// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.
+pub fn copy(
+    from: &impl PlaceFile,
+    to: &impl PlaceFile,
+    sync: bool,
+    threads: usize,
+    progress: &Progress,
+) -> Result<(u64, Meta), Trouble> {
+    let before = at_rest(from).map_err(Trouble::Read)?;
+    if !before.is_file() {
+        return Err(Trouble::Changed);
+    }
+    let done = Mutex::new(Ok(Vec::new()));
+    let ranges = segments::ranges(before.size);
+    for_each(threads, &ranges, |&(start, end)| {
+        if lock(&done).is_ok() {
+            let result = segments::copy(from, to, start, end, progress);
+            note_first(&done, result);
+        }
+    });
+    let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    if to.meta().map_err(Trouble::Write)?.size != before.size {
+        // The file ends in a hole.
+        to.set_len(before.size).map_err(Trouble::Write)?;
+    }
+    let after = from.meta().map_err(Trouble::Read)?;
+    if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
+        return Err(Trouble::Changed);
+    }
+    if sync {
+        to.sync().map_err(Trouble::Write)?;
+        to.forget_cached();
+    }
+    if to.meta().map_err(Trouble::ReadBack)?.size != before.size {
+        return Err(Trouble::Differs);
+    }
+    let verified = Mutex::new(Ok(Vec::new()));
+    for_each(threads, &ranges, |range| {
+        if lock(&verified).is_ok() {
+            note_first(&verified, segments::verify(to, range, progress));
+        }
+    });
+    verified.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    Ok((ranges.iter().map(segments::Range::data).sum(), before))
+}
+
+/// The file's metadata, once its last change is old enough that another one would show in its
+/// times: they advance by ticks of some milliseconds only.
+fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
+    const TICK: Duration = Duration::from_millis(20);
+    let meta = file.meta()?;
+    let changed = Duration::from_nanos(u64::try_from(meta.mtime).unwrap_or(0));
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    match now.checked_sub(changed) {
+        Some(age) if age < TICK => {
+            std::thread::sleep(TICK - age);
+            file.meta()
+        }
+        _ => Ok(meta),
+    }
+}
+
+/// Collects results until the first error, which it keeps.
+fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
+    let mut all = lock(all);
+    match (&mut *all, one) {
+        (Ok(list), Ok(value)) => list.push(value),
+        (Ok(_), Err(e)) => *all = Err(e),
+        (Err(_), _) => {}
+    }
+}
