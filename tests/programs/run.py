@@ -317,11 +317,12 @@ class Runner:
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)
         fuse = self.options.face == "fuse"
+        origin = self.directory(20) if self.options.origin else None
         # Where the case sees the pool, and where another node sees it.
-        seen = [self.directory(20), self.directory(20)] if fuse else [self.options.mount] * 2
+        seen = [self.directory(20), self.directory(20)] if fuse else [origin or self.options.mount] * 2
         inside_work = "%s/case-%s" % (seen[0], case.name)
         # Paths of the same length and depth: programs store them, and their sizes.
-        if fuse:
+        if fuse or origin:
             plain = "%s/case-%s" % (self.directory(20), case.name)
         else:
             plain = self.directory(len(inside_work))
@@ -342,7 +343,8 @@ class Runner:
                         self.pools.add(pool)
                     up = self.command(
                         [self.forebay, "up", "--pool", pool, "--media",
-                         self.options.media.replace("DIR", medium), "--mount", self.options.mount]
+                         self.options.media.replace("DIR", medium)]
+                        + (["--origin", origin] if origin else ["--mount", self.options.mount])
                         + (["--nodes", str(nodes)] if nodes > 1 else []),
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
@@ -381,7 +383,9 @@ class Runner:
                 sides.append((out, tree, outer, ran.err))
                 if side == 1:
                     self.fsck(pool, log)
-                if side == 1 and not fuse and os.path.lexists(inside_work):
+                if side == 1 and origin:
+                    self.check_origin(pool, sides[0][1], origin, inside_work, case, log)
+                elif side == 1 and not fuse and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)
             problems = (difference("standard output", sides[0][0], sides[1][0])
@@ -401,11 +405,24 @@ class Runner:
                 with self.lock:
                     self.pools.discard(pool)
             if not self.options.keep:
-                plains = [os.path.dirname(plain), *seen] if fuse else [plain]
+                plains = [os.path.dirname(plain), *seen] if fuse or origin else [plain]
+                plains += [origin] if origin else []
                 for directory in plains + [medium] + outers:
                     self.remove(directory)
             if problem and not failed:
                 raise Failure(problem)
+
+    def check_origin(self, pool, tree, origin, inside_work, case, log):
+        """Everything is at the origin, as a run on a plain directory leaves it."""
+        env = self.environment(FOREBAY_TEST_POOL=pool)
+        self.check("forebay origin sync", self.command(
+            [self.forebay, "origin", "sync", "--pool", pool], env, 60, log + "-sync"))
+        env = self.environment(WORK=inside_work, OUTER=inside_work)
+        there = inside_work if os.path.lexists(inside_work) else origin
+        left = self.manifest([], env, there, case.ignore, log + "-origin-tree")
+        problems = difference("files at the origin", *(comparable(t) for t in (tree, left)))
+        if problems:
+            raise Failure("the origin isn't as a plain directory is\n" + problems)
 
     def inside(self, pool, node):
         """The words that run a program in the pool."""
@@ -482,6 +499,11 @@ def say(text):
     sys.stdout.flush()
 
 
+def comparable(tree):
+    """The lines of a tree but those of FIFOs, sockets and devices, which no origin gets."""
+    return "".join(line for line in tree.splitlines(True) if " other(" not in line)
+
+
 def interrupted(number, _frame):
     raise SystemExit("ended by %s" % signal.Signals(number).name)
 
@@ -500,6 +522,8 @@ def main():
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
     parser.add_argument("--face", choices=["preload", "fuse"], default="preload",
                         help="how the cases see the pool (default preload)")
+    parser.add_argument("--origin", action="store_true", help="with an origin behind each pool, which is "
+                        "compared as well")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "

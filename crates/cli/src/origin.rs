@@ -107,7 +107,11 @@ fn status(pool: &Pool) -> Result<Status, Fail> {
 fn in_words(s: &Status) -> String {
     let mut text = format!("{} behind {} ({})\n", s.origin, s.at, s.mode);
     let mut line = |what: &str, files: u64, bytes: u64| {
-        let _ = writeln!(text, "  {what:<26}{files:>9} files{:>12}", format_size(bytes));
+        let _ = writeln!(
+            text,
+            "  {what:<26}{files:>9} files{:>12}",
+            format_size(bytes)
+        );
     };
     line("not yet written back", s.dirty_files, s.dirty_bytes);
     line("in the pool and there", s.archived_files, s.archived_bytes);

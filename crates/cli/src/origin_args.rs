@@ -21,10 +21,20 @@ pub struct Origin {
     #[arg(long = "cache", value_name = "PATTERN:MODE", requires = "origin")]
     pub cache: Vec<String>,
     /// The mode of the origin's other paths
-    #[arg(long, value_name = "MODE", default_value = "write-back", requires = "origin")]
+    #[arg(
+        long,
+        value_name = "MODE",
+        default_value = "write-back",
+        requires = "origin"
+    )]
     pub origin_mode: OriginMode,
     /// How long a file rests before its changes are written back. Seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 2.0, requires = "origin")]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 2.0,
+        requires = "origin"
+    )]
     pub origin_lag: f64,
 }
 
@@ -88,7 +98,8 @@ impl Origin {
         }
         let at = at.unwrap_or("/");
         let names = at.split('/').skip(1);
-        if !at.starts_with('/') || at != "/" && names.clone().any(|n| matches!(n, "" | "." | "..")) {
+        if !at.starts_with('/') || at != "/" && names.clone().any(|n| matches!(n, "" | "." | ".."))
+        {
             return Err(bad("AT is a path inside the pool, such as /data".into()));
         }
         let mount = match (mount, at) {

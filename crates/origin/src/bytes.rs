@@ -1,5 +1,6 @@
 //! Bytes of files: fetched from the origin, and evicted when the pool needs the room.
 
+use crate::drain::is_clean;
 use crate::side::{below, print};
 use crate::{Origin, ROOM, THREADS};
 use forebay_posix::{File, ObjectId};
@@ -8,12 +9,17 @@ use forebay_staging::{
 };
 use forebay_store::{Entry, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 3;
 /// Above this part of the media's capacity, clean files are evicted, down to the second part.
 const FULL: (u64, u64) = (85, 75);
+
+/// How often the progress of a copy is looked at.
+const WATCH: Duration = Duration::from_millis(200);
 
 /// A clean file.
 struct Clean {
@@ -61,7 +67,28 @@ impl Origin {
         format!("{} {what}: {}", self.side.show(relative), explain(e))
     }
 
-    fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
+    /// Calls `f`; its progress counts as this service's.
+    pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
+        let (progress, is_done) = (Progress::default(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| {
+                let mut seen = 0;
+                while !is_done.load(Relaxed) {
+                    std::thread::park_timeout(WATCH);
+                    let now = progress.bytes_done.load(Relaxed);
+                    self.moved.fetch_add(now.saturating_sub(seen), Relaxed);
+                    seen = now;
+                }
+            });
+            let result = f(&progress);
+            is_done.store(true, Relaxed);
+            watcher.thread().unpark();
+            result
+        })
+    }
+
+    /// Whether this is the object's name.
+    pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
         let entry = self.fs.cluster().lookup(dir, name);
         entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
     }
@@ -116,22 +143,7 @@ impl Origin {
         if inode.size != before.size {
             to.set_len(before.size)?;
         }
-        let progress = Progress::default();
-        let done = std::sync::atomic::AtomicBool::new(false);
-        let copied = std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut seen = 0;
-                while !done.load(Relaxed) {
-                    std::thread::park_timeout(std::time::Duration::from_millis(100));
-                    let now = progress.bytes_done.load(Relaxed);
-                    self.moved.fetch_add(now - seen, Relaxed);
-                    seen = now;
-                }
-            });
-            let copied = copy_content(&from, &to, false, THREADS, &progress);
-            done.store(true, Relaxed);
-            copied
-        });
+        let copied = self.watched(|progress| copy_content(&from, &to, false, THREADS, progress));
         let (bytes, meta) = copied.map_err(|trouble| match trouble {
             Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => e,
             Trouble::Changed => Errno::STALE,
@@ -240,7 +252,7 @@ impl Origin {
         let mut clean = Vec::new();
         self.each_object(relative, &mut |_, at, entry, inode| {
             let archived = inode.origin.state == OriginState::Archived;
-            if inode.is_file() && archived && inode.origin.synced == inode.ctime && inode.size > 0 {
+            if inode.is_file() && archived && is_clean(inode) && inode.size > 0 {
                 clean.push(Clean {
                     id: entry.id,
                     relative: at.to_vec(),
@@ -277,7 +289,7 @@ impl Origin {
         let archived = inode.origin.state == OriginState::Archived;
         let there = self.side.look(&clean.relative)?;
         if !archived
-            || inode.origin.synced != inode.ctime
+            || !is_clean(&inode)
             || there.is_none_or(|meta| print(&meta) != inode.origin.print)
         {
             return Ok(false);

@@ -7,22 +7,25 @@
 //! the sync.
 
 use crate::Origin;
-use crate::side::{below, print, rights};
+use crate::side::{attributes_of, below, print};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Meta, Names, Options, Place, PlainPlace, PoolPlace, Progress, Team, apply_attributes, explain,
-    stage,
+    Meta, Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
+    explain, stage,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState, now};
 use rustix::io::{Errno, Result};
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Time stamps advance by ticks of some milliseconds: within this time, a later write may have the
 /// same.
 const TICK: Duration = Duration::from_millis(20);
+/// Most files, and bytes, that are written back together.
+const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 256 << 20;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
 /// How often a sync repeats a pass because files have changed while they were copied.
@@ -35,6 +38,11 @@ pub struct Pass {
     pub young: u64,
     /// What couldn't be written back: its path, and why.
     pub failed: Vec<(Vec<u8>, String)>,
+    /// Directories that get their attributes at the end of the pass: what is written into them
+    /// changes their times.
+    late: BTreeMap<Vec<u8>, ObjectId>,
+    /// Names of files that have several, each with its directory, by the file's id.
+    linked: HashMap<u64, Vec<(ObjectId, Vec<u8>)>>,
 }
 
 /// A file to be written back.
@@ -130,26 +138,25 @@ impl Origin {
     /// One pass over all below a path. Changes younger than `lag` wait.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let mut pass = Pass::default();
-        // Of files with several names: the object, and its names.
-        let mut linked: HashMap<u64, Vec<Vec<u8>>> = HashMap::new();
-        if let Err(e) = self.pass_below(relative, lag, &mut pass, &mut linked) {
+        if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
         }
-        for (id, names) in linked {
-            if let Err(e) = self.link_names(ObjectId(id), &names) {
-                pass.failed.push((names[0].clone(), explain(e)));
+        for (id, names) in std::mem::take(&mut pass.linked) {
+            if let Err(e) = self.write_linked(ObjectId(id), &names, &mut pass) {
+                pass.failed.push((names[0].1.clone(), explain(e)));
+            }
+        }
+        // Those below others first.
+        for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
+            match self.write_directory(id, &at) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => pass.failed.push((at, explain(e))),
             }
         }
         pass
     }
 
-    fn pass_below(
-        &self,
-        relative: &[u8],
-        lag: Duration,
-        pass: &mut Pass,
-        linked: &mut HashMap<u64, Vec<Vec<u8>>>,
-    ) -> Result<()> {
+    fn pass_below(&self, relative: &[u8], lag: Duration, pass: &mut Pass) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
         if top.mode & libc::S_IFMT != libc::S_IFDIR {
             let cut = relative.iter().rposition(|&b| b == b'/');
@@ -157,12 +164,12 @@ impl Origin {
             let dir = dir.strip_suffix(b"/").unwrap_or(dir);
             let only = |other: &[u8]| other == name;
             let id = ObjectId(self.fs.stat(&self.pool_path(dir), true)?.ino);
-            self.pass_dir(id, dir, lag, &only, pass, linked)?;
+            self.pass_dir(id, dir, lag, &only, pass)?;
             return Ok(());
         }
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
         while let Some((dir, at)) = todo.pop() {
-            match self.pass_dir(dir, &at, lag, &|_| true, pass, linked) {
+            match self.pass_dir(dir, &at, lag, &|_| true, pass) {
                 Ok(below) => todo.extend(below),
                 // Removed meanwhile.
                 Err(Errno::NOENT) => {}
@@ -180,9 +187,9 @@ impl Origin {
         lag: Duration,
         is_wanted: &dyn Fn(&[u8]) -> bool,
         pass: &mut Pass,
-        linked: &mut HashMap<u64, Vec<Vec<u8>>>,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let (mut below_it, mut dirty) = (Vec::new(), Vec::new());
+        let mut has_written = false;
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
             if !is_wanted(&name)
@@ -200,17 +207,25 @@ impl Origin {
             let mark = inode.origin;
             match inode.kind() {
                 libc::S_IFDIR => {
-                    if let Err(e) = self.pass_directory(entry.id, &path, &inode) {
-                        pass.failed.push((path, explain(e)));
-                    } else if !mark.is_released() {
+                    if mark.state == OriginState::None {
+                        if let Err(e) = self.make_directory(entry.id, &path) {
+                            pass.failed.push((path, explain(e)));
+                            continue;
+                        }
+                        has_written = true;
+                    }
+                    if mark.synced != attributes_of(&inode) {
+                        pass.late.insert(path.clone(), entry.id);
+                    }
+                    if !mark.is_released() {
                         below_it.push((entry.id, path));
                     }
                 }
-                libc::S_IFREG if mark.synced == inode.ctime && mark.state != OriginState::None => {
-                    if inode.nlink > 1 {
-                        linked.entry(entry.id.0).or_default().push(path);
-                    }
+                libc::S_IFREG if inode.nlink > 1 => {
+                    let names = pass.linked.entry(entry.id.0).or_default();
+                    names.push((dir, path));
                 }
+                libc::S_IFREG if is_clean(&inode) => {}
                 libc::S_IFREG if is_young(&inode, lag) => pass.young += 1,
                 libc::S_IFREG if mark.is_released() => {
                     if let Err(e) = self.write_attributes(entry.id, &path) {
@@ -218,62 +233,74 @@ impl Origin {
                     }
                 }
                 libc::S_IFREG => {
-                    if inode.nlink > 1 {
-                        linked.entry(entry.id.0).or_default().push(path);
-                    }
                     let id = entry.id;
                     dirty.push(Dirty { id, name, inode });
                 }
-                libc::S_IFLNK if mark.state == OriginState::None => {
-                    if let Err(e) = self.write_symlink(entry.id, &path) {
-                        pass.failed.push((path, explain(e)));
+                libc::S_IFLNK if mark.state == OriginState::None || mark.synced != inode.ctime => {
+                    match self.write_symlink(entry.id, &path, &inode) {
+                        Ok(()) => has_written = true,
+                        Err(e) => pass.failed.push((path, explain(e))),
                     }
                 }
                 _ => {}
             }
         }
         if !dirty.is_empty() {
+            has_written = true;
+            for batch in batches(dirty) {
+                self.note_change(dir);
+                self.write_files(dir, at, batch, pass)?;
+            }
+        }
+        if has_written {
             self.note_change(dir);
-            self.write_files(at, dirty, pass)?;
-            self.note_change(dir);
+            pass.late.insert(at.to_vec(), dir);
         }
         Ok(below_it)
     }
 
-    /// Makes a directory at the origin, or gives it its new owner and mode.
-    fn pass_directory(&self, id: ObjectId, at: &[u8], inode: &Inode) -> Result<()> {
-        let now = rights(inode.mode, inode.uid, inode.gid);
-        let mark = inode.origin;
-        if mark.state != OriginState::None && mark.synced == now {
+    /// Makes a directory at the origin that only the pool has.
+    fn make_directory(&self, id: ObjectId, at: &[u8]) -> Result<()> {
+        let _working = self.busy.begin(id);
+        let mark = self.inode(id)?.origin;
+        if mark.state != OriginState::None {
             return Ok(());
         }
-        let _working = self.busy.begin(id);
-        if mark.state == OriginState::None {
-            self.make_dirs(at)?;
-        }
-        let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let source = self.pool_path(at);
-        let meta = pool.stat(&source, false)?;
-        // Without its times: they change with what is made in it.
-        let there = self.side.meta(at)?;
-        let meta = Meta {
-            mtime: there.mtime,
-            ..meta
-        };
-        apply_attributes(&pool, &source, &meta, &PlainPlace, &self.side.path(at))
-            .map_err(|(_, e)| e)?;
-        let state = match mark.state {
-            OriginState::None => OriginState::Archived,
-            state => state,
-        };
+        self.make_dirs(at)?;
         self.set_mark(
             id,
             OriginMark {
-                state,
+                state: OriginState::Archived,
                 print: 0,
-                synced: now,
+                synced: 0,
             },
         )
+    }
+
+    /// Gives a directory of the origin the attributes that the pool's has.
+    fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<()> {
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        if inode.origin.state == OriginState::None {
+            return Ok(());
+        }
+        self.write_attributes_of(at)?;
+        self.set_mark(
+            id,
+            OriginMark {
+                synced: attributes_of(&inode),
+                ..inode.origin
+            },
+        )
+    }
+
+    /// Gives an object of the origin the attributes that the pool's has.
+    fn write_attributes_of(&self, at: &[u8]) -> Result<()> {
+        let pool = PoolPlace::new(&self.fs, &self.config.at);
+        let source = self.pool_path(at);
+        let meta = pool.stat(&source, false)?;
+        let applied = apply_attributes(&pool, &source, &meta, &PlainPlace, &self.side.path(at));
+        applied.map(|_| ()).map_err(|(_, e)| e)
     }
 
     /// Makes a directory of the origin and those above it.
@@ -293,18 +320,23 @@ impl Origin {
         }
     }
 
-    fn write_symlink(&self, id: ObjectId, at: &[u8]) -> Result<()> {
+    fn write_symlink(&self, id: ObjectId, at: &[u8], seen: &Inode) -> Result<()> {
         let _working = self.busy.begin(id);
         let path = self.side.path(at);
         let target = self.fs.readlink(&self.pool_path(at))?;
-        if self.side.look(at)?.is_some_and(|there| !there.is_dir()) {
-            if PlainPlace.readlink(&path) != Ok(target.clone()) {
-                return Err(Errno::EXIST);
+        match self.side.look(at)? {
+            None => PlainPlace.symlink(&target, &path)?,
+            Some(there) if !there.is_symlink() => return Err(Errno::EXIST),
+            Some(_) if PlainPlace.readlink(&path)? == target => {}
+            // Another link has replaced the one that the origin has.
+            Some(there) if print(&there) == seen.origin.print => {
+                PlainPlace.unlink(&path)?;
+                PlainPlace.symlink(&target, &path)?;
             }
-        } else {
-            PlainPlace.symlink(&target, &path)?;
+            Some(_) => return Err(Errno::EXIST),
         }
-        self.is_clean(id, at, self.inode(id)?.ctime)
+        self.write_attributes_of(at)?;
+        self.is_written(id, at, seen.ctime)
     }
 
     /// Gives a file of the origin the attributes that its object in the pool has got.
@@ -315,16 +347,12 @@ impl Origin {
         if !inode.origin.is_released() || print(&there) != inode.origin.print {
             return Ok(());
         }
-        let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let source = self.pool_path(at);
-        let meta = pool.stat(&source, false)?;
-        apply_attributes(&pool, &source, &meta, &PlainPlace, &self.side.path(at))
-            .map_err(|(_, e)| e)?;
-        self.is_clean(id, at, inode.ctime)
+        self.write_attributes_of(at)?;
+        self.is_written(id, at, inode.ctime)
     }
 
     /// Notes that both sides are the same; in the pool, since this change.
-    fn is_clean(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
+    fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
         let meta = self.side.meta(at)?;
         let state = match self.inode(id)?.origin.state {
             OriginState::Released => OriginState::Released,
@@ -343,16 +371,24 @@ impl Origin {
     }
 
     /// Writes the bytes and attributes of files of one directory back.
-    fn write_files(&self, at: &[u8], dirty: Vec<Dirty>, pass: &mut Pass) -> Result<()> {
-        let (mut plain, mut same) = (Vec::new(), Vec::new());
-        let mut working = Vec::new();
-        let mut dirty = dirty;
+    fn write_files(
+        &self,
+        dir: ObjectId,
+        at: &[u8],
+        mut dirty: Vec<Dirty>,
+        pass: &mut Pass,
+    ) -> Result<()> {
         // All threads that work on several objects take them in this order.
         dirty.sort_by_key(|d| d.id.0);
-        dirty.dedup_by_key(|d| d.id.0);
+        let _working: Vec<_> = dirty.iter().map(|d| self.busy.begin(d.id)).collect();
+        self.announce(dir, &dirty)?;
+        let (mut plain, mut same) = (Vec::new(), Vec::new());
         for d in dirty {
-            working.push(self.busy.begin(d.id));
             let path = below(at, &d.name);
+            // Who changes its name from here on asks this service, and waits.
+            if !self.has_name(dir, &d.name, d.id) {
+                continue;
+            }
             let there = match self.side.look(&path) {
                 Ok(there) => there,
                 Err(e) => {
@@ -362,7 +398,7 @@ impl Origin {
             };
             match there {
                 Some(there) if print(&there) != d.inode.origin.print => {
-                    self.write_conflict(at, &d, pass);
+                    self.write_conflict(&path, (d.id, &d.inode), pass);
                 }
                 // The copier would take the same size and time for the same content.
                 Some(there) if there.size == d.inode.size && there.mtime == d.inode.mtime => {
@@ -373,8 +409,31 @@ impl Origin {
         }
         self.write_list(at, plain, false, pass);
         self.write_list(at, same, true, pass);
-        drop(working);
         Ok(())
+    }
+
+    /// Makes processes ask this service before they change the names of these files, which the origin
+    /// may have from now on. A process that has seen the old state, but hasn't changed the name yet,
+    /// is turned back by the epoch of names.
+    fn announce(&self, dir: ObjectId, files: &[Dirty]) -> Result<()> {
+        let is_new = |d: &&Dirty| d.inode.origin.state == OriginState::None;
+        let mut new = files.iter().filter(is_new).peekable();
+        if new.peek().is_none() {
+            return Ok(());
+        }
+        for d in new {
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                print: 0,
+                synced: 0,
+            };
+            match self.set_mark(d.id, mark) {
+                Err(Errno::NOENT) => {}
+                done => done?,
+            }
+        }
+        // A change of a directory begins a new epoch.
+        self.set_mark(dir, self.inode(dir)?.origin)
     }
 
     fn write_list(&self, at: &[u8], list: Vec<Dirty>, compares: bool, pass: &mut Pass) {
@@ -387,11 +446,8 @@ impl Origin {
             only: Some(names),
             ..Options::stage_out()
         };
-        let progress = Progress::default();
-        let pool = PoolPlace::new(&self.fs, &self.config.at);
         let (from, to) = (self.pool_path(at), self.side.path(at));
-        let done = stage(&pool, &from, &PlainPlace, &to, &options, &progress, &Team::default());
-        let report = match done {
+        let report = match self.stage(&from, &to, &options) {
             Ok(report) => report,
             Err(e) => {
                 let why = self.side.in_words(&e.to_string());
@@ -415,7 +471,7 @@ impl Origin {
                     let why = self.side.in_words(&failure.what);
                     pass.failed.push((path, why));
                 }
-                None => match self.is_clean(d.id, &path, d.inode.ctime) {
+                None => match self.is_written(d.id, &path, d.inode.ctime) {
                     Ok(()) => self.ledger.written.add(1, d.inode.size),
                     // Removed meanwhile.
                     Err(Errno::NOENT) => {}
@@ -425,80 +481,165 @@ impl Origin {
         }
     }
 
+    /// Copies from the pool to the origin. Its progress counts as this service's.
+    fn stage(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        options: &Options,
+    ) -> std::result::Result<Report, StageError> {
+        let pool = PoolPlace::new(&self.fs, &self.config.at);
+        self.watched(|progress| {
+            stage(
+                &pool,
+                from,
+                &PlainPlace,
+                to,
+                options,
+                progress,
+                &Team::default(),
+            )
+        })
+    }
+
     /// Both sides have changed a file: the pool's version goes beside the origin's.
-    fn write_conflict(&self, at: &[u8], d: &Dirty, pass: &mut Pass) {
-        let path = below(at, &d.name);
+    fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
         let suffix = format!(".forebay-conflict-{}", &self.pool.config().uuid[..8]);
-        let beside = [&path[..], suffix.as_bytes()].concat();
+        let beside = [path, suffix.as_bytes()].concat();
         let options = Options {
             checksum: true,
             ..Options::stage_out()
         };
-        let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let (from, to) = (self.pool_path(&path), self.side.path(&beside));
-        let progress = Progress::default();
-        let done = stage(&pool, &from, &PlainPlace, &to, &options, &progress, &Team::default());
-        let why = match done {
+        let (from, to) = (self.pool_path(path), self.side.path(&beside));
+        let why = match self.stage(&from, &to, &options) {
             Ok(report) if report.complete() => {
                 let what = format!(
                     "was changed in the pool and at the origin; the pool's version is {}",
                     self.side.show(&beside)
                 );
-                self.ledger.conflict(&path, self.side.show(&path), what);
+                self.ledger.conflict(path, self.side.show(path), what);
                 // Clean from here on, but of another version than the origin's.
                 let mark = OriginMark {
-                    synced: d.inode.ctime,
+                    synced: inode.ctime,
                     state: OriginState::Archived,
-                    ..d.inode.origin
+                    ..inode.origin
                 };
-                match self.set_mark(d.id, mark) {
+                match self.set_mark(id, mark) {
                     Ok(()) => return,
                     Err(e) => explain(e),
                 }
             }
-            Ok(report) => report.failures.first().map_or_else(String::new, |f| f.what.clone()),
+            Ok(report) => report
+                .failures
+                .first()
+                .map_or_else(String::new, |f| f.what.clone()),
             Err(e) => e.to_string(),
         };
-        pass.failed.push((path, self.side.in_words(&why)));
+        pass.failed.push((path.to_vec(), self.side.in_words(&why)));
     }
 
-    /// Gives a clean file all its names at the origin.
-    fn link_names(&self, id: ObjectId, names: &[Vec<u8>]) -> Result<()> {
+    /// Writes a file back that has several names, and gives it all of them at the origin.
+    fn write_linked(
+        &self,
+        id: ObjectId,
+        names: &[(ObjectId, Vec<u8>)],
+        pass: &mut Pass,
+    ) -> Result<()> {
         let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
         let mut there = Vec::new();
-        for name in names {
+        for (_, name) in names {
             there.push(self.side.look(name)?);
         }
-        let inode = self.inode(id)?;
-        let first = there
-            .iter()
-            .position(|meta| meta.is_some_and(|meta| print(&meta) == inode.origin.print));
-        let Some(first) = first else {
-            // All names that the origin had are gone: the next pass writes it under one of these.
-            if there.iter().all(Option::is_none) && inode.origin.state == OriginState::Archived {
-                return self.set_mark(id, OriginMark::default());
-            }
+        let is_known =
+            |meta: &Option<Meta>| meta.is_some_and(|meta| print(&meta) == inode.origin.print);
+        let known = there.iter().position(is_known);
+        let missing = there.iter().position(Option::is_none);
+        if is_clean(&inode) && known.is_some() && missing.is_none() {
+            return Ok(());
+        }
+        let Some(first) = known.or(missing) else {
+            self.write_conflict(&names[0].1, (id, &inode), pass);
             return Ok(());
         };
-        let goal = there[first].map(|meta| (meta.dev, meta.ino));
-        let mut has_linked = false;
-        for (name, meta) in names.iter().zip(&there) {
+        let (dir, path) = &names[first];
+        if !is_clean(&inode) || known.is_none() {
+            if inode.origin.is_released() {
+                // Its bytes are gone from the origin by another name.
+                return Err(Errno::IO);
+            }
+            let options = Options {
+                checksum: known.is_some(),
+                ..Options::stage_out()
+            };
+            let report = self.stage(&self.pool_path(path), &self.side.path(path), &options);
+            let report = report.map_err(|_| Errno::IO)?;
+            if let Some(failure) = report.failures.first() {
+                let why = self.side.in_words(&failure.what);
+                match why.contains("changed while") {
+                    true => pass.young += 1,
+                    false => pass.failed.push((path.clone(), why)),
+                }
+                return Ok(());
+            }
+            self.ledger.written.add(1, inode.size);
+            self.note_change(*dir);
+            pass.late.insert(parent(path).to_vec(), *dir);
+        }
+        let from = self.side.path(path);
+        let goal = PlainPlace.stat(&from, false)?;
+        for ((dir, name), meta) in names.iter().zip(&there) {
+            let to = self.side.path(name);
             match meta {
-                None => {
-                    PlainPlace.link(&self.side.path(&names[first]), &self.side.path(name))?;
-                    has_linked = true;
+                Some(meta) if (meta.dev, meta.ino) == (goal.dev, goal.ino) => continue,
+                Some(_) if !is_known(meta) => {
+                    let why = "is another file at the origin, so it isn't linked there";
+                    pass.failed.push((name.clone(), why.into()));
+                    continue;
                 }
-                Some(meta) if Some((meta.dev, meta.ino)) != goal && inode.origin.synced != 0 => {
-                    // Another file by now; the look at the directory takes care of it.
+                None if name == path => continue,
+                None => PlainPlace.link(&from, &to)?,
+                Some(_) if name == path => continue,
+                Some(_) => {
+                    let part = [&to[..], b".forebay-link"].concat();
+                    PlainPlace.link(&from, &part)?;
+                    PlainPlace.rename(&part, &to)?;
                 }
-                Some(_) => {}
+            }
+            self.note_change(*dir);
+            pass.late.insert(parent(name).to_vec(), *dir);
+        }
+        self.is_written(id, path, inode.ctime)
+    }
+}
+
+/// The path of the directory in which a path is.
+fn parent(path: &[u8]) -> &[u8] {
+    &path[..path.iter().rposition(|&b| b == b'/').unwrap_or(0)]
+}
+
+/// Whether both sides have the same version of a file.
+pub fn is_clean(inode: &Inode) -> bool {
+    inode.origin.state != OriginState::None && inode.origin.synced == inode.ctime
+}
+
+/// Files that are written back together: while they are, their names can't change.
+fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
+    let mut batches: Vec<Vec<Dirty>> = Vec::new();
+    let mut bytes = 0;
+    for d in files {
+        match batches.last_mut() {
+            Some(last) if last.len() < BATCH && bytes + d.inode.size <= BATCH_BYTES => {
+                bytes += d.inode.size;
+                last.push(d);
+            }
+            _ => {
+                bytes = d.inode.size;
+                batches.push(vec![d]);
             }
         }
-        match has_linked {
-            true => self.is_clean(id, &names[first], inode.origin.synced),
-            false => Ok(()),
-        }
     }
+    batches
 }
 
 /// Whether an object has changed so recently that it waits.

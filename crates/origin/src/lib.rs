@@ -127,6 +127,7 @@ impl Origin {
             let meta = self.side.meta(b"")?;
             let set = SetAttr {
                 mode: Some(meta.permissions()),
+                mtime: Some(meta.mtime),
                 ..SetAttr::default()
             };
             self.fs.cluster().set_attr(id, &set)?;

@@ -1,13 +1,13 @@
 //! Bringing the entries of a directory in: each becomes an object that stands for one of the origin.
 
-use crate::side::{below, print, rights};
+use crate::side::{attributes, attributes_of, below, print};
 use crate::{Origin, THREADS};
 use forebay_posix::ObjectId;
 use forebay_staging::{Meta, Place, PlainPlace, for_each, is_part};
-use forebay_store::{Inode, NewObject, OriginMark, OriginState, Stub};
+use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
-use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
 
 /// Most attempts to make an entry while names change.
 const ATTEMPTS: usize = 100;
@@ -28,7 +28,7 @@ impl Origin {
         OriginMark {
             state: OriginState::Released,
             print: 0,
-            synced: rights(inode.mode, inode.uid, inode.gid),
+            synced: attributes_of(inode),
         }
     }
 
@@ -46,6 +46,12 @@ impl Origin {
         // A change while it is listed shows at the next look.
         let before = self.side.meta(&relative)?;
         self.add_missing(dir, &relative)?;
+        // Making them has changed it.
+        let set = SetAttr {
+            mtime: Some(inode.mtime),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(dir, &set)?;
         self.set_mark(
             dir,
             OriginMark {
@@ -99,8 +105,8 @@ impl Origin {
         let (state, synced) = match meta.kind() {
             libc::S_IFLNK => (OriginState::Archived, 0),
             libc::S_IFDIR => {
-                let rights = rights(meta.mode, meta.uid, meta.gid);
-                (OriginState::Released, rights)
+                let synced = attributes(meta.mode, meta.uid, meta.gid, meta.mtime);
+                (OriginState::Released, synced)
             }
             _ => (OriginState::Released, 0),
         };

@@ -91,15 +91,21 @@ impl Origin {
         let new = self.relative_of(to.0).map(|dir| below(&dir, to.1));
         self.note_change(from.0);
         self.note_change(to.0);
-        if inode.origin.state == OriginState::None {
+        let is_there = inode.origin.state != OriginState::None
+            && self.side.look(&old).map_err(plain)?.is_some();
+        if !is_there {
             // Written over the origin's version of what it replaces, when it is written back.
             let mark = OriginMark {
                 state: OriginState::Archived,
                 print: replaced_mark.print,
                 synced: 0,
             };
-            return match replaced_mark.state {
-                OriginState::None => Ok(()),
+            return match (inode.origin.state, replaced_mark.state) {
+                (OriginState::None, OriginState::None) => Ok(()),
+                (OriginState::Released, _) if !inode.is_dir() => {
+                    let shown = self.side.show(&old);
+                    Err((Errno::NOENT, format!("{shown} has gone from the origin")))
+                }
                 _ => self.set_mark(source.id, mark).map_err(plain),
             };
         }
@@ -107,7 +113,10 @@ impl Origin {
         self.rename_at(&old, &new, replaced_mark.state != OriginState::None)
             .map_err(|e| {
                 let (old, new) = (self.side.show(&old), self.side.show(&new));
-                (e, format!("{old} can't be renamed to {new}: {}", explain(e)))
+                (
+                    e,
+                    format!("{old} can't be renamed to {new}: {}", explain(e)),
+                )
             })?;
         if let Some(meta) = self.side.look(&new).map_err(plain)?
             && !meta.is_dir()
@@ -125,11 +134,7 @@ impl Origin {
         if let Some(cut) = new.iter().rposition(|&b| b == b'/') {
             self.make_dirs(&new[..cut])?;
         }
-        match self.side.rename(old, new, replaces) {
-            // Gone already, by an attempt that was cut off.
-            Err(Errno::NOENT) if self.side.look(new)?.is_some() => Ok(()),
-            other => other,
-        }
+        self.side.rename(old, new, replaces)
     }
 
     /// Notes that a directory of the origin is being changed by this service: a look at it that

@@ -6,6 +6,7 @@
 //! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
 //! released file is compared again when it is fetched.
 
+use crate::drain::is_clean;
 use crate::side::{below, print};
 use crate::{LOOK, Origin};
 use forebay_posix::ObjectId;
@@ -75,7 +76,11 @@ impl Origin {
         };
         let known = match inode.origin.print == version || settles(self) {
             true => None,
-            false => Some(self.add_missing(dir, at)?.into_iter().collect::<HashSet<_>>()),
+            false => Some(
+                self.add_missing(dir, at)?
+                    .into_iter()
+                    .collect::<HashSet<_>>(),
+            ),
         };
         let mut below_it = Vec::new();
         for (name, entry) in self.entries(dir)? {
@@ -131,8 +136,7 @@ impl Origin {
             let epoch = self.fs.store().names().names_epoch();
             return self.fs.cluster().rmdir(dir, name, epoch);
         }
-        let is_dirty = inode.origin.synced != inode.ctime;
-        if is_dirty && !inode.origin.is_released() {
+        if !is_clean(&inode) && !inode.origin.is_released() {
             // The pool's version is the only one.
             return self.set_mark(entry.id, OriginMark::default());
         }
@@ -153,9 +157,8 @@ impl Origin {
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
             return Ok(());
         }
-        let is_dirty = inode.origin.synced != inode.ctime;
         let version = print(&meta);
-        if is_dirty || version == inode.origin.print {
+        if !is_clean(&inode) || version == inode.origin.print {
             // Of a dirty one, writing it back finds the conflict.
             return Ok(());
         }

@@ -130,7 +130,10 @@ impl Origin {
             Request::Entries(dir) => self.bring_entries(*dir).map_err(|e| {
                 let relative = self.relative_of(*dir).unwrap_or_default();
                 let shown = self.side.show(&relative);
-                (e, format!("{shown} can't be listed: {}", forebay_staging::explain(e)))
+                (
+                    e,
+                    format!("{shown} can't be listed: {}", forebay_staging::explain(e)),
+                )
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
             Request::Remove { dir, name } => self.remove(*dir, name)?,

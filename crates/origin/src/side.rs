@@ -4,6 +4,7 @@
 //! the pool over the origin's own path doesn't lead back into the pool.
 
 use forebay_staging::{Meta, Place, PlainPlace};
+use forebay_store::Inode;
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -96,24 +97,41 @@ pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What tells a version of an object of the origin from others. Of a file with several links without
-/// its change time, which changes with each link.
+/// What tells a version of an object of the origin from others: identity, mode, size, time of
+/// modification; of a directory the change time, too. (That of a file changes with its names.)
 pub fn print(meta: &Meta) -> u64 {
-    let ctime = if meta.nlink > 1 && !meta.is_dir() { 0 } else { meta.ctime };
-    let size = if meta.is_dir() { 0 } else { meta.size };
+    let (size, ctime) = match meta.is_dir() {
+        true => (0, meta.ctime),
+        false => (meta.size, 0),
+    };
+    let mode = u64::from(meta.mode);
     let mut bytes = Vec::with_capacity(48);
-    for word in [meta.dev, meta.ino, u64::from(meta.mode), size, meta.mtime as u64, ctime as u64] {
+    for word in [
+        meta.dev,
+        meta.ino,
+        mode,
+        size,
+        meta.mtime as u64,
+        ctime as u64,
+    ] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
     // 0 stands for no version.
     XxHash3_64::oneshot(&bytes).max(1)
 }
 
-/// The owner and mode of a directory, as [`forebay_store::OriginMark::synced`] has them.
-pub fn rights(mode: u32, uid: u32, gid: u32) -> i64 {
-    let mut bytes = [0; 12];
-    for (to, word) in bytes.chunks_mut(4).zip([mode & 0o7777, uid, gid]) {
-        to.copy_from_slice(&word.to_le_bytes());
+/// Fingerprint of a directory's attributes, as [`forebay_store::OriginMark::synced`] has it: mode,
+/// owner, group, time of modification.
+pub fn attributes(mode: u32, uid: u32, gid: u32, mtime: i64) -> i64 {
+    let mut bytes = Vec::with_capacity(20);
+    for word in [mode & 0o7777, uid, gid] {
+        bytes.extend_from_slice(&word.to_le_bytes());
     }
+    bytes.extend_from_slice(&mtime.to_le_bytes());
     XxHash3_64::oneshot(&bytes) as i64
+}
+
+/// The same of a directory of the pool.
+pub fn attributes_of(inode: &Inode) -> i64 {
+    attributes(inode.mode, inode.uid, inode.gid, inode.mtime)
 }

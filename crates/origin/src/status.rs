@@ -103,9 +103,16 @@ impl Ledger {
     /// The problems, some of the conflicts, and how many problems were left out.
     pub fn listed(&self) -> (Vec<Problem>, u64, Vec<Problem>) {
         let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
-        let conflicts = self.conflicts.lock().unwrap_or_else(PoisonError::into_inner);
+        let conflicts = self
+            .conflicts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         let listed: Vec<Problem> = problems.values().take(SHOWN).cloned().collect();
         let more = (problems.len() - listed.len()) as u64;
-        (listed, more, conflicts.values().take(SHOWN).cloned().collect())
+        (
+            listed,
+            more,
+            conflicts.values().take(SHOWN).cloned().collect(),
+        )
     }
 }

@@ -102,7 +102,11 @@ impl SetAttr {
     /// Whether the object itself changes by it.
     pub(crate) fn changes_object(&self) -> bool {
         let times = self.mtime.is_some() || self.atime.is_some();
-        times || self.mode.is_some() || self.uid.is_some() || self.gid.is_some() || self.controls.is_some()
+        times
+            || self.mode.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || self.controls.is_some()
     }
 }
 
