@@ -75,6 +75,10 @@ KEPT_BACK = only(
     "bash-redirections", "c-data", "c-passing", "c-robust", "limits", "locks", "python-processes",
     "sqlite")
 
+WITH_AN_ORIGIN = only(
+    "cargo-build", "c-data", "coreutils-attrs", "coreutils-copy", "git", "links-into", "locks", "mmap",
+    "python-files", "replace", "rsync", "small-files", "sqlite", "tar-gzip", "tree-tools")
+
 # Nice values of background steps: those that others wait for get a fair part.
 WAITED_FOR, NOT_WAITED_FOR = 5, 19
 
@@ -103,6 +107,7 @@ STEPS = [
     Step("programs-nodes", "python3 tests/programs/run.py --nodes 4 " + ON_FOUR_NODES, ["build"]),
     Step("programs-session", "python3 tests/programs/run.py --nodes 3"
          " --set '--distribution striped consistency=session' " + KEPT_BACK, ["build"]),
+    Step("programs-origin", "python3 tests/programs/run.py -j 2 --origin " + WITH_AN_ORIGIN, ["build"]),
     # Alone: hundreds of processes at once, and ranks that never sleep while they wait for each other.
     Step("soak", "python3 tests/soak/run.py --seconds 80", ["build"], alone=True),
     Step("mpi-io", "python3 tests/mpi-io/run.py -j 2", ["build"], alone=True),

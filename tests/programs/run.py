@@ -50,6 +50,10 @@ NOT_THROUGH_FUSE = {
     "perf": "it writes from memory of the kernel's, which a mount can't read: EFAULT, as with O_DIRECT",
     "signals": "a handler that opens and writes files every 100 us leaves no time for anything else",
 }
+# Cases that tell nothing with an origin, with reasons.
+NOT_WITH_AN_ORIGIN = {
+    "move-to-outside": NOT_THROUGH_FUSE["move-to-outside"],
+}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
@@ -313,6 +317,8 @@ class Runner:
         nodes = self.options.nodes
         if self.options.face == "fuse" and case.name in NOT_THROUGH_FUSE:
             raise Skip("through a mount: " + NOT_THROUGH_FUSE[case.name])
+        if self.options.origin and case.name in NOT_WITH_AN_ORIGIN:
+            raise Skip("with an origin: " + NOT_WITH_AN_ORIGIN[case.name])
         limit = case.timeout or self.options.timeout
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)
@@ -384,7 +390,7 @@ class Runner:
                 if side == 1:
                     self.fsck(pool, log)
                 if side == 1 and origin:
-                    self.check_origin(pool, sides[0][1], origin, inside_work, case, log)
+                    self.check_origin(pool, sides[0][1], (origin, inside_work, outers[1]), case, log)
                 elif side == 1 and not fuse and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)
@@ -412,12 +418,13 @@ class Runner:
             if problem and not failed:
                 raise Failure(problem)
 
-    def check_origin(self, pool, tree, origin, inside_work, case, log):
+    def check_origin(self, pool, tree, places, case, log):
         """Everything is at the origin, as a run on a plain directory leaves it."""
+        origin, inside_work, outer = places
         env = self.environment(FOREBAY_TEST_POOL=pool)
         self.check("forebay origin sync", self.command(
             [self.forebay, "origin", "sync", "--pool", pool], env, 60, log + "-sync"))
-        env = self.environment(WORK=inside_work, OUTER=inside_work)
+        env = self.environment(WORK=inside_work, OUTER=outer)
         there = inside_work if os.path.lexists(inside_work) else origin
         left = self.manifest([], env, there, case.ignore, log + "-origin-tree")
         problems = difference("files at the origin", *(comparable(t) for t in (tree, left)))

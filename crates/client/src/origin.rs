@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The socket's name in the node's directory.
 pub const SOCKET: &str = "origin.sock";
@@ -27,6 +27,9 @@ pub const SOCKET: &str = "origin.sock";
 pub const MESSAGE: usize = 32 << 10;
 /// How long a process waits for a sign of progress.
 pub const SILENCE: Duration = Duration::from_secs(60);
+/// How long a process waits for a service that isn't there, and how often it looks.
+const RESTARTS: Duration = Duration::from_secs(10);
+const RETRY: Duration = Duration::from_millis(50);
 
 /// What happens with changes of files that have a copy at the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -232,12 +235,29 @@ impl Refusal {
 }
 
 /// Asks the origin service of the node in `dir`, and waits for the result: a text. Blocks as long as
-/// the service makes progress.
+/// the service makes progress. If the service isn't there, or dies meanwhile, it is waited for: each
+/// request can be repeated.
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
 /// ETIMEDOUT: it made no progress for [`SILENCE`].
 pub fn ask(dir: &Path, request: &Request) -> Result<String, Refusal> {
+    let until = Instant::now() + RESTARTS;
+    loop {
+        match ask_once(dir, request) {
+            Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {
+                let pause = rustix::thread::Timespec {
+                    tv_sec: 0,
+                    tv_nsec: RETRY.as_nanos() as i64,
+                };
+                let _ = rustix::thread::nanosleep(&pause);
+            }
+            result => return result,
+        }
+    }
+}
+
+fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
     let no_service = |e: Errno| {
         let text = format!("the pool's origin service doesn't answer ({e}): forebay up --reopen");
         Refusal::new(Errno::NOTCONN, &text)

@@ -5,7 +5,7 @@ use crate::side::{below, print};
 use crate::{Origin, ROOM, THREADS};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{
-    Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
+    Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
 };
 use forebay_store::{Entry, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
@@ -15,6 +15,9 @@ use std::time::Duration;
 
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 3;
+/// How often, and after which pauses, a full pool is tried again: a second in all.
+const ROOM_ATTEMPTS: usize = 20;
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
 /// Above this part of the media's capacity, clean files are evicted, down to the second part.
 const FULL: (u64, u64) = (85, 75);
 
@@ -30,18 +33,46 @@ struct Clean {
 }
 
 impl Origin {
-    /// Brings the bytes of a file in, unless they are there. With `cut`, they aren't needed.
+    /// Brings the bytes of a file in, unless they are there. With `cut`, they aren't needed. In a full
+    /// pool, others make room.
     ///
     /// # Errors
     /// The errno, and what failed.
     pub fn bring_bytes(
         &self,
         id: ObjectId,
+        name: (ObjectId, &[u8]),
+        cut: bool,
+    ) -> std::result::Result<(), (Errno, String)> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.try_to_bring(id, name, cut) {
+                Err((Errno::NOSPC, _)) => {
+                    let size = self.inode(id).map_or(0, |inode| inode.size);
+                    if self.evict_least_used(size).unwrap_or(0) == 0 {
+                        // What is clean is in use, or what is dirty is being written back.
+                        std::thread::sleep(ROOM_PAUSE);
+                    }
+                    self.moved.fetch_add(1, Relaxed);
+                }
+                done => return done,
+            }
+        }
+        self.try_to_bring(id, name, cut)
+    }
+
+    fn try_to_bring(
+        &self,
+        id: ObjectId,
         (dir, name): (ObjectId, &[u8]),
         cut: bool,
     ) -> std::result::Result<(), (Errno, String)> {
-        let _working = self.busy.begin(id);
         let plain = |e: Errno| (e, String::new());
+        let (_held, relative) = match self.path_held(dir) {
+            Ok((held, relative)) => (held, Some(relative)),
+            // It is open, and has lost the name by which it was known.
+            Err(_) => (self.paths(), None),
+        };
+        let _working = self.busy.begin(id);
         let inode = self.inode(id).map_err(plain)?;
         if !inode.origin.is_released() {
             return Ok(());
@@ -54,9 +85,8 @@ impl Origin {
             };
             return self.set_mark(id, mark).map_err(plain);
         }
-        let relative = self.relative_of(dir).map(|dir| below(&dir, name));
         let relative = match relative {
-            Ok(relative) if self.has_name(dir, name, id) => relative,
+            Some(at) if self.has_name(dir, name, id) => below(&at, name),
             _ => self.find(id).map_err(plain)?,
         };
         self.fetch(id, &relative)
@@ -110,13 +140,6 @@ impl Origin {
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
-                Err(Errno::NOSPC) => {
-                    let size = self.inode(id)?.size;
-                    if self.evict_least_used(size)? == 0 {
-                        return Err(Errno::NOSPC);
-                    }
-                    last = Errno::NOSPC;
-                }
                 // It changes while it is read.
                 Err(Errno::STALE) => last = Errno::BUSY,
                 done => return done,
@@ -127,8 +150,44 @@ impl Origin {
 
     fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
         let inode = self.inode(id)?;
-        let path = self.side.path(relative);
-        let from = PlainPlace.open(&path, false)?;
+        // The pool's attributes have changed, and aren't at the origin yet.
+        let has_own_attributes = !is_clean(&inode);
+        let filled = self.fill(id, relative);
+        let mut set = SetAttr {
+            mtime: Some(inode.mtime),
+            ..SetAttr::default()
+        };
+        if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
+            set.mtime = Some(meta.mtime);
+            set.mode = Some(meta.permissions());
+        }
+        self.fs.cluster().set_attr(id, &set)?;
+        let synced = match has_own_attributes {
+            true => 0,
+            false => self.inode(id)?.ctime,
+        };
+        let mark = match &filled {
+            Ok((_, meta)) => OriginMark {
+                state: OriginState::Archived,
+                print: print(meta),
+                synced,
+            },
+            // Writing to it was no change.
+            Err(_) => OriginMark {
+                synced,
+                ..inode.origin
+            },
+        };
+        self.set_mark(id, mark)?;
+        let (bytes, _) = filled?;
+        self.ledger.fetched.add(1, bytes);
+        self.ledger.is_solved(relative);
+        Ok(())
+    }
+
+    /// Copies the origin's bytes into a released file. The bytes copied, and the origin's metadata.
+    fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
+        let from = PlainPlace.open(&self.side.path(relative), false)?;
         let before = from.meta()?;
         let entry = Entry {
             id,
@@ -136,45 +195,22 @@ impl Origin {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.fs, open));
-        if inode.pages > 0 {
-            // Of an attempt that was cut off.
-            self.punch(open, inode.size)?;
-        }
-        if inode.size != before.size {
+        // Of an attempt that was cut off.
+        to.set_len(0)?;
+        to.set_len(before.size)?;
+        let copied = self.watched(|progress| copy_content(&from, &to, false, THREADS, progress));
+        if copied.is_err() {
+            to.set_len(0)?;
             to.set_len(before.size)?;
         }
-        let copied = self.watched(|progress| copy_content(&from, &to, false, THREADS, progress));
-        let (bytes, meta) = copied.map_err(|trouble| match trouble {
+        let copied = copied.map_err(|trouble| match trouble {
             Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => e,
             Trouble::Changed => Errno::STALE,
             Trouble::Differs => Errno::IO,
             Trouble::Stopped => Errno::CANCELED,
         })?;
         to.close()?;
-        let dirty_attributes = inode.ctime != inode.origin.synced;
-        let mut set = SetAttr {
-            mtime: Some(meta.mtime),
-            ..SetAttr::default()
-        };
-        if !dirty_attributes {
-            set.mode = Some(meta.permissions());
-        }
-        self.fs.cluster().set_attr(id, &set)?;
-        let synced = match dirty_attributes {
-            true => 0,
-            false => self.inode(id)?.ctime,
-        };
-        self.set_mark(
-            id,
-            OriginMark {
-                state: OriginState::Archived,
-                print: print(&meta),
-                synced,
-            },
-        )?;
-        self.ledger.fetched.add(1, bytes);
-        self.ledger.is_solved(relative);
-        Ok(())
+        Ok(copied)
     }
 
     /// Brings in all files below a path of the origin. The number of files, and those that failed.
@@ -189,6 +225,7 @@ impl Origin {
             Ok(())
         })?;
         for (id, at) in files {
+            let _held = self.paths();
             let _working = self.busy.begin(id);
             match self.inode(id) {
                 Ok(inode) if inode.origin.is_released() => {}
@@ -284,6 +321,7 @@ impl Origin {
     /// Releases the bytes of a file that is clean and that nobody has open, and whose version the
     /// origin still has.
     fn release(&self, clean: &Clean) -> Result<bool> {
+        let _held = self.paths();
         let _working = self.busy.begin(clean.id);
         let inode = self.inode(clean.id)?;
         let archived = inode.origin.state == OriginState::Archived;
@@ -322,10 +360,10 @@ impl Origin {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let file = File::new(&self.fs, open);
-        self.punch(open, before.size)?;
-        if size != before.size {
-            file.set_len(size)?;
-        }
+        // A death in between leaves a released file without its size: the next look at it gives it
+        // back.
+        file.set_len(0)?;
+        file.set_len(size)?;
         file.close()?;
         let set = SetAttr {
             mtime: Some(before.mtime),
@@ -347,15 +385,6 @@ impl Origin {
         let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
         file.set_len(size)?;
         file.close()
-    }
-
-    /// Frees all bytes of an open file, which keeps its size.
-    fn punch(&self, open: u32, size: u64) -> Result<()> {
-        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        match size {
-            0 => Ok(()),
-            size => self.fs.allocate(open, mode, 0, size),
-        }
     }
 
     /// Keeps room in the media, until the pool is removed.

@@ -149,7 +149,9 @@ impl Origin {
         // Those below others first.
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
             match self.write_directory(id, &at) {
-                Ok(()) | Err(Errno::NOENT) => {}
+                Ok(true) => {}
+                // Renamed or removed meanwhile.
+                Ok(false) | Err(Errno::NOENT) => pass.young += 1,
                 Err(e) => pass.failed.push((at, explain(e))),
             }
         }
@@ -190,8 +192,17 @@ impl Origin {
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
         let (mut below_it, mut dirty) = (Vec::new(), Vec::new());
         let mut has_written = false;
+        let Some(_held) = self.held_at(dir, at)? else {
+            // Renamed meanwhile.
+            pass.young += 1;
+            return Ok(below_it);
+        };
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
+            if self.is_moving(&path) {
+                pass.young += 1;
+                continue;
+            }
             if !is_wanted(&name)
                 || self.config.mode_of(&self.pool_path(&path)) != OriginMode::WriteBack
             {
@@ -208,11 +219,17 @@ impl Origin {
             match inode.kind() {
                 libc::S_IFDIR => {
                     if mark.state == OriginState::None {
-                        if let Err(e) = self.make_directory(entry.id, &path) {
-                            pass.failed.push((path, explain(e)));
-                            continue;
+                        match self.make_directory(entry.id, dir, &name, &path) {
+                            Ok(true) => has_written = true,
+                            Ok(false) | Err(Errno::NOENT) => {
+                                pass.young += 1;
+                                continue;
+                            }
+                            Err(e) => {
+                                pass.failed.push((path, explain(e)));
+                                continue;
+                            }
                         }
-                        has_written = true;
                     }
                     if mark.synced != attributes_of(&inode) {
                         pass.late.insert(path.clone(), entry.id);
@@ -237,8 +254,9 @@ impl Origin {
                     dirty.push(Dirty { id, name, inode });
                 }
                 libc::S_IFLNK if mark.state == OriginState::None || mark.synced != inode.ctime => {
-                    match self.write_symlink(entry.id, &path, &inode) {
+                    match self.write_symlink(entry.id, (dir, &name), &path, &inode) {
                         Ok(()) => has_written = true,
+                        Err(Errno::NOENT) => {}
                         Err(e) => pass.failed.push((path, explain(e))),
                     }
                 }
@@ -259,30 +277,30 @@ impl Origin {
         Ok(below_it)
     }
 
-    /// Makes a directory at the origin that only the pool has.
-    fn make_directory(&self, id: ObjectId, at: &[u8]) -> Result<()> {
-        let _working = self.busy.begin(id);
-        let mark = self.inode(id)?.origin;
-        if mark.state != OriginState::None {
-            return Ok(());
-        }
-        self.make_dirs(at)?;
-        self.set_mark(
-            id,
-            OriginMark {
-                state: OriginState::Archived,
-                print: 0,
-                synced: 0,
-            },
-        )
-    }
-
-    /// Gives a directory of the origin the attributes that the pool's has.
-    fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<()> {
+    /// Makes a directory at the origin that only the pool has. False: it has lost its name.
+    fn make_directory(&self, id: ObjectId, dir: ObjectId, name: &[u8], at: &[u8]) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
         if inode.origin.state == OriginState::None {
-            return Ok(());
+            self.announce(dir, std::iter::once((id, &inode)))?;
+            if !self.has_name(dir, name, id) {
+                return Ok(false);
+            }
+            self.make_dirs(at)?;
+        }
+        Ok(true)
+    }
+
+    /// Gives a directory of the origin the attributes that the pool's has. False: its path isn't this
+    /// any more.
+    fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
+        let Some(_held) = self.held_at(id, at)? else {
+            return Ok(false);
+        };
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        if inode.origin.state == OriginState::None {
+            return Ok(true);
         }
         self.write_attributes_of(at)?;
         self.set_mark(
@@ -291,7 +309,8 @@ impl Origin {
                 synced: attributes_of(&inode),
                 ..inode.origin
             },
-        )
+        )?;
+        Ok(true)
     }
 
     /// Gives an object of the origin the attributes that the pool's has.
@@ -320,8 +339,22 @@ impl Origin {
         }
     }
 
-    fn write_symlink(&self, id: ObjectId, at: &[u8], seen: &Inode) -> Result<()> {
+    fn write_symlink(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+        at: &[u8],
+        seen: &Inode,
+    ) -> Result<()> {
         let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        if inode.ctime != seen.ctime || inode.origin != seen.origin {
+            return Ok(());
+        }
+        self.announce(dir, std::iter::once((id, &inode)))?;
+        if !self.has_name(dir, name, id) {
+            return Ok(());
+        }
         let path = self.side.path(at);
         let target = self.fs.readlink(&self.pool_path(at))?;
         match self.side.look(at)? {
@@ -381,12 +414,23 @@ impl Origin {
         // All threads that work on several objects take them in this order.
         dirty.sort_by_key(|d| d.id.0);
         let _working: Vec<_> = dirty.iter().map(|d| self.busy.begin(d.id)).collect();
-        self.announce(dir, &dirty)?;
-        let (mut plain, mut same) = (Vec::new(), Vec::new());
+        let mut current = Vec::new();
         for d in dirty {
+            // Another pass, or a change of names, may have come first.
+            match self.inode(d.id) {
+                Ok(inode) if !is_clean(&inode) => current.push(Dirty { inode, ..d }),
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => pass.failed.push((below(at, &d.name), explain(e))),
+            }
+        }
+        let objects = current.iter().map(|d| (d.id, &d.inode));
+        self.announce(dir, objects)?;
+        let (mut plain, mut same) = (Vec::new(), Vec::new());
+        for d in current {
             let path = below(at, &d.name);
             // Who changes its name from here on asks this service, and waits.
-            if !self.has_name(dir, &d.name, d.id) {
+            if !self.has_name(dir, &d.name, d.id) || self.is_moving(&path) {
+                pass.young += 1;
                 continue;
             }
             let there = match self.side.look(&path) {
@@ -412,28 +456,39 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes processes ask this service before they change the names of these files, which the origin
-    /// may have from now on. A process that has seen the old state, but hasn't changed the name yet,
-    /// is turned back by the epoch of names.
-    fn announce(&self, dir: ObjectId, files: &[Dirty]) -> Result<()> {
-        let is_new = |d: &&Dirty| d.inode.origin.state == OriginState::None;
-        let mut new = files.iter().filter(is_new).peekable();
-        if new.peek().is_none() {
+    /// Makes processes ask this service before they change the names of these objects of a directory,
+    /// which the origin may have from now on. A process that has seen the old state, but hasn't
+    /// changed the name yet, is turned back by the epoch of names. Whoever calls works on the
+    /// objects, and looks at their names afterwards.
+    fn announce<'i>(
+        &self,
+        dir: ObjectId,
+        objects: impl Iterator<Item = (ObjectId, &'i Inode)>,
+    ) -> Result<()> {
+        let is_new = |(_, inode): &(ObjectId, &Inode)| inode.origin.state == OriginState::None;
+        let new: Vec<ObjectId> = objects.filter(is_new).map(|(id, _)| id).collect();
+        if new.is_empty() {
             return Ok(());
         }
-        for d in new {
+        let mark = || {
             let mark = OriginMark {
                 state: OriginState::Archived,
                 print: 0,
                 synced: 0,
             };
-            match self.set_mark(d.id, mark) {
-                Err(Errno::NOENT) => {}
-                done => done?,
+            for id in &new {
+                match self.set_mark(*id, mark) {
+                    Err(Errno::NOENT) => {}
+                    done => done?,
+                }
             }
-        }
+            Ok(())
+        };
+        mark()?;
         // A change of a directory begins a new epoch.
-        self.set_mark(dir, self.inode(dir)?.origin)
+        self.set_mark(dir, self.inode(dir)?.origin)?;
+        // Changes of names that began in the old one hold the objects' shards until they end.
+        mark()
     }
 
     fn write_list(&self, at: &[u8], list: Vec<Dirty>, compares: bool, pass: &mut Pass) {
@@ -545,10 +600,27 @@ impl Origin {
         names: &[(ObjectId, Vec<u8>)],
         pass: &mut Pass,
     ) -> Result<()> {
+        let _held = self.paths();
         let _working = self.busy.begin(id);
-        let inode = self.inode(id)?;
+        let inode = match self.inode(id) {
+            Err(Errno::NOENT) => return Ok(()),
+            inode => inode?,
+        };
+        let Some((dir, _)) = names.first() else {
+            return Ok(());
+        };
+        self.announce(*dir, std::iter::once((id, &inode)))?;
+        let is_current = |(dir, path): &&(ObjectId, Vec<u8>)| {
+            let (at, name) = path.split_at(parent(path).len());
+            let name = name.strip_prefix(b"/").unwrap_or(name);
+            let is_there = self.relative_of(*dir).is_ok_and(|now| now == at);
+            is_there && self.has_name(*dir, name, id) && !self.is_moving(path)
+        };
+        let seen = names.len();
+        let names: Vec<_> = names.iter().filter(is_current).collect();
+        pass.young += (seen - names.len()) as u64;
         let mut there = Vec::new();
-        for (_, name) in names {
+        for (_, name) in &names {
             there.push(self.side.look(name)?);
         }
         let is_known =
@@ -559,10 +631,12 @@ impl Origin {
             return Ok(());
         }
         let Some(first) = known.or(missing) else {
-            self.write_conflict(&names[0].1, (id, &inode), pass);
+            if let Some((_, path)) = names.first() {
+                self.write_conflict(path, (id, &inode), pass);
+            }
             return Ok(());
         };
-        let (dir, path) = &names[first];
+        let (dir, path) = names[first];
         if !is_clean(&inode) || known.is_none() {
             if inode.origin.is_released() {
                 // Its bytes are gone from the origin by another name.
@@ -597,9 +671,9 @@ impl Origin {
                     pass.failed.push((name.clone(), why.into()));
                     continue;
                 }
-                None if name == path => continue,
+                None if *name == *path => continue,
                 None => PlainPlace.link(&from, &to)?,
-                Some(_) if name == path => continue,
+                Some(_) if *name == *path => continue,
                 Some(_) => {
                     let part = [&to[..], b".forebay-link"].concat();
                     PlainPlace.link(&from, &part)?;

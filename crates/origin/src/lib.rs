@@ -26,6 +26,7 @@ mod busy;
 mod bytes;
 mod drain;
 mod listing;
+mod moving;
 mod names;
 mod outside;
 mod serve;
@@ -39,12 +40,13 @@ use forebay_client::origin::OriginConfig;
 use forebay_client::{Pool, PoolError};
 use forebay_posix::{Fs, ObjectId};
 use forebay_store::{Inode, OriginMark, SetAttr};
+use moving::Moving;
 use rustix::io::{Errno, Result};
 use side::Side;
 use status::Ledger;
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 /// How often the origin is looked at for changes by others, at most.
@@ -66,6 +68,10 @@ struct Origin {
     moved: AtomicU64,
     /// Directories of the origin that this service has changed, and when.
     changed_dirs: Mutex<HashMap<u64, Instant>>,
+    /// Held by who works with paths of the origin; exclusively by who renames a directory.
+    paths: RwLock<()>,
+    /// Objects that have their new name at the origin, but perhaps not in the pool yet.
+    moving: Mutex<Vec<Moving>>,
 }
 
 /// Starts the service of a pool that has an origin; returns when it takes requests.
@@ -92,6 +98,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         ledger: Ledger::default(),
         moved: AtomicU64::new(0),
         changed_dirs: Mutex::default(),
+        paths: RwLock::default(),
+        moving: Mutex::default(),
     });
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
     origin.prepare_root().map_err(failed)?;

@@ -37,12 +37,12 @@ impl Origin {
     /// # Errors
     /// Those of listing it at the origin, and of making objects in the pool.
     pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
+        let (_held, relative) = self.path_held(dir)?;
         let _working = self.busy.begin(dir);
         let inode = self.inode(dir)?;
         if !inode.origin.is_released() {
             return Ok(());
         }
-        let relative = self.relative_of(dir)?;
         // A change while it is listed shows at the next look.
         let before = self.side.meta(&relative)?;
         self.add_missing(dir, &relative)?;
@@ -110,7 +110,7 @@ impl Origin {
             }
             _ => (OriginState::Released, 0),
         };
-        let print = if meta.is_dir() { 0 } else { print(meta) };
+        let print = print(meta);
         let new = NewObject {
             mode: meta.mode,
             uid: meta.uid,

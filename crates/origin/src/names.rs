@@ -4,12 +4,17 @@
 //! that it has. The next look at the directory ([`crate::outside`]) makes them equal.
 
 use crate::Origin;
+use crate::moving::Moving;
 use crate::side::{below, print};
 use forebay_posix::ObjectId;
 use forebay_staging::{Place, PlainPlace, explain};
 use forebay_store::{Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
+use std::sync::PoisonError;
 use std::time::Instant;
+
+/// Most names in a message.
+const NAMED: usize = 5;
 
 /// A failure: the errno, and what failed.
 type Failed = (Errno, String);
@@ -24,8 +29,9 @@ impl Origin {
         let cluster = self.fs.cluster();
         let entry = cluster.lookup(dir, name).map_err(plain)?;
         let entry = entry.ok_or((Errno::NOENT, String::new()))?;
+        let (_held, at) = self.path_held(dir).map_err(plain)?;
+        let at = below(&at, name);
         let _working = self.busy.begin(entry.id);
-        let at = below(&self.relative_of(dir).map_err(plain)?, name);
         let inode = self.inode(entry.id).map_err(plain)?;
         let path = self.pool_path(&at);
         if self.config.mode_of(&path) == forebay_client::origin::OriginMode::Scratch {
@@ -47,6 +53,21 @@ impl Origin {
         self.ledger.is_solved(&at);
         match removed {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOTEMPTY) => {
+                // The pool shows from here on what others have put into it.
+                let names = self.add_missing(entry.id, &at).unwrap_or_default();
+                let names: Vec<_> = names
+                    .iter()
+                    .take(NAMED)
+                    .map(|n| String::from_utf8_lossy(n))
+                    .collect();
+                let shown = self.side.show(&at);
+                let why = format!(
+                    "{shown} can't be removed: it has {} at the origin",
+                    names.join(", ")
+                );
+                Err((Errno::NOTEMPTY, why))
+            }
             Err(e) => {
                 let shown = self.side.show(&at);
                 Err((e, format!("{shown} can't be removed: {}", explain(e))))
@@ -76,6 +97,10 @@ impl Origin {
         if target.is_some_and(|target| target.id == source.id) {
             return Ok(());
         }
+        // All that works with paths below a directory has to end before it is renamed.
+        let is_dir = source.kind == libc::S_IFDIR;
+        let _alone = is_dir.then(|| self.paths.write().unwrap_or_else(PoisonError::into_inner));
+        let _held = (!is_dir).then(|| self.paths());
         let mut ids = vec![source.id];
         ids.extend(target.map(|target| target.id));
         ids.sort_by_key(|id| id.0);
@@ -93,6 +118,13 @@ impl Origin {
         self.note_change(to.0);
         let is_there = inode.origin.state != OriginState::None
             && self.side.look(&old).map_err(plain)?.is_some();
+        if !is_there && self.moves(source.id, from) {
+            // The process tries again: names have changed meanwhile.
+            return Ok(());
+        }
+        if !is_there && self.was_renamed(&inode, new.as_deref()).map_err(plain)? {
+            return Ok(());
+        }
         if !is_there {
             // Written over the origin's version of what it replaces, when it is written back.
             let mark = OriginMark {
@@ -110,6 +142,13 @@ impl Origin {
             };
         }
         let new = new.map_err(plain)?;
+        self.begins_to_move(Moving {
+            old: old.clone(),
+            id: source.id,
+            dir: from.0,
+            name: from.1.to_vec(),
+            since: Instant::now(),
+        });
         self.rename_at(&old, &new, replaced_mark.state != OriginState::None)
             .map_err(|e| {
                 let (old, new) = (self.side.show(&old), self.side.show(&new));
@@ -128,6 +167,19 @@ impl Origin {
             self.set_mark(source.id, mark).map_err(plain)?;
         }
         Ok(())
+    }
+
+    /// Whether the origin has an object under its new name already: an earlier service has renamed it,
+    /// and died.
+    fn was_renamed(&self, inode: &Inode, new: std::result::Result<&[u8], &Errno>) -> Result<bool> {
+        let Ok(new) = new else {
+            return Ok(false);
+        };
+        let there = self.side.look(new)?;
+        Ok(there.is_some_and(|there| match inode.is_dir() {
+            true => there.is_dir() && inode.origin.state != OriginState::None,
+            false => inode.origin.print != 0 && print(&there) == inode.origin.print,
+        }))
     }
 
     fn rename_at(&self, old: &[u8], new: &[u8], replaces: bool) -> Result<()> {

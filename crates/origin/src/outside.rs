@@ -52,7 +52,14 @@ impl Origin {
             if inode.origin.state != OriginState::Archived {
                 continue;
             }
-            match self.look_at(dir, &at, &inode) {
+            let held = match self.held_at(dir, &at) {
+                Ok(Some(held)) => held,
+                // Renamed meanwhile: in the next turn.
+                _ => continue,
+            };
+            let looked = self.look_at(dir, &at, &inode);
+            drop(held);
+            match looked {
                 Ok(below) => todo.extend(below),
                 Err(Errno::NOENT) => {}
                 Err(e) => {
@@ -98,7 +105,8 @@ impl Origin {
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else if let Some(meta) = self.side.look(&path)?
-                && print(&meta) != object.origin.print
+                && (print(&meta) != object.origin.print
+                    || object.origin.is_released() && object.size != meta.size)
             {
                 self.has_changed(entry.id, &path, &meta)?;
             }
@@ -125,7 +133,8 @@ impl Origin {
     ) -> Result<()> {
         let _working = self.busy.begin(entry.id);
         let inode = self.inode(entry.id)?;
-        if self.side.look(path)?.is_some() || inode.origin.state == OriginState::None {
+        let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
+        if !was_seen || self.side.look(path)?.is_some() {
             return Ok(());
         }
         if object.is_dir() {
@@ -158,7 +167,8 @@ impl Origin {
             return Ok(());
         }
         let version = print(&meta);
-        if !is_clean(&inode) || version == inode.origin.print {
+        let has_size = !inode.origin.is_released() || inode.size == meta.size;
+        if !is_clean(&inode) && has_size || version == inode.origin.print && has_size {
             // Of a dirty one, writing it back finds the conflict.
             return Ok(());
         }

@@ -332,6 +332,7 @@ impl Fs {
         }
         let dir = self.dir_info(e.id)?;
         self.cred().check_dir(&dir, WRITE | EXEC)?;
+        self.check_read_only(e.id, UNNAMED)?;
         let cluster = self.cluster();
         let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
         let counts = cluster.declared().counts();

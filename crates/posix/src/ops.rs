@@ -275,6 +275,7 @@ impl Fs {
             return Err(Errno::PERM);
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
+        self.check_read_only(p.dir.id, p.name)?;
         self.write_back(id);
         cluster.link(id, p.dir.id, p.name, p.epoch)?;
         cluster.watches().tell_self(id, inode.kind(), IN_ATTRIB);
@@ -443,6 +444,7 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
+        self.check_read_only(p.dir.id, p.name)?;
         self.check_empty(e.id).map_err(look_again)?;
         self.remove_at_origin(p.dir.id, p.name, e)
             .map_err(look_again)?;

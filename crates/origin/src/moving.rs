@@ -1,0 +1,89 @@
+//! Paths that change: who works with a path of the origin holds the paths, and who renames a
+//! directory waits for them.
+//!
+//! The origin's name changes first, the pool's a moment later, by the process that has asked. For
+//! that time the object counts as *moving*: paths through its old name are stale, and nobody uses
+//! them.
+
+use crate::Origin;
+use forebay_posix::ObjectId;
+use rustix::io::{Errno, Result};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
+use std::time::{Duration, Instant};
+
+/// How long a process may take to change the pool's name. A process that takes longer has died.
+const MOVES: Duration = Duration::from_secs(2);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// An object whose name at the origin has changed, but perhaps not that in the pool.
+pub struct Moving {
+    /// The old path, at the origin.
+    pub old: Vec<u8>,
+    pub id: ObjectId,
+    /// The old name in the pool.
+    pub dir: ObjectId,
+    pub name: Vec<u8>,
+    pub since: Instant,
+}
+
+impl Origin {
+    fn moving(&self) -> MutexGuard<'_, Vec<Moving>> {
+        self.moving.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that an object begins to move. Whoever calls holds the paths.
+    pub fn begins_to_move(&self, moving: Moving) {
+        self.moving().push(moving);
+    }
+
+    /// Whether a path leads through the old name of an object that moves.
+    pub fn is_moving(&self, path: &[u8]) -> bool {
+        let mut all = self.moving();
+        if all.is_empty() {
+            return false;
+        }
+        all.retain(|m| m.since.elapsed() < MOVES && self.has_name(m.dir, &m.name, m.id));
+        all.iter().any(|m| {
+            let rest = path.strip_prefix(&m.old[..]);
+            rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
+        })
+    }
+
+    /// Whether an object moves away from this name.
+    pub fn moves(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> bool {
+        let all = self.moving();
+        all.iter()
+            .any(|m| m.id == id && m.dir == dir && m.name == name)
+    }
+
+    /// Holds all paths: no directory is renamed while this exists. A thread holds them once.
+    pub fn paths(&self) -> RwLockReadGuard<'_, ()> {
+        self.paths.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Holds all paths, and the path at the origin of a directory of the pool.
+    ///
+    /// # Errors
+    /// ENOENT: it is gone. EXDEV: the origin isn't behind it.
+    pub fn path_held(&self, dir: ObjectId) -> Result<(RwLockReadGuard<'_, ()>, Vec<u8>)> {
+        loop {
+            let held = self.paths();
+            let relative = self.relative_of(dir)?;
+            if !self.is_moving(&relative) {
+                return Ok((held, relative));
+            }
+            drop(held);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Holds all paths, if this is the path of the directory.
+    pub fn held_at(&self, dir: ObjectId, at: &[u8]) -> Result<Option<RwLockReadGuard<'_, ()>>> {
+        let held = self.paths();
+        match self.relative_of(dir) {
+            Ok(relative) if relative == at && !self.is_moving(at) => Ok(Some(held)),
+            Ok(_) | Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,307 @@
+"""Origins: a slow store behind a pool, in one namespace with it."""
+import hashlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+
+from cases.mounts import mounted
+from harness import Skipped, case, kill, wait_until
+
+
+def digest(path):
+    with open(path, "rb") as f:
+        return hashlib.sha256(f.read()).hexdigest()
+
+
+def tree(top):
+    """Path -> kind, mode, links, content of everything below a directory."""
+    found = {}
+    for where, dirs, files in os.walk(top):
+        for name in dirs + files:
+            path = os.path.join(where, name)
+            st = os.lstat(path)
+            below = os.path.relpath(path, top)
+            if os.path.islink(path):
+                found[below] = ("link", os.readlink(path))
+            elif os.path.isdir(path):
+                found[below] = ("directory", st.st_mode)
+            else:
+                found[below] = ("file", st.st_mode, st.st_nlink, digest(path))
+    return found
+
+
+def an_origin(t, name="origin"):
+    """A directory with a few files, directories and links."""
+    top = os.path.join(t.disk, name)
+    os.makedirs(os.path.join(top, "mesh", "deep"))
+    os.mkdir(os.path.join(top, "out"))
+    t.file(os.path.join(top, "input"), 3000, 1)
+    t.file(os.path.join(top, "mesh", "large"), 40 << 20, 2)
+    t.file(os.path.join(top, "mesh", "deep", "small"), 10, 3)
+    os.chmod(os.path.join(top, "input"), 0o640)
+    os.symlink("input", os.path.join(top, "link"))
+    return top
+
+
+def up(t, top, *options, media=("memory:256M",), **more):
+    t.fb("up", "--pool", "p", *(word for m in media for word in ("--media", m)), "--origin", top, *options, **more)
+
+
+def status(t):
+    return json.loads(t.fb("origin", "status", "--json", "--pool", "p").out)
+
+
+@case(60)
+def origin_under_its_own_path(t):
+    top = an_origin(t)
+    before = tree(top)
+    up(t, top)
+    # A file costs no room before it is used.
+    t.bash("p", "ls -lR %s; stat -c %%b %s/mesh/large" % (top, top)).prints("^total", "large$", "^81920$")
+    t.ok(status(t)["fetched_bytes"] == 0 and t.used("p") < 1 << 20, "a listing has brought files in")
+    t.bash("p", "cd %s; sha256sum input mesh/large mesh/deep/small link" % top).prints(
+        before["input"][3], before["mesh/large"][3], before["mesh/deep/small"][3])
+    s = status(t)
+    t.ok(s["fetched_files"] == 3 and s["released_files"] == 0 and s["dirty_files"] == 0, s)
+    t.bash("p", "cd %s; cat input mesh/large > /dev/null" % top)
+    t.ok(status(t)["fetched_files"] == 3, "a second reading has brought them in again")
+    # All kinds of changes, and then the same on the plain directory: nothing differs.
+    copy = os.path.join(t.disk, "copy")
+    shutil.copytree(top, copy, symlinks=True)
+    changes = """cd "$1"; echo new > out/new; mkdir -p out/a/b; seq 1000 > out/a/b/list; echo more >> input
+mv mesh/deep/small mesh/renamed; rmdir mesh/deep; ln out/new out/linked; ln -sf out/new link; chmod 600 mesh/large
+truncate -s 1000 mesh/large; echo part > out/.tmp; mv out/.tmp input; mkdir gone; rmdir gone; cp -p out/new out/copied
+for i in $(seq 50); do echo $i > out/a/file-$i; done; rm out/a/file-1*; mv out/a out/moved; setfattr -n user.k -v v out/new"""
+    t.bash("p", changes, top)
+    t.command(["bash", "-c", changes, "-", copy])
+    t.fb("origin", "sync", "--pool", "p").says("all changes are at the origin")
+    t.same(tree(copy), tree(top), "the origin")
+    t.ok(os.getxattr(os.path.join(top, "out", "new"), "user.k") == b"v", "an attribute is lost")
+    t.bash("p", "cd %s; find . | sort" % top).prints("^./out/moved/b/list$", "^./out/linked$")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+    t.same(tree(copy), tree(top), "the origin after the end")
+
+
+@case(60)
+def origin_below_a_directory_and_through_a_mount(t):
+    top = an_origin(t)
+    t.fb("up", "--pool", "p", "--media", "memory:256M", "--origin", top + "=/data")
+    t.bash("p", "echo beside > /fb/own; cat /fb/data/mesh/deep/small > /fb/copied; ls /fb").prints("^data$", "^own$")
+    with mounted(t, "p") as at:
+        t.ok(digest(os.path.join(at, "data", "mesh", "large")) == digest(os.path.join(top, "mesh", "large")),
+             "the mount shows another content")
+        t.ok(sorted(os.listdir(os.path.join(at, "data"))) == ["input", "link", "mesh", "out"], "another listing")
+        with open(os.path.join(at, "data", "out", "by-mount"), "w") as f:
+            f.write("through the kernel")
+        os.rename(os.path.join(at, "data", "input"), os.path.join(at, "data", "renamed"))
+        os.unlink(os.path.join(at, "data", "link"))
+    t.fb("origin", "sync", "--pool", "p")
+    t.ok(open(os.path.join(top, "out", "by-mount")).read() == "through the kernel", "the origin hasn't got it")
+    t.ok(sorted(os.listdir(top)) == ["mesh", "out", "renamed"], os.listdir(top))
+    t.ok(not os.path.exists(os.path.join(top, "own")), "a file beside the origin was written to it")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_changed_by_others(t):
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.2")
+    read = lambda name: t.bash("p", "cat %s/%s" % (top, name), rc=None).out  # noqa: E731 (short)
+    t.bash("p", "cd %s; cat input mesh/deep/small > /dev/null; ls out" % top)
+    # What is new, changed and gone outside is so inside, after a look at it.
+    with open(os.path.join(top, "input"), "w") as f:
+        f.write("by others\n")
+    with open(os.path.join(top, "out", "theirs"), "w") as f:
+        f.write("new\n")
+    os.unlink(os.path.join(top, "mesh", "deep", "small"))
+    wait_until(lambda: read("input") == "by others\n" and read("out/theirs") == "new\n"
+               and read("mesh/deep/small") == "", 30, "what others changed")
+    # Both have changed it: no byte is lost, and both are told.
+    t.bash("p", "echo by the pool > %s/input; echo by the pool > %s/out/theirs" % (top, top))
+    with open(os.path.join(top, "out", "theirs"), "w") as f:
+        f.write("by others at the same time\n")
+    wait_until(lambda: len(status(t)["conflicts"]) == 1, 30, "the conflict")
+    conflict = status(t)["conflicts"][0]
+    t.ok(conflict["path"].endswith("/out/theirs"), conflict)
+    beside = [n for n in os.listdir(os.path.join(top, "out")) if "forebay-conflict" in n]
+    t.ok(len(beside) == 1 and open(os.path.join(top, "out", beside[0])).read() == "by the pool\n", beside)
+    t.ok(open(os.path.join(top, "out", "theirs")).read() == "by others at the same time\n", "theirs is lost")
+    t.ok(open(os.path.join(top, "input")).read() == "by the pool\n", "the other file wasn't written back")
+    wait_until(lambda: read("out/theirs") == "by others at the same time\n", 30, "their version in the pool")
+    # A directory into which others have put something can't be removed, and shows it.
+    t.bash("p", "mkdir %s/dir; touch %s/dir/own" % (top, top))
+    t.fb("origin", "sync", "--pool", "p")
+    open(os.path.join(top, "dir", "other"), "w").close()
+    t.bash("p", "rm -r %s/dir" % top, rc=1).says("it has other at the origin")
+    t.bash("p", "ls %s/dir" % top).prints("^other$")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_with_modes_by_path(t):
+    top = an_origin(t)
+    up(t, top, "--origin-mode", "read-only", "--cache", "out/**:write-back", "--cache", "out/tmp/**:scratch")
+    for change in ("echo x > input", "echo x > new", "rm input", "mkdir d", "mv input x", "truncate -s 1 mesh/large",
+                   "ln input y", "ln -s input z", "rmdir mesh/deep"):
+        t.bash("p", "cd %s; %s" % (top, change), rc=1).says("Read-only file system")
+    t.bash("p", "cd %s; cat input > /dev/null; mkdir out/tmp; echo kept > out/kept; echo not > out/tmp/not" % top)
+    t.fb("origin", "sync", "--pool", "p")
+    t.ok(os.listdir(os.path.join(top, "out")) == ["kept"] or not os.listdir(os.path.join(top, "out", "tmp")),
+         "a scratch file was written back")
+    t.fb("up", "--pool", "q", "--origin", top, "--origin-mode", "sometimes", rc=2).says("write-back")
+    t.fb("up", "--pool", "q", "--origin", top + "/input", rc=2).says("not a directory")
+    t.fb("up", "--pool", "q", "--origin", "s3://bucket/x", rc=2).says("directory")
+    t.fb("up", "--pool", "q", "--origin", top, "--cache", "out/**", rc=2).says("PATTERN:MODE")
+    t.fb("up", "--pool", "q", "--origin", top, "--nodes", "2", rc=2).says("one node")
+    t.fb("origin", "status", "--pool", "q", rc=None)
+    t.up("q")
+    t.fb("origin", "sync", "--pool", "q", rc=1).says("has no origin", "--origin DIR")
+    t.fb("down", "--pool", "q")
+    t.fb("down", "--pool", "p")
+
+
+@case(90)
+def origin_larger_than_the_pool(t):
+    top = os.path.join(t.disk, "origin")
+    os.mkdir(top)
+    for i in range(10):
+        t.file(os.path.join(top, "f%d" % i), 16 << 20, i)
+    sums = {n: digest(os.path.join(top, n)) for n in os.listdir(top)}
+    up(t, top, media=("memory:64M",))
+    # Ten files of 16 MiB in a pool of 64: each is brought in, others go.
+    for _ in range(2):
+        out = t.bash("p", "cd %s; for i in 3 1 4 0 5 9 2 6 8 7; do sha256sum f$i; done" % top, timeout=40).out
+        got = {line.split()[1]: line.split()[0] for line in out.splitlines()}
+        t.same(sums, got, "the files")
+    s = status(t)
+    t.ok(s["evicted_files"] >= 12 and s["dirty_files"] == 0, s)
+    # One that is open stays.
+    t.python("p", """import os, subprocess
+f = open(%r, "rb"); first = f.read(100)
+for n in range(1, 10): open(%r + "/f%%d" %% n, "rb").read()
+f.seek(0); assert f.read(100) == first; f.seek(8 << 20); assert any(f.read(1000))""" % (top + "/f0", top), timeout=40)
+    t.fb("origin", "evict", "--pool", "p").says("evicted")
+    s = status(t)
+    t.ok(s["archived_files"] == 0 and s["released_files"] == 10, s)
+    t.fb("origin", "prefetch", top + "/f3", "--pool", "p").says("brought in 1 file")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+    t.same(sums, {n: digest(os.path.join(top, n)) for n in os.listdir(top)}, "the origin")
+
+
+@case(60)
+def origin_that_is_full_or_gone(t):
+    if os.getuid() != 0:
+        raise Skipped("only root can mount a small file system")
+    top = os.path.join(t.disk, "small")
+    os.mkdir(top)
+    t.command(["mount", "-t", "tmpfs", "-o", "size=4m", "none", top])
+    try:
+        up(t, top, "--origin-lag", "0.2")
+        t.bash("p", "head -c 8M /dev/urandom > %s/large; echo fits > %s/fits" % (top, top))
+        t.fb("origin", "sync", "--pool", "p", rc=120).says("small/large", "no space|No space", "forebay origin sync")
+        # Nothing is removed that the origin hasn't got.
+        t.fb("down", "--pool", "p", rc=120).says("nothing was removed", "down --force")
+        wait_until(lambda: os.path.exists(os.path.join(top, "fits")), 10, "the file that fits")
+        t.ok(sorted(os.listdir(top)) == ["fits"], "something half done is at the origin: %s" % os.listdir(top))
+        s = status(t)
+        t.ok(s["dirty_files"] == 1 and len(s["problems"]) == 1, s)
+        t.command(["mount", "-o", "remount,size=64m", top])
+        t.fb("origin", "sync", "--pool", "p")
+        t.ok(not status(t)["problems"], "a problem that is solved is told still")
+        large = t.bash("p", "sha256sum %s/large" % top).out.split()[0]
+        t.ok(digest(os.path.join(top, "large")) == large, "the origin has something else")
+        # Read-only from here on: the same message, and the data stay.
+        t.bash("p", "echo later > %s/later" % top)
+        t.command(["mount", "-o", "remount,ro", top])
+        t.bash("p", "rm %s/fits" % top, rc=1).says("[Rr]ead-only file system")
+        t.command(["mount", "-o", "remount,rw", top])
+        t.fb("down", "--pool", "p")
+        t.ok(open(os.path.join(top, "later")).read() == "later\n", "a file is lost")
+    finally:
+        subprocess.run(["umount", "-l", top], timeout=20)
+
+
+@case(60)
+def origin_of_a_run(t):
+    top = an_origin(t)
+    ran = t.fb("run", "--media", "memory:128M", "--origin", top, "--", "bash", "-c",
+               "cd %s; sha256sum mesh/large > out/sum; exit 3" % top, rc=3)
+    ran.says("all changes are at the origin")
+    t.ok(open(os.path.join(top, "out", "sum")).read().split()[0] == digest(os.path.join(top, "mesh", "large")),
+         "the result is wrong")
+
+
+@case(120)
+def origin_of_a_pool_whose_processes_are_killed(t):
+    """Programs and the service are killed at random; what was acknowledged is at the origin at the end."""
+    seed = int(os.environ.get("FOREBAY_SEED", random.getrandbits(32)))
+    draw = random.Random(seed)
+    print("seed %d" % seed)
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.1")
+    worker = """import os, sys
+top, me, log = sys.argv[1:]
+log = open(log, "a")
+n = 0
+os.makedirs("%s/out/%s" % (top, me), exist_ok=True)
+while True:
+    name = "%s/out/%s/f%d" % (top, me, n % 40)
+    with open(name + ".tmp", "w") as f: f.write("%s %d\\n" % (me, n) * (1 + n % 300))
+    os.rename(name + ".tmp", name)
+    # Acknowledged from here on: this version, or a later one.
+    log.write("%s %d\\n" % (os.path.basename(name), n)); log.flush()
+    if n % 7 == 3: open(top + "/mesh/large", "rb").read(1 << 20)
+    n += 1
+"""
+    deaths = 0
+    until = time.monotonic() + float(os.environ.get("FOREBAY_CHECK_SECONDS", 20))
+    workers, logs, count = [], [], 0
+    while time.monotonic() < until:
+        while len(workers) < 3:
+            log = os.path.join(t.disk, "log%d" % count)
+            workers.append(t.start_python("p", worker, top, "w%d" % count, log))
+            logs.append((log, "w%d" % count))
+            count += 1
+        time.sleep(draw.uniform(0.1, 0.8))
+        if draw.random() < 0.5:
+            victim = workers.pop(draw.randrange(len(workers)))
+            victim.kill()
+            victim.wait()
+        else:
+            kill(t.keeper("p"))
+            time.sleep(draw.uniform(0, 0.3))
+            t.fb("up", "--reopen", "--pool", "p")
+        if draw.random() < 0.3:
+            t.fb("origin", "evict", "--pool", "p")
+        deaths += 1
+    for victim in workers:
+        victim.kill()
+        victim.wait()
+    t.fb("origin", "sync", "--pool", "p", timeout=60)
+    checked = 0
+    for log, me in logs:
+        last = {}
+        for line in open(log).read().splitlines() if os.path.exists(log) else []:
+            name, n = line.split()
+            last[name] = int(n)
+        for name, n in last.items():
+            text = open(os.path.join(top, "out", me, name)).read().splitlines()
+            t.ok(len(set(text)) == 1, "%s of %s is half of two versions" % (name, me))
+            version = int(text[0].split()[1])
+            t.ok(version >= n and len(text) == 1 + version % 300,
+                 "%s of %s: version %d with %d lines, acknowledged was %d" % (name, me, version, len(text), n))
+            checked += 1
+    t.ok(checked > 40, "only %d files were written" % checked)
+    odd = [n for _, _, files in os.walk(top) for n in files if "forebay" in n]
+    t.ok(not odd, "left at the origin: %s" % odd)
+    pool, there = t.walk(top, "p"), t.walk(top)
+    t.same(there, pool, "the pool and its origin")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+    print("%d deaths, %d files" % (deaths, checked))
