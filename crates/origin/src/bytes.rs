@@ -1,8 +1,7 @@
 //! Bytes of files: fetched from the origin, and evicted when the pool needs the room.
 
-use crate::drain::is_clean;
+use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print};
-use crate::{Origin, ROOM, THREADS};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{
     Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
@@ -13,6 +12,8 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+/// How often the room in the media is looked at.
+const ROOM: Duration = Duration::from_secs(1);
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 3;
 /// How often, and after which pauses, a full pool is tried again: a second in all.

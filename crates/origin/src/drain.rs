@@ -6,7 +6,7 @@
 //! comes meanwhile leaves it dirty. The files of a directory are copied together, since they share
 //! the sync.
 
-use crate::Origin;
+use crate::service::{Origin, is_clean};
 use crate::side::{attributes_of, below, print};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
@@ -30,6 +30,9 @@ const BATCH_BYTES: u64 = 256 << 20;
 const SHARE: u32 = 10;
 /// How often a sync repeats a pass because files have changed while they were copied.
 const REPEATS: usize = 20;
+
+/// Called for an object: with its directory, path at the origin, entry, inode.
+pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()> + 'e;
 
 /// The result of a pass.
 #[derive(Default)]
@@ -95,11 +98,7 @@ impl Origin {
 
     /// Calls `each` for all objects below a path of the origin that are in the pool: with the
     /// directory, the path at the origin, the entry, the inode.
-    pub fn each_object(
-        &self,
-        relative: &[u8],
-        each: &mut dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()>,
-    ) -> Result<()> {
+    pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
         if top.mode & libc::S_IFMT != libc::S_IFDIR {
@@ -690,11 +689,6 @@ impl Origin {
 /// The path of the directory in which a path is.
 fn parent(path: &[u8]) -> &[u8] {
     &path[..path.iter().rposition(|&b| b == b'/').unwrap_or(0)]
-}
-
-/// Whether both sides have the same version of a file.
-pub fn is_clean(inode: &Inode) -> bool {
-    inode.origin.state != OriginState::None && inode.origin.synced == inode.ctime
 }
 
 /// Files that are written back together: while they are, their names can't change.

@@ -30,49 +30,21 @@ mod moving;
 mod names;
 mod outside;
 mod serve;
+mod service;
 mod side;
 mod status;
 
 pub use status::{Problem, Status};
 
 use busy::Busy;
-use forebay_client::origin::OriginConfig;
 use forebay_client::{Pool, PoolError};
-use forebay_posix::{Fs, ObjectId};
-use forebay_store::{Inode, OriginMark, SetAttr};
-use moving::Moving;
-use rustix::io::{Errno, Result};
+use forebay_posix::Fs;
+use rustix::io::Errno;
+use service::Origin;
 use side::Side;
 use status::Ledger;
-use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
-
-/// How often the origin is looked at for changes by others, at most.
-const LOOK: Duration = Duration::from_secs(5);
-/// How often the room in the media is looked at.
-const ROOM: Duration = Duration::from_secs(1);
-/// Threads that list, fetch and write back one directory or file.
-const THREADS: usize = 4;
-
-/// The service of one node.
-struct Origin {
-    pool: Arc<Pool>,
-    fs: Fs,
-    config: OriginConfig,
-    side: Side,
-    busy: Busy,
-    ledger: Ledger,
-    /// Increases with all that is done: a request whose work stands still is told from a long one.
-    moved: AtomicU64,
-    /// Directories of the origin that this service has changed, and when.
-    changed_dirs: Mutex<HashMap<u64, Instant>>,
-    /// Held by who works with paths of the origin; exclusively by who renames a directory.
-    paths: RwLock<()>,
-    /// Objects that have their new name at the origin, but perhaps not in the pool yet.
-    moving: Mutex<Vec<Moving>>,
-}
 
 /// Starts the service of a pool that has an origin; returns when it takes requests.
 ///
@@ -115,49 +87,4 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
     }
     Ok(())
-}
-
-impl Origin {
-    /// Makes the directory that stands for the origin's root, unless it is there.
-    fn prepare_root(&self) -> Result<()> {
-        let mut made = Vec::new();
-        for name in self.config.at.split('/').filter(|n| !n.is_empty()) {
-            made.extend_from_slice(b"/");
-            made.extend_from_slice(name.as_bytes());
-            match self.fs.mkdir(&made, 0o755) {
-                Ok(()) | Err(Errno::EXIST) => {}
-                Err(e) => return Err(e),
-            }
-        }
-        let root = self.fs.stat(self.config.at.as_bytes(), true)?;
-        let id = ObjectId(root.ino);
-        if self.inode(id)?.origin == OriginMark::default() {
-            let meta = self.side.meta(b"")?;
-            let set = SetAttr {
-                mode: Some(meta.permissions()),
-                mtime: Some(meta.mtime),
-                ..SetAttr::default()
-            };
-            self.fs.cluster().set_attr(id, &set)?;
-            self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
-        }
-        Ok(())
-    }
-
-    fn inode(&self, id: ObjectId) -> Result<Inode> {
-        self.fs.cluster().stat(id)
-    }
-
-    fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
-        let set = SetAttr {
-            origin: Some(mark),
-            ..SetAttr::default()
-        };
-        self.fs.cluster().set_attr(id, &set)
-    }
-
-    /// Whether the pool still exists: threads end when it doesn't.
-    fn is_there(&self) -> bool {
-        self.pool.dir().join("pool.json").exists()
-    }
 }

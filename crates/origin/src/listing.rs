@@ -1,10 +1,10 @@
 //! Bringing the entries of a directory in: each becomes an object that stands for one of the origin.
 
-use crate::side::{attributes, attributes_of, below, print};
-use crate::{Origin, THREADS};
+use crate::service::{Origin, THREADS};
+use crate::side::{attributes, below, print};
 use forebay_posix::ObjectId;
 use forebay_staging::{Meta, Place, PlainPlace, for_each, is_part};
-use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
+use forebay_store::{NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
@@ -21,15 +21,6 @@ impl Origin {
         let path = self.fs.cluster().path_of(dir)?;
         let relative = self.config.relative(&path).ok_or(Errno::XDEV)?;
         Ok(relative.to_vec())
-    }
-
-    /// The mark of a directory whose entries aren't in the pool.
-    pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
-        OriginMark {
-            state: OriginState::Released,
-            print: 0,
-            synced: attributes_of(inode),
-        }
     }
 
     /// Brings the entries of a directory in, unless they are there.

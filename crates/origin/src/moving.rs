@@ -5,26 +5,15 @@
 //! that time the object counts as *moving*: paths through its old name are stale, and nobody uses
 //! them.
 
-use crate::Origin;
+use crate::service::{Moving, Origin};
 use forebay_posix::ObjectId;
 use rustix::io::{Errno, Result};
 use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// How long a process may take to change the pool's name. A process that takes longer has died.
 const MOVES: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// An object whose name at the origin has changed, but perhaps not that in the pool.
-pub struct Moving {
-    /// The old path, at the origin.
-    pub old: Vec<u8>,
-    pub id: ObjectId,
-    /// The old name in the pool.
-    pub dir: ObjectId,
-    pub name: Vec<u8>,
-    pub since: Instant,
-}
 
 impl Origin {
     fn moving(&self) -> MutexGuard<'_, Vec<Moving>> {

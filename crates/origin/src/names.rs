@@ -3,8 +3,7 @@
 //! A death between both leaves the pool with a name that the origin has no more, or without one
 //! that it has. The next look at the directory ([`crate::outside`]) makes them equal.
 
-use crate::Origin;
-use crate::moving::Moving;
+use crate::service::{Moving, Origin};
 use crate::side::{below, print};
 use forebay_posix::ObjectId;
 use forebay_staging::{Place, PlainPlace, explain};

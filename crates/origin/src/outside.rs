@@ -6,9 +6,8 @@
 //! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
 //! released file is compared again when it is fetched.
 
-use crate::drain::is_clean;
+use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
-use crate::{LOOK, Origin};
 use forebay_posix::ObjectId;
 use forebay_staging::Meta;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
@@ -17,6 +16,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// How often the origin is looked at, at most.
+const LOOK: Duration = Duration::from_secs(5);
 /// For so long after a change of its own, the service doesn't compare a directory's names: the pool
 /// gets its part of the change later than the origin.
 const SETTLES: Duration = Duration::from_secs(2);
@@ -168,7 +169,8 @@ impl Origin {
         }
         let version = print(&meta);
         let has_size = !inode.origin.is_released() || inode.size == meta.size;
-        if !is_clean(&inode) && has_size || version == inode.origin.print && has_size {
+        let has_version = !is_clean(&inode) || version == inode.origin.print;
+        if has_version && has_size {
             // Of a dirty one, writing it back finds the conflict.
             return Ok(());
         }

@@ -3,7 +3,7 @@
 //! While a request is worked on, its process gets a sign of life each second in which something has
 //! moved. Only processes of the pool's user can connect, by the directory's mode.
 
-use crate::Origin;
+use crate::service::Origin;
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
 use forebay_store::OriginState;

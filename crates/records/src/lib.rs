@@ -10,6 +10,6 @@
 
 pub mod lmdb;
 pub mod number;
-pub mod origin;
 mod order;
+pub mod origin;
 pub mod record;

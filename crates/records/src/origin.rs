@@ -45,7 +45,9 @@ impl OriginMark {
     }
 
     /// None if the first word is no state.
-    pub(crate) fn from_words([state, print, synced]: [u64; OriginMark::WORDS]) -> Option<OriginMark> {
+    pub(crate) fn from_words(
+        [state, print, synced]: [u64; OriginMark::WORDS],
+    ) -> Option<OriginMark> {
         Some(OriginMark {
             state: OriginState::from_number(state)?,
             print,

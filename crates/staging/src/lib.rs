@@ -36,13 +36,13 @@ pub use content::copy as copy_content;
 pub use copy::Trouble;
 pub use job::{Names, Options, Room};
 pub use mover::mover;
+pub use parallel::for_each;
 pub use part::{PREFIX as PART_PREFIX, is_part};
 pub use place::{Meta, Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::{PoolFile, PoolPlace};
 pub use report::{Failure, Progress, Report, Share, StageError};
 pub use team::{Mover, Team};
-pub use parallel::for_each;
 pub use tree::stage;
 
 use forebay_posix::Fs;

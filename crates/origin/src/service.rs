@@ -1,0 +1,105 @@
+//! The service: what its threads share, and marks of objects.
+
+use crate::busy::Busy;
+use crate::side::{Side, attributes_of};
+use crate::status::Ledger;
+use forebay_client::Pool;
+use forebay_client::origin::OriginConfig;
+use forebay_posix::{Fs, ObjectId};
+use forebay_store::{Inode, OriginMark, OriginState, SetAttr};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Instant;
+
+/// Threads that list, fetch and write back one directory or file.
+pub const THREADS: usize = 4;
+
+/// The service of one node.
+pub struct Origin {
+    pub pool: Arc<Pool>,
+    pub fs: Fs,
+    pub config: OriginConfig,
+    pub side: Side,
+    pub busy: Busy,
+    pub ledger: Ledger,
+    /// Increases with all that is done: a request whose work stands still is told from a long one.
+    pub moved: AtomicU64,
+    /// Directories of the origin that this service has changed, and when.
+    pub changed_dirs: Mutex<HashMap<u64, Instant>>,
+    /// Held by who works with paths of the origin; exclusively by who renames a directory.
+    pub paths: RwLock<()>,
+    /// Objects that have their new name at the origin, but perhaps not in the pool yet.
+    pub moving: Mutex<Vec<Moving>>,
+}
+
+/// An object whose name at the origin has changed, but perhaps not that in the pool.
+pub struct Moving {
+    /// The old path, at the origin.
+    pub old: Vec<u8>,
+    pub id: ObjectId,
+    /// The old name in the pool.
+    pub dir: ObjectId,
+    pub name: Vec<u8>,
+    pub since: Instant,
+}
+
+impl Origin {
+    /// Makes the directory that stands for the origin's root, unless it is there.
+    pub fn prepare_root(&self) -> Result<()> {
+        let mut made = Vec::new();
+        for name in self.config.at.split('/').filter(|n| !n.is_empty()) {
+            made.extend_from_slice(b"/");
+            made.extend_from_slice(name.as_bytes());
+            match self.fs.mkdir(&made, 0o755) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let root = self.fs.stat(self.config.at.as_bytes(), true)?;
+        let id = ObjectId(root.ino);
+        if self.inode(id)?.origin == OriginMark::default() {
+            let meta = self.side.meta(b"")?;
+            let set = SetAttr {
+                mode: Some(meta.permissions()),
+                mtime: Some(meta.mtime),
+                ..SetAttr::default()
+            };
+            self.fs.cluster().set_attr(id, &set)?;
+            self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
+        }
+        Ok(())
+    }
+
+    /// The mark of a directory whose entries aren't in the pool.
+    pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
+        OriginMark {
+            state: OriginState::Released,
+            print: 0,
+            synced: attributes_of(inode),
+        }
+    }
+
+    pub fn inode(&self, id: ObjectId) -> Result<Inode> {
+        self.fs.cluster().stat(id)
+    }
+
+    pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
+        let set = SetAttr {
+            origin: Some(mark),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(id, &set)
+    }
+
+    /// Whether the pool still exists: threads end when it doesn't.
+    pub fn is_there(&self) -> bool {
+        self.pool.dir().join("pool.json").exists()
+    }
+}
+
+/// Whether both sides have the same version of a file.
+pub fn is_clean(inode: &Inode) -> bool {
+    inode.origin.state != OriginState::None && inode.origin.synced == inode.ctime
+}
