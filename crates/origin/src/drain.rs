@@ -28,8 +28,8 @@ const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
-/// How often a sync repeats a pass because files have changed while they were copied.
-const REPEATS: usize = 20;
+/// How long a sync repeats passes because files have changed while they were copied.
+const REPEATS: Duration = Duration::from_secs(10);
 
 /// Called for an object: with its directory, path at the origin, entry, inode.
 pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()> + 'e;
@@ -76,7 +76,8 @@ impl Origin {
     /// What couldn't be written back.
     pub fn sync(&self, relative: &[u8]) -> std::result::Result<(), Vec<(Vec<u8>, String)>> {
         let mut pass = Pass::default();
-        for _ in 0..REPEATS {
+        let began = Instant::now();
+        while began.elapsed() < REPEATS {
             pass = self.pass(relative, Duration::ZERO);
             if pass.young == 0 {
                 break;

@@ -31,7 +31,10 @@ impl Origin {
         if all.is_empty() {
             return false;
         }
-        all.retain(|m| m.since.elapsed() < MOVES && self.has_name(m.dir, &m.name, m.id));
+        all.retain(|m| {
+            let has = |(dir, name): &(ObjectId, Vec<u8>)| self.has_name(*dir, name, m.id);
+            m.since.elapsed() < MOVES && has(&m.from) && !has(&m.to)
+        });
         all.iter().any(|m| {
             let rest = path.strip_prefix(&m.old[..]);
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
@@ -42,7 +45,7 @@ impl Origin {
     pub fn moves(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> bool {
         let all = self.moving();
         all.iter()
-            .any(|m| m.id == id && m.dir == dir && m.name == name)
+            .any(|m| m.id == id && m.from.0 == dir && m.from.1 == name)
     }
 
     /// Holds all paths: no directory is renamed while this exists. A thread holds them once.

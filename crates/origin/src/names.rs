@@ -144,8 +144,8 @@ impl Origin {
         self.begins_to_move(Moving {
             old: old.clone(),
             id: source.id,
-            dir: from.0,
-            name: from.1.to_vec(),
+            from: (from.0, from.1.to_vec()),
+            to: (to.0, to.1.to_vec()),
             since: Instant::now(),
         });
         self.rename_at(&old, &new, replaced_mark.state != OriginState::None)

@@ -39,9 +39,9 @@ pub struct Moving {
     /// The old path, at the origin.
     pub old: Vec<u8>,
     pub id: ObjectId,
-    /// The old name in the pool.
-    pub dir: ObjectId,
-    pub name: Vec<u8>,
+    /// The old name in the pool, and the new one.
+    pub from: (ObjectId, Vec<u8>),
+    pub to: (ObjectId, Vec<u8>),
     pub since: Instant,
 }
 

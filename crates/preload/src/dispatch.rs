@@ -68,7 +68,8 @@ unsafe fn handle(call: &Call) -> i64 {
     // SAFETY: as above.
     unsafe { *errno_at = saved };
     if result == PASS && has(&links::WATCHED, call.nr) {
-        return WATCH;
+        // SAFETY: as above.
+        return unsafe { links::around_the_shadowed(call) }.unwrap_or(WATCH);
     }
     result
 }

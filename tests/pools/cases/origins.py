@@ -107,6 +107,31 @@ def origin_below_a_directory_and_through_a_mount(t):
 
 
 @case(60)
+def origin_reached_by_links_and_working_directories(t):
+    """The kernel has the same directory: no path may lead there past the pool."""
+    top = an_origin(t)
+    os.symlink(top, os.path.join(t.disk, "to"))
+    os.symlink(os.path.join(top, "mesh", "deep", "small"), os.path.join(t.disk, "small"))
+    os.symlink(os.path.join(top, "out", "made"), os.path.join(t.disk, "dangling"))
+    up(t, top, "--origin-lag", "1000")
+    t.bash("p", "cd %s; echo changed > mesh/deep/small; rm input" % top)
+    # Each of these sees what the pool has, and makes nothing at the origin but removals.
+    for script, cwd in (("cat to/mesh/deep/small small", t.disk), ("cat mesh/deep/small ./mesh/../mesh/deep/small", top),
+                        ("cat deep/small ../mesh/deep/small", top + "/mesh"), ("cd to/mesh; cat deep/small; cd deep; cat small", t.disk),
+                        ("cd mesh/deep && cd .. && cat deep/small $PWD/deep/small", top)):
+        got = t.bash("p", script, cwd=cwd).out
+        t.ok(got == "changed\n" * 2, "%s in %s: %r" % (script, cwd, got))
+    t.bash("p", "cat to/input", cwd=t.disk, rc=1).says("No such file")
+    t.bash("p", "pwd; echo 1 > out/one; mkdir out/d; cd out; echo 2 > d/two", cwd=top).prints("^%s$" % top)
+    t.bash("p", "echo 3 > to/out/three; echo 4 > dangling; mv to/out/d to/out/e; ln to/out/one to/out/five", cwd=t.disk)
+    t.bash("p", "cd %s/out; cat one e/two three made five" % top).prints("^1$", "^2$", "^3$", "^4$")
+    t.ok(os.listdir(os.path.join(top, "out")) == [], "something went past the pool: %s" % os.listdir(top + "/out"))
+    t.bash("p", "echo outside > plain; cat plain; rm plain", cwd=t.disk).prints("^outside$")
+    t.fb("down", "--pool", "p")
+    t.ok(sorted(os.listdir(os.path.join(top, "out"))) == ["e", "five", "made", "one", "three"], "not all was written back")
+
+
+@case(60)
 def origin_changed_by_others(t):
     top = an_origin(t)
     up(t, top, "--origin-lag", "0.2")

@@ -359,12 +359,14 @@ unsafe fn by_path(
                 let more = if follow { 0 } else { libc::O_NOFOLLOW };
                 let opened = open_kernel(dirfd, path, more);
                 // SAFETY: as above.
-                let inside = match (&opened, unsafe { user::path(path) }) {
-                    (Err(e), Some(text)) if links::is_suspicious(*e) => {
-                        links::into_pool(dirfd, text, follow)
-                    }
-                    _ => None,
+                let text = unsafe { user::path(path) };
+                let may_lead = match &opened {
+                    Err(e) => links::is_suspicious(*e),
+                    Ok(_) => links::is_shadowing(),
                 };
+                let inside = text
+                    .filter(|_| may_lead)
+                    .and_then(|text| links::into_pool(dirfd, text, follow));
                 match inside {
                     Some(to) => to,
                     None => {

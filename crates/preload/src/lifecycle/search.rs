@@ -53,7 +53,8 @@ fn leads(path: &[u8], inside: bool) -> bool {
             let args = [libc::AT_FDCWD.into(), at, libc::F_OK.into(), 0, 0, 0];
             // SAFETY: a C string.
             let result = unsafe { raw(libc::SYS_faccessat, args) };
-            links::is_suspicious(result) && links::into_pool(libc::AT_FDCWD, path, true).is_some()
+            let may_lead = links::is_shadowing() || links::is_suspicious(result);
+            may_lead && links::into_pool(libc::AT_FDCWD, path, true).is_some()
         }
         _ => false,
     }

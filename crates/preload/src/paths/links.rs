@@ -230,9 +230,120 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
     found
 }
 
+/// Whether the prefix is a directory of the kernel's, too: what the kernel finds may lie in the pool
+/// all the same.
+#[inline]
+pub fn is_shadowing() -> bool {
+    settings::settings().is_some_and(|s| s.shadows)
+}
+
+/// Where the prefix is a directory of the kernel's, too: the result of a call on a path outside that
+/// leads under the prefix, made with the path in the pool. None: it leads elsewhere.
+///
+/// # Safety
+/// The call is one that the program makes.
+pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
+    if !is_shadowing() {
+        return None;
+    }
+    let answer = ANSWER.get()?;
+    let mut args = call.args;
+    let mut texts: [Option<CString>; 2] = [None, None];
+    // SAFETY: the caller's promise.
+    let arguments = unsafe { path_arguments(call.nr, &call.args) };
+    for (text, (dirfd, path, follow)) in texts.iter_mut().zip(arguments.into_iter().flatten()) {
+        let base = dirfd.map_or(AT_FDCWD, |i| args[i] as i32);
+        // SAFETY: the program's path.
+        let given = unsafe { user::path(args[path]) };
+        if let Some(to) = given.and_then(|given| shadowed(base, given, follow)) {
+            args[path] = to.as_ptr() as i64;
+            if let Some(i) = dirfd {
+                args[i] = AT_FDCWD.into();
+            }
+            *text = Some(to);
+        }
+    }
+    texts.iter().any(Option::is_some).then(|| {
+        // SAFETY: the program's own call, with the path it really means.
+        let found = unsafe { answer(call.nr, &args) };
+        match found {
+            // SAFETY: as above.
+            PASS => unsafe { raw(call.nr, args) },
+            found => found,
+        }
+    })
+}
+
+/// The path under the prefix to which a path outside leads in the kernel, if it does: to what is
+/// there, or to a name in a directory that is there.
+pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+    let settings = settings::settings()?;
+    if path.is_empty() || path.len() >= PATH_MAX || path.starts_with(b"/proc/") {
+        return None;
+    }
+    let _critical = Critical::enter();
+    let mut target = None;
+    let real = match real_path(dirfd, path, follow) {
+        Some(real) => real,
+        None => {
+            // A link to what isn't there counts by where it leads.
+            let mut dirfd = dirfd;
+            for _ in 0..MAX_LINKS {
+                let from = target.as_deref().unwrap_or(path);
+                match follow_one(dirfd, from, follow) {
+                    Some(next) => target = Some(next),
+                    None => break,
+                }
+                dirfd = AT_FDCWD;
+            }
+            let path = target.as_deref().unwrap_or(path);
+            let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
+            let cut = path[..trimmed].iter().rposition(|&b| b == b'/');
+            let (parent, name) = match cut {
+                None => (&b"."[..], &path[..trimmed]),
+                Some(0) => return None,
+                Some(cut) => (&path[..cut], &path[cut + 1..trimmed]),
+            };
+            let mut real = real_path(dirfd, parent, true)?;
+            real.push(b'/');
+            real.extend_from_slice(name);
+            real
+        }
+    };
+    under(settings.mount, &real)?;
+    CString::new(real).ok()
+}
+
+/// The path of what the kernel finds, without links.
+fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
+    let path = CString::new(path).ok()?;
+    let nofollow = if follow { 0 } else { O_NOFOLLOW };
+    let flags = i64::from(O_PATH | O_CLOEXEC | nofollow);
+    // SAFETY: a C string; the descriptor is closed again below.
+    let fd = unsafe {
+        raw(
+            SYS_openat,
+            [dirfd.into(), path.as_ptr() as i64, flags, 0, 0, 0],
+        )
+    };
+    if fd < 0 {
+        return None;
+    }
+    let found = locate::path_of_kernel(fd as i32);
+    // SAFETY: opened above.
+    unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
+    found
+}
+
 /// The path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+    if is_shadowing() {
+        let found = shadowed(dirfd, path, follow);
+        if found.is_some() {
+            return found;
+        }
+    }
     match leads(dirfd, path, follow, false) {
         Leads::IntoThePool(to) => Some(to),
         _ => None,

@@ -1,6 +1,7 @@
 //! Where the pool is, as the environment says it: read once at the start, and fixed from then on.
 
 use crate::program::{filter, variables};
+use forebay_client::origin::SOCKET;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -13,6 +14,9 @@ pub struct Settings {
     pub mark: &'static [u8],
     /// LD_PRELOAD as this process was started with.
     pub preload: &'static CStr,
+    /// The prefix is a directory of the kernel's, too: that of the pool's origin. Paths that lead under
+    /// it by a link or from a working directory mustn't go to the kernel.
+    pub shadows: bool,
 }
 
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
@@ -37,11 +41,14 @@ pub fn read() -> Option<Option<CString>> {
     }
     let mark = mount.rsplit(|&b| b == b'/').next().unwrap_or(b"");
     let preload = variables::value(variables::PRELOAD).unwrap_or(c"");
+    let exists = |path: &[u8]| rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok();
+    let socket = [dir.to_bytes(), b"/", SOCKET.as_bytes()].concat();
     let settings = Box::new(Settings {
         dir,
         mount,
         mark,
         preload,
+        shadows: exists(&socket) && exists(mount),
     });
     SETTINGS.store(Box::leak(settings), Release);
     // Guards our own descriptors against a program that closes everything.

@@ -14,7 +14,7 @@ use crate::paths::prefix::visible;
 use crate::paths::{PathCall, again_outside, links};
 use crate::pool::{self, fds, working_dir};
 use crate::program::results::{self, errno, value};
-use crate::program::user::copy_cut;
+use crate::program::user::{self, copy_cut};
 use crate::program::{process, settings, variables};
 use forebay_client::dead_end;
 use forebay_intercept::{Call, PASS, raw};
@@ -22,6 +22,7 @@ use forebay_posix::{Errno, Fail, Follow, Fs, ObjectId, PATH_MAX};
 use forebay_store::process::Critical;
 use rustix::fd::{AsRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
+use std::ffi::CString;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicI32, Ordering::*};
@@ -104,6 +105,18 @@ pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
 /// In a program that was started by one that doesn't see the pool, or by the command line: takes
 /// over the working directory in the pool, if the process is still there.
 pub fn recover() {
+    if settings::settings().is_some_and(|s| s.shadows)
+        && let Some(to) = links::shadowed(libc::AT_FDCWD, b".", true)
+    {
+        let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
+        let call = PathCall {
+            nr: libc::SYS_chdir,
+            args: &args,
+        };
+        // SAFETY: a C string. If it fails, the directory isn't the pool's.
+        unsafe { chdir(call) };
+        return;
+    }
     let Some(said) = variables::value(dead_end::VARIABLE) else {
         return;
     };
@@ -138,6 +151,16 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         // SAFETY: the program's path.
         Ok(Where::Kernel) if unsafe { locate::working_directory(a[0]) }.is_some() => return 0,
         Ok(Where::Kernel | Where::Exe(..)) => {
+            if let Some(to) = shadowed(a[0]) {
+                let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
+                // SAFETY: the program's own call, with the path it really means.
+                return unsafe {
+                    chdir(PathCall {
+                        nr: call.nr,
+                        args: &args,
+                    })
+                };
+            }
             // SAFETY: the program's own call.
             let result = unsafe { raw(libc::SYS_chdir, *a) };
             if result == 0 {
@@ -172,6 +195,14 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
             result
         }
     }
+}
+
+/// The path in the pool, if a directory of the kernel's is that of the pool's origin.
+fn shadowed(path: i64) -> Option<CString> {
+    settings::settings().filter(|s| s.shadows)?;
+    // SAFETY: the program's path.
+    let path = unsafe { user::path(path) }?;
+    links::shadowed(libc::AT_FDCWD, path, true)
 }
 
 /// fchdir.
