@@ -4,7 +4,7 @@ use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{
-    Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
+    Care, Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
 };
 use forebay_store::{Entry, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
@@ -199,7 +199,12 @@ impl Origin {
         // Of an attempt that was cut off.
         to.set_len(0)?;
         to.set_len(before.size)?;
-        let copied = self.watched(|progress| copy_content(&from, &to, false, THREADS, progress));
+        // What lies in memory is what was written there; a disk is asked.
+        let care = Care {
+            sync: false,
+            verify: self.pool.config().has_files(),
+        };
+        let copied = self.watched(|progress| copy_content(&from, &to, care, THREADS, progress));
         if copied.is_err() {
             to.set_len(0)?;
             to.set_len(before.size)?;

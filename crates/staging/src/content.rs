@@ -9,16 +9,24 @@ use crate::place::{Meta, PlaceFile};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Copies the whole content of `from` to `to`, which has none, by so many threads; reads it back, and
-/// compares. With `sync`, it is on stable storage before that. The bytes copied, without holes, and
-/// the source's metadata.
+/// What a copy of a file's content is to be.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Care {
+    /// On stable storage.
+    pub sync: bool,
+    /// Read back from the destination, and compared by checksum.
+    pub verify: bool,
+}
+
+/// Copies the whole content of `from` to `to`, which has none, by so many threads. What is verified
+/// is synced before. The bytes copied, without holes, and the source's metadata.
 ///
 /// # Errors
 /// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.
 pub fn copy(
     from: &impl PlaceFile,
     to: &impl PlaceFile,
-    sync: bool,
+    care: Care,
     threads: usize,
     progress: &Progress,
 ) -> Result<(u64, Meta), Trouble> {
@@ -30,7 +38,7 @@ pub fn copy(
     let ranges = segments::ranges(before.size);
     for_each(threads, &ranges, |&(start, end)| {
         if lock(&done).is_ok() {
-            let result = segments::copy(from, to, start, end, progress);
+            let result = segments::copy(from, to, start, end, care.verify, progress);
             note_first(&done, result);
         }
     });
@@ -43,7 +51,7 @@ pub fn copy(
     if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
         return Err(Trouble::Changed);
     }
-    if sync {
+    if care.sync {
         to.sync().map_err(Trouble::Write)?;
         to.forget_cached();
     }
@@ -51,7 +59,8 @@ pub fn copy(
         return Err(Trouble::Differs);
     }
     let verified = Mutex::new(Ok(Vec::new()));
-    for_each(threads, &ranges, |range| {
+    let compared = if care.verify { &ranges[..] } else { &[] };
+    for_each(threads, compared, |range| {
         if lock(&verified).is_ok() {
             note_first(&verified, segments::verify(to, range, progress));
         }

@@ -35,7 +35,8 @@ pub struct Range {
     pub end: u64,
     /// Start and end of each segment of data.
     segments: Vec<(u64, u64)>,
-    hash: blake3::Hash,
+    /// None: it isn't compared.
+    hash: Option<blake3::Hash>,
 }
 
 impl Range {
@@ -75,7 +76,7 @@ fn next_data(file: &impl PlaceFile, at: u64, end: u64) -> Result<Option<(u64, u6
     }
 }
 
-/// Copies the bytes from `start` to `end`.
+/// Copies the bytes from `start` to `end`; with `hashes`, the result can be [verified](verify).
 ///
 /// # Errors
 /// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
@@ -85,9 +86,10 @@ pub fn copy(
     to: &impl PlaceFile,
     start: u64,
     end: u64,
+    hashes: bool,
     progress: &Progress,
 ) -> Result<Range, Trouble> {
-    let mut hasher = blake3::Hasher::new();
+    let mut hasher = hashes.then(blake3::Hasher::new);
     let mut segments = Vec::new();
     let mut at = start;
     with_buffer(|buffer| {
@@ -105,7 +107,9 @@ pub fn copy(
                     Err(Errno::INTR) => continue,
                     Err(e) => return Err(Trouble::Read(e)),
                 };
-                hasher.update(&buffer[..n]);
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(&buffer[..n]);
+                }
                 let mut written = 0;
                 while written < n {
                     match to.write_at(&buffer[written..n], at + written as u64) {
@@ -127,7 +131,7 @@ pub fn copy(
         start,
         end,
         segments,
-        hash: hasher.finalize(),
+        hash: hasher.map(|hasher| hasher.finalize()),
     })
 }
 
@@ -151,7 +155,7 @@ pub fn verify(to: &impl PlaceFile, range: &Range, progress: &Progress) -> Result
         at = end;
     }
     zeros(to, at, range.end)?;
-    if hasher.finalize() == range.hash {
+    if Some(hasher.finalize()) == range.hash {
         Ok(())
     } else {
         Err(Trouble::Differs)

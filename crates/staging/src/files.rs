@@ -3,7 +3,7 @@
 //! their ranges.
 
 use crate::attributes;
-use crate::content;
+use crate::content::{self, Care};
 use crate::copy::{self, RANGE, Trouble};
 use crate::job::{Entry, Job, lock};
 use crate::parallel::for_each;
@@ -326,8 +326,11 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             .map_err(|e| trouble(Trouble::Read(e)))?;
         let to = retry_after_removing(self.to, part, || self.to.create(part, dst))
             .map_err(|e| trouble(Trouble::Write(e)))?;
-        let sync = self.options.sync && entry.meta.size >= SYNC_EACH;
-        let copied = content::copy(&from, &to, sync, threads, self.progress).map_err(trouble);
+        let care = Care {
+            sync: self.options.sync && entry.meta.size >= SYNC_EACH,
+            verify: true,
+        };
+        let copied = content::copy(&from, &to, care, threads, self.progress).map_err(trouble);
         let closed = to.close().map_err(|e| trouble(Trouble::Write(e)));
         copied
             .and_then(|copied| closed.map(|()| copied))

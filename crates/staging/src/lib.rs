@@ -32,7 +32,7 @@ mod tree;
 mod wire;
 
 pub use attributes::{apply as apply_attributes, user_attributes};
-pub use content::copy as copy_content;
+pub use content::{Care, copy as copy_content};
 pub use copy::Trouble;
 pub use job::{Names, Options, Room};
 pub use mover::mover;
