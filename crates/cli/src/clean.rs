@@ -101,6 +101,12 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
     if running.is_some() {
         return Err(("its keeper runs".into(), false));
     }
+    if first.config().origin.is_some() {
+        let what = format!(
+            "its keeper is dead, and its origin may not have all changes: go on with it by forebay up --reopen --pool {name}, or remove it by forebay down --force --pool {name}"
+        );
+        return Err((what, false));
+    }
     if lifetime::is_reopenable(&first.config().media) && !also_reopenable {
         let what = format!(
             "its keeper is dead, but all its media are files: go on with it by forebay up --reopen --pool {name}, or remove it by forebay pools --clean --all"

@@ -10,6 +10,8 @@ import time
 from cases.mounts import mounted
 from harness import Skipped, case, kill, wait_until
 
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
+
 
 def digest(path):
     with open(path, "rb") as f:
@@ -263,6 +265,28 @@ def origin_of_a_run(t):
 
 
 @case(120)
+def origin_of_a_genome_pipeline(t):
+    """The demo's pipeline, unchanged, in the origin's own directory: the same results as without a pool."""
+    examples = "/usr/share/doc/bowtie2/examples"
+    if not shutil.which("bowtie2") or not os.path.isdir(examples):
+        raise Skipped("bowtie2 isn't installed (tests/install-packages)")
+    pipeline = os.path.join(ROOT, "examples", "bowtie2", "pipeline.sh")
+    for name in ("plain", "origin"):
+        top = os.path.join(t.disk, name)
+        os.makedirs(os.path.join(top, "ref"))
+        os.mkdir(os.path.join(top, "reads"))
+        shutil.copy(os.path.join(examples, "reference", "lambda_virus.fa.gz"), os.path.join(top, "ref"))
+        for reads in ("reads_1", "reads_2", "longreads"):
+            shutil.copy(os.path.join(examples, "reads", reads + ".fq.gz"), os.path.join(top, "reads"))
+    env = {"LC_ALL": "C"}
+    plain, origin = (os.path.join(t.disk, name) for name in ("plain", "origin"))
+    t.command([pipeline], cwd=plain, timeout=60, env=env)
+    t.fb("run", "--media", "memory:512M", "--origin", origin, "--report", os.path.join(t.disk, "page.html"), "--", pipeline,
+         cwd=origin, timeout=60, env=env).says("all changes are at the origin", "100.0% of the operations")
+    t.same(tree(os.path.join(plain, "results")), tree(os.path.join(origin, "results")), "the results")
+
+
+@case(120)
 def origin_of_a_pool_whose_processes_are_killed(t):
     """Programs and the service are killed at random; what was acknowledged is at the origin at the end."""
     seed = int(os.environ.get("FOREBAY_SEED", random.getrandbits(32)))
@@ -328,5 +352,12 @@ while True:
     pool, there = t.walk(top, "p"), t.walk(top)
     t.same(there, pool, "the pool and its origin")
     t.fb("fsck", "--pool", "p")
+    # A pool whose keeper is dead may have what the origin hasn't: it stays.
+    t.bash("p", "echo last > %s/last" % top)
+    kill(t.keeper("p"))
+    wait_until(lambda: t.state("p") == "stale", 10, "the keeper's death")
+    t.fb("pools", "--clean").prints("p.*stays.*up --reopen")
+    t.fb("up", "--reopen", "--pool", "p")
     t.fb("down", "--pool", "p")
+    t.ok(open(os.path.join(top, "last")).read() == "last\n", "the last change is lost")
     print("%d deaths, %d files" % (deaths, checked))
