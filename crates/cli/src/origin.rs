@@ -79,7 +79,7 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
 /// Writes all changes of a pool back, if it has an origin.
 ///
 /// # Errors
-/// What couldn't be written back, and how to go on.
+/// The changes that couldn't be written back, and how to go on.
 pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     match pool.config().origin {
         None => Ok(()),

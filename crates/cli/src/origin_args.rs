@@ -75,7 +75,7 @@ impl Origin {
     /// prefix that the user has chosen.
     ///
     /// # Errors
-    /// What is wrong with the options.
+    /// The option that is wrong, and why.
     pub fn wanted(&self, mount: Option<&str>) -> Result<Option<(OriginConfig, String)>, Fail> {
         let Some(given) = &self.origin else {
             return Ok(None);

@@ -31,7 +31,7 @@ pub const SILENCE: Duration = Duration::from_secs(60);
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// What happens with changes of files that have a copy at the origin.
+/// How changes of files behind which the origin is are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginMode {
@@ -112,8 +112,8 @@ impl OriginConfig {
         self.mode == OriginMode::ReadOnly || modes.any(|mode| mode == OriginMode::ReadOnly)
     }
 
-    /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]; None if the
-    /// origin isn't behind it.
+    /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]; None if
+    /// the origin isn't behind it.
     pub fn relative<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
         let at = self.at.trim_end_matches('/').as_bytes();
         match path.strip_prefix(at)? {
@@ -123,7 +123,7 @@ impl OriginConfig {
     }
 }
 
-/// What the origin service is asked for.
+/// A request to the origin service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     /// The entries of a directory.
@@ -234,9 +234,9 @@ impl Refusal {
     }
 }
 
-/// Asks the origin service of the node in `dir`, and waits for the result: a text. Blocks as long as
-/// the service makes progress. If the service isn't there, or dies meanwhile, it is waited for: each
-/// request can be repeated.
+/// Asks the origin service of the node in `dir`, and waits for the result: a text. Blocks as long
+/// as the service makes progress. If the service isn't there, or dies meanwhile, it is waited for:
+/// each request can be repeated.
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.

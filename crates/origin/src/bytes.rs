@@ -34,8 +34,8 @@ struct Clean {
 }
 
 impl Origin {
-    /// Brings the bytes of a file in, unless they are there. With `cut`, they aren't needed. In a full
-    /// pool, others make room.
+    /// Brings the bytes of a file in, unless they are there. With `cut`, they aren't needed. In a
+    /// full pool, others make room.
     ///
     /// # Errors
     /// The errno, and what failed.
@@ -50,7 +50,7 @@ impl Origin {
                 Err((Errno::NOSPC, _)) => {
                     let size = self.inode(id).map_or(0, |inode| inode.size);
                     if self.evict_least_used(size).unwrap_or(0) == 0 {
-                        // What is clean is in use, or what is dirty is being written back.
+                        // Clean files are in use, or dirty ones are being written back.
                         std::thread::sleep(ROOM_PAUSE);
                     }
                     self.moved.fetch_add(1, Relaxed);
@@ -70,7 +70,7 @@ impl Origin {
         let plain = |e: Errno| (e, String::new());
         let (_held, relative) = match self.path_held(dir) {
             Ok((held, relative)) => (held, Some(relative)),
-            // It is open, and has lost the name by which it was known.
+            // The file is open, and has lost the name by which it was known.
             Err(_) => (self.paths(), None),
         };
         let _working = self.busy.begin(id);
@@ -141,7 +141,7 @@ impl Origin {
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
-                // It changes while it is read.
+                // The file changes while it is read.
                 Err(Errno::STALE) => last = Errno::BUSY,
                 done => return done,
             }
@@ -199,7 +199,7 @@ impl Origin {
         // Of an attempt that was cut off.
         to.set_len(0)?;
         to.set_len(before.size)?;
-        // What lies in memory is what was written there; a disk is asked.
+        // Memory keeps what was written to it; a disk is read back.
         let care = Care {
             sync: false,
             verify: self.pool.config().has_files(),
@@ -341,8 +341,8 @@ impl Origin {
         self.release_bytes(clean.id, inode.size, inode.origin)
     }
 
-    /// Takes the bytes of a file, which this thread works on, out of the pool; false if somebody has
-    /// it open. It has this size from then on.
+    /// Takes the bytes of a file, which this thread works on, out of the pool; false if somebody
+    /// has it open. It has this size from then on.
     pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
         let released = OriginMark {
             state: OriginState::Released,
@@ -354,7 +354,7 @@ impl Origin {
         }
         let before = self.inode(id)?;
         self.set_mark(id, released)?;
-        // Who opens it counts as a user first and looks at the state then; so at least one of both
+        // An opener counts as a user first and looks at the state then; so at least one of both
         // sees the other.
         if self.fs.store().objects().is_open(id)? {
             self.set_mark(id, before.origin)?;

@@ -1,10 +1,10 @@
-//! Writing changes back: a pass walks the directories whose entries are in the pool, and copies what
-//! has changed and rests.
+//! Writing changes back: a pass walks the directories whose entries are in the pool, and copies
+//! what has changed and rests.
 //!
-//! A file's bytes are copied by the copier of `forebay-staging`: beside the target, verified, synced,
-//! renamed. The mark that makes it clean has the change time from before the copy; so a write that
-//! comes meanwhile leaves it dirty. The files of a directory are copied together, since they share
-//! the sync.
+//! A file's bytes are copied by the copier of `forebay-staging`: beside the target, verified,
+//! synced, renamed. The mark that makes it clean has the change time from before the copy; so a
+//! write that comes meanwhile leaves it dirty. The files of a directory are copied together, since
+//! they share the sync.
 
 use crate::service::{Origin, is_clean};
 use crate::side::{attributes_of, below, print};
@@ -39,7 +39,7 @@ pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()
 pub struct Pass {
     /// Changes that are too young, or that were made while they were copied.
     pub young: u64,
-    /// What couldn't be written back: its path, and why.
+    /// Objects that couldn't be written back: path, and reason.
     pub failed: Vec<(Vec<u8>, String)>,
     /// Directories that get their attributes at the end of the pass: what is written into them
     /// changes their times.
@@ -73,7 +73,7 @@ impl Origin {
     /// Writes all changes below a path back.
     ///
     /// # Errors
-    /// What couldn't be written back.
+    /// Paths that couldn't be written back, each with the reason.
     pub fn sync(&self, relative: &[u8]) -> std::result::Result<(), Vec<(Vec<u8>, String)>> {
         let mut pass = Pass::default();
         let began = Instant::now();
@@ -146,7 +146,7 @@ impl Origin {
                 pass.failed.push((names[0].1.clone(), explain(e)));
             }
         }
-        // Those below others first.
+        // Directories below others come first.
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
             match self.write_directory(id, &at) {
                 Ok(true) => {}
@@ -291,8 +291,8 @@ impl Origin {
         Ok(true)
     }
 
-    /// Gives a directory of the origin the attributes that the pool's has. False: its path isn't this
-    /// any more.
+    /// Gives a directory of the origin the attributes that the pool's has. False: its path isn't
+    /// this any more.
     fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
         let Some(_held) = self.held_at(id, at)? else {
             return Ok(false);
@@ -428,7 +428,7 @@ impl Origin {
         let (mut plain, mut same) = (Vec::new(), Vec::new());
         for d in current {
             let path = below(at, &d.name);
-            // Who changes its name from here on asks this service, and waits.
+            // A process that changes the name from here on asks this service, and waits.
             if !self.has_name(dir, &d.name, d.id) || self.is_moving(&path) {
                 pass.young += 1;
                 continue;
@@ -456,10 +456,10 @@ impl Origin {
         Ok(())
     }
 
-    /// Makes processes ask this service before they change the names of these objects of a directory,
-    /// which the origin may have from now on. A process that has seen the old state, but hasn't
-    /// changed the name yet, is turned back by the epoch of names. Whoever calls works on the
-    /// objects, and looks at their names afterwards.
+    /// Makes processes ask this service before they change the names of these objects of a
+    /// directory, which the origin may have from now on. A process that has seen the old state, but
+    /// hasn't changed the name yet, is turned back by the epoch of names. Whoever calls works on
+    /// the objects, and looks at their names afterwards.
     fn announce<'i>(
         &self,
         dir: ObjectId,

@@ -14,13 +14,13 @@
 //!
 //! Guarantees: a file at the origin appears under its name only when it is complete and verified
 //! (the copier is that of `forebay-staging`); bytes that only the pool has never leave it; a file
-//! that both sides have changed keeps both versions. The service is no part of a pool's consistency:
-//! it can be killed at any instant, since each transition is one transaction of the store, which
-//! comes after the bytes are where they belong.
+//! that both sides have changed keeps both versions. The service is no part of a pool's
+//! consistency: it can be killed at any instant, since each transition is one transaction of the
+//! store, which comes after the bytes are where they belong.
 //!
-//! It runs as threads of the keeper: one accepts requests ([`serve`]), one writes changes back
-//! ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in the
-//! media ([`bytes`]). An object is worked on by one thread at a time ([`busy`]).
+//! The service runs as threads of the keeper: one accepts requests ([`serve`]), one writes changes
+//! back ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in
+//! the media ([`bytes`]). An object is worked on by one thread at a time ([`busy`]).
 
 mod busy;
 mod bytes;

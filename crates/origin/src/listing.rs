@@ -1,4 +1,5 @@
-//! Bringing the entries of a directory in: each becomes an object that stands for one of the origin.
+//! Bringing the entries of a directory in: each becomes an object that stands for one of the
+//! origin.
 
 use crate::service::{Origin, THREADS};
 use crate::side::{attributes, below, print};
@@ -26,7 +27,7 @@ impl Origin {
     /// Brings the entries of a directory in, unless they are there.
     ///
     /// # Errors
-    /// Those of listing it at the origin, and of making objects in the pool.
+    /// Errors of listing the directory at the origin, and of making objects in the pool.
     pub fn bring_entries(&self, dir: ObjectId) -> Result<()> {
         let (_held, relative) = self.path_held(dir)?;
         let _working = self.busy.begin(dir);

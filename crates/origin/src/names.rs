@@ -46,7 +46,7 @@ impl Origin {
             (false, false) if self.is_known(&inode, print(&there)) => {
                 PlainPlace.unlink(&self.side.path(&at))
             }
-            // Somebody else's by now: the pool loses its own.
+            // The origin has another file by now, which stays.
             _ => Ok(()),
         };
         self.ledger.is_solved(&at);
@@ -168,8 +168,8 @@ impl Origin {
         Ok(())
     }
 
-    /// Whether the origin has an object under its new name already: an earlier service has renamed it,
-    /// and died.
+    /// Whether the origin has an object under its new name already: an earlier service has renamed
+    /// it, and died.
     fn was_renamed(&self, inode: &Inode, new: std::result::Result<&[u8], &Errno>) -> Result<bool> {
         let Ok(new) = new else {
             return Ok(false);

@@ -1,7 +1,7 @@
-//! What others change at the origin: found by comparing identities, sizes and times.
+//! Changes of the origin by others, found by comparing identities, sizes and times.
 //!
 //! A turn looks at every directory whose entries are in the pool, and at every file that is clean.
-//! What is new appears; what is gone disappears, unless only the pool has its bytes; a clean file
+//! New objects appear, removed ones disappear unless only the pool has their bytes; a clean file
 //! with another version at the origin is released, when nobody has it open. So a change is seen
 //! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
 //! released file is compared again when it is fetched.
@@ -34,7 +34,7 @@ impl Origin {
     pub fn look_for_ever(&self) {
         while self.is_there() {
             let began = Instant::now();
-            // What can't be looked at now is looked at in the next turn.
+            // A failure is repeated in the next turn.
             let _ = self.look_once();
             std::thread::sleep((began.elapsed() * 10).max(LOOK));
         }
@@ -139,7 +139,7 @@ impl Origin {
             return Ok(());
         }
         if object.is_dir() {
-            // What only the pool has in it keeps it.
+            // Objects that only the pool has keep the directory.
             if !inode.origin.is_released() && !self.entries(entry.id)?.is_empty() {
                 return Ok(());
             }
@@ -181,7 +181,7 @@ impl Origin {
         if inode.origin.state == OriginState::Archived
             && !self.release_bytes(id, meta.size, mark)?
         {
-            // Somebody has it open: next time.
+            // The file is open: next time.
             return Ok(());
         }
         self.take_attributes(id, &meta, version)

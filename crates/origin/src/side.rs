@@ -97,8 +97,8 @@ pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
-/// What tells a version of an object of the origin from others: identity, mode, size, time of
-/// modification; of a directory the change time, too. (That of a file changes with its names.)
+/// A fingerprint that tells versions of an object of the origin apart: identity, mode, size, time
+/// of modification; of a directory the change time, too. (That of a file changes with its names.)
 pub fn print(meta: &Meta) -> u64 {
     let (size, ctime) = match meta.is_dir() {
         true => (0, meta.ctime),

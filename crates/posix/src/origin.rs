@@ -40,7 +40,7 @@ impl Fs {
     /// The directory, with its entries in the pool.
     ///
     /// # Errors
-    /// Those of listing it at the origin.
+    /// Errors of listing the directory at the origin.
     #[inline]
     pub(crate) fn with_entries(&self, dir: DirInfo) -> Result<DirInfo> {
         if !dir.is_released {
@@ -56,7 +56,7 @@ impl Fs {
     /// Brings the entries of a directory in.
     ///
     /// # Errors
-    /// Those of listing it at the origin.
+    /// Errors of listing the directory at the origin.
     pub(crate) fn bring_entries(&self, dir: ObjectId) -> Result<()> {
         match self.origin() {
             None => Ok(()),
@@ -67,8 +67,8 @@ impl Fs {
     /// Brings the bytes of a file in that is about to be opened with these flags of open(2).
     ///
     /// # Errors
-    /// Those of reading it at the origin. EIO: the origin has it no more. EROFS: it would be written,
-    /// and its path is read-only.
+    /// Errors of reading the file at the origin. EIO: the origin has lost it. EROFS: the flags ask
+    /// for writing, and the path is read-only.
     #[inline]
     pub(crate) fn bring_bytes(
         &self,
@@ -93,11 +93,11 @@ impl Fs {
         }
     }
 
-    /// Whether the bytes of a file that is open aren't in the pool: somebody has released it between
-    /// [`Fs::bring_bytes`] and its opening.
+    /// Whether the bytes of a file that is open aren't in the pool: somebody has released it
+    /// between [`Fs::bring_bytes`] and its opening.
     ///
     /// # Errors
-    /// Those of looking it up.
+    /// Errors of looking the file up.
     #[inline]
     pub(crate) fn was_released(&self, id: ObjectId) -> Result<bool> {
         match self.has_origin() {
@@ -137,7 +137,7 @@ impl Fs {
     /// Before the object `e` loses its name: the origin's copy loses it, too.
     ///
     /// # Errors
-    /// Those of removing it at the origin; EROFS.
+    /// Errors of removing the object at the origin; EROFS.
     #[inline]
     pub(crate) fn remove_at_origin(&self, dir: ObjectId, name: &[u8], e: Entry) -> Result<()> {
         if !self.has_origin() {
@@ -177,7 +177,7 @@ impl Fs {
     /// Before the object `from` gets another name, which `replaced` has: so does the origin's copy.
     ///
     /// # Errors
-    /// Those of renaming it at the origin; EROFS.
+    /// Errors of renaming the object at the origin; EROFS.
     #[inline]
     pub(crate) fn rename_at_origin(
         &self,

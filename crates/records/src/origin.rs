@@ -15,7 +15,7 @@ pub enum OriginState {
     Archived,
     /// At the origin only: the bytes of a file, the entries of a directory.
     Released,
-    /// It was released, and the origin has it no more.
+    /// Released, but gone from the origin.
     Lost,
 }
 
@@ -25,8 +25,8 @@ pub struct OriginMark {
     pub state: OriginState,
     /// Fingerprint of the origin's copy at that time.
     pub print: u64,
-    /// Change time of the object in the pool at that time, in nanoseconds since 1970. Of a directory:
-    /// a fingerprint of its owner and mode.
+    /// Change time of the object in the pool at that time, in nanoseconds since 1970. Of a
+    /// directory: a fingerprint of its owner and mode.
     pub synced: i64,
 }
 

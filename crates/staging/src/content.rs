@@ -9,7 +9,7 @@ use crate::place::{Meta, PlaceFile};
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a copy of a file's content is to be.
+/// The care that a copy of a file's content takes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Care {
     /// On stable storage.
@@ -18,8 +18,8 @@ pub struct Care {
     pub verify: bool,
 }
 
-/// Copies the whole content of `from` to `to`, which has none, by so many threads. What is verified
-/// is synced before. The bytes copied, without holes, and the source's metadata.
+/// Copies the whole content of `from` to `to`, which has none, by `threads` threads. Returns the
+/// bytes copied, without holes, and the source's metadata. A copy is synced before it is verified.
 ///
 /// # Errors
 /// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.

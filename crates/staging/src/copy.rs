@@ -315,7 +315,7 @@ mod tests {
         let source = PlainPlace.open(&bytes(&from), true).unwrap();
         let target = PlainPlace.create(&bytes(&to), b"").unwrap();
         let progress = Progress::default();
-        let range = copy(&source, &target, 0, 100_000, &progress).unwrap();
+        let range = copy(&source, &target, 0, 100_000, true, &progress).unwrap();
         assert_eq!(verify(&target, &range, &progress), Ok(()));
         assert!(same(&source, &target, 100_000, &progress).unwrap());
         let flipped = Flipped(target);
@@ -338,7 +338,7 @@ mod tests {
         let source = PlainPlace.open(&bytes(&from), true).unwrap();
         let target = PlainPlace.create(&bytes(&to), b"").unwrap();
         let progress = Progress::default();
-        let range = copy(&source, &target, 0, 1 << 20, &progress).unwrap();
+        let range = copy(&source, &target, 0, 1 << 20, true, &progress).unwrap();
         assert_eq!(verify(&target, &range, &progress), Ok(()));
         if range.data() < 1 << 20 {
             target.write_at(b"x", 4096).unwrap();

@@ -87,8 +87,8 @@ pub struct SetAttr {
     pub atime: Option<i64>,
     /// The controls that hold from now on: [`crate::Inode::controls`].
     pub controls: Option<u64>,
-    /// How it relates to the pool's origin. By itself, this isn't a change of the object: its change
-    /// time stays.
+    /// How it relates to the pool's origin. By itself, this isn't a change of the object: its
+    /// change time stays.
     pub origin: Option<OriginMark>,
 }
 

@@ -230,15 +230,15 @@ pub unsafe fn again(call: &Call, mut result: i64) -> i64 {
     found
 }
 
-/// Whether the prefix is a directory of the kernel's, too: what the kernel finds may lie in the pool
-/// all the same.
+/// Whether the prefix is a directory of the kernel's, too: what the kernel finds may lie in the
+/// pool all the same.
 #[inline]
 pub fn is_shadowing() -> bool {
     settings::settings().is_some_and(|s| s.shadows)
 }
 
-/// Where the prefix is a directory of the kernel's, too: the result of a call on a path outside that
-/// leads under the prefix, made with the path in the pool. None: it leads elsewhere.
+/// Where the prefix is a directory of the kernel's, too: the result of a call on a path outside
+/// that leads under the prefix, made with the path in the pool. None: it leads elsewhere.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -314,27 +314,6 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     CString::new(real).ok()
 }
 
-/// The path of what the kernel finds, without links.
-fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
-    let path = CString::new(path).ok()?;
-    let nofollow = if follow { 0 } else { O_NOFOLLOW };
-    let flags = i64::from(O_PATH | O_CLOEXEC | nofollow);
-    // SAFETY: a C string; the descriptor is closed again below.
-    let fd = unsafe {
-        raw(
-            SYS_openat,
-            [dirfd.into(), path.as_ptr() as i64, flags, 0, 0, 0],
-        )
-    };
-    if fd < 0 {
-        return None;
-    }
-    let found = locate::path_of_kernel(fd as i32);
-    // SAFETY: opened above.
-    unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
-    found
-}
-
 /// The path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
@@ -353,13 +332,14 @@ pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 /// Where a path leads that the kernel hasn't found.
 enum Leads {
     IntoThePool(CString),
-    /// A link on it leads to something outside that is there, or that the call would have made: when
-    /// the kernel looked, the link led elsewhere.
+    /// A link on it leads to something outside that is there, or that the call would have made:
+    /// when the kernel looked, the link led elsewhere.
     Peers,
     Nowhere,
 }
 
-/// `is_made`: the call makes the file that the path leads to, so its directory being there is enough.
+/// `is_made`: the call makes the file that the path leads to, so its directory being there is
+/// enough.
 fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
     let Some(settings) = settings::settings() else {
         return Leads::Nowhere;
@@ -482,8 +462,17 @@ fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
 
 /// The path of a directory of the kernel's, without links.
 fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
+    real(dirfd, path, O_DIRECTORY)
+}
+
+/// The path of what the kernel finds, without links.
+fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
+    real(dirfd, path, if follow { 0 } else { O_NOFOLLOW })
+}
+
+fn real(dirfd: i32, path: &[u8], flags: i32) -> Option<Vec<u8>> {
     let path = CString::new(path).ok()?;
-    let flags = i64::from(O_PATH | O_DIRECTORY | O_CLOEXEC);
+    let flags = i64::from(O_PATH | O_CLOEXEC | flags);
     // SAFETY: a C string; the descriptor is closed again below.
     let fd = unsafe {
         raw(

@@ -14,8 +14,8 @@ pub struct Settings {
     pub mark: &'static [u8],
     /// LD_PRELOAD as this process was started with.
     pub preload: &'static CStr,
-    /// The prefix is a directory of the kernel's, too: that of the pool's origin. Paths that lead under
-    /// it by a link or from a working directory mustn't go to the kernel.
+    /// The prefix is a directory of the kernel's, too: that of the pool's origin. Paths that lead
+    /// under it by a link or from a working directory mustn't go to the kernel.
     pub shadows: bool,
 }
 
