@@ -47,22 +47,26 @@ pub struct OriginCommand {
 #[derive(Debug, Subcommand)]
 pub enum OriginWhat {
     /// Show what lies where, what was moved, and what couldn't be
+    #[command(after_help = "Example:\n  forebay origin status --json")]
     Status {
         /// Print JSON
         #[arg(long)]
         json: bool,
     },
     /// Write all changes back now, and wait for it
+    #[command(after_help = "Example:\n  forebay origin sync /lustre/project/case/out")]
     Sync {
         /// Only below this path of the pool
         path: Option<OsString>,
     },
     /// Take the bytes of files out of the pool that the origin has, too
+    #[command(after_help = "Example:\n  forebay origin evict /lustre/project/case/old")]
     Evict {
         /// Only below this path of the pool
         path: Option<OsString>,
     },
     /// Bring in the bytes of files before they are used
+    #[command(after_help = "Example:\n  forebay origin prefetch /lustre/project/case/mesh")]
     Prefetch {
         /// Paths of the pool: files, or directories with all below them
         #[arg(required = true)]
