@@ -17,7 +17,7 @@ A case may say in comments at its beginning:
 
 The environment of a case: WORK, its empty directory; OUTER, an empty directory
 on the plain file system in both runs, compared as well; CASES, the directory of
-the scripts; CASE_UID, the user's number. The paths have the same length and the
+the scripts; CASE_UID, the user's number; ORIGIN, not empty with an origin. The paths have the same length and the
 same depth in both runs.
 """
 import argparse
@@ -342,7 +342,8 @@ class Runner:
             for side in (0, 1):
                 work = (plain, inside_work)[side]
                 label = ("outside", "inside")[side]
-                env = self.environment(WORK=work, OUTER=outers[side], HOME=outers[side])
+                env = self.environment(WORK=work, OUTER=outers[side], HOME=outers[side],
+                                       ORIGIN="1" if origin else "")
                 prefix = []
                 if side == 1:
                     with self.lock:

@@ -400,7 +400,9 @@ impl Origin {
                 print: print(&meta),
                 synced,
             },
-        )
+        )?;
+        self.writing.end(at);
+        Ok(())
     }
 
     /// Writes the bytes and attributes of files of one directory back.
@@ -441,7 +443,7 @@ impl Origin {
                 }
             };
             match there {
-                Some(there) if print(&there) != d.inode.origin.print => {
+                Some(there) if !self.is_known(&path, &there, &d.inode.origin) => {
                     self.write_conflict(&path, (d.id, &d.inode), pass);
                 }
                 // The copier would take the same size and time for the same content.
@@ -501,6 +503,15 @@ impl Origin {
             only: Some(names),
             ..Options::stage_out()
         };
+        let paths: Vec<_> = list.iter().map(|d| below(at, &d.name)).collect();
+        let versions = paths.iter().zip(&list);
+        let versions = versions.map(|(path, d)| (&path[..], d.inode.size, d.inode.mtime));
+        if let Err(e) = self.writing.begin(versions) {
+            let why = format!("the pool's directory can't be written: {e}");
+            pass.failed
+                .extend(paths.into_iter().map(|path| (path, why.clone())));
+            return;
+        }
         let (from, to) = (self.pool_path(at), self.side.path(at));
         let report = match self.stage(&from, &to, &options) {
             Ok(report) => report,
@@ -623,9 +634,11 @@ impl Origin {
         for (_, name) in &names {
             there.push(self.side.look(name)?);
         }
-        let is_known =
-            |meta: &Option<Meta>| meta.is_some_and(|meta| print(&meta) == inode.origin.print);
-        let known = there.iter().position(is_known);
+        let is_known = |name: &[u8], meta: &Option<Meta>| {
+            meta.is_some_and(|meta| self.is_known(name, &meta, &inode.origin))
+        };
+        let mut pairs = names.iter().zip(&there);
+        let known = pairs.position(|((_, name), meta)| is_known(name, meta));
         let missing = there.iter().position(Option::is_none);
         if is_clean(&inode) && known.is_some() && missing.is_none() {
             return Ok(());
@@ -642,6 +655,16 @@ impl Origin {
                 // Its bytes are gone from the origin by another name.
                 return Err(Errno::IO);
             }
+            // Older versions under other names: a death in between mustn't leave them.
+            for ((dir, name), meta) in names.iter().zip(&mut there) {
+                if *name != *path && is_known(name, meta) {
+                    self.note_change(*dir);
+                    PlainPlace.unlink(&self.side.path(name))?;
+                    *meta = None;
+                }
+            }
+            let version = std::iter::once((&path[..], inode.size, inode.mtime));
+            self.writing.begin(version).map_err(|_| Errno::IO)?;
             let options = Options {
                 checksum: known.is_some(),
                 ..Options::stage_out()
@@ -666,7 +689,7 @@ impl Origin {
             let to = self.side.path(name);
             match meta {
                 Some(meta) if (meta.dev, meta.ino) == (goal.dev, goal.ino) => continue,
-                Some(_) if !is_known(meta) => {
+                Some(_) if !is_known(name, meta) => {
                     let why = "is another file at the origin, so it isn't linked there";
                     pass.failed.push((name.clone(), why.into()));
                     continue;

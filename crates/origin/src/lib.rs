@@ -33,6 +33,7 @@ mod serve;
 mod service;
 mod side;
 mod status;
+mod writing;
 
 pub use status::{Problem, Status};
 
@@ -45,6 +46,7 @@ use side::Side;
 use status::Ledger;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
+use writing::Writing;
 
 /// Starts the service of a pool that has an origin; returns when it takes requests.
 ///
@@ -72,6 +74,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         changed_dirs: Mutex::default(),
         paths: RwLock::default(),
         moving: Mutex::default(),
+        writing: Writing::load(pool.dir()),
     });
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
     origin.prepare_root().map_err(failed)?;

@@ -43,7 +43,7 @@ impl Origin {
         self.note_change(dir);
         let removed = match (inode.is_dir(), there.is_dir()) {
             (true, true) => PlainPlace.rmdir(&self.side.path(&at)),
-            (false, false) if self.is_known(&inode, print(&there)) => {
+            (false, false) if self.is_known(&at, &there, &inode.origin) => {
                 PlainPlace.unlink(&self.side.path(&at))
             }
             // The origin has another file by now, which stays.
@@ -72,11 +72,6 @@ impl Origin {
                 Err((e, format!("{shown} can't be removed: {}", explain(e))))
             }
         }
-    }
-
-    /// Whether the origin's version is the one that the pool has seen.
-    fn is_known(&self, inode: &Inode, print: u64) -> bool {
-        inode.origin.print == print
     }
 
     /// Gives the object `from` the name `to` at the origin.

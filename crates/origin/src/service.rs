@@ -1,11 +1,13 @@
 //! The service: what its threads share, and marks of objects.
 
 use crate::busy::Busy;
-use crate::side::{Side, attributes_of};
+use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
+use crate::writing::Writing;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
 use forebay_posix::{Fs, ObjectId};
+use forebay_staging::Meta;
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -32,6 +34,7 @@ pub struct Origin {
     pub paths: RwLock<()>,
     /// Objects that have their new name at the origin, but perhaps not in the pool yet.
     pub moving: Mutex<Vec<Moving>>,
+    pub writing: Writing,
 }
 
 /// An object whose name at the origin has changed, but perhaps not that in the pool.
@@ -79,6 +82,12 @@ impl Origin {
             print: 0,
             synced: attributes_of(inode),
         }
+    }
+
+    /// Whether the origin's version of a file is the one that the pool knows, or that the service has
+    /// just written.
+    pub fn is_known(&self, path: &[u8], there: &Meta, mark: &OriginMark) -> bool {
+        print(there) == mark.print || self.writing.is_ours(path, there)
     }
 
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {

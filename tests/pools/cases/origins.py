@@ -356,7 +356,7 @@ while True:
     t.bash("p", "echo last > %s/last" % top)
     kill(t.keeper("p"))
     wait_until(lambda: t.state("p") == "stale", 10, "the keeper's death")
-    t.fb("pools", "--clean").prints("p.*stays.*up --reopen")
+    t.fb("pools", "--clean").says("p.*stays.*up --reopen")
     t.fb("up", "--reopen", "--pool", "p")
     t.fb("down", "--pool", "p")
     t.ok(open(os.path.join(top, "last")).read() == "last\n", "the last change is lost")

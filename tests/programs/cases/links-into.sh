@@ -48,6 +48,8 @@ C
 gcc -o t t.c -pthread; ./t; rm t t.c fifo
 section turning
 # A link that leads to either side in turn while a file is made through it: it is made on one of both.
+# (Not with an origin: the kernel has a directory at either end, and may get there first.)
+[ -z "${ORIGIN:-}" ] || exit 0
 mkdir -p "$WORK/side" side; cat > t.c <<'C'
 #include <errno.h>
 #include <fcntl.h>
