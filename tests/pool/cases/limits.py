@@ -200,11 +200,12 @@ else:
         got = 3 * size / max(all_of)
         shown = "node 0 %s %.1f MiB/s, limit %d" % (what, got / (1 << 20), rate >> 20)
         print("    " + shown)
-        # The end of it comes out of buffers; a busy machine may be slower.
-        t.ok(0.4 * rate < got < 1.15 * rate, shown)
+        # The end of it comes out of buffers; a busy machine may be much slower.
+        t.ok(0.1 * rate < got < 1.15 * rate, shown)
     half, most = [float(x) for x in out[5].split()]
     print("    stat meanwhile: median %.2f ms, 95%% %.2f ms" % (half * 1e3, most * 1e3))
-    t.ok(half < 0.03 and most < 0.2, "small questions wait for bulk: %s" % out[5])
+    # Behind bulk they would take as long as that: a second and more.
+    t.ok(half < 0.1 and most < 0.5, "small questions wait for bulk: %s" % out[5])
     tidy(t)
     t.up("other", "--nodes", "2", "--bandwidth", "1M", rc=2).says("at least 26M")
 
@@ -235,7 +236,7 @@ print(s.f_blocks * s.f_frsize >> 20, (s.f_blocks - s.f_bfree) * s.f_frsize >> 20
     t.fb("node", "--pool", POOL, "kill", "1")
     for turn in range(3):
         size, used, took = look(0)
-        t.ok(size == 128 * NODES and took < 2, "with a dead node: %d MiB, %.2f s" % (size, took))
+        t.ok(size == 128 * NODES and took < 5, "with a dead node: %d MiB, %.2f s" % (size, took))
     t.fb("node", "--pool", POOL, "restart", "1")
     tidy(t)
 

@@ -369,7 +369,7 @@ for waiter in 1, 4:
         signal.setitimer(signal.ITIMER_REAL, 0.2)
         began = time.monotonic()
         assert raw(fd, fcntl.F_WRLCK) == errno.EINTR
-        assert 0.15 < time.monotonic() - began < 1, time.monotonic() - began
+        assert 0.15 < time.monotonic() - began < 5, time.monotonic() - began
         assert len(seen) == 1
         handle(SA_RESTART)
         signal.setitimer(signal.ITIMER_REAL, 0.2)
