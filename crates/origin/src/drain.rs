@@ -522,6 +522,12 @@ impl Origin {
                 return;
             }
         };
+        let accounted = report.moved_files + report.unchanged + report.failed;
+        if accounted < list.len() as u64 || report.interrupted {
+            // Some have lost their names meanwhile: which, the next pass finds out.
+            pass.young += list.len() as u64;
+            return;
+        }
         for d in list {
             let path = below(at, &d.name);
             let target = String::from_utf8_lossy(&self.side.path(&path)).into_owned();

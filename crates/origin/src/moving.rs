@@ -2,8 +2,8 @@
 //! directory waits for them.
 //!
 //! The origin's name changes first, the pool's a moment later, by the process that has asked. For
-//! that time the object counts as *moving*: paths through its old name are stale, and nobody uses
-//! them.
+//! that time the object counts as *moving*: its old and its new path are unsettled, and nothing is
+//! written back by them.
 
 use crate::service::{Moving, Origin};
 use forebay_posix::ObjectId;
@@ -25,7 +25,7 @@ impl Origin {
         self.moving().push(moving);
     }
 
-    /// Whether a path leads through the old name of an object that moves.
+    /// Whether a path leads through the old or the new name of an object that moves.
     pub fn is_moving(&self, path: &[u8]) -> bool {
         let mut all = self.moving();
         if all.is_empty() {
@@ -36,7 +36,7 @@ impl Origin {
             m.since.elapsed() < MOVES && has(&m.from) && !has(&m.to)
         });
         all.iter().any(|m| {
-            let rest = path.strip_prefix(&m.old[..]);
+            let rest = path.strip_prefix(&m.path[..]);
             rest.is_some_and(|rest| rest.is_empty() || rest[0] == b'/')
         })
     }

@@ -3,7 +3,7 @@
 //! A death between both leaves the pool with a name that the origin has no more, or without one
 //! that it has. The next look at the directory ([`crate::outside`]) makes them equal.
 
-use crate::service::{Moving, Origin};
+use crate::service::{Moving, Origin, is_clean};
 use crate::side::{below, print};
 use forebay_posix::ObjectId;
 use forebay_staging::{Place, PlainPlace, explain};
@@ -110,52 +110,68 @@ impl Origin {
         let new = self.relative_of(to.0).map(|dir| below(&dir, to.1));
         self.note_change(from.0);
         self.note_change(to.0);
-        let is_there = inode.origin.state != OriginState::None
-            && self.side.look(&old).map_err(plain)?.is_some();
-        if !is_there && self.moves(source.id, from) {
+        let moves = |path: &[u8]| {
+            self.begins_to_move(Moving {
+                path: path.to_vec(),
+                id: source.id,
+                from: (from.0, from.1.to_vec()),
+                to: (to.0, to.1.to_vec()),
+                since: Instant::now(),
+            });
+        };
+        let there = match inode.origin.state {
+            OriginState::None => None,
+            _ => self.side.look(&old).map_err(plain)?,
+        };
+        if there.is_none() && self.moves(source.id, from) {
             // The process tries again: names have changed meanwhile.
             return Ok(());
         }
-        if !is_there && self.was_renamed(&inode, new.as_deref()).map_err(plain)? {
+        if there.is_none() && self.was_renamed(&inode, new.as_deref()).map_err(plain)? {
             return Ok(());
         }
-        if !is_there {
-            // Written over the origin's version of what it replaces, when it is written back.
+        let is_known = there.is_some_and(|there| self.is_known(&old, &there, &inode.origin));
+        let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
+        let replaces = replaced_mark.state != OriginState::None;
+        if there.is_none() || is_dirty && replaces {
+            // Written over the origin's version of what it replaces, when it is written back: an
+            // older version of the source is no substitute for that one.
             let mark = OriginMark {
                 state: OriginState::Archived,
                 print: replaced_mark.print,
                 synced: 0,
             };
-            return match (inode.origin.state, replaced_mark.state) {
-                (OriginState::None, OriginState::None) => Ok(()),
+            match (inode.origin.state, replaces) {
+                (OriginState::None, false) => return Ok(()),
                 (OriginState::Released, _) if !inode.is_dir() => {
                     let shown = self.side.show(&old);
-                    Err((Errno::NOENT, format!("{shown} has gone from the origin")))
+                    return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
                 }
-                _ => self.set_mark(source.id, mark).map_err(plain),
-            };
+                _ => self.set_mark(source.id, mark).map_err(plain)?,
+            }
+            if let Ok(new) = &new {
+                moves(new);
+            }
+            if is_known {
+                PlainPlace.unlink(&self.side.path(&old)).map_err(plain)?;
+            }
+            return Ok(());
         }
         let new = new.map_err(plain)?;
-        self.begins_to_move(Moving {
-            old: old.clone(),
-            id: source.id,
-            from: (from.0, from.1.to_vec()),
-            to: (to.0, to.1.to_vec()),
-            since: Instant::now(),
-        });
-        self.rename_at(&old, &new, replaced_mark.state != OriginState::None)
-            .map_err(|e| {
-                let (old, new) = (self.side.show(&old), self.side.show(&new));
-                (
-                    e,
-                    format!("{old} can't be renamed to {new}: {}", explain(e)),
-                )
-            })?;
-        if let Some(meta) = self.side.look(&new).map_err(plain)?
-            && !meta.is_dir()
-        {
+        moves(&old);
+        moves(&new);
+        self.rename_at(&old, &new, replaces).map_err(|e| {
+            let (old, new) = (self.side.show(&old), self.side.show(&new));
+            (
+                e,
+                format!("{old} can't be renamed to {new}: {}", explain(e)),
+            )
+        })?;
+        let version = there.map(|there| print(&there)).unwrap_or_default();
+        if !inode.is_dir() && is_known && version != inode.origin.print {
+            // Written just before, by a service that has died.
             let mark = OriginMark {
-                print: print(&meta),
+                print: version,
                 ..inode.origin
             };
             self.set_mark(source.id, mark).map_err(plain)?;

@@ -39,8 +39,8 @@ pub struct Origin {
 
 /// An object whose name at the origin has changed, but perhaps not that in the pool.
 pub struct Moving {
-    /// The old path, at the origin.
-    pub old: Vec<u8>,
+    /// Its old or its new path at the origin: in the pool, neither leads to it for sure.
+    pub path: Vec<u8>,
     pub id: ObjectId,
     /// The old name in the pool, and the new one.
     pub from: (ObjectId, Vec<u8>),
