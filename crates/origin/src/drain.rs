@@ -11,8 +11,8 @@ use crate::side::{attributes_of, below, print};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Meta, Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
-    explain, stage,
+    Meta, Names, Options, Place, PlaceFile, PlainPlace, PoolPlace, Report, StageError, Team,
+    apply_attributes, explain, same_content, stage,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState, now};
 use rustix::io::{Errno, Result};
@@ -646,7 +646,9 @@ impl Origin {
         let mut pairs = names.iter().zip(&there);
         let known = pairs.position(|((_, name), meta)| is_known(name, meta));
         let missing = there.iter().position(Option::is_none);
-        if is_clean(&inode) && known.is_some() && missing.is_none() {
+        let identity = |meta: &Option<Meta>| meta.map(|meta| (meta.dev, meta.ino));
+        let is_one_file = there.windows(2).all(|w| identity(&w[0]) == identity(&w[1]));
+        if is_clean(&inode) && known.is_some() && missing.is_none() && is_one_file {
             return Ok(());
         }
         let Some(first) = known.or(missing) else {
@@ -695,7 +697,7 @@ impl Origin {
             let to = self.side.path(name);
             match meta {
                 Some(meta) if (meta.dev, meta.ino) == (goal.dev, goal.ino) => continue,
-                Some(_) if !is_known(name, meta) => {
+                Some(_) if !is_known(name, meta) && !self.has_same_bytes(path, name)? => {
                     let why = "is another file at the origin, so it isn't linked there";
                     pass.failed.push((name.clone(), why.into()));
                     continue;
@@ -713,6 +715,18 @@ impl Origin {
             pass.late.insert(parent(name).to_vec(), *dir);
         }
         self.is_written(id, path, inode.ctime)
+    }
+
+    /// Whether the origin's files under two names have the same bytes.
+    fn has_same_bytes(&self, one: &[u8], other: &[u8]) -> Result<bool> {
+        let one = PlainPlace.open(&self.side.path(one), false)?;
+        let other = PlainPlace.open(&self.side.path(other), false)?;
+        let size = one.meta()?.size;
+        if other.meta()?.size != size {
+            return Ok(false);
+        }
+        let same = self.watched(|progress| same_content(&one, &other, size, progress));
+        same.map_err(|_| Errno::IO)
     }
 }
 

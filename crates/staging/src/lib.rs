@@ -33,7 +33,7 @@ mod wire;
 
 pub use attributes::{apply as apply_attributes, user_attributes};
 pub use content::{Care, copy as copy_content};
-pub use copy::Trouble;
+pub use copy::{Trouble, same as same_content};
 pub use job::{Names, Options, Room};
 pub use mover::mover;
 pub use parallel::for_each;
