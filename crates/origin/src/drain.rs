@@ -141,7 +141,12 @@ impl Origin {
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
         }
-        for (id, names) in std::mem::take(&mut pass.linked) {
+        let mut linked = std::mem::take(&mut pass.linked);
+        if let Err(e) = self.find_all_names(&mut linked) {
+            pass.failed.push((relative.to_vec(), explain(e)));
+            return pass;
+        }
+        for (id, names) in linked {
             if let Err(e) = self.write_linked(ObjectId(id), &names, &mut pass) {
                 pass.failed.push((names[0].1.clone(), explain(e)));
             }
@@ -156,6 +161,30 @@ impl Origin {
             }
         }
         pass
+    }
+
+    /// Completes the names of files that have got some since their directories were looked at, or
+    /// whose other names are above or beside the path of this pass.
+    fn find_all_names(&self, linked: &mut HashMap<u64, Vec<(ObjectId, Vec<u8>)>>) -> Result<()> {
+        let is_incomplete = |(id, names): (&u64, &Vec<_>)| {
+            let inode = self.inode(ObjectId(*id));
+            inode.is_ok_and(|inode| inode.nlink as usize > names.len())
+        };
+        if !linked.iter().any(is_incomplete) {
+            return Ok(());
+        }
+        let mut all: HashMap<u64, Vec<(ObjectId, Vec<u8>)>> = HashMap::new();
+        self.each_object(b"", &mut |dir, path, entry, inode| {
+            let mode = self.config.mode_of(&self.pool_path(path));
+            if inode.is_file() && linked.contains_key(&entry.id.0) && mode == OriginMode::WriteBack
+            {
+                let names = all.entry(entry.id.0).or_default();
+                names.push((dir, path.to_vec()));
+            }
+            Ok(())
+        })?;
+        linked.extend(all);
+        Ok(())
     }
 
     fn pass_below(&self, relative: &[u8], lag: Duration, pass: &mut Pass) -> Result<()> {
