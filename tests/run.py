@@ -76,8 +76,8 @@ KEPT_BACK = only(
     "sqlite")
 
 WITH_AN_ORIGIN = only(
-    "cargo-build", "c-data", "coreutils-attrs", "coreutils-copy", "git", "links-into", "locks", "mmap",
-    "python-files", "replace", "rsync", "small-files", "sqlite", "tar-gzip", "tree-tools")
+    "awk-sed-perl", "bash-redirections", "c-data", "locks", "mmap", "perl-files", "python-files", "replace",
+    "sort-large", "sqlite")
 
 # Nice values of background steps: those that others wait for get a fair part.
 WAITED_FOR, NOT_WAITED_FOR = 5, 19
