@@ -38,7 +38,9 @@ LOGS = os.path.join(TARGET, "tests")
 # Lines of a failed step's output that are repeated before the table: its last ones; and behind the
 # table: those that name a failure.
 LAST_LINES, NAMING_LINES = 40, 12
-NAMES_A_FAILURE = re.compile(r"(?<!\b0 )\b(failed|FAILED|panicked|error(\[\w+\])?:|Error)")
+NAMES_A_FAILURE = re.compile(r"^ *(failed|FAILED)\b|\bpanicked at\b|^test .*\bFAILED\b|^error")
+# So many lines behind one of these are shown with it.
+MORE_LINES = 3
 # How long a step that is told to end (SIGTERM) has for removing its pools. Seconds.
 GRACE = 60
 
@@ -320,8 +322,9 @@ def main():
                     step.name, step.log, "\n".join(logs[step.name][-LAST_LINES:])))
         say(table(steps, began))
         for name, lines in logs.items():
-            naming = [line[:300] for line in lines if NAMES_A_FAILURE.search(line)]
-            say("\n".join("%s: %s" % (name, line) for line in naming[-NAMING_LINES:]))
+            named = [i for i, line in enumerate(lines) if NAMES_A_FAILURE.search(line)]
+            naming = sorted({k for i in named for k in range(i, min(i + 1 + MORE_LINES, len(lines)))})
+            say("\n".join("%s: %s" % (name, lines[i][:300]) for i in naming[:NAMING_LINES]))
     failed = [s.name for s in steps if s.state != "passed"]
     say("all steps passed" if not failed else "not passed: " + " ".join(failed))
     return 1 if failed else 0
