@@ -103,7 +103,8 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
     }
     if first.config().origin.is_some() {
         let what = format!(
-            "its keeper is dead, and its origin may not have all changes: go on with it by forebay up --reopen --pool {name}, or remove it by forebay down --force --pool {name}"
+            "its keeper is dead, and its origin may not have all changes: go on with it by \
+             forebay up --reopen --pool {name}, or remove it by forebay down --force --pool {name}"
         );
         return Err((what, false));
     }

@@ -71,7 +71,8 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
     Fail::new(
         code::STAGE_OUT,
         format!(
-            "not all changes of the pool '{name}' are at its origin:\n{text}\nsee to that, then: forebay origin sync --pool {name}"
+            "not all changes of the pool '{name}' are at its origin:\n{text}\n\
+             see to that, then: forebay origin sync --pool {name}"
         ),
     )
 }

@@ -67,8 +67,8 @@ impl Fs {
     /// Brings the bytes of a file in that is about to be opened with these flags of open(2).
     ///
     /// # Errors
-    /// Errors of reading the file at the origin. EIO: the origin has lost it. EROFS: the flags ask
-    /// for writing, and the path is read-only.
+    /// Errors of reading the file at the origin. EROFS: the flags ask for writing, and the path is
+    /// read-only.
     #[inline]
     pub(crate) fn bring_bytes(
         &self,
@@ -89,7 +89,6 @@ impl Fs {
                 let name = name.to_vec();
                 self.ask_origin(&Request::Bytes { id, dir, name, cut })
             }
-            OriginState::Lost => Err(Errno::IO),
         }
     }
 

@@ -4,9 +4,9 @@
 //!
 //! A view of Python keeps the memory mapped: `close` is a BufferError while there is one, as for
 //! `mmap.mmap`. Some libraries keep the object and the address but give the view back
-//! (`torch.frombuffer`), so memory that was ever viewed is closed, and stays mapped until its object
-//! goes: what they have is never an address without memory. A forked child doesn't have the memory (touching it there ends the child), so it
-//! can make no new views: EPERM.
+//! (`torch.frombuffer`), so memory that was ever viewed is closed, and stays mapped until its
+//! object goes: what they have is never an address without memory. A forked child doesn't have the
+//! memory (touching it there ends the child), so it can make no new views: EPERM.
 
 #![allow(
     unsafe_op_in_unsafe_fn,

@@ -15,8 +15,6 @@ pub enum OriginState {
     Archived,
     /// At the origin only: the bytes of a file, the entries of a directory.
     Released,
-    /// Released, but gone from the origin.
-    Lost,
 }
 
 /// An object's state, and when both sides were last the same.
@@ -63,7 +61,6 @@ impl OriginState {
             OriginState::None,
             OriginState::Archived,
             OriginState::Released,
-            OriginState::Lost,
         ]
         .into_iter()
         .nth(usize::try_from(n).ok()?)

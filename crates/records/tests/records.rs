@@ -29,7 +29,7 @@ fn inode(r: &mut Random) -> Inode {
         controls: r.edge(),
         edition: r.edge(),
         origin: OriginMark {
-            state: OriginState::from_number(r.below(4) as u64).unwrap(),
+            state: OriginState::from_number(r.below(3) as u64).unwrap(),
             print: r.edge(),
             synced: r.edge() as i64,
         },
