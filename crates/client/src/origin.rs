@@ -138,6 +138,12 @@ pub enum Request {
     },
     /// The object under this name is about to lose it.
     Remove { dir: ObjectId, name: Vec<u8> },
+    /// The object, which has had the first name, is about to get one more.
+    Link {
+        id: ObjectId,
+        known: (ObjectId, Vec<u8>),
+        to: (ObjectId, Vec<u8>),
+    },
     /// The object under the first name is about to get the second one.
     Rename {
         from: (ObjectId, Vec<u8>),
@@ -153,24 +159,27 @@ pub enum Request {
     Status,
 }
 
-type Fields = (u8, ObjectId, Vec<u8>, ObjectId, Vec<u8>);
+type Fields = (u8, ObjectId, Vec<u8>, ObjectId, Vec<u8>, ObjectId);
 
 impl Request {
     /// The request as a message.
     pub fn encode(&self) -> Vec<u8> {
         let none = ObjectId(0);
-        let fields: Fields = match self {
-            Request::Entries(id) => (0, *id, Vec::new(), none, Vec::new()),
+        let no = (none, Vec::new());
+        let (kind, (dir, name), (other, other_name), id) = match self {
+            Request::Entries(id) => (0, no.clone(), no, *id),
             Request::Bytes { id, dir, name, cut } => {
-                (1 + u8::from(*cut), *dir, name.clone(), *id, Vec::new())
+                (1 + u8::from(*cut), (*dir, name.clone()), no, *id)
             }
-            Request::Remove { dir, name } => (3, *dir, name.clone(), none, Vec::new()),
-            Request::Rename { from, to } => (4, from.0, from.1.clone(), to.0, to.1.clone()),
-            Request::Sync(path) => (5, none, path.clone(), none, Vec::new()),
-            Request::Evict(path) => (6, none, path.clone(), none, Vec::new()),
-            Request::Prefetch(path) => (7, none, path.clone(), none, Vec::new()),
-            Request::Status => (8, none, Vec::new(), none, Vec::new()),
+            Request::Remove { dir, name } => (3, (*dir, name.clone()), no, none),
+            Request::Rename { from, to } => (4, from.clone(), to.clone(), none),
+            Request::Sync(path) => (5, (none, path.clone()), no, none),
+            Request::Evict(path) => (6, (none, path.clone()), no, none),
+            Request::Prefetch(path) => (7, (none, path.clone()), no, none),
+            Request::Status => (8, no.clone(), no, none),
+            Request::Link { id, known, to } => (9, known.clone(), to.clone(), *id),
         };
+        let fields: Fields = (kind, dir, name, other, other_name, id);
         let mut bytes = Vec::new();
         fields.put(&mut bytes);
         bytes
@@ -178,18 +187,23 @@ impl Request {
 
     /// The request in a message; None if it is none.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
-        let (kind, id, name, other, other_name) = decode::<Fields>(bytes)?;
+        let (kind, dir, name, other, other_name, id) = decode::<Fields>(bytes)?;
         Some(match kind {
             0 => Request::Entries(id),
             1 | 2 => Request::Bytes {
-                id: other,
-                dir: id,
+                id,
+                dir,
                 name,
                 cut: kind == 2,
             },
-            3 => Request::Remove { dir: id, name },
+            3 => Request::Remove { dir, name },
             4 => Request::Rename {
-                from: (id, name),
+                from: (dir, name),
+                to: (other, other_name),
+            },
+            9 => Request::Link {
+                id,
+                known: (dir, name),
                 to: (other, other_name),
             },
             5 => Request::Sync(name),
@@ -332,6 +346,11 @@ mod tests {
             },
             Request::Rename {
                 from: (id, name.clone()),
+                to: (ObjectId(8), b"other".to_vec()),
+            },
+            Request::Link {
+                id,
+                known: (ObjectId(9), name.clone()),
                 to: (ObjectId(8), b"other".to_vec()),
             },
             Request::Sync(name.clone()),

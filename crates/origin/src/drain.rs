@@ -6,17 +6,18 @@
 //! write that comes meanwhile leaves it dirty. The files of a directory are copied together, since
 //! they share the sync.
 
+use crate::links::Linked;
 use crate::service::{Origin, is_clean};
-use crate::side::{attributes_of, below, print};
+use crate::side::{attributes_of, below, print, split};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Meta, Names, Options, Place, PlaceFile, PlainPlace, PoolPlace, Report, StageError, Team,
-    apply_attributes, explain, same_content, stage,
+    Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
+    explain, stage,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState, now};
 use rustix::io::{Errno, Result};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -44,8 +45,15 @@ pub struct Pass {
     /// Directories that get their attributes at the end of the pass: what is written into them
     /// changes their times.
     late: BTreeMap<Vec<u8>, ObjectId>,
-    /// Names of files that have several, each with its directory, by the file's id.
-    linked: HashMap<u64, Vec<(ObjectId, Vec<u8>)>>,
+    /// Names that this pass has met of objects that have several.
+    linked: Linked,
+}
+
+impl Pass {
+    /// Notes that something was written into a directory at the origin, whose times have changed.
+    pub fn writes_into(&mut self, path: &[u8], dir: ObjectId) {
+        self.late.insert(split(path).0.to_vec(), dir);
+    }
 }
 
 /// A file to be written back.
@@ -141,15 +149,9 @@ impl Origin {
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
         }
-        let mut linked = std::mem::take(&mut pass.linked);
-        if let Err(e) = self.find_all_names(&mut linked) {
+        let linked = std::mem::take(&mut pass.linked);
+        if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
-            return pass;
-        }
-        for (id, names) in linked {
-            if let Err(e) = self.write_linked(ObjectId(id), &names, &mut pass) {
-                pass.failed.push((names[0].1.clone(), explain(e)));
-            }
         }
         // Directories below others come first.
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
@@ -163,39 +165,23 @@ impl Origin {
         pass
     }
 
-    /// Completes the names of files that have got some since their directories were looked at, or
-    /// whose other names are above or beside the path of this pass.
-    fn find_all_names(&self, linked: &mut HashMap<u64, Vec<(ObjectId, Vec<u8>)>>) -> Result<()> {
-        let is_incomplete = |(id, names): (&u64, &Vec<_>)| {
-            let inode = self.inode(ObjectId(*id));
-            inode.is_ok_and(|inode| inode.nlink as usize > names.len())
-        };
-        if !linked.iter().any(is_incomplete) {
-            return Ok(());
-        }
-        let mut all: HashMap<u64, Vec<(ObjectId, Vec<u8>)>> = HashMap::new();
-        self.each_object(b"", &mut |dir, path, entry, inode| {
-            let mode = self.config.mode_of(&self.pool_path(path));
-            if inode.is_file() && linked.contains_key(&entry.id.0) && mode == OriginMode::WriteBack
-            {
-                let names = all.entry(entry.id.0).or_default();
-                names.push((dir, path.to_vec()));
-            }
-            Ok(())
-        })?;
-        linked.extend(all);
-        Ok(())
-    }
-
     fn pass_below(&self, relative: &[u8], lag: Duration, pass: &mut Pass) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
-        if top.mode & libc::S_IFMT != libc::S_IFDIR {
-            let cut = relative.iter().rposition(|&b| b == b'/');
-            let (dir, name) = relative.split_at(cut.map_or(0, |cut| cut + 1));
-            let dir = dir.strip_suffix(b"/").unwrap_or(dir);
-            let only = |other: &[u8]| other == name;
-            let id = ObjectId(self.fs.stat(&self.pool_path(dir), true)?.ino);
-            self.pass_dir(id, dir, lag, &only, pass)?;
+        let is_dir = top.mode & libc::S_IFMT == libc::S_IFDIR;
+        let (above, name) = match is_dir {
+            true => (relative, &b""[..]),
+            false => split(relative),
+        };
+        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
+        let held = self.paths();
+        if self.settle(dir)? != above {
+            // Renamed meanwhile.
+            pass.young += 1;
+            return Ok(());
+        }
+        drop(held);
+        if !is_dir {
+            self.pass_dir(dir, above, lag, &|other| other == name, pass)?;
             return Ok(());
         }
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
@@ -267,7 +253,7 @@ impl Origin {
                         below_it.push((entry.id, path));
                     }
                 }
-                libc::S_IFREG if inode.nlink > 1 => {
+                libc::S_IFREG | libc::S_IFLNK if inode.nlink > 1 => {
                     let names = pass.linked.entry(entry.id.0).or_default();
                     names.push((dir, path));
                 }
@@ -307,15 +293,26 @@ impl Origin {
     }
 
     /// Makes a directory at the origin that only the pool has. False: it has lost its name.
-    fn make_directory(&self, id: ObjectId, dir: ObjectId, name: &[u8], at: &[u8]) -> Result<bool> {
+    pub fn make_directory(
+        &self,
+        id: ObjectId,
+        dir: ObjectId,
+        name: &[u8],
+        at: &[u8],
+    ) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
         if inode.origin.state == OriginState::None {
             self.announce(dir, std::iter::once((id, &inode)))?;
-            if !self.has_name(dir, name, id) {
-                return Ok(false);
+            let made = match self.has_name(dir, name, id) && !self.is_moving(at) {
+                true => self.make_dirs(at).map(|()| true),
+                false => Ok(false),
+            };
+            if made != Ok(true) {
+                // As before: only the pool has it.
+                self.set_mark(id, OriginMark::default())?;
             }
-            self.make_dirs(at)?;
+            return made;
         }
         Ok(true)
     }
@@ -343,7 +340,7 @@ impl Origin {
     }
 
     /// Gives an object of the origin the attributes that the pool's has.
-    fn write_attributes_of(&self, at: &[u8]) -> Result<()> {
+    pub fn write_attributes_of(&self, at: &[u8]) -> Result<()> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
         let source = self.pool_path(at);
         let meta = pool.stat(&source, false)?;
@@ -381,7 +378,7 @@ impl Origin {
             return Ok(());
         }
         self.announce(dir, std::iter::once((id, &inode)))?;
-        if !self.has_name(dir, name, id) {
+        if !self.has_name(dir, name, id) || self.is_moving(at) {
             return Ok(());
         }
         let path = self.side.path(at);
@@ -414,7 +411,7 @@ impl Origin {
     }
 
     /// Notes that both sides are the same; in the pool, since this change.
-    fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
+    pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
         let meta = self.side.meta(at)?;
         let state = match self.inode(id)?.origin.state {
             OriginState::Released => OriginState::Released,
@@ -491,7 +488,7 @@ impl Origin {
     /// directory, which the origin may have from now on. A process that has seen the old state, but
     /// hasn't changed the name yet, is turned back by the epoch of names. Whoever calls works on
     /// the objects, and looks at their names afterwards.
-    fn announce<'i>(
+    pub fn announce<'i>(
         &self,
         dir: ObjectId,
         objects: impl Iterator<Item = (ObjectId, &'i Inode)>,
@@ -583,7 +580,7 @@ impl Origin {
     }
 
     /// Copies from the pool to the origin. Its progress counts as this service's.
-    fn stage(
+    pub fn stage(
         &self,
         from: &[u8],
         to: &[u8],
@@ -604,7 +601,7 @@ impl Origin {
     }
 
     /// Both sides have changed a file: the pool's version goes beside the origin's.
-    fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
+    pub fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
         let suffix = format!(".forebay-conflict-{}", &self.pool.config().uuid[..8]);
         let beside = [path, suffix.as_bytes()].concat();
         let options = Options {
@@ -638,130 +635,6 @@ impl Origin {
         };
         pass.failed.push((path.to_vec(), self.side.in_words(&why)));
     }
-
-    /// Writes a file back that has several names, and gives it all of them at the origin.
-    fn write_linked(
-        &self,
-        id: ObjectId,
-        names: &[(ObjectId, Vec<u8>)],
-        pass: &mut Pass,
-    ) -> Result<()> {
-        let _held = self.paths();
-        let _working = self.busy.begin(id);
-        let inode = match self.inode(id) {
-            Err(Errno::NOENT) => return Ok(()),
-            inode => inode?,
-        };
-        let Some((dir, _)) = names.first() else {
-            return Ok(());
-        };
-        self.announce(*dir, std::iter::once((id, &inode)))?;
-        let is_current = |(dir, path): &&(ObjectId, Vec<u8>)| {
-            let (at, name) = path.split_at(parent(path).len());
-            let name = name.strip_prefix(b"/").unwrap_or(name);
-            let is_there = self.relative_of(*dir).is_ok_and(|now| now == at);
-            is_there && self.has_name(*dir, name, id) && !self.is_moving(path)
-        };
-        let seen = names.len();
-        let names: Vec<_> = names.iter().filter(is_current).collect();
-        pass.young += (seen - names.len()) as u64;
-        let mut there = Vec::new();
-        for (_, name) in &names {
-            there.push(self.side.look(name)?);
-        }
-        let is_known = |name: &[u8], meta: &Option<Meta>| {
-            meta.is_some_and(|meta| self.is_known(name, &meta, &inode.origin))
-        };
-        let mut pairs = names.iter().zip(&there);
-        let known = pairs.position(|((_, name), meta)| is_known(name, meta));
-        let missing = there.iter().position(Option::is_none);
-        let identity = |meta: &Option<Meta>| meta.map(|meta| (meta.dev, meta.ino));
-        let is_one_file = there.windows(2).all(|w| identity(&w[0]) == identity(&w[1]));
-        if is_clean(&inode) && known.is_some() && missing.is_none() && is_one_file {
-            return Ok(());
-        }
-        let Some(first) = known.or(missing) else {
-            if let Some((_, path)) = names.first() {
-                self.write_conflict(path, (id, &inode), pass);
-            }
-            return Ok(());
-        };
-        let (dir, path) = names[first];
-        if !is_clean(&inode) || known.is_none() {
-            if inode.origin.is_released() {
-                // Its bytes are gone from the origin by another name.
-                return Err(Errno::IO);
-            }
-            // Older versions under other names: a death in between mustn't leave them.
-            for ((dir, name), meta) in names.iter().zip(&mut there) {
-                if *name != *path && is_known(name, meta) {
-                    self.note_change(*dir);
-                    PlainPlace.unlink(&self.side.path(name))?;
-                    *meta = None;
-                }
-            }
-            let version = std::iter::once((&path[..], inode.size, inode.mtime));
-            self.writing.begin(version).map_err(|_| Errno::IO)?;
-            let options = Options {
-                checksum: known.is_some(),
-                ..Options::stage_out()
-            };
-            let report = self.stage(&self.pool_path(path), &self.side.path(path), &options);
-            let report = report.map_err(|_| Errno::IO)?;
-            if let Some(failure) = report.failures.first() {
-                let why = self.side.in_words(&failure.what);
-                match why.contains("changed while") {
-                    true => pass.young += 1,
-                    false => pass.failed.push((path.clone(), why)),
-                }
-                return Ok(());
-            }
-            self.ledger.written.add(1, inode.size);
-            self.note_change(*dir);
-            pass.late.insert(parent(path).to_vec(), *dir);
-        }
-        let from = self.side.path(path);
-        let goal = PlainPlace.stat(&from, false)?;
-        for ((dir, name), meta) in names.iter().zip(&there) {
-            let to = self.side.path(name);
-            match meta {
-                Some(meta) if (meta.dev, meta.ino) == (goal.dev, goal.ino) => continue,
-                Some(_) if !is_known(name, meta) && !self.has_same_bytes(path, name)? => {
-                    let why = "is another file at the origin, so it isn't linked there";
-                    pass.failed.push((name.clone(), why.into()));
-                    continue;
-                }
-                None if *name == *path => continue,
-                None => PlainPlace.link(&from, &to)?,
-                Some(_) if *name == *path => continue,
-                Some(_) => {
-                    let part = [&to[..], b".forebay-link"].concat();
-                    PlainPlace.link(&from, &part)?;
-                    PlainPlace.rename(&part, &to)?;
-                }
-            }
-            self.note_change(*dir);
-            pass.late.insert(parent(name).to_vec(), *dir);
-        }
-        self.is_written(id, path, inode.ctime)
-    }
-
-    /// Whether the origin's files under two names have the same bytes.
-    fn has_same_bytes(&self, one: &[u8], other: &[u8]) -> Result<bool> {
-        let one = PlainPlace.open(&self.side.path(one), false)?;
-        let other = PlainPlace.open(&self.side.path(other), false)?;
-        let size = one.meta()?.size;
-        if other.meta()?.size != size {
-            return Ok(false);
-        }
-        let same = self.watched(|progress| same_content(&one, &other, size, progress));
-        same.map_err(|_| Errno::IO)
-    }
-}
-
-/// The path of the directory in which a path is.
-fn parent(path: &[u8]) -> &[u8] {
-    &path[..path.iter().rposition(|&b| b == b'/').unwrap_or(0)]
 }
 
 /// Files that are written back together: while they are, their names can't change.
@@ -784,7 +657,7 @@ fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
 }
 
 /// Whether an object has changed so recently that it waits.
-fn is_young(inode: &Inode, lag: Duration) -> bool {
+pub fn is_young(inode: &Inode, lag: Duration) -> bool {
     let age = now().saturating_sub(inode.ctime);
     age < lag.max(TICK).as_nanos() as i64
 }

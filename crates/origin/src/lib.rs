@@ -25,6 +25,7 @@
 mod busy;
 mod bytes;
 mod drain;
+mod links;
 mod listing;
 mod moving;
 mod names;

@@ -1,19 +1,28 @@
 //! Paths that change: who works with a path of the origin holds the paths, and who renames a
 //! directory waits for them.
 //!
-//! The origin's name changes first, the pool's a moment later, by the process that has asked. For
-//! that time the object counts as *moving*: its old and its new path are unsettled, and nothing is
-//! written back by them.
+//! The origin's name changes or goes first, the pool's a moment later, by the process that has
+//! asked. For that time the object counts as *moving*: its old and its new path are unsettled, and
+//! nothing is written back by them.
 
 use crate::service::{Moving, Origin};
 use forebay_posix::ObjectId;
 use rustix::io::{Errno, Result};
-use std::sync::{MutexGuard, PoisonError, RwLockReadGuard};
+use std::sync::{MutexGuard, PoisonError, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
 /// How long a process may take to change the pool's name. A process that takes longer has died.
 const MOVES: Duration = Duration::from_secs(2);
 const PAUSE: Duration = Duration::from_millis(1);
+
+/// The paths, held.
+pub enum Held<'o> {
+    Shared(#[expect(dead_code, reason = "it is held, not read")] RwLockReadGuard<'o, ()>),
+    Alone(#[expect(dead_code, reason = "it is held, not read")] RwLockWriteGuard<'o, ()>),
+}
+
+/// The paths, held, and those of two directories.
+pub type TwoPaths<'o> = (Held<'o>, Vec<u8>, Result<Vec<u8>>);
 
 impl Origin {
     fn moving(&self) -> MutexGuard<'_, Vec<Moving>> {
@@ -33,7 +42,7 @@ impl Origin {
         }
         all.retain(|m| {
             let has = |(dir, name): &(ObjectId, Vec<u8>)| self.has_name(*dir, name, m.id);
-            m.since.elapsed() < MOVES && has(&m.from) && !has(&m.to)
+            m.since.elapsed() < MOVES && has(&m.from) && !m.to.as_ref().is_some_and(has)
         });
         all.iter().any(|m| {
             let rest = path.strip_prefix(&m.path[..]);
@@ -63,6 +72,32 @@ impl Origin {
             let relative = self.relative_of(dir)?;
             if !self.is_moving(&relative) {
                 return Ok((held, relative));
+            }
+            drop(held);
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Holds all paths, with `alone` exclusively, and the paths at the origin of two directories.
+    /// Waits while one of them moves.
+    ///
+    /// # Errors
+    /// ENOENT: the first is gone. EXDEV: the origin isn't behind it. Both for the second, inside.
+    pub fn two_paths_held(
+        &self,
+        alone: bool,
+        one: ObjectId,
+        other: ObjectId,
+    ) -> Result<TwoPaths<'_>> {
+        loop {
+            let held = match alone {
+                true => Held::Alone(self.paths.write().unwrap_or_else(PoisonError::into_inner)),
+                false => Held::Shared(self.paths()),
+            };
+            let (first, second) = (self.relative_of(one)?, self.relative_of(other));
+            let moves = |path: &Vec<u8>| self.is_moving(path);
+            if !moves(&first) && !second.as_ref().is_ok_and(moves) {
+                return Ok((held, first, second));
             }
             drop(held);
             std::thread::sleep(PAUSE);

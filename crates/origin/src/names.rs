@@ -9,7 +9,6 @@ use forebay_posix::ObjectId;
 use forebay_staging::{Place, PlainPlace, explain};
 use forebay_store::{Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
-use std::sync::PoisonError;
 use std::time::Instant;
 
 /// Most names in a message.
@@ -41,6 +40,13 @@ impl Origin {
             return Ok(());
         };
         self.note_change(dir);
+        self.begins_to_move(Moving {
+            path: at.clone(),
+            id: entry.id,
+            from: (dir, name.to_vec()),
+            to: None,
+            since: Instant::now(),
+        });
         let removed = match (inode.is_dir(), there.is_dir()) {
             (true, true) => PlainPlace.rmdir(&self.side.path(&at)),
             (false, false) if self.is_known(&at, &there, &inode.origin) => {
@@ -91,10 +97,8 @@ impl Origin {
         if target.is_some_and(|target| target.id == source.id) {
             return Ok(());
         }
-        // All that works with paths below a directory has to end before it is renamed.
         let is_dir = source.kind == libc::S_IFDIR;
-        let _alone = is_dir.then(|| self.paths.write().unwrap_or_else(PoisonError::into_inner));
-        let _held = (!is_dir).then(|| self.paths());
+        let (_held, old_dir, new_dir) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
         let mut ids = vec![source.id];
         ids.extend(target.map(|target| target.id));
         ids.sort_by_key(|id| id.0);
@@ -105,9 +109,9 @@ impl Origin {
             None => None,
         };
         let replaced_mark = replaced.map(|r| r.origin).unwrap_or_default();
-        let old = below(&self.relative_of(from.0).map_err(plain)?, from.1);
+        let old = below(&old_dir, from.1);
         // Where the origin isn't behind the new name, the old one goes.
-        let new = self.relative_of(to.0).map(|dir| below(&dir, to.1));
+        let new = new_dir.map(|dir| below(&dir, to.1));
         self.note_change(from.0);
         self.note_change(to.0);
         let moves = |path: &[u8]| {
@@ -115,7 +119,7 @@ impl Origin {
                 path: path.to_vec(),
                 id: source.id,
                 from: (from.0, from.1.to_vec()),
-                to: (to.0, to.1.to_vec()),
+                to: Some((to.0, to.1.to_vec())),
                 since: Instant::now(),
             });
         };
@@ -133,6 +137,27 @@ impl Origin {
         let is_known = there.is_some_and(|there| self.is_known(&old, &there, &inode.origin));
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
         let replaces = replaced_mark.state != OriginState::None;
+        let is_linked =
+            inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
+        if is_linked {
+            if is_dirty && replaces {
+                self.write_before(source.id)?;
+            }
+            let inode = self.inode(source.id).map_err(plain)?;
+            let known = self.known_name(source.id, &inode, from).map_err(plain)?;
+            if let (Some(known), Ok(new)) = (known, &new) {
+                moves(&old);
+                moves(new);
+                self.settle(to.0).map_err(plain)?;
+                return self.rename_linked(&known, &old, new).map_err(|e| {
+                    let (old, new) = (self.side.show(&old), self.side.show(new));
+                    (
+                        e,
+                        format!("{old} can't be renamed to {new}: {}", explain(e)),
+                    )
+                });
+            }
+        }
         if there.is_none() || is_dirty && replaces {
             // Written over the origin's version of what it replaces, when it is written back: an
             // older version of the source is no substitute for that one.
@@ -160,7 +185,8 @@ impl Origin {
         let new = new.map_err(plain)?;
         moves(&old);
         moves(&new);
-        self.rename_at(&old, &new, replaces).map_err(|e| {
+        self.settle(to.0).map_err(plain)?;
+        self.side.rename(&old, &new, replaces).map_err(|e| {
             let (old, new) = (self.side.show(&old), self.side.show(&new));
             (
                 e,
@@ -192,11 +218,13 @@ impl Origin {
         }))
     }
 
-    fn rename_at(&self, old: &[u8], new: &[u8], replaces: bool) -> Result<()> {
-        if let Some(cut) = new.iter().rposition(|&b| b == b'/') {
-            self.make_dirs(&new[..cut])?;
+    /// Renames one of several names, of which the origin has `known`.
+    fn rename_linked(&self, known: &[u8], old: &[u8], new: &[u8]) -> Result<()> {
+        if known == old {
+            return self.side.rename(old, new, true);
         }
-        self.side.rename(old, new, replaces)
+        // The old name isn't there yet, or is somebody else's.
+        self.link_over(&self.side.path(known), &self.side.path(new))
     }
 
     /// Notes that a directory of the origin is being changed by this service: a look at it that

@@ -146,6 +146,10 @@ impl Origin {
             let epoch = self.fs.store().names().names_epoch();
             return self.fs.cluster().rmdir(dir, name, epoch);
         }
+        if inode.nlink > 1 && !is_clean(&inode) {
+            // Writing it back makes the name again.
+            return Ok(());
+        }
         if !is_clean(&inode) && !inode.origin.is_released() {
             // The pool's version is the only one.
             return self.set_mark(entry.id, OriginMark::default());
@@ -165,6 +169,13 @@ impl Origin {
             return Ok(());
         };
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
+            return Ok(());
+        }
+        if inode.nlink > 1 && meta.nlink == 1 {
+            // Another file under one of its names; the others still have its version.
+            let what =
+                "is another file at the origin, and one of several names in the pool".to_owned();
+            self.ledger.conflict(path, self.side.show(path), what);
             return Ok(());
         }
         let version = print(&meta);

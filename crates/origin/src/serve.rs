@@ -137,6 +137,9 @@ impl Origin {
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
             Request::Remove { dir, name } => self.remove(*dir, name)?,
+            Request::Link { id, known, to } => {
+                self.link(*id, (known.0, &known.1), (to.0, &to.1))?;
+            }
             Request::Rename { from, to } => self.rename((from.0, &from.1), (to.0, &to.1))?,
             Request::Sync(path) => return self.sync_all(path),
             Request::Evict(path) => {

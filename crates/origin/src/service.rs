@@ -37,14 +37,15 @@ pub struct Origin {
     pub writing: Writing,
 }
 
-/// An object whose name at the origin has changed, but perhaps not that in the pool.
+/// An object whose name at the origin has changed or gone, but perhaps not that in the pool.
 pub struct Moving {
-    /// Its old or its new path at the origin: in the pool, neither leads to it for sure.
+    /// A path at the origin, old or new: in the pool, neither leads to it for sure.
     pub path: Vec<u8>,
     pub id: ObjectId,
     /// The old name in the pool, and the new one.
     pub from: (ObjectId, Vec<u8>),
-    pub to: (ObjectId, Vec<u8>),
+    /// None: it is being removed.
+    pub to: Option<(ObjectId, Vec<u8>)>,
     pub since: Instant,
 }
 
@@ -73,6 +74,11 @@ impl Origin {
             self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
         }
         Ok(())
+    }
+
+    /// The directory of the pool that stands for the origin's root.
+    pub fn root(&self) -> Result<ObjectId> {
+        Ok(ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino))
     }
 
     /// The mark of a directory whose entries aren't in the pool.

@@ -97,6 +97,14 @@ pub fn below(relative: &[u8], name: &[u8]) -> Vec<u8> {
     }
 }
 
+/// The directory in which a path is, and the last name.
+pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&b| b == b'/') {
+        Some(at) => (&path[..at], &path[at + 1..]),
+        None => (b"", path),
+    }
+}
+
 /// A fingerprint that tells versions of an object of the origin apart: identity, mode, size, time
 /// of modification; of a directory the change time, too. (That of a file changes with its names.)
 pub fn print(meta: &Meta) -> u64 {

@@ -257,11 +257,28 @@ impl Fs {
         Ok(self.cluster().inode_tail(e.id)?.1)
     }
 
+    /// link(2): one more name for the object at `source`.
+    ///
+    /// # Errors
+    /// ENOENT; as [`Fs::make_link`].
+    pub fn make_link_to(&self, source: &Place, place: &Place) -> Result<()> {
+        let e = source.existing()?;
+        match self.entry_place(source, Errno::PERM) {
+            Ok(s) => self.link_object(e.id, (s.dir.id, s.name), place),
+            Err(_) => self.make_link(e.id, place),
+        }
+    }
+
     /// link(2): one more name for object `id`.
     ///
     /// # Errors
-    /// EEXIST, EPERM for a directory, EACCES, ENOSPC.
+    /// EEXIST, EPERM for a directory, EACCES, ENOSPC; those of the pool's origin.
     pub fn make_link(&self, id: ObjectId, place: &Place) -> Result<()> {
+        self.link_object(id, (ObjectId(0), b""), place)
+    }
+
+    /// `known`: a name that the object has had lately, if the caller knows one.
+    fn link_object(&self, id: ObjectId, known: (ObjectId, &[u8]), place: &Place) -> Result<()> {
         let p = self.entry_place(place, Errno::EXIST)?;
         if p.entry.is_some() {
             return Err(Errno::EXIST);
@@ -277,6 +294,8 @@ impl Fs {
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_read_only(p.dir.id, p.name)?;
         self.write_back(id);
+        self.link_at_origin(id, known, (p.dir.id, p.name))
+            .map_err(look_again)?;
         cluster.link(id, p.dir.id, p.name, p.epoch)?;
         cluster.watches().tell_self(id, inode.kind(), IN_ATTRIB);
         cluster

@@ -173,6 +173,28 @@ impl Fs {
         }
     }
 
+    /// Before an object gets one more name: so does the origin's copy. `known`: a name that it has
+    /// had.
+    ///
+    /// # Errors
+    /// Errors of link(2) at the origin. EXDEV: the origin has the object, and isn't behind the name.
+    #[inline]
+    pub(crate) fn link_at_origin(
+        &self,
+        id: ObjectId,
+        known: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+    ) -> Result<()> {
+        if !self.has_origin() || self.cluster().stat(id)?.origin.state == OriginState::None {
+            return Ok(());
+        }
+        self.ask_origin(&Request::Link {
+            id,
+            known: (known.0, known.1.to_vec()),
+            to: (to.0, to.1.to_vec()),
+        })
+    }
+
     /// Before the object `from` gets another name, which `replaced` has: so does the origin's copy.
     ///
     /// # Errors

@@ -115,8 +115,9 @@ impl Fs {
     /// # Errors
     /// As link(2).
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
-        let id = self.simple(old, false, |p| p.existing())?.id;
-        self.simple(new, false, |p| self.make_link(id, p))
+        self.simple(old, false, |source| {
+            self.simple(new, false, |p| self.make_link_to(source, p))
+        })
     }
 
     /// Makes a symbolic link.

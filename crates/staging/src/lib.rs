@@ -37,7 +37,7 @@ pub use copy::{Trouble, same as same_content};
 pub use job::{Names, Options, Room};
 pub use mover::mover;
 pub use parallel::for_each;
-pub use part::{PREFIX as PART_PREFIX, is_part};
+pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name};
 pub use place::{Meta, Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::{PoolFile, PoolPlace};

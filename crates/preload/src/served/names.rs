@@ -378,9 +378,7 @@ pub unsafe fn link(p: PathCall<'_>) -> i64 {
             }
         };
         let result = match ends {
-            [End::Inside(fs, source), End::Inside(_, target)] => {
-                source.existing().and_then(|e| fs.make_link(e.id, &target))
-            }
+            [End::Inside(fs, source), End::Inside(_, target)] => fs.make_link_to(&source, &target),
             [End::Open(..), End::Inside(..)] if follow == Follow::No && !by_descriptor => {
                 Err(Errno::XDEV)
             }

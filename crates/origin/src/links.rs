@@ -1,0 +1,394 @@
+//! Objects with several names: files and symbolic links.
+//!
+//! The origin has all names of an object that it has, and they are one file there: link(2) makes
+//! the origin's name first, then the pool's. An object that only the pool has gets all its names
+//! there when it is first written back.
+//!
+//! Names of an object don't change while a thread works on it ([`crate::busy`]) and it is announced
+//! ([`Origin::announce`]): a process that wants to change one asks the service, and waits. So one
+//! walk through the pool finds all of them.
+
+use crate::drain::{EachObject, Pass, is_young};
+use crate::service::{Origin, is_clean};
+use crate::side::{below, split};
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_staging::{Meta, Options, Place, PlainPlace, explain, part_name};
+use forebay_store::{Entry, Inode, OriginState};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Most attempts to make a directory known that is being renamed.
+const ATTEMPTS: usize = 100;
+/// Most objects whose names are looked for in one walk.
+const TOGETHER: usize = 1024;
+
+/// A name of an object: its directory in the pool, and its path at the origin.
+pub type Named = (ObjectId, Vec<u8>);
+
+/// Names of objects that have several, by the object's id.
+pub type Linked = HashMap<u64, Vec<Named>>;
+
+/// A name, and the file that the origin has under it.
+struct Look<'n> {
+    name: &'n Named,
+    there: Option<Meta>,
+    /// A version that the pool knows.
+    is_known: bool,
+}
+
+impl Look<'_> {
+    fn is(&self, meta: &Meta) -> bool {
+        self.there
+            .is_some_and(|there| (there.dev, there.ino) == (meta.dev, meta.ino))
+    }
+
+    /// Whether the service may replace what the origin has there.
+    fn is_free(&self) -> bool {
+        self.there.is_none() || self.is_known
+    }
+}
+
+impl Origin {
+    /// Gives an object one more name at the origin. `known`: a name that it has had.
+    ///
+    /// # Errors
+    /// As link(2).
+    pub fn link(
+        &self,
+        id: ObjectId,
+        known: (ObjectId, &[u8]),
+        to: (ObjectId, &[u8]),
+    ) -> std::result::Result<(), (Errno, String)> {
+        let plain = |e: Errno| (e, String::new());
+        let (_held, _) = self.path_held(to.0).map_err(plain)?;
+        let new = below(&self.settle(to.0).map_err(plain)?, to.1);
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id).map_err(plain)?;
+        let is_scratch = self.config.mode_of(&self.pool_path(&new)) == OriginMode::Scratch;
+        if inode.origin.state == OriginState::None || is_scratch {
+            return Ok(());
+        }
+        let Some(old) = self.known_name(id, &inode, known).map_err(plain)? else {
+            return match inode.origin.is_released() {
+                true => Err((Errno::NOENT, "its bytes have gone from the origin".into())),
+                // The next pass writes it, with all its names.
+                false => Ok(()),
+            };
+        };
+        self.note_change(to.0);
+        let (from, target) = (self.side.path(&old), self.side.path(&new));
+        match PlainPlace.link(&from, &target) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if self.is_same(&from, &target) => Ok(()),
+            Err(e) => {
+                let (old, new) = (self.side.show(&old), self.side.show(&new));
+                Err((e, format!("{old} can't be linked to {new}: {}", explain(e))))
+            }
+        }
+    }
+
+    fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
+        match (PlainPlace.stat(one, false), PlainPlace.stat(other, false)) {
+            (Ok(one), Ok(other)) => (one.dev, one.ino) == (other.dev, other.ino),
+            _ => false,
+        }
+    }
+
+    /// A path under which the origin has a known version of an object. The caller works on it.
+    pub fn known_name(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        hint: (ObjectId, &[u8]),
+    ) -> Result<Option<Vec<u8>>> {
+        let is_known = |path: &[u8]| -> Result<bool> {
+            let there = self.side.look(path)?;
+            Ok(there.is_some_and(|there| self.is_known(path, &there, &inode.origin)))
+        };
+        if self.has_name(hint.0, hint.1, id) {
+            let path = below(&self.relative_of(hint.0)?, hint.1);
+            if !self.is_moving(&path) && is_known(&path)? {
+                return Ok(Some(path));
+            }
+        }
+        for (_, path) in self.names_of(&[id])?.remove(&id.0).unwrap_or_default() {
+            if !self.is_moving(&path) && is_known(&path)? {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All names that these objects have below the origin's root, where they are written back.
+    fn names_of(&self, ids: &[ObjectId]) -> Result<Linked> {
+        let mut all: Linked = ids.iter().map(|id| (id.0, Vec::new())).collect();
+        let each: &mut EachObject<'_> = &mut |dir, path, entry: Entry, _| {
+            if let Some(names) = all.get_mut(&entry.id.0)
+                && self.config.mode_of(&self.pool_path(path)) == OriginMode::WriteBack
+            {
+                names.push((dir, path.to_vec()));
+            }
+            Ok(())
+        };
+        self.each_object(b"", each)?;
+        Ok(all)
+    }
+
+    /// Writes objects back that have several names. `seen`: the names that a pass has met.
+    pub fn write_linked(&self, seen: &Linked, lag: Duration, pass: &mut Pass) -> Result<()> {
+        let _held = self.paths();
+        let mut ids = Vec::new();
+        for (id, names) in seen {
+            let id = ObjectId(*id);
+            match self.inode(id) {
+                Ok(inode) if !is_clean(&inode) && is_young(&inode, lag) => pass.young += 1,
+                Ok(inode) if self.is_linked(&inode, names)? => {}
+                Ok(_) => ids.push(id),
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        // All threads that work on several objects take them in this order.
+        ids.sort_by_key(|id| id.0);
+        for ids in ids.chunks(TOGETHER) {
+            let _working: Vec<_> = ids.iter().map(|id| self.busy.begin(*id)).collect();
+            self.write_names(ids, pass)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an object is clean, and these names are one file at the origin.
+    fn is_linked(&self, inode: &Inode, names: &[Named]) -> Result<bool> {
+        if !is_clean(inode) {
+            return Ok(false);
+        }
+        let mut first: Option<Meta> = None;
+        for (_, path) in names {
+            let Some(there) = self.side.look(path)? else {
+                return Ok(false);
+            };
+            let first = *first.get_or_insert(there);
+            if (first.dev, first.ino) != (there.dev, there.ino) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes objects back with all their names. The caller works on them, and holds the paths.
+    fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
+        let mut inodes = HashMap::new();
+        for id in ids {
+            match self.inode(*id) {
+                Ok(inode) => drop(inodes.insert(id.0, inode)),
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let objects = inodes.iter().map(|(id, inode)| (ObjectId(*id), inode));
+        self.announce(self.root()?, objects)?;
+        for (id, names) in self.names_of(ids)? {
+            let Some(inode) = inodes.get(&id) else {
+                continue;
+            };
+            let mut current = Vec::new();
+            for (dir, path) in names {
+                // Directories that only the pool has may have been renamed during the walk.
+                let (at, name) = split(&path);
+                let is_there = match self.settle(dir) {
+                    Ok(now) => now == at && self.has_name(dir, name, ObjectId(id)),
+                    Err(Errno::NOENT) => false,
+                    Err(e) => return Err(e),
+                };
+                match is_there && !self.is_moving(&path) {
+                    true => current.push((dir, path)),
+                    false => pass.young += 1,
+                }
+            }
+            if let Err(e) = self.write_object(ObjectId(id), inode, &current, pass)
+                && let Some((_, path)) = current.first()
+            {
+                match e {
+                    // Removed meanwhile.
+                    Errno::NOENT => pass.young += 1,
+                    e => pass.failed.push((path.clone(), explain(e))),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one object back: its content to one name, then the others as links to it.
+    fn write_object(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        names: &[Named],
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let mut looks = Vec::new();
+        for name in names {
+            let there = self.side.look(&name.1)?;
+            let is_known = there.is_some_and(|t| self.is_known(&name.1, &t, &inode.origin));
+            looks.push(Look {
+                name,
+                there,
+                is_known,
+            });
+        }
+        for look in looks.iter().filter(|look| !look.is_free()) {
+            // One that is dirty keeps both; the name stays the other's.
+            match is_clean(inode) || inode.kind() != libc::S_IFREG {
+                true => {
+                    let what = "is another file at the origin, so it isn't linked there".to_owned();
+                    self.ledger
+                        .conflict(&look.name.1, self.side.show(&look.name.1), what);
+                }
+                false => self.write_conflict(&look.name.1, (id, inode), pass),
+            }
+        }
+        let known = looks.iter().find(|look| look.is_known);
+        let Some(first) = known.or_else(|| looks.iter().find(|look| look.is_free())) else {
+            return Ok(());
+        };
+        let (dir, path) = first.name;
+        if !is_clean(inode) || known.is_none() {
+            let free = looks.iter().filter(|look| look.is_free());
+            let versions = free.map(|look| (&look.name.1[..], inode.size, inode.mtime));
+            self.writing.begin(versions).map_err(|_| Errno::IO)?;
+            self.note_change(*dir);
+            if !self.write_content(id, inode, first, pass)? {
+                return Ok(());
+            }
+            pass.writes_into(path, *dir);
+        }
+        let from = self.side.path(path);
+        let goal = PlainPlace.stat(&from, false)?;
+        for look in looks.iter().filter(|look| look.is_free()) {
+            let (dir, name) = look.name;
+            if name == path || look.is(&goal) {
+                continue;
+            }
+            let to = self.side.path(name);
+            self.note_change(*dir);
+            match look.there {
+                None => PlainPlace.link(&from, &to)?,
+                Some(_) => self.link_over(&from, &to)?,
+            }
+            pass.writes_into(name, *dir);
+        }
+        self.is_written(id, path, inode.ctime)?;
+        for look in looks.iter().filter(|look| look.is_free()) {
+            self.writing.end(&look.name.1);
+        }
+        Ok(())
+    }
+
+    /// Replaces a name by a link, at once.
+    pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        let (dir, name) = split(to);
+        let part = below(dir, &part_name(name));
+        match PlainPlace.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        PlainPlace.link(from, &part)?;
+        PlainPlace.rename(&part, to)
+    }
+
+    /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
+    /// or couldn't be written.
+    fn write_content(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        to: &Look<'_>,
+        pass: &mut Pass,
+    ) -> Result<bool> {
+        let path = &to.name.1;
+        if inode.kind() == libc::S_IFLNK {
+            if to.there.is_none() {
+                let target = self.fs.cluster().inode_tail(id)?.1;
+                PlainPlace.symlink(&target, &self.side.path(path))?;
+            }
+            self.write_attributes_of(path)?;
+            return Ok(true);
+        }
+        if inode.origin.is_released() {
+            if to.there.is_none() {
+                // Its bytes are gone from the origin by another name.
+                return Err(Errno::IO);
+            }
+            self.write_attributes_of(path)?;
+            return Ok(true);
+        }
+        let options = Options {
+            checksum: to.there.is_some(),
+            ..Options::stage_out()
+        };
+        let report = self.stage(&self.pool_path(path), &self.side.path(path), &options);
+        let report = report.map_err(|_| Errno::IO)?;
+        match report.failures.first() {
+            Some(failure) if failure.what.contains("changed while") => pass.young += 1,
+            Some(failure) => {
+                let why = self.side.in_words(&failure.what);
+                pass.failed.push((path.clone(), why));
+            }
+            None if report.interrupted || report.moved_files + report.unchanged == 0 => {
+                pass.young += 1;
+            }
+            None => {
+                self.ledger.written.add(1, inode.size);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Before a dirty file with several names replaces another file of the origin: the origin gets
+    /// its bytes. The caller works on it, and holds the paths.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn write_before(&self, id: ObjectId) -> std::result::Result<(), (Errno, String)> {
+        let mut pass = Pass::default();
+        let written = self.write_names(&[id], &mut pass);
+        written.map_err(|e| (e, String::new()))?;
+        match pass.failed.into_iter().next() {
+            None => Ok(()),
+            Some((path, why)) => Err((Errno::IO, format!("{}: {why}", self.side.show(&path)))),
+        }
+    }
+
+    /// Makes a directory and those above it known to the origin: processes ask before they rename
+    /// or remove them. Its path at the origin. The caller holds the paths.
+    ///
+    /// # Errors
+    /// ENOENT: it is gone. EXDEV: the origin isn't behind it. Those of mkdir(2) at the origin.
+    pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        // One that isn't settled may be renamed or removed meanwhile.
+        for _ in 0..ATTEMPTS {
+            let relative = self.relative_of(dir)?;
+            if self.inode(dir)?.origin.state != OriginState::None {
+                return Ok(relative);
+            }
+            let (above, name) = split(&relative);
+            let above = match self.fs.stat(&self.pool_path(above), false) {
+                Ok(above) => ObjectId(above.ino),
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e),
+            };
+            let at = match self.settle(above) {
+                Err(Errno::NOENT) => continue,
+                at => below(&at?, name),
+            };
+            match self.make_directory(dir, above, name, &at) {
+                Ok(_) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+}
