@@ -2,7 +2,7 @@
 .PHONY: help build wheel docs install test soak nodes suites models simulate simulate-planted races demo bench lint clean
 
 help:
-	@echo 'make build  build everything but the Python package, optimised (target/release)'
+	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make wheel  the Python package: target/wheels/forebay-*.whl, with the command and its libraries'
 	@echo 'make docs   the reference of the Python package: target/docs/index.html (after make wheel)'
 	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
@@ -19,9 +19,9 @@ help:
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
-# The Python module is built by `make wheel`, with Python's own settings.
+# With the Python module, which `make wheel` packs: built together, both share all other crates.
 build:
-	cargo build --release --workspace --exclude forebay-python --lib --bins
+	cargo build --release --workspace --lib --bins
 
 wheel: build
 	python/build-wheel

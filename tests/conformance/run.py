@@ -105,7 +105,7 @@ def install(name, prefix):
             env = {k: v for k, v in os.environ.items() if not k.startswith("CARGO_PROFILE_")}
             env["CARGO_TARGET_DIR"] = os.path.join(prefix, "build")
             subprocess.run(
-                ["cargo", "install", "--locked", "--quiet", "--root", prefix, "--version",
+                ["cargo", "install", "--locked", "--quiet", "--debug", "--root", prefix, "--version",
                  SUITES[name], name], env=env, check=True, timeout=900)
             shutil.rmtree(env["CARGO_TARGET_DIR"], ignore_errors=True)
     return program
