@@ -97,6 +97,9 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     match own.into_running() {
         Some(running) => {
             let _ = pool.set(running.pool().clone());
+            if let Err(e) = forebay_origin::start(running.pool()) {
+                crate::output::say(&e);
+            }
             lifetime::watch(running.pool());
             crate::metrics::serve(running.pool());
             running.run()?;

@@ -4,7 +4,7 @@ use crate::args::{Media, Nodes};
 use crate::fail::Fail;
 use crate::output::say;
 use crate::peers::at_host;
-use crate::{capacity, down, lifetime, prefix};
+use crate::{capacity, down, lifetime, origin, prefix};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
@@ -130,12 +130,9 @@ pub fn start(
 ) -> Result<(Plan, Vec<Node>), Fail> {
     let limits = limits(a);
     limits.check(a.patience).map_err(Fail::usage)?;
-    if media.origin.origin.is_some() {
-        return Err(Fail::usage(
-            "--origin: a pool with an origin has one node; start it without --nodes and --hosts",
-        ));
-    }
-    let (mount, warning) = prefix::check(&prefix::wanted(media), &media.media)?;
+    let (origin, mount) = media.origin.wanted(media)?;
+    let (mount, warning) = prefix::check(&mount, &media.media)?;
+    let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();
@@ -162,6 +159,7 @@ pub fn start(
         reserve: media.reserve,
         force: media.force,
         rules,
+        origin,
         hosts,
         how,
         executable: executable()?,
@@ -181,7 +179,15 @@ pub fn start(
         plan,
     };
     match order(&begin, &*launcher(&begin.plan)) {
-        Outcome::Running(nodes) => Ok((begin.plan, nodes)),
+        Outcome::Running(nodes) => {
+            if begin.plan.origin.is_some()
+                && let Err(fail) = origin::is_ready(name)
+            {
+                down::remove_plan(&begin.plan);
+                return Err(fail);
+            }
+            Ok((begin.plan, nodes))
+        }
         Outcome::Failed(missing) => {
             // Nothing is left, unless node 0 was killed at the very last moment.
             down::remove_plan(&begin.plan);

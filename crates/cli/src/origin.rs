@@ -52,7 +52,7 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
 }
 
 fn told(pool: &Pool, request: &Request) -> Result<String, Refusal> {
-    ask(pool.dir(), request)
+    ask(pool, request)
 }
 
 fn refused(refusal: Refusal) -> Fail {
@@ -77,6 +77,20 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
     )
 }
 
+/// Waits until the origin service of a new pool takes requests.
+///
+/// # Errors
+/// If it doesn't start.
+pub fn is_ready(name: &str) -> Result<(), Fail> {
+    let status = Pool::open(name)
+        .map_err(Fail::from)
+        .and_then(|pool| status(&pool));
+    status.map(|_| ()).map_err(|e| {
+        let why = format!("the pool '{name}' can't start: its origin: {}", e.message);
+        Fail::new(e.code, why)
+    })
+}
+
 /// Writes all changes of a pool back, if it has an origin.
 ///
 /// # Errors
@@ -90,14 +104,15 @@ pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     }
 }
 
-/// As [`write_back`], of all nodes of a pool on this host.
+/// As [`write_back`], of the pool of this name.
 ///
 /// # Errors
 /// As for [`write_back`].
 pub fn write_back_all(name: &str) -> Result<(), Fail> {
-    open_all(name)
-        .iter()
-        .try_for_each(|pool| write_back(name, pool))
+    match open_all(name).first() {
+        Some(pool) => write_back(name, pool),
+        None => Ok(()),
+    }
 }
 
 fn status(pool: &Pool) -> Result<Status, Fail> {

@@ -3,7 +3,9 @@
 use clap::{Args, Subcommand};
 use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
 
+use crate::args::Media;
 use crate::fail::Fail;
+use crate::prefix;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -80,9 +82,9 @@ impl Origin {
     ///
     /// # Errors
     /// The option that is wrong, and why.
-    pub fn wanted(&self, mount: Option<&str>) -> Result<Option<(OriginConfig, String)>, Fail> {
+    pub fn wanted(&self, media: &Media) -> Result<(Option<OriginConfig>, String), Fail> {
         let Some(given) = &self.origin else {
-            return Ok(None);
+            return Ok((None, prefix::wanted(media)));
         };
         let bad = |why: String| Fail::usage(format!("--origin {given}: {why}"));
         if given.starts_with("s3://") || given.contains("://") {
@@ -106,7 +108,7 @@ impl Origin {
         {
             return Err(bad("AT is a path inside the pool, such as /data".into()));
         }
-        let mount = match (mount, at) {
+        let mount = match (media.mount.as_deref(), at) {
             (Some(mount), _) => mount.to_owned(),
             (None, "/") => path.to_owned(),
             (None, _) => "/fb".to_owned(),
@@ -114,16 +116,16 @@ impl Origin {
         if !(0.0..=LONGEST_LAG).contains(&self.origin_lag) {
             return Err(Fail::usage("--origin-lag: 0 to 86400 seconds"));
         }
-        Ok(Some((
-            OriginConfig {
+        Ok((
+            Some(OriginConfig {
                 path: path.to_owned(),
                 at: at.to_owned(),
                 mode: self.origin_mode,
                 rules: self.rules(at)?,
                 lag_ms: (self.origin_lag * 1000.0) as u64,
-            },
+            }),
             mount,
-        )))
+        ))
     }
 
     fn rules(&self, at: &str) -> Result<Vec<OriginRule>, Fail> {

@@ -1,12 +1,17 @@
 //! The slow store behind a pool: what a pool's configuration says of it, and how processes ask the
-//! node's origin service.
+//! origin service.
 //!
-//! The service runs in the keeper's process. A process that needs something that is at the origin
-//! only connects to `origin.sock` in the node's directory, sends one [`Request`] and waits for the
-//! reply. While the service works, it sends a sign of progress every second; a process that gets
-//! none for [`SILENCE`] gives up, so that a dead origin delays nobody for ever.
+//! The service runs in the keeper's process of one node, [`SERVICE_NODE`]. A process of this node
+//! that needs something that is at the origin only connects to `origin.sock` in the node's
+//! directory, sends one [`Request`] and waits for the reply; processes of other nodes do the same
+//! through their daemon. While the service works, it sends a sign of progress every second; a
+//! process that gets none for [`SILENCE`] gives up, so that a dead origin delays nobody for ever.
 
+use crate::Pool;
+use forebay_cluster::Cluster;
+pub use forebay_cluster::serve::origin::{MESSAGE, PROGRESS, RESULT, SOCKET};
 use forebay_controls::Pattern;
+use forebay_placement::NodeId;
 use forebay_store::ObjectId;
 use forebay_store::codec::{Wire, decode};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -19,17 +24,21 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// The socket's name in the node's directory.
-pub const SOCKET: &str = "origin.sock";
-/// Longest message. Bytes.
-pub const MESSAGE: usize = 32 << 10;
+/// A file in a node's directory: its pool has an origin.
+pub const SIGN: &str = "origin";
+/// The node on which the service runs.
+pub const SERVICE_NODE: u32 = 0;
 /// How long a process waits for a sign of progress.
 pub const SILENCE: Duration = Duration::from_secs(60);
 /// How long a process waits for a service that isn't there, and how often it looks.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
+/// Pauses between looks for a message of another node's service: the first, and the longest.
+const FIRST_PAUSE: Duration = Duration::from_micros(100);
+const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How changes of files behind which the origin is are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,10 +224,6 @@ impl Request {
     }
 }
 
-/// A reply's first byte: the service works on it; or this is the result.
-pub const PROGRESS: u8 = 0;
-pub const RESULT: u8 = 1;
-
 /// The final message: an errno, or 0, and a text.
 pub fn encode_result(error: i32, text: &str) -> Vec<u8> {
     let most = MESSAGE - 5;
@@ -248,34 +253,98 @@ impl Refusal {
     }
 }
 
-/// Asks the origin service of the node in `dir`, and waits for the result: a text. Blocks as long
-/// as the service makes progress. If the service isn't there, or dies meanwhile, it is waited for:
-/// each request can be repeated.
+/// Asks the pool's origin service, and waits for the result: a text. Blocks as long as the service
+/// makes progress. If the service isn't there, or dies meanwhile, it is waited for: each request can
+/// be repeated.
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
-/// ETIMEDOUT: it made no progress for [`SILENCE`].
-pub fn ask(dir: &Path, request: &Request) -> Result<String, Refusal> {
+/// ETIMEDOUT: it made no progress for [`SILENCE`]. EHOSTDOWN: its node can't be reached.
+pub fn ask(pool: &Pool, request: &Request) -> Result<String, Refusal> {
+    let member = pool.config().member;
+    let is_here = member.is_none_or(|member| member.node == SERVICE_NODE);
     let until = Instant::now() + RESTARTS;
     loop {
-        match ask_once(dir, request) {
+        let asked = match is_here {
+            true => ask_here(pool.dir(), request),
+            false => ask_there(&pool.cluster(), request),
+        };
+        match asked {
             Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {
-                let pause = rustix::thread::Timespec {
-                    tv_sec: 0,
-                    tv_nsec: RETRY.as_nanos() as i64,
-                };
-                let _ = rustix::thread::nanosleep(&pause);
+                pause(RETRY);
             }
             result => return result,
         }
     }
 }
 
-fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
-    let no_service = |e: Errno| {
-        let text = format!("the pool's origin service doesn't answer ({e}): forebay up --reopen");
-        Refusal::new(Errno::NOTCONN, &text)
+fn pause(time: Duration) {
+    let time = rustix::thread::Timespec {
+        tv_sec: 0,
+        tv_nsec: time.as_nanos() as i64,
     };
+    let _ = rustix::thread::nanosleep(&time);
+}
+
+fn no_service(e: Errno) -> Refusal {
+    let text = format!("the pool's origin service doesn't answer ({e}): forebay up --reopen");
+    Refusal::new(Errno::NOTCONN, &text)
+}
+
+fn no_progress() -> Refusal {
+    let seconds = SILENCE.as_secs();
+    let text = format!("the origin has made no progress for {seconds} s");
+    Refusal::new(Errno::TIMEDOUT, &text)
+}
+
+/// The result in a message; None: the service works on it.
+fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
+    let [RESULT, e0, e1, e2, e3, text @ ..] = message else {
+        return None;
+    };
+    let text = String::from_utf8_lossy(text).into_owned();
+    Some(match i32::from_le_bytes([*e0, *e1, *e2, *e3]) {
+        0 => Ok(text),
+        error => Err(Refusal {
+            error: Errno::from_raw_os_error(error),
+            text,
+        }),
+    })
+}
+
+/// Asks the service of another node, through this node's daemon.
+fn ask_there(cluster: &Cluster<'_>, request: &Request) -> Result<String, Refusal> {
+    static NUMBERS: AtomicU64 = AtomicU64::new(0);
+    let number = u64::from(std::process::id()) << 32 | NUMBERS.fetch_add(1, Relaxed) & 0xffff_ffff;
+    let failed = |e: Errno| match e {
+        Errno::NOTCONN => no_service(e),
+        e => {
+            let text = format!("node {SERVICE_NODE}, which has the origin, can't be asked: {e}");
+            Refusal::new(e, &text)
+        }
+    };
+    let mut bytes = request.encode();
+    let (mut last, mut rest) = (Instant::now(), FIRST_PAUSE);
+    loop {
+        let message = cluster.ask_origin(NodeId(SERVICE_NODE), number, &bytes);
+        bytes.clear();
+        match message.map_err(failed)? {
+            Some(message) => {
+                if let Some(result) = result_of(&message) {
+                    return result;
+                }
+                last = Instant::now();
+            }
+            None if last.elapsed() > SILENCE => return Err(no_progress()),
+            None => {
+                pause(rest);
+                rest = (rest * 2).min(LONGEST_PAUSE);
+            }
+        }
+    }
+}
+
+fn ask_here(dir: &Path, request: &Request) -> Result<String, Refusal> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let socket = socket.map_err(no_service)?;
@@ -288,13 +357,7 @@ fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], limit.as_ref()) {
             Err(Errno::INTR) => continue,
             Err(e) => return Err(no_service(e)),
-            Ok(0) => {
-                let text = format!(
-                    "the origin has made no progress for {} s",
-                    SILENCE.as_secs()
-                );
-                return Err(Refusal::new(Errno::TIMEDOUT, &text));
-            }
+            Ok(0) => return Err(no_progress()),
             Ok(_) => {}
         }
         let n = match recv(&socket, &mut message[..], RecvFlags::empty()) {
@@ -303,18 +366,8 @@ fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
             Ok((0, _)) => return Err(no_service(Errno::CONNRESET)),
             Ok((_, n)) => n.min(message.len()),
         };
-        match &message[..n] {
-            [RESULT, e0, e1, e2, e3, text @ ..] => {
-                let text = String::from_utf8_lossy(text).into_owned();
-                return match i32::from_le_bytes([*e0, *e1, *e2, *e3]) {
-                    0 => Ok(text),
-                    error => Err(Refusal {
-                        error: Errno::from_raw_os_error(error),
-                        text,
-                    }),
-                };
-            }
-            _ => continue,
+        if let Some(result) = result_of(&message[..n]) {
+            return result;
         }
     }
 }

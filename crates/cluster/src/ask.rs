@@ -11,7 +11,7 @@ use crate::peers::messages::Wire;
 use crate::peers::requests::{Signature, kind, request};
 use crate::peers::{Bytes, CAPACITY, Peers};
 use forebay_placement::NodeId;
-use forebay_store::{Errno, Result};
+use forebay_store::{Errno, ObjectId, Result};
 
 impl<'a> Cluster<'a> {
     /// The other nodes. To be called where something is away.
@@ -95,6 +95,26 @@ impl<'a> Cluster<'a> {
         Ok((request.decode(&told.head)?, told.received))
     }
 
+    /// The next message of `node`'s origin service about a request that this node knows by `number`;
+    /// None: there is none yet. With its bytes, the request begins.
+    ///
+    /// # Errors
+    /// ENOTCONN: the service doesn't run, or doesn't know the number. EHOSTDOWN.
+    pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.ask(node, request::ORIGIN, &(number, bytes))
+    }
+
+    /// Whether any process of the pool has the file open.
+    ///
+    /// # Errors
+    /// ETIMEDOUT; EHOSTDOWN.
+    pub fn is_open(&self, id: ObjectId) -> Result<bool> {
+        match self.object_away(id) {
+            Some(home) => self.ask(home, request::IS_OPEN, &id),
+            None => self.objects().is_open(id),
+        }
+    }
+
     /// The size of the pool's media and how much of them is used, on all nodes together; as they
     /// were a moment ago, elsewhere. None in a pool of one node, or if nobody can tell.
     pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
@@ -108,7 +128,7 @@ impl<'a> Cluster<'a> {
 
     /// The nodes with the most room, and their free bytes, as they were a moment ago: the largest
     /// first. None if nobody can tell.
-    pub(crate) fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
+    pub fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
         let others = self.peers()?;
         // SAFETY: there are no bytes.
         let told = unsafe { others.ask(others.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;

@@ -26,6 +26,7 @@ mod locks;
 mod lookups;
 mod names;
 mod opened;
+pub mod origin;
 mod parts;
 mod search;
 mod stripes;
@@ -50,6 +51,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub struct Server {
     open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
     parts: KeptParts,
+    /// Requests of other nodes to this node's origin service.
+    pub origins: origin::Origins,
     fences: fences::Fences,
     /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
     names: Mutex<bool>,

@@ -5,7 +5,7 @@
 //! bulk lane a body follows the frame. See "Wire format" in the internals.
 
 /// Version of the protocol after the handshake.
-pub const VERSION: u16 = 6;
+pub const VERSION: u16 = 7;
 
 /// Size of a header. Bytes.
 pub const HEADER: usize = 20;

@@ -6,7 +6,7 @@ use forebay_posix::{File, ObjectId};
 use forebay_staging::{
     Care, Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
 };
-use forebay_store::{Entry, OriginMark, OriginState, SetAttr};
+use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -49,7 +49,8 @@ impl Origin {
             match self.try_to_bring(id, name, cut) {
                 Err((Errno::NOSPC, _)) => {
                     let size = self.inode(id).map_or(0, |inode| inode.size);
-                    if self.evict_least_used(size).unwrap_or(0) == 0 {
+                    let home = self.fs.cluster().home_of(id);
+                    if self.evict_least_used(size, home).unwrap_or(0) == 0 {
                         // Clean files are in use, or dirty ones are being written back.
                         std::thread::sleep(ROOM_PAUSE);
                     }
@@ -158,28 +159,28 @@ impl Origin {
             mtime: Some(inode.mtime),
             ..SetAttr::default()
         };
+        let rights = |inode: &Inode| (inode.mode, inode.uid, inode.gid);
+        let has_own_attributes = has_own_attributes || rights(&self.inode(id)?) != rights(&inode);
         if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
             set.mtime = Some(meta.mtime);
             set.mode = Some(meta.permissions());
         }
-        self.fs.cluster().set_attr(id, &set)?;
-        let synced = match has_own_attributes {
-            true => 0,
-            false => self.inode(id)?.ctime,
-        };
         let mark = match &filled {
             Ok((_, meta)) => OriginMark {
                 state: OriginState::Archived,
                 print: print(meta),
-                synced,
+                synced: 0,
             },
             // Writing to it was no change.
-            Err(_) => OriginMark {
-                synced,
-                ..inode.origin
-            },
+            Err(_) => inode.origin,
         };
-        self.set_mark(id, mark)?;
+        match has_own_attributes {
+            false => self.set_clean(id, inode.ctime, mark, set)?,
+            true => {
+                set.origin = Some(OriginMark { synced: 0, ..mark });
+                self.fs.cluster().set_attr(id, &set)?;
+            }
+        }
         let (bytes, _) = filled?;
         self.ledger.fetched.add(1, bytes);
         self.ledger.is_solved(relative);
@@ -308,9 +309,13 @@ impl Origin {
         Ok(clean)
     }
 
-    /// Evicts clean files, the least recently used first, until so many bytes are free. Bytes.
-    fn evict_least_used(&self, wanted: u64) -> Result<u64> {
+    /// Evicts clean files of a node, the least recently used first, until so many bytes are free.
+    /// None: of any node. Bytes.
+    fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
+        // Striped files are on all nodes.
+        let home = |c: &Clean| self.fs.cluster().home_of(c.id);
+        clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
         clean.sort_by_key(|c| c.used);
         let mut freed = 0;
         for c in &clean {
@@ -348,15 +353,11 @@ impl Origin {
             state: OriginState::Released,
             ..mark
         };
-        if self.fs.cluster().names().is_object_away(id) {
-            // Its home knows its users.
-            return Ok(false);
-        }
         let before = self.inode(id)?;
         self.set_mark(id, released)?;
         // An opener counts as a user first and looks at the state then; so at least one of both
         // sees the other.
-        if self.fs.store().objects().is_open(id)? {
+        if self.fs.cluster().is_open(id)? {
             self.set_mark(id, before.origin)?;
             return Ok(false);
         }
@@ -375,9 +376,7 @@ impl Origin {
             mtime: Some(before.mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().set_attr(id, &set)?;
-        let synced = self.inode(id)?.ctime;
-        self.set_mark(id, OriginMark { synced, ..released })?;
+        self.set_clean(id, before.ctime, released, set)?;
         self.ledger.evicted.add(1, before.size);
         Ok(true)
     }
@@ -397,15 +396,35 @@ impl Origin {
     pub fn keep_room(&self) {
         while self.is_there() {
             std::thread::sleep(ROOM);
-            let (mut capacity, mut used) = (0, 0);
-            for medium in self.fs.store().media() {
-                let usage = medium.usage();
-                capacity += usage.capacity;
-                used += usage.used;
+            for (node, capacity, free) in self.rooms() {
+                let used = capacity.saturating_sub(free);
+                if used > capacity / 100 * FULL.0 {
+                    // A failure is retried in the next turn.
+                    let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
+                }
             }
-            if used > capacity / 100 * FULL.0 {
-                // A failure is retried in the next turn.
-                let _ = self.evict_least_used(used - capacity / 100 * FULL.1);
+        }
+    }
+
+    /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
+    /// of one node.
+    fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
+        let cluster = self.fs.cluster();
+        match (cluster.capacity_of_all(), cluster.rooms()) {
+            (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
+                // All nodes have the same media.
+                let each = capacity / rooms.len() as u64;
+                let room = |(node, free): (NodeId, u64)| (Some(node.0), each, free);
+                rooms.into_iter().map(room).collect()
+            }
+            _ => {
+                let (mut capacity, mut used) = (0, 0);
+                for medium in self.fs.store().media() {
+                    let usage = medium.usage();
+                    capacity += usage.capacity;
+                    used += usage.used;
+                }
+                vec![(None, capacity, capacity.saturating_sub(used))]
             }
         }
     }

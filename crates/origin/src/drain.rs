@@ -21,9 +21,8 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Time stamps advance by ticks of some milliseconds: within this time, a later write may have the
-/// same.
-const TICK: Duration = Duration::from_millis(20);
+/// Within this time, a later write may have the same time stamp.
+pub const TICK: Duration = Duration::from_nanos(forebay_store::TICK as u64);
 /// Most files, and bytes, that are written back together.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
@@ -268,13 +267,13 @@ impl Origin {
                     let id = entry.id;
                     dirty.push(Dirty { id, name, inode });
                 }
-                libc::S_IFLNK if mark.state == OriginState::None || mark.synced != inode.ctime => {
-                    match self.write_symlink(entry.id, (dir, &name), &path, &inode) {
-                        Ok(()) => has_written = true,
-                        Err(Errno::NOENT) => {}
-                        Err(e) => pass.failed.push((path, explain(e))),
-                    }
-                }
+                libc::S_IFLNK if mark.state != OriginState::None && is_clean(&inode) => {}
+                libc::S_IFLNK if is_young(&inode, lag) => pass.young += 1,
+                libc::S_IFLNK => match self.write_symlink(entry.id, (dir, &name), &path, &inode) {
+                    Ok(()) => has_written = true,
+                    Err(Errno::NOENT) => {}
+                    Err(e) => pass.failed.push((path, explain(e))),
+                },
                 _ => {}
             }
         }
@@ -446,8 +445,10 @@ impl Origin {
         for d in dirty {
             // Another pass, or a change of names, may have come first.
             match self.inode(d.id) {
-                Ok(inode) if !is_clean(&inode) => current.push(Dirty { inode, ..d }),
-                Ok(_) | Err(Errno::NOENT) => {}
+                Ok(inode) if is_clean(&inode) => {}
+                Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
+                Ok(inode) => current.push(Dirty { inode, ..d }),
+                Err(Errno::NOENT) => {}
                 Err(e) => pass.failed.push((below(at, &d.name), explain(e))),
             }
         }

@@ -18,7 +18,7 @@
 //! consistency: it can be killed at any instant, since each transition is one transaction of the
 //! store, which comes after the bytes are where they belong.
 //!
-//! The service runs as threads of the keeper: one accepts requests ([`serve`]), one writes changes
+//! The service runs as threads of the keeper of the pool's first node: one accepts requests ([`serve`]), one writes changes
 //! back ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in
 //! the media ([`bytes`]). An object is worked on by one thread at a time ([`busy`]).
 
@@ -39,6 +39,7 @@ mod writing;
 pub use status::{Problem, Status};
 
 use busy::Busy;
+use forebay_client::origin::{SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use rustix::io::Errno;
@@ -49,7 +50,8 @@ use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use writing::Writing;
 
-/// Starts the service of a pool that has an origin; returns when it takes requests.
+/// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
+/// requests.
 ///
 /// # Errors
 /// [`PoolError::Invalid`] if the origin can't be opened; [`PoolError::Io`] if its socket can't be
@@ -58,6 +60,13 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let Some(config) = pool.config().origin.clone() else {
         return Ok(());
     };
+    let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
+    let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
+    sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let member = pool.config().member;
+    if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        return Ok(());
+    }
     let side = Side::open(&config.path).map_err(|e| {
         PoolError::Invalid(format!(
             "the origin {} can't be opened: {e}; it must be a directory that this user may search",
@@ -77,7 +86,6 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         moving: Mutex::default(),
         writing: Writing::load(pool.dir()),
     });
-    let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
     origin.prepare_root().map_err(failed)?;
     serve::start(&origin).map_err(failed)?;
     for (name, work) in [

@@ -8,7 +8,7 @@
 //! ([`Origin::announce`]): a process that wants to change one asks the service, and waits. So one
 //! walk through the pool finds all of them.
 
-use crate::drain::{EachObject, Pass, is_young};
+use crate::drain::{EachObject, Pass, TICK, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
@@ -354,6 +354,8 @@ impl Origin {
     /// The first failure.
     pub fn write_before(&self, id: ObjectId) -> std::result::Result<(), (Errno, String)> {
         let mut pass = Pass::default();
+        // A write within the clock's tick would look like one before.
+        std::thread::sleep(TICK);
         let written = self.write_names(&[id], &mut pass);
         written.map_err(|e| (e, String::new()))?;
         match pass.failed.into_iter().next() {

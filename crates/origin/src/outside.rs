@@ -210,15 +210,11 @@ impl Origin {
             mtime: Some(meta.mtime),
             ..SetAttr::default()
         };
-        self.fs.cluster().set_attr(id, &set)?;
-        let synced = self.inode(id)?.ctime;
-        self.set_mark(
-            id,
-            OriginMark {
-                state: OriginState::Released,
-                print: version,
-                synced,
-            },
-        )
+        let mark = OriginMark {
+            state: OriginState::Released,
+            print: version,
+            synced: 0,
+        };
+        self.set_clean(id, i64::MAX, mark, set)
     }
 }

@@ -8,12 +8,12 @@ use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
 use forebay_posix::{Fs, ObjectId};
 use forebay_staging::Meta;
-use forebay_store::{Inode, OriginMark, OriginState, SetAttr};
+use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Threads that list, fetch and write back one directory or file.
 pub const THREADS: usize = 4;
@@ -97,7 +97,8 @@ impl Origin {
     }
 
     pub fn inode(&self, id: ObjectId) -> Result<Inode> {
-        self.fs.cluster().stat(id)
+        let cluster = self.fs.cluster();
+        cluster.with_parts(id, cluster.stat(id)?)
     }
 
     pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
@@ -106,6 +107,43 @@ impl Origin {
             ..SetAttr::default()
         };
         self.fs.cluster().set_attr(id, &set)
+    }
+
+    /// Gives a file that both sides have the same version of its mark, and other attributes. Its
+    /// change time becomes one of the past: `before`, but no later than [`TICK`] ago. So the next
+    /// change has another one, however soon it comes.
+    pub fn set_clean(
+        &self,
+        id: ObjectId,
+        before: i64,
+        mark: OriginMark,
+        set: SetAttr,
+    ) -> Result<()> {
+        let mut past = before.min(now() - TICK);
+        let set = SetAttr {
+            ctime: Some(past),
+            origin: Some(OriginMark {
+                synced: past,
+                ..mark
+            }),
+            ..set
+        };
+        self.fs.cluster().set_attr(id, &set)?;
+        let inode = self.inode(id)?;
+        if inode.is_spread && inode.ctime != past {
+            // Of a striped file, each part has its time.
+            past = inode.ctime;
+            let rest = past + TICK - now();
+            std::thread::sleep(Duration::from_nanos(rest.clamp(0, TICK) as u64));
+            self.set_mark(
+                id,
+                OriginMark {
+                    synced: past,
+                    ..mark
+                },
+            )?;
+        }
+        Ok(())
     }
 
     /// Whether the pool still exists: threads end when it doesn't.

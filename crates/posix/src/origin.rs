@@ -26,7 +26,7 @@ impl Fs {
         if is_answering() {
             return Err(ASIDE);
         }
-        match ask(self.pool().dir(), request) {
+        match ask(self.pool(), request) {
             Ok(_) => Ok(()),
             Err(refusal) => {
                 if !refusal.text.is_empty() {

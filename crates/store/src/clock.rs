@@ -1,5 +1,8 @@
 //! The clock of files: what their times are set to.
 
+/// Within this time, two changes may have the same time. Nanoseconds.
+pub const TICK: i64 = 20_000_000;
+
 /// The time now, with the granularity of the kernel's file times. Nanoseconds since 1970.
 pub fn now() -> i64 {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::RealtimeCoarse);

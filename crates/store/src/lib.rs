@@ -88,7 +88,7 @@ pub mod watches;
 
 pub use checkpoint::Loaded;
 pub use chunks::{CHUNK, MAX_SIZE};
-pub use clock::now;
+pub use clock::{TICK, now};
 pub use control::{Limits, MAX_FDS, MAX_SHARDS, NAME_MAX, PATH_MAX};
 pub use data::Drained;
 pub use dirs::DirPosition;

@@ -198,7 +198,7 @@ impl<'s> Names<'s> {
         set: &SetAttr,
         judge: impl FnOnce(Option<&Live>) -> Result<()>,
     ) -> Result<()> {
-        let t = now();
+        let changed = set.ctime.or_else(|| set.changes_object().then(now));
         let mut judge = Some(judge);
         let mut judged = |live: Option<&Live>| judge.take().map_or(Ok(()), |judge| judge(live));
         let shard = self.shard_of(id);
@@ -231,7 +231,7 @@ impl<'s> Names<'s> {
                         crate::declared::set_controls(i, controls);
                     }
                     i.origin = set.origin.unwrap_or(i.origin);
-                    if set.changes_object() {
+                    if let Some(t) = changed {
                         i.ctime = t;
                     }
                     (i.is_dir(), i.edition)
@@ -249,7 +249,7 @@ impl<'s> Names<'s> {
                 if let Some(mtime) = set.mtime {
                     live.mtime.store(mtime, Release);
                 }
-                if set.changes_object() {
+                if let Some(t) = changed {
                     live.ctime.store(t, Release);
                 }
                 if let Some(controls) = set.controls {
@@ -274,7 +274,7 @@ impl<'s> Names<'s> {
                 done
             }
         };
-        if is_dir && set.changes_object() {
+        if let Some(t) = changed.filter(|_| is_dir) {
             self.set_dir_times(id, set.mtime, t)?;
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! Plain values: nothing here looks at a store. The values that nodes send each other have their
 //! [`Wire`] form here.
 
+use crate::clock::TICK;
 use crate::codec::{Wire, fields};
 use crate::process;
 use crate::{Distribution, Inode, ObjectId, OriginMark, OriginState};
@@ -52,6 +53,8 @@ impl Stub {
         inode.mtime = self.mtime;
         inode.origin = self.mark;
         if self.mark.synced == 0 && !inode.is_dir() {
+            // A change within the clock's tick has another time.
+            inode.ctime -= TICK;
             inode.origin.synced = inode.ctime;
         }
     }
@@ -90,6 +93,8 @@ pub struct SetAttr {
     /// How it relates to the pool's origin. By itself, this isn't a change of the object: its
     /// change time stays.
     pub origin: Option<OriginMark>,
+    /// The change time, instead of now. Nanoseconds since 1970.
+    pub ctime: Option<i64>,
 }
 
 impl SetAttr {
@@ -111,7 +116,7 @@ impl SetAttr {
 }
 
 fields! {
-    SetAttr { mode, uid, gid, mtime, atime, controls, origin }
+    SetAttr { mode, uid, gid, mtime, atime, controls, origin, ctime }
 }
 
 impl Wire for RenameMode {

@@ -374,3 +374,167 @@ while True:
     t.fb("down", "--pool", "p")
     t.ok(open(os.path.join(top, "last")).read() == "last\n", "the last change is lost")
     print("%d deaths, %d files" % (deaths, checked))
+
+
+@case(60)
+def origin_gets_a_change_right_after_a_file_came_in(t):
+    """The clock of files stands still for milliseconds; a change in the same tick is one all the same."""
+    for nodes in ((), ("--nodes", "2")):
+        top = os.path.join(t.disk, "origin%d" % len(nodes))
+        os.mkdir(top)
+        for n in range(200):
+            t.file(os.path.join(top, "f%d" % n), 5, n)
+        up(t, top, *nodes, "--origin-lag", "60", media=("memory:64M",))
+        t.python("p", """import os, sys
+for n in range(200):
+    name = "%s/f%d" % (sys.argv[1], n)
+    fd = os.open(name, os.O_WRONLY | os.O_APPEND)
+    if n % 3 == 0: os.write(fd, b"more")
+    elif n % 3 == 1: os.fchmod(fd, 0o600)
+    else: os.ftruncate(fd, 2)
+    os.close(fd)
+""", top)
+        t.fb("origin", "sync", "--pool", "p", timeout=60)
+        for n in range(200):
+            st = os.stat(os.path.join(top, "f%d" % n))
+            t.ok((n % 3 == 0) == (st.st_size == 9) and (n % 3 == 1) == (st.st_mode & 0o777 == 0o600)
+                 and (n % 3 == 2) == (st.st_size == 2), "f%d hasn't got its change: %s" % (n, st))
+        t.fb("down", "--pool", "p")
+
+
+# Prints path, kind, and the first path of the same file, of all below a directory.
+GROUPS = """import os, sys
+first, lines = {}, []
+for where, dirs, files in os.walk(sys.argv[1]):
+    for name in sorted(dirs + files):
+        path = os.path.join(where, name)
+        st = os.lstat(path)
+        lines.append((os.path.relpath(path, sys.argv[1]), st))
+for path, st in sorted(lines, key=lambda l: l[0]):
+    top = first.setdefault(st.st_ino, path)
+    print(path, oct(st.st_mode >> 12), top if st.st_mode >> 12 != 4 else "", st.st_size if st.st_mode >> 12 == 8 else "")
+"""
+
+# Makes, links, renames, changes and removes names in three directories, some of them new ones.
+NAMES = """import errno, os, random, sys, time
+top, me, seed, seconds = sys.argv[1], sys.argv[2], int(sys.argv[3]), float(sys.argv[4])
+draw = random.Random(seed)
+until = time.monotonic() + seconds
+def name():
+    return "%s/%s/%s-%d" % (top, draw.choice(["mesh", "out", "new", "new/below"]), me, draw.randrange(12))
+done = 0
+while time.monotonic() < until:
+    one, other = name(), name()
+    try:
+        kind = draw.randrange(9)
+        if kind == 0: os.makedirs(os.path.dirname(one), exist_ok=True)
+        elif kind in (1, 2): open(one, "w").write(me * draw.randrange(1, 2000))
+        elif kind in (3, 4): os.link(one, other)
+        elif kind == 5: os.rename(one, other)
+        elif kind == 6: os.unlink(one)
+        elif kind == 7: open(one, "a").write("more")
+        else: os.rename(top + "/new", top + "/other"); os.rename(top + "/other", top + "/new")
+        done += 1
+    except OSError as e:
+        if e.errno not in (errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.ENOTEMPTY): raise
+print(done)
+"""
+
+
+def names_change(t, top, wheres):
+    """Processes change names, one at each of `wheres`; afterwards the origin has the same ones, and the same files."""
+    seed = int(os.environ.get("FOREBAY_SEED", random.getrandbits(16)))
+    print("seed %d" % seed)
+    seconds = os.environ.get("FOREBAY_CHECK_SECONDS", "6")
+    running = [t.start([t.forebay, "exec", "--pool", "p", *where, "--", "python3", "-c", NAMES, top, "w%d" % i,
+                        str(seed + i), seconds], stdout=subprocess.PIPE, text=True)
+               for i, where in enumerate(wheres)]
+    done = [one.communicate(timeout=float(seconds) + 60)[0] for one in running]
+    t.ok(all(one.returncode == 0 for one in running), "a process failed: %s" % done)
+    t.ok(all(int(d) > 20 for d in done), "hardly anything was done: %s" % done)
+    t.fb("origin", "sync", "--pool", "p", timeout=60)
+    inside = [t.forebay, "exec", "--pool", "p", *wheres[0], "--"]
+    in_pool, at_origin = (
+        dict(line.split(" ", 1) for line in t.command([*via, "python3", "-c", GROUPS, top], timeout=60).out.splitlines())
+        for via in (inside, []))
+    t.same(in_pool, at_origin, "the origin")
+
+
+@case(90)
+def origin_with_many_names_that_change(t):
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.05")
+    names_change(t, top, [()] * 3)
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+
+
+@case(120)
+def origin_of_a_pool_of_several_nodes(t):
+    top = an_origin(t)
+    before = tree(top)
+    copy = os.path.join(t.disk, "copy")
+    shutil.copytree(top, copy, symlinks=True)
+    up(t, top, "--nodes", "3", "--origin-lag", "0.2", media=("memory:128M",))
+
+    def at(node, script):
+        return t.command([t.forebay, "exec", "--pool", "p", "--node", str(node), "--", "bash", "-c",
+                          "cd %s; " % top + script], timeout=60)
+    for node in range(3):
+        at(node, "ls -l mesh out").prints("large$")
+    t.ok(status(t)["fetched_bytes"] == 0, "a listing has brought files in")
+    # All nodes read the same file at once: it is brought in once.
+    readers = [t.start([t.forebay, "exec", "--pool", "p", "--node", str(node), "--", "sha256sum", top + "/mesh/large"],
+                       stdout=subprocess.PIPE, text=True) for node in range(3)]
+    for reader in readers:
+        t.ok(before["mesh/large"][3] in reader.communicate(timeout=30)[0], "another content")
+    t.ok(status(t)["fetched_files"] == 1, status(t))
+    # Changes, each on another node, and the same on the plain directory.
+    changes = ["mkdir -p out/a/b; seq 2000 > out/a/b/list; echo more >> input", "mv mesh/deep/small mesh/renamed; rmdir mesh/deep",
+               "ln out/a/b/list out/linked; ln -sf out/linked link; chmod 600 mesh/large", "truncate -s 1000 mesh/large; mv out/a out/moved",
+               "for i in $(seq 40); do echo $i > out/moved/f$i; done", "rm out/moved/f1*; ln out/moved/f2 mesh/f2; setfattr -n user.k -v v out/linked"]
+    for i, change in enumerate(changes):
+        at(i % 3, change)
+        t.command(["bash", "-c", "cd %s; %s" % (copy, change)])
+    t.fb("origin", "sync", "--pool", "p").says("all changes are at the origin")
+    t.same(tree(copy), tree(top), "the origin")
+    # Bytes leave all nodes, and come back.
+    t.fb("origin", "evict", "--pool", "p").says("evicted")
+    t.ok(status(t)["archived_bytes"] == 0, status(t))
+    at(1, "cat mesh/large out/moved/f2 input > /dev/null")
+    # The service's node dies: what the others have goes on, and what they write isn't lost.
+    t.fb("node", "kill", "0", "--pool", "p")
+    waiting = t.start([t.forebay, "exec", "--pool", "p", "--node", "2", "--", "bash", "-c",
+                       "cd %s; echo later > out/later; cat out/moved/f3" % top], stdout=subprocess.PIPE, text=True)
+    time.sleep(0.5)
+    t.fb("node", "restart", "0", "--pool", "p")
+    t.ok(waiting.communicate(timeout=40)[0] == "3\n" and waiting.returncode == 0, "a program has failed")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p", timeout=60)
+    t.ok(open(os.path.join(top, "out", "later")).read() == "later\n", "a change is lost")
+
+
+@case(120)
+def origin_with_names_that_change_on_several_nodes(t):
+    top = an_origin(t)
+    up(t, top, "--nodes", "3", "--origin-lag", "0.05", media=("memory:128M",))
+    names_change(t, top, [("--node", str(n)) for n in range(3)])
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p", timeout=60)
+
+
+@case(60)
+def origin_outlives_a_full_node(t):
+    """Each node's media are smaller than the files: clean ones leave the node that is full."""
+    top = an_origin(t)
+    for n in range(12):
+        t.file(os.path.join(top, "mesh", "part%d" % n), 12 << 20, n)
+    up(t, top, "--nodes", "2", media=("memory:64M",))
+    for turn in range(2):
+        for n in range(12):
+            want = digest(os.path.join(top, "mesh", "part%d" % n))
+            out = t.command([t.forebay, "exec", "--pool", "p", "--node", str(n % 2), "--", "sha256sum",
+                             top + "/mesh/part%d" % n], timeout=60).out
+            t.ok(out.split()[0] == want, "another content")
+    t.ok(status(t)["evicted_files"] >= 3, status(t))
+    t.fb("down", "--pool", "p", timeout=60)

@@ -12,7 +12,7 @@
 //! - `dispatch`, which decodes the arguments, calls the handler and encodes its reply.
 //!
 //! Two requests with one number don't compile. Numbers are never used again for another request:
-//! below 128, the next one is 115.
+//! below 128, the next one is 117.
 
 use super::messages::{List, Record, Wire, decode, encode};
 use forebay_store::controls::DeclareOutcome;
@@ -645,6 +645,16 @@ requests! {
         DESCRIBE 109 describe (ids: List<ObjectId>) -> List<Result<Description, u32>>,
             Leaf Harmless Brief Free None,
             "What the first of these are and have, at least one, or an errno.";
+    }
+
+    /// The pool's origin, whose service runs on one node.
+    Origin {
+        ORIGIN 115 origin (number: u64, request: Bytes) -> Option<Bytes>,
+            Leaf Harmless Brief Free None,
+            "The next message of the asked node's origin service about a request that the asking \
+             node knows by this number; with its bytes: begins it.";
+        IS_OPEN 116 is_open (id: ObjectId) -> bool,
+            Leaf Harmless Brief Free None, "Whether any process has the file open.";
     }
 
     /// Striped files, at their home, and the holders of their leases.

@@ -99,9 +99,15 @@ impl Directories<Call<'_>> for Server {
 
     fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
         let store = &call.store;
+        // Marks of an origin: changes of names that began before have ended when it returns. That
+        // takes the locks of all shards, as freezing a directory does.
+        let frozen = match set.origin {
+            Some(_) => id,
+            None => ObjectId(0),
+        };
         store
             .cross_node()
-            .while_frozen(ObjectId(0), |_, _| match store.object_away(id) {
+            .while_frozen(frozen, |_, _| match store.object_away(id) {
                 Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
                 None => store.names().set_attr_here(id, &set),
             })

@@ -377,6 +377,7 @@ impl Daemon {
                 capacity: Capacity::default(),
             });
             store.server.set_lease(lease);
+            store.server.origins.of(dir.to_owned());
             check_open(dir, Arc::downgrade(&store))?;
             keep_locks(dir, Arc::downgrade(&store), lease)?;
             Ok(store)

@@ -3,6 +3,7 @@
 use crate::Tree;
 use crate::limits::{self, Limits};
 use forebay_client::controls::Rules;
+use forebay_client::origin::OriginConfig;
 use forebay_client::{CreateOptions, Lifetime, Member, PoolConfig, PoolError};
 use forebay_media::MediumSpec;
 use forebay_placement::map::{MAX_NAME, MAX_NODES};
@@ -118,6 +119,9 @@ pub struct Plan {
     /// Controls of new objects, by path.
     #[serde(default)]
     pub rules: Rules,
+    /// The slow store behind the pool, as node 0 sees it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginConfig>,
     /// The host of each node, by its number.
     pub hosts: Vec<String>,
     /// How its daemons are launched.
@@ -227,7 +231,7 @@ impl Plan {
             media,
             reserve: self.reserve,
             rules: self.rules.clone(),
-            origin: None,
+            origin: self.origin.clone(),
         };
         let nodes = self.hosts.len() as u32;
         let mut config = PoolConfig::of_node(&options, &self.uuid, Member { node: n, nodes })?;

@@ -1,7 +1,7 @@
 //! Where the pool is, as the environment says it: read once at the start, and fixed from then on.
 
 use crate::program::{filter, variables};
-use forebay_client::origin::SOCKET;
+use forebay_client::origin::SIGN;
 use std::ffi::{CStr, CString};
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
@@ -42,13 +42,13 @@ pub fn read() -> Option<Option<CString>> {
     let mark = mount.rsplit(|&b| b == b'/').next().unwrap_or(b"");
     let preload = variables::value(variables::PRELOAD).unwrap_or(c"");
     let exists = |path: &[u8]| rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok();
-    let socket = [dir.to_bytes(), b"/", SOCKET.as_bytes()].concat();
+    let sign = [dir.to_bytes(), b"/", SIGN.as_bytes()].concat();
     let settings = Box::new(Settings {
         dir,
         mount,
         mark,
         preload,
-        shadows: exists(&socket) && exists(mount),
+        shadows: exists(&sign) && exists(mount),
     });
     SETTINGS.store(Box::leak(settings), Release);
     // Guards our own descriptors against a program that closes everything.
