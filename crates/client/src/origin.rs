@@ -145,18 +145,25 @@ pub enum Request {
         name: Vec<u8>,
         cut: bool,
     },
-    /// The object under this name is about to lose it.
-    Remove { dir: ObjectId, name: Vec<u8> },
-    /// The object, which has had the first name, is about to get one more.
+    /// The object is to lose this name.
+    Remove {
+        dir: ObjectId,
+        name: Vec<u8>,
+        id: ObjectId,
+    },
+    /// The object, which has had the first name, is to get one more.
     Link {
         id: ObjectId,
         known: (ObjectId, Vec<u8>),
         to: (ObjectId, Vec<u8>),
     },
-    /// The object under the first name is about to get the second one.
+    /// The object under the first name is to get the second one, which `replaced` has.
     Rename {
         from: (ObjectId, Vec<u8>),
         to: (ObjectId, Vec<u8>),
+        id: ObjectId,
+        replaced: Option<ObjectId>,
+        may_replace: bool,
     },
     /// All changes below this path of the pool are to be at the origin.
     Sync(Vec<u8>),
@@ -168,27 +175,46 @@ pub enum Request {
     Status,
 }
 
-type Fields = (u8, ObjectId, Vec<u8>, ObjectId, Vec<u8>, ObjectId);
+type Fields = (
+    u8,
+    (ObjectId, Vec<u8>),
+    (ObjectId, Vec<u8>),
+    ObjectId,
+    Option<ObjectId>,
+);
 
 impl Request {
     /// The request as a message.
     pub fn encode(&self) -> Vec<u8> {
         let none = ObjectId(0);
         let no = (none, Vec::new());
-        let (kind, (dir, name), (other, other_name), id) = match self {
+        let (kind, one, other, id) = match self {
             Request::Entries(id) => (0, no.clone(), no, *id),
             Request::Bytes { id, dir, name, cut } => {
                 (1 + u8::from(*cut), (*dir, name.clone()), no, *id)
             }
-            Request::Remove { dir, name } => (3, (*dir, name.clone()), no, none),
-            Request::Rename { from, to } => (4, from.clone(), to.clone(), none),
+            Request::Remove { dir, name, id } => (3, (*dir, name.clone()), no, *id),
+            Request::Rename {
+                from,
+                to,
+                id,
+                may_replace,
+                ..
+            } => {
+                let kind = if *may_replace { 4 } else { 10 };
+                (kind, from.clone(), to.clone(), *id)
+            }
             Request::Sync(path) => (5, (none, path.clone()), no, none),
             Request::Evict(path) => (6, (none, path.clone()), no, none),
             Request::Prefetch(path) => (7, (none, path.clone()), no, none),
             Request::Status => (8, no.clone(), no, none),
             Request::Link { id, known, to } => (9, known.clone(), to.clone(), *id),
         };
-        let fields: Fields = (kind, dir, name, other, other_name, id);
+        let replaced = match self {
+            Request::Rename { replaced, .. } => *replaced,
+            _ => None,
+        };
+        let fields: Fields = (kind, one, other, id, replaced);
         let mut bytes = Vec::new();
         fields.put(&mut bytes);
         bytes
@@ -196,7 +222,7 @@ impl Request {
 
     /// The request in a message; None if it is none.
     pub fn decode(bytes: &[u8]) -> Option<Request> {
-        let (kind, dir, name, other, other_name, id) = decode::<Fields>(bytes)?;
+        let (kind, (dir, name), (other, other_name), id, replaced) = decode::<Fields>(bytes)?;
         Some(match kind {
             0 => Request::Entries(id),
             1 | 2 => Request::Bytes {
@@ -205,10 +231,13 @@ impl Request {
                 name,
                 cut: kind == 2,
             },
-            3 => Request::Remove { dir, name },
-            4 => Request::Rename {
+            3 => Request::Remove { dir, name, id },
+            4 | 10 => Request::Rename {
                 from: (dir, name),
                 to: (other, other_name),
+                id,
+                replaced,
+                may_replace: kind == 4,
             },
             9 => Request::Link {
                 id,
@@ -394,12 +423,23 @@ mod tests {
                 cut: true,
             },
             Request::Remove {
-                dir: id,
+                dir: ObjectId(9),
                 name: name.clone(),
+                id,
             },
             Request::Rename {
-                from: (id, name.clone()),
+                from: (ObjectId(9), name.clone()),
                 to: (ObjectId(8), b"other".to_vec()),
+                id,
+                replaced: Some(ObjectId(6)),
+                may_replace: true,
+            },
+            Request::Rename {
+                from: (ObjectId(9), name.clone()),
+                to: (ObjectId(8), b"other".to_vec()),
+                id,
+                replaced: None,
+                may_replace: false,
             },
             Request::Link {
                 id,

@@ -213,10 +213,6 @@ impl Origin {
         };
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
-            if self.is_moving(&path) {
-                pass.young += 1;
-                continue;
-            }
             if !is_wanted(&name)
                 || self.config.mode_of(&self.pool_path(&path)) != OriginMode::WriteBack
             {
@@ -303,7 +299,7 @@ impl Origin {
         let inode = self.inode(id)?;
         if inode.origin.state == OriginState::None {
             self.announce(dir, std::iter::once((id, &inode)))?;
-            let made = match self.has_name(dir, name, id) && !self.is_moving(at) {
+            let made = match self.has_name(dir, name, id) {
                 true => self.make_dirs(at).map(|()| true),
                 false => Ok(false),
             };
@@ -377,7 +373,7 @@ impl Origin {
             return Ok(());
         }
         self.announce(dir, std::iter::once((id, &inode)))?;
-        if !self.has_name(dir, name, id) || self.is_moving(at) {
+        if !self.has_name(dir, name, id) {
             return Ok(());
         }
         let path = self.side.path(at);
@@ -458,7 +454,7 @@ impl Origin {
         for d in current {
             let path = below(at, &d.name);
             // A process that changes the name from here on asks this service, and waits.
-            if !self.has_name(dir, &d.name, d.id) || self.is_moving(&path) {
+            if !self.has_name(dir, &d.name, d.id) {
                 pass.young += 1;
                 continue;
             }

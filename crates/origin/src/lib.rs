@@ -27,9 +27,9 @@ mod bytes;
 mod drain;
 mod links;
 mod listing;
-mod moving;
 mod names;
 mod outside;
+mod paths;
 mod serve;
 mod service;
 mod side;
@@ -83,7 +83,6 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         moved: AtomicU64::new(0),
         changed_dirs: Mutex::default(),
         paths: RwLock::default(),
-        moving: Mutex::default(),
         writing: Writing::load(pool.dir()),
     });
     origin.prepare_root().map_err(failed)?;

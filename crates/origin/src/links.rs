@@ -9,6 +9,7 @@
 //! walk through the pool finds all of them.
 
 use crate::drain::{EachObject, Pass, TICK, is_young};
+use crate::names::{Failed, Name};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
@@ -51,42 +52,55 @@ impl Look<'_> {
 }
 
 impl Origin {
-    /// Gives an object one more name at the origin. `known`: a name that it has had.
+    /// Gives an object one more name. `known`: a name that it has had.
     ///
     /// # Errors
     /// As link(2).
     pub fn link(
         &self,
         id: ObjectId,
-        known: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
-    ) -> std::result::Result<(), (Errno, String)> {
+        known: Name<'_>,
+        to: Name<'_>,
+    ) -> std::result::Result<(), Failed> {
         let plain = |e: Errno| (e, String::new());
         let (_held, _) = self.path_held(to.0).map_err(plain)?;
         let new = below(&self.settle(to.0).map_err(plain)?, to.1);
         let _working = self.busy.begin(id);
+        match self.fs.cluster().lookup(to.0, to.1).map_err(plain)? {
+            // Done by an earlier service.
+            Some(entry) if entry.id == id => return Ok(()),
+            Some(_) => return Err(plain(Errno::EXIST)),
+            None => {}
+        }
         let inode = self.inode(id).map_err(plain)?;
         let is_scratch = self.config.mode_of(&self.pool_path(&new)) == OriginMode::Scratch;
-        if inode.origin.state == OriginState::None || is_scratch {
-            return Ok(());
-        }
-        let Some(old) = self.known_name(id, &inode, known).map_err(plain)? else {
-            return match inode.origin.is_released() {
-                true => Err((Errno::NOENT, "its bytes have gone from the origin".into())),
-                // The next pass writes it, with all its names.
-                false => Ok(()),
-            };
+        let old = match inode.origin.state == OriginState::None || is_scratch {
+            true => None,
+            false => self.known_name(id, &inode, known).map_err(plain)?,
         };
-        self.note_change(to.0);
-        let (from, target) = (self.side.path(&old), self.side.path(&new));
-        match PlainPlace.link(&from, &target) {
-            Ok(()) => Ok(()),
-            Err(Errno::EXIST) if self.is_same(&from, &target) => Ok(()),
-            Err(e) => {
-                let (old, new) = (self.side.show(&old), self.side.show(&new));
-                Err((e, format!("{old} can't be linked to {new}: {}", explain(e))))
+        if old.is_none() && inode.origin.is_released() && !is_scratch {
+            return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
+        }
+        // Without a name there, the next pass writes it, with all its names.
+        if let Some(old) = &old {
+            self.note_change(to.0);
+            let (from, target) = (self.side.path(old), self.side.path(&new));
+            match PlainPlace.link(&from, &target) {
+                Ok(()) => {}
+                Err(Errno::EXIST) if self.is_same(&from, &target) => {}
+                Err(e) => {
+                    let (old, new) = (self.side.show(old), self.side.show(&new));
+                    return Err((e, format!("{old} can't be linked to {new}: {}", explain(e))));
+                }
             }
         }
+        let cluster = self.fs.cluster();
+        let linked = self.change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
+        if linked.is_err() && old.is_some() {
+            // Others have made something of this name.
+            let _ = PlainPlace.unlink(&self.side.path(&new));
+        }
+        linked.map_err(plain)
     }
 
     fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
@@ -101,7 +115,7 @@ impl Origin {
         &self,
         id: ObjectId,
         inode: &Inode,
-        hint: (ObjectId, &[u8]),
+        hint: Name<'_>,
     ) -> Result<Option<Vec<u8>>> {
         let is_known = |path: &[u8]| -> Result<bool> {
             let there = self.side.look(path)?;
@@ -109,12 +123,12 @@ impl Origin {
         };
         if self.has_name(hint.0, hint.1, id) {
             let path = below(&self.relative_of(hint.0)?, hint.1);
-            if !self.is_moving(&path) && is_known(&path)? {
+            if is_known(&path)? {
                 return Ok(Some(path));
             }
         }
         for (_, path) in self.names_of(&[id])?.remove(&id.0).unwrap_or_default() {
-            if !self.is_moving(&path) && is_known(&path)? {
+            if is_known(&path)? {
                 return Ok(Some(path));
             }
         }
@@ -202,7 +216,7 @@ impl Origin {
                     Err(Errno::NOENT) => false,
                     Err(e) => return Err(e),
                 };
-                match is_there && !self.is_moving(&path) {
+                match is_there {
                     true => current.push((dir, path)),
                     false => pass.young += 1,
                 }

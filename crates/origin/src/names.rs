@@ -1,72 +1,114 @@
-//! Names at the origin: removed and changed before those of the pool.
+//! Names of what the origin has: removed and changed by this service, at the origin first, then in
+//! the pool.
 //!
-//! A death between both leaves the pool with a name that the origin has no more, or without one
-//! that it has. The next look at the directory ([`crate::outside`]) makes them equal.
+//! Both happen while the thread works on the objects and holds the paths, so that nothing is written
+//! back by a name that is about to change. A death between both leaves the pool with a name that the
+//! origin has no more, or without one that it has. The process asks the next service, which finishes
+//! it; if the process is dead, too, the next look at the directory ([`crate::outside`]) makes both
+//! equal.
 
-use crate::service::{Moving, Origin, is_clean};
+use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
+use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Place, PlainPlace, explain};
-use forebay_store::{Inode, OriginMark, OriginState};
+use forebay_staging::{Meta, Place, PlainPlace, explain};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Most names in a message.
 const NAMED: usize = 5;
+/// Most attempts at a change in the pool while other names change, and the pause between them.
+const ATTEMPTS: usize = 1000;
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// A failure: the errno, and what failed.
-type Failed = (Errno, String);
+pub type Failed = (Errno, String);
+
+/// A name in a directory of the pool.
+pub type Name<'n> = (ObjectId, &'n [u8]);
+
+fn plain(e: Errno) -> Failed {
+    (e, String::new())
+}
 
 impl Origin {
-    /// Removes the name `name` of the directory `dir` at the origin.
+    /// Makes a change of names in the pool: `change` gets the epoch of names.
+    pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            match change(self.fs.store().names().names_epoch()) {
+                Err(Errno::STALE) => std::thread::sleep(PAUSE),
+                done => return done,
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Removes the name `name` of the object `id`.
     ///
     /// # Errors
-    /// As unlink(2) and rmdir(2). A name that isn't there is no error.
-    pub fn remove(&self, dir: ObjectId, name: &[u8]) -> std::result::Result<(), Failed> {
-        let plain = |e: Errno| (e, String::new());
-        let cluster = self.fs.cluster();
-        let entry = cluster.lookup(dir, name).map_err(plain)?;
-        let entry = entry.ok_or((Errno::NOENT, String::new()))?;
+    /// As unlink(2) and rmdir(2). ESTALE: another object has the name.
+    pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> std::result::Result<(), Failed> {
         let (_held, at) = self.path_held(dir).map_err(plain)?;
         let at = below(&at, name);
-        let _working = self.busy.begin(entry.id);
-        let inode = self.inode(entry.id).map_err(plain)?;
-        let path = self.pool_path(&at);
-        if self.config.mode_of(&path) == forebay_client::origin::OriginMode::Scratch {
-            return Ok(());
-        }
-        let there = self.side.look(&at).map_err(plain)?;
-        let Some(there) = there else {
-            return Ok(());
+        let _working = self.busy.begin(id);
+        let entry = match self.fs.cluster().lookup(dir, name).map_err(plain)? {
+            Some(entry) if entry.id == id => entry,
+            Some(_) => return Err(plain(Errno::STALE)),
+            // Done by an earlier service.
+            None => return Ok(()),
         };
-        self.note_change(dir);
-        self.begins_to_move(Moving {
-            path: at.clone(),
-            id: entry.id,
-            from: (dir, name.to_vec()),
-            to: None,
-            since: Instant::now(),
+        let inode = self.inode(id).map_err(plain)?;
+        if inode.is_dir() && !self.entries(id).map_err(plain)?.is_empty() {
+            return Err(plain(Errno::NOTEMPTY));
+        }
+        let had = match self.config.mode_of(&self.pool_path(&at)) {
+            OriginMode::Scratch => None,
+            _ => self.side.look(&at).map_err(plain)?,
+        };
+        if let Some(there) = &had {
+            self.note_change(dir);
+            self.remove_there(&at, there, id, &inode)?;
+        }
+        self.ledger.is_solved(&at);
+        let cluster = self.fs.cluster();
+        let removed = self.change_pool(|epoch| match inode.is_dir() {
+            true => cluster.rmdir(dir, name, epoch),
+            false => cluster.unlink(dir, name, Some(entry), epoch),
         });
+        if removed == Err(Errno::NOTEMPTY) && had.is_some() {
+            // Somebody has put something into it meanwhile.
+            self.make_dirs(&at).map_err(plain)?;
+        }
+        removed.map_err(plain)
+    }
+
+    fn remove_there(
+        &self,
+        at: &[u8],
+        there: &Meta,
+        id: ObjectId,
+        inode: &Inode,
+    ) -> std::result::Result<(), Failed> {
         let removed = match (inode.is_dir(), there.is_dir()) {
-            (true, true) => PlainPlace.rmdir(&self.side.path(&at)),
-            (false, false) if self.is_known(&at, &there, &inode.origin) => {
-                PlainPlace.unlink(&self.side.path(&at))
+            (true, true) => PlainPlace.rmdir(&self.side.path(at)),
+            (false, false) if self.is_known(at, there, &inode.origin) => {
+                PlainPlace.unlink(&self.side.path(at))
             }
             // The origin has another file by now, which stays.
             _ => Ok(()),
         };
-        self.ledger.is_solved(&at);
         match removed {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
             Err(Errno::NOTEMPTY) => {
                 // The pool shows from here on what others have put into it.
-                let names = self.add_missing(entry.id, &at).unwrap_or_default();
+                let names = self.add_missing(id, at).unwrap_or_default();
                 let names: Vec<_> = names
                     .iter()
                     .take(NAMED)
                     .map(|n| String::from_utf8_lossy(n))
                     .collect();
-                let shown = self.side.show(&at);
+                let shown = self.side.show(at);
                 let why = format!(
                     "{shown} can't be removed: it has {} at the origin",
                     names.join(", ")
@@ -74,88 +116,126 @@ impl Origin {
                 Err((Errno::NOTEMPTY, why))
             }
             Err(e) => {
-                let shown = self.side.show(&at);
+                let shown = self.side.show(at);
                 Err((e, format!("{shown} can't be removed: {}", explain(e))))
             }
         }
     }
 
-    /// Gives the object `from` the name `to` at the origin.
+    /// Gives the object `ids.0`, which is `from`, the name `to`, which `ids.1` has.
     ///
     /// # Errors
-    /// As rename(2).
+    /// As rename(2). ESTALE: other objects have these names.
     pub fn rename(
         &self,
-        from: (ObjectId, &[u8]),
-        to: (ObjectId, &[u8]),
+        from: Name<'_>,
+        to: Name<'_>,
+        ids: (ObjectId, Option<ObjectId>),
+        mode: RenameMode,
     ) -> std::result::Result<(), Failed> {
-        let plain = |e: Errno| (e, String::new());
+        let is_dir = self.inode(ids.0).map_err(plain)?.is_dir();
+        // All that works with paths below a directory has to end before it is renamed.
+        let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
+        let new_dir = new.is_ok().then_some(to.0);
+        let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
+        let mut all = vec![ids.0];
+        all.extend(ids.1);
+        all.sort_by_key(|id| id.0);
+        let _working: Vec<_> = all.iter().map(|id| self.busy.begin(*id)).collect();
         let cluster = self.fs.cluster();
         let source = cluster.lookup(from.0, from.1).map_err(plain)?;
-        let source = source.ok_or((Errno::NOENT, String::new()))?;
         let target = cluster.lookup(to.0, to.1).map_err(plain)?;
-        if target.is_some_and(|target| target.id == source.id) {
+        let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
+        if source.is_none() && has(&target, ids.0) {
+            // Done by an earlier service.
             return Ok(());
         }
-        let is_dir = source.kind == libc::S_IFDIR;
-        let (_held, old_dir, new_dir) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
-        let mut ids = vec![source.id];
-        ids.extend(target.map(|target| target.id));
-        ids.sort_by_key(|id| id.0);
-        let _working: Vec<_> = ids.iter().map(|id| self.busy.begin(*id)).collect();
-        let inode = self.inode(source.id).map_err(plain)?;
-        let replaced = match target {
-            Some(target) => Some(self.inode(target.id).map_err(plain)?),
+        if !has(&source, ids.0) || target.map(|target| target.id) != ids.1 {
+            return Err(plain(Errno::STALE));
+        }
+        if has(&target, ids.0) {
+            return Ok(());
+        }
+        if target.is_some() && mode == RenameMode::NoReplace {
+            return Err(plain(Errno::EXIST));
+        }
+        let replaced = match ids.1 {
+            Some(id) => Some(self.inode(id).map_err(plain)?),
             None => None,
         };
-        let replaced_mark = replaced.map(|r| r.origin).unwrap_or_default();
-        let old = below(&old_dir, from.1);
-        // Where the origin isn't behind the new name, the old one goes.
-        let new = new_dir.map(|dir| below(&dir, to.1));
+        if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
+            match (is_dir, replaced.is_dir()) {
+                (true, false) => return Err(plain(Errno::NOTDIR)),
+                (false, true) => return Err(plain(Errno::ISDIR)),
+                (true, true) if !self.entries(id).map_err(plain)?.is_empty() => {
+                    return Err(plain(Errno::NOTEMPTY));
+                }
+                _ => {}
+            }
+        }
+        let mark = replaced.map(|r| r.origin).unwrap_or_default();
         self.note_change(from.0);
         self.note_change(to.0);
-        let moves = |path: &[u8]| {
-            self.begins_to_move(Moving {
-                path: path.to_vec(),
-                id: source.id,
-                from: (from.0, from.1.to_vec()),
-                to: Some((to.0, to.1.to_vec())),
-                since: Instant::now(),
-            });
-        };
+        let moved = self.rename_there(
+            ids.0,
+            (from, &old),
+            (new_dir, new.as_deref().map_err(|e| *e)),
+            mark,
+        )?;
+        let renamed = self.change_pool(|epoch| cluster.rename(from, to, mode, epoch));
+        if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
+            // Others have changed what isn't at the origin yet.
+            let _ = self.side.rename(new, &old, false);
+            if mark.state != OriginState::None && is_dir {
+                let _ = self.make_dirs(new);
+            }
+        }
+        renamed.map_err(plain)
+    }
+
+    /// The origin's part of [`Origin::rename`]. Whether something was renamed there.
+    fn rename_there(
+        &self,
+        id: ObjectId,
+        (from, old): (Name<'_>, &[u8]),
+        (new_dir, new): (Option<ObjectId>, Result<&[u8]>),
+        replaced: OriginMark,
+    ) -> std::result::Result<bool, Failed> {
+        let mut inode = self.inode(id).map_err(plain)?;
         let there = match inode.origin.state {
             OriginState::None => None,
-            _ => self.side.look(&old).map_err(plain)?,
+            _ => self.side.look(old).map_err(plain)?,
         };
-        if there.is_none() && self.moves(source.id, from) {
-            // The process tries again: names have changed meanwhile.
-            return Ok(());
+        if there.is_none() && self.was_renamed(&inode, new).map_err(plain)? {
+            return Ok(false);
         }
-        if there.is_none() && self.was_renamed(&inode, new.as_deref()).map_err(plain)? {
-            return Ok(());
-        }
-        let is_known = there.is_some_and(|there| self.is_known(&old, &there, &inode.origin));
+        let is_known = there.is_some_and(|there| self.is_known(old, &there, &inode.origin));
         let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
-        let replaces = replaced_mark.state != OriginState::None;
+        let replaces = replaced.state != OriginState::None;
+        let not_renamed = |e: Errno, new: &[u8]| {
+            let (old, new) = (self.side.show(old), self.side.show(new));
+            (
+                e,
+                format!("{old} can't be renamed to {new}: {}", explain(e)),
+            )
+        };
         let is_linked =
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
-        if is_linked {
+        if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
             if is_dirty && replaces {
-                self.write_before(source.id)?;
+                self.write_before(id)?;
+                inode = self.inode(id).map_err(plain)?;
             }
-            let inode = self.inode(source.id).map_err(plain)?;
-            let known = self.known_name(source.id, &inode, from).map_err(plain)?;
-            if let (Some(known), Ok(new)) = (known, &new) {
-                moves(&old);
-                moves(new);
-                self.settle(to.0).map_err(plain)?;
-                return self.rename_linked(&known, &old, new).map_err(|e| {
-                    let (old, new) = (self.side.show(&old), self.side.show(new));
-                    (
-                        e,
-                        format!("{old} can't be renamed to {new}: {}", explain(e)),
-                    )
-                });
+            if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
+                self.settle(dir).map_err(plain)?;
+                let renamed = match known == old {
+                    true => self.side.rename(old, new, true),
+                    // The old name isn't there, or is somebody else's.
+                    false => self.link_over(&self.side.path(&known), &self.side.path(new)),
+                };
+                return renamed
+                    .map(|()| known == old && !replaces)
+                    .map_err(|e| not_renamed(e, new));
             }
         }
         if there.is_none() || is_dirty && replaces {
@@ -163,36 +243,26 @@ impl Origin {
             // older version of the source is no substitute for that one.
             let mark = OriginMark {
                 state: OriginState::Archived,
-                print: replaced_mark.print,
+                print: replaced.print,
                 synced: 0,
             };
             match (inode.origin.state, replaces) {
-                (OriginState::None, false) => return Ok(()),
+                (OriginState::None, false) => return Ok(false),
                 (OriginState::Released, _) if !inode.is_dir() => {
-                    let shown = self.side.show(&old);
+                    let shown = self.side.show(old);
                     return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
                 }
-                _ => self.set_mark(source.id, mark).map_err(plain)?,
-            }
-            if let Ok(new) = &new {
-                moves(new);
+                _ => self.set_mark(id, mark).map_err(plain)?,
             }
             if is_known {
-                PlainPlace.unlink(&self.side.path(&old)).map_err(plain)?;
+                PlainPlace.unlink(&self.side.path(old)).map_err(plain)?;
             }
-            return Ok(());
+            return Ok(false);
         }
-        let new = new.map_err(plain)?;
-        moves(&old);
-        moves(&new);
-        self.settle(to.0).map_err(plain)?;
-        self.side.rename(&old, &new, replaces).map_err(|e| {
-            let (old, new) = (self.side.show(&old), self.side.show(&new));
-            (
-                e,
-                format!("{old} can't be renamed to {new}: {}", explain(e)),
-            )
-        })?;
+        let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
+        self.settle(dir).map_err(plain)?;
+        let renamed = self.side.rename(old, new, replaces);
+        renamed.map_err(|e| not_renamed(e, new))?;
         let version = there.map(|there| print(&there)).unwrap_or_default();
         if !inode.is_dir() && is_known && version != inode.origin.print {
             // Written just before, by a service that has died.
@@ -200,14 +270,14 @@ impl Origin {
                 print: version,
                 ..inode.origin
             };
-            self.set_mark(source.id, mark).map_err(plain)?;
+            self.set_mark(id, mark).map_err(plain)?;
         }
-        Ok(())
+        Ok(!replaces || inode.is_dir())
     }
 
     /// Whether the origin has an object under its new name already: an earlier service has renamed
     /// it, and died.
-    fn was_renamed(&self, inode: &Inode, new: std::result::Result<&[u8], &Errno>) -> Result<bool> {
+    fn was_renamed(&self, inode: &Inode, new: Result<&[u8]>) -> Result<bool> {
         let Ok(new) = new else {
             return Ok(false);
         };
@@ -216,15 +286,6 @@ impl Origin {
             true => there.is_dir() && inode.origin.state != OriginState::None,
             false => inode.origin.print != 0 && print(&there) == inode.origin.print,
         }))
-    }
-
-    /// Renames one of several names, of which the origin has `known`.
-    fn rename_linked(&self, known: &[u8], old: &[u8], new: &[u8]) -> Result<()> {
-        if known == old {
-            return self.side.rename(old, new, true);
-        }
-        // The old name isn't there yet, or is somebody else's.
-        self.link_over(&self.side.path(known), &self.side.path(new))
     }
 
     /// Notes that a directory of the origin is being changed by this service: a look at it that

@@ -6,7 +6,7 @@
 use crate::service::Origin;
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
-use forebay_store::OriginState;
+use forebay_store::{OriginState, RenameMode};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
 use rustix::net::{
@@ -136,11 +136,24 @@ impl Origin {
                 )
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
-            Request::Remove { dir, name } => self.remove(*dir, name)?,
+            Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 self.link(*id, (known.0, &known.1), (to.0, &to.1))?;
             }
-            Request::Rename { from, to } => self.rename((from.0, &from.1), (to.0, &to.1))?,
+            Request::Rename {
+                from,
+                to,
+                id,
+                replaced,
+                may_replace,
+            } => {
+                let mode = match may_replace {
+                    true => RenameMode::Replace,
+                    false => RenameMode::NoReplace,
+                };
+                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                self.rename(from, to, (*id, *replaced), mode)?;
+            }
             Request::Sync(path) => return self.sync_all(path),
             Request::Evict(path) => {
                 let (files, bytes) = self.evict(self.relative(path)?).map_err(plain)?;

@@ -32,21 +32,7 @@ pub struct Origin {
     pub changed_dirs: Mutex<HashMap<u64, Instant>>,
     /// Held by who works with paths of the origin; exclusively by who renames a directory.
     pub paths: RwLock<()>,
-    /// Objects that have their new name at the origin, but perhaps not in the pool yet.
-    pub moving: Mutex<Vec<Moving>>,
     pub writing: Writing,
-}
-
-/// An object whose name at the origin has changed or gone, but perhaps not that in the pool.
-pub struct Moving {
-    /// A path at the origin, old or new: in the pool, neither leads to it for sure.
-    pub path: Vec<u8>,
-    pub id: ObjectId,
-    /// The old name in the pool, and the new one.
-    pub from: (ObjectId, Vec<u8>),
-    /// None: it is being removed.
-    pub to: Option<(ObjectId, Vec<u8>)>,
-    pub since: Instant,
 }
 
 impl Origin {

@@ -294,9 +294,10 @@ impl Fs {
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_read_only(p.dir.id, p.name)?;
         self.write_back(id);
-        self.link_at_origin(id, known, (p.dir.id, p.name))
-            .map_err(look_again)?;
-        cluster.link(id, p.dir.id, p.name, p.epoch)?;
+        let by_origin = self.link_by_origin(id, known, (p.dir.id, p.name));
+        if !by_origin.map_err(look_again)? {
+            cluster.link(id, p.dir.id, p.name, p.epoch)?;
+        }
         cluster.watches().tell_self(id, inode.kind(), IN_ATTRIB);
         cluster
             .watches()
@@ -382,15 +383,15 @@ impl Fs {
         self.cred().check_dir(&info, WRITE | EXEC)?;
         let allow = |(name, e): &(&[u8], Entry)| {
             self.check_sticky(&info, e.id)?;
-            self.remove_at_origin(dir, name, *e)
+            self.remove_by_origin(dir, name, *e)
         };
-        let allowed: Vec<Result<()>> = files.iter().map(allow).collect();
-        let mine = files.iter().zip(&allowed).filter(|(_, a)| a.is_ok());
+        let allowed: Vec<Result<bool>> = files.iter().map(allow).collect();
+        let mine = files.iter().zip(&allowed);
+        let mine = mine.filter(|(_, by_origin)| **by_origin == Ok(false));
         let mine: Vec<(&[u8], Entry)> = mine.map(|(file, _)| *file).collect();
         let mut removed = cluster.unlink_files(dir, &mine, epoch).into_iter();
-        let told = |((name, e), allowed): (&(&[u8], Entry), Result<()>)| {
-            allowed?;
-            let removed = removed.next().unwrap_or(Err(Errno::IO))?;
+        let told = |((name, e), by_origin): (&(&[u8], Entry), Result<bool>)| {
+            let removed = by_origin? || removed.next().unwrap_or(Err(Errno::IO))?;
             if removed {
                 cluster.watches().tell_self(e.id, e.kind, IN_ATTRIB);
                 cluster.watches().tell_if_gone(e.id, e.kind);
@@ -431,10 +432,11 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_sticky(p.dir, e.id)?;
-        self.remove_at_origin(p.dir.id, p.name, e)
-            .map_err(look_again)?;
+        let by_origin = self.remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
-        cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
+        if !by_origin.map_err(look_again)? {
+            cluster.unlink(p.dir.id, p.name, Some(e), p.epoch)?;
+        }
         self.drop_stand_in(e);
         cluster.watches().tell_self(e.id, e.kind, IN_ATTRIB);
         cluster.watches().tell_if_gone(e.id, e.kind);
@@ -465,10 +467,11 @@ impl Fs {
         self.check_sticky(p.dir, e.id)?;
         self.check_read_only(p.dir.id, p.name)?;
         self.check_empty(e.id).map_err(look_again)?;
-        self.remove_at_origin(p.dir.id, p.name, e)
-            .map_err(look_again)?;
+        let by_origin = self.remove_by_origin(p.dir.id, p.name, e);
         let cluster = self.cluster();
-        cluster.rmdir(p.dir.id, p.name, p.epoch)?;
+        if !by_origin.map_err(look_again)? {
+            cluster.rmdir(p.dir.id, p.name, p.epoch)?;
+        }
         cluster.watches().tell_if_gone(e.id, e.kind);
         cluster
             .watches()
@@ -536,15 +539,16 @@ impl Fs {
             }
         }
         self.write_back(source.id);
-        self.rename_at_origin(
+        let by_origin = self.rename_by_origin(
             (f.dir.id, f.name, source),
             (t.dir.id, t.name, t.entry),
             mode,
-        )
-        .map_err(look_again)?;
-        let epoch = f.epoch.min(t.epoch);
-        self.cluster()
-            .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
+        );
+        if !by_origin.map_err(look_again)? {
+            let epoch = f.epoch.min(t.epoch);
+            self.cluster()
+                .rename((f.dir.id, f.name), (t.dir.id, t.name), mode, epoch)?;
+        }
         forebay_trace::event_of!(POSIX_RENAMED, t.name, source.id.0, t.dir.id.0);
         if let Some(back) = t.entry.filter(|_| exchange) {
             forebay_trace::event_of!(POSIX_RENAMED, f.name, back.id.0, f.dir.id.0);

@@ -1,8 +1,8 @@
 //! Pools with an origin: what lies there only is brought in before it is used.
 //!
-//! A view asks its node's origin service (`forebay_client::origin`) when it meets a directory whose
-//! entries, or a file whose bytes, aren't in the pool, and before an object that the origin has
-//! loses or changes its name. Pools without an origin pay one test.
+//! A view asks the origin service (`forebay_client::origin`) when it meets a directory whose
+//! entries, or a file whose bytes, aren't in the pool. Names of what the origin has are changed by
+//! the service, on both sides. Pools without an origin pay one test.
 
 use crate::cache::DirInfo;
 use crate::controls::ASIDE;
@@ -133,26 +133,30 @@ impl Fs {
         }
     }
 
-    /// Before the object `e` loses its name: the origin's copy loses it, too.
+    /// Has the object `e` lose its name, if the origin has it: there and in the pool. False: it
+    /// hasn't.
     ///
     /// # Errors
-    /// Errors of removing the object at the origin; EROFS.
+    /// Errors of removing the object; EROFS.
     #[inline]
-    pub(crate) fn remove_at_origin(&self, dir: ObjectId, name: &[u8], e: Entry) -> Result<()> {
+    pub(crate) fn remove_by_origin(&self, dir: ObjectId, name: &[u8], e: Entry) -> Result<bool> {
         if !self.has_origin() {
-            return Ok(());
+            return Ok(false);
         }
         self.check_read_only(dir, name)?;
-        match self.cluster().stat(e.id)?.origin.state {
-            OriginState::None => Ok(()),
-            _ => self.ask_origin(&Request::Remove {
-                dir,
-                name: name.to_vec(),
-            }),
+        if self.cluster().stat(e.id)?.origin.state == OriginState::None {
+            return Ok(false);
         }
+        let name = name.to_vec();
+        self.ask_origin(&Request::Remove {
+            dir,
+            name,
+            id: e.id,
+        })?;
+        Ok(true)
     }
 
-    /// Before the directory `id` loses its name. [`Fs::remove_at_origin`] is next.
+    /// Before the directory `id` loses its name. [`Fs::remove_by_origin`] is next.
     ///
     /// # Errors
     /// ENOTEMPTY; those of listing it at the origin.
@@ -173,48 +177,50 @@ impl Fs {
         }
     }
 
-    /// Before an object gets one more name: so does the origin's copy. `known`: a name that it has
-    /// had.
+    /// Has an object get one more name, if the origin has it: there and in the pool. False: it
+    /// hasn't. `known`: a name that the object has had.
     ///
     /// # Errors
-    /// Errors of link(2) at the origin. EXDEV: the origin has the object, and isn't behind the name.
+    /// Errors of link(2). EXDEV: the origin has the object, and isn't behind the name.
     #[inline]
-    pub(crate) fn link_at_origin(
+    pub(crate) fn link_by_origin(
         &self,
         id: ObjectId,
         known: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if !self.has_origin() || self.cluster().stat(id)?.origin.state == OriginState::None {
-            return Ok(());
+            return Ok(false);
         }
         self.ask_origin(&Request::Link {
             id,
             known: (known.0, known.1.to_vec()),
             to: (to.0, to.1.to_vec()),
-        })
+        })?;
+        Ok(true)
     }
 
-    /// Before the object `from` gets another name, which `replaced` has: so does the origin's copy.
+    /// Has the object `from` get another name, which `replaced` has, if the origin has one of them:
+    /// there and in the pool. False: it hasn't.
     ///
     /// # Errors
-    /// Errors of renaming the object at the origin; EROFS.
+    /// Errors of rename(2); EROFS. EOPNOTSUPP: the two are to be exchanged.
     #[inline]
-    pub(crate) fn rename_at_origin(
+    pub(crate) fn rename_by_origin(
         &self,
         from: (ObjectId, &[u8], Entry),
         to: (ObjectId, &[u8], Option<Entry>),
         mode: RenameMode,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if !self.has_origin() {
-            return Ok(());
+            return Ok(false);
         }
         self.check_read_only(from.0, from.1)?;
         self.check_read_only(to.0, to.1)?;
         let state = |e: Entry| Ok(self.cluster().stat(e.id)?.origin.state);
         let replaced = to.2.map_or(Ok(OriginState::None), state)?;
         if (state(from.2)?, replaced) == (OriginState::None, OriginState::None) {
-            return Ok(());
+            return Ok(false);
         }
         if mode == RenameMode::Exchange {
             return Err(Errno::OPNOTSUPP);
@@ -222,6 +228,10 @@ impl Fs {
         self.ask_origin(&Request::Rename {
             from: (from.0, from.1.to_vec()),
             to: (to.0, to.1.to_vec()),
-        })
+            id: from.2.id,
+            replaced: to.2.map(|replaced| replaced.id),
+            may_replace: mode == RenameMode::Replace,
+        })?;
+        Ok(true)
     }
 }

@@ -184,7 +184,6 @@ def origin_with_modes_by_path(t):
     t.fb("up", "--pool", "q", "--origin", top + "/input", rc=2).says("not a directory")
     t.fb("up", "--pool", "q", "--origin", "s3://bucket/x", rc=2).says("directory")
     t.fb("up", "--pool", "q", "--origin", top, "--cache", "out/**", rc=2).says("PATTERN:MODE")
-    t.fb("up", "--pool", "q", "--origin", top, "--nodes", "2", rc=2).says("one node")
     t.fb("origin", "status", "--pool", "q", rc=None)
     t.up("q")
     t.fb("origin", "sync", "--pool", "q", rc=1).says("has no origin", "--origin DIR")
