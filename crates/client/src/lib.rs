@@ -370,6 +370,16 @@ impl Pool {
         worst
     }
 
+    /// Asks the node's origin service, and waits for the result: [`origin::ask`].
+    ///
+    /// # Errors
+    /// As for [`origin::ask`]. ETIMEDOUT comes after the time that the origin's configuration says.
+    pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {
+        let config = self.config.origin.as_ref();
+        let timeout = config.map_or(origin::TIMEOUT_MS, |config| config.timeout_ms);
+        origin::ask(self.dir(), request, Duration::from_millis(timeout))
+    }
+
     /// The configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config

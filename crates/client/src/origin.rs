@@ -4,7 +4,7 @@
 //! The service runs in the keeper's process. A process that needs something that is at the origin
 //! only connects to `origin.sock` in the node's directory, sends one [`Request`] and waits for the
 //! reply. While the service works, it sends a sign of progress every second; a process that gets
-//! none for [`SILENCE`] gives up, so that a dead origin delays nobody for ever.
+//! none for the origin's timeout gives up, so that a dead origin delays nobody for ever.
 
 use forebay_controls::Pattern;
 use forebay_store::ObjectId;
@@ -25,8 +25,9 @@ use std::time::{Duration, Instant};
 pub const SOCKET: &str = "origin.sock";
 /// Longest message. Bytes.
 pub const MESSAGE: usize = 32 << 10;
-/// How long a process waits for a sign of progress.
-pub const SILENCE: Duration = Duration::from_secs(60);
+/// How long a process waits for a sign of progress, unless the pool's configuration says it.
+/// Milliseconds.
+pub const TIMEOUT_MS: u64 = 60_000;
 /// How long a process waits for a service that isn't there, and how often it looks.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
@@ -90,9 +91,22 @@ pub struct OriginConfig {
     pub rules: Vec<OriginRule>,
     /// How long a file rests before its changes are written to the origin. Milliseconds.
     pub lag_ms: u64,
+    /// How long a request may make no progress before it fails with ETIMEDOUT. Milliseconds; more
+    /// than the second after which signs of progress come.
+    #[serde(default = "timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+fn timeout_ms() -> u64 {
+    TIMEOUT_MS
 }
 
 impl OriginConfig {
+    /// How long a request may make no progress.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
     /// The mode of a path of the pool.
     pub fn mode_of(&self, path: &[u8]) -> OriginMode {
         let matches = |rule: &&OriginRule| {
@@ -240,11 +254,11 @@ impl Refusal {
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
-/// ETIMEDOUT: it made no progress for [`SILENCE`].
-pub fn ask(dir: &Path, request: &Request) -> Result<String, Refusal> {
+/// ETIMEDOUT: it made no progress for `timeout`.
+pub fn ask(dir: &Path, request: &Request, timeout: Duration) -> Result<String, Refusal> {
     let until = Instant::now() + RESTARTS;
     loop {
-        match ask_once(dir, request) {
+        match ask_once(dir, request, timeout) {
             Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {
                 let pause = rustix::thread::Timespec {
                     tv_sec: 0,
@@ -257,7 +271,7 @@ pub fn ask(dir: &Path, request: &Request) -> Result<String, Refusal> {
     }
 }
 
-fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
+fn ask_once(dir: &Path, request: &Request, timeout: Duration) -> Result<String, Refusal> {
     let no_service = |e: Errno| {
         let text = format!("the pool's origin service doesn't answer ({e}): forebay up --reopen");
         Refusal::new(Errno::NOTCONN, &text)
@@ -270,14 +284,14 @@ fn ask_once(dir: &Path, request: &Request) -> Result<String, Refusal> {
     send(&socket, &request.encode(), SendFlags::NOSIGNAL).map_err(no_service)?;
     let mut message = vec![0; MESSAGE];
     loop {
-        let limit = rustix::time::Timespec::try_from(SILENCE).ok();
+        let limit = rustix::time::Timespec::try_from(timeout).ok();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], limit.as_ref()) {
             Err(Errno::INTR) => continue,
             Err(e) => return Err(no_service(e)),
             Ok(0) => {
                 let text = format!(
                     "the origin has made no progress for {} s",
-                    SILENCE.as_secs()
+                    timeout.as_secs_f64()
                 );
                 return Err(Refusal::new(Errno::TIMEDOUT, &text));
             }
@@ -364,6 +378,7 @@ mod tests {
                 rule("/data/out/tmp/**", OriginMode::Scratch),
             ],
             lag_ms: 0,
+            timeout_ms: TIMEOUT_MS,
         };
         assert_eq!(config.mode_of(b"/data/x"), OriginMode::ReadOnly);
         assert_eq!(config.mode_of(b"/data/out/x"), OriginMode::WriteBack);
