@@ -156,6 +156,7 @@ impl Origin {
         let filled = self.fill(id, relative);
         let mut set = SetAttr {
             mtime: Some(inode.mtime),
+            origin: Some(inode.origin),
             ..SetAttr::default()
         };
         if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
@@ -373,6 +374,7 @@ impl Origin {
         file.close()?;
         let set = SetAttr {
             mtime: Some(before.mtime),
+            origin: Some(released),
             ..SetAttr::default()
         };
         self.fs.cluster().set_attr(id, &set)?;

@@ -197,6 +197,7 @@ impl Origin {
             uid: Some(meta.uid),
             gid: Some(meta.gid),
             mtime: Some(meta.mtime),
+            origin: Some(self.inode(id)?.origin),
             ..SetAttr::default()
         };
         self.fs.cluster().set_attr(id, &set)?;

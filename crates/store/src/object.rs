@@ -88,7 +88,8 @@ pub struct SetAttr {
     /// The controls that hold from now on: [`crate::Inode::controls`].
     pub controls: Option<u64>,
     /// How it relates to the pool's origin. By itself, this isn't a change of the object: its
-    /// change time stays.
+    /// change time stays. With other attributes, the change time becomes one nanosecond before now:
+    /// that of any later change differs.
     pub origin: Option<OriginMark>,
 }
 
