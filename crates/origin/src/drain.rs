@@ -247,7 +247,7 @@ impl Origin {
             let mark = inode.origin;
             match inode.kind() {
                 libc::S_IFDIR => {
-                    if mark.state == OriginState::None {
+                    if !is_made(&mark) {
                         match self.make_directory(entry.id, dir, &name, &path) {
                             Ok(true) => has_written = true,
                             Ok(false) | Err(Errno::NOENT) => {
@@ -310,7 +310,7 @@ impl Origin {
     fn make_directory(&self, id: ObjectId, dir: ObjectId, name: &[u8], at: &[u8]) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
-        if inode.origin.state == OriginState::None {
+        if !is_made(&inode.origin) {
             self.announce(dir, std::iter::once((id, &inode)))?;
             if !self.has_name(dir, name, id) {
                 return Ok(false);
@@ -757,6 +757,12 @@ impl Origin {
         let same = self.watched(|progress| same_content(&one, &other, size, progress));
         same.map_err(|_| Errno::IO)
     }
+}
+
+/// Whether a directory that the pool has made is at the origin, too: one that was announced, but
+/// couldn't be made, isn't.
+fn is_made(mark: &OriginMark) -> bool {
+    mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
 }
 
 /// The path of the directory in which a path is.
