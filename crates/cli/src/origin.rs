@@ -33,7 +33,9 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
             say("all changes are at the origin");
         }
         OriginWhat::Evict { path } => {
-            let text = pool.ask_origin(&Request::Evict(inside(path))).map_err(refused)?;
+            let text = pool
+                .ask_origin(&Request::Evict(inside(path)))
+                .map_err(refused)?;
             let (files, bytes) = text.split_once(' ').unwrap_or(("0", "0"));
             let bytes = format_size(bytes.parse().unwrap_or(0));
             say(format!("evicted {files} file(s), {bytes}"));
@@ -80,7 +82,8 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
 pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     match pool.config().origin {
         None => Ok(()),
-        Some(_) => pool.ask_origin(&Request::Sync(Vec::new()))
+        Some(_) => pool
+            .ask_origin(&Request::Sync(Vec::new()))
             .map(|_| ())
             .map_err(|refusal| not_written(name, &refusal)),
     }

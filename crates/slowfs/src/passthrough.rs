@@ -118,8 +118,8 @@ fn answer_bytes(size: u32, reply: ReplyXattr, get: impl Fn(&mut [u8]) -> Result<
 
 fn timespec(time: Option<TimeOrNow>) -> Timespec {
     let (tv_sec, tv_nsec) = match time {
-        None => (0, UTIME_OMIT as i64),
-        Some(TimeOrNow::Now) => (0, UTIME_NOW as i64),
+        None => (0, UTIME_OMIT),
+        Some(TimeOrNow::Now) => (0, UTIME_NOW),
         Some(TimeOrNow::SpecificTime(at)) => since_epoch(at),
     };
     Timespec { tv_sec, tv_nsec }

@@ -46,7 +46,7 @@ impl Kind {
         )
     }
 
-    /// Whether a read-only file system refuses it. Opening for writing counts as `Create`.
+    /// Whether a read-only file system refuses it, as it does opening for writing.
     pub fn changes(self) -> bool {
         use Kind::*;
         self.needs_room()
