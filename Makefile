@@ -15,7 +15,7 @@ help:
 	@echo 'make simulate-planted       plant faults in the code, and see that the simulator finds them'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=etcd; ONLY=create,stat,...)'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=interference: a job beside a neighbour on a slow origin; ONLY=etcd; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
@@ -83,14 +83,15 @@ demo:
 	examples/bowtie2/demo.sh
 
 # Parts of their own: the use-case kernels, the rules of programs, instructions, and metadata in etcd
-# (make bench ONLY=kernels, rules, instructions, tracing, etcd)
+# (make bench ONLY=kernels, rules, instructions, tracing, interference, etcd)
 bench: build
-	$(if $(filter kernels rules instructions tracing etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels rules instructions tracing interference etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
 	$(if $(filter kernels,$(or $(ONLY),kernels)),cargo build --release -p forebay-verbs --example kernel-stream)
 	$(if $(filter kernels,$(or $(ONLY),kernels)),python3 examples/kernels/run.py)
 	$(if $(filter rules,$(or $(ONLY),rules)),python3 examples/rules/run.py $(RULES))
 	$(if $(filter instructions,$(or $(ONLY),instructions)),python3 crates/bench/instructions/run.py $(if $(AGAINST),--against $(AGAINST)))
 	$(if $(filter tracing,$(or $(ONLY),tracing)),python3 crates/bench/tracing/run.py)
+	$(if $(filter interference,$(or $(ONLY),interference)),python3 examples/interference/run.py)
 	$(if $(filter etcd,$(or $(ONLY),etcd)),cargo bench -p forebay-verbs --bench etcd)
 
 clean:

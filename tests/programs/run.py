@@ -35,6 +35,11 @@ import time
 import traceback
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
+
+from slowfs import SlowFs  # noqa: E402 (found by the path set above)
+
 CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -54,6 +59,8 @@ NOT_THROUGH_FUSE = {
 NOT_WITH_AN_ORIGIN = {
     "move-to-outside": NOT_THROUGH_FUSE["move-to-outside"],
 }
+# Settings of a slow origin: latency of each operation, and a load of others that adds to it.
+SLOW = {"latency_ms": 0.5, "contention_ms": 3, "rate": 200 << 20}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
@@ -324,6 +331,7 @@ class Runner:
         log = os.path.join(self.logs, case.name)
         fuse = self.options.face == "fuse"
         origin = self.directory(20) if self.options.origin else None
+        slow = None
         # Where the case sees the pool, and where another node sees it.
         seen = [self.directory(20), self.directory(20)] if fuse else [origin or self.options.mount] * 2
         inside_work = "%s/case-%s" % (seen[0], case.name)
@@ -339,6 +347,8 @@ class Runner:
         sides = []
         failed = True
         try:
+            if self.options.origin == "slow":
+                slow = self.slow_origin(origin, log)
             for side in (0, 1):
                 work = (plain, inside_work)[side]
                 label = ("outside", "inside")[side]
@@ -411,6 +421,9 @@ class Runner:
                 problem = self.down(pool)
                 with self.lock:
                     self.pools.discard(pool)
+            if slow:
+                slow.close()
+                self.remove(slow.source)
             if not self.options.keep:
                 plains = [os.path.dirname(plain), *seen] if fuse or origin else [plain]
                 plains += [origin] if origin else []
@@ -418,6 +431,13 @@ class Runner:
                     self.remove(directory)
             if problem and not failed:
                 raise Failure(problem)
+
+    def slow_origin(self, at, log):
+        """A slow file system at this directory."""
+        program = os.path.join(os.path.dirname(self.forebay), "forebay-slowfs")
+        if not os.access(program, os.X_OK) or not os.path.exists("/dev/fuse"):
+            raise Skip("no slow origins without %s and /dev/fuse" % program)
+        return SlowFs(program, self.directory(20), at, log + ".control", **SLOW)
 
     def check_origin(self, pool, tree, places, case, log):
         """Everything is at the origin, as a run on a plain directory leaves it."""
@@ -530,8 +550,9 @@ def main():
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
     parser.add_argument("--face", choices=["preload", "fuse"], default="preload",
                         help="how the cases see the pool (default preload)")
-    parser.add_argument("--origin", action="store_true", help="with an origin behind each pool, which is "
-                        "compared as well")
+    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow"],
+                        help="with an origin behind each pool, which is compared as well: a plain directory, or one "
+                        "on a slow file system (crates/slowfs)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "

@@ -9,7 +9,7 @@
 //! - [`worker`], [`tasks`], [`files`], [`blocks`], [`maps`], [`costly`]: what runs inside; [`sys`]:
 //!   libc;
 //! - [`nodes`]: a pool of several nodes, with [`remote`] running inside and [`tcp`] beside it;
-//! - [`fuse`]: a mount, with [`passthrough`] beside it;
+//! - [`fuse`]: a mount, with a pass-through file system beside it;
 //! - [`search`], [`batches`]: searches and batches by the verbs, through [`iov`];
 //! - [`costs`]: what uninvolved programs pay; [`report`]: the table and the JSON.
 
@@ -25,7 +25,6 @@ mod iov;
 mod maps;
 mod nodes;
 mod options;
-mod passthrough;
 mod pool;
 mod remote;
 mod report;
@@ -66,7 +65,7 @@ fn main() -> ExitCode {
     if let [passthrough, source, dir] = arguments.as_slice()
         && passthrough == "passthrough"
     {
-        return match passthrough::main(source, dir) {
+        return match fuse::passthrough(source, dir) {
             Ok(()) => ExitCode::SUCCESS,
             Err(e) => stop(&e, 1),
         };

@@ -150,28 +150,6 @@ pub fn copy_range(from: c_int, into: c_int, len: usize) -> Result<(), String> {
     Ok(())
 }
 
-/// Reads up to the size of the buffer.
-pub fn read_at(fd: c_int, buffer: &mut [u8], offset: u64) -> std::io::Result<usize> {
-    // SAFETY: the pointer and the length are those of a slice that is ours alone.
-    let done = unsafe { libc::pread(fd, buffer.as_mut_ptr().cast(), buffer.len(), offset as i64) };
-    usize::try_from(done).map_err(|_| std::io::Error::last_os_error())
-}
-
-/// Writes as much as there is room for.
-pub fn write_at(fd: c_int, data: &[u8], offset: u64) -> std::io::Result<usize> {
-    // SAFETY: the pointer and the length are those of a slice.
-    let done = unsafe { libc::pwrite(fd, data.as_ptr().cast(), data.len(), offset as i64) };
-    usize::try_from(done).map_err(|_| std::io::Error::last_os_error())
-}
-
-/// umount2(2) with MNT_DETACH.
-pub fn unmount_lazily(dir: &std::path::Path) -> Result<(), String> {
-    let name = Name::of(&dir.to_string_lossy())?;
-    // SAFETY: a Name ends with a zero.
-    let done = unsafe { libc::umount2(name.pointer(), libc::MNT_DETACH) };
-    good(done, "umount2", &name).map(drop)
-}
-
 /// setsid(2), as a daemon does: the kernel may share out processor time by session.
 pub fn leave_session() {
     // SAFETY: no memory is involved.

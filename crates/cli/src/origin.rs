@@ -6,7 +6,7 @@ use crate::origin_args::{OriginCommand, OriginWhat};
 use crate::output::{json, say, write};
 use crate::paths;
 use forebay_client::Pool;
-use forebay_client::origin::{Refusal, Request, ask};
+use forebay_client::origin::{Refusal, Request};
 use forebay_media::format_size;
 use forebay_origin::{Problem, Status};
 use std::ffi::OsString;
@@ -28,12 +28,14 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
         OriginWhat::Status { json: true } => json(&status(&pool)?)?,
         OriginWhat::Status { json: false } => write(in_words(&status(&pool)?).as_bytes())?,
         OriginWhat::Sync { path } => {
-            told(&pool, &Request::Sync(inside(path)))
+            pool.ask_origin(&Request::Sync(inside(path)))
                 .map_err(|refusal| not_written(name, &refusal))?;
             say("all changes are at the origin");
         }
         OriginWhat::Evict { path } => {
-            let text = told(&pool, &Request::Evict(inside(path))).map_err(refused)?;
+            let text = pool
+                .ask_origin(&Request::Evict(inside(path)))
+                .map_err(refused)?;
             let (files, bytes) = text.split_once(' ').unwrap_or(("0", "0"));
             let bytes = format_size(bytes.parse().unwrap_or(0));
             say(format!("evicted {files} file(s), {bytes}"));
@@ -42,17 +44,13 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
             let mut files = 0;
             for path in paths {
                 let path = paths::in_pool(path, &pool);
-                let text = told(&pool, &Request::Prefetch(path)).map_err(refused)?;
+                let text = pool.ask_origin(&Request::Prefetch(path)).map_err(refused)?;
                 files += text.parse().unwrap_or(0);
             }
             say(format!("brought in {files} file(s)"));
         }
     }
     Ok(code::OK)
-}
-
-fn told(pool: &Pool, request: &Request) -> Result<String, Refusal> {
-    ask(pool, request)
 }
 
 fn refused(refusal: Refusal) -> Fail {
@@ -98,7 +96,8 @@ pub fn is_ready(name: &str) -> Result<(), Fail> {
 pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     match pool.config().origin {
         None => Ok(()),
-        Some(_) => told(pool, &Request::Sync(Vec::new()))
+        Some(_) => pool
+            .ask_origin(&Request::Sync(Vec::new()))
             .map(|_| ())
             .map_err(|refusal| not_written(name, &refusal)),
     }
@@ -116,7 +115,7 @@ pub fn write_back_all(name: &str) -> Result<(), Fail> {
 }
 
 fn status(pool: &Pool) -> Result<Status, Fail> {
-    let text = told(pool, &Request::Status).map_err(refused)?;
+    let text = pool.ask_origin(&Request::Status).map_err(refused)?;
     serde_json::from_str(&text).map_err(|e| Fail::failed(format!("the origin's status: {e}")))
 }
 

@@ -9,8 +9,10 @@ use crate::prefix;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Longest lag. Seconds.
+/// Longest lag, and longest timeout. Seconds.
 const LONGEST_LAG: f64 = 86_400.0;
+/// Shortest timeout: signs of progress come once a second. Seconds.
+const SHORTEST_TIMEOUT: f64 = 2.0;
 
 #[derive(Debug, Args)]
 pub struct Origin {
@@ -38,6 +40,15 @@ pub struct Origin {
         requires = "origin"
     )]
     pub origin_lag: f64,
+    /// How long a request to the origin may make no progress before it fails with ETIMEDOUT.
+    /// Seconds, from 2
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 60.0,
+        requires = "origin"
+    )]
+    pub origin_timeout: f64,
 }
 
 #[derive(Debug, Args)]
@@ -116,6 +127,9 @@ impl Origin {
         if !(0.0..=LONGEST_LAG).contains(&self.origin_lag) {
             return Err(Fail::usage("--origin-lag: 0 to 86400 seconds"));
         }
+        if !(SHORTEST_TIMEOUT..=LONGEST_LAG).contains(&self.origin_timeout) {
+            return Err(Fail::usage("--origin-timeout: 2 to 86400 seconds"));
+        }
         Ok((
             Some(OriginConfig {
                 path: path.to_owned(),
@@ -123,6 +137,7 @@ impl Origin {
                 mode: self.origin_mode,
                 rules: self.rules(at)?,
                 lag_ms: (self.origin_lag * 1000.0) as u64,
+                timeout_ms: (self.origin_timeout * 1000.0) as u64,
             }),
             mount,
         ))

@@ -227,6 +227,7 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
     let mut saver = Saver::new(store);
     // Intents that processes, or this node's previous daemon, have left on other nodes.
     let among = pool.config().member.is_some();
+    let has_origin = pool.config().origin.is_some();
     let mut unfinished = among;
     // Other nodes need a moment to repeat which files they have open here.
     let until = Instant::now() + GRACE;
@@ -319,8 +320,9 @@ fn keep(pool: &Pool) -> Result<(), PoolError> {
             && !made
             && !store.watches().has_watches();
         // The keeper itself may be attached (it writes dead processes' files back). A daemon stays
-        // attached: it has files open for other nodes.
-        if !among {
+        // attached: it has files open for other nodes. So does the keeper of a pool with an origin:
+        // threads of the origin service have files open, and locks, by the keeper's slot.
+        if !among && !has_origin {
             let _ = store.recovery().detach();
         }
         if store.any_attached() {

@@ -370,6 +370,14 @@ impl Pool {
         worst
     }
 
+    /// Asks the node's origin service, and waits for the result: [`origin::ask`].
+    ///
+    /// # Errors
+    /// As for [`origin::ask`].
+    pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {
+        origin::ask(self, request)
+    }
+
     /// The configuration.
     pub fn config(&self) -> &PoolConfig {
         &self.config

@@ -5,7 +5,8 @@
 //! that needs something that is at the origin only connects to `origin.sock` in the node's
 //! directory, sends one [`Request`] and waits for the reply; processes of other nodes do the same
 //! through their daemon. While the service works, it sends a sign of progress every second; a
-//! process that gets none for [`SILENCE`] gives up, so that a dead origin delays nobody for ever.
+//! process that gets none for the origin's timeout gives up, so that a dead origin delays nobody for
+//! ever.
 
 use crate::Pool;
 use forebay_cluster::Cluster;
@@ -31,8 +32,9 @@ use std::time::{Duration, Instant};
 pub const SIGN: &str = "origin";
 /// The node on which the service runs.
 pub const SERVICE_NODE: u32 = 0;
-/// How long a process waits for a sign of progress.
-pub const SILENCE: Duration = Duration::from_secs(60);
+/// How long a process waits for a sign of progress, unless the pool's configuration says it.
+/// Milliseconds.
+pub const TIMEOUT_MS: u64 = 60_000;
 /// How long a process waits for a service that isn't there, and how often it looks.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
@@ -99,9 +101,22 @@ pub struct OriginConfig {
     pub rules: Vec<OriginRule>,
     /// How long a file rests before its changes are written to the origin. Milliseconds.
     pub lag_ms: u64,
+    /// How long a request may make no progress before it fails with ETIMEDOUT. Milliseconds; more
+    /// than the second after which signs of progress come.
+    #[serde(default = "timeout_ms")]
+    pub timeout_ms: u64,
+}
+
+fn timeout_ms() -> u64 {
+    TIMEOUT_MS
 }
 
 impl OriginConfig {
+    /// How long a request may make no progress.
+    pub fn timeout(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms)
+    }
+
     /// The mode of a path of the pool.
     pub fn mode_of(&self, path: &[u8]) -> OriginMode {
         let matches = |rule: &&OriginRule| {
@@ -288,15 +303,21 @@ impl Refusal {
 ///
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
-/// ETIMEDOUT: it made no progress for [`SILENCE`]. EHOSTDOWN: its node can't be reached.
+/// ETIMEDOUT: it made no progress for the origin's timeout. EHOSTDOWN: its node can't be reached.
 pub fn ask(pool: &Pool, request: &Request) -> Result<String, Refusal> {
     let member = pool.config().member;
     let is_here = member.is_none_or(|member| member.node == SERVICE_NODE);
+    let timeout = pool
+        .config()
+        .origin
+        .as_ref()
+        .map_or(TIMEOUT_MS, |origin| origin.timeout_ms);
+    let timeout = Duration::from_millis(timeout);
     let until = Instant::now() + RESTARTS;
     loop {
         let asked = match is_here {
-            true => ask_here(pool.dir(), request),
-            false => ask_there(&pool.cluster(), request),
+            true => ask_here(pool.dir(), request, timeout),
+            false => ask_there(&pool.cluster(), request, timeout),
         };
         match asked {
             Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {
@@ -320,8 +341,8 @@ fn no_service(e: Errno) -> Refusal {
     Refusal::new(Errno::NOTCONN, &text)
 }
 
-fn no_progress() -> Refusal {
-    let seconds = SILENCE.as_secs();
+fn no_progress(timeout: Duration) -> Refusal {
+    let seconds = timeout.as_secs_f64();
     let text = format!("the origin has made no progress for {seconds} s");
     Refusal::new(Errno::TIMEDOUT, &text)
 }
@@ -342,7 +363,11 @@ fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
 }
 
 /// Asks the service of another node, through this node's daemon.
-fn ask_there(cluster: &Cluster<'_>, request: &Request) -> Result<String, Refusal> {
+fn ask_there(
+    cluster: &Cluster<'_>,
+    request: &Request,
+    timeout: Duration,
+) -> Result<String, Refusal> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = u64::from(std::process::id()) << 32 | NUMBERS.fetch_add(1, Relaxed) & 0xffff_ffff;
     let failed = |e: Errno| match e {
@@ -364,7 +389,7 @@ fn ask_there(cluster: &Cluster<'_>, request: &Request) -> Result<String, Refusal
                 }
                 last = Instant::now();
             }
-            None if last.elapsed() > SILENCE => return Err(no_progress()),
+            None if last.elapsed() > timeout => return Err(no_progress(timeout)),
             None => {
                 pause(rest);
                 rest = (rest * 2).min(LONGEST_PAUSE);
@@ -373,7 +398,7 @@ fn ask_there(cluster: &Cluster<'_>, request: &Request) -> Result<String, Refusal
     }
 }
 
-fn ask_here(dir: &Path, request: &Request) -> Result<String, Refusal> {
+fn ask_here(dir: &Path, request: &Request, timeout: Duration) -> Result<String, Refusal> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let socket = socket.map_err(no_service)?;
@@ -382,11 +407,11 @@ fn ask_here(dir: &Path, request: &Request) -> Result<String, Refusal> {
     send(&socket, &request.encode(), SendFlags::NOSIGNAL).map_err(no_service)?;
     let mut message = vec![0; MESSAGE];
     loop {
-        let limit = rustix::time::Timespec::try_from(SILENCE).ok();
+        let limit = rustix::time::Timespec::try_from(timeout).ok();
         match poll(&mut [PollFd::new(&socket, PollFlags::IN)], limit.as_ref()) {
             Err(Errno::INTR) => continue,
             Err(e) => return Err(no_service(e)),
-            Ok(0) => return Err(no_progress()),
+            Ok(0) => return Err(no_progress(timeout)),
             Ok(_) => {}
         }
         let n = match recv(&socket, &mut message[..], RecvFlags::empty()) {
@@ -476,6 +501,7 @@ mod tests {
                 rule("/data/out/tmp/**", OriginMode::Scratch),
             ],
             lag_ms: 0,
+            timeout_ms: TIMEOUT_MS,
         };
         assert_eq!(config.mode_of(b"/data/x"), OriginMode::ReadOnly);
         assert_eq!(config.mode_of(b"/data/out/x"), OriginMode::WriteBack);

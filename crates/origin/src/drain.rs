@@ -228,7 +228,7 @@ impl Origin {
             let mark = inode.origin;
             match inode.kind() {
                 libc::S_IFDIR => {
-                    if mark.state == OriginState::None {
+                    if !is_made(&mark) {
                         match self.make_directory(entry.id, dir, &name, &path) {
                             Ok(true) => has_written = true,
                             Ok(false) | Err(Errno::NOENT) => {
@@ -297,7 +297,7 @@ impl Origin {
     ) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
-        if inode.origin.state == OriginState::None {
+        if !is_made(&inode.origin) {
             self.announce(dir, std::iter::once((id, &inode)))?;
             let made = match self.has_name(dir, name, id) {
                 true => self.make_dirs(at).map(|()| true),
@@ -632,6 +632,12 @@ impl Origin {
         };
         pass.failed.push((path.to_vec(), self.side.in_words(&why)));
     }
+}
+
+/// Whether a directory that the pool has made is at the origin, too: one that was announced, but
+/// couldn't be made, isn't.
+pub fn is_made(mark: &OriginMark) -> bool {
+    mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
 }
 
 /// Files that are written back together: while they are, their names can't change.

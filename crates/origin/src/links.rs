@@ -8,7 +8,7 @@
 //! ([`Origin::announce`]): a process that wants to change one asks the service, and waits. So one
 //! walk through the pool finds all of them.
 
-use crate::drain::{EachObject, Pass, TICK, is_young};
+use crate::drain::{EachObject, Pass, TICK, is_made, is_young};
 use crate::names::{Failed, Name};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
@@ -387,7 +387,7 @@ impl Origin {
         // One that isn't settled may be renamed or removed meanwhile.
         for _ in 0..ATTEMPTS {
             let relative = self.relative_of(dir)?;
-            if self.inode(dir)?.origin.state != OriginState::None {
+            if is_made(&self.inode(dir)?.origin) {
                 return Ok(relative);
             }
             let (above, name) = split(&relative);

@@ -140,7 +140,9 @@ impl Origin {
         let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
         let mut all = vec![ids.0];
         all.extend(ids.1);
+        // Both may be names of one object.
         all.sort_by_key(|id| id.0);
+        all.dedup();
         let _working: Vec<_> = all.iter().map(|id| self.busy.begin(*id)).collect();
         let cluster = self.fs.cluster();
         let source = cluster.lookup(from.0, from.1).map_err(plain)?;

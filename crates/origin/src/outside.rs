@@ -8,6 +8,7 @@
 
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
+use crate::status::LOOKED_AT;
 use forebay_posix::ObjectId;
 use forebay_staging::Meta;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
@@ -21,6 +22,12 @@ const LOOK: Duration = Duration::from_secs(5);
 /// For so long after a change of its own, the service doesn't compare a directory's names: the pool
 /// gets its part of the change later than the origin.
 const SETTLES: Duration = Duration::from_secs(2);
+
+/// Among the problems, the key of a directory that couldn't be looked at: writing it back may work
+/// all the same.
+fn look_key(at: &[u8]) -> Vec<u8> {
+    below(at, LOOKED_AT)
+}
 
 impl Origin {
     /// The directories that this service changes, and when.
@@ -61,11 +68,15 @@ impl Origin {
             let looked = self.look_at(dir, &at, &inode);
             drop(held);
             match looked {
-                Ok(below) => todo.extend(below),
+                Ok(below) => {
+                    self.ledger.is_solved(&look_key(&at));
+                    todo.extend(below);
+                }
                 Err(Errno::NOENT) => {}
                 Err(e) => {
                     let why = forebay_staging::explain(e);
-                    self.ledger.problem(&at, self.side.show(&at), why);
+                    let key = look_key(&at);
+                    self.ledger.problem(&key, self.side.show(&at), why);
                 }
             }
         }

@@ -3,9 +3,11 @@
 //! While a request is worked on, its process gets a sign of life each second in which something has
 //! moved. Only processes of the pool's user can connect, by the directory's mode.
 
-use crate::service::Origin;
+use crate::service::{Origin, is_clean};
+use crate::side::attributes_of;
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
+use forebay_posix::ObjectId;
 use forebay_store::{OriginState, RenameMode};
 use rustix::fd::OwnedFd;
 use rustix::io::{Errno, Result};
@@ -195,6 +197,27 @@ impl Origin {
         }
     }
 
+    /// Forgets problems of objects that have been written back since, or are gone: a pass notes its
+    /// problems at its end, when another one may have solved them.
+    fn forget_solved(&self) {
+        for relative in self.ledger.unwritten() {
+            let found = self.fs.stat(&self.pool_path(&relative), false);
+            let is_solved = match found.and_then(|found| self.inode(ObjectId(found.ino))) {
+                Err(e) => e == Errno::NOENT,
+                // A name of it may be what couldn't be made.
+                Ok(inode) if inode.is_file() => inode.nlink == 1 && is_clean(&inode),
+                Ok(inode) if inode.is_dir() => {
+                    inode.origin.state != OriginState::None
+                        && inode.origin.synced == attributes_of(&inode)
+                }
+                Ok(inode) => is_clean(&inode),
+            };
+            if is_solved {
+                self.ledger.is_solved(&relative);
+            }
+        }
+    }
+
     fn status(&self) -> Result<String> {
         let mut status = Status {
             origin: self.config.path.clone(),
@@ -208,6 +231,7 @@ impl Origin {
             evicted_bytes: self.ledger.evicted.bytes.load(Relaxed),
             ..Status::default()
         };
+        self.forget_solved();
         (status.problems, status.more_problems, status.conflicts) = self.ledger.listed();
         self.each_object(b"", &mut |_, _, _, inode| {
             if !inode.is_file() {

@@ -8,6 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Limit on the problems that are kept; further ones are only counted.
 const KEPT: usize = 1000;
+/// The last name in the keys of problems of looking at a directory.
+pub const LOOKED_AT: &[u8] = b".";
 /// Limit on the problems in a status.
 const SHOWN: usize = 50;
 
@@ -98,6 +100,16 @@ impl Ledger {
     pub fn is_solved(&self, relative: &[u8]) {
         let mut list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
         list.remove(relative);
+    }
+
+    /// The paths of all problems of writing back.
+    pub fn unwritten(&self) -> Vec<Vec<u8>> {
+        let list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_of_look = |key: &[u8]| key.rsplit(|&b| b == b'/').next() == Some(LOOKED_AT);
+        list.keys()
+            .filter(|key| !is_of_look(key))
+            .cloned()
+            .collect()
     }
 
     /// The problems, some of the conflicts, and how many problems were left out.

@@ -7,7 +7,7 @@
 use crate::cache::DirInfo;
 use crate::controls::ASIDE;
 use crate::fs::Fs;
-use forebay_client::origin::{OriginConfig, OriginMode, Request, ask};
+use forebay_client::origin::{OriginConfig, OriginMode, Request};
 use forebay_store::process::{is_answering, write_notice};
 use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
@@ -26,7 +26,7 @@ impl Fs {
         if is_answering() {
             return Err(ASIDE);
         }
-        match ask(self.pool(), request) {
+        match self.pool().ask_origin(request) {
             Ok(_) => Ok(()),
             Err(refusal) => {
                 if !refusal.text.is_empty() {

@@ -14,8 +14,8 @@ pub struct Settings {
     pub mark: &'static [u8],
     /// LD_PRELOAD as this process was started with.
     pub preload: &'static CStr,
-    /// The prefix is a directory of the kernel's, too: that of the pool's origin. Paths that lead
-    /// under it by a link or from a working directory mustn't go to the kernel.
+    /// The prefix may be a directory of the kernel's, too: that of the pool's origin. Paths that
+    /// lead under it by a link or from a working directory mustn't go to the kernel.
     pub shadows: bool,
 }
 
@@ -48,7 +48,8 @@ pub fn read() -> Option<Option<CString>> {
         mount,
         mark,
         preload,
-        shadows: exists(&sign) && exists(mount),
+        // Whether the kernel has the prefix isn't looked up: a dead origin would stop each program.
+        shadows: exists(&sign),
     });
     SETTINGS.store(Box::leak(settings), Release);
     // Guards our own descriptors against a program that closes everything.
