@@ -154,7 +154,7 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     match bucket(outside) {
         None => Ok(()),
         Some(Err(what)) => Err(Fail::usage(format!("{}: {what}", outside.display()))),
-        Some(Ok((place, path))) => match place.stat(path.trim_ascii_end(), true) {
+        Some(Ok((place, path))) => match place.stat(&path[..end_of(&path)], true) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(e) => {
                 let why = place.explain(e);
@@ -162,6 +162,11 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
             }
         },
     }
+}
+
+/// Where the slashes at the end of a path begin.
+fn end_of(path: &[u8]) -> usize {
+    path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1)
 }
 
 /// Stages between the pool and `outside`, a place and a path there.
