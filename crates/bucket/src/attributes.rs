@@ -12,7 +12,7 @@ use ureq::http::HeaderMap;
 #[derive(Clone, Debug)]
 pub struct Head {
     pub meta: Meta,
-    /// Tells versions of the object apart. Empty: the server gave none.
+    /// Tells versions of the object apart. Empty: of a directory without a marker.
     pub etag: String,
 }
 
@@ -80,7 +80,7 @@ pub fn directory() -> Meta {
     }
 }
 
-/// What the headers of an object say. None: its size is missing.
+/// What the headers of an object say. None: its size or its version is missing.
 pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     let of = |name: &str| header(headers, &format!("x-amz-meta-{name}"));
     let number = |name: &str| of(name).and_then(|text| text.parse().ok());
@@ -107,7 +107,7 @@ pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     };
     Some(Head {
         meta,
-        etag: header(headers, "etag").unwrap_or_default().to_owned(),
+        etag: header(headers, "etag")?.to_owned(),
     })
 }
 
@@ -136,6 +136,7 @@ mod tests {
         };
         let mut all = headers(&meta);
         all.push(("content-length".into(), "5".into()));
+        all.push(("etag".into(), "\"e\"".into()));
         all.push((
             "last-modified".into(),
             "Fri, 24 May 2013 00:00:00 GMT".into(),

@@ -190,7 +190,7 @@ impl Client {
             }
         };
         let head = attributes::head(&reply.headers, key.ends_with('/'));
-        let missing = || Fault::new(GARBAGE, "the server doesn't tell the object's size");
+        let missing = || Fault::new(GARBAGE, "the server tells no size or no ETag of the object");
         head.ok_or_else(missing).map(Some)
     }
 
@@ -205,10 +205,10 @@ impl Client {
         (start, end): (u64, u64),
         (etag, size): (&str, u64),
     ) -> Result<impl Read + Send + use<>, Fault> {
-        let mut headers = vec![("range".to_owned(), format!("bytes={start}-{}", end - 1))];
-        if !etag.is_empty() {
-            headers.push(("if-match".to_owned(), etag.to_owned()));
-        }
+        let headers = vec![
+            ("range".to_owned(), format!("bytes={start}-{}", end - 1)),
+            ("if-match".to_owned(), etag.to_owned()),
+        ];
         let call = Call {
             method: "GET",
             key,
@@ -217,7 +217,7 @@ impl Client {
         };
         let reply = self.begin(&call)?;
         let got = header(reply.headers(), "etag").unwrap_or_default();
-        if !etag.is_empty() && got != etag {
+        if got != etag {
             return Err(Fault::new(CHANGED, "the object has another version"));
         }
         let wanted = format!("bytes {start}-{}/{size}", end - 1);
@@ -446,9 +446,7 @@ impl Client {
         let mut headers = headers.to_vec();
         headers.push(("x-amz-copy-source".to_owned(), source));
         headers.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
-        if !etag.is_empty() {
-            headers.push(("x-amz-copy-source-if-match".to_owned(), etag.to_owned()));
-        }
+        headers.push(("x-amz-copy-source-if-match".to_owned(), etag.to_owned()));
         let body = Some(Body::new(b""));
         let call = Call {
             method: "PUT",
