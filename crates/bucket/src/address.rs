@@ -2,7 +2,7 @@
 
 use crate::secret::Settings;
 
-/// What `s3://BUCKET/PREFIX` says.
+/// The address `s3://BUCKET/PREFIX`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
     pub bucket: String,
@@ -62,7 +62,7 @@ pub struct Server {
     pub scheme: String,
     /// Name and port, as in the header `host`.
     pub host: String,
-    /// What precedes the key in a request's path: `/`, or `/BUCKET/`.
+    /// The part of a request's path before the key: `/`, or `/BUCKET/`.
     pub base: String,
     pub region: String,
 }

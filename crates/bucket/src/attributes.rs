@@ -8,7 +8,7 @@ use forebay_staging::Meta;
 use std::sync::OnceLock;
 use ureq::http::HeaderMap;
 
-/// What a HEAD of an object tells.
+/// The reply to a HEAD of an object.
 #[derive(Clone, Debug)]
 pub struct Head {
     pub meta: Meta,
@@ -80,7 +80,7 @@ pub fn directory() -> Meta {
     }
 }
 
-/// What the headers of an object say. None: its size or its version is missing.
+/// Reads the headers of an object. None: its size or its version is missing.
 pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     let of = |name: &str| header(headers, &format!("x-amz-meta-{name}"));
     let number = |name: &str| of(name).and_then(|text| text.parse().ok());

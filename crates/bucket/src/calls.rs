@@ -32,7 +32,7 @@ impl Replaces {
     }
 }
 
-/// What a list shows of a prefix.
+/// A list of a prefix.
 #[derive(Debug, Default)]
 pub struct Listed {
     /// Keys.

@@ -2,8 +2,7 @@
 
 use rustix::io::Errno;
 
-/// The meaning of the errnos, and what to do. Those of [`rustix::io::Errno`] that a bucket uses
-/// for something else than the kernel does are here, too.
+/// There is no bucket of this name.
 pub const NO_BUCKET: Errno = Errno::NODEV;
 pub const NO_CREDENTIALS: Errno = Errno::NOKEY;
 pub const BAD_CREDENTIALS: Errno = Errno::KEYREJECTED;
@@ -15,6 +14,8 @@ pub const CHANGED: Errno = Errno::STALE;
 pub const UNKNOWN: Errno = Errno::OPNOTSUPP;
 pub const GARBAGE: Errno = Errno::PROTO;
 pub const OVERLOADED: Errno = Errno::AGAIN;
+/// The server refuses the request for a reason that is its own.
+pub const REFUSED: Errno = Errno::REMOTEIO;
 
 /// Why a request failed.
 #[derive(Clone, Debug)]
@@ -59,6 +60,7 @@ impl Fault {
                 Kind::ConnectionRefused => Errno::CONNREFUSED,
                 Kind::TimedOut => Errno::TIMEDOUT,
                 Kind::HostUnreachable | Kind::NetworkUnreachable => Errno::HOSTUNREACH,
+                Kind::InvalidData if words.contains("certificate") => Errno::BADE,
                 Kind::InvalidData => GARBAGE,
                 _ => Errno::CONNRESET,
             },
@@ -92,12 +94,12 @@ impl Fault {
             }
             (_, "RequestTimeout" | "SlowDown") | (408 | 429, _) => OVERLOADED,
             (401 | 403, _) => Errno::ACCESS,
-            (404, _) => Errno::NOENT,
+            (404, "" | "NoSuchKey" | "NotFound" | "NoSuchUpload") => Errno::NOENT,
             (409 | 412, _) => CHANGED,
             (416, _) => CHANGED,
             (405 | 501, _) => UNKNOWN,
             (500..600, _) => OVERLOADED,
-            _ => Errno::INVAL,
+            _ => REFUSED,
         };
         let mut words = match (code, text) {
             ("", _) => format!("status {status}"),
@@ -105,7 +107,7 @@ impl Fault {
             (code, text) => format!("{code}: {text}"),
         };
         if let (WRONG_REGION, Some(region)) = (errno, region) {
-            words = format!("the bucket's region is {region}; set AWS_REGION={region}");
+            words = format!("AWS_REGION={region}");
         }
         Fault {
             passes: errno == OVERLOADED,
@@ -125,7 +127,7 @@ pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
         BAD_CREDENTIALS => "the server refuses the credentials; check that they belong to this \
             server, and haven't expired"
             .into(),
-        WRONG_REGION => "the bucket lies in another region; set AWS_REGION to that".into(),
+        WRONG_REGION => "the bucket lies in another region; set AWS_REGION to it".into(),
         WRONG_CLOCK => "this host's clock is wrong by more than the server allows; set it".into(),
         Errno::ACCESS => format!(
             "access is denied; ask for the permission on the bucket '{bucket}' (reading needs \
@@ -137,6 +139,7 @@ pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
             on the way"
             .into(),
         UNKNOWN => "the server can't do this".into(),
+        REFUSED => "the server refuses the request".into(),
         Errno::BADE => "no trusted connection can be made (TLS); name the server's certificates \
             with AWS_CA_BUNDLE"
             .into(),

@@ -68,7 +68,7 @@ impl<'a> BucketFile<'a> {
 }
 
 impl PlaceFile for BucketFile<'_> {
-    /// Those of the version that is read, even if there is another by now.
+    /// The attributes of the version that is read, even if there is another by now.
     fn meta(&self) -> Result<Meta> {
         Ok(self.head.meta)
     }

@@ -30,6 +30,9 @@ const LONGEST_TARGET: u64 = 4096;
 /// Threads that copy, where the user names no number: more than cores, as they wait for the network.
 pub const THREADS: usize = 16;
 
+/// Names in a directory.
+type Names = Vec<Vec<u8>>;
+
 /// A bucket.
 pub struct BucketPlace {
     pub(crate) client: Client,
@@ -111,7 +114,7 @@ impl BucketPlace {
         }
     }
 
-    /// What there is at a path, by asking the server.
+    /// Asks the server for the object or the directory at a path.
     fn look(&self, path: &[u8]) -> std::result::Result<Option<Head>, Fault> {
         let of = |e| Fault::new(e, "");
         let (key, prefix) = (key(path).map_err(of)?, prefix(path).map_err(of)?);
@@ -139,7 +142,7 @@ impl BucketPlace {
         Some(lock(&self.names).get(directory)?.contains(name))
     }
 
-    /// What there is at a path. None: nothing.
+    /// The object or the directory at a path. None: nothing is there.
     pub(crate) fn find(&self, path: &[u8]) -> Result<Option<Head>> {
         let known = lock(&self.known).get(path).cloned();
         if let Some(known) = known {
@@ -163,7 +166,7 @@ impl BucketPlace {
         lock(&self.known).remove(path);
     }
 
-    /// What a write to a path may replace: what was seen there.
+    /// The version that a write to a path may replace: the one that was seen there.
     pub(crate) fn replaces(&self, path: &[u8]) -> Replaces {
         if !self
             .has_conditions
@@ -181,7 +184,7 @@ impl BucketPlace {
     }
 
     /// Names in a directory: those of directories, and those of objects.
-    fn entries(&self, path: &[u8]) -> Result<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+    fn entries(&self, path: &[u8]) -> Result<(Names, Names)> {
         let prefix = prefix(path)?;
         let listed = self.client.list(&prefix).map_err(errno)?;
         let name = |key: &String| key.as_bytes()[prefix.len()..].to_vec();
@@ -223,8 +226,8 @@ impl Place for BucketPlace {
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
         let (directories, objects) = self.entries(path)?;
         let seen: HashSet<&Vec<u8>> = directories.iter().collect();
-        // An object with the name of a directory can't be a file beside it. It gets a name that
-        // isn't one, which the copier reports.
+        // An object with the name of a directory can't be a file beside it. A name that is
+        // none makes the copier report it.
         let (both, objects): (Vec<_>, Vec<_>) = objects.into_iter().partition(|n| seen.contains(n));
         let all: Vec<(Vec<u8>, bool)> = directories
             .iter()
@@ -376,7 +379,7 @@ impl Place for BucketPlace {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// What the server has confirmed is on stable storage there.
+    /// Nothing to do: confirmed bytes are on the server's stable storage.
     fn sync_all(&self, _: &[u8]) -> Result<()> {
         Ok(())
     }

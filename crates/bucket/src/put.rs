@@ -2,8 +2,8 @@
 //!
 //! Guarantees: an object appears when it is complete, with its attributes, and only if the server
 //! has its content: the server confirms each body's SHA-256, or what it has is read back and
-//! compared. It replaces only the version that the copier saw ([`Replaces`]). An upload in parts
-//! that fails is given up, and its parts are removed. Those of a run that was killed are removed by
+//! compared. An object replaces only the version that the copier saw ([`Replaces`]). An upload in parts
+//! that fails is given up, and its parts are removed. Parts of a run that was killed are removed by
 //! the next run that writes the same key.
 //!
 //! Where the server confirms no checksum of a body, an object has its name while it is read back. If

@@ -59,7 +59,7 @@ impl Credentials {
     }
 }
 
-/// What environment and files say about the store.
+/// Settings of the store from environment and files.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// None: requests aren't signed.

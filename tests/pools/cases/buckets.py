@@ -371,7 +371,8 @@ def bucket_that_refuses(t):
         (error(403, "InvalidAccessKeyId"), "the server refuses the credentials"),
         (error(403, "SignatureDoesNotMatch"), "the server refuses the credentials"),
         (error(403, "AccessDenied"), "access is denied; ask for the permission"),
-        (error(301, "PermanentRedirect", x_amz_bucket_region="eu-x-1"), "set AWS_REGION=eu-x-1"),
+        (error(301, "PermanentRedirect", x_amz_bucket_region="eu-x-1"), "set AWS_REGION to it .AWS_REGION=eu-x-1"),
+        (error(404, "SomethingElse"), "the server refuses the request .SomethingElse: In words, .hidden"),
         (error(403, "RequestTimeTooSkewed", date="Fri, 24 May 2013 00:00:00 GMT"), "clock is wrong .* is \\d+ s"),
     ]
     for change, wanted in refusals:
