@@ -59,6 +59,14 @@ pub struct Part {
     pub is_confirmed: bool,
 }
 
+/// The version of an object that a write has made.
+#[derive(Clone, Debug)]
+pub struct Written {
+    pub etag: String,
+    /// Whether the server has confirmed the SHA-256 of its bytes.
+    pub is_confirmed: bool,
+}
+
 /// A SHA-256 as S3's headers have it.
 pub fn sum_text(sum: &[u8; 32]) -> String {
     STANDARD.encode(sum)
@@ -236,7 +244,7 @@ impl Client {
         Ok(reply.into_body().into_reader())
     }
 
-    /// Writes a whole object. Returns whether the server has confirmed the SHA-256 of its bytes.
+    /// Writes a whole object.
     ///
     /// # Errors
     /// [`CHANGED`]: the condition doesn't hold; another [`Fault`].
@@ -246,7 +254,7 @@ impl Client {
         bytes: &[u8],
         headers: &[(String, String)],
         replaces: &Replaces,
-    ) -> Result<bool, Fault> {
+    ) -> Result<Written, Fault> {
         let body = Body::new(bytes);
         let sum = sum_text(&body.sum);
         let mut headers = headers.to_vec();
@@ -260,7 +268,10 @@ impl Client {
             ..Call::default()
         };
         let reply = self.ask(&call)?;
-        Ok(reply.header("x-amz-checksum-sha256") == Some(sum.as_str()))
+        Ok(Written {
+            etag: reply.header("etag").unwrap_or_default().to_owned(),
+            is_confirmed: reply.header("x-amz-checksum-sha256") == Some(sum.as_str()),
+        })
     }
 
     /// Begins an upload in parts.

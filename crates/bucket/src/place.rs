@@ -270,7 +270,10 @@ impl Place for BucketPlace {
 
     fn open(&self, path: &[u8], _follow: bool) -> Result<BucketFile<'_>> {
         let head = self.find(path)?.ok_or(Errno::NOENT)?;
-        self.forget(path);
+        // Of a file that may be replaced, the version is still needed.
+        if self.has_name(path).is_none() {
+            self.forget(path);
+        }
         match head.meta.kind() {
             libc::S_IFREG => Ok(BucketFile::new(&self.client, key(path)?, head)),
             libc::S_IFDIR => Err(Errno::ISDIR),
@@ -284,17 +287,17 @@ impl Place for BucketPlace {
 
     /// Makes nothing: the directory appears with what is put into it, or with its attributes.
     fn mkdir(&self, path: &[u8], _mode: u32) -> Result<()> {
-        let known = self.find(path)?;
-        if known.is_some_and(|head| !head.meta.is_dir()) {
-            return Err(Errno::EXIST);
+        match self.find(path)? {
+            Some(head) if !head.meta.is_dir() => return Err(Errno::EXIST),
+            _ if lock(&self.names).contains_key(path) => return Ok(()),
+            _ => {}
         }
-        let is_listed = lock(&self.names).contains_key(path);
-        if !is_listed {
-            // Without its parent's names, that it isn't there was asked for just now.
+        let mut names = HashSet::new();
+        if self.has_name(path) != Some(false) {
             let (directories, objects) = self.entries(path)?;
-            let names = directories.into_iter().chain(objects).collect();
-            lock(&self.names).insert(path.to_vec(), names);
+            names.extend(directories.into_iter().chain(objects));
         }
+        lock(&self.names).insert(path.to_vec(), names);
         Ok(())
     }
 

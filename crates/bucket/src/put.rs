@@ -7,7 +7,7 @@
 //! the next run that writes the same key.
 //!
 //! Where the server confirms no checksum of a body, an object has its name while it is read back. If
-//! it isn't what was sent, it is removed.
+//! this version isn't what was sent, it is removed; a version that others have written never is.
 
 use crate::attributes::{self, Head};
 use crate::calls::{Part, Replaces, Upload, sum_text, without_conditions};
@@ -75,25 +75,22 @@ impl BucketPlace {
         let put = self.replacing(path, |replaces| {
             self.client.put(key, &bytes, &headers, replaces)
         });
-        let is_confirmed = match put {
-            Ok(is_confirmed) => is_confirmed,
+        let ours = match put {
+            Ok(written) if written.is_confirmed => {
+                source.count(size);
+                return Ok(());
+            }
+            Ok(written) => Some(written.etag),
             // Perhaps by an earlier attempt, whose reply was lost.
-            Err(fault) if fault.errno == CHANGED && fault.may_be_done => false,
+            Err(fault) if fault.errno == CHANGED && fault.may_be_done => None,
             Err(fault) => return Err(write(fault)),
         };
-        if !is_confirmed {
-            let sum = sum_text(&sha256(&bytes));
-            self.read_back(
-                key,
-                size,
-                &[Range {
-                    start: 0,
-                    end: size,
-                    sum,
-                }],
-                source.threads(),
-            )?;
-        }
+        let range = Range {
+            start: 0,
+            end: size,
+            sum: sum_text(&sha256(&bytes)),
+        };
+        self.read_back(key, (size, ours), &[range], source.threads())?;
         source.count(size);
         Ok(())
     }
@@ -107,15 +104,21 @@ impl BucketPlace {
             // If the server can't be reached, the next run does it.
             let _ = self.client.abort(&upload);
         }
-        let ranges = put?;
-        if !ranges.is_empty() {
-            self.read_back(key, source.meta().size, &ranges, source.threads())?;
+        let (ranges, ours) = put?;
+        match ranges.is_empty() {
+            true => Ok(()),
+            false => self.read_back(key, (source.meta().size, ours), &ranges, source.threads()),
         }
-        Ok(())
     }
 
-    /// Uploads all parts, and ends the upload. Returns what is still to be read back.
-    fn put_parts(&self, path: &[u8], upload: &Upload, source: &dyn Source) -> Done<Vec<Range>> {
+    /// Uploads all parts, and ends the upload. Returns the ranges that are still to be read back,
+    /// and the ETag of the version that was written, if it is known.
+    fn put_parts(
+        &self,
+        path: &[u8],
+        upload: &Upload,
+        source: &dyn Source,
+    ) -> Done<(Vec<Range>, Option<String>)> {
         let (size, each) = (source.meta().size, part_size(source.meta().size));
         let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
         let done: Mutex<Done<Vec<Part>>> = Mutex::new(Ok(Vec::new()));
@@ -148,17 +151,15 @@ impl BucketPlace {
         let ended = self.replacing(path, |replaces| {
             self.client.end_upload(upload, &parts, replaces)
         });
-        let was_lost = match ended {
-            Ok(_) => false,
+        let ours = match ended {
+            Ok(_) if is_confirmed => return Ok((Vec::new(), None)),
+            Ok(etag) => Some(etag),
             // Perhaps by an earlier attempt, whose reply was lost.
             Err(fault) if fault.may_be_done && matches!(fault.errno, CHANGED | Errno::NOENT) => {
-                true
+                None
             }
             Err(fault) => return Err(write(fault)),
         };
-        if is_confirmed && !was_lost {
-            return Ok(Vec::new());
-        }
         let range = |part: &Part| {
             let start = u64::from(part.number - 1) * each;
             Range {
@@ -167,41 +168,47 @@ impl BucketPlace {
                 sum: part.sum.clone(),
             }
         };
-        Ok(parts.iter().map(range).collect())
+        Ok((parts.iter().map(range).collect(), ours))
     }
 
-    /// Compares an object with what was sent. One that differs is removed.
-    fn read_back(&self, key: &str, size: u64, ranges: &[Range], threads: usize) -> Done<()> {
+    /// Compares an object of `size` bytes with the ranges that were sent. `ours` is the ETag of the
+    /// version that was written; None: perhaps none was, and the object is of others. A version of
+    /// ours that differs is removed.
+    fn read_back(
+        &self,
+        key: &str,
+        (size, ours): (u64, Option<String>),
+        ranges: &[Range],
+        threads: usize,
+    ) -> Done<()> {
         let failed = |fault: Fault| Trouble::ReadBack(fault.errno);
-        let head = self
-            .client
-            .head(key)
-            .map_err(failed)?
-            .ok_or(Trouble::Differs)?;
-        if head.meta.size != size {
-            return self.remove_what_differs(key);
+        let head = self.client.head(key).map_err(failed)?;
+        let head = head.ok_or(Trouble::Write(CHANGED))?;
+        let is_ours = ours.is_some_and(|etag| etag == head.etag);
+        let mut is_same = Ok(head.meta.size == size);
+        if is_same == Ok(true) {
+            let file = BucketFile::new(&self.client, key, head);
+            let result = Mutex::new(Ok(true));
+            for_each(threads, ranges, |range| {
+                if !matches!(*lock(&result), Ok(true)) {
+                    return;
+                }
+                let same = sum_of(&file, range).map(|sum| sum == range.sum);
+                if !matches!(same, Ok(true)) {
+                    *lock(&result) = same;
+                }
+            });
+            is_same = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
-        let file = BucketFile::new(&self.client, key, head);
-        let result = Mutex::new(Ok(true));
-        for_each(threads, ranges, |range| {
-            if !matches!(*lock(&result), Ok(true)) {
-                return;
-            }
-            let same = sum_of(&file, range).map(|sum| sum == range.sum);
-            if !matches!(same, Ok(true)) {
-                *lock(&result) = same;
-            }
-        });
-        match result.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        match is_same {
             Ok(true) => Ok(()),
-            Ok(false) => self.remove_what_differs(key),
+            Ok(false) if is_ours => {
+                self.client.delete(key).map_err(write)?;
+                Err(Trouble::Differs)
+            }
+            Ok(false) => Err(Trouble::Write(CHANGED)),
             Err(e) => Err(Trouble::ReadBack(e)),
         }
-    }
-
-    fn remove_what_differs(&self, key: &str) -> Done<()> {
-        self.client.delete(key).map_err(write)?;
-        Err(Trouble::Differs)
     }
 
     /// Removes uploads of a key that were in progress when the first upload of this run began.

@@ -306,13 +306,12 @@ def bucket_whose_server_dies(t):
     stage(t, "out", "/d", "s3://%s/d" % BUCKET, server.port)
     t.ok(not server.uploads(), "parts of a killed run are left")
     t.ok(sorted(server.keys()) == ["d/", "d/big", "d/small"], "not all is there: %s" % server.keys())
-    # One that is interrupted removes its parts itself.
+    # A server that dies: a clear failure within the attempts' time, and nothing half.
     server.ask("DELETE", "d/big")
     reached.clear()
     p = t.start([t.forebay, "stage", "out", "/d", "s3://%s/d" % BUCKET, "--threads", "1", "--pool", "p"],
                 env=at(between.port))
     t.ok(reached.wait(10), "no third part came")
-    # A server that dies: a clear failure within the attempts' time, and nothing half.
     server.stop()
     r = t.finish(p, rc=120, timeout=20)
     r.says(r"s3://%s/d/big: can't be written: " % BUCKET, "stage the rest with: forebay stage out")
@@ -506,5 +505,15 @@ def bucket_that_others_change(t):
     t.bash("p", "mkdir /fb/g; echo once > /fb/g/once")
     stage(t, "out", "/g", "s3://%s/g" % BUCKET, Between(server, lose).port)
     t.ok(lost and server.ask("GET", "g/once")[2] == b"once\n", "once isn't there")
+
+    # The same, but others have written in between: theirs stays.
+    def lose_to_others(request, reply):
+        lose(request, reply)
+        if reply.cut:
+            server.ask("PUT", "h/once", body=b"theirs")
+    t.bash("p", "mkdir /fb/h; echo once > /fb/h/once")
+    r = stage(t, "out", "/h", "s3://%s/h" % BUCKET, Between(server, lose_to_others).port, rc=120)
+    r.says("h/once: can't be written: others have changed it")
+    t.ok(server.ask("GET", "h/once")[2] == b"theirs", "what others have written was replaced or removed")
     t.fb("down", "--pool", "p")
     server.stop()
