@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use ureq::http::{HeaderMap, Request, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
@@ -293,14 +293,14 @@ impl Client {
             Some(credentials) => credentials.redact(&words),
             None => words,
         };
-        let mut all = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.words);
         all.insert(fault.errno.raw_os_error(), words);
         fault
     }
 
     /// An errno as a sentence with advice, and with the details of its last fault.
     pub fn explain(&self, errno: Errno) -> String {
-        let all = self.words.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.words);
         let words = all.get(&errno.raw_os_error());
         match (fault::explain(errno, &self.bucket), words) {
             (Some(advice), Some(words)) => format!("{advice} ({words})"),
@@ -309,6 +309,11 @@ impl Client {
             (None, None) => forebay_staging::explain(errno),
         }
     }
+}
+
+/// Locks a mutex, also after a thread has failed with it.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn now() -> i64 {

@@ -7,9 +7,8 @@
 //! their replies are kept open, one for each thread that reads a range of its own.
 
 use crate::attributes::Head;
-use crate::client::{ATTEMPTS, Client};
+use crate::client::{ATTEMPTS, Client, lock};
 use crate::fault::{Fault, GARBAGE};
-use crate::place::lock;
 use forebay_staging::{Meta, PlaceFile};
 use rustix::io::{Errno, Result};
 use std::io::Read;

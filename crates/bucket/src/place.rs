@@ -11,14 +11,14 @@
 use crate::address::Address;
 use crate::attributes::{self, Head};
 use crate::calls::Replaces;
-use crate::client::Client;
+use crate::client::{Client, lock};
 use crate::fault::{Fault, GARBAGE};
 use crate::file::BucketFile;
 use crate::secret::Settings;
 use forebay_staging::{Meta, Objects, Place, for_each};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Threads that ask for attributes.
 const ASKERS: usize = 16;
@@ -46,10 +46,6 @@ pub struct BucketPlace {
     pub(crate) leftovers: OnceLock<Mutex<HashMap<String, Vec<String>>>>,
     /// Whether the server knows conditions on writes.
     pub(crate) has_conditions: std::sync::atomic::AtomicBool,
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The errno of a fault.

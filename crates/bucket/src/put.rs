@@ -11,9 +11,10 @@
 
 use crate::attributes::{self, Head};
 use crate::calls::{Part, Replaces, Upload, sum_text, without_conditions};
+use crate::client::lock;
 use crate::fault::{CHANGED, Fault};
 use crate::file::BucketFile;
-use crate::place::{BucketPlace, errno, key, lock, prefix};
+use crate::place::{BucketPlace, errno, key, prefix};
 use crate::sign::sha256;
 use forebay_staging::{Meta, Objects, PlaceFile, Source, Trouble, for_each};
 use rustix::io::{Errno, Result};
