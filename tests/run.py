@@ -98,7 +98,7 @@ STEPS = [
     Step("lint", "make lint", ["packages"], after=["crates"], background=NOT_WAITED_FOR, limit=1800),
     # Front steps, the long ones first.
     Step("pool", "python3 tests/pool/run.py -j 2", ["build"]),
-    Step("pools", "python3 tests/pools/run.py -j 2", ["build"]),
+    Step("pools", "python3 tests/pools/run.py -j 2", ["build", "python-packages"]),
     Step("crates", "python3 tests/crates/run.py -j 2", ["crates-build"], limit=1200),
     Step("conformance", "python3 tests/conformance/run.py -j 2", ["build", "suites-build"]),
     Step("programs", "python3 tests/programs/run.py -j 2", ["build"]),

@@ -11,6 +11,7 @@ import time
 import traceback
 
 CASES = {}
+ROOT_OF_TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 # The exit code of a case that can't be run here.

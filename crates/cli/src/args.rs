@@ -78,8 +78,9 @@ is not missed.")]
 Example:
   forebay stage in ./case /case
   forebay stage out /case/results ./results
+  forebay stage out /case/results s3://my-bucket/results
 
-The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
+Outside the pool, SRC and DST are paths or buckets (docs/buckets.md). The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
     Stage(Stage),
     /// The slow store behind a pool: see what lies where, write back, evict, bring in
     #[command(after_help = "\
@@ -441,10 +442,11 @@ pub struct Run {
     pub media: Media,
     #[command(flatten)]
     pub nodes: Nodes,
-    /// Stage the file or the directory's content SRC to /DST before; repeatable
+    /// Stage the file or the directory's content SRC (or s3://BUCKET/PREFIX) to /DST before;
+    /// repeatable
     #[arg(long = "in", value_name = "SRC:/DST")]
     pub stage_in: Vec<OsString>,
-    /// Stage /SRC to DST afterwards; repeatable
+    /// Stage /SRC to DST (or s3://BUCKET/PREFIX) afterwards; repeatable
     #[arg(long = "out", value_name = "/SRC:DST")]
     pub stage_out: Vec<OsString>,
     /// Leave the pool when all is done
@@ -486,11 +488,15 @@ pub struct Stage {
 
 #[derive(Debug, Subcommand)]
 pub enum Direction {
-    /// From the file system to the pool
-    #[command(after_help = "Example:\n  forebay stage in ./case /case")]
+    /// From the file system, or from a bucket, to the pool
+    #[command(
+        after_help = "Example:\n  forebay stage in ./case /case\n  forebay stage in s3://my-bucket/case /case"
+    )]
     In(Pair),
-    /// From the pool to the file system
-    #[command(after_help = "Example:\n  forebay stage out /case/results ./results")]
+    /// From the pool to the file system, or to a bucket
+    #[command(
+        after_help = "Example:\n  forebay stage out /case/results ./results\n  forebay stage out /case/results s3://my-bucket/results"
+    )]
     Out(Pair),
 }
 
@@ -500,7 +506,7 @@ pub struct Pair {
     pub src: OsString,
     /// Where to
     pub dst: OsString,
-    /// Threads that copy; default: one per core
+    /// Threads that copy; default: one per core, at least 16 for a bucket
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
     /// Compare contents, not times, to see what differs

@@ -48,13 +48,13 @@ fn begins_with(path: &Path, mount: &str) -> bool {
     std::path::absolute(path).is_ok_and(|p| p.starts_with(mount))
 }
 
-/// `SRC:/DST` of `--in`, split at the last `:/`.
+/// `SRC:/DST` of `--in`, split at the last `:/` (but not at that of `s3://`).
 pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
     let bytes = text.as_bytes();
     let at = bytes
         .windows(2)
         .rposition(|w| w == b":/")
-        .filter(|&at| at > 0);
+        .filter(|&at| at > 0 && !bytes[at + 1..].starts_with(b"//"));
     let Some(at) = at else {
         return Err(Fail::usage(format!(
             "--in '{}' is not SRC:/DST; write for example --in ./case:/case",
@@ -117,7 +117,15 @@ mod tests {
             out_pair(os("/a:b:/c")).unwrap(),
             ("/a".into(), "b:/c".into())
         );
-        for bad in ["", "a", ":/c", "a:b"] {
+        assert_eq!(
+            in_pair(os("s3://b/p:/c")).unwrap(),
+            ("s3://b/p".into(), "/c".into())
+        );
+        assert_eq!(
+            out_pair(os("/a:s3://b/c")).unwrap(),
+            ("/a".into(), "s3://b/c".into())
+        );
+        for bad in ["", "a", ":/c", "a:b", "s3://b/p"] {
             assert_eq!(in_pair(os(bad)).unwrap_err().code, 2, "{bad}");
         }
         for bad in ["", "/a", "/a:", "a:b", ":b"] {

@@ -9,7 +9,7 @@ use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
-use crate::stage::{Way, room, summary, tell_troubles, transfer};
+use crate::stage::{Way, check_bucket, room, summary, tell_troubles, transfer};
 use crate::{down, exec, found, nodes, origin, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
@@ -55,6 +55,14 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         .map(|t| paths::out_pair(t))
         .collect::<Result<_, _>>()?;
     exec::library()?;
+    // Hours of work should not end at a bucket that can't be reached.
+    let outside = ins
+        .iter()
+        .map(|(src, _)| src)
+        .chain(outs.iter().map(|(_, dst)| dst));
+    for place in outside {
+        check_bucket(place)?;
+    }
     let name = name.map_or_else(|| format!("run-{}", std::process::id()), str::to_owned);
     let mut account = Account {
         quiet: a.quiet,

@@ -1,16 +1,21 @@
-//! `forebay stage`, and the staging of `forebay run`, with progress and a summary.
+//! `forebay stage`, and the staging of `forebay run`, with progress and a summary. The side outside
+//! the pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
 
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, quoted, say, seconds};
 use crate::{found, nodes, paths};
+use forebay_bucket::{Address, BucketPlace, THREADS};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
-use forebay_staging::{Names, Options, Progress, Report, Room, StageError, stage_in, stage_out};
+use forebay_staging::{
+    Names, Options, Place, PlainPlace, PoolPlace, Progress, Report, Room, StageError, Team,
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -26,6 +31,22 @@ pub enum Way<'a> {
 }
 
 impl Way<'_> {
+    /// The side outside the pool.
+    fn outside(&self) -> &Path {
+        match self {
+            Way::In(src, _) => src,
+            Way::Out(_, dst) => dst,
+        }
+    }
+
+    /// The path in the pool, as written.
+    fn inside(&self) -> &OsStr {
+        match self {
+            Way::In(_, dst) => dst,
+            Way::Out(src, _) => src,
+        }
+    }
+
     /// The arguments on the command line: `in ./case /case`.
     pub fn words(&self) -> String {
         match self {
@@ -57,22 +78,119 @@ pub fn transfer(
     room: Option<Room>,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Report, StageError> {
-    let mount = &pool.config().mount;
-    let outside = match way {
-        Way::In(src, _) => src,
-        Way::Out(_, dst) => dst,
+    let outside = way.outside();
+    let bucket = match bucket(outside) {
+        None => None,
+        Some(Ok(bucket)) => Some(bucket),
+        Some(Err(what)) => {
+            let path = outside.display().to_string();
+            return Err(StageError { path, what });
+        }
     };
+    let options = Options {
+        threads: match threads {
+            0 if bucket.is_some() => {
+                std::thread::available_parallelism().map_or(THREADS, |n| THREADS.max(n.get()))
+            }
+            threads => threads,
+        },
+        checksum,
+        only,
+        room,
+        ..match way {
+            Way::In(..) => Options::stage_in(),
+            Way::Out(..) => Options::stage_out(),
+        }
+    };
+    let inside = paths::in_pool(way.inside(), pool);
+    if let Some((place, path)) = bucket {
+        // Movers on other nodes don't have this user's credentials: this node copies all.
+        let team = Team::default();
+        return watched(stop, |progress| {
+            carry(
+                pool,
+                (&place, &path),
+                &inside,
+                way,
+                &options,
+                progress,
+                &team,
+            )
+        });
+    }
     if paths::is_under(outside, pool) {
         return Err(StageError {
             path: outside.display().to_string(),
             what: format!(
-                "lies under the mount prefix {mount}, where only programs in the pool see anything; name a path of the file system"
+                "lies under the mount prefix {}, where only programs in the pool see anything; name a path of the file system",
+                pool.config().mount
             ),
         });
     }
-    let outside = &crate::cwd::resolve(outside, pool);
-    let fs = Fs::for_staging(pool.clone());
+    let outside = crate::cwd::resolve(outside, pool);
+    let outside = outside.as_os_str().as_bytes();
     let team = nodes::team(pool);
+    watched(stop, |progress| {
+        carry(
+            pool,
+            (&PlainPlace, outside),
+            &inside,
+            way,
+            &options,
+            progress,
+            &team,
+        )
+    })
+}
+
+/// The bucket that `outside` names, and the path in it. None: it is a path of the file system.
+fn bucket(outside: &Path) -> Option<Result<(BucketPlace, Vec<u8>), String>> {
+    let address = Address::parse(outside.as_os_str().as_bytes())?;
+    Some(address.and_then(|address| Ok((BucketPlace::open(&address)?, address.path))))
+}
+
+/// Checks that a bucket, if `outside` is one, can be used.
+pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
+    match bucket(outside) {
+        None => Ok(()),
+        Some(Err(what)) => Err(Fail::usage(format!("{}: {what}", outside.display()))),
+        Some(Ok((place, path))) => match place.stat(&path[..end_of(&path)], true) {
+            Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(e) => {
+                let why = place.explain(e);
+                Err(Fail::failed(format!("{}: {why}", outside.display())))
+            }
+        },
+    }
+}
+
+/// Where the slashes at the end of a path begin.
+fn end_of(path: &[u8]) -> usize {
+    path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1)
+}
+
+/// Stages between the pool and `outside`, a place and a path there.
+fn carry(
+    pool: &Arc<Pool>,
+    (place, path): (&impl Place, &[u8]),
+    inside: &[u8],
+    way: &Way<'_>,
+    options: &Options,
+    progress: &Progress,
+    team: &Team,
+) -> Result<Report, StageError> {
+    let fs = Fs::for_staging(pool.clone());
+    let there = PoolPlace::new(&fs, &pool.config().mount);
+    match way {
+        Way::In(..) => forebay_staging::stage(place, path, &there, inside, options, progress, team),
+        Way::Out(..) => {
+            forebay_staging::stage(&there, inside, place, path, options, progress, team)
+        }
+    }
+}
+
+/// Calls `work`, and shows its progress meanwhile. `stop` is called now and then; true ends it.
+fn watched<T>(stop: &(dyn Fn() -> bool + Sync), work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let done = std::sync::Mutex::new(false);
     let changed = std::sync::Condvar::new();
@@ -93,44 +211,7 @@ pub fn transfer(
                 bar.finish_and_clear();
             }
         });
-        let result = match way {
-            Way::In(_, dst) => {
-                let options = Options {
-                    threads,
-                    checksum,
-                    only,
-                    room,
-                    ..Options::stage_in()
-                };
-                stage_in(
-                    &fs,
-                    mount,
-                    outside,
-                    &paths::in_pool(dst, pool),
-                    &options,
-                    &progress,
-                    &team,
-                )
-            }
-            Way::Out(src, _) => {
-                let options = Options {
-                    threads,
-                    checksum,
-                    only,
-                    room,
-                    ..Options::stage_out()
-                };
-                stage_out(
-                    &fs,
-                    mount,
-                    &paths::in_pool(src, pool),
-                    outside,
-                    &options,
-                    &progress,
-                    &team,
-                )
-            }
-        };
+        let result = work(&progress);
         *done.lock().unwrap_or_else(|e| e.into_inner()) = true;
         changed.notify_all();
         result
@@ -152,6 +233,7 @@ pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
             let whose = format!("the pool '{}' ({each}{})", c.name, media.join(", "));
             (size.saturating_sub(used), whose)
         }
+        Way::Out(_, dst) if Address::parse(dst.as_os_str().as_bytes()).is_some() => return None,
         Way::Out(_, dst) => {
             let dst = std::path::absolute(dst).ok()?;
             let there = dst.ancestors().find(|p| p.exists())?;
@@ -249,6 +331,7 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
         Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
         Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),
     };
+    check_bucket(way.outside())?;
     let remedy = format!(
         "stage less, make room, or insist with: forebay stage {} --force --pool {}",
         way.words(),

@@ -2,10 +2,11 @@
 //! compared ([`crate::copy`]), from a source that rests meanwhile.
 
 use crate::Progress;
-use crate::copy::{self as segments, Trouble};
+use crate::copy as segments;
 use crate::job::lock;
 use crate::parallel::for_each;
 use crate::place::{Meta, PlaceFile};
+use crate::trouble::Trouble;
 use std::sync::Mutex;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -71,7 +72,7 @@ pub fn copy(
 
 /// The file's metadata, once its last change is old enough that another one would show in its
 /// times: they advance by ticks of some milliseconds only.
-fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
+pub fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {
     const TICK: Duration = Duration::from_millis(20);
     let meta = file.meta()?;
     let changed = Duration::from_nanos(u64::try_from(meta.mtime).unwrap_or(0));

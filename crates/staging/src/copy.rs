@@ -6,6 +6,7 @@
 
 use crate::Progress;
 use crate::place::PlaceFile;
+use crate::trouble::Trouble;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::Relaxed;
@@ -14,19 +15,6 @@ use std::sync::atomic::Ordering::Relaxed;
 pub const RANGE: u64 = 16 << 20;
 /// Bytes read and written in one go.
 const BUFFER: usize = 1 << 20;
-
-/// Why content couldn't be copied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    Read(Errno),
-    Write(Errno),
-    ReadBack(Errno),
-    /// The source has changed since the copy began.
-    Changed,
-    /// The destination's content differs from the source's.
-    Differs,
-    Stopped,
-}
 
 /// One range of a file, as read from the source.
 #[derive(Debug)]

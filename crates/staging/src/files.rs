@@ -4,11 +4,14 @@
 
 use crate::attributes;
 use crate::content::{self, Care};
-use crate::copy::{self, RANGE, Trouble};
+use crate::copy::{self, RANGE};
 use crate::job::{Entry, Job, lock};
+use crate::objects::{Objects, Source};
 use crate::parallel::for_each;
 use crate::part;
 use crate::place::{Meta, Place, PlaceFile, join, split};
+use crate::trouble::Trouble;
+use crate::whole::WholeFile;
 use rustix::io::Errno;
 use std::sync::Mutex;
 use std::sync::atomic::Ordering::Relaxed;
@@ -123,6 +126,9 @@ impl<S: Place, D: Place> Job<'_, S, D> {
     }
 
     fn set_attributes(&self, entry: &Entry, dst: &[u8], meta: &Meta) -> Result<(), String> {
+        if let Some(store) = self.to.objects() {
+            return self.set_object_attributes(entry, dst, meta, store);
+        }
         match attributes::apply(self.from, &self.source(&entry.below), meta, self.to, dst) {
             Ok(applied) => {
                 if applied.without_xattrs {
@@ -133,6 +139,41 @@ impl<S: Place, D: Place> Job<'_, S, D> {
                 Ok(())
             }
             Err((step, e)) => Err(format!("{step} failed: {}", self.to.explain(e))),
+        }
+    }
+
+    /// Sets the attributes of what a store of objects has, unless it has them already.
+    fn set_object_attributes(
+        &self,
+        entry: &Entry,
+        dst: &[u8],
+        meta: &Meta,
+        store: &dyn Objects,
+    ) -> Result<(), String> {
+        let kept = |m: &Meta| (m.mode, m.uid, m.gid, m.mtime);
+        let there = self.to.stat(dst, false);
+        if there.is_ok_and(|there| kept(&there) == kept(meta)) {
+            return Ok(());
+        }
+        store
+            .put_attributes(dst, meta)
+            .map_err(|e| format!("setting its attributes failed: {}", self.to.explain(e)))?;
+        self.warn_of_xattrs(entry);
+        Ok(())
+    }
+
+    /// Warns that a store of objects has no place for an object's extended attributes, if it has
+    /// any.
+    fn warn_of_xattrs(&self, entry: &Entry) {
+        let source = self.source(&entry.below);
+        if self
+            .from
+            .xattrs(&source)
+            .is_ok_and(|names| !names.is_empty())
+        {
+            let what = "its extended attributes can't be kept here, and were left out";
+            self.ledger
+                .warn(self.to.show(&self.target(&entry.below)), what.into());
         }
     }
 
@@ -169,6 +210,12 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         if there.is_some_and(|t| t.is_symlink()) && self.to.readlink(&dst) == Ok(target.clone()) {
             self.set_attributes(entry, &dst, &entry.meta)?;
             return Ok(Outcome::Unchanged);
+        }
+        if let Some(store) = self.to.objects() {
+            store
+                .put_symlink(&dst, &target, &entry.meta)
+                .map_err(|e| format!("can't be made: {}", self.to.explain(e)))?;
+            return Ok(Outcome::Moved(0));
         }
         let part = self.part_of(&dst);
         retry_after_removing(self.to, &part, || self.to.symlink(&target, &part))
@@ -222,6 +269,12 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             }
             Err(outcome) => return outcome,
         }
+        if let Some(store) = self.to.objects() {
+            return match self.put(entry, store, threads) {
+                Ok(bytes) => Outcome::Moved(bytes),
+                Err(trouble) => self.trouble(entry, trouble),
+            };
+        }
         let (dst, part) = (
             self.target(&entry.below),
             self.part_of(&self.target(&entry.below)),
@@ -246,6 +299,18 @@ impl<S: Place, D: Place> Job<'_, S, D> {
             Ok(bytes) => Outcome::Moved(bytes),
             Err(outcome) => outcome,
         }
+    }
+
+    /// Stores a file whole. Returns its size. Bytes.
+    fn put(&self, entry: &Entry, store: &dyn Objects, threads: usize) -> Result<u64, Trouble> {
+        let from = self
+            .from
+            .open(&self.source(&entry.below), entry.below.is_empty())
+            .map_err(Trouble::Read)?;
+        let source = WholeFile::new(&from, threads, self.progress)?;
+        store.put(&self.target(&entry.below), &source)?;
+        self.warn_of_xattrs(entry);
+        Ok(source.meta().size)
     }
 
     /// Whether the destination has this file already.

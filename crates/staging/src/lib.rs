@@ -8,7 +8,8 @@
 //! Guarantees: a file appears under its final name only when it is complete and has been read back
 //! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`; the next
 //! run removes such files of an interrupted one. What couldn't be staged is in the [`Report`],
-//! which is then not [`Report::complete`]: there is no partial success.
+//! which is then not [`Report::complete`]: there is no partial success. A store that takes whole
+//! objects only, a bucket, promises the same by its own means ([`Objects`]).
 //!
 //! In a pool of several nodes, one process lists the source, creates the directories and
 //! distributes the files to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in
@@ -19,7 +20,9 @@ mod content;
 mod copy;
 mod files;
 mod job;
+mod meta;
 mod mover;
+mod objects;
 mod parallel;
 mod part;
 mod place;
@@ -29,21 +32,26 @@ mod report;
 mod room;
 mod team;
 mod tree;
+mod trouble;
+mod whole;
 mod wire;
 
 pub use attributes::{apply as apply_attributes, user_attributes};
 pub use content::{Care, copy as copy_content};
-pub use copy::{Trouble, same as same_content};
+pub use copy::same as same_content;
 pub use job::{Names, Options, Room};
+pub use meta::Meta;
 pub use mover::mover;
+pub use objects::{Objects, Source};
 pub use parallel::for_each;
 pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name};
-pub use place::{Meta, Place, PlaceFile, explain};
+pub use place::{Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::{PoolFile, PoolPlace};
 pub use report::{Failure, Progress, Report, Share, StageError};
 pub use team::{Mover, Team};
 pub use tree::stage;
+pub use trouble::Trouble;
 
 use forebay_posix::Fs;
 use std::os::unix::ffi::OsStrExt;

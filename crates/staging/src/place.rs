@@ -1,48 +1,8 @@
 //! The two sides of a staging as the copier sees them.
 
+pub use crate::meta::Meta;
+use crate::objects::Objects;
 use rustix::io::{Errno, Result};
-use serde::{Deserialize, Serialize};
-
-/// The metadata of an object that the copier needs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Meta {
-    pub dev: u64,
-    pub ino: u64,
-    /// Type and permission bits.
-    pub mode: u32,
-    pub nlink: u64,
-    pub uid: u32,
-    pub gid: u32,
-    pub size: u64,
-    /// Nanoseconds since 1970.
-    pub atime: i64,
-    pub mtime: i64,
-    pub ctime: i64,
-}
-
-impl Meta {
-    /// The type, as `S_IFMT` bits.
-    pub fn kind(&self) -> u32 {
-        self.mode & libc::S_IFMT
-    }
-
-    pub fn is_dir(&self) -> bool {
-        self.kind() == libc::S_IFDIR
-    }
-
-    pub fn is_file(&self) -> bool {
-        self.kind() == libc::S_IFREG
-    }
-
-    pub fn is_symlink(&self) -> bool {
-        self.kind() == libc::S_IFLNK
-    }
-
-    /// Permission bits.
-    pub fn permissions(&self) -> u32 {
-        self.mode & 0o7777
-    }
-}
 
 /// A name space that files are staged from or to. Paths are bytes; errors are errnos.
 #[expect(
@@ -81,6 +41,11 @@ pub trait Place: Sync {
     fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()>;
     /// Syncs everything around `path` to stable storage.
     fn sync_all(&self, path: &[u8]) -> Result<()>;
+    /// The store as one of whole objects, if it can't write files piece by piece. The copier then
+    /// calls none of `create`, `rename`, `link`, `symlink`, `chmod`, `chown` and `set_times`.
+    fn objects(&self) -> Option<&dyn Objects> {
+        None
+    }
     /// Whether this is the pool.
     fn is_pool(&self) -> bool {
         false

@@ -76,7 +76,10 @@ pub fn stage<S: Place, D: Place>(
             });
         }
     }
-    make_parents(to, split(&dst).0)?;
+    // A store of objects has directories by the names of what is in them.
+    if to.objects().is_none() {
+        make_parents(to, split(&dst).0)?;
+    }
 
     let job = Job::new(from, src, to, &dst, options, progress);
     job.run(meta, there.is_none(), team)?;
@@ -291,10 +294,10 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             // In a damaged pool, or on another medium, a name may be a path that leads out of the
             // target.
             if !is_name(&name) {
-                self.fail_source(
-                    &join(&d.below, b"?"),
-                    "has an impossible name",
-                    Errno::PROTO,
+                let shown = name.escape_ascii().to_string();
+                self.ledger.fail(
+                    format!("{}: '{shown}'", self.from.show(&src)),
+                    "can't be the name of a file, so it wasn't staged".into(),
                 );
                 continue;
             }
@@ -340,7 +343,8 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         let (mut single, mut first, mut links) = (Vec::new(), Vec::new(), Vec::new());
         for entry in files {
             let m = &entry.meta;
-            let several = m.is_file() && m.nlink > 1;
+            // A store of objects has one name per object: each name is a file there.
+            let several = m.is_file() && m.nlink > 1 && self.to.objects().is_none();
             if several && let Some(&leader) = seen.get(&(m.dev, m.ino)) {
                 links.push((entry, leader));
                 continue;

@@ -1,0 +1,165 @@
+//! Attributes of files as user metadata of objects, with the keys of s3fs: `x-amz-meta-mode`,
+//! `-uid`, `-gid` (decimal numbers) and `-mtime` (seconds since 1970, with a fraction). rclone reads
+//! and writes `-mtime`, too; its octal modes are understood.
+
+use crate::client::{header, length};
+use crate::time;
+use forebay_staging::Meta;
+use std::sync::OnceLock;
+use ureq::http::HeaderMap;
+
+/// The reply to a HEAD of an object.
+#[derive(Clone, Debug)]
+pub struct Head {
+    pub meta: Meta,
+    /// Tells versions of the object apart. Empty: of a directory without a marker.
+    pub etag: String,
+}
+
+/// The headers of an object with these attributes.
+pub fn headers(meta: &Meta) -> Vec<(String, String)> {
+    let all = [
+        ("mode", meta.mode.to_string()),
+        ("uid", meta.uid.to_string()),
+        ("gid", meta.gid.to_string()),
+        ("mtime", time::to_seconds(meta.mtime)),
+    ];
+    let named = all
+        .into_iter()
+        .map(|(name, value)| (format!("x-amz-meta-{name}"), value));
+    named.collect()
+}
+
+/// The mode that a text stands for: decimal as s3fs writes it, octal as rclone does.
+fn mode(text: &str) -> Option<u32> {
+    let is_mode = |mode: &u32| {
+        let kinds = [
+            libc::S_IFREG,
+            libc::S_IFDIR,
+            libc::S_IFLNK,
+            libc::S_IFIFO,
+            libc::S_IFSOCK,
+            libc::S_IFCHR,
+            libc::S_IFBLK,
+        ];
+        *mode <= 0o177_777 && kinds.contains(&(mode & libc::S_IFMT))
+    };
+    let octal = || u32::from_str_radix(text, 8).ok().filter(is_mode);
+    match text.starts_with('0') {
+        true => octal(),
+        false => text.parse().ok().filter(is_mode).or_else(octal),
+    }
+}
+
+/// This process's user and group, and when it asked first: the attributes of what has none.
+fn defaults() -> (u32, u32, i64) {
+    static FIRST: OnceLock<i64> = OnceLock::new();
+    let now = || {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(0, |d| d.as_nanos() as i64)
+    };
+    let user = rustix::process::geteuid().as_raw();
+    let group = rustix::process::getegid().as_raw();
+    (user, group, *FIRST.get_or_init(now))
+}
+
+/// A directory without attributes of its own.
+pub fn directory() -> Meta {
+    let (uid, gid, now) = defaults();
+    Meta {
+        dev: 0,
+        ino: 0,
+        mode: libc::S_IFDIR | 0o755,
+        nlink: 1,
+        uid,
+        gid,
+        size: 0,
+        atime: now,
+        mtime: now,
+        ctime: now,
+    }
+}
+
+/// Reads the headers of an object. None: its size or its version is missing.
+pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
+    let of = |name: &str| header(headers, &format!("x-amz-meta-{name}"));
+    let number = |name: &str| of(name).and_then(|text| text.parse().ok());
+    let base = directory();
+    let modified = header(headers, "last-modified").and_then(time::from_header);
+    let modified = modified.unwrap_or(base.mtime);
+    let mtime = of("mtime").and_then(time::from_seconds).unwrap_or(modified);
+    let mut mode = of("mode").and_then(mode).unwrap_or(libc::S_IFREG | 0o644);
+    if is_dir {
+        let permissions = of("mode").map_or(0o755, |_| mode & 0o7777);
+        mode = libc::S_IFDIR | permissions;
+    } else if mode & libc::S_IFMT == libc::S_IFDIR {
+        mode = libc::S_IFREG | mode & 0o777;
+    }
+    let meta = Meta {
+        mode,
+        uid: number("uid").unwrap_or(base.uid),
+        gid: number("gid").unwrap_or(base.gid),
+        size: length(headers)?,
+        atime: mtime,
+        mtime,
+        ctime: modified,
+        ..base
+    };
+    Some(Head {
+        meta,
+        etag: header(headers, "etag")?.to_owned(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ureq::http::{HeaderName, HeaderValue};
+
+    fn map(all: &[(String, String)]) -> HeaderMap {
+        let pair = |(n, v): &(String, String)| {
+            let name = HeaderName::from_bytes(n.as_bytes()).unwrap();
+            (name, HeaderValue::from_str(v).unwrap())
+        };
+        all.iter().map(pair).collect()
+    }
+
+    #[test]
+    fn attributes_come_back() {
+        let meta = Meta {
+            mode: libc::S_IFREG | 0o4751,
+            uid: 12,
+            gid: 34,
+            size: 5,
+            mtime: 1_600_000_000_123_456_789,
+            ..directory()
+        };
+        let mut all = headers(&meta);
+        all.push(("content-length".into(), "5".into()));
+        all.push(("etag".into(), "\"e\"".into()));
+        all.push((
+            "last-modified".into(),
+            "Fri, 24 May 2013 00:00:00 GMT".into(),
+        ));
+        let got = head(&map(&all), false).unwrap().meta;
+        assert_eq!((got.mode, got.uid, got.gid), (meta.mode, 12, 34));
+        assert_eq!((got.size, got.mtime), (5, meta.mtime));
+        let got = head(&map(&all[4..]), false).unwrap().meta;
+        assert_eq!((got.mode, got.mtime), (libc::S_IFREG | 0o644, got.ctime));
+        assert!(head(&map(&[]), false).is_none());
+    }
+
+    #[test]
+    fn modes_of_other_tools() {
+        assert_eq!(mode("33188"), Some(0o100_644));
+        assert_eq!(mode("41471"), Some(0o120_777));
+        assert_eq!(mode("16877"), Some(0o40_755));
+        for octal in ["100644", "0100644"] {
+            assert_eq!(mode(octal), Some(0o100_644));
+        }
+        assert_eq!(mode("40755"), Some(0o40_755));
+        for bad in ["", "x", "-1", "99999999999", "7"] {
+            assert_eq!(mode(bad), None, "{bad}");
+        }
+    }
+}

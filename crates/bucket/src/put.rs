@@ -1,0 +1,309 @@
+//! Objects that are written: in one request, or in parts.
+//!
+//! Guarantees: an object appears when it is complete, with its attributes, and only if the server
+//! has its content: the server confirms each body's SHA-256, or what it has is read back and
+//! compared. An object replaces only the version that the copier saw ([`Replaces`]). An upload in parts
+//! that fails is given up, and its parts are removed. Parts of a run that was killed are removed by
+//! the next run that writes the same key.
+//!
+//! Where the server confirms no checksum of a body, an object has its name while it is read back. If
+//! this version isn't what was sent, it is removed; a version that others have written never is.
+
+use crate::attributes::{self, Head};
+use crate::calls::{Part, Replaces, Upload, sum_text, without_conditions};
+use crate::client::lock;
+use crate::fault::{CHANGED, Fault};
+use crate::file::BucketFile;
+use crate::place::{BucketPlace, errno, key, prefix};
+use crate::sign::sha256;
+use forebay_staging::{Meta, Objects, PlaceFile, Source, Trouble, for_each};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// Objects up to this size are written in one request; larger ones in parts of at least this size.
+/// Bytes.
+pub const PART: u64 = 8 << 20;
+/// Most parts of an object.
+const PARTS: u64 = 10_000;
+/// Largest object. Bytes.
+const LARGEST: u64 = 5 << 40;
+/// Largest object that a server copies in one request. Bytes.
+const LARGEST_COPY: u64 = 5 << 30;
+
+type Done<T> = std::result::Result<T, Trouble>;
+
+fn write(fault: Fault) -> Trouble {
+    Trouble::Write(fault.errno)
+}
+
+/// The size of an object's parts. Bytes.
+fn part_size(size: u64) -> u64 {
+    size.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART)
+}
+
+/// A range of an object, and the SHA-256 of its bytes in base64.
+struct Range {
+    start: u64,
+    end: u64,
+    sum: String,
+}
+
+impl BucketPlace {
+    /// Calls `f` with the condition on what is replaced; without, if the server knows none.
+    fn replacing<T>(
+        &self,
+        path: &[u8],
+        f: impl Fn(&Replaces) -> std::result::Result<T, Fault>,
+    ) -> std::result::Result<T, Fault> {
+        let replaces = self.replaces(path);
+        match f(&replaces) {
+            Err(fault) if without_conditions(&fault, &replaces) => {
+                self.has_conditions.store(false, Relaxed);
+                f(&Replaces::Anything)
+            }
+            done => done,
+        }
+    }
+
+    fn put_whole(&self, path: &[u8], key: &str, source: &dyn Source) -> Done<()> {
+        let size = source.meta().size;
+        let mut bytes = vec![0; size as usize];
+        source.read(&mut bytes, 0)?;
+        source.rests()?;
+        let headers = attributes::headers(source.meta());
+        let put = self.replacing(path, |replaces| {
+            self.client.put(key, &bytes, &headers, replaces)
+        });
+        let ours = match put {
+            Ok(written) if written.is_confirmed => {
+                source.count(size);
+                return Ok(());
+            }
+            Ok(written) => Some(written.etag),
+            // Perhaps by an earlier attempt, whose reply was lost.
+            Err(fault) if fault.errno == CHANGED && fault.may_be_done => None,
+            Err(fault) => return Err(write(fault)),
+        };
+        let range = Range {
+            start: 0,
+            end: size,
+            sum: sum_text(&sha256(&bytes)),
+        };
+        self.read_back(key, (size, ours), &[range], source.threads())?;
+        source.count(size);
+        Ok(())
+    }
+
+    fn put_in_parts(&self, path: &[u8], key: &str, source: &dyn Source) -> Done<()> {
+        self.remove_leftovers(key);
+        let headers = attributes::headers(source.meta());
+        let upload = self.client.begin_upload(key, &headers).map_err(write)?;
+        let put = self.put_parts(path, &upload, source);
+        if put.is_err() {
+            // If the server can't be reached, the next run does it.
+            let _ = self.client.abort(&upload);
+        }
+        let (ranges, ours) = put?;
+        match ranges.is_empty() {
+            true => Ok(()),
+            false => self.read_back(key, (source.meta().size, ours), &ranges, source.threads()),
+        }
+    }
+
+    /// Uploads all parts, and ends the upload. Returns the ranges that are still to be read back,
+    /// and the ETag of the version that was written, if it is known.
+    fn put_parts(
+        &self,
+        path: &[u8],
+        upload: &Upload,
+        source: &dyn Source,
+    ) -> Done<(Vec<Range>, Option<String>)> {
+        let (size, each) = (source.meta().size, part_size(source.meta().size));
+        let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
+        let done: Mutex<Done<Vec<Part>>> = Mutex::new(Ok(Vec::new()));
+        for_each(source.threads(), &numbers, |&number| {
+            if lock(&done).is_err() {
+                return;
+            }
+            let (start, end) = (number * each, ((number + 1) * each).min(size));
+            let mut bytes = vec![0; (end - start) as usize];
+            let part = source.read(&mut bytes, start).and_then(|()| {
+                let part = self.client.put_part(upload, number as u32 + 1, &bytes);
+                part.map_err(write)
+            });
+            source.count(if part.is_ok() { end - start } else { 0 });
+            let mut done = lock(&done);
+            match (&mut *done, part) {
+                (Ok(all), Ok(part)) => all.push(part),
+                (Ok(_), Err(trouble)) => *done = Err(trouble),
+                (Err(_), _) => {}
+            }
+        });
+        let mut parts = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        parts.sort_unstable_by_key(|part| part.number);
+        source.rests()?;
+        // All parts, or none: the sums in the request have to be complete.
+        let is_confirmed = parts.iter().all(|part| part.is_confirmed);
+        for part in &mut parts {
+            part.is_confirmed = is_confirmed;
+        }
+        let ended = self.replacing(path, |replaces| {
+            self.client.end_upload(upload, &parts, replaces)
+        });
+        let ours = match ended {
+            Ok(_) if is_confirmed => return Ok((Vec::new(), None)),
+            Ok(etag) => Some(etag),
+            // Perhaps by an earlier attempt, whose reply was lost.
+            Err(fault) if fault.may_be_done && matches!(fault.errno, CHANGED | Errno::NOENT) => {
+                None
+            }
+            Err(fault) => return Err(write(fault)),
+        };
+        let range = |part: &Part| {
+            let start = u64::from(part.number - 1) * each;
+            Range {
+                start,
+                end: (start + each).min(size),
+                sum: part.sum.clone(),
+            }
+        };
+        Ok((parts.iter().map(range).collect(), ours))
+    }
+
+    /// Compares an object of `size` bytes with the ranges that were sent. `ours` is the ETag of the
+    /// version that was written; None: perhaps none was, and the object is of others. A version of
+    /// ours that differs is removed.
+    fn read_back(
+        &self,
+        key: &str,
+        (size, ours): (u64, Option<String>),
+        ranges: &[Range],
+        threads: usize,
+    ) -> Done<()> {
+        let failed = |fault: Fault| Trouble::ReadBack(fault.errno);
+        let head = self.client.head(key).map_err(failed)?;
+        let head = head.ok_or(Trouble::Write(CHANGED))?;
+        let is_ours = ours.is_some_and(|etag| etag == head.etag);
+        let mut is_same = Ok(head.meta.size == size);
+        if is_same == Ok(true) {
+            let file = BucketFile::new(&self.client, key, head);
+            let result = Mutex::new(Ok(true));
+            for_each(threads, ranges, |range| {
+                if !matches!(*lock(&result), Ok(true)) {
+                    return;
+                }
+                let same = sum_of(&file, range).map(|sum| sum == range.sum);
+                if !matches!(same, Ok(true)) {
+                    *lock(&result) = same;
+                }
+            });
+            is_same = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        match is_same {
+            Ok(true) => Ok(()),
+            Ok(false) if is_ours => {
+                self.client.delete(key).map_err(write)?;
+                Err(Trouble::Differs)
+            }
+            Ok(false) => Err(Trouble::Write(CHANGED)),
+            Err(e) => Err(Trouble::ReadBack(e)),
+        }
+    }
+
+    /// Removes uploads of a key that were in progress when the first upload of this run began.
+    fn remove_leftovers(&self, key: &str) {
+        let leftovers = self.leftovers.get_or_init(|| {
+            // Without the permission to list them, they stay: a rule of the bucket removes them.
+            let mut all: HashMap<String, Vec<String>> = HashMap::new();
+            for upload in self.client.uploads(&self.below).unwrap_or_default() {
+                all.entry(upload.key).or_default().push(upload.id);
+            }
+            Mutex::new(all)
+        });
+        let ids = lock(leftovers).remove(key).unwrap_or_default();
+        for id in ids {
+            let _ = self.client.abort(&Upload {
+                key: key.to_owned(),
+                id,
+            });
+        }
+    }
+}
+
+/// The SHA-256 of a range, in base64.
+fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let mut have = 0;
+    while have < bytes.len() {
+        match file.read_at(&mut bytes[have..], range.start + have as u64)? {
+            0 => return Err(Errno::IO),
+            n => have += n,
+        }
+    }
+    Ok(sum_text(&sha256(&bytes)))
+}
+
+impl Objects for BucketPlace {
+    fn put(&self, path: &[u8], source: &dyn Source) -> Done<()> {
+        let key = key(path).map_err(Trouble::Write)?;
+        if source.meta().size > LARGEST {
+            return Err(Trouble::Write(Errno::FBIG));
+        }
+        let put = match source.meta().size <= PART {
+            true => self.put_whole(path, key, source),
+            false => self.put_in_parts(path, key, source),
+        };
+        self.forget(path);
+        put
+    }
+
+    fn put_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
+        let key = key(path)?;
+        let headers = attributes::headers(meta);
+        let put = self.replacing(path, |replaces| {
+            self.client.put(key, target, &headers, replaces)
+        });
+        self.forget(path);
+        put.map(|_| ()).map_err(errno)
+    }
+
+    fn put_attributes(&self, path: &[u8], meta: &Meta) -> Result<()> {
+        let mut headers = attributes::headers(meta);
+        if meta.is_dir() {
+            let prefix = prefix(path)?;
+            headers.push((
+                "content-type".to_owned(),
+                "application/x-directory".to_owned(),
+            ));
+            let put = self.client.put(&prefix, b"", &headers, &Replaces::Anything);
+            self.forget(path);
+            return put.map(|_| ()).map_err(errno);
+        }
+        let Some(Head { meta: there, etag }) = self.find(path)? else {
+            return Err(Errno::NOENT);
+        };
+        if there.size > LARGEST_COPY {
+            return Err(Errno::FBIG);
+        }
+        let key = key(path)?;
+        let copied = self.client.copy(key, &etag, key, &headers);
+        self.forget(path);
+        copied.map_err(errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_largest_object() {
+        assert_eq!(part_size(PART + 1), PART);
+        for size in [PART + 1, 80 << 30, 81 << 30, 1 << 40, LARGEST] {
+            let each = part_size(size);
+            assert!(size.div_ceil(each) <= PARTS && each.is_multiple_of(1 << 20));
+        }
+    }
+}
