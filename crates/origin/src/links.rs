@@ -401,7 +401,8 @@ impl Origin {
                 at => below(&at?, name),
             };
             match self.make_directory(dir, above, name, &at) {
-                Ok(_) | Err(Errno::NOENT) => {}
+                Ok(true) => return Ok(at),
+                Ok(false) | Err(Errno::NOENT) => {}
                 Err(e) => return Err(e),
             }
         }

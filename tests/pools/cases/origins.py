@@ -446,7 +446,7 @@ def names_change(t, top, wheres):
     print("seed %d" % seed)
     seconds = os.environ.get("FOREBAY_CHECK_SECONDS", "6")
     running = [t.start([t.forebay, "exec", "--pool", "p", *where, "--", "python3", "-c", NAMES, top, "w%d" % i,
-                        str(seed + i), seconds], stdout=subprocess.PIPE, text=True)
+                        str(seed + i), seconds], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                for i, where in enumerate(wheres)]
     done = [one.communicate(timeout=float(seconds) + 60)[0] for one in running]
     t.ok(all(one.returncode == 0 for one in running), "a process failed: %s" % done)
