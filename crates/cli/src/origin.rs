@@ -40,6 +40,35 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
             let bytes = format_size(bytes.parse().unwrap_or(0));
             say(format!("evicted {files} file(s), {bytes}"));
         }
+        OriginWhat::Pin { paths } => {
+            let mut files = 0;
+            for path in paths {
+                let path = paths::in_pool(path, &pool);
+                let pin = Request::Pin {
+                    path: path.clone(),
+                    is_pinned: true,
+                };
+                pool.ask_origin(&pin).map_err(refused)?;
+                let text = pool.ask_origin(&Request::Prefetch(path)).map_err(refused)?;
+                files += text.parse().unwrap_or(0);
+            }
+            say(format!("pinned; brought in {files} file(s)"));
+        }
+        OriginWhat::Unpin { paths } => {
+            for path in paths {
+                let path = paths::in_pool(path, &pool);
+                let is_pinned = false;
+                let unpin = Request::Pin { path, is_pinned };
+                pool.ask_origin(&unpin).map_err(refused)?;
+            }
+        }
+        OriginWhat::Hold => {
+            pool.ask_origin(&Request::Hold(true)).map_err(refused)?;
+            say("nothing is written back until: forebay origin resume");
+        }
+        OriginWhat::Resume => {
+            pool.ask_origin(&Request::Hold(false)).map_err(refused)?;
+        }
         OriginWhat::Prefetch { paths } => {
             let mut files = 0;
             for path in paths {
@@ -134,6 +163,17 @@ fn in_words(s: &Status) -> String {
     line("brought in so far", s.fetched_files, s.fetched_bytes);
     line("written back so far", s.written_files, s.written_bytes);
     line("evicted so far", s.evicted_files, s.evicted_bytes);
+    if s.waited > 0 {
+        let seconds = s.waited_ms as f64 / 1000.0;
+        let _ = writeln!(
+            text,
+            "  writers waited for room {} time(s), {seconds:.1} s in all",
+            s.waited
+        );
+    }
+    if s.is_held {
+        text.push_str("  writing back is on hold; go on with: forebay origin resume\n");
+    }
     let mut list = |head: &str, problems: &[Problem]| {
         if !problems.is_empty() {
             let _ = writeln!(text, "{head}:");

@@ -20,7 +20,8 @@ pub struct Origin {
     /// under its own path, or below the pool's directory AT
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
-    /// The mode of the origin's paths that match: read-only, write-back or scratch; relative to the
+    /// The mode of the origin's paths that match: read-only, write-back, write-through or
+    /// scratch; relative to the
     /// origin, repeatable; the last one that matches counts
     #[arg(long = "cache", value_name = "PATTERN:MODE", requires = "origin")]
     pub cache: Vec<String>,
@@ -49,6 +50,9 @@ pub struct Origin {
         requires = "origin"
     )]
     pub origin_timeout: f64,
+    /// Limit on bytes per second from and to the origin, for all nodes together: 200M
+    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size, requires = "origin")]
+    pub origin_bandwidth: Option<u64>,
 }
 
 #[derive(Debug, Args)]
@@ -72,6 +76,18 @@ pub enum OriginWhat {
         /// Only below this path of the pool
         path: Option<OsString>,
     },
+    /// Bring everything below these paths of the pool in, and keep it there
+    #[command(after_help = "Example:\n  forebay origin pin /lustre/project/case/mesh")]
+    Pin { paths: Vec<OsString> },
+    /// Let what is below these paths of the pool be evicted again
+    #[command(after_help = "Example:\n  forebay origin unpin /lustre/project/case/mesh")]
+    Unpin { paths: Vec<OsString> },
+    /// Write nothing back in the background, until `resume`
+    #[command(after_help = "Example:\n  forebay origin hold")]
+    Hold,
+    /// Go on with writing back
+    #[command(after_help = "Example:\n  forebay origin resume")]
+    Resume,
     /// Take the bytes of files out of the pool that the origin has, too
     #[command(after_help = "Example:\n  forebay origin evict /lustre/project/case/old")]
     Evict {
@@ -138,6 +154,7 @@ impl Origin {
                 rules: self.rules(at)?,
                 lag_ms: (self.origin_lag * 1000.0) as u64,
                 timeout_ms: (self.origin_timeout * 1000.0) as u64,
+                bandwidth: self.origin_bandwidth,
             }),
             mount,
         ))

@@ -51,13 +51,23 @@ pub enum OriginMode {
     /// Changes are written to the origin in the background.
     #[default]
     WriteBack,
+    /// As write-back; fsync(2) and close(2) return when the origin has them.
+    WriteThrough,
     /// Changes are never written to the origin.
     Scratch,
 }
 
-const MODES: [(&str, OriginMode); 3] = [
+impl OriginMode {
+    /// Whether changes are written to the origin.
+    pub fn is_written(self) -> bool {
+        matches!(self, OriginMode::WriteBack | OriginMode::WriteThrough)
+    }
+}
+
+const MODES: [(&str, OriginMode); 4] = [
     ("read-only", OriginMode::ReadOnly),
     ("write-back", OriginMode::WriteBack),
+    ("write-through", OriginMode::WriteThrough),
     ("scratch", OriginMode::Scratch),
 ];
 
@@ -74,7 +84,9 @@ impl FromStr for OriginMode {
     fn from_str(text: &str) -> Result<OriginMode, String> {
         let found = MODES.iter().find(|(word, _)| *word == text);
         found.map(|(_, mode)| *mode).ok_or_else(|| {
-            format!("there is no mode '{text}'; choose read-only, write-back or scratch")
+            format!(
+                "there is no mode '{text}'; choose read-only, write-back, write-through or scratch"
+            )
         })
     }
 }
@@ -105,6 +117,9 @@ pub struct OriginConfig {
     /// than the second after which signs of progress come.
     #[serde(default = "timeout_ms")]
     pub timeout_ms: u64,
+    /// Limit on bytes per second from and to the origin, for all nodes together.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bandwidth: Option<u64>,
 }
 
 fn timeout_ms() -> u64 {
@@ -130,10 +145,9 @@ impl OriginConfig {
         rule.map_or(self.mode, |rule| rule.mode)
     }
 
-    /// Whether any path is read-only.
-    pub fn may_be_read_only(&self) -> bool {
-        let mut modes = self.rules.iter().map(|rule| rule.mode);
-        self.mode == OriginMode::ReadOnly || modes.any(|mode| mode == OriginMode::ReadOnly)
+    /// Whether any path may have this mode.
+    pub fn may_be(&self, mode: OriginMode) -> bool {
+        self.mode == mode || self.rules.iter().any(|rule| rule.mode == mode)
     }
 
     /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]; None if
@@ -180,6 +194,18 @@ pub enum Request {
         replaced: Option<ObjectId>,
         may_replace: bool,
     },
+    /// A writer needs room for so many bytes of this file.
+    Room { id: ObjectId, bytes: u64 },
+    /// The changes of a file, which has had this name, are to be at the origin.
+    SyncFile {
+        id: ObjectId,
+        dir: ObjectId,
+        name: Vec<u8>,
+    },
+    /// What is below this path of the pool is to stay in it, or not any more.
+    Pin { path: Vec<u8>, is_pinned: bool },
+    /// Nothing is to be written back in the background, or it goes on.
+    Hold(bool),
     /// All changes below this path of the pool are to be at the origin.
     Sync(Vec<u8>),
     /// Bytes of clean files below this path are to leave the pool.
@@ -224,6 +250,12 @@ impl Request {
             Request::Prefetch(path) => (7, (none, path.clone()), no, none),
             Request::Status => (8, no.clone(), no, none),
             Request::Link { id, known, to } => (9, known.clone(), to.clone(), *id),
+            Request::Room { id, bytes } => (11, (ObjectId(*bytes), Vec::new()), no, *id),
+            Request::SyncFile { id, dir, name } => (12, (*dir, name.clone()), no, *id),
+            Request::Pin { path, is_pinned } => {
+                (13 + u8::from(*is_pinned), (none, path.clone()), no, none)
+            }
+            Request::Hold(is_held) => (15 + u8::from(*is_held), no.clone(), no, none),
         };
         let replaced = match self {
             Request::Rename { replaced, .. } => *replaced,
@@ -259,6 +291,13 @@ impl Request {
                 known: (dir, name),
                 to: (other, other_name),
             },
+            11 => Request::Room { id, bytes: dir.0 },
+            12 => Request::SyncFile { id, dir, name },
+            13 | 14 => Request::Pin {
+                path: name,
+                is_pinned: kind == 14,
+            },
+            15 | 16 => Request::Hold(kind == 16),
             5 => Request::Sync(name),
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
@@ -471,6 +510,22 @@ mod tests {
                 known: (ObjectId(9), name.clone()),
                 to: (ObjectId(8), b"other".to_vec()),
             },
+            Request::Room { id, bytes: 5 << 32 },
+            Request::SyncFile {
+                id,
+                dir: ObjectId(9),
+                name: name.clone(),
+            },
+            Request::Pin {
+                path: name.clone(),
+                is_pinned: true,
+            },
+            Request::Pin {
+                path: name.clone(),
+                is_pinned: false,
+            },
+            Request::Hold(true),
+            Request::Hold(false),
             Request::Sync(name.clone()),
             Request::Evict(name.clone()),
             Request::Prefetch(name),
@@ -502,6 +557,7 @@ mod tests {
             ],
             lag_ms: 0,
             timeout_ms: TIMEOUT_MS,
+            bandwidth: None,
         };
         assert_eq!(config.mode_of(b"/data/x"), OriginMode::ReadOnly);
         assert_eq!(config.mode_of(b"/data/out/x"), OriginMode::WriteBack);

@@ -1,4 +1,4 @@
-//! Bytes of files: fetched from the origin, and evicted when the pool needs the room.
+//! Bytes of files: fetched from the origin, and released.
 
 use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print};
@@ -6,31 +6,28 @@ use forebay_posix::{File, ObjectId};
 use forebay_staging::{
     Care, Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
 };
-use forebay_store::{Entry, Inode, NodeId, OriginMark, OriginState, SetAttr};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// How often the room in the media is looked at.
-const ROOM: Duration = Duration::from_secs(1);
 /// How often a file is read that changes meanwhile.
 const ATTEMPTS: usize = 3;
 /// How often, and after which pauses, a full pool is tried again: a second in all.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
-/// Above this part of the media's capacity, clean files are evicted, down to the second part.
-const FULL: (u64, u64) = (85, 75);
-
 /// How often the progress of a copy is looked at.
 const WATCH: Duration = Duration::from_millis(200);
 
 /// A clean file.
-struct Clean {
-    id: ObjectId,
-    relative: Vec<u8>,
-    bytes: u64,
-    used: i64,
+pub struct Clean {
+    pub id: ObjectId,
+    /// Its path at the origin.
+    pub relative: Vec<u8>,
+    pub bytes: u64,
+    /// When it was last used. Nanoseconds since 1970.
+    pub used: i64,
 }
 
 impl Origin {
@@ -101,7 +98,7 @@ impl Origin {
 
     /// Calls `f`; its progress counts as this service's.
     pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
-        let (progress, is_done) = (Progress::default(), AtomicBool::new(false));
+        let (progress, is_done) = (Progress::at(self.pace.clone()), AtomicBool::new(false));
         std::thread::scope(|scope| {
             let watcher = scope.spawn(|| {
                 let mut seen = 0;
@@ -126,7 +123,7 @@ impl Origin {
     }
 
     /// The path at the origin of a file that has lost the name by which it was known.
-    fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
+    pub fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
         let mut found = None;
         self.each_object(b"", &mut |_, name, entry, _| {
             if entry.id == id {
@@ -223,6 +220,7 @@ impl Origin {
     /// Brings in all files below a path of the origin. The number of files, and those that failed.
     pub fn prefetch(&self, relative: &[u8]) -> Result<(u64, Vec<String>)> {
         let (mut count, mut failed) = (0, Vec::new());
+        self.bring_above(relative)?;
         self.bring_below(relative)?;
         let mut files = Vec::new();
         self.each_object(relative, &mut |_, at, entry, inode| {
@@ -244,6 +242,25 @@ impl Origin {
             }
         }
         Ok((count, failed))
+    }
+
+    /// Brings in the entries of all directories above a path.
+    fn bring_above(&self, relative: &[u8]) -> Result<()> {
+        let mut dir = self.root()?;
+        for name in relative
+            .split(|&b| b == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            if self.inode(dir)?.origin.is_released() {
+                self.bring_entries(dir)?;
+            }
+            let entry = self.fs.cluster().lookup(dir, name)?.ok_or(Errno::NOENT)?;
+            if entry.kind != libc::S_IFDIR {
+                break;
+            }
+            dir = entry.id;
+        }
+        Ok(())
     }
 
     /// Brings in the entries of all directories below a path.
@@ -280,58 +297,9 @@ impl Origin {
         }
     }
 
-    /// Evicts the bytes of clean files below a path. Files and bytes.
-    pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
-        let (mut files, mut bytes) = (0, 0);
-        for clean in self.clean_files(relative)? {
-            if self.release(&clean).unwrap_or(false) {
-                files += 1;
-                bytes += clean.bytes;
-            }
-        }
-        Ok((files, bytes))
-    }
-
-    fn clean_files(&self, relative: &[u8]) -> Result<Vec<Clean>> {
-        let mut clean = Vec::new();
-        self.each_object(relative, &mut |_, at, entry, inode| {
-            let archived = inode.origin.state == OriginState::Archived;
-            if inode.is_file() && archived && is_clean(inode) && inode.size > 0 {
-                clean.push(Clean {
-                    id: entry.id,
-                    relative: at.to_vec(),
-                    bytes: inode.size,
-                    used: inode.atime.max(inode.mtime),
-                });
-            }
-            Ok(())
-        })?;
-        Ok(clean)
-    }
-
-    /// Evicts clean files of a node, the least recently used first, until so many bytes are free.
-    /// None: of any node. Bytes.
-    fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
-        let mut clean = self.clean_files(b"")?;
-        // Striped files are on all nodes.
-        let home = |c: &Clean| self.fs.cluster().home_of(c.id);
-        clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
-        clean.sort_by_key(|c| c.used);
-        let mut freed = 0;
-        for c in &clean {
-            if freed >= wanted {
-                break;
-            }
-            if self.release(c).unwrap_or(false) {
-                freed += c.bytes;
-            }
-        }
-        Ok(freed)
-    }
-
     /// Releases the bytes of a file that is clean and that nobody has open, and whose version the
     /// origin still has.
-    fn release(&self, clean: &Clean) -> Result<bool> {
+    pub fn release(&self, clean: &Clean) -> Result<bool> {
         let _held = self.paths();
         let _working = self.busy.begin(clean.id);
         let inode = self.inode(clean.id)?;
@@ -390,42 +358,5 @@ impl Origin {
         let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
         file.set_len(size)?;
         file.close()
-    }
-
-    /// Keeps room in the media, until the pool is removed.
-    pub fn keep_room(&self) {
-        while self.is_there() {
-            std::thread::sleep(ROOM);
-            for (node, capacity, free) in self.rooms() {
-                let used = capacity.saturating_sub(free);
-                if used > capacity / 100 * FULL.0 {
-                    // A failure is retried in the next turn.
-                    let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
-                }
-            }
-        }
-    }
-
-    /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
-    /// of one node.
-    fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
-        let cluster = self.fs.cluster();
-        match (cluster.capacity_of_all(), cluster.rooms()) {
-            (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
-                // All nodes have the same media.
-                let each = capacity / rooms.len() as u64;
-                let room = |(node, free): (NodeId, u64)| (Some(node.0), each, free);
-                rooms.into_iter().map(room).collect()
-            }
-            _ => {
-                let (mut capacity, mut used) = (0, 0);
-                for medium in self.fs.store().media() {
-                    let usage = medium.usage();
-                    capacity += usage.capacity;
-                    used += usage.used;
-                }
-                vec![(None, capacity, capacity.saturating_sub(used))]
-            }
-        }
     }
 }

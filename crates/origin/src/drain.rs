@@ -9,7 +9,6 @@
 use crate::links::Linked;
 use crate::service::{Origin, is_clean};
 use crate::side::{attributes_of, below, print, split};
-use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
     Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
@@ -67,6 +66,10 @@ impl Origin {
     pub fn drain_for_ever(&self) {
         let lag = Duration::from_millis(self.config.lag_ms);
         while self.is_there() {
+            if self.settings.is_held() {
+                std::thread::sleep(lag.clamp(Duration::from_millis(50), Duration::from_secs(1)));
+                continue;
+            }
             let began = Instant::now();
             let pass = self.pass(b"", lag);
             for (at, why) in &pass.failed {
@@ -213,9 +216,7 @@ impl Origin {
         };
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
-            if !is_wanted(&name)
-                || self.config.mode_of(&self.pool_path(&path)) != OriginMode::WriteBack
-            {
+            if !is_wanted(&name) || !self.config.mode_of(&self.pool_path(&path)).is_written() {
                 if entry.kind == libc::S_IFDIR && is_wanted(&name) {
                     below_it.push((entry.id, path));
                 }

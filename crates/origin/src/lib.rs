@@ -20,7 +20,7 @@
 //!
 //! The service runs as threads of the keeper of the pool's first node: one accepts requests ([`serve`]), one writes changes
 //! back ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in
-//! the media ([`bytes`]). An object is worked on by one thread at a time ([`busy`]).
+//! the media ([`room`]). An object is worked on by one thread at a time ([`busy`]).
 
 mod busy;
 mod bytes;
@@ -30,8 +30,10 @@ mod listing;
 mod names;
 mod outside;
 mod paths;
+mod room;
 mod serve;
 mod service;
+mod settings;
 mod side;
 mod status;
 mod writing;
@@ -42,8 +44,10 @@ use busy::Busy;
 use forebay_client::origin::{SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
+use forebay_staging::Pace;
 use rustix::io::Errno;
 use service::Origin;
+use settings::Settings;
 use side::Side;
 use status::Ledger;
 use std::sync::atomic::AtomicU64;
@@ -73,6 +77,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
             config.path
         ))
     })?;
+    let settings = Settings::load(pool.dir());
+    let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
     let origin = Arc::new(Origin {
         fs: Fs::for_origin(pool.clone()),
         pool: pool.clone(),
@@ -84,6 +91,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         changed_dirs: Mutex::default(),
         paths: RwLock::default(),
         writing: Writing::load(pool.dir()),
+        settings,
+        pace,
+        room: Mutex::default(),
     });
     origin.prepare_root().map_err(failed)?;
     serve::start(&origin).map_err(failed)?;

@@ -22,6 +22,8 @@ use std::time::Duration;
 
 /// Most attempts to make a directory known that is being renamed.
 const ATTEMPTS: usize = 100;
+/// How often a file that is being written is waited for before it gets another name.
+const LOOKS: u64 = 40;
 /// Most objects whose names are looked for in one walk.
 const TOGETHER: usize = 1024;
 
@@ -140,7 +142,7 @@ impl Origin {
         let mut all: Linked = ids.iter().map(|id| (id.0, Vec::new())).collect();
         let each: &mut EachObject<'_> = &mut |dir, path, entry: Entry, _| {
             if let Some(names) = all.get_mut(&entry.id.0)
-                && self.config.mode_of(&self.pool_path(path)) == OriginMode::WriteBack
+                && self.config.mode_of(&self.pool_path(path)).is_written()
             {
                 names.push((dir, path.to_vec()));
             }
@@ -361,17 +363,32 @@ impl Origin {
         Ok(false)
     }
 
-    /// Before a dirty file with several names replaces another file of the origin: the origin gets
-    /// its bytes. The caller works on it, and holds the paths.
+    /// Before a dirty file gets another name at the origin: its bytes get there, so that the new name
+    /// never shows half of them. The caller works on it, and holds the paths. `name`: its only one;
+    /// None if it has several.
     ///
     /// # Errors
     /// The first failure.
-    pub fn write_before(&self, id: ObjectId) -> std::result::Result<(), (Errno, String)> {
+    pub fn write_before(
+        &self,
+        id: ObjectId,
+        name: Option<Named>,
+    ) -> std::result::Result<(), Failed> {
+        let plain = |e: Errno| (e, String::new());
         let mut pass = Pass::default();
         // A write within the clock's tick would look like one before.
-        std::thread::sleep(TICK);
-        let written = self.write_names(&[id], &mut pass);
-        written.map_err(|e| (e, String::new()))?;
+        while is_young(&self.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
+            std::thread::sleep(TICK / 4);
+            pass.young += 1;
+        }
+        let written = match name {
+            Some(name) => {
+                let inode = self.inode(id).map_err(plain)?;
+                self.write_object(id, &inode, &[name], &mut pass)
+            }
+            None => self.write_names(&[id], &mut pass),
+        };
+        written.map_err(plain)?;
         match pass.failed.into_iter().next() {
             None => Ok(()),
             Some((path, why)) => Err((Errno::IO, format!("{}: {why}", self.side.show(&path)))),

@@ -225,7 +225,7 @@ impl Origin {
             inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
         if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
             if is_dirty && replaces {
-                self.write_before(id)?;
+                self.write_before(id, None)?;
                 inode = self.inode(id).map_err(plain)?;
             }
             if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
@@ -240,6 +240,14 @@ impl Origin {
                     .map_err(|e| not_renamed(e, new));
             }
         }
+        if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
+            self.write_before(id, Some((from.0, old.to_vec())))?;
+            inode = self.inode(id).map_err(plain)?;
+        }
+        let there = match there {
+            Some(_) => self.side.look(old).map_err(plain)?,
+            None => None,
+        };
         if there.is_none() || is_dirty && replaces {
             // Written over the origin's version of what it replaces, when it is written back: an
             // older version of the source is no substitute for that one.

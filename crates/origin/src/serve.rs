@@ -168,6 +168,17 @@ impl Origin {
                     false => Err((Errno::IO, failed.join("\n"))),
                 };
             }
+            Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
+            Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
+            Request::Pin { path, is_pinned } => {
+                let relative = self.relative(path)?;
+                let set = self.settings.pin(relative, *is_pinned);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Hold(is_held) => {
+                let set = self.settings.hold(*is_held);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
             Request::Status => return self.status().map_err(plain),
         }
         Ok(String::new())
@@ -229,6 +240,9 @@ impl Origin {
             written_bytes: self.ledger.written.bytes.load(Relaxed),
             evicted_files: self.ledger.evicted.files.load(Relaxed),
             evicted_bytes: self.ledger.evicted.bytes.load(Relaxed),
+            waited: self.ledger.waited.files.load(Relaxed),
+            waited_ms: self.ledger.waited.bytes.load(Relaxed),
+            is_held: self.settings.is_held(),
             ..Status::default()
         };
         self.forget_solved();

@@ -1,13 +1,14 @@
 //! The service: what its threads share, and marks of objects.
 
 use crate::busy::Busy;
+use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
 use crate::writing::Writing;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
 use forebay_posix::{Fs, ObjectId};
-use forebay_staging::Meta;
+use forebay_staging::{Meta, Pace};
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -33,6 +34,11 @@ pub struct Origin {
     /// Held by who works with paths of the origin; exclusively by who renames a directory.
     pub paths: RwLock<()>,
     pub writing: Writing,
+    pub settings: Settings,
+    /// The limit on bytes per second from and to the origin.
+    pub pace: Option<Arc<Pace>>,
+    /// Held by the thread that makes room.
+    pub room: Mutex<()>,
 }
 
 impl Origin {

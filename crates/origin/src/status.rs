@@ -44,6 +44,11 @@ pub struct Status {
     pub written_bytes: u64,
     pub evicted_files: u64,
     pub evicted_bytes: u64,
+    /// How often writers have waited for room, and how long in all. Milliseconds.
+    pub waited: u64,
+    pub waited_ms: u64,
+    /// Nothing is written back in the background.
+    pub is_held: bool,
     pub problems: Vec<Problem>,
     /// Problems that aren't listed here.
     pub more_problems: u64,
@@ -56,6 +61,8 @@ pub struct Ledger {
     pub fetched: Count,
     pub written: Count,
     pub evicted: Count,
+    /// Writers that waited for room, and milliseconds.
+    pub waited: Count,
     problems: Mutex<BTreeMap<Vec<u8>, Problem>>,
     conflicts: Mutex<BTreeMap<Vec<u8>, Problem>>,
 }

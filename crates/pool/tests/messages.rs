@@ -62,6 +62,7 @@ fn plan(r: &mut Random) -> Plan {
         reserve: Some(r.number() >> 1),
         force: r.below(2) == 1,
         rules: Rules::parse("[[rule]]\npath = '/a/**'\nmutability = 'append'", "/fb").unwrap(),
+        origin: None,
         hosts: (0..nodes).map(|n| format!("host-{n}")).collect(),
         how: r
             .one_of(&[

@@ -53,6 +53,8 @@ impl Fs {
     /// If what was written can't be written back.
     pub fn release(&self, open: u32) -> Result<()> {
         let published = self.publish(open);
-        self.store().objects().open_release(open).and(published)
+        let at_origin = self.write_through_open(open);
+        let released = self.store().objects().open_release(open);
+        released.and(published).and(at_origin)
     }
 }

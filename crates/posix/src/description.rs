@@ -170,7 +170,9 @@ impl<'a> Description<'a> {
     /// # Errors
     /// ENOSPC, EIO: the record can't be written.
     pub fn release(self) -> Result<()> {
-        self.fs.store().objects().open_release(self.open)
+        let at_origin = self.fs.write_through_open(self.open);
+        self.fs.store().objects().open_release(self.open)?;
+        at_origin
     }
 
     /// When a descriptor of it has been closed: what was kept back is published, and POSIX drops

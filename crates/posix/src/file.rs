@@ -14,6 +14,9 @@ use forebay_store::{DirPosition, LockType, MAX_SIZE, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
+/// How often a writer in a full pool with an origin has room made for it: others may take it.
+const ROOM_ATTEMPTS: usize = 100;
+
 /// Where an offset counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
@@ -152,9 +155,17 @@ impl Fs {
         append: bool,
         from: UserSlice<'_>,
     ) -> Result<usize> {
-        self.store()
-            .recovery()
-            .with_room_of_the_dead(|| self.write_once(open, offset, append, from))
+        let write = || {
+            let recovery = self.store().recovery();
+            recovery.with_room_of_the_dead(|| self.write_once(open, offset, append, from))
+        };
+        for _ in 0..ROOM_ATTEMPTS {
+            match write() {
+                Err(Errno::NOSPC) if self.makes_room(open, from.len()) => {}
+                done => return done,
+            }
+        }
+        write()
     }
 
     fn write_once(
@@ -488,7 +499,8 @@ impl Fs {
                 // A directory: its entries are records.
                 None => self.cluster().sync_entries_everywhere(),
             };
-            published.and(synced)
+            published.and(synced)?;
+            self.write_through_open(open)
         };
         forebay_trace::span!(
             POSIX_SYNC_ENTER,

@@ -112,9 +112,56 @@ impl Fs {
     #[inline]
     pub(crate) fn check_read_only(&self, dir: ObjectId, name: &[u8]) -> Result<()> {
         match self.origin() {
-            Some(origin) if origin.may_be_read_only() => self.check_mode(origin, dir, name),
+            Some(origin) if origin.may_be(OriginMode::ReadOnly) => {
+                self.check_mode(origin, dir, name)
+            }
             _ => Ok(()),
         }
+    }
+
+    /// Has clean files leave a full pool, for `bytes` more of an open file. False: there are none.
+    #[cold]
+    pub(crate) fn makes_room(&self, open: u32, bytes: usize) -> bool {
+        if !self.has_origin() || is_answering() {
+            return false;
+        }
+        let (id, bytes) = (self.description(open).id(), bytes as u64);
+        self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
+    }
+
+    /// Has the origin get what was written to an open file, if its path's mode is write-through.
+    ///
+    /// # Errors
+    /// Errors of writing it to the origin.
+    #[inline]
+    pub fn write_through_open(&self, open: u32) -> Result<()> {
+        match self.origin() {
+            Some(origin) if origin.may_be(OriginMode::WriteThrough) => {
+                self.sync_at_origin(origin, open)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn sync_at_origin(&self, origin: &OriginConfig, open: u32) -> Result<()> {
+        let file = self.description(open);
+        if file.kind() != libc::S_IFREG || file.flags() & libc::O_ACCMODE == libc::O_RDONLY {
+            return Ok(());
+        }
+        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        let Ok(mut path) = self.cluster().path_of(dir) else {
+            return Ok(());
+        };
+        if path.last() != Some(&b'/') {
+            path.push(b'/');
+        }
+        path.extend_from_slice(&name);
+        let is_behind = origin.relative(&path).is_some();
+        if !is_behind || origin.mode_of(&path) != OriginMode::WriteThrough {
+            return Ok(());
+        }
+        self.ask_origin(&Request::SyncFile { id, dir, name })
     }
 
     #[cold]

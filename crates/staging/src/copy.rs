@@ -108,7 +108,7 @@ pub fn copy(
                     }
                 }
                 at += n as u64;
-                progress.bytes_done.fetch_add(n as u64, Relaxed);
+                progress.copied(n as u64);
             }
             segments.push((data, data_end));
         }

@@ -1,7 +1,9 @@
 //! Progress of a staging, and the report at its end.
 
+use crate::pace::Pace;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -88,9 +90,26 @@ pub struct Progress {
     /// Whether the source is completely listed.
     pub listed: AtomicBool,
     stop: AtomicBool,
+    pace: Option<Arc<Pace>>,
 }
 
 impl Progress {
+    /// Those of a staging that keeps to a limit.
+    pub fn at(pace: Option<Arc<Pace>>) -> Progress {
+        Progress {
+            pace,
+            ..Progress::default()
+        }
+    }
+
+    /// Counts bytes that were copied, and waits where there is a limit.
+    pub(crate) fn copied(&self, bytes: u64) {
+        self.bytes_done.fetch_add(bytes, Relaxed);
+        if let Some(pace) = &self.pace {
+            pace.take(bytes);
+        }
+    }
+
     /// Makes staging end soon, with an incomplete report.
     pub fn stop(&self) {
         self.stop.store(true, Relaxed);

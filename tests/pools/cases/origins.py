@@ -537,3 +537,113 @@ def origin_outlives_a_full_node(t):
             t.ok(out.split()[0] == want, "another content")
     t.ok(status(t)["evicted_files"] >= 3, status(t))
     t.fb("down", "--pool", "p", timeout=60)
+
+
+@case(90)
+def origin_makes_room_for_writers(t):
+    """A job that writes more than the pool holds doesn't fail: what is at the origin leaves the pool."""
+    for options in ((), ("--nodes", "2")):
+        top = os.path.join(t.disk, "origin%d" % len(options))
+        os.mkdir(top)
+        up(t, top, *options, "--origin-lag", "30", media=("memory:64M",))
+        t.python("p", """import hashlib, os, sys
+for n in range(20):
+    with open("%s/f%d" % (sys.argv[1], n), "wb") as f:
+        for k in range(10): f.write(bytes([n, k]) * (1 << 19))
+""", top)
+        s = status(t)
+        t.ok(s["waited"] >= 1 and s["evicted_files"] >= 5, s)
+        t.fb("origin", "status", "--pool", "p").prints("writers waited for room")
+        t.fb("down", "--pool", "p", timeout=60)
+        for n in range(20):
+            with open(os.path.join(top, "f%d" % n), "rb") as f:
+                t.ok(f.read() == b"".join(bytes([n, k]) * (1 << 19) for k in range(10)), "f%d differs" % n)
+    # A single file that is larger than the pool has no room, whatever leaves.
+    os.mkdir(os.path.join(t.disk, "small"))
+    up(t, os.path.join(t.disk, "small"), media=("memory:16M",))
+    t.bash("p", "head -c 40M /dev/zero > %s/large" % os.path.join(t.disk, "small"), rc=1).says("No space left")
+    t.fb("down", "--pool", "p", "--force")
+
+
+@case(60)
+def origin_written_through(t):
+    top = an_origin(t)
+    up(t, top, "--cache", "out/**:write-through", "--origin-lag", "60")
+    writer = t.start_python("p", """import os, sys
+top = sys.argv[1]
+def told(): print("done", flush=True); sys.stdin.readline()
+fd = os.open(top + "/out/log", os.O_WRONLY | os.O_CREAT, 0o644)
+os.write(fd, b"one"); os.fsync(fd); told()
+os.write(fd, b"two"); os.close(fd); told()
+with open(top + "/out/a", "w") as f: f.write("x" * 100000)
+with open(top + "/later", "w") as f: f.write("x")
+told()
+""", top, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    for wanted in ({"out/log": b"one"}, {"out/log": b"onetwo"}, {"out/a": b"x" * 100000, "later": None}):
+        t.ok(writer.stdout.readline() == "done\n", "the writer has ended")
+        for name, content in wanted.items():
+            path = os.path.join(top, name)
+            there = open(path, "rb").read() if os.path.exists(path) else None
+            t.ok(there == content, "%s: the origin has %s" % (name, there if there is None else there[:20]))
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+    t.ok(writer.wait(10) == 0, "the writer failed")
+    with mounted(t, "p") as at:
+        with open(os.path.join(at, "out", "by-mount"), "w") as f:
+            f.write("mount")
+        t.ok(open(os.path.join(top, "out", "by-mount")).read() == "mount", "close(2) came back too early")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_is_told_what_to_do(t):
+    """hold, resume, pin, unpin, a limit on bytes per second."""
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.1", "--origin-bandwidth", "20M")
+    began = time.monotonic()
+    t.fb("origin", "pin", top + "/mesh", "--pool", "p").says("brought in 2 file")
+    took = time.monotonic() - began
+    t.ok(took > 1.5, "40 MiB at 20 MiB/s took %.2f s" % took)
+    t.fb("origin", "hold", "--pool", "p")
+    t.bash("p", "echo changed > %s/out/new; cat %s/input > /dev/null" % (top, top))
+    time.sleep(1)
+    t.ok(not os.path.exists(os.path.join(top, "out", "new")), "written back though it is on hold")
+    t.fb("origin", "status", "--pool", "p").prints("on hold")
+    t.fb("origin", "resume", "--pool", "p")
+    wait_until(lambda: os.path.exists(os.path.join(top, "out", "new")), 10, "it isn't written back")
+    # Room is needed: the pinned file stays, others go.
+    t.bash("p", "head -c 200M /dev/urandom > %s/out/large" % top)
+    t.fb("origin", "sync", "--pool", "p", timeout=60)
+    wait_until(lambda: status(t)["evicted_files"] >= 1, 10, "nothing is evicted")
+    t.ok(int(t.bash("p", "stat -c %%b %s/mesh/large" % top).out) > 0, "a pinned file has left")
+    fetched = status(t)["fetched_files"]
+    t.bash("p", "cat %s/mesh/large > /dev/null" % top)
+    t.ok(status(t)["fetched_files"] == fetched, "a pinned file was brought in again")
+    t.fb("origin", "unpin", top + "/mesh", "--pool", "p")
+    t.fb("down", "--pool", "p", timeout=60)
+
+
+@case(60)
+def origin_never_shows_half_a_file_under_its_last_name(t):
+    """A file rests while it is half written, and gets its name when it is whole."""
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.1")
+    writer = t.start_python("p", """import os, sys, time
+top = sys.argv[1]
+for n in range(4):
+    with open(top + "/out/tmp", "w") as f:
+        f.write("half"); f.flush(); time.sleep(1.2)
+        f.write("whole")
+    os.rename(top + "/out/tmp", "%s/out/final%d" % (top, n))
+""", top)
+    seen = set()
+    while writer.poll() is None:
+        for n in range(4):
+            try:
+                seen.add(open(os.path.join(top, "out", "final%d" % n)).read())
+            except FileNotFoundError:
+                pass
+        time.sleep(0.001)
+    t.ok(writer.returncode == 0 and seen <= {"halfwhole"}, seen)
+    t.fb("down", "--pool", "p")
+    t.ok(open(os.path.join(top, "out", "final3")).read() == "halfwhole", "another content")

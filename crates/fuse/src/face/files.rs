@@ -262,9 +262,10 @@ impl Call<'_> {
 
     /// close(2) of one of the descriptors: the process's locks are released.
     pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
-        a.skip(16)?;
+        let open = handle(a)?;
+        a.skip(8)?;
         self.locks.drop_owner(a.u64()?, head.node);
-        Ok(())
+        self.fs().write_through_open(open)
     }
 
     pub(super) fn fsync(&self, a: &mut Args<'_>) -> Result<(), Errno> {

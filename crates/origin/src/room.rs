@@ -1,0 +1,183 @@
+//! Room in the media: kept by evicting clean files, and made for writers that find none.
+//!
+//! A writer in a full pool asks and waits. Clean files go first; if there are none, all changes are
+//! written back now, and go then. Only if that frees nothing, the writer gets ENOSPC.
+
+use crate::bytes::Clean;
+use crate::service::{Origin, is_clean};
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_store::{NodeId, OriginState};
+use rustix::io::{Errno, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How often the room in the media is looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// Above this part of the media's capacity, clean files are evicted, down to the second part.
+const FULL: (u64, u64) = (85, 75);
+/// Bytes that a writer in a full pool frees at least, so that it doesn't ask again at once.
+const AT_LEAST: u64 = 8 << 20;
+/// How long passes are repeated for a writer while files are too young to be written back, and the
+/// pause between them.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(20);
+
+impl Origin {
+    /// Evicts the bytes of clean files below a path. Files and bytes.
+    pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
+        let (mut files, mut bytes) = (0, 0);
+        for clean in self.clean_files(relative)? {
+            if self.release(&clean).unwrap_or(false) {
+                files += 1;
+                bytes += clean.bytes;
+            }
+        }
+        Ok((files, bytes))
+    }
+
+    fn clean_files(&self, relative: &[u8]) -> Result<Vec<Clean>> {
+        let mut clean = Vec::new();
+        self.each_object(relative, &mut |_, at, entry, inode| {
+            let archived = inode.origin.state == OriginState::Archived;
+            if inode.is_file() && archived && is_clean(inode) && inode.size > 0 {
+                clean.push(Clean {
+                    id: entry.id,
+                    relative: at.to_vec(),
+                    bytes: inode.size,
+                    used: inode.atime.max(inode.mtime),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(clean)
+    }
+
+    /// Evicts clean files of a node that aren't pinned, the least recently used first, until so many
+    /// bytes are free. None: of any node. Bytes.
+    pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
+        let mut clean = self.clean_files(b"")?;
+        // Striped files are on all nodes.
+        let home = |c: &Clean| self.fs.cluster().home_of(c.id);
+        clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
+        clean.retain(|c| !self.settings.is_pinned(&c.relative));
+        clean.sort_by_key(|c| c.used);
+        let mut freed = 0;
+        for c in &clean {
+            if freed >= wanted {
+                break;
+            }
+            if self.release(c).unwrap_or(false) {
+                freed += c.bytes;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Makes room for `bytes` more of a file.
+    ///
+    /// # Errors
+    /// ENOSPC: nothing can be evicted.
+    pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
+        let began = Instant::now();
+        // One thread makes room for all that wait.
+        let _alone = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = self.fs.cluster().home_of(id);
+        let wanted = bytes.max(AT_LEAST);
+        let counted = |made| {
+            self.ledger
+                .waited
+                .add(1, began.elapsed().as_millis() as u64);
+            made
+        };
+        loop {
+            if self.evict_least_used(wanted, node)? > 0 {
+                return counted(Ok(()));
+            }
+            let pass = self.pass(b"", Duration::ZERO);
+            self.moved.fetch_add(1, Relaxed);
+            if self.evict_least_used(wanted, node)? > 0 {
+                return counted(Ok(()));
+            }
+            if pass.young == 0 || began.elapsed() > PATIENCE {
+                return counted(Err(Errno::NOSPC));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Has the origin get a file's changes that were made before this call.
+    ///
+    /// # Errors
+    /// The errno, and what failed. EBUSY: others keep changing it.
+    pub fn sync_file(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+    ) -> std::result::Result<(), (Errno, String)> {
+        let plain = |e: Errno| (e, String::new());
+        let began = Instant::now();
+        let changed = self.inode(id).map_err(plain)?.ctime;
+        while began.elapsed() < PATIENCE {
+            let inode = self.inode(id).map_err(plain)?;
+            if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
+                return Ok(());
+            }
+            let relative = match self.has_name(dir, name, id) {
+                true => crate::side::below(&self.relative_of(dir).map_err(plain)?, name),
+                false => self.find(id).map_err(plain)?,
+            };
+            if self.config.mode_of(&self.pool_path(&relative)) != OriginMode::WriteThrough {
+                return Ok(());
+            }
+            let pass = self.pass(&relative, Duration::ZERO);
+            if let Some((at, why)) = pass.failed.into_iter().next() {
+                let text = format!("{}: {why}", self.side.show(&at));
+                self.ledger.problem(&at, self.side.show(&at), why);
+                return Err((Errno::IO, text));
+            }
+            if pass.young > 0 {
+                std::thread::sleep(PAUSE);
+            }
+        }
+        Err((Errno::BUSY, "others keep changing the file".into()))
+    }
+
+    /// Keeps room in the media, until the pool is removed.
+    pub fn keep_room(&self) {
+        while self.is_there() {
+            std::thread::sleep(LOOK);
+            for (node, capacity, free) in self.rooms() {
+                let used = capacity.saturating_sub(free);
+                if used > capacity / 100 * FULL.0 {
+                    // A failure is retried in the next turn.
+                    let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
+                }
+            }
+        }
+    }
+
+    /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
+    /// of one node.
+    fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
+        let cluster = self.fs.cluster();
+        match (cluster.capacity_of_all(), cluster.rooms()) {
+            (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
+                // All nodes have the same media.
+                let each = capacity / rooms.len() as u64;
+                let room = |(node, free): (NodeId, u64)| (Some(node.0), each, free);
+                rooms.into_iter().map(room).collect()
+            }
+            _ => {
+                let (mut capacity, mut used) = (0, 0);
+                for medium in self.fs.store().media() {
+                    let usage = medium.usage();
+                    capacity += usage.capacity;
+                    used += usage.used;
+                }
+                vec![(None, capacity, capacity.saturating_sub(used))]
+            }
+        }
+    }
+}
