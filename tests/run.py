@@ -78,8 +78,9 @@ KEPT_BACK = only(
     "sqlite")
 
 WITH_AN_ORIGIN = only(
-    "awk-sed-perl", "bash-redirections", "c-data", "locks", "mmap", "perl-files", "python-files", "replace",
-    "sort-large", "sqlite")
+    "bash-redirections", "c-data", "coreutils-copy", "git", "locks", "mmap", "python-files", "replace",
+    "rsync", "small-files", "sort-large", "sqlite", "tree-tools")
+WITH_AN_ORIGIN_OF_NODES = only("bash-redirections", "coreutils-copy", "python-files", "rsync", "sqlite")
 
 # Nice values of background steps: those that others wait for get a fair part.
 WAITED_FOR, NOT_WAITED_FOR = 5, 19
@@ -109,7 +110,8 @@ STEPS = [
     Step("programs-nodes", "python3 tests/programs/run.py --nodes 4 " + ON_FOUR_NODES, ["build"]),
     Step("programs-session", "python3 tests/programs/run.py --nodes 3"
          " --set '--distribution striped consistency=session' " + KEPT_BACK, ["build"]),
-    Step("programs-origin", "python3 tests/programs/run.py -j 2 --origin " + WITH_AN_ORIGIN, ["build"]),
+    Step("programs-origin", "python3 tests/programs/run.py -j 2 --origin " + WITH_AN_ORIGIN
+         + " && python3 tests/programs/run.py -j 2 --nodes 3 --origin " + WITH_AN_ORIGIN_OF_NODES, ["build"]),
     # Alone: hundreds of processes at once, and ranks that never sleep while they wait for each other.
     Step("soak", "python3 tests/soak/run.py --seconds 80", ["build"], alone=True),
     Step("mpi-io", "python3 tests/mpi-io/run.py -j 2", ["build"], alone=True),

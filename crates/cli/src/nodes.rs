@@ -130,7 +130,9 @@ pub fn start(
 ) -> Result<(Plan, Vec<Node>), Fail> {
     let limits = limits(a);
     limits.check(a.patience).map_err(Fail::usage)?;
-    let (origin, mount) = media.origin.wanted(media)?;
+    let (origin, mount) = media
+        .origin
+        .wanted(media.mount.as_deref(), prefix::wanted(media))?;
     let (mount, warning) = prefix::check(&mount, &media.media)?;
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
     absent(name)?;

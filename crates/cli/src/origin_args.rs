@@ -3,9 +3,7 @@
 use clap::{Args, Subcommand};
 use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
 
-use crate::args::Media;
 use crate::fail::Fail;
-use crate::prefix;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -109,9 +107,13 @@ impl Origin {
     ///
     /// # Errors
     /// The option that is wrong, and why.
-    pub fn wanted(&self, media: &Media) -> Result<(Option<OriginConfig>, String), Fail> {
+    pub fn wanted(
+        &self,
+        mount: Option<&str>,
+        plain: String,
+    ) -> Result<(Option<OriginConfig>, String), Fail> {
         let Some(given) = &self.origin else {
-            return Ok((None, prefix::wanted(media)));
+            return Ok((None, plain));
         };
         let bad = |why: String| Fail::usage(format!("--origin {given}: {why}"));
         if given.starts_with("s3://") || given.contains("://") {
@@ -135,7 +137,7 @@ impl Origin {
         {
             return Err(bad("AT is a path inside the pool, such as /data".into()));
         }
-        let mount = match (media.mount.as_deref(), at) {
+        let mount = match (mount, at) {
             (Some(mount), _) => mount.to_owned(),
             (None, "/") => path.to_owned(),
             (None, _) => "/fb".to_owned(),

@@ -21,7 +21,9 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     } else {
         (wanted.media.clone(), None)
     };
-    let (origin, mount) = wanted.origin.wanted(wanted)?;
+    let (origin, mount) = wanted
+        .origin
+        .wanted(wanted.mount.as_deref(), prefix::wanted(wanted))?;
     let (mount, warning) = prefix::check(&mount, &media)?;
     // A pool at its origin's own path hides that directory, and shows the same files.
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));

@@ -375,7 +375,15 @@ impl Pool {
     /// # Errors
     /// As for [`origin::ask`].
     pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {
-        origin::ask(self, request)
+        let config = self.config.origin.as_ref();
+        let timeout = config.map_or(origin::TIMEOUT_MS, |config| config.timeout_ms);
+        let asker = origin::Asker {
+            node: self.config.member.map_or(0, |member| member.node),
+            dir: self.dir(),
+            cluster: self.cluster(),
+            timeout: Duration::from_millis(timeout),
+        };
+        origin::ask(&asker, request)
     }
 
     /// The configuration.

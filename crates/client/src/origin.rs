@@ -8,7 +8,6 @@
 //! process that gets none for the origin's timeout gives up, so that a dead origin delays nobody for
 //! ever.
 
-use crate::Pool;
 use forebay_cluster::Cluster;
 pub use forebay_cluster::serve::origin::{MESSAGE, PROGRESS, RESULT, SOCKET};
 use forebay_controls::Pattern;
@@ -336,6 +335,16 @@ impl Refusal {
     }
 }
 
+/// The node that a process asks from.
+pub struct Asker<'p> {
+    /// Its number, and its directory.
+    pub node: u32,
+    pub dir: &'p Path,
+    pub cluster: Cluster<'p>,
+    /// How long it waits for a sign of progress.
+    pub timeout: Duration,
+}
+
 /// Asks the pool's origin service, and waits for the result: a text. Blocks as long as the service
 /// makes progress. If the service isn't there, or dies meanwhile, it is waited for: each request can
 /// be repeated.
@@ -343,20 +352,12 @@ impl Refusal {
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
 /// ETIMEDOUT: it made no progress for the origin's timeout. EHOSTDOWN: its node can't be reached.
-pub fn ask(pool: &Pool, request: &Request) -> Result<String, Refusal> {
-    let member = pool.config().member;
-    let is_here = member.is_none_or(|member| member.node == SERVICE_NODE);
-    let timeout = pool
-        .config()
-        .origin
-        .as_ref()
-        .map_or(TIMEOUT_MS, |origin| origin.timeout_ms);
-    let timeout = Duration::from_millis(timeout);
+pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
     let until = Instant::now() + RESTARTS;
     loop {
-        let asked = match is_here {
-            true => ask_here(pool.dir(), request, timeout),
-            false => ask_there(&pool.cluster(), request, timeout),
+        let asked = match from.node {
+            SERVICE_NODE => ask_here(from.dir, request, from.timeout),
+            _ => ask_there(&from.cluster, request, from.timeout),
         };
         match asked {
             Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {

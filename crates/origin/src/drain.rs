@@ -6,7 +6,7 @@
 //! write that comes meanwhile leaves it dirty. The files of a directory are copied together, since
 //! they share the sync.
 
-use crate::links::Linked;
+use crate::pass::{EachObject, Pass, TICK, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{attributes_of, below, print, split};
 use forebay_posix::ObjectId;
@@ -14,14 +14,11 @@ use forebay_staging::{
     Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
     explain, stage,
 };
-use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState, now};
+use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Within this time, a later write may have the same time stamp.
-pub const TICK: Duration = Duration::from_nanos(forebay_store::TICK as u64);
 /// Most files, and bytes, that are written back together.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
@@ -29,30 +26,6 @@ const BATCH_BYTES: u64 = 256 << 20;
 const SHARE: u32 = 10;
 /// How long a sync repeats passes because files have changed while they were copied.
 const REPEATS: Duration = Duration::from_secs(10);
-
-/// Called for an object: with its directory, path at the origin, entry, inode.
-pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()> + 'e;
-
-/// The result of a pass.
-#[derive(Default)]
-pub struct Pass {
-    /// Changes that are too young, or that were made while they were copied.
-    pub young: u64,
-    /// Objects that couldn't be written back: path, and reason.
-    pub failed: Vec<(Vec<u8>, String)>,
-    /// Directories that get their attributes at the end of the pass: what is written into them
-    /// changes their times.
-    late: BTreeMap<Vec<u8>, ObjectId>,
-    /// Names that this pass has met of objects that have several.
-    linked: Linked,
-}
-
-impl Pass {
-    /// Notes that something was written into a directory at the origin, whose times have changed.
-    pub fn writes_into(&mut self, path: &[u8], dir: ObjectId) {
-        self.late.insert(split(path).0.to_vec(), dir);
-    }
-}
 
 /// A file to be written back.
 struct Dirty {
@@ -635,12 +608,6 @@ impl Origin {
     }
 }
 
-/// Whether a directory that the pool has made is at the origin, too: one that was announced, but
-/// couldn't be made, isn't.
-pub fn is_made(mark: &OriginMark) -> bool {
-    mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
-}
-
 /// Files that are written back together: while they are, their names can't change.
 fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
     let mut batches: Vec<Vec<Dirty>> = Vec::new();
@@ -658,10 +625,4 @@ fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
         }
     }
     batches
-}
-
-/// Whether an object has changed so recently that it waits.
-pub fn is_young(inode: &Inode, lag: Duration) -> bool {
-    let age = now().saturating_sub(inode.ctime);
-    age < lag.max(TICK).as_nanos() as i64
 }

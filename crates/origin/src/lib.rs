@@ -29,6 +29,7 @@ mod links;
 mod listing;
 mod names;
 mod outside;
+mod pass;
 mod paths;
 mod room;
 mod serve;

@@ -8,8 +8,8 @@
 //! ([`Origin::announce`]): a process that wants to change one asks the service, and waits. So one
 //! walk through the pool finds all of them.
 
-use crate::drain::{EachObject, Pass, TICK, is_made, is_young};
 use crate::names::{Failed, Name};
+use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
@@ -26,12 +26,6 @@ const ATTEMPTS: usize = 100;
 const LOOKS: u64 = 40;
 /// Most objects whose names are looked for in one walk.
 const TOGETHER: usize = 1024;
-
-/// A name of an object: its directory in the pool, and its path at the origin.
-pub type Named = (ObjectId, Vec<u8>);
-
-/// Names of objects that have several, by the object's id.
-pub type Linked = HashMap<u64, Vec<Named>>;
 
 /// A name, and the file that the origin has under it.
 struct Look<'n> {
