@@ -104,6 +104,12 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
     )
 }
 
+/// How a pool's origin stands, if it has one and its service answers.
+pub fn status_of(pool: &Pool) -> Option<Status> {
+    pool.config().origin.as_ref()?;
+    status(pool).ok()
+}
+
 /// Waits until the origin service of a new pool takes requests.
 ///
 /// # Errors

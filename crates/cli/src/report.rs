@@ -6,6 +6,7 @@
 
 use crate::args::Report;
 use crate::fail::{Fail, code};
+use crate::origin;
 use crate::output::{json, say, write};
 use crate::stats;
 use crate::trace::{gather, nodes, paths_of_directories};
@@ -13,7 +14,7 @@ use forebay_client::{Pool, places};
 use forebay_report::advise::{Advice, advise};
 use forebay_report::collect::{Collected, Collector};
 use forebay_report::profiles::chosen;
-use forebay_report::run::{Facts, MediumFacts, NodeFacts, Run};
+use forebay_report::run::{Facts, MediumFacts, NodeFacts, OriginFacts, Run};
 use forebay_report::stream::Recording;
 use forebay_report::totals::{Process, Totals};
 use forebay_report::{analyse, compare, darshan, html, text};
@@ -41,6 +42,8 @@ pub struct Watching {
     collector: JoinHandle<std::io::Result<Collected>>,
     before: Vec<Process>,
     begin: u64,
+    /// When the program ended, if it has.
+    end: Option<u64>,
 }
 
 impl Watching {
@@ -87,12 +90,18 @@ impl Watching {
             collector,
             before,
             begin: now(),
+            end: None,
         })
+    }
+
+    /// The program has ended; what follows isn't a part of its time.
+    pub fn program_ended(&mut self) {
+        self.end = Some(now());
     }
 
     /// Ends watching, and makes the page. A failure is printed; it doesn't change the run's outcome.
     pub fn end(self, pool: &Pool, command: String) {
-        let end = now();
+        let end = self.end.unwrap_or_else(now);
         self.ends.store(true, Release);
         let collected = self.collector.join();
         let made = (|| {
@@ -174,6 +183,17 @@ fn facts(name: &str) -> Facts {
             continue;
         };
         facts.mount.get_or_insert(pool.config().mount.clone());
+        if facts.origin.is_none()
+            && let Some(status) = origin::status_of(&pool)
+        {
+            facts.origin = Some(OriginFacts {
+                path: status.origin,
+                fetched_files: status.fetched_files,
+                fetched_bytes: status.fetched_bytes,
+                written_files: status.written_files,
+                written_bytes: status.written_bytes,
+            });
+        }
         facts.media.extend(pool.usage().iter().map(|u| MediumFacts {
             node,
             kind: u.spec.to_string(),

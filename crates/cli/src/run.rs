@@ -105,7 +105,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     }
 
     let watching = a.report.as_ref().map(|page| Watching::begin(&name, page));
-    let watching = match watching.transpose() {
+    let mut watching = match watching.transpose() {
         Ok(watching) => watching,
         Err(fail) => {
             account.print();
@@ -131,6 +131,9 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         seconds(began.elapsed().as_secs_f64()),
         describe(status)
     ));
+    if let Some(watching) = &mut watching {
+        watching.program_ended();
+    }
     let all = found::open_all(&name);
     let left = found::users(&all);
     if !left.is_empty() && !a.keep && !found::wait_for_users(&all, LINGER) {
@@ -141,6 +144,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         found::end_users(&all);
     }
     drop(all);
+    let written = origin::write_back(&name, &pool);
     if let Some(watching) = watching {
         let words: Vec<String> = a
             .command
@@ -151,9 +155,14 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     }
 
     let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
-    let written = origin::write_back(&name, &pool);
-    if pool.config().origin.is_some() && written.is_ok() {
-        account.note("all changes are at the origin".into());
+    if let Some(origin) = origin::status_of(&pool).filter(|_| written.is_ok()) {
+        account.note(format!(
+            "all changes are at the origin: {} file(s), {} read from it, {} file(s), {} written to it",
+            origin.fetched_files,
+            format_size(origin.fetched_bytes),
+            origin.written_files,
+            format_size(origin.written_bytes)
+        ));
     }
     account.note(where_it_lay(&pool));
     match stats::of_all(&name, false) {

@@ -39,6 +39,7 @@ pub fn page(run: &Run, advice: &Advice) -> String {
                 its prefix, <code>/fb</code> unless <code>--mount</code> says otherwise.</p>",
         );
         media(&mut page, run);
+        origin(&mut page, run);
         return page.finish(Some(&run.to_json()));
     }
     summary(&mut page, run);
@@ -51,6 +52,7 @@ pub fn page(run: &Run, advice: &Advice) -> String {
     users(&mut page, run);
     waits(&mut page, run);
     media(&mut page, run);
+    origin(&mut page, run);
     page.add(&format!(
         "<footer><p>Totals are exact counts. Patterns, sizes, series and files are from events{}. \
             Times of operations are estimated from those that were timed. This page holds its data \
@@ -746,6 +748,52 @@ fn media(page: &mut Page, run: &Run) {
     });
     let columns = ["Node", "Medium", "#Size", "#Most in use", "Share"];
     page.table("Media and their peak use", true, &columns, rows.collect());
+    page.add("</section>");
+}
+
+fn origin(page: &mut Page, run: &Run) {
+    let Some(origin) = &run.facts.origin else {
+        return;
+    };
+    let used = |kinds: &[&str]| sum_of(&run.totals, kinds).bytes as f64;
+    let row = |what: &str, used: f64, files: u64, bytes: u64| {
+        let bytes = bytes as f64;
+        vec![
+            words(what),
+            number(files),
+            maybe(Some(bytes), text::bytes),
+            maybe(Some(used), text::bytes),
+            maybe(Some((used - bytes).max(0.0)), text::bytes),
+        ]
+    };
+    let rows = vec![
+        row(
+            "read",
+            used(&["read", "get"]),
+            origin.fetched_files,
+            origin.fetched_bytes,
+        ),
+        row(
+            "written",
+            used(&["write", "put"]),
+            origin.written_files,
+            origin.written_bytes,
+        ),
+    ];
+    page.add(&format!(
+        "<section aria-labelledby=\"origin\"><h2 id=\"origin\">Origin</h2>\
+        <p><code>{}</code> is behind the pool. What programs did more than it had to do was the \
+        pool's part alone.</p>",
+        html(&origin.path)
+    ));
+    let columns = [
+        "",
+        "#Files there",
+        "#Bytes there",
+        "#Bytes of programs",
+        "#Spared",
+    ];
+    page.table("Load of the origin", true, &columns, rows);
     page.add("</section>");
 }
 

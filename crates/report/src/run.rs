@@ -57,6 +57,23 @@ pub struct Facts {
     pub media: Vec<MediumFacts>,
     /// Mount prefix of the pool, such as `/fb`.
     pub mount: Option<String>,
+    /// The slow store behind the pool.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub origin: Option<OriginFacts>,
+}
+
+/// The slow store behind a pool, and what it had to do.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OriginFacts {
+    /// Its path.
+    pub path: String,
+    /// Files and bytes that were read from it.
+    pub fetched_files: u64,
+    pub fetched_bytes: u64,
+    /// Files and bytes that were written to it.
+    pub written_files: u64,
+    pub written_bytes: u64,
 }
 
 /// A node.
