@@ -34,7 +34,8 @@ pub const SERVICE_NODE: u32 = 0;
 /// How long a process waits for a sign of progress, unless the pool's configuration says it.
 /// Milliseconds.
 pub const TIMEOUT_MS: u64 = 60_000;
-/// How long a process waits for a service that isn't there, and how often it looks.
+/// How long a process waits for a service that isn't there, since it was last there, and how often
+/// it looks.
 const RESTARTS: Duration = Duration::from_secs(10);
 const RETRY: Duration = Duration::from_millis(50);
 /// Pauses between looks for a message of another node's service: the first, and the longest.
@@ -352,15 +353,32 @@ pub struct Asker<'p> {
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
 /// ETIMEDOUT: it made no progress for the origin's timeout. EHOSTDOWN: its node can't be reached.
+<<<<<<< HEAD
 pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
     let until = Instant::now() + RESTARTS;
     loop {
         let asked = match from.node {
             SERVICE_NODE => ask_here(from.dir, request, from.timeout),
             _ => ask_there(&from.cluster, request, from.timeout),
+=======
+pub fn ask(pool: &Pool, request: &Request) -> Result<String, Refusal> {
+    let member = pool.config().member;
+    let is_here = member.is_none_or(|member| member.node == SERVICE_NODE);
+    let timeout = pool
+        .config()
+        .origin
+        .as_ref()
+        .map_or(TIMEOUT_MS, |origin| origin.timeout_ms);
+    let timeout = Duration::from_millis(timeout);
+    let mut seen = Instant::now();
+    loop {
+        let asked = match is_here {
+            true => ask_here(pool.dir(), request, timeout, &mut seen),
+            false => ask_there(&pool.cluster(), request, timeout, &mut seen),
+>>>>>>> wt-conf
         };
         match asked {
-            Err(refusal) if refusal.error == Errno::NOTCONN && Instant::now() < until => {
+            Err(refusal) if refusal.error == Errno::NOTCONN && seen.elapsed() < RESTARTS => {
                 pause(RETRY);
             }
             result => return result,
@@ -402,11 +420,12 @@ fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
     })
 }
 
-/// Asks the service of another node, through this node's daemon.
+/// Asks the service of another node, through this node's daemon. `seen`: when it was last there.
 fn ask_there(
     cluster: &Cluster<'_>,
     request: &Request,
     timeout: Duration,
+    seen: &mut Instant,
 ) -> Result<String, Refusal> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = u64::from(std::process::id()) << 32 | NUMBERS.fetch_add(1, Relaxed) & 0xffff_ffff;
@@ -428,6 +447,7 @@ fn ask_there(
                     return result;
                 }
                 last = Instant::now();
+                *seen = last;
             }
             None if last.elapsed() > timeout => return Err(no_progress(timeout)),
             None => {
@@ -438,7 +458,13 @@ fn ask_there(
     }
 }
 
-fn ask_here(dir: &Path, request: &Request, timeout: Duration) -> Result<String, Refusal> {
+/// Asks the service of this node. `seen`: when it was last there.
+fn ask_here(
+    dir: &Path,
+    request: &Request,
+    timeout: Duration,
+    seen: &mut Instant,
+) -> Result<String, Refusal> {
     let flags = SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
     let socket = socket.map_err(no_service)?;
@@ -452,7 +478,8 @@ fn ask_here(dir: &Path, request: &Request, timeout: Duration) -> Result<String, 
             Err(Errno::INTR) => continue,
             Err(e) => return Err(no_service(e)),
             Ok(0) => return Err(no_progress(timeout)),
-            Ok(_) => {}
+            // An end of the connection, too: until now the service was there.
+            Ok(_) => *seen = Instant::now(),
         }
         let n = match recv(&socket, &mut message[..], RecvFlags::empty()) {
             Err(Errno::INTR) => continue,

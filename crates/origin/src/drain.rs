@@ -159,7 +159,12 @@ impl Origin {
             self.pass_dir(dir, above, lag, &|other| other == name, pass)?;
             return Ok(());
         }
-        let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
+        let inode = self.inode(dir)?;
+        let mode = self.config.mode_of(&self.pool_path(relative));
+        if mode == OriginMode::WriteBack && inode.origin.synced != attributes_of(&inode) {
+            pass.late.insert(relative.to_vec(), dir);
+        }
+        let mut todo = vec![(dir, relative.to_vec())];
         while let Some((dir, at)) = todo.pop() {
             match self.pass_dir(dir, &at, lag, &|_| true, pass) {
                 Ok(below) => todo.extend(below),
@@ -354,10 +359,9 @@ impl Origin {
         let target = self.fs.readlink(&self.pool_path(at))?;
         match self.side.look(at)? {
             None => PlainPlace.symlink(&target, &path)?,
-            Some(there) if !there.is_symlink() => return Err(Errno::EXIST),
-            Some(_) if PlainPlace.readlink(&path)? == target => {}
-            // Another link has replaced the one that the origin has.
-            Some(there) if print(&there) == seen.origin.print => {
+            Some(there) if there.is_symlink() && PlainPlace.readlink(&path)? == target => {}
+            // The link has replaced the file or link that the origin has.
+            Some(there) if !there.is_dir() && print(&there) == seen.origin.print => {
                 PlainPlace.unlink(&path)?;
                 PlainPlace.symlink(&target, &path)?;
             }

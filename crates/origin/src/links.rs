@@ -319,9 +319,14 @@ impl Origin {
     ) -> Result<bool> {
         let path = &to.name.1;
         if inode.kind() == libc::S_IFLNK {
-            if to.there.is_none() {
-                let target = self.fs.cluster().inode_tail(id)?.1;
-                PlainPlace.symlink(&target, &self.side.path(path))?;
+            let (target, link) = (self.fs.cluster().inode_tail(id)?.1, self.side.path(path));
+            let is_link = to.there.is_some_and(|there| there.is_symlink());
+            if !is_link || PlainPlace.readlink(&link)? != target {
+                // The link has replaced what the origin has.
+                if to.there.is_some() {
+                    PlainPlace.unlink(&link)?;
+                }
+                PlainPlace.symlink(&target, &link)?;
             }
             self.write_attributes_of(path)?;
             return Ok(true);

@@ -165,6 +165,9 @@ impl Origin {
             Some(id) => Some(self.inode(id).map_err(plain)?),
             None => None,
         };
+        if is_dir && matches!(&new, Ok(new) if new.starts_with(&below(&old, b""))) {
+            return Err(plain(Errno::INVAL));
+        }
         if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
             match (is_dir, replaced.is_dir()) {
                 (true, false) => return Err(plain(Errno::NOTDIR)),

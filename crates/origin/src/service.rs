@@ -59,6 +59,8 @@ impl Origin {
             let meta = self.side.meta(b"")?;
             let set = SetAttr {
                 mode: Some(meta.permissions()),
+                uid: Some(meta.uid),
+                gid: Some(meta.gid),
                 mtime: Some(meta.mtime),
                 ..SetAttr::default()
             };

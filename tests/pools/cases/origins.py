@@ -594,6 +594,64 @@ told()
         with open(os.path.join(at, "out", "by-mount"), "w") as f:
             f.write("mount")
         t.ok(open(os.path.join(top, "out", "by-mount")).read() == "mount", "close(2) came back too early")
+
+
+# Two objects of all kinds, each made before the origin has them ("old") or after, and one change of names. Prints what
+# each change did.
+CHANGES = r"""
+import itertools, os, sys
+top, phase = sys.argv[1:]
+def make(path, kind):
+    if kind in ("file", "hard"): open(path, "w").write("content of " + os.path.basename(path))
+    elif kind in ("empty", "full"): os.mkdir(path)
+    elif kind in ("link", "links"): os.symlink("to-" + os.path.basename(path), path)
+    if kind == "full": open(path + "/in", "w").close()
+    if kind in ("hard", "links"): os.link(path, path + "-other", follow_symlinks=False)
+def remove(path):
+    if os.path.isdir(path) and not os.path.islink(path): os.rmdir(path)
+    else: os.unlink(path)
+changes = {
+    "rename": lambda d: os.rename(d + "/s", d + "/t"),
+    "move": lambda d: (os.mkdir(d + "/new"), os.rename(d + "/s", d + "/new/t")),
+    "link": lambda d: os.link(d + "/s", d + "/t", follow_symlinks=False),
+    "change": lambda d: (open(d + "/s", "a").write("more"), os.rename(d + "/s", d + "/t")),
+    "into": lambda d: os.rename(d + "/s", d + "/s/in2"),
+    "below": lambda d: os.rename(d, d + "/s"),
+    "directory": lambda d: (remove(d + "/t"), os.mkdir(d + "/t"), open(d + "/t/x", "w").close()),
+    "symlink": lambda d: (remove(d + "/t"), os.symlink("new", d + "/t")),
+    "back": lambda d: (os.rename(d + "/s", d + "/t"), open(d + "/s", "w").write("again"), os.rename(d + "/t", d + "/u")),
+    "above": lambda d: (os.rename(d, d + "-moved"), os.rename(d + "-moved/s", d + "-moved/q")),
+}
+kinds = ("none", "file", "empty", "full", "link", "hard", "links")
+for name, s, t, ages in itertools.product(changes, kinds, kinds, ("old old", "old new", "new old")):
+    d = "%s/%s-%s-%s-%s" % (top, name, s, t, ages.replace(" ", "-"))
+    if phase == "before": os.makedirs(d)
+    for path, kind, age in zip((d + "/s", d + "/t"), (s, t), ages.split()):
+        if (age == "old") == (phase == "before"): make(path, kind)
+    if phase == "after":
+        try: changes[name](d); done = "done"
+        except OSError as e: done = e.strerror
+        print(os.path.basename(d), done)
+"""
+
+
+@case(90)
+def origin_with_names_of_all_kinds_that_replace_each_other(t):
+    """As on the plain directory, whatever the origin has of both."""
+    top, copy = os.path.join(t.disk, "origin"), os.path.join(t.disk, "copy")
+    for directory in (top, copy):
+        os.mkdir(directory)
+    up(t, top, "--origin-lag", "1000")
+    t.python("p", CHANGES, top, "before", timeout=40)
+    t.fb("origin", "sync", "--pool", "p", timeout=40)
+    t.fb("origin", "evict", "--pool", "p", timeout=40)
+    plain = [t.command(["python3", "-c", CHANGES, copy, phase], timeout=40).out for phase in ("before", "after")][1]
+    inside = t.python("p", CHANGES, top, "after", timeout=40).out
+    results = [dict(line.split(" ", 1) for line in out.splitlines()) for out in (plain, inside)]
+    t.same(*results, "the result of a change")
+    t.fb("origin", "sync", "--pool", "p", timeout=40)
+    t.same(tree(copy), tree(top), "the origin")
+    t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
 
 
@@ -649,3 +707,22 @@ for n in range(4):
     t.ok(writer.returncode == 0 and seen <= {"halfwhole"}, seen)
     t.fb("down", "--pool", "p")
     t.ok(open(os.path.join(top, "out", "final3")).read() == "halfwhole", "another content")
+
+
+def origin_gets_the_attributes_of_its_own_directory(t):
+    """Those of the top, too, which isn't an entry of any directory."""
+    top = an_origin(t)
+    if os.getuid() == 0:
+        os.chown(top, 1000, 1000)
+    os.chmod(top, 0o2775)
+    owner = os.stat(top).st_uid, os.stat(top).st_gid
+    up(t, top, "--origin-lag", "0.1")
+    t.bash("p", "cd %s; touch first; rm first; echo new > second" % top)
+    t.fb("origin", "sync", "--pool", "p")
+    st = os.stat(top)
+    t.ok((st.st_uid, st.st_gid) == owner and st.st_mode & 0o7777 == 0o2775, "the origin's owner or mode is another: %s" % (st,))
+    t.bash("p", "chmod 2751 %s; touch -d @1000000000 %s" % (top, top))
+    t.fb("origin", "sync", "--pool", "p")
+    st = os.stat(top)
+    t.ok(st.st_mode & 0o7777 == 0o2751 and st.st_mtime == 1000000000, "the origin hasn't got the attributes: %s" % (st,))
+    t.fb("down", "--pool", "p")

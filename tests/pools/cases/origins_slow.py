@@ -353,6 +353,24 @@ def full_read_only_and_forbidden_origins_lose_nothing(t):
         t.ok(open(slow.source + "/old", "rb").read().endswith(b"full\nread-only\nforbidden\n"), "a change is lost")
 
 
+@case(60)
+def service_that_dies_late_in_a_long_request_is_waited_for(t):
+    """Programs wait for the next service from its death on, not from when they asked."""
+    with slow_origin(t, rate=MiB) as slow:
+        t.file(os.path.join(slow.source, "large"), 14 * MiB, 1)
+        up(t, slow.at)
+        reader = t.start([t.forebay, "exec", "--pool", "p", "--", "cmp", os.path.join(slow.at, "large"),
+                          os.path.join(slow.source, "large")])
+        wait_until(lambda: slow.file("large")["reads"], 10, "the fetch of a file")
+        time.sleep(11)
+        t.ok(reader.poll() is None, "the fetch wasn't long at all")
+        kill(t.keeper("p"))
+        t.fb("up", "--reopen", "--pool", "p")
+        slow.heal()
+        t.finish(reader, timeout=30)
+        t.fb("down", "--pool", "p")
+
+
 @case(90)
 def killed_while_the_origin_is_slow(t):
     """The keeper dies within fetches and write-backs, which take long here."""
