@@ -212,6 +212,12 @@ pub enum Request {
     Evict(Vec<u8>),
     /// The bytes of all files below this path are to be in the pool.
     Prefetch(Vec<u8>),
+    /// The `user.*` attributes of a released file, which has had this name, are to be in the pool.
+    Attributes {
+        id: ObjectId,
+        dir: ObjectId,
+        name: Vec<u8>,
+    },
     /// How things stand.
     Status,
 }
@@ -255,6 +261,7 @@ impl Request {
             Request::Pin { path, is_pinned } => {
                 (13 + u8::from(*is_pinned), (none, path.clone()), no, none)
             }
+            Request::Attributes { id, dir, name } => (17, (*dir, name.clone()), no, *id),
             Request::Hold(is_held) => (15 + u8::from(*is_held), no.clone(), no, none),
         };
         let replaced = match self {
@@ -298,6 +305,7 @@ impl Request {
                 is_pinned: kind == 14,
             },
             15 | 16 => Request::Hold(kind == 16),
+            17 => Request::Attributes { id, dir, name },
             5 => Request::Sync(name),
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
@@ -353,29 +361,12 @@ pub struct Asker<'p> {
 /// # Errors
 /// The errno of what failed at the origin or in the pool. ENOTCONN: the service doesn't run.
 /// ETIMEDOUT: it made no progress for the origin's timeout. EHOSTDOWN: its node can't be reached.
-<<<<<<< HEAD
 pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
-    let until = Instant::now() + RESTARTS;
-    loop {
-        let asked = match from.node {
-            SERVICE_NODE => ask_here(from.dir, request, from.timeout),
-            _ => ask_there(&from.cluster, request, from.timeout),
-=======
-pub fn ask(pool: &Pool, request: &Request) -> Result<String, Refusal> {
-    let member = pool.config().member;
-    let is_here = member.is_none_or(|member| member.node == SERVICE_NODE);
-    let timeout = pool
-        .config()
-        .origin
-        .as_ref()
-        .map_or(TIMEOUT_MS, |origin| origin.timeout_ms);
-    let timeout = Duration::from_millis(timeout);
     let mut seen = Instant::now();
     loop {
-        let asked = match is_here {
-            true => ask_here(pool.dir(), request, timeout, &mut seen),
-            false => ask_there(&pool.cluster(), request, timeout, &mut seen),
->>>>>>> wt-conf
+        let asked = match from.node {
+            SERVICE_NODE => ask_here(from.dir, request, from.timeout, &mut seen),
+            _ => ask_there(&from.cluster, request, from.timeout, &mut seen),
         };
         match asked {
             Err(refusal) if refusal.error == Errno::NOTCONN && seen.elapsed() < RESTARTS => {
@@ -395,6 +386,10 @@ fn pause(time: Duration) {
 }
 
 fn no_service(e: Errno) -> Refusal {
+    if e == Errno::ACCESS {
+        let text = "the origin is asked by processes of the pool's user only";
+        return Refusal::new(e, text);
+    }
     let text = format!("the pool's origin service doesn't answer ({e}): forebay up --reopen");
     Refusal::new(Errno::NOTCONN, &text)
 }
@@ -551,6 +546,11 @@ mod tests {
             Request::Pin {
                 path: name.clone(),
                 is_pinned: false,
+            },
+            Request::Attributes {
+                id,
+                dir: ObjectId(9),
+                name: name.clone(),
             },
             Request::Hold(true),
             Request::Hold(false),

@@ -92,6 +92,31 @@ impl Origin {
             .map_err(|e| (e, self.told(&relative, "can't be read", e)))
     }
 
+    /// Brings the `user.*` attributes of a released file in, which has had this name.
+    ///
+    /// # Errors
+    /// Those of reading them at the origin.
+    pub fn bring_attributes(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<()> {
+        let (_held, at) = match self.path_held(dir) {
+            Ok((held, at)) => (held, Some(at)),
+            Err(_) => (self.paths(), None),
+        };
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        let relative = match at {
+            Some(at) if self.has_name(dir, name, id) => below(&at, name),
+            _ => self.find(id)?,
+        };
+        self.bring_user_attributes(&relative)?;
+        match is_clean(&inode) {
+            true => self.set_clean(id, inode.ctime, inode.origin, SetAttr::default()),
+            false => Ok(()),
+        }
+    }
+
     fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
         format!("{} {what}: {}", self.side.show(relative), explain(e))
     }
@@ -151,7 +176,10 @@ impl Origin {
         let inode = self.inode(id)?;
         // The pool's attributes have changed, and aren't at the origin yet.
         let has_own_attributes = !is_clean(&inode);
-        let filled = self.fill(id, relative);
+        let filled = self.fill(id, relative).and_then(|filled| {
+            self.bring_user_attributes(relative)?;
+            Ok(filled)
+        });
         let mut set = SetAttr {
             mtime: Some(inode.mtime),
             ..SetAttr::default()

@@ -8,11 +8,11 @@
 
 use crate::pass::{EachObject, Pass, TICK, is_made, is_young};
 use crate::service::{Origin, is_clean};
-use crate::side::{attributes_of, below, print, split};
+use crate::side::{below, print, split};
 use forebay_posix::ObjectId;
 use forebay_staging::{
     Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
-    explain, stage,
+    apply_metadata, explain, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
@@ -161,7 +161,7 @@ impl Origin {
         }
         let inode = self.inode(dir)?;
         let mode = self.config.mode_of(&self.pool_path(relative));
-        if mode == OriginMode::WriteBack && inode.origin.synced != attributes_of(&inode) {
+        if mode.is_written() && inode.origin.synced != self.print_of_dir(dir, &inode)? {
             pass.late.insert(relative.to_vec(), dir);
         }
         let mut todo = vec![(dir, relative.to_vec())];
@@ -220,7 +220,7 @@ impl Origin {
                             }
                         }
                     }
-                    if mark.synced != attributes_of(&inode) {
+                    if mark.synced != self.print_of_dir(entry.id, &inode)? {
                         pass.late.insert(path.clone(), entry.id);
                     }
                     if !mark.is_released() {
@@ -302,24 +302,39 @@ impl Origin {
         if inode.origin.state == OriginState::None {
             return Ok(true);
         }
-        self.write_attributes_of(at)?;
+        self.write_attributes_of(at, &inode)?;
         self.set_mark(
             id,
             OriginMark {
-                synced: attributes_of(&inode),
+                synced: self.print_of_dir(id, &inode)?,
                 ..inode.origin
             },
         )?;
         Ok(true)
     }
 
-    /// Gives an object of the origin the attributes that the pool's has.
-    pub fn write_attributes_of(&self, at: &[u8]) -> Result<()> {
+    /// Gives an object of the origin the attributes that the pool's has. `user.*` attributes of a
+    /// released one are at the origin only.
+    pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let source = self.pool_path(at);
+        let (source, target) = (self.pool_path(at), self.side.path(at));
         let meta = pool.stat(&source, false)?;
-        let applied = apply_attributes(&pool, &source, &meta, &PlainPlace, &self.side.path(at));
-        applied.map(|_| ()).map_err(|(_, e)| e)
+        let applied = match inode.origin.is_released() {
+            true => apply_metadata(&meta, &PlainPlace, &target),
+            false => apply_attributes(&pool, &source, &meta, &PlainPlace, &target).map(|_| ()),
+        };
+        applied.map_err(|(_, e)| e)
+    }
+
+    /// Gives an object of the pool the `user.*` attributes that the origin's has.
+    pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
+        let pool = PoolPlace::new(&self.fs, &self.config.at);
+        let brought = user_attributes(&PlainPlace, &self.side.path(at), &pool, &self.pool_path(at));
+        match brought {
+            // The origin has none.
+            Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
+            brought => brought.map(|_| ()).map_err(|(_, e)| e),
+        }
     }
 
     /// Makes a directory of the origin and those above it.
@@ -367,7 +382,7 @@ impl Origin {
             }
             Some(_) => return Err(Errno::EXIST),
         }
-        self.write_attributes_of(at)?;
+        self.write_attributes_of(at, seen)?;
         self.is_written(id, at, seen.ctime)
     }
 
@@ -379,7 +394,7 @@ impl Origin {
         if !inode.origin.is_released() || print(&there) != inode.origin.print {
             return Ok(());
         }
-        self.write_attributes_of(at)?;
+        self.write_attributes_of(at, &inode)?;
         self.is_written(id, at, inode.ctime)
     }
 

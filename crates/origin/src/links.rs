@@ -328,7 +328,7 @@ impl Origin {
                 }
                 PlainPlace.symlink(&target, &link)?;
             }
-            self.write_attributes_of(path)?;
+            self.write_attributes_of(path, inode)?;
             return Ok(true);
         }
         if inode.origin.is_released() {
@@ -336,7 +336,7 @@ impl Origin {
                 // Its bytes are gone from the origin by another name.
                 return Err(Errno::IO);
             }
-            self.write_attributes_of(path)?;
+            self.write_attributes_of(path, inode)?;
             return Ok(true);
         }
         let options = Options {

@@ -2,10 +2,10 @@
 //! origin.
 
 use crate::service::{Origin, THREADS};
-use crate::side::{attributes, below, print};
+use crate::side::{attributes, attributes_of, below, print};
 use forebay_posix::ObjectId;
 use forebay_staging::{Meta, Place, PlainPlace, for_each, is_part};
-use forebay_store::{NewObject, OriginMark, OriginState, SetAttr, Stub};
+use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, PoisonError};
@@ -38,6 +38,17 @@ impl Origin {
         // A change while it is listed shows at the next look.
         let before = self.side.meta(&relative)?;
         self.add_missing(dir, &relative)?;
+        self.bring_user_attributes(&relative)?;
+        let synced = match inode.origin.synced == attributes_of(&inode) {
+            true => self.print_of_dir(
+                dir,
+                &Inode {
+                    mtime: inode.mtime,
+                    ..self.inode(dir)?
+                },
+            )?,
+            false => inode.origin.synced,
+        };
         // Making them has changed it.
         let set = SetAttr {
             mtime: Some(inode.mtime),
@@ -49,7 +60,7 @@ impl Origin {
             OriginMark {
                 state: OriginState::Archived,
                 print: print(&before),
-                synced: inode.origin.synced,
+                synced,
             },
         )
     }

@@ -181,13 +181,24 @@ impl Origin {
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
         self.note_change(from.0);
         self.note_change(to.0);
-        let moved = self.rename_there(
-            ids.0,
-            (from, &old),
-            (new_dir, new.as_deref().map_err(|e| *e)),
-            mark,
-        )?;
+        // FIFOs, sockets and devices stay in the pool.
+        let kind = self.inode(ids.0).map_err(plain)?.kind();
+        let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
+        let moved = match stays {
+            true => false,
+            false => {
+                let target = (new_dir, new.as_deref().map_err(|e| *e));
+                self.rename_there(ids.0, (from, &old), target, mark)?
+            }
+        };
         let renamed = self.change_pool(|epoch| cluster.rename(from, to, mode, epoch));
+        if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
+            // Now nothing is lost by it.
+            let there = self.side.look(new).map_err(plain)?;
+            if let Some(there) = there.filter(|there| self.is_known(new, there, &replaced.origin)) {
+                self.remove_there(new, &there, ids.0, replaced)?;
+            }
+        }
         if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
             // Others have changed what isn't at the origin yet.
             let _ = self.side.rename(new, &old, false);

@@ -4,7 +4,6 @@
 //! moved. Only processes of the pool's user can connect, by the directory's mode.
 
 use crate::service::{Origin, is_clean};
-use crate::side::attributes_of;
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
 use forebay_posix::ObjectId;
@@ -170,6 +169,9 @@ impl Origin {
             }
             Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
             Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
+            Request::Attributes { id, dir, name } => {
+                self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
+            }
             Request::Pin { path, is_pinned } => {
                 let relative = self.relative(path)?;
                 let set = self.settings.pin(relative, *is_pinned);
@@ -213,13 +215,16 @@ impl Origin {
     fn forget_solved(&self) {
         for relative in self.ledger.unwritten() {
             let found = self.fs.stat(&self.pool_path(&relative), false);
-            let is_solved = match found.and_then(|found| self.inode(ObjectId(found.ino))) {
+            let id = found.map(|found| ObjectId(found.ino));
+            let is_solved = match id.and_then(|id| self.inode(id)) {
                 Err(e) => e == Errno::NOENT,
                 // A name of it may be what couldn't be made.
                 Ok(inode) if inode.is_file() => inode.nlink == 1 && is_clean(&inode),
                 Ok(inode) if inode.is_dir() => {
                     inode.origin.state != OriginState::None
-                        && inode.origin.synced == attributes_of(&inode)
+                        && id
+                            .and_then(|id| self.print_of_dir(id, &inode))
+                            .is_ok_and(|now| now == inode.origin.synced)
                 }
                 Ok(inode) => is_clean(&inode),
             };

@@ -15,6 +15,7 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
+use twox_hash::XxHash3_64;
 
 /// Threads that list, fetch and write back one directory or file.
 pub const THREADS: usize = 4;
@@ -82,6 +83,29 @@ impl Origin {
             print: 0,
             synced: attributes_of(inode),
         }
+    }
+
+    /// Fingerprint of a directory's attributes in the pool, with `user.*` attributes.
+    pub fn print_of_dir(&self, id: ObjectId, inode: &Inode) -> Result<i64> {
+        let print = attributes_of(inode);
+        if !inode.has_attributes {
+            return Ok(print);
+        }
+        let cluster = self.fs.cluster();
+        let mut names = cluster.attributes(id)?;
+        names.sort();
+        let mut bytes = print.to_le_bytes().to_vec();
+        for name in names {
+            let value = match cluster.attribute(id, &name) {
+                Err(Errno::NODATA) => continue,
+                value => value?,
+            };
+            for part in [&name, &value] {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part);
+            }
+        }
+        Ok(XxHash3_64::oneshot(&bytes) as i64)
     }
 
     /// Whether the origin's version of a file is the one that the pool knows, or that the service has

@@ -92,6 +92,31 @@ impl Fs {
         }
     }
 
+    /// Brings the `user.*` attributes of an object in, if only the origin has them; with `changes`,
+    /// its bytes, too: from then on, the pool's attributes count.
+    ///
+    /// # Errors
+    /// Errors of reading them at the origin.
+    #[inline]
+    pub fn bring_attributes(&self, id: ObjectId, changes: bool) -> Result<()> {
+        if !self.has_origin() {
+            return Ok(());
+        }
+        let inode = self.cluster().stat(id)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        let (dir, name) = (ObjectId(0), Vec::new());
+        match (inode.is_dir(), changes) {
+            (true, _) => self.bring_entries(id),
+            (false, true) => {
+                let cut = false;
+                self.ask_origin(&Request::Bytes { id, dir, name, cut })
+            }
+            (false, false) => self.ask_origin(&Request::Attributes { id, dir, name }),
+        }
+    }
+
     /// Whether the bytes of a file that is open aren't in the pool: somebody has released it
     /// between [`Fs::bring_bytes`] and its opening.
     ///

@@ -206,9 +206,7 @@ impl Fs {
     /// # Errors
     /// As listxattr(2).
     pub fn xattrs(&self, path: &[u8], follow: bool) -> Result<Vec<Vec<u8>>> {
-        self.simple(path, follow, |p| {
-            self.cluster().attributes(p.existing()?.id)
-        })
+        self.simple(path, follow, |p| self.attribute_names(p.existing()?.id))
     }
 
     /// The value of an extended attribute.

@@ -45,6 +45,7 @@ impl Fs {
                 });
             }
             self.cred().check(&i, want)?;
+            self.bring_attributes(id, want == WRITE)?;
         } else if known(b"trusted.") || known(b"security.") {
             if !self.cred().is_root() && want == WRITE {
                 return Err(Errno::PERM);
@@ -65,6 +66,15 @@ impl Fs {
             return controls::as_attribute(&inode);
         }
         self.cluster().attribute(id, name)
+    }
+
+    /// The names of all extended attributes but the declared controls.
+    ///
+    /// # Errors
+    /// ENOENT; those of the pool's origin.
+    pub fn attribute_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        self.bring_attributes(id, false)?;
+        self.cluster().attributes(id)
     }
 
     /// setxattr(2) with its flags. `known`: a directory and the name in it by which the caller has

@@ -24,11 +24,26 @@ pub fn apply<S: Place, D: Place>(
 ) -> std::result::Result<Applied, Failed> {
     let mut applied = Applied::default();
     let at = |what| move |e| (what, e);
-    let stat = || to.stat(dst, false).map_err(at("reading its attributes"));
-    let before = stat()?;
     if !meta.is_symlink() {
+        let before = to.stat(dst, false).map_err(at("reading its attributes"))?;
         applied.without_xattrs = xattrs(from, src, to, dst, &before)?;
     }
+    apply_metadata(meta, to, dst)?;
+    Ok(applied)
+}
+
+/// Gives `dst` the owner, mode and times in `meta`. Times come last.
+///
+/// # Errors
+/// The failed step, and its errno.
+pub fn apply_metadata<D: Place>(
+    meta: &Meta,
+    to: &D,
+    dst: &[u8],
+) -> std::result::Result<(), Failed> {
+    let at = |what| move |e| (what, e);
+    let stat = || to.stat(dst, false).map_err(at("reading its attributes"));
+    let before = stat()?;
     if (before.uid, before.gid) != (meta.uid, meta.gid) {
         own(to, dst, meta, &before).map_err(at("setting its owner"))?;
     }
@@ -51,7 +66,7 @@ pub fn apply<S: Place, D: Place>(
         to.set_times(dst, meta.atime, meta.mtime)
             .map_err(at("setting its times"))?;
     }
-    Ok(applied)
+    Ok(())
 }
 
 /// Copies the `user.*` attributes of the file `src` to `dst`, and changes nothing else. True if

@@ -37,7 +37,7 @@ mod trouble;
 mod whole;
 mod wire;
 
-pub use attributes::{apply as apply_attributes, user_attributes};
+pub use attributes::{apply as apply_attributes, apply_metadata, user_attributes};
 pub use content::{Care, copy as copy_content};
 pub use copy::same as same_content;
 pub use job::{Names, Options, Room};

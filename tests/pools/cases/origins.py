@@ -659,7 +659,7 @@ def origin_with_names_of_all_kinds_that_replace_each_other(t):
 def origin_is_told_what_to_do(t):
     """hold, resume, pin, unpin, a limit on bytes per second."""
     top = an_origin(t)
-    up(t, top, "--origin-lag", "0.1", "--origin-bandwidth", "20M")
+    up(t, top, "--origin-lag", "0.1", "--origin-bandwidth", "20M", media=("memory:128M",))
     began = time.monotonic()
     t.fb("origin", "pin", top + "/mesh", "--pool", "p").says("brought in 2 file")
     took = time.monotonic() - began
@@ -672,7 +672,7 @@ def origin_is_told_what_to_do(t):
     t.fb("origin", "resume", "--pool", "p")
     wait_until(lambda: os.path.exists(os.path.join(top, "out", "new")), 10, "it isn't written back")
     # Room is needed: the pinned file stays, others go.
-    t.bash("p", "head -c 200M /dev/urandom > %s/out/large" % top)
+    t.bash("p", "head -c 80M /dev/urandom > %s/out/large" % top)
     t.fb("origin", "sync", "--pool", "p", timeout=60)
     wait_until(lambda: status(t)["evicted_files"] >= 1, 10, "nothing is evicted")
     t.ok(int(t.bash("p", "stat -c %%b %s/mesh/large" % top).out) > 0, "a pinned file has left")
@@ -725,4 +725,54 @@ def origin_gets_the_attributes_of_its_own_directory(t):
     t.fb("origin", "sync", "--pool", "p")
     st = os.stat(top)
     t.ok(st.st_mode & 0o7777 == 0o2751 and st.st_mtime == 1000000000, "the origin hasn't got the attributes: %s" % (st,))
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_keeps_extended_attributes(t):
+    """Those that the origin has show in the pool, and what the pool writes back doesn't remove them."""
+    top = an_origin(t)
+    for name in ("", "input", "mesh", "mesh/deep/small"):
+        os.setxattr(os.path.join(top, name), "user.k", name.encode() or b"top")
+    up(t, top, "--origin-lag", "0.1")
+    t.python("p", """import os, sys
+top = sys.argv[1]
+# Files that nobody has opened, directories that nobody has listed.
+for name in ("mesh/deep/small", "mesh", "input", ""):
+    assert os.listxattr(top + "/" + name) == ["user.k"], name
+    assert os.getxattr(top + "/" + name, "user.k") == (name.encode() or b"top"), name
+os.chmod(top + "/input", 0o600)
+open(top + "/mesh/new", "w").close()
+open(top + "/mesh/deep/small", "a").write("x")
+os.setxattr(top + "/out", "user.only", b"this")
+os.setxattr(top + "/mesh/large", "user.large", b"1")
+""", top)
+    t.fb("origin", "sync", "--pool", "p")
+    for name in ("", "input", "mesh", "mesh/deep/small"):
+        t.ok(os.getxattr(os.path.join(top, name), "user.k") == (name.encode() or b"top"), name + " has lost it")
+    t.ok(os.getxattr(os.path.join(top, "out"), "user.only") == b"this", "a directory's change is missing")
+    t.ok(os.getxattr(os.path.join(top, "mesh", "large"), "user.large") == b"1", "a file's change is missing")
+    t.ok(os.stat(os.path.join(top, "input")).st_mode & 0o777 == 0o600, "the mode isn't written")
+    t.bash("p", "setfattr -x user.only %s/out" % top)
+    t.fb("origin", "sync", "--pool", "p")
+    t.ok(os.listxattr(os.path.join(top, "out")) == [], "it isn't removed")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_without_what_a_pipe_has_replaced(t):
+    top = an_origin(t)
+    up(t, top, "--origin-lag", "0.1")
+    t.bash("p", "cd %s; mkfifo p; mv p input; ls -l input" % top).prints("^prw")
+    t.fb("origin", "sync", "--pool", "p")
+    t.ok(not os.path.exists(os.path.join(top, "input")), "the origin keeps what was replaced")
+    # Others than the pool's user are told at once.
+    t.python("p", """import os, sys
+os.stat(sys.argv[1])
+os.chmod(sys.argv[1], 0o777); os.chmod(sys.argv[1] + "/mesh", 0o777)
+os.setuid(65534)
+try: os.rename(sys.argv[1] + "/mesh/large", sys.argv[1] + "/mesh/other")
+except PermissionError: pass
+else: raise SystemExit("no error")
+""", top) if os.getuid() == 0 else None
     t.fb("down", "--pool", "p")

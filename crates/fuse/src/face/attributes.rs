@@ -197,7 +197,7 @@ impl Call<'_> {
     ) -> Result<(), Errno> {
         let room = a.u64()? as u32 as usize;
         let mut list = Vec::new();
-        for name in self.fs().cluster().attributes(object(head.node))? {
+        for name in self.fs().attribute_names(object(head.node))? {
             list.extend_from_slice(&name);
             list.push(0);
         }

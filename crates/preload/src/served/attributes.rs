@@ -374,7 +374,7 @@ unsafe fn give(bytes: &[u8], buffer: i64, size: i64) -> Result<i64, Errno> {
 
 fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
     let mut all = Vec::new();
-    for name in fs.cluster().attributes(id)? {
+    for name in fs.attribute_names(id)? {
         all.extend_from_slice(&name);
         all.push(0);
     }
