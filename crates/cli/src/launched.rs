@@ -3,6 +3,7 @@
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
 use crate::{addresses, capacity, keeper, lifetime};
+use forebay_client::origin::SERVICE_NODE;
 use forebay_pool::launch::messages::{encode_up, greet, hear_greeting};
 use forebay_pool::launch::{Begin, Host, Own, drive, launcher};
 use forebay_pool::start::{Missing, Up};
@@ -119,6 +120,16 @@ fn take(fd: i32) -> std::io::Result<File> {
 }
 
 fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
+    // The node with the origin has to see it: said here, before anything is made.
+    if let Some(origin) = begin
+        .plan
+        .origin
+        .as_ref()
+        .filter(|_| begin.me == SERVICE_NODE)
+    {
+        std::fs::read_dir(&origin.path)
+            .map_err(|e| format!("the origin {} can't be opened: {e}", origin.path))?;
+    }
     if !begin.plan.media.is_empty() {
         return Ok(begin.plan.media.clone());
     }

@@ -116,6 +116,7 @@ impl Fs {
     /// As link(2).
     pub fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
         self.simple(old, false, |source| {
+            source.existing()?;
             self.simple(new, false, |p| self.make_link_to(source, p))
         })
     }
