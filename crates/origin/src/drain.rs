@@ -12,7 +12,7 @@ use crate::side::{below, print, split};
 use forebay_posix::ObjectId;
 use forebay_staging::{
     Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
-    apply_metadata, explain, stage, user_attributes,
+    apply_metadata, explain, part_name, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
@@ -24,6 +24,8 @@ const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
+/// How often the removal of an incomplete file is tried where the origin fails.
+const PART_ATTEMPTS: usize = 5;
 /// How long a sync repeats passes because files have changed while they were copied.
 const REPEATS: Duration = Duration::from_secs(10);
 
@@ -577,7 +579,7 @@ impl Origin {
         options: &Options,
     ) -> std::result::Result<Report, StageError> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
-        self.watched(|progress| {
+        let report = self.watched(|progress| {
             stage(
                 &pool,
                 from,
@@ -587,7 +589,15 @@ impl Origin {
                 progress,
                 &Team::default(),
             )
-        })
+        });
+        if !report.as_ref().is_ok_and(Report::complete) {
+            let (dir, name) = split(to);
+            match &options.only {
+                Some(names) => names.iter().for_each(|name| remove_part(to, name)),
+                None => remove_part(dir, name),
+            }
+        }
+        report
     }
 
     /// Both sides have changed a file: the pool's version goes beside the origin's.
@@ -624,6 +634,18 @@ impl Origin {
             Err(e) => e.to_string(),
         };
         pass.failed.push((path.to_vec(), self.side.in_words(&why)));
+    }
+}
+
+/// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't
+/// removed by others while this process lives.
+fn remove_part(dir: &[u8], name: &[u8]) {
+    let part = below(dir, &part_name(name));
+    for _ in 0..PART_ATTEMPTS {
+        match PlainPlace.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => return,
+            Err(_) => {}
+        }
     }
 }
 

@@ -291,7 +291,7 @@ def a_seed():
     return seed
 
 
-@case(90)
+@case(150)
 def failing_origin_gets_all_in_the_end(t):
     seed = a_seed()
     with slow_origin(t) as slow:
@@ -304,11 +304,11 @@ def failing_origin_gets_all_in_the_end(t):
         for w in writers:
             t.finish(w, timeout=60)
         # Each attempt writes more of it back.
-        for attempt in range(60):
+        for attempt in range(200):
             if t.fb("origin", "sync", "--pool", "p", rc=(0, 120), timeout=40).rc == 0:
                 break
         else:
-            raise Failed("60 attempts haven't written all back: %s" % status(t)["problems"][:3])
+            raise Failed("200 attempts haven't written all back: %s" % status(t)["problems"][:3])
         failed = sum(slow.stats()["failed"].values())
         bad = watcher.end()
         t.ok(not bad, "half written at the origin: %s" % bad)
