@@ -80,7 +80,8 @@ Example:
   forebay stage out /case/results ./results
   forebay stage out /case/results s3://my-bucket/results
 
-Outside the pool, SRC and DST are paths or buckets (docs/buckets.md). The content of a directory SRC becomes that of DST. A repetition moves only what differs.")]
+Outside the pool, SRC and DST are paths or buckets (docs/buckets.md). The content of a directory
+SRC becomes that of DST. A repetition moves only what differs.")]
     Stage(Stage),
     /// The slow store behind a pool: see what lies where, write back, evict, bring in
     #[command(after_help = "\
@@ -494,9 +495,8 @@ pub enum Direction {
     )]
     In(Pair),
     /// From the pool to the file system, or to a bucket
-    #[command(
-        after_help = "Example:\n  forebay stage out /case/results ./results\n  forebay stage out /case/results s3://my-bucket/results"
-    )]
+    #[command(after_help = "Example:\n  forebay stage out /case/results ./results
+  forebay stage out /case/results s3://my-bucket/results")]
     Out(Pair),
 }
 

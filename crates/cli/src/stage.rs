@@ -122,7 +122,8 @@ pub fn transfer(
         return Err(StageError {
             path: outside.display().to_string(),
             what: format!(
-                "lies under the mount prefix {}, where only programs in the pool see anything; name a path of the file system",
+                "lies under the mount prefix {}, where only programs in the pool see anything; \
+                 name a path of the file system",
                 pool.config().mount
             ),
         });

@@ -202,9 +202,9 @@ pub enum Request {
         dir: ObjectId,
         name: Vec<u8>,
     },
-    /// What is below this path of the pool is to stay in it, or not any more.
+    /// Pins everything below this path: it isn't evicted. Or unpins it.
     Pin { path: Vec<u8>, is_pinned: bool },
-    /// Nothing is to be written back in the background, or it goes on.
+    /// Stops writing back in the background (true), or resumes it.
     Hold(bool),
     /// All changes below this path of the pool are to be at the origin.
     Sync(Vec<u8>),

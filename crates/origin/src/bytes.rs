@@ -95,7 +95,7 @@ impl Origin {
     /// Brings the `user.*` attributes of a released file in, which has had this name.
     ///
     /// # Errors
-    /// Those of reading them at the origin.
+    /// Errors of reading them at the origin.
     pub fn bring_attributes(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<()> {
         let (_held, at) = match self.path_held(dir) {
             Ok((held, at)) => (held, Some(at)),

@@ -18,9 +18,10 @@
 //! consistency: it can be killed at any instant, since each transition is one transaction of the
 //! store, which comes after the bytes are where they belong.
 //!
-//! The service runs as threads of the keeper of the pool's first node: one accepts requests ([`serve`]), one writes changes
-//! back ([`drain`]), one looks at what others change at the origin ([`outside`]), one keeps room in
-//! the media ([`room`]). An object is worked on by one thread at a time ([`busy`]).
+//! The service runs as threads of the keeper of the pool's first node: one accepts requests
+//! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
+//! ([`outside`]), one keeps room in the media ([`room`]). An object is worked on by one thread at a
+//! time ([`busy`]).
 
 mod busy;
 mod bytes;

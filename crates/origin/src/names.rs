@@ -133,7 +133,9 @@ impl Origin {
         ids: (ObjectId, Option<ObjectId>),
         mode: RenameMode,
     ) -> std::result::Result<(), Failed> {
-        let is_dir = self.inode(ids.0).map_err(plain)?.is_dir();
+        // The kind of an object never changes.
+        let kind = self.inode(ids.0).map_err(plain)?.kind();
+        let is_dir = kind == libc::S_IFDIR;
         // All that works with paths below a directory has to end before it is renamed.
         let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
         let new_dir = new.is_ok().then_some(to.0);
@@ -182,7 +184,6 @@ impl Origin {
         self.note_change(from.0);
         self.note_change(to.0);
         // FIFOs, sockets and devices stay in the pool.
-        let kind = self.inode(ids.0).map_err(plain)?.kind();
         let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
         let moved = match stays {
             true => false,

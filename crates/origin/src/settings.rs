@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The file's name.
 const NAME: &str = "origin-settings.json";
 
-/// What the file has.
+/// The content of the file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Kept {
     /// Paths at the origin that aren't evicted, with all below them.
@@ -26,7 +26,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of the node in `dir`.
+    /// Reads the settings of the node in `dir`.
     ///
     /// # Errors
     /// If there are some that can't be read.
@@ -61,7 +61,7 @@ impl Settings {
     /// Pins a path, or doesn't any more.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// Errors of writing the file.
     pub fn pin(&self, path: &[u8], is_pinned: bool) -> Result<()> {
         self.change(|kept| match is_pinned {
             true => drop(kept.pinned.insert(path.to_vec())),
@@ -72,7 +72,7 @@ impl Settings {
     /// Holds writing back, or goes on with it.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// Errors of writing the file.
     pub fn hold(&self, is_held: bool) -> Result<()> {
         self.change(|kept| kept.is_held = is_held)
     }

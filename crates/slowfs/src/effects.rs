@@ -1,4 +1,4 @@
-//! What happens to an operation before it is done: it is counted, waits, hangs or fails.
+//! Effects on an operation before it is done: it is counted, waits, hangs or fails.
 //!
 //! Operations wait beside each other for their latency, and after each other for their bytes: the
 //! rate is that of all together. One that hangs looks every [`LOOK`] whether its process has been

@@ -1,4 +1,4 @@
-//! What reached the file system: counts and bytes by kind of operation and by file.
+//! Statistics of the file system: counts and bytes by kind of operation and by file.
 
 use crate::settings::Kind;
 use serde::Serialize;

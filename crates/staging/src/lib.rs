@@ -39,7 +39,6 @@ mod wire;
 
 pub use attributes::{apply as apply_attributes, apply_metadata, user_attributes};
 pub use content::{Care, copy as copy_content};
-pub use copy::same as same_content;
 pub use job::{Names, Options, Room};
 pub use meta::Meta;
 pub use mover::mover;

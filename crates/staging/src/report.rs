@@ -94,7 +94,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Those of a staging that keeps to a limit.
+    /// Counters of a staging that keeps to a limit of bytes per second.
     pub fn at(pace: Option<Arc<Pace>>) -> Progress {
         Progress {
             pace,

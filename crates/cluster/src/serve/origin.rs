@@ -87,7 +87,7 @@ impl Origin<Call<'_>> for Server {
         let n = match recv(&one.service, &mut message[..], RecvFlags::empty()) {
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
             Ok((_, n)) if n > 0 => n.min(MESSAGE),
-            // It has died.
+            // The service has died.
             Ok(_) | Err(_) => {
                 asked.remove(&key);
                 return Err(Errno::NOTCONN);
