@@ -27,7 +27,7 @@ if [ -z "$plain_only" ]; then
   if [ -z "$forebay" ]; then
     say "Building Forebay"
     (cd "$root" && cargo build --release)
-    forebay=$root/target/release/forebay
+    forebay=${CARGO_TARGET_DIR:-$root/target}/release/forebay
   fi
 fi
 
