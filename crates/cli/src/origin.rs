@@ -181,6 +181,11 @@ fn in_words(s: &Status) -> String {
             s.waited
         );
     }
+    let _ = writeln!(
+        text,
+        "  {:<26}{:>9} directories",
+        "watched for changes", s.watched_dirs
+    );
     if s.is_held {
         text.push_str("  writing back is on hold; go on with: forebay origin resume\n");
     }

@@ -20,7 +20,7 @@
 //!
 //! The service runs as threads of the keeper of the pool's first node: one accepts requests
 //! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
-//! ([`outside`]), one keeps room in the media ([`room`]). An object is worked on by one thread at a
+//! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the media ([`room`]). An object is worked on by one thread at a
 //! time ([`busy`]).
 
 mod busy;
@@ -29,6 +29,7 @@ mod drain;
 mod links;
 mod listing;
 mod names;
+mod notices;
 mod outside;
 mod pass;
 mod paths;
@@ -38,6 +39,7 @@ mod service;
 mod settings;
 mod side;
 mod status;
+mod watches;
 mod writing;
 
 pub use status::{Problem, Status};
@@ -54,6 +56,7 @@ use side::Side;
 use status::Ledger;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
+use watches::Watches;
 use writing::Writing;
 
 /// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
@@ -96,12 +99,14 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         settings,
         pace,
         room: Mutex::default(),
+        watches: Watches::new(),
     });
     origin.prepare_root().map_err(failed)?;
     serve::start(&origin).map_err(failed)?;
     for (name, work) in [
         ("fb-drain", Origin::drain_for_ever as fn(&Origin)),
         ("fb-outside", Origin::look_for_ever),
+        ("fb-notices", Origin::notice_for_ever),
         ("fb-room", Origin::keep_room),
     ] {
         let origin = origin.clone();

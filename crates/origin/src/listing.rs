@@ -35,6 +35,7 @@ impl Origin {
         if !inode.origin.is_released() {
             return Ok(());
         }
+        self.watch(&relative, dir);
         // A change while it is listed shows at the next look.
         let before = self.side.meta(&relative)?;
         self.add_missing(dir, &relative)?;

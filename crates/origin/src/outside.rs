@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_secs(5);
 /// For so long after a change of its own, the service doesn't compare a directory's names: the pool
 /// gets its part of the change later than the origin.
-const SETTLES: Duration = Duration::from_secs(2);
+pub const SETTLES: Duration = Duration::from_secs(2);
 
 /// Among the problems, the key of a directory that couldn't be looked at: writing it back may work
 /// all the same.
@@ -65,6 +65,8 @@ impl Origin {
                 // Renamed meanwhile: in the next turn.
                 _ => continue,
             };
+            // Again for each directory: a service that was restarted doesn't watch any.
+            self.watch(&at, dir);
             let looked = self.look_at(dir, &at, &inode);
             drop(held);
             match looked {
@@ -89,11 +91,7 @@ impl Origin {
             return Ok(Vec::new());
         };
         let version = print(&there);
-        let settles = |origin: &Origin| {
-            let changed = origin.changed();
-            changed.get(&dir.0).is_some_and(|at| at.elapsed() < SETTLES)
-        };
-        let known = match inode.origin.print == version || settles(self) {
+        let known = match inode.origin.print == version || self.settles(dir) {
             true => None,
             false => Some(
                 self.add_missing(dir, at)?
@@ -112,18 +110,15 @@ impl Origin {
                 continue;
             }
             let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
-            if gone && !settles(self) {
+            if gone && !self.settles(dir) {
                 self.is_gone(dir, &name, entry, &object, &path)?;
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
-            } else if let Some(meta) = self.side.look(&path)?
-                && (print(&meta) != object.origin.print
-                    || object.origin.is_released() && object.size != meta.size)
-            {
-                self.has_changed(entry.id, &path, &meta)?;
+            } else {
+                self.compare(entry, &path)?;
             }
         }
-        if known.is_some() && !settles(self) {
+        if known.is_some() && !self.settles(dir) {
             let now = self.inode(dir)?.origin;
             let mark = OriginMark {
                 print: version,
@@ -134,8 +129,28 @@ impl Origin {
         Ok(below_it)
     }
 
+    /// Compares an object of the pool with what the origin has under its path. False: it is to be
+    /// compared again.
+    pub fn compare(&self, entry: Entry, path: &[u8]) -> Result<bool> {
+        let object = match self.inode(entry.id) {
+            Err(Errno::NOENT) => return Ok(true),
+            object => object?,
+        };
+        let is_shared = object.origin.state != OriginState::None && !object.is_dir();
+        match self.side.look(path)? {
+            Some(meta)
+                if is_shared
+                    && (print(&meta) != object.origin.print
+                        || object.origin.is_released() && object.size != meta.size) =>
+            {
+                self.has_changed(entry.id, path, &meta)
+            }
+            _ => Ok(true),
+        }
+    }
+
     /// The origin has an object no more.
-    fn is_gone(
+    pub fn is_gone(
         &self,
         dir: ObjectId,
         name: &[u8],
@@ -172,29 +187,29 @@ impl Origin {
             .map(|_| ())
     }
 
-    /// The origin has another version of a file.
-    fn has_changed(&self, id: ObjectId, path: &[u8], seen: &Meta) -> Result<()> {
+    /// The origin has another version of a file. False: it is open, and keeps the old one.
+    fn has_changed(&self, id: ObjectId, path: &[u8], seen: &Meta) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
         let Some(meta) = self.side.look(path)? else {
-            return Ok(());
+            return Ok(true);
         };
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
-            return Ok(());
+            return Ok(true);
         }
         if inode.nlink > 1 && meta.nlink == 1 {
             // Another file under one of its names; the others still have its version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();
             self.ledger.conflict(path, self.side.show(path), what);
-            return Ok(());
+            return Ok(true);
         }
         let version = print(&meta);
         let has_size = !inode.origin.is_released() || inode.size == meta.size;
         let has_version = !is_clean(&inode) || version == inode.origin.print;
         if has_version && has_size {
             // Of a dirty one, writing it back finds the conflict.
-            return Ok(());
+            return Ok(true);
         }
         let mark = OriginMark {
             print: version,
@@ -203,10 +218,9 @@ impl Origin {
         if inode.origin.state == OriginState::Archived
             && !self.release_bytes(id, meta.size, mark)?
         {
-            // The file is open: next time.
-            return Ok(());
+            return Ok(false);
         }
-        self.take_attributes(id, &meta, version)
+        self.take_attributes(id, &meta, version).map(|()| true)
     }
 
     /// Gives a released file the attributes of the origin's version.

@@ -248,6 +248,7 @@ impl Origin {
             waited: self.ledger.waited.files.load(Relaxed),
             waited_ms: self.ledger.waited.bytes.load(Relaxed),
             is_held: self.settings.is_held(),
+            watched_dirs: self.watches.watched(),
             ..Status::default()
         };
         self.forget_solved();

@@ -4,6 +4,7 @@ use crate::busy::Busy;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
+use crate::watches::Watches;
 use crate::writing::Writing;
 use forebay_client::Pool;
 use forebay_client::origin::OriginConfig;
@@ -40,6 +41,7 @@ pub struct Origin {
     pub pace: Option<Arc<Pace>>,
     /// Held by the thread that makes room.
     pub room: Mutex<()>,
+    pub watches: Watches,
 }
 
 impl Origin {

@@ -49,6 +49,9 @@ pub struct Status {
     pub waited_ms: u64,
     /// Nothing is written back in the background.
     pub is_held: bool,
+    /// Directories in which changes by other processes of this host are noticed at once.
+    #[serde(default)]
+    pub watched_dirs: u64,
     pub problems: Vec<Problem>,
     /// Problems that aren't listed here.
     pub more_problems: u64,

@@ -170,6 +170,39 @@ def origin_changed_by_others(t):
 
 
 @case(60)
+def origin_changed_by_programs_of_this_host(t):
+    """The kernel tells: each change shows at once, not after the next look at everything."""
+    top = an_origin(t)
+    up(t, top)
+    path = lambda name: os.path.join(top, name)  # noqa: E731 (short)
+
+    def shows(what, change, script, expected):
+        change()
+        began = time.monotonic()
+        wait_until(lambda: t.bash("p", script, top, rc=None).out == expected, 20, what)
+        took = time.monotonic() - began
+        t.ok(took < 2, "%s showed after %.1f s" % (what, took))
+
+    def write(name, text):
+        with open(path(name), "w") as f:
+            f.write(text)
+
+    t.bash("p", "cd $1; cat input mesh/deep/small > /dev/null; ls out", top)
+    for i in range(4):
+        shows("a changed file", lambda: write("input", "version %d" % i), "cat $1/input", "version %d" % i)
+        shows("a new file", lambda: write("out/%d" % i, "x" * i), "stat -c %%s $1/out/%d" % i, "%d\n" % i)
+        shows("a renamed file", lambda: os.rename(path("out/%d" % i), path("out/to")), "ls $1/out", "to\n")
+        shows("a file that is gone", lambda: os.unlink(path("out/to")), "ls $1/out", "")
+        shows("a new directory", lambda: os.makedirs(path("new/a")), "ls $1/new", "a\n")
+        shows("what is made in it", lambda: write("new/a/b", "c"), "cat $1/new/a/b", "c")
+        shows("a directory that is gone", lambda: shutil.rmtree(path("new")), "ls $1", "input\nlink\nmesh\nout\n")
+        shows("another mode", lambda: os.chmod(path("input"), 0o600 + i), "stat -c %a $1/input", "%o\n" % (0o600 + i))
+    t.ok(status(t)["watched_dirs"] >= 4, status(t))
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+
+
+@case(60)
 def origin_with_modes_by_path(t):
     top = an_origin(t)
     up(t, top, "--origin-mode", "read-only", "--cache", "out/**:write-back", "--cache", "out/tmp/**:scratch")
