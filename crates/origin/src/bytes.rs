@@ -4,7 +4,7 @@ use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print};
 use forebay_posix::{File, ObjectId};
 use forebay_staging::{
-    Care, Meta, Place, PlaceFile, PlainPlace, PoolFile, Progress, Trouble, copy_content, explain,
+    Care, Meta, Place, PlaceFile, PoolFile, Progress, Trouble, copy_content, explain,
 };
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
@@ -214,7 +214,7 @@ impl Origin {
 
     /// Copies the origin's bytes into a released file. The bytes copied, and the origin's metadata.
     fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
-        let from = PlainPlace.open(&self.side.path(relative), false)?;
+        let from = self.side.open(relative, false)?;
         let before = from.meta()?;
         let entry = Entry {
             id,

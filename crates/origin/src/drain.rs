@@ -11,8 +11,8 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, print, split};
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Names, Options, Place, PlainPlace, PoolPlace, Report, StageError, Team, apply_attributes,
-    apply_metadata, explain, part_name, stage, user_attributes,
+    Names, Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata,
+    explain, part_name, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
@@ -319,11 +319,11 @@ impl Origin {
     /// released one are at the origin only.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let (source, target) = (self.pool_path(at), self.side.path(at));
+        let source = self.pool_path(at);
         let meta = pool.stat(&source, false)?;
         let applied = match inode.origin.is_released() {
-            true => apply_metadata(&meta, &PlainPlace, &target),
-            false => apply_attributes(&pool, &source, &meta, &PlainPlace, &target).map(|_| ()),
+            true => apply_metadata(&meta, &self.side, at),
+            false => apply_attributes(&pool, &source, &meta, &self.side, at).map(|_| ()),
         };
         applied.map_err(|(_, e)| e)
     }
@@ -331,7 +331,7 @@ impl Origin {
     /// Gives an object of the pool the `user.*` attributes that the origin's has.
     pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
-        let brought = user_attributes(&PlainPlace, &self.side.path(at), &pool, &self.pool_path(at));
+        let brought = user_attributes(&self.side, at, &pool, &self.pool_path(at));
         match brought {
             // The origin has none.
             Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
@@ -341,13 +341,13 @@ impl Origin {
 
     /// Makes a directory of the origin and those above it.
     pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
-        match PlainPlace.mkdir(&self.side.path(at), 0o777) {
+        match self.side.mkdir(at, 0o777) {
             Ok(()) => Ok(()),
             Err(Errno::EXIST) if self.side.meta(at)?.is_dir() => Ok(()),
             Err(Errno::NOENT) if at.contains(&b'/') => {
                 let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
                 self.make_dirs(&at[..cut])?;
-                match PlainPlace.mkdir(&self.side.path(at), 0o777) {
+                match self.side.mkdir(at, 0o777) {
                     Err(Errno::EXIST) => Ok(()),
                     made => made,
                 }
@@ -372,15 +372,14 @@ impl Origin {
         if !self.has_name(dir, name, id) {
             return Ok(());
         }
-        let path = self.side.path(at);
         let target = self.fs.readlink(&self.pool_path(at))?;
         match self.side.look(at)? {
-            None => PlainPlace.symlink(&target, &path)?,
-            Some(there) if there.is_symlink() && PlainPlace.readlink(&path)? == target => {}
+            None => self.side.symlink(&target, at)?,
+            Some(there) if there.is_symlink() && self.side.readlink(at)? == target => {}
             // The link has replaced the file or link that the origin has.
             Some(there) if !there.is_dir() && print(&there) == seen.origin.print => {
-                PlainPlace.unlink(&path)?;
-                PlainPlace.symlink(&target, &path)?;
+                self.side.unlink(at)?;
+                self.side.symlink(&target, at)?;
             }
             Some(_) => return Err(Errno::EXIST),
         }
@@ -530,11 +529,10 @@ impl Origin {
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;
         }
-        let (from, to) = (self.pool_path(at), self.side.path(at));
-        let report = match self.stage(&from, &to, &options) {
+        let report = match self.stage(&self.pool_path(at), at, &options) {
             Ok(report) => report,
             Err(e) => {
-                let why = self.side.in_words(&e.to_string());
+                let why = e.to_string();
                 let failed = list.iter().map(|d| (below(at, &d.name), why.clone()));
                 pass.failed.extend(failed);
                 return;
@@ -548,18 +546,12 @@ impl Origin {
         }
         for d in list {
             let path = below(at, &d.name);
-            let target = String::from_utf8_lossy(&self.side.path(&path)).into_owned();
-            // The copier's paths have one form only.
-            let target = target.replace("/./", "/");
-            let failure = report
-                .failures
-                .iter()
-                .find(|f| f.path.replace("/./", "/") == target);
+            let target = self.side.show(&path);
+            let failure = report.failures.iter().find(|f| f.path == target);
             match failure {
                 Some(failure) if failure.what.contains("changed while") => pass.young += 1,
                 Some(failure) => {
-                    let why = self.side.in_words(&failure.what);
-                    pass.failed.push((path, why));
+                    pass.failed.push((path, failure.what.clone()));
                 }
                 None => match self.is_written(d.id, &path, d.inode.ctime) {
                     Ok(()) => self.ledger.written.add(1, d.inode.size),
@@ -583,7 +575,7 @@ impl Origin {
             stage(
                 &pool,
                 from,
-                &PlainPlace,
+                &self.side,
                 to,
                 options,
                 progress,
@@ -593,8 +585,8 @@ impl Origin {
         if !report.as_ref().is_ok_and(Report::complete) {
             let (dir, name) = split(to);
             match &options.only {
-                Some(names) => names.iter().for_each(|name| remove_part(to, name)),
-                None => remove_part(dir, name),
+                Some(names) => names.iter().for_each(|name| self.remove_part(to, name)),
+                None => self.remove_part(dir, name),
             }
         }
         report
@@ -608,8 +600,7 @@ impl Origin {
             checksum: true,
             ..Options::stage_out()
         };
-        let (from, to) = (self.pool_path(path), self.side.path(&beside));
-        let why = match self.stage(&from, &to, &options) {
+        let why = match self.stage(&self.pool_path(path), &beside, &options) {
             Ok(report) if report.complete() => {
                 let what = format!(
                     "was changed in the pool and at the origin; the pool's version is {}",
@@ -633,18 +624,18 @@ impl Origin {
                 .map_or_else(String::new, |f| f.what.clone()),
             Err(e) => e.to_string(),
         };
-        pass.failed.push((path.to_vec(), self.side.in_words(&why)));
+        pass.failed.push((path.to_vec(), why));
     }
-}
 
-/// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't
-/// removed by others while this process lives.
-fn remove_part(dir: &[u8], name: &[u8]) {
-    let part = below(dir, &part_name(name));
-    for _ in 0..PART_ATTEMPTS {
-        match PlainPlace.unlink(&part) {
-            Ok(()) | Err(Errno::NOENT) => return,
-            Err(_) => {}
+    /// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't
+    /// removed by others while this process lives.
+    fn remove_part(&self, dir: &[u8], name: &[u8]) {
+        let part = below(dir, &part_name(name));
+        for _ in 0..PART_ATTEMPTS {
+            match self.side.unlink(&part) {
+                Ok(()) | Err(Errno::NOENT) => return,
+                Err(_) => {}
+            }
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Options, Place, PlainPlace, explain, part_name};
+use forebay_staging::{Meta, Options, Place, explain, part_name};
 use forebay_store::{Entry, Inode, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -80,10 +80,9 @@ impl Origin {
         // Without a name there, the next pass writes it, with all its names.
         if let Some(old) = &old {
             self.note_change(to.0);
-            let (from, target) = (self.side.path(old), self.side.path(&new));
-            match PlainPlace.link(&from, &target) {
+            match self.side.link(old, &new) {
                 Ok(()) => {}
-                Err(Errno::EXIST) if self.is_same(&from, &target) => {}
+                Err(Errno::EXIST) if self.is_same(old, &new) => {}
                 Err(e) => {
                     let (old, new) = (self.side.show(old), self.side.show(&new));
                     return Err((e, format!("{old} can't be linked to {new}: {}", explain(e))));
@@ -94,13 +93,13 @@ impl Origin {
         let linked = self.change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
         if linked.is_err() && old.is_some() {
             // Others have made something of this name.
-            let _ = PlainPlace.unlink(&self.side.path(&new));
+            let _ = self.side.unlink(&new);
         }
         linked.map_err(plain)
     }
 
     fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
-        match (PlainPlace.stat(one, false), PlainPlace.stat(other, false)) {
+        match (self.side.meta(one), self.side.meta(other)) {
             (Ok(one), Ok(other)) => (one.dev, one.ino) == (other.dev, other.ino),
             _ => false,
         }
@@ -274,18 +273,16 @@ impl Origin {
             }
             pass.writes_into(path, *dir);
         }
-        let from = self.side.path(path);
-        let goal = PlainPlace.stat(&from, false)?;
+        let goal = self.side.meta(path)?;
         for look in looks.iter().filter(|look| look.is_free()) {
             let (dir, name) = look.name;
             if name == path || look.is(&goal) {
                 continue;
             }
-            let to = self.side.path(name);
             self.note_change(*dir);
             match look.there {
-                None => PlainPlace.link(&from, &to)?,
-                Some(_) => self.link_over(&from, &to)?,
+                None => self.side.link(path, name)?,
+                Some(_) => self.link_over(path, name)?,
             }
             pass.writes_into(name, *dir);
         }
@@ -300,12 +297,12 @@ impl Origin {
     pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
         let (dir, name) = split(to);
         let part = below(dir, &part_name(name));
-        match PlainPlace.unlink(&part) {
+        match self.side.unlink(&part) {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(e) => return Err(e),
         }
-        PlainPlace.link(from, &part)?;
-        PlainPlace.rename(&part, to)
+        self.side.link(from, &part)?;
+        self.side.rename(&part, to, true)
     }
 
     /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
@@ -319,14 +316,14 @@ impl Origin {
     ) -> Result<bool> {
         let path = &to.name.1;
         if inode.kind() == libc::S_IFLNK {
-            let (target, link) = (self.fs.cluster().inode_tail(id)?.1, self.side.path(path));
+            let target = self.fs.cluster().inode_tail(id)?.1;
             let is_link = to.there.is_some_and(|there| there.is_symlink());
-            if !is_link || PlainPlace.readlink(&link)? != target {
+            if !is_link || self.side.readlink(path)? != target {
                 // The link has replaced what the origin has.
                 if to.there.is_some() {
-                    PlainPlace.unlink(&link)?;
+                    self.side.unlink(path)?;
                 }
-                PlainPlace.symlink(&target, &link)?;
+                self.side.symlink(&target, path)?;
             }
             self.write_attributes_of(path, inode)?;
             return Ok(true);
@@ -343,13 +340,12 @@ impl Origin {
             checksum: to.there.is_some(),
             ..Options::stage_out()
         };
-        let report = self.stage(&self.pool_path(path), &self.side.path(path), &options);
+        let report = self.stage(&self.pool_path(path), path, &options);
         let report = report.map_err(|_| Errno::IO)?;
         match report.failures.first() {
             Some(failure) if failure.what.contains("changed while") => pass.young += 1,
             Some(failure) => {
-                let why = self.side.in_words(&failure.what);
-                pass.failed.push((path.clone(), why));
+                pass.failed.push((path.clone(), failure.what.clone()));
             }
             None if report.interrupted || report.moved_files + report.unchanged == 0 => {
                 pass.young += 1;

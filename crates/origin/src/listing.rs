@@ -4,7 +4,7 @@
 use crate::service::{Origin, THREADS};
 use crate::side::{attributes, attributes_of, below, print};
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Place, PlainPlace, for_each, is_part};
+use forebay_staging::{Meta, Place, for_each, is_part};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,7 +69,7 @@ impl Origin {
     /// Makes objects for those entries of a directory of the origin that the pool hasn't. The
     /// origin's names.
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let mut names = PlainPlace.list(&self.side.path(relative))?;
+        let mut names = self.side.list(relative)?;
         names.retain(|name| !is_part(name));
         let failed = Mutex::new(None);
         let threads = if names.len() < 16 { 1 } else { THREADS };
@@ -102,7 +102,7 @@ impl Origin {
     /// is of a kind that isn't shown.
     pub fn make_stub(&self, dir: ObjectId, name: &[u8], at: &[u8], meta: &Meta) -> Result<bool> {
         let target = match meta.kind() {
-            libc::S_IFLNK => PlainPlace.readlink(&self.side.path(at))?,
+            libc::S_IFLNK => self.side.readlink(at)?,
             libc::S_IFREG | libc::S_IFDIR => Vec::new(),
             _ => return Ok(false),
         };

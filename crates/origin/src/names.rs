@@ -11,7 +11,7 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Place, PlainPlace, explain};
+use forebay_staging::{Meta, Place, explain};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
@@ -91,10 +91,8 @@ impl Origin {
         inode: &Inode,
     ) -> std::result::Result<(), Failed> {
         let removed = match (inode.is_dir(), there.is_dir()) {
-            (true, true) => PlainPlace.rmdir(&self.side.path(at)),
-            (false, false) if self.is_known(at, there, &inode.origin) => {
-                PlainPlace.unlink(&self.side.path(at))
-            }
+            (true, true) => self.side.rmdir(at),
+            (false, false) if self.is_known(at, there, &inode.origin) => self.side.unlink(at),
             // The origin has another file by now, which stays.
             _ => Ok(()),
         };
@@ -248,7 +246,7 @@ impl Origin {
                 let renamed = match known == old {
                     true => self.side.rename(old, new, true),
                     // The old name isn't there, or is somebody else's.
-                    false => self.link_over(&self.side.path(&known), &self.side.path(new)),
+                    false => self.link_over(&known, new),
                 };
                 return renamed
                     .map(|()| known == old && !replaces)
@@ -280,7 +278,7 @@ impl Origin {
                 _ => self.set_mark(id, mark).map_err(plain)?,
             }
             if is_known {
-                PlainPlace.unlink(&self.side.path(old)).map_err(plain)?;
+                self.side.unlink(old).map_err(plain)?;
             }
             return Ok(false);
         }

@@ -10,12 +10,15 @@ use rustix::io::{Errno, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use twox_hash::XxHash3_64;
 
-/// The origin, as a directory of the kernel's.
+/// The origin. As a [`Place`], its paths are relative to its root, which is the empty path.
 pub struct Side {
     root: OwnedFd,
     /// As users know it.
     shown: String,
 }
+
+/// An open file of the origin.
+pub type SideFile<'a> = <PlainPlace as Place>::File<'a>;
 
 impl Side {
     /// # Errors
@@ -28,14 +31,9 @@ impl Side {
         })
     }
 
-    fn base(&self) -> String {
-        format!("/proc/self/fd/{}", self.root.as_raw_fd())
-    }
-
     /// A path that leads to `relative` from this process.
-    pub fn path(&self, relative: &[u8]) -> Vec<u8> {
-        let mut path = self.base().into_bytes();
-        path.push(b'/');
+    fn path(&self, relative: &[u8]) -> Vec<u8> {
+        let mut path = format!("/proc/self/fd/{}/", self.root.as_raw_fd()).into_bytes();
         path.extend_from_slice(if relative.is_empty() { b"." } else { relative });
         path
     }
@@ -45,15 +43,10 @@ impl Side {
         format!("{}/{}", self.shown, String::from_utf8_lossy(relative))
     }
 
-    /// A text in which paths are as users know them.
-    pub fn in_words(&self, text: &str) -> String {
-        text.replace(&self.base(), &self.shown)
-    }
-
     /// # Errors
     /// As lstat(2).
     pub fn meta(&self, relative: &[u8]) -> Result<Meta> {
-        PlainPlace.stat(&self.path(relative), false)
+        self.stat(relative, false)
     }
 
     /// The metadata of what is there, if anything is.
@@ -86,6 +79,90 @@ impl Side {
             },
             other => other,
         }
+    }
+}
+
+impl Place for Side {
+    type File<'a> = SideFile<'a>;
+
+    fn stat(&self, path: &[u8], follow: bool) -> Result<Meta> {
+        PlainPlace.stat(&self.path(path), follow)
+    }
+
+    fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        PlainPlace.list(&self.path(path))
+    }
+
+    fn open(&self, path: &[u8], follow: bool) -> Result<SideFile<'_>> {
+        PlainPlace.open(&self.path(path), follow)
+    }
+
+    fn create(&self, path: &[u8], to: &[u8]) -> Result<SideFile<'_>> {
+        PlainPlace.create(&self.path(path), to)
+    }
+
+    fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
+        PlainPlace.mkdir(&self.path(path), mode)
+    }
+
+    fn unlink(&self, path: &[u8]) -> Result<()> {
+        PlainPlace.unlink(&self.path(path))
+    }
+
+    fn rmdir(&self, path: &[u8]) -> Result<()> {
+        PlainPlace.rmdir(&self.path(path))
+    }
+
+    fn rename(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        self.rename(from, to, true)
+    }
+
+    fn link(&self, old: &[u8], new: &[u8]) -> Result<()> {
+        PlainPlace.link(&self.path(old), &self.path(new))
+    }
+
+    fn symlink(&self, target: &[u8], path: &[u8]) -> Result<()> {
+        PlainPlace.symlink(target, &self.path(path))
+    }
+
+    fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
+        PlainPlace.readlink(&self.path(path))
+    }
+
+    fn chmod(&self, path: &[u8], mode: u32) -> Result<()> {
+        PlainPlace.chmod(&self.path(path), mode)
+    }
+
+    fn chown(&self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        PlainPlace.chown(&self.path(path), uid, gid)
+    }
+
+    fn set_times(&self, path: &[u8], atime: i64, mtime: i64) -> Result<()> {
+        PlainPlace.set_times(&self.path(path), atime, mtime)
+    }
+
+    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+        PlainPlace.xattrs(&self.path(path))
+    }
+
+    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
+        PlainPlace.xattr(&self.path(path), name)
+    }
+
+    fn set_xattr(&self, path: &[u8], name: &[u8], value: &[u8]) -> Result<()> {
+        PlainPlace.set_xattr(&self.path(path), name, value)
+    }
+
+    fn remove_xattr(&self, path: &[u8], name: &[u8]) -> Result<()> {
+        PlainPlace.remove_xattr(&self.path(path), name)
+    }
+
+    fn sync_all(&self, path: &[u8]) -> Result<()> {
+        PlainPlace.sync_all(&self.path(path))
+    }
+
+    fn show(&self, path: &[u8]) -> String {
+        self.show(path)
     }
 }
 
