@@ -20,14 +20,19 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
     Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
 }
 
-/// Like [`read`], for a pool with these media.
+/// Like [`read`], for a pool with these media, and with or without an origin.
 ///
 /// # Errors
-/// As there; a rule that can't be kept on these media.
-pub fn read_for(file: Option<&Path>, mount: &str, media: &[MediumSpec]) -> Result<Rules, Fail> {
+/// As there; a rule that can't be kept there.
+pub fn read_for(
+    file: Option<&Path>,
+    mount: &str,
+    media: &[MediumSpec],
+    has_origin: bool,
+) -> Result<Rules, Fail> {
     let rules = read(file, mount)?;
     for rule in rules.all() {
-        if let Some(why) = impossible(&rule.said.resolve(), media) {
+        if let Some(why) = impossible(&rule.said.resolve(), media, has_origin) {
             return Err(Fail::usage(format!(
                 "{}, line {}: {why}",
                 file.unwrap_or(Path::new("")).display(),

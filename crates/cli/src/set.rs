@@ -100,7 +100,8 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
         };
         done.map_err(Fail::usage)?;
     }
-    if let Some(why) = impossible(&declared.resolve(), &fs.pool().config().media) {
+    let config = fs.pool().config();
+    if let Some(why) = impossible(&declared.resolve(), &config.media, config.origin.is_some()) {
         return Err(Fail::usage(why));
     }
     // The declared path, for messages and rules.
@@ -110,6 +111,11 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     });
     fs.declare(id, declared, known).map_err(|refused| match refused.error {
         Errno::BUSY if refused.why.is_some() => Fail::failed(format!(
+            "{}: can't declare {declared}: {}",
+            a.path.to_string_lossy(),
+            refused.why.unwrap_or_default()
+        )),
+        Errno::OPNOTSUPP if refused.why.is_some() => Fail::usage(format!(
             "{}: can't declare {declared}: {}",
             a.path.to_string_lossy(),
             refused.why.unwrap_or_default()

@@ -27,7 +27,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     let (mount, warning) = prefix::check(&mount, &media)?;
     // A pool at its origin's own path hides that directory, and shows the same files.
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
-    let rules = rule_file::read_for(wanted.rules.as_deref(), &mount, &media)?;
+    let rules = rule_file::read_for(wanted.rules.as_deref(), &mount, &media, origin.is_some())?;
     let options = CreateOptions {
         name: name.to_owned(),
         mount,

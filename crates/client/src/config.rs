@@ -289,9 +289,13 @@ fn has_files(media: &[MediumSpec]) -> bool {
     media.iter().any(|m| m.kind != MediumKind::Memory)
 }
 
-/// Why a pool with these media can't keep the controls; None if it can. An empty list stands for
-/// media that are chosen later, memory among them.
-pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
+/// Why a pool with these media, and with or without an origin, can't keep the controls; None if it
+/// can. An empty list stands for media that are chosen later, memory among them.
+pub fn impossible(
+    controls: &Controls,
+    media: &[MediumSpec],
+    has_origin: bool,
+) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
     let has_files = has_files(media);
     let only_files = has_files && !media.iter().any(is_memory);
@@ -306,6 +310,12 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec]) -> Option<String> {
         return Some(
             "persistence = \"node\" is impossible on this pool: none of its media is files; make one with: forebay up --media memory:SIZE \
              --media files:DIR:SIZE"
+                .into(),
+        );
+    }
+    if controls.persistence == Persistence::Origin && !has_origin {
+        return Some(
+            "persistence = \"origin\" is impossible on this pool: it has no origin; make one with: forebay up --origin DIR"
                 .into(),
         );
     }
@@ -404,7 +414,8 @@ mod tests {
         let possible = |text: &str, media: &[&str]| {
             let media: Vec<MediumSpec> = media.iter().map(|m| m.parse().unwrap()).collect();
             let declared: forebay_controls::Declared = text.parse().unwrap();
-            impossible(&declared.resolve(), &media).is_none()
+            let has_origin = media.iter().any(|m| m.kind == MediumKind::Memory);
+            impossible(&declared.resolve(), &media, has_origin).is_none()
         };
         let (memory, files) = ("memory:1G", "files:/ssd:1G");
         // No media; memory; files; both, memory first; both, files first.
@@ -415,6 +426,8 @@ mod tests {
             ("persistence=node", [false, false, true, true, true]),
             ("persistence=durable", [false, false, true, false, false]),
             ("temporality=bursty", [false, false, false, true, false]),
+            // Those with memory have an origin here.
+            ("persistence=origin", [false, true, false, true, true]),
         ] {
             assert_eq!(all.map(|media| possible(text, media)), on, "{text}");
         }

@@ -189,6 +189,8 @@ words! {
         Node = "node",
         /// After `fsync` it is on stable storage.
         Durable = "durable",
+        /// After `fsync` and `close` the pool's origin has it.
+        Origin = "origin",
     }
 }
 
@@ -263,7 +265,7 @@ mod tests {
         }
         let e = "replicated(2)".parse::<Persistence>().unwrap_err();
         assert!(
-            e.contains("isn't one of pool, process, node, durable"),
+            e.contains("isn't one of pool, process, node, durable, origin"),
             "{e}"
         );
     }

@@ -26,6 +26,8 @@ pub struct Clean {
     /// Its path at the origin.
     pub relative: Vec<u8>,
     pub bytes: u64,
+    /// Files of a lower rank are evicted first.
+    pub rank: u8,
     /// When it was last used. Nanoseconds since 1970.
     pub used: i64,
 }

@@ -6,7 +6,7 @@
 //! write that comes meanwhile leaves it dirty. The files of a directory are copied together, since
 //! they share the sync.
 
-use crate::pass::{EachObject, Pass, TICK, is_made, is_young};
+use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print, split};
 use forebay_posix::ObjectId;
@@ -24,6 +24,8 @@ const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
+/// Longest pause between two passes, as long as they take less than their part of the time.
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How often the removal of an incomplete file is tried where the origin fails.
 const PART_ATTEMPTS: usize = 5;
 /// How long a sync repeats passes because files have changed while they were copied.
@@ -50,7 +52,8 @@ impl Origin {
             for (at, why) in &pass.failed {
                 self.ledger.problem(at, self.side.show(at), why.clone());
             }
-            let rest = (began.elapsed() * SHARE).max(lag / 2);
+            // Some files don't wait for the lag.
+            let rest = (began.elapsed() * SHARE).max((lag / 2).min(LONGEST_REST));
             std::thread::sleep(rest.clamp(Duration::from_millis(50), Duration::from_secs(60)));
         }
     }
@@ -123,6 +126,15 @@ impl Origin {
     /// One pass over all below a path. Changes younger than `lag` wait.
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let mut pass = Pass::default();
+        if self.has_early.load(Relaxed) && !lag.is_zero() {
+            // First those that are declared so; they don't wait for others.
+            pass.only_early = true;
+            if let Err(e) = self.pass_below(relative, lag, &mut pass) {
+                pass.failed.push((relative.to_vec(), explain(e)));
+            }
+            pass.only_early = false;
+            pass.young = 0;
+        }
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
         }
@@ -207,6 +219,16 @@ impl Origin {
                 inode => inode?,
             };
             let mark = inode.origin;
+            let mut lag = lag;
+            if is_early(&inode) {
+                self.has_early.store(true, Relaxed);
+                // One that is open goes on changing.
+                if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
+                    lag = Duration::ZERO;
+                }
+            } else if pass.only_early && !inode.is_dir() {
+                continue;
+            }
             match inode.kind() {
                 libc::S_IFDIR => {
                     if !is_made(&mark) {

@@ -54,7 +54,7 @@ use service::Origin;
 use settings::Settings;
 use side::Side;
 use status::Ledger;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use watches::Watches;
 use writing::Writing;
@@ -98,6 +98,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         writing: Writing::load(pool.dir()),
         settings,
         pace,
+        has_early: AtomicBool::new(false),
         room: Mutex::default(),
         watches: Watches::new(),
     });

@@ -114,6 +114,13 @@ impl Origin {
             }
             _ => (OriginState::Released, 0),
         };
+        let controls = match meta.is_file() {
+            true => {
+                let is_written = self.config.mode_of(&self.pool_path(at)).is_written();
+                self.fs.controls_from_origin(dir, name, is_written)?
+            }
+            false => 0,
+        };
         let print = print(meta);
         let new = NewObject {
             mode: meta.mode,
@@ -122,7 +129,7 @@ impl Origin {
             rdev: 0,
             target: &target,
             distribution: None,
-            controls: 0,
+            controls,
             maker: None,
             stub: Some(Stub {
                 size: meta.size,

@@ -2,6 +2,8 @@
 
 use crate::side::split;
 use forebay_posix::ObjectId;
+use forebay_client::controls::Temporality;
+use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, now};
 use rustix::io::Result;
 use std::collections::{BTreeMap, HashMap};
@@ -30,6 +32,8 @@ pub struct Pass {
     pub late: BTreeMap<Vec<u8>, ObjectId>,
     /// Names that this pass has met of objects that have several.
     pub linked: Linked,
+    /// Only files are written back whose declared temporality says so ([`is_early`]).
+    pub only_early: bool,
 }
 
 impl Pass {
@@ -43,6 +47,13 @@ impl Pass {
 /// couldn't be made, isn't.
 pub fn is_made(mark: &OriginMark) -> bool {
     mark.state != OriginState::None && (mark.synced != 0 || mark.print != 0)
+}
+
+/// Whether a file is written back before others, and without a lag once nobody has it open: it is
+/// written once, or in bursts with pauses between.
+pub fn is_early(inode: &Inode) -> bool {
+    let temporality = declared(inode.controls).0.temporality;
+    inode.is_file() && matches!(temporality, Some(Temporality::Once | Temporality::Bursty))
 }
 
 /// Whether an object has changed so recently that it waits.

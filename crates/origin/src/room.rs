@@ -7,7 +7,9 @@ use crate::bytes::Clean;
 use crate::service::{Origin, is_clean};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_store::{NodeId, OriginState};
+use forebay_client::controls::{Persistence, Temporality};
+use forebay_store::controls::declared;
+use forebay_store::{Inode, NodeId, OriginState};
 use rustix::io::{Errno, Result};
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,6 +25,16 @@ const AT_LEAST: u64 = 8 << 20;
 /// pause between them.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// The place of a clean file among those to be evicted, by its declared temporality.
+fn eviction_rank(inode: &Inode) -> u8 {
+    match declared(inode.controls).0.temporality {
+        Some(Temporality::Once) => 0,
+        Some(Temporality::Bursty) => 1,
+        None => 2,
+        Some(Temporality::Multiple) => 3,
+    }
+}
 
 impl Origin {
     /// Evicts the bytes of clean files below a path. Files and bytes.
@@ -46,6 +58,7 @@ impl Origin {
                     id: entry.id,
                     relative: at.to_vec(),
                     bytes: inode.size,
+                    rank: eviction_rank(inode),
                     used: inode.atime.max(inode.mtime),
                 });
             }
@@ -54,15 +67,15 @@ impl Origin {
         Ok(clean)
     }
 
-    /// Evicts clean files of a node that aren't pinned, the least recently used first, until so many
-    /// bytes are free. None: of any node. Bytes.
+    /// Evicts clean files of a node that aren't pinned, by declared temporality, then the least
+    /// recently used first, until so many bytes are free. None: of any node. Bytes.
     pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
         let mut clean = self.clean_files(b"")?;
         // Striped files are on all nodes.
         let home = |c: &Clean| self.fs.cluster().home_of(c.id);
         clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
         clean.retain(|c| !self.settings.is_pinned(&c.relative));
-        clean.sort_by_key(|c| c.used);
+        clean.sort_by_key(|c| (c.rank, c.used));
         let mut freed = 0;
         for c in &clean {
             if freed >= wanted {
@@ -128,8 +141,18 @@ impl Origin {
                 true => crate::side::below(&self.relative_of(dir).map_err(plain)?, name),
                 false => self.find(id).map_err(plain)?,
             };
-            if self.config.mode_of(&self.pool_path(&relative)) != OriginMode::WriteThrough {
-                return Ok(());
+            let mode = self.config.mode_of(&self.pool_path(&relative));
+            match declared(inode.controls).0.persistence == Some(Persistence::Origin) {
+                true if mode.is_written() => {}
+                true => {
+                    let text = format!(
+                        "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
+                        self.side.show(&relative)
+                    );
+                    return Err((Errno::OPNOTSUPP, text));
+                }
+                false if mode == OriginMode::WriteThrough => {}
+                false => return Ok(()),
             }
             let pass = self.pass(&relative, Duration::ZERO);
             if let Some((at, why)) = pass.failed.into_iter().next() {

@@ -13,7 +13,7 @@ use forebay_staging::{Meta, Pace};
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 use twox_hash::XxHash3_64;
@@ -39,6 +39,8 @@ pub struct Origin {
     pub settings: Settings,
     /// The limit on bytes per second from and to the origin.
     pub pace: Option<Arc<Pace>>,
+    /// A pass has met a file that is written back before others.
+    pub has_early: AtomicBool,
     /// Held by the thread that makes room.
     pub room: Mutex<()>,
     pub watches: Watches,

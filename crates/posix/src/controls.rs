@@ -105,7 +105,42 @@ impl Fs {
     fn said_of_file(&self, dir: &DirInfo, name: &[u8], said: Declared) -> Result<Declared> {
         let inherited = said.or(declared(dir.controls).0);
         let ruled = self.ruled_in(dir, |rules, at| rules.said_of(at, name))?;
-        Ok(inherited.or(ruled))
+        let all = inherited.or(ruled);
+        if all.persistence == Some(Persistence::Origin)
+            && let Some(why) = self.not_written_to_origin(dir.id, name)?
+        {
+            let name = String::from_utf8_lossy(name);
+            write_notice(format_args!(
+                "{name} can't be made: persistence = \"origin\" is declared of it, but {why}"
+            ));
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(all)
+    }
+
+    /// The word of a file that comes from the origin as `name` in `dir`, where changes are written
+    /// to the origin or not: of its declared controls, those that concern the origin.
+    ///
+    /// # Errors
+    /// As for [`Fs::controls_of_new`].
+    pub fn controls_from_origin(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        is_written: bool,
+    ) -> Result<u64> {
+        let dir = self.dir_info(dir)?;
+        let ruled = self.ruled_in(&dir, |rules, at| rules.said_of(at, name))?;
+        let all = declared(dir.controls).0.or(ruled);
+        let persistence = all
+            .persistence
+            .filter(|p| *p == Persistence::Origin && is_written);
+        let declared = Declared {
+            persistence,
+            temporality: all.temporality,
+            ..Declared::NOTHING
+        };
+        Ok(declared.bits())
     }
 
     /// What the rules say, as `of` finds by what is known of `dir`.
@@ -252,13 +287,26 @@ impl Fs {
         known: Option<(ObjectId, &[u8])>,
     ) -> std::result::Result<(), Unsaid> {
         let inode = self.cluster().stat(id)?;
-        let (controls, media) = (declared.resolve(), &self.pool().config().media);
-        let kept = impossible(&controls, media).is_none();
+        let (controls, config) = (declared.resolve(), self.pool().config());
+        let kept = impossible(&controls, &config.media, config.origin.is_some()).is_none();
         if !inode.is_file() && !inode.is_dir() || !kept {
             return Err(Errno::OPNOTSUPP.into());
         }
         if !self.cred().is_root() && self.cred().uid() != inode.uid {
             return Err(Errno::PERM.into());
+        }
+        let place = match inode.is_dir() {
+            true => Some((id, &b""[..])),
+            false => known,
+        };
+        if controls.persistence == Persistence::Origin
+            && let Some((dir, name)) = place
+            && let Some(why) = self.not_written_to_origin(dir, name)?
+        {
+            return Err(Unsaid {
+                error: Errno::OPNOTSUPP,
+                why: Some(why.to_owned()),
+            });
         }
         self.write_back(id);
         if !inode.is_file() {

@@ -500,7 +500,7 @@ impl Fs {
                 None => self.cluster().sync_entries_everywhere(),
             };
             published.and(synced)?;
-            self.write_through_open(open)
+            self.sync_through_open(open)
         };
         forebay_trace::span!(
             POSIX_SYNC_ENTER,

@@ -8,9 +8,12 @@ use crate::cache::DirInfo;
 use crate::controls::ASIDE;
 use crate::fs::Fs;
 use forebay_client::origin::{OriginConfig, OriginMode, Request};
+use forebay_client::controls::Persistence;
+use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
 use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::Relaxed;
 
 impl Fs {
     /// The pool's origin, if this view brings in what lies there.
@@ -154,43 +157,78 @@ impl Fs {
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
     }
 
-    /// Has the origin get what was written to an open file, if its path's mode is write-through.
+    /// Has the origin get what was written to an open file, if its path's mode is write-through, or
+    /// `persistence = "origin"` is declared of it.
     ///
     /// # Errors
-    /// Errors of writing it to the origin.
+    /// Errors of writing it to the origin. EOPNOTSUPP: that is declared, but nothing is written to
+    /// the origin under the file's path.
     #[inline]
     pub fn write_through_open(&self, open: u32) -> Result<()> {
         match self.origin() {
-            Some(origin) if origin.may_be(OriginMode::WriteThrough) => {
-                self.sync_at_origin(origin, open)
-            }
-            _ => Ok(()),
+            Some(_) if self.description(open).flags() & libc::O_ACCMODE == libc::O_RDONLY => Ok(()),
+            Some(origin) => self.write_through(origin, open),
+            None => Ok(()),
         }
     }
 
-    #[cold]
-    fn sync_at_origin(&self, origin: &OriginConfig, open: u32) -> Result<()> {
-        let file = self.description(open);
-        if file.kind() != libc::S_IFREG || file.flags() & libc::O_ACCMODE == libc::O_RDONLY {
-            return Ok(());
+    /// As [`Fs::write_through_open`], also by a descriptor that can't write: others may have.
+    ///
+    /// # Errors
+    /// As there.
+    #[inline]
+    pub(crate) fn sync_through_open(&self, open: u32) -> Result<()> {
+        match self.origin() {
+            Some(origin) => self.write_through(origin, open),
+            None => Ok(()),
         }
-        let (id, dir, name) = (file.id(), file.parent(), file.name());
-        let Ok(mut path) = self.cluster().path_of(dir) else {
-            return Ok(());
+    }
+
+    fn write_through(&self, origin: &OriginConfig, open: u32) -> Result<()> {
+        let is_declared = self.is_declared_at_origin(open);
+        match is_declared || origin.may_be(OriginMode::WriteThrough) {
+            true => self.sync_at_origin(origin, open, is_declared),
+            false => Ok(()),
+        }
+    }
+
+    /// Whether `persistence = "origin"` is declared of an open file.
+    fn is_declared_at_origin(&self, open: u32) -> bool {
+        let live = &self.store().objects().open_file(open).live;
+        let Some(live) = live.load(Relaxed).checked_sub(1) else {
+            return false;
         };
-        if path.last() != Some(&b'/') {
-            path.push(b'/');
-        }
-        path.extend_from_slice(&name);
-        let is_behind = origin.relative(&path).is_some();
-        if !is_behind || origin.mode_of(&path) != OriginMode::WriteThrough {
-            return Ok(());
-        }
-        self.ask_origin(&Request::SyncFile { id, dir, name })
+        let word = self.store().declared().controls(live);
+        word != 0 && declared(word).0.persistence == Some(Persistence::Origin)
     }
 
-    #[cold]
-    fn check_mode(&self, origin: &OriginConfig, dir: ObjectId, name: &[u8]) -> Result<()> {
+    /// Why changes of the entry `name` of a directory, or of what is in it if there is no name, are
+    /// never written to an origin; None if they are.
+    ///
+    /// # Errors
+    /// Errors of looking up the directory's path.
+    pub(crate) fn not_written_to_origin(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+    ) -> Result<Option<&'static str>> {
+        let Some(origin) = self.pool().config().origin.as_ref() else {
+            return Ok(Some("the pool has no origin"));
+        };
+        let path = self.path_in(dir, name)?;
+        if origin.relative(&path).is_none() {
+            return Ok(Some("the origin isn't behind its path"));
+        }
+        let mode = origin.mode_of(&path);
+        // Of what is in a directory, patterns decide.
+        Ok((!name.is_empty() && !mode.is_written()).then_some(match mode {
+            OriginMode::ReadOnly => "its path's mode is read-only",
+            _ => "its path's mode is scratch",
+        }))
+    }
+
+    /// The path of the entry `name` of a directory, or of the directory if there is no name.
+    fn path_in(&self, dir: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
         let mut path = self.cluster().path_of(dir)?;
         if !name.is_empty() {
             if path.last() != Some(&b'/') {
@@ -198,6 +236,40 @@ impl Fs {
             }
             path.extend_from_slice(name);
         }
+        Ok(path)
+    }
+
+    #[cold]
+    fn sync_at_origin(&self, origin: &OriginConfig, open: u32, is_declared: bool) -> Result<()> {
+        let file = self.description(open);
+        if file.kind() != libc::S_IFREG {
+            return Ok(());
+        }
+        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        let Ok(path) = self.path_in(dir, &name) else {
+            return Ok(());
+        };
+        let mode = origin.relative(&path).map(|_| origin.mode_of(&path));
+        match mode {
+            Some(OriginMode::WriteThrough) => {}
+            Some(OriginMode::WriteBack) if is_declared => {}
+            // One without a name is promised to nobody.
+            Some(_) | None if is_declared && self.cluster().stat(id)?.nlink > 0 => {
+                let shown = String::from_utf8_lossy(&path);
+                write_notice(format_args!(
+                    "{shown}: persistence = \"origin\" is declared of it, but nothing is written to \
+                     the origin under that path"
+                ));
+                return Err(Errno::OPNOTSUPP);
+            }
+            Some(_) | None => return Ok(()),
+        }
+        self.ask_origin(&Request::SyncFile { id, dir, name })
+    }
+
+    #[cold]
+    fn check_mode(&self, origin: &OriginConfig, dir: ObjectId, name: &[u8]) -> Result<()> {
+        let path = self.path_in(dir, name)?;
         let is_behind = origin.relative(&path).is_some();
         match is_behind && origin.mode_of(&path) == OriginMode::ReadOnly {
             true => Err(Errno::ROFS),

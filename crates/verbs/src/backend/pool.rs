@@ -82,7 +82,8 @@ impl Forebay {
 
     /// The reason why the pool can't keep the controls, if it can't.
     fn cannot(&self, controls: &Controls) -> Option<String> {
-        impossible(controls, &self.fs.pool().config().media)
+        let config = self.fs.pool().config();
+        impossible(controls, &config.media, config.origin.is_some())
     }
 
     /// The pool.
