@@ -173,6 +173,14 @@ fn in_words(s: &Status) -> String {
     line("brought in so far", s.fetched_files, s.fetched_bytes);
     line("written back so far", s.written_files, s.written_bytes);
     line("evicted so far", s.evicted_files, s.evicted_bytes);
+    if s.other_nodes_bytes > 0 {
+        let bytes = format_size(s.other_nodes_bytes);
+        let _ = writeln!(
+            text,
+            "  {:<41}{bytes:>12}",
+            "copied by other nodes than the first"
+        );
+    }
     if s.waited > 0 {
         let seconds = s.waited_ms as f64 / 1000.0;
         let _ = writeln!(

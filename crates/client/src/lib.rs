@@ -375,15 +375,32 @@ impl Pool {
     /// # Errors
     /// As for [`origin::ask`].
     pub fn ask_origin(&self, request: &origin::Request) -> Result<String, origin::Refusal> {
+        origin::ask(&self.asker(), request)
+    }
+
+    /// Has the origin's copier of another node carry an order out. Blocks as long as it makes
+    /// progress; `is_there` is called for each sign of it.
+    ///
+    /// # Errors
+    /// As for [`origin::order`].
+    pub fn order_copier(
+        &self,
+        node: u32,
+        request: &origin::Request,
+        is_there: &mut dyn FnMut(),
+    ) -> Result<String, origin::Refusal> {
+        origin::order(&self.asker(), node, request, is_there)
+    }
+
+    fn asker(&self) -> origin::Asker<'_> {
         let config = self.config.origin.as_ref();
         let timeout = config.map_or(origin::TIMEOUT_MS, |config| config.timeout_ms);
-        let asker = origin::Asker {
+        origin::Asker {
             node: self.config.member.map_or(0, |member| member.node),
             dir: self.dir(),
             cluster: self.cluster(),
             timeout: Duration::from_millis(timeout),
-        };
-        origin::ask(&asker, request)
+        }
     }
 
     /// The configuration.

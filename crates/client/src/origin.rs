@@ -150,6 +150,16 @@ impl OriginConfig {
         self.mode == mode || self.rules.iter().any(|rule| rule.mode == mode)
     }
 
+    /// The path in the pool of a path of the origin.
+    pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
+        let at = self.at.trim_end_matches('/').as_bytes();
+        match relative {
+            b"" if at.is_empty() => b"/".to_vec(),
+            b"" => at.to_vec(),
+            _ => [at, b"/", relative].concat(),
+        }
+    }
+
     /// The path at the origin of a path of the pool, relative to [`OriginConfig::path`]; None if
     /// the origin isn't behind it.
     pub fn relative<'p>(&self, path: &'p [u8]) -> Option<&'p [u8]> {
@@ -159,6 +169,32 @@ impl OriginConfig {
             rest => rest.strip_prefix(b"/"),
         }
     }
+}
+
+/// An order of the service to the copier of another node, which moves the bytes of files that are
+/// there. Paths are relative to the origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Copies `length` bytes at `at` of this version of a file in. The reply is the bytes copied,
+    /// without holes.
+    Copy {
+        id: ObjectId,
+        path: Vec<u8>,
+        version: u64,
+        at: u64,
+        length: u64,
+    },
+    /// Writes files of a directory back; with `compares`, those of the same size and time, too. The
+    /// reply is the copier's report.
+    Write {
+        path: Vec<u8>,
+        names: Vec<Vec<u8>>,
+        compares: bool,
+    },
+    /// Looks whether a file is there: that the copier sees the same directory as the service.
+    Look(Vec<u8>),
+    /// Stops all orders with lower numbers, and waits until they have ended.
+    Stop,
 }
 
 /// A request to the origin service.
@@ -220,6 +256,8 @@ pub enum Request {
     },
     /// How things stand.
     Status,
+    /// To a copier, by the service of this number. Higher numbers replace lower ones.
+    Order { service: u64, order: Order },
 }
 
 type Fields = (
@@ -263,6 +301,31 @@ impl Request {
             }
             Request::Attributes { id, dir, name } => (17, (*dir, name.clone()), no, *id),
             Request::Hold(is_held) => (15 + u8::from(*is_held), no.clone(), no, none),
+            Request::Order { service, order } => {
+                let with = |path: &[u8]| (ObjectId(*service), path.to_vec());
+                match order {
+                    Order::Copy {
+                        id,
+                        path,
+                        version,
+                        at,
+                        length,
+                    } => {
+                        let range = [at.to_le_bytes(), length.to_le_bytes()].concat();
+                        (30, with(path), (ObjectId(*version), range), *id)
+                    }
+                    Order::Write {
+                        path,
+                        names,
+                        compares,
+                    } => {
+                        let names = (none, names.join(&b'/'));
+                        (31 + u8::from(*compares), with(path), names, none)
+                    }
+                    Order::Look(path) => (33, with(path), no, none),
+                    Order::Stop => (34, with(b""), no, none),
+                }
+            }
         };
         let replaced = match self {
             Request::Rename { replaced, .. } => *replaced,
@@ -310,6 +373,31 @@ impl Request {
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
             8 => Request::Status,
+            30..=34 => Request::Order {
+                service: dir.0,
+                order: match kind {
+                    30 => {
+                        let (at, length) = other_name.split_first_chunk::<8>()?;
+                        Order::Copy {
+                            id,
+                            path: name,
+                            version: other.0,
+                            at: u64::from_le_bytes(*at),
+                            length: u64::from_le_bytes(length.try_into().ok()?),
+                        }
+                    }
+                    33 => Order::Look(name),
+                    34 => Order::Stop,
+                    _ => Order::Write {
+                        path: name,
+                        names: other_name
+                            .split(|&b| b == b'/')
+                            .map(<[u8]>::to_vec)
+                            .collect(),
+                        compares: kind == 32,
+                    },
+                },
+            },
             _ => return None,
         })
     }
@@ -366,7 +454,11 @@ pub fn ask(from: &Asker<'_>, request: &Request) -> Result<String, Refusal> {
     loop {
         let asked = match from.node {
             SERVICE_NODE => ask_here(from.dir, request, from.timeout, &mut seen),
-            _ => ask_there(&from.cluster, request, from.timeout, &mut seen),
+            _ => {
+                let service = NodeId(SERVICE_NODE);
+                let mut is_there = || seen = Instant::now();
+                ask_there(&from.cluster, service, request, from.timeout, &mut is_there)
+            }
         };
         match asked {
             Err(refusal) if refusal.error == Errno::NOTCONN && seen.elapsed() < RESTARTS => {
@@ -415,26 +507,43 @@ fn result_of(message: &[u8]) -> Option<Result<String, Refusal>> {
     })
 }
 
-/// Asks the service of another node, through this node's daemon. `seen`: when it was last there.
+/// Has the copier of another node carry an order out. `is_there` is called for each sign of
+/// progress.
+///
+/// # Errors
+/// The errno of what failed there. ENOTCONN: no copier runs there. ETIMEDOUT: it made no progress
+/// for the timeout. EHOSTDOWN: the node can't be reached. After the last two, it may still work.
+pub fn order(
+    from: &Asker<'_>,
+    node: u32,
+    request: &Request,
+    is_there: &mut dyn FnMut(),
+) -> Result<String, Refusal> {
+    ask_there(&from.cluster, NodeId(node), request, from.timeout, is_there)
+}
+
+/// Asks the service or the copier of another node, through this node's daemon. `is_there` is called
+/// for each sign of progress.
 fn ask_there(
     cluster: &Cluster<'_>,
+    node: NodeId,
     request: &Request,
     timeout: Duration,
-    seen: &mut Instant,
+    is_there: &mut dyn FnMut(),
 ) -> Result<String, Refusal> {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     let number = u64::from(std::process::id()) << 32 | NUMBERS.fetch_add(1, Relaxed) & 0xffff_ffff;
     let failed = |e: Errno| match e {
         Errno::NOTCONN => no_service(e),
         e => {
-            let text = format!("node {SERVICE_NODE}, which has the origin, can't be asked: {e}");
+            let text = format!("node {}, which has the origin, can't be asked: {e}", node.0);
             Refusal::new(e, &text)
         }
     };
     let mut bytes = request.encode();
     let (mut last, mut rest) = (Instant::now(), FIRST_PAUSE);
     loop {
-        let message = cluster.ask_origin(NodeId(SERVICE_NODE), number, &bytes);
+        let message = cluster.ask_origin(node, number, &bytes);
         bytes.clear();
         match message.map_err(failed)? {
             Some(message) => {
@@ -442,7 +551,7 @@ fn ask_there(
                     return result;
                 }
                 last = Instant::now();
-                *seen = last;
+                is_there();
             }
             None if last.elapsed() > timeout => return Err(no_progress(timeout)),
             None => {
@@ -556,8 +665,34 @@ mod tests {
             Request::Hold(false),
             Request::Sync(name.clone()),
             Request::Evict(name.clone()),
-            Request::Prefetch(name),
+            Request::Prefetch(name.clone()),
             Request::Status,
+            Request::Order {
+                service: 3,
+                order: Order::Copy {
+                    id,
+                    path: name.clone(),
+                    version: 5,
+                    at: 1 << 40,
+                    length: 7,
+                },
+            },
+            Request::Order {
+                service: 3,
+                order: Order::Write {
+                    path: Vec::new(),
+                    names: vec![name.clone(), b"other".to_vec()],
+                    compares: true,
+                },
+            },
+            Request::Order {
+                service: 3,
+                order: Order::Look(name),
+            },
+            Request::Order {
+                service: u64::MAX,
+                order: Order::Stop,
+            },
         ];
         for request in all {
             let bytes = request.encode();

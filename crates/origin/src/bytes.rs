@@ -1,14 +1,12 @@
 //! Bytes of files: fetched from the origin, and released.
 
+use crate::moving::{errno, watched};
 use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print};
 use forebay_posix::{File, ObjectId};
-use forebay_staging::{
-    Care, Meta, Place, PlaceFile, PoolFile, Progress, Trouble, copy_content, explain,
-};
+use forebay_staging::{Care, Meta, Place, PlaceFile, PoolFile, Progress, copy_content, explain};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -17,8 +15,6 @@ const ATTEMPTS: usize = 3;
 /// How often, and after which pauses, a full pool is tried again: a second in all.
 const ROOM_ATTEMPTS: usize = 20;
 const ROOM_PAUSE: Duration = Duration::from_millis(50);
-/// How often the progress of a copy is looked at.
-const WATCH: Duration = Duration::from_millis(200);
 
 /// A clean file.
 pub struct Clean {
@@ -74,6 +70,7 @@ impl Origin {
             Err(_) => (self.paths(), None),
         };
         let _working = self.busy.begin(id);
+        self.make_sure_of(id).map_err(plain)?;
         let inode = self.inode(id).map_err(plain)?;
         if !inode.origin.is_released() {
             return Ok(());
@@ -125,22 +122,8 @@ impl Origin {
 
     /// Calls `f`; its progress counts as this service's.
     pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
-        let (progress, is_done) = (Progress::at(self.pace.clone()), AtomicBool::new(false));
-        std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| {
-                let mut seen = 0;
-                while !is_done.load(Relaxed) {
-                    std::thread::park_timeout(WATCH);
-                    let now = progress.bytes_done.load(Relaxed);
-                    self.moved.fetch_add(now.saturating_sub(seen), Relaxed);
-                    seen = now;
-                }
-            });
-            let result = f(&progress);
-            is_done.store(true, Relaxed);
-            watcher.thread().unpark();
-            result
-        })
+        let progress = Progress::at(self.pace.clone());
+        watched(&self.moved, &progress, || f(&progress))
     }
 
     /// Whether this is the object's name.
@@ -232,17 +215,20 @@ impl Origin {
             sync: false,
             verify: self.pool.config().has_files(),
         };
+        let whole = (0, before.size);
+        if let Some(bytes) = self.copy_there(id, relative, &before, whole)? {
+            to.close()?;
+            return match from.meta()? {
+                after if print(&after) == print(&before) => Ok((bytes, after)),
+                _ => Err(Errno::STALE),
+            };
+        }
         let copied = self.watched(|progress| copy_content(&from, &to, care, THREADS, progress));
         if copied.is_err() {
             to.set_len(0)?;
             to.set_len(before.size)?;
         }
-        let copied = copied.map_err(|trouble| match trouble {
-            Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => e,
-            Trouble::Changed => Errno::STALE,
-            Trouble::Differs => Errno::IO,
-            Trouble::Stopped => Errno::CANCELED,
-        })?;
+        let copied = copied.map_err(|trouble| errno(&trouble))?;
         to.close()?;
         Ok(copied)
     }
@@ -319,12 +305,7 @@ impl Origin {
 
     /// The path in the pool of a path of the origin.
     pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
-        let at = self.config.at.trim_end_matches('/').as_bytes();
-        match relative {
-            b"" if at.is_empty() => b"/".to_vec(),
-            b"" => at.to_vec(),
-            _ => [at, b"/", relative].concat(),
-        }
+        self.config.pool_path(relative)
     }
 
     /// Releases the bytes of a file that is clean and that nobody has open, and whose version the
@@ -347,6 +328,7 @@ impl Origin {
     /// Takes the bytes of a file, which this thread works on, out of the pool; false if somebody
     /// has it open. It has this size from then on.
     pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
+        self.make_sure_of(id)?;
         let released = OriginMark {
             state: OriginState::Released,
             ..mark

@@ -11,11 +11,12 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, print, split};
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Names, Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata,
-    explain, part_name, stage, user_attributes,
+    Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata, explain,
+    part_name, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -456,7 +457,7 @@ impl Origin {
         let mut current = Vec::new();
         for d in dirty {
             // Another pass, or a change of names, may have come first.
-            match self.inode(d.id) {
+            match self.make_sure_of(d.id).and_then(|()| self.inode(d.id)) {
                 Ok(inode) if is_clean(&inode) => {}
                 Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
                 Ok(inode) => current.push(Dirty { inode, ..d }),
@@ -536,10 +537,8 @@ impl Origin {
         if list.is_empty() {
             return;
         }
-        let names: Names = list.iter().map(|d| d.name.clone()).collect();
         let options = Options {
             checksum: compares,
-            only: Some(names),
             ..Options::stage_out()
         };
         let paths: Vec<_> = list.iter().map(|d| below(at, &d.name)).collect();
@@ -551,15 +550,81 @@ impl Origin {
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;
         }
-        let report = match self.stage(&self.pool_path(at), at, &options) {
-            Ok(report) => report,
-            Err(e) => {
-                let why = e.to_string();
-                let failed = list.iter().map(|d| (below(at, &d.name), why.clone()));
-                pass.failed.extend(failed);
-                return;
+        for (list, report) in self.copy_list(at, list, &options) {
+            match report {
+                Ok(report) => self.settle_list(at, list, &report, pass),
+                Err(why) => {
+                    let failed = list.iter().map(|d| (below(at, &d.name), why.clone()));
+                    pass.failed.extend(failed);
+                }
             }
+        }
+    }
+
+    /// Copies files of one directory, each from the node that has it, at the same time. Lists of
+    /// them, with the report of each or why it couldn't begin.
+    fn copy_list(
+        &self,
+        at: &[u8],
+        list: Vec<Dirty>,
+        options: &Options,
+    ) -> Vec<(Vec<Dirty>, std::result::Result<Report, String>)> {
+        let files = list.iter().map(|d| (d.id, &d.name[..], d.inode.size));
+        let mut nodes: HashMap<usize, u32> = HashMap::new();
+        for (node, indices) in self.shared_out(files) {
+            nodes.extend(indices.into_iter().map(|i| (i, node)));
+        }
+        let mut lists: BTreeMap<Option<u32>, Vec<Dirty>> = BTreeMap::new();
+        for (i, d) in list.into_iter().enumerate() {
+            lists.entry(nodes.get(&i).copied()).or_default().push(d);
+        }
+        std::thread::scope(|scope| {
+            let copies: Vec<_> = lists
+                .into_iter()
+                .map(|(node, list)| {
+                    let copy = move || {
+                        let report = self.copy_from(node, at, &list, options);
+                        (list, report)
+                    };
+                    scope.spawn(copy)
+                })
+                .collect();
+            copies
+                .into_iter()
+                .filter_map(|copy| copy.join().ok())
+                .collect()
+        })
+    }
+
+    /// Has a node copy files of one directory; None is this one.
+    fn copy_from(
+        &self,
+        node: Option<u32>,
+        at: &[u8],
+        list: &[Dirty],
+        options: &Options,
+    ) -> std::result::Result<Report, String> {
+        let names: Vec<Vec<u8>> = list.iter().map(|d| d.name.clone()).collect();
+        if let Some(node) = node {
+            match self.write_there(node, at, &names, options.checksum) {
+                Ok(Some(report)) => {
+                    self.remove_parts(at, &report, &names);
+                    return Ok(report);
+                }
+                Ok(None) => {}
+                Err(e) => return Err(format!("node {node}, which has it: {}", explain(e))),
+            }
+        }
+        let options = Options {
+            only: Some(names.into_iter().collect()),
+            ..options.clone()
         };
+        let report = self.stage(&self.pool_path(at), at, &options);
+        report.map_err(|e| e.to_string())
+    }
+
+    /// After copying files of one directory: those that are at the origin are clean.
+    fn settle_list(&self, at: &[u8], list: Vec<Dirty>, report: &Report, pass: &mut Pass) {
         let accounted = report.moved_files + report.unchanged + report.failed;
         if accounted < list.len() as u64 || report.interrupted {
             // Some have lost their names meanwhile: which, the next pass finds out.
@@ -647,6 +712,13 @@ impl Origin {
             Err(e) => e.to_string(),
         };
         pass.failed.push((path.to_vec(), why));
+    }
+
+    /// Removes incomplete files that a copier has left, if it has failed.
+    fn remove_parts(&self, dir: &[u8], report: &Report, names: &[Vec<u8>]) {
+        if !report.complete() {
+            names.iter().for_each(|name| self.remove_part(dir, name));
+        }
     }
 
     /// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't

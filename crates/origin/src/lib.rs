@@ -18,6 +18,9 @@
 //! consistency: it can be killed at any instant, since each transition is one transaction of the
 //! store, which comes after the bytes are where they belong.
 //!
+//! On the other nodes, a [`copier`] moves the bytes of files that are there, as the service orders
+//! ([`orders`]).
+//!
 //! The service runs as threads of the keeper of the pool's first node: one accepts requests
 //! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
 //! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the media ([`room`]). An object is worked on by one thread at a
@@ -25,11 +28,15 @@
 
 mod busy;
 mod bytes;
+mod copier;
+mod copiers;
 mod drain;
 mod links;
 mod listing;
+mod moving;
 mod names;
 mod notices;
+mod orders;
 mod outside;
 mod pass;
 mod paths;
@@ -45,7 +52,9 @@ mod writing;
 pub use status::{Problem, Status};
 
 use busy::Busy;
-use forebay_client::origin::{SERVICE_NODE, SIGN};
+use copier::{Copier, Orders};
+use copiers::Copiers;
+use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::Pace;
@@ -74,6 +83,11 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let member = pool.config().member;
     if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        let copier = pool.clone();
+        let thread = std::thread::Builder::new().name("fb-copier".into());
+        // Opening the origin may take long where it is slow.
+        let started = thread.spawn(move || start_copier(copier, config));
+        started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
         return Ok(());
     }
     let side = Side::open(&config.path).map_err(|e| {
@@ -84,6 +98,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     })?;
     let settings = Settings::load(pool.dir());
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let copiers = Copiers::load(pool.dir());
+    let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
     let origin = Arc::new(Origin {
         fs: Fs::for_origin(pool.clone()),
@@ -101,9 +117,11 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         has_early: AtomicBool::new(false),
         room: Mutex::default(),
         watches: Watches::new(),
+        copiers,
     });
     origin.prepare_root().map_err(failed)?;
-    serve::start(&origin).map_err(failed)?;
+    origin.stop_copiers();
+    serve::start(pool.dir(), &origin).map_err(failed)?;
     for (name, work) in [
         ("fb-drain", Origin::drain_for_ever as fn(&Origin)),
         ("fb-outside", Origin::look_for_ever),
@@ -116,4 +134,20 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
     }
     Ok(())
+}
+
+/// Starts the copier of a node that isn't the service's. If it can't, the service's node copies.
+fn start_copier(pool: Arc<Pool>, config: OriginConfig) {
+    let Ok(side) = Side::open(&config.path) else {
+        return;
+    };
+    let copier = Arc::new(Copier {
+        fs: Fs::for_origin(pool.clone()),
+        pool: pool.clone(),
+        config,
+        side,
+        orders: Orders::default(),
+        moved: AtomicU64::new(0),
+    });
+    let _ = serve::start(pool.dir(), &copier);
 }

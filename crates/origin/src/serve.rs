@@ -15,8 +15,9 @@ use rustix::net::{
     bind, listen, recv, send, socket_with,
 };
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -29,11 +30,19 @@ const SIGN: Duration = Duration::from_secs(1);
 const NAMED: usize = 20;
 
 /// The result of a request: a text, or an errno and a text.
-type Done = std::result::Result<String, (Errno, String)>;
+pub type Done = std::result::Result<String, (Errno, String)>;
 
-/// Takes requests from now on.
-pub fn start(origin: &Arc<Origin>) -> Result<()> {
-    let path = origin.pool.dir().join(SOCKET);
+/// Answers requests.
+pub trait Answers: Send + Sync + 'static {
+    /// The result of a request. Blocks.
+    fn answer(&self, request: &Request) -> Done;
+    /// Increases with all that is done for any request.
+    fn moved(&self) -> &AtomicU64;
+}
+
+/// Takes requests from now on, on a socket in the node's directory.
+pub fn start(dir: &Path, origin: &Arc<impl Answers>) -> Result<()> {
+    let path = dir.join(SOCKET);
     match rustix::fs::unlink(&path) {
         Ok(()) | Err(Errno::NOENT) => {}
         Err(e) => return Err(e),
@@ -49,7 +58,7 @@ pub fn start(origin: &Arc<Origin>) -> Result<()> {
     Ok(())
 }
 
-fn accept_for_ever(origin: &Arc<Origin>, socket: &OwnedFd) {
+fn accept_for_ever(origin: &Arc<impl Answers>, socket: &OwnedFd) {
     let running = Arc::new(AtomicUsize::new(0));
     loop {
         while running.load(Acquire) >= REQUESTS {
@@ -75,7 +84,7 @@ fn accept_for_ever(origin: &Arc<Origin>, socket: &OwnedFd) {
     }
 }
 
-fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
+fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
     let _ = rustix::net::sockopt::set_socket_timeout(
         connection,
         rustix::net::sockopt::Timeout::Recv,
@@ -104,7 +113,7 @@ fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
     if started.is_err() {
         return reply(Err((Errno::AGAIN, "there are no threads left".into())));
     }
-    let mut moved = origin.moved.load(Relaxed);
+    let mut moved = origin.moved().load(Relaxed);
     loop {
         match told.recv_timeout(SIGN) {
             Ok(done) => return reply(done),
@@ -113,7 +122,7 @@ fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
                 return reply(Err((Errno::IO, why.into())));
             }
             Err(RecvTimeoutError::Timeout) => {
-                let now = origin.moved.load(Relaxed);
+                let now = origin.moved().load(Relaxed);
                 if now != moved {
                     moved = now;
                     // If the process is gone, its request is worked on all the same.
@@ -124,7 +133,11 @@ fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
     }
 }
 
-impl Origin {
+impl Answers for Origin {
+    fn moved(&self) -> &AtomicU64 {
+        &self.moved
+    }
+
     fn answer(&self, request: &Request) -> Done {
         let plain = |e: Errno| (e, String::new());
         match request {
@@ -182,10 +195,14 @@ impl Origin {
                 set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
             }
             Request::Status => return self.status().map_err(plain),
+            // Copiers of other nodes take those.
+            Request::Order { .. } => return Err(plain(Errno::PROTO)),
         }
         Ok(String::new())
     }
+}
 
+impl Origin {
     fn relative<'p>(&self, path: &'p [u8]) -> std::result::Result<&'p [u8], (Errno, String)> {
         let none = || (Errno::XDEV, "the origin isn't behind that path".to_owned());
         match path {
@@ -249,6 +266,7 @@ impl Origin {
             waited_ms: self.ledger.waited.bytes.load(Relaxed),
             is_held: self.settings.is_held(),
             watched_dirs: self.watches.watched(),
+            other_nodes_bytes: self.copiers.bytes.load(Relaxed),
             ..Status::default()
         };
         self.forget_solved();

@@ -1,6 +1,7 @@
 //! The service: what its threads share, and marks of objects.
 
 use crate::busy::Busy;
+use crate::copiers::Copiers;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
@@ -44,6 +45,7 @@ pub struct Origin {
     /// Held by the thread that makes room.
     pub room: Mutex<()>,
     pub watches: Watches,
+    pub copiers: Copiers,
 }
 
 impl Origin {

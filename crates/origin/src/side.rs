@@ -32,7 +32,7 @@ impl Side {
     }
 
     /// A path that leads to `relative` from this process.
-    fn path(&self, relative: &[u8]) -> Vec<u8> {
+    pub fn path(&self, relative: &[u8]) -> Vec<u8> {
         let mut path = format!("/proc/self/fd/{}/", self.root.as_raw_fd()).into_bytes();
         path.extend_from_slice(if relative.is_empty() { b"." } else { relative });
         path
@@ -203,6 +203,12 @@ pub fn print(meta: &Meta) -> u64 {
     }
     // 0 stands for no version.
     XxHash3_64::oneshot(&bytes).max(1)
+}
+
+/// A fingerprint of a version of a file that is the same on all hosts that have the file system
+/// mounted.
+pub fn identity(meta: &Meta) -> u64 {
+    print(&Meta { dev: 0, ..*meta })
 }
 
 /// Fingerprint of a directory's attributes, as [`forebay_store::OriginMark::synced`] has it: mode,

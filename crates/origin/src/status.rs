@@ -44,6 +44,10 @@ pub struct Status {
     pub written_bytes: u64,
     pub evicted_files: u64,
     pub evicted_bytes: u64,
+    /// Bytes among those brought in and written back that other nodes than the service's have
+    /// copied.
+    #[serde(default)]
+    pub other_nodes_bytes: u64,
     /// How often writers have waited for room, and how long in all. Milliseconds.
     pub waited: u64,
     pub waited_ms: u64,

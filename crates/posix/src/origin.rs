@@ -7,8 +7,8 @@
 use crate::cache::DirInfo;
 use crate::controls::ASIDE;
 use crate::fs::Fs;
-use forebay_client::origin::{OriginConfig, OriginMode, Request};
 use forebay_client::controls::Persistence;
+use forebay_client::origin::{OriginConfig, OriginMode, Request};
 use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
 use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
@@ -221,10 +221,12 @@ impl Fs {
         }
         let mode = origin.mode_of(&path);
         // Of what is in a directory, patterns decide.
-        Ok((!name.is_empty() && !mode.is_written()).then_some(match mode {
-            OriginMode::ReadOnly => "its path's mode is read-only",
-            _ => "its path's mode is scratch",
-        }))
+        Ok(
+            (!name.is_empty() && !mode.is_written()).then_some(match mode {
+                OriginMode::ReadOnly => "its path's mode is read-only",
+                _ => "its path's mode is scratch",
+            }),
+        )
     }
 
     /// The path of the entry `name` of a directory, or of the directory if there is no name.
