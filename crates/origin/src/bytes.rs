@@ -88,8 +88,11 @@ impl Origin {
             Some(at) if self.has_name(dir, name, id) => below(&at, name),
             _ => self.find(id).map_err(plain)?,
         };
-        self.fetch(id, &relative)
-            .map_err(|e| (e, self.told(&relative, "can't be read", e)))
+        self.fetch(id, &relative).map_err(|e| match e {
+            // Another object has the name: the process looks for it.
+            Errno::STALE => plain(e),
+            e => (e, self.told(&relative, "can't be read", e)),
+        })
     }
 
     /// Brings the `user.*` attributes of a released file in, which has had this name.
@@ -117,7 +120,7 @@ impl Origin {
         }
     }
 
-    fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
+    pub fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
         format!("{} {what}: {}", self.side.show(relative), explain(e))
     }
 
@@ -161,6 +164,9 @@ impl Origin {
 
     /// Copies a released file in. Whoever calls works on it.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        if self.bring_rest(id, relative)? {
+            return Ok(());
+        }
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
@@ -203,6 +209,7 @@ impl Origin {
             false => self.set_clean(id, inode.ctime, mark, set)?,
             true => {
                 set.origin = Some(OriginMark { synced: 0, ..mark });
+                self.ranges.is_marked(id, &mark);
                 self.fs.cluster().set_attr(id, &set)?;
             }
         }
@@ -222,8 +229,10 @@ impl Origin {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.fs, open));
-        // Of an attempt that was cut off.
-        to.set_len(0)?;
+        if self.inode(id)?.pages > 0 {
+            // Of an attempt that was cut off.
+            to.set_len(0)?;
+        }
         to.set_len(before.size)?;
         // Memory keeps what was written to it; a disk is read back.
         let care = Care {
@@ -331,6 +340,9 @@ impl Origin {
         let _held = self.paths();
         let _working = self.busy.begin(clean.id);
         let inode = self.inode(clean.id)?;
+        if inode.origin.is_released() {
+            return self.release_part(clean, &inode);
+        }
         let archived = inode.origin.state == OriginState::Archived;
         let there = self.side.look(&clean.relative)?;
         if !archived

@@ -26,12 +26,14 @@
 mod busy;
 mod bytes;
 mod drain;
+mod fill;
 mod links;
 mod listing;
 mod names;
 mod outside;
 mod pass;
 mod paths;
+mod ranges;
 mod room;
 mod serve;
 mod service;
@@ -47,6 +49,7 @@ use forebay_client::origin::{SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::Pace;
+use ranges::Ranges;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -96,6 +99,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         settings,
         pace,
         room: Mutex::default(),
+        ranges: Ranges::default(),
     });
     origin.prepare_root().map_err(failed)?;
     serve::start(&origin).map_err(failed)?;

@@ -1,6 +1,7 @@
 //! The service: what its threads share, and marks of objects.
 
 use crate::busy::Busy;
+use crate::ranges::Ranges;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
@@ -40,6 +41,8 @@ pub struct Origin {
     pub pace: Option<Arc<Pace>>,
     /// Held by the thread that makes room.
     pub room: Mutex<()>,
+    /// The files that are read by ranges.
+    pub ranges: Ranges,
 }
 
 impl Origin {
@@ -120,6 +123,7 @@ impl Origin {
     }
 
     pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
         let set = SetAttr {
             origin: Some(mark),
             ..SetAttr::default()
@@ -137,6 +141,7 @@ impl Origin {
         mark: OriginMark,
         set: SetAttr,
     ) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
         let mut past = before.min(now() - TICK);
         let set = SetAttr {
             ctime: Some(past),

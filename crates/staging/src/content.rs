@@ -70,6 +70,34 @@ pub fn copy(
     Ok((ranges.iter().map(segments::Range::data).sum(), before))
 }
 
+/// Copies the bytes of a file from `start` to `end` over the same bytes of `to`. Returns the bytes
+/// copied, without holes, and the source's metadata.
+///
+/// # Errors
+/// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, ends before `end`, or changes
+/// meanwhile.
+pub fn copy_part(
+    from: &impl PlaceFile,
+    to: &impl PlaceFile,
+    (start, end): (u64, u64),
+    verify: bool,
+    progress: &Progress,
+) -> Result<(u64, Meta), Trouble> {
+    let before = at_rest(from).map_err(Trouble::Read)?;
+    if !before.is_file() || before.size < end {
+        return Err(Trouble::Changed);
+    }
+    let range = segments::copy(from, to, start, end, verify, progress)?;
+    let after = from.meta().map_err(Trouble::Read)?;
+    if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
+        return Err(Trouble::Changed);
+    }
+    if verify {
+        segments::verify(to, &range, progress)?;
+    }
+    Ok((range.data(), before))
+}
+
 /// The file's metadata, once its last change is old enough that another one would show in its
 /// times: they advance by ticks of some milliseconds only.
 pub fn at_rest(file: &impl PlaceFile) -> rustix::io::Result<Meta> {

@@ -38,7 +38,7 @@ mod whole;
 mod wire;
 
 pub use attributes::{apply as apply_attributes, apply_metadata, user_attributes};
-pub use content::{Care, copy as copy_content};
+pub use content::{Care, copy as copy_content, copy_part};
 pub use job::{Names, Options, Room};
 pub use meta::Meta;
 pub use mover::mover;
