@@ -170,6 +170,7 @@ fn in_words(s: &Status) -> String {
     line("not yet written back", s.dirty_files, s.dirty_bytes);
     line("in the pool and there", s.archived_files, s.archived_bytes);
     line("there only", s.released_files, s.released_bytes);
+    line("of those, partly here", s.partial_files, s.partial_bytes);
     line("brought in so far", s.fetched_files, s.fetched_bytes);
     line("written back so far", s.written_files, s.written_bytes);
     line("evicted so far", s.evicted_files, s.evicted_bytes);

@@ -51,6 +51,16 @@ pub struct Origin {
     /// Limit on bytes per second from and to the origin, for all nodes together: 200M
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size, requires = "origin")]
     pub origin_bandwidth: Option<u64>,
+    /// Size from which a file that a program opens for reading only isn't brought in whole, but
+    /// range by range as it is read
+    #[arg(
+        long,
+        value_name = "SIZE",
+        value_parser = forebay_media::parse_size,
+        default_value = "64M",
+        requires = "origin"
+    )]
+    pub origin_ranges: u64,
 }
 
 #[derive(Debug, Args)]
@@ -157,6 +167,7 @@ impl Origin {
                 lag_ms: (self.origin_lag * 1000.0) as u64,
                 timeout_ms: (self.origin_timeout * 1000.0) as u64,
                 bandwidth: self.origin_bandwidth,
+                ranges: self.origin_ranges,
             }),
             mount,
         ))

@@ -34,6 +34,10 @@ pub const SERVICE_NODE: u32 = 0;
 /// How long a process waits for a sign of progress, unless the pool's configuration says it.
 /// Milliseconds.
 pub const TIMEOUT_MS: u64 = 60_000;
+/// Size from which files come in by ranges, unless the pool's configuration says it. Bytes.
+pub const RANGES: u64 = 64 << 20;
+/// Bytes that come in together. Whole blocks of a file are in the pool, or aren't.
+pub const BLOCK: u64 = 8 << 20;
 /// How long a process waits for a service that isn't there, since it was last there, and how often
 /// it looks.
 const RESTARTS: Duration = Duration::from_secs(10);
@@ -120,6 +124,13 @@ pub struct OriginConfig {
     /// Limit on bytes per second from and to the origin, for all nodes together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bandwidth: Option<u64>,
+    /// Size from which a file that is opened for reading only comes in by ranges. Bytes.
+    #[serde(default = "ranges")]
+    pub ranges: u64,
+}
+
+fn ranges() -> u64 {
+    RANGES
 }
 
 fn timeout_ms() -> u64 {
@@ -209,6 +220,16 @@ pub enum Request {
         dir: ObjectId,
         name: Vec<u8>,
         cut: bool,
+    },
+    /// A range of a file, which was opened for reading by this name, is to be in the pool; nothing
+    /// of it is, with a length of 0: it has just been opened. The reply is the number of the fill
+    /// ([`forebay_store::control::Open::fill`]), or nothing if the whole file is in the pool.
+    Range {
+        id: ObjectId,
+        dir: ObjectId,
+        name: Vec<u8>,
+        at: u64,
+        length: u64,
     },
     /// The object is to lose this name.
     Remove {
@@ -300,6 +321,16 @@ impl Request {
                 (13 + u8::from(*is_pinned), (none, path.clone()), no, none)
             }
             Request::Attributes { id, dir, name } => (17, (*dir, name.clone()), no, *id),
+            Request::Range {
+                id,
+                dir,
+                name,
+                at,
+                length,
+            } => {
+                let range = (ObjectId(*at), length.to_le_bytes().to_vec());
+                (18, (*dir, name.clone()), range, *id)
+            }
             Request::Hold(is_held) => (15 + u8::from(*is_held), no.clone(), no, none),
             Request::Order { service, order } => {
                 let with = |path: &[u8]| (ObjectId(*service), path.to_vec());
@@ -369,6 +400,13 @@ impl Request {
             },
             15 | 16 => Request::Hold(kind == 16),
             17 => Request::Attributes { id, dir, name },
+            18 => Request::Range {
+                id,
+                dir,
+                name,
+                at: other.0,
+                length: u64::from_le_bytes(other_name.try_into().ok()?),
+            },
             5 => Request::Sync(name),
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
@@ -661,6 +699,13 @@ mod tests {
                 dir: ObjectId(9),
                 name: name.clone(),
             },
+            Request::Range {
+                id,
+                dir: ObjectId(9),
+                name: name.clone(),
+                at: 5 << 40,
+                length: 1 << 33,
+            },
             Request::Hold(true),
             Request::Hold(false),
             Request::Sync(name.clone()),
@@ -721,6 +766,7 @@ mod tests {
             lag_ms: 0,
             timeout_ms: TIMEOUT_MS,
             bandwidth: None,
+            ranges: RANGES,
         };
         assert_eq!(config.mode_of(b"/data/x"), OriginMode::ReadOnly);
         assert_eq!(config.mode_of(b"/data/out/x"), OriginMode::WriteBack);

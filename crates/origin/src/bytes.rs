@@ -87,8 +87,11 @@ impl Origin {
             Some(at) if self.has_name(dir, name, id) => below(&at, name),
             _ => self.find(id).map_err(plain)?,
         };
-        self.fetch(id, &relative)
-            .map_err(|e| (e, self.told(&relative, "can't be read", e)))
+        self.fetch(id, &relative).map_err(|e| match e {
+            // Another object has the name: the process looks for it.
+            Errno::STALE => plain(e),
+            e => (e, self.told(&relative, "can't be read", e)),
+        })
     }
 
     /// Brings the `user.*` attributes of a released file in, which has had this name.
@@ -116,7 +119,7 @@ impl Origin {
         }
     }
 
-    fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
+    pub fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
         format!("{} {what}: {}", self.side.show(relative), explain(e))
     }
 
@@ -146,6 +149,10 @@ impl Origin {
 
     /// Copies a released file in. Whoever calls works on it.
     fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        if self.bring_rest(id, relative)? {
+            return Ok(());
+        }
+        self.make_sure_of(id)?;
         let mut last = Errno::IO;
         for _ in 0..ATTEMPTS {
             match self.fetch_once(id, relative) {
@@ -188,6 +195,7 @@ impl Origin {
             false => self.set_clean(id, inode.ctime, mark, set)?,
             true => {
                 set.origin = Some(OriginMark { synced: 0, ..mark });
+                self.ranges.is_marked(id, &mark);
                 self.fs.cluster().set_attr(id, &set)?;
             }
         }
@@ -207,8 +215,10 @@ impl Origin {
         };
         let open = self.fs.keep_object(entry, libc::O_RDWR)?;
         let to = PoolFile::new(File::new(&self.fs, open));
-        // Of an attempt that was cut off.
-        to.set_len(0)?;
+        if self.inode(id)?.pages > 0 {
+            // Of an attempt that was cut off.
+            to.set_len(0)?;
+        }
         to.set_len(before.size)?;
         // Memory keeps what was written to it; a disk is read back.
         let care = Care {
@@ -216,19 +226,28 @@ impl Origin {
             verify: self.pool.config().has_files(),
         };
         let whole = (0, before.size);
-        if let Some(bytes) = self.copy_there(id, relative, &before, whole)? {
-            to.close()?;
-            return match from.meta()? {
-                after if print(&after) == print(&before) => Ok((bytes, after)),
-                _ => Err(Errno::STALE),
-            };
-        }
-        let copied = self.watched(|progress| copy_content(&from, &to, care, THREADS, progress));
+        let copied = match self.copy_there(id, relative, &before, whole) {
+            Ok(None) => {
+                // Of a copier that has failed: holes have to stay holes.
+                if self.inode(id)?.pages > 0 {
+                    to.set_len(0)?;
+                    to.set_len(before.size)?;
+                }
+                let copy = |progress: &_| copy_content(&from, &to, care, THREADS, progress);
+                self.watched(copy).map_err(|trouble| errno(&trouble))
+            }
+            Ok(Some(bytes)) => match from.meta() {
+                Ok(after) if print(&after) == print(&before) => Ok((bytes, after)),
+                Ok(_) => Err(Errno::STALE),
+                Err(e) => Err(e),
+            },
+            Err(e) => Err(e),
+        };
         if copied.is_err() {
             to.set_len(0)?;
             to.set_len(before.size)?;
         }
-        let copied = copied.map_err(|trouble| errno(&trouble))?;
+        let copied = copied?;
         to.close()?;
         Ok(copied)
     }
@@ -314,6 +333,9 @@ impl Origin {
         let _held = self.paths();
         let _working = self.busy.begin(clean.id);
         let inode = self.inode(clean.id)?;
+        if inode.origin.is_released() {
+            return self.release_part(clean, &inode);
+        }
         let archived = inode.origin.state == OriginState::Archived;
         let there = self.side.look(&clean.relative)?;
         if !archived

@@ -119,7 +119,7 @@ impl Answers for Copier {
         &self.moved
     }
 
-    fn answer(&self, request: &Request) -> Done {
+    fn answer(self: &Arc<Self>, request: &Request) -> Done {
         let plain = |e: Errno| (e, String::new());
         let Request::Order { service, order } = request else {
             return Err((Errno::PROTO, "this node has a copier only".into()));

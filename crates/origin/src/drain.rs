@@ -414,6 +414,11 @@ impl Origin {
     fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<()> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
+        if is_clean(&inode) {
+            return Ok(());
+        }
+        // Its blocks are checked for the version that this changes.
+        let _pause = self.ranges.pause(id);
         let there = self.side.meta(at)?;
         if !inode.origin.is_released() || print(&there) != inode.origin.print {
             return Ok(());

@@ -31,6 +31,7 @@ mod bytes;
 mod copier;
 mod copiers;
 mod drain;
+mod fill;
 mod links;
 mod listing;
 mod moving;
@@ -40,6 +41,7 @@ mod orders;
 mod outside;
 mod pass;
 mod paths;
+mod ranges;
 mod room;
 mod serve;
 mod service;
@@ -58,6 +60,7 @@ use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::Pace;
+use ranges::Ranges;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -118,6 +121,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         room: Mutex::default(),
         watches: Watches::new(),
         copiers,
+        ranges: Ranges::default(),
     });
     origin.prepare_root().map_err(failed)?;
     origin.stop_copiers();

@@ -67,6 +67,7 @@ impl Origin {
             _ => self.side.look(&at).map_err(plain)?,
         };
         if let Some(there) = &had {
+            self.keep_readable(id, &at, &inode);
             self.note_change(dir);
             self.remove_there(&at, there, id, &inode)?;
         }
@@ -177,6 +178,9 @@ impl Origin {
                 }
                 _ => {}
             }
+        }
+        if let (Some(replaced), Some(id), Ok(new)) = (&replaced, ids.1, &new) {
+            self.keep_readable(id, new, replaced);
         }
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
         self.note_change(from.0);

@@ -211,6 +211,13 @@ impl Origin {
             // Of a dirty one, writing it back finds the conflict.
             return Ok(true);
         }
+        if inode.origin.is_released() {
+            return match self.renew(id, path, &inode, &meta) {
+                // Another object has the name, or will have it when nobody has it open.
+                Err(Errno::STALE) => Ok(true),
+                renewed => renewed.map(|()| true),
+            };
+        }
         let mark = OriginMark {
             print: version,
             ..inode.origin
@@ -224,7 +231,7 @@ impl Origin {
     }
 
     /// Gives a released file the attributes of the origin's version.
-    fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
+    pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
         if self.inode(id)?.size != meta.size {
             self.resize(id, meta.size)?;
         }

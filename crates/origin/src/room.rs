@@ -4,6 +4,7 @@
 //! written back now, and go then. Only if that frees nothing, the writer gets ENOSPC.
 
 use crate::bytes::Clean;
+use crate::ranges::part_here;
 use crate::service::{Origin, is_clean};
 use forebay_client::controls::{Persistence, Temporality};
 use forebay_client::origin::OriginMode;
@@ -18,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the room in the media is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Above this part of the media's capacity, clean files are evicted, down to the second part.
-const FULL: (u64, u64) = (85, 75);
+pub const FULL: (u64, u64) = (85, 75);
 /// Bytes that a writer in a full pool frees at least, so that it doesn't ask again at once.
 const AT_LEAST: u64 = 8 << 20;
 /// How long passes are repeated for a writer while files are too young to be written back, and the
@@ -53,11 +54,16 @@ impl Origin {
         let mut clean = Vec::new();
         self.each_object(relative, &mut |_, at, entry, inode| {
             let archived = inode.origin.state == OriginState::Archived;
-            if inode.is_file() && archived && is_clean(inode) && inode.size > 0 {
+            let is_partial = inode.origin.is_released() && inode.pages > 0;
+            let is_whole = archived && is_clean(inode) && inode.size > 0;
+            if inode.is_file() && (is_whole || is_partial) {
                 clean.push(Clean {
                     id: entry.id,
                     relative: at.to_vec(),
-                    bytes: inode.size,
+                    bytes: match archived {
+                        true => inode.size,
+                        false => part_here(inode),
+                    },
                     rank: eviction_rank(inode),
                     used: inode.atime.max(inode.mtime),
                 });
@@ -171,6 +177,7 @@ impl Origin {
     pub fn keep_room(&self) {
         while self.is_there() {
             std::thread::sleep(LOOK);
+            self.forget_fills();
             for (node, capacity, free) in self.rooms() {
                 let used = capacity.saturating_sub(free);
                 if used > capacity / 100 * FULL.0 {
@@ -183,7 +190,7 @@ impl Origin {
 
     /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
     /// of one node.
-    fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
+    pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
         let cluster = self.fs.cluster();
         match (cluster.capacity_of_all(), cluster.rooms()) {
             (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {

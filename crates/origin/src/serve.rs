@@ -3,6 +3,7 @@
 //! While a request is worked on, its process gets a sign of life each second in which something has
 //! moved. Only processes of the pool's user can connect, by the directory's mode.
 
+use crate::ranges::part_here;
 use crate::service::{Origin, is_clean};
 use crate::status::Status;
 use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
@@ -35,7 +36,7 @@ pub type Done = std::result::Result<String, (Errno, String)>;
 /// Answers requests.
 pub trait Answers: Send + Sync + 'static {
     /// The result of a request. Blocks.
-    fn answer(&self, request: &Request) -> Done;
+    fn answer(self: &Arc<Self>, request: &Request) -> Done;
     /// Increases with all that is done for any request.
     fn moved(&self) -> &AtomicU64;
 }
@@ -138,7 +139,7 @@ impl Answers for Origin {
         &self.moved
     }
 
-    fn answer(&self, request: &Request) -> Done {
+    fn answer(self: &Arc<Self>, request: &Request) -> Done {
         let plain = |e: Errno| (e, String::new());
         match request {
             Request::Entries(dir) => self.bring_entries(*dir).map_err(|e| {
@@ -150,6 +151,13 @@ impl Answers for Origin {
                 )
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
+            Request::Range {
+                id,
+                dir,
+                name,
+                at,
+                length,
+            } => return self.bring_range(*id, (*dir, name), (*at, *length)),
             Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
             Request::Link { id, known, to } => {
                 self.link(*id, (known.0, &known.1), (to.0, &to.1))?;
@@ -276,6 +284,10 @@ impl Origin {
                 return Ok(());
             }
             let mark = inode.origin;
+            if mark.is_released() && inode.pages > 0 {
+                status.partial_files += 1;
+                status.partial_bytes += part_here(inode);
+            }
             let (files, bytes) = match mark.state {
                 OriginState::Released => (&mut status.released_files, &mut status.released_bytes),
                 OriginState::Archived if mark.synced == inode.ctime => {

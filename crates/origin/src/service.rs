@@ -2,6 +2,7 @@
 
 use crate::busy::Busy;
 use crate::copiers::Copiers;
+use crate::ranges::Ranges;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
@@ -46,6 +47,8 @@ pub struct Origin {
     pub room: Mutex<()>,
     pub watches: Watches,
     pub copiers: Copiers,
+    /// The files that are read by ranges.
+    pub ranges: Ranges,
 }
 
 impl Origin {
@@ -126,6 +129,7 @@ impl Origin {
     }
 
     pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
         let set = SetAttr {
             origin: Some(mark),
             ..SetAttr::default()
@@ -143,6 +147,7 @@ impl Origin {
         mark: OriginMark,
         set: SetAttr,
     ) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
         let mut past = before.min(now() - TICK);
         let set = SetAttr {
             ctime: Some(past),

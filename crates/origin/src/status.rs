@@ -37,6 +37,11 @@ pub struct Status {
     pub archived_bytes: u64,
     pub released_files: u64,
     pub released_bytes: u64,
+    /// Of the released ones, those that are being read by ranges, and their bytes in the pool.
+    #[serde(default)]
+    pub partial_files: u64,
+    #[serde(default)]
+    pub partial_bytes: u64,
     /// Since the service began.
     pub fetched_files: u64,
     pub fetched_bytes: u64,

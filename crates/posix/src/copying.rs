@@ -52,6 +52,9 @@ impl Fs {
                 self.below(limit, to_start, usize::try_from(len).unwrap_or(usize::MAX))? as u64
             }
         };
+        if len > 0 {
+            self.bring_range(from, start, len)?;
+        }
         let mut done = 0;
         let copy = || {
             while done < len {

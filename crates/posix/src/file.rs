@@ -86,6 +86,20 @@ impl Fs {
     /// # Errors
     /// As for read.
     pub fn read_part(&self, open: u32, offset: Option<u64>, to: UserSliceMut<'_>) -> Result<usize> {
+        if self.comes_by_ranges(open) {
+            return self.read_by_ranges(open, offset, to);
+        }
+        self.read_there(open, offset, to)
+    }
+
+    /// Reads what is in the pool.
+    #[inline(always)]
+    pub(crate) fn read_there(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        to: UserSliceMut<'_>,
+    ) -> Result<usize> {
         let live = self.check_access(open, false)?;
         let store = self.store();
         if let Some(offset) = offset {
@@ -272,6 +286,9 @@ impl Fs {
             return self.seek_dir(open, whence, offset);
         }
         let live = self.live_of(open)?;
+        if matches!(whence, Whence::Data | Whence::Hole) {
+            self.bring_whole(open)?;
+        }
         let _lock = store.objects().open_lock(open)?;
         let at = |base: u64| {
             let to = i128::from(base) + i128::from(offset);
@@ -636,6 +653,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As lseek(2) with SEEK_DATA.
     pub fn seek_data(&self, offset: u64) -> Result<u64> {
+        self.fs.bring_whole(self.open())?;
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, false)
     }
@@ -645,6 +663,7 @@ impl<'a> File<'a> {
     /// # Errors
     /// As lseek(2) with SEEK_HOLE.
     pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.fs.bring_whole(self.open())?;
         let live = self.fs.live_of(self.open())?;
         self.fs.seek_data(live, offset, true)
     }

@@ -9,6 +9,7 @@ use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
 use crate::per_file_cache::Places;
+use crate::ranges::RangeCache;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
 use forebay_client::controls::Declared;
@@ -114,6 +115,7 @@ struct Own {
     cred: Cred,
     cache: DirCache,
     ruled: RuleCache,
+    ranges: RangeCache,
     /// New files get their controls later, by [`Fs::settle`].
     settles: bool,
     /// What lies at the pool's origin only is brought in before it is used.
@@ -129,12 +131,14 @@ impl Own {
             .uuid
             .bytes()
             .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
+        let has_origin = pool.config().origin.is_some() && !of_origin;
         Arc::new(Own {
             device: libc::makedev(0xfb0, minor & 0xf_ffff),
-            has_origin: pool.config().origin.is_some() && !of_origin,
+            has_origin,
             cred,
             cache: DirCache::new(),
             ruled: RuleCache::new(),
+            ranges: RangeCache::new(has_origin),
             settles,
         })
     }
@@ -284,6 +288,11 @@ impl Fs {
         &self.own.ruled
     }
 
+    /// Which blocks of files at the origin are in the pool.
+    pub(crate) fn ranges(&self) -> &RangeCache {
+        &self.own.ranges
+    }
+
     /// The mount prefix.
     pub fn mount(&self) -> &[u8] {
         self.pool.config().mount.as_bytes()
@@ -298,6 +307,7 @@ impl Fs {
     pub fn after_fork_in_child(&self) {
         self.own.cache.after_fork_in_child();
         self.own.ruled.begin_anew();
+        self.own.ranges.begin_anew();
         if let Some(kept) = &self.kept {
             kept.0.begin_anew();
             kept.1.begin_anew();

@@ -30,6 +30,7 @@ mod origin;
 mod path;
 mod per_file_cache;
 mod process;
+mod ranges;
 mod readahead;
 mod rule_cache;
 mod simple;

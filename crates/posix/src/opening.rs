@@ -246,9 +246,7 @@ impl Fs {
             }
             S_IFREG => {
                 let brings = !fresh && !opener.is_kept();
-                if brings {
-                    self.bring_bytes((parent, name), e.id, flags)?;
-                }
+                let by_ranges = brings && self.bring_bytes((parent, name), e.id, flags)?;
                 let check = !fresh && !path_only;
                 let permitted = |away: &Away| match away.inode {
                     Some(inode) => self.check_inode(&inode, flags),
@@ -276,7 +274,7 @@ impl Fs {
                 if ready.is_ok() && check && late {
                     ready = permitted(away);
                 }
-                if ready.is_ok() && brings && !path_only {
+                if ready.is_ok() && brings && !path_only && !by_ranges {
                     ready = match self.was_released(e.id) {
                         Ok(false) => Ok(()),
                         Ok(true) => Err(Errno::STALE),
@@ -311,7 +309,12 @@ impl Fs {
                     true => flags,
                     false => flags & !libc::O_TRUNC,
                 };
-                self.opened(open, live, flags, (counts, told), opener)
+                let open = self.opened(open, live, flags, (counts, told), opener)?;
+                if by_ranges && let Err(error) = self.begin_ranges(open) {
+                    let _ = cluster.objects().open_release(open);
+                    return Err(error);
+                }
+                Ok(open)
             }
             _ if path_only => cluster
                 .objects()

@@ -26,11 +26,15 @@ impl Fs {
     }
 
     fn ask_origin(&self, request: &Request) -> Result<()> {
+        self.ask_origin_for(request).map(|_| ())
+    }
+
+    pub(crate) fn ask_origin_for(&self, request: &Request) -> Result<String> {
         if is_answering() {
             return Err(ASIDE);
         }
         match self.pool().ask_origin(request) {
-            Ok(_) => Ok(()),
+            Ok(text) => Ok(text),
             Err(refusal) => {
                 if !refusal.text.is_empty() {
                     write_notice(format_args!("{}", refusal.text));
@@ -67,7 +71,8 @@ impl Fs {
         }
     }
 
-    /// Brings the bytes of a file in that is about to be opened with these flags of open(2).
+    /// Brings the bytes of a file in that is about to be opened with these flags of open(2). True:
+    /// they come by ranges, once it is open ([`Fs::begin_ranges`]).
     ///
     /// # Errors
     /// Errors of reading the file at the origin. EROFS: the flags ask for writing, and the path is
@@ -78,19 +83,22 @@ impl Fs {
         (dir, name): (ObjectId, &[u8]),
         id: ObjectId,
         flags: i32,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if !self.has_origin() || flags & libc::O_PATH != 0 {
-            return Ok(());
+            return Ok(false);
         }
         if flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
             self.check_read_only(dir, name)?;
         }
-        match self.cluster().stat(id)?.origin.state {
-            OriginState::None | OriginState::Archived => Ok(()),
+        let inode = self.cluster().stat(id)?;
+        match inode.origin.state {
+            OriginState::None | OriginState::Archived => Ok(false),
+            OriginState::Released if self.may_come_by_ranges(id, &inode, flags) => Ok(true),
             OriginState::Released => {
                 let cut = flags & libc::O_TRUNC != 0;
                 let name = name.to_vec();
-                self.ask_origin(&Request::Bytes { id, dir, name, cut })
+                self.ask_origin(&Request::Bytes { id, dir, name, cut })?;
+                Ok(false)
             }
         }
     }

@@ -473,9 +473,11 @@ impl<'s> Content<'s> {
 
     /// Notes a change of the data. Locked.
     fn touch(&self, live: &Live) {
-        let t = now();
-        live.mtime.store(t, Relaxed);
-        live.ctime.store(t, Relaxed);
+        if live.flags.load(Relaxed) & flag::RELEASED == 0 {
+            let t = now();
+            live.mtime.store(t, Relaxed);
+            live.ctime.store(t, Relaxed);
+        }
         live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 

@@ -633,7 +633,9 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     }
     let parts = if inode.is_spread { flag::PARTS } else { 0 };
     live.lease_until.store(0, Relaxed);
-    live.flags.fetch_or(flags | parts, AcqRel);
+    let is_released = inode.origin.is_released() && inode.is_file();
+    let released = if is_released { flag::RELEASED } else { 0 };
+    live.flags.fetch_or(flags | parts | released, AcqRel);
 }
 
 fn view(live: &Live) -> Option<LiveView> {

@@ -252,6 +252,11 @@ impl<'s> Names<'s> {
                 if let Some(t) = changed {
                     live.ctime.store(t, Release);
                 }
+                match set.origin.map(|mark| mark.is_released()) {
+                    Some(true) => _ = live.flags.fetch_or(live_flag::RELEASED, AcqRel),
+                    Some(false) => _ = live.flags.fetch_and(!live_flag::RELEASED, AcqRel),
+                    None => {}
+                }
                 if let Some(controls) = set.controls {
                     if live.refs.load(Acquire) > 1 {
                         live.flags.fetch_or(live_flag::SAID, AcqRel);

@@ -119,6 +119,7 @@ impl<'s> Objects<'s> {
         self.control.open_owner(index).store(me, Release);
         o.kind.store(new.kind, Relaxed);
         o.flags.store(new.flags & !open_flag::OURS, Relaxed);
+        o.fill.store(0, Relaxed);
         let party = new
             .opener
             .party(|| self.locks().lock_owner_slot(slot).number);

@@ -306,6 +306,7 @@ impl Call<'_> {
             _ => return Err(Errno::INVAL),
         };
         let fs = self.fs();
+        fs.bring_whole(open)?;
         reply.u64(fs.cluster().seek_data(fs.live_of(open)?, offset, hole)?);
         Ok(())
     }

@@ -298,7 +298,10 @@ fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
         _ => return Err(Errno::ACCESS),
     }
     fs.access(place, EXEC)?;
-    Ok(File::Pool(fs, fs.open_place(place, libc::O_PATH, 0)?))
+    let open = fs.open_place(place, libc::O_PATH, 0)?;
+    let file = File::Pool(fs, open);
+    fs.bring_whole(open)?;
+    Ok(file)
 }
 
 fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {

@@ -149,8 +149,10 @@ pub mod open_flag {
     pub const TOLD: u32 = 1 << 30;
     /// Its file may be laminated when it ends (`controls.rs`).
     pub const LAMINATES: u32 = 1 << 29;
+    /// Its file's bytes come from the pool's origin as they are read ([`Open::fill`]).
+    pub const RANGES: u32 = 1 << 28;
     /// All of them.
-    pub const OURS: u32 = TOLD | LAMINATES;
+    pub const OURS: u32 = TOLD | LAMINATES | RANGES;
 }
 
 /// Flags of a live object.
@@ -187,6 +189,8 @@ pub mod live_flag {
     /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media
     /// (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
+    /// Its bytes are at the pool's origin: to write them here is no change, its times stay.
+    pub const RELEASED: u32 = 32768;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is
@@ -273,7 +277,9 @@ pub struct Open {
     pub name_len: AtomicU32,
     /// Its number among those of this node that have locked something; 0: it hasn't.
     pub locker: AtomicU32,
-    pub pad: AtomicU32,
+    /// Of a file that comes in by ranges: number of the fill of its bytes, which tells it from
+    /// those before an eviction.
+    pub fill: AtomicU32,
     /// For whom it was opened: a [`crate::controls::Party`].
     pub party: AtomicU64,
     /// The name it was opened by; for a directory being read, the last name returned.

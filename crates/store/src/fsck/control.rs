@@ -33,7 +33,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::AWAY
     | live_flag::COPIED
     | live_flag::SAID
-    | live_flag::ON_FILES;
+    | live_flag::ON_FILES
+    | live_flag::RELEASED;
 
 impl<'s> Checker<'s> {
     /// At a quiet moment.

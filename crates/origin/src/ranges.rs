@@ -1,0 +1,591 @@
+//! Large files that programs read by ranges: blocks are fetched as they are asked for, and ahead of
+//! sequential readers.
+//!
+//! Such a file stays released until all of it is there, then it is archived. Which blocks are there
+//! is known in memory only ([`Fill`]): a service that was restarted fetches them again, the same
+//! bytes over the same bytes. The bytes that a released file has in the pool are those of the
+//! version in its mark. Before that changes, they leave, or the object does: if the origin has
+//! another version, a new object gets the name, so that nobody ever reads a mixture. Programs that
+//! have the old one open keep what they have read, and get ESTALE for the rest.
+//!
+//! A fill begins and ends while its thread works on the object; blocks are read without that, so
+//! that several come at the same time. A block is checked for the version before and after it is
+//! copied.
+
+use crate::bytes::Clean;
+use crate::fill::{Claimed, Fill};
+use crate::moving::errno;
+use crate::names::{Failed, Name};
+use crate::room::FULL;
+use crate::service::{Origin, THREADS, is_clean};
+use crate::side::{below, print, split};
+use forebay_client::origin::BLOCK;
+use forebay_posix::{File, ObjectId};
+use forebay_staging::{Meta, Place, PlaceFile, PoolFile, copy_part, for_each, part_name};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, PAGE, RenameMode, SetAttr};
+use rustix::io::{Errno, Result};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// Threads that read ahead, for all files together, and blocks that wait for them.
+const AHEAD_THREADS: usize = THREADS;
+const MOST_QUEUED: usize = 256;
+/// How often a reader in a full pool tries again, and after which pauses: a second in all.
+const ROOM_ATTEMPTS: usize = 20;
+const ROOM_PAUSE: Duration = Duration::from_millis(50);
+/// Bytes that a reader in a full pool frees at least.
+const ROOM_AT_LEAST: u64 = 8 * BLOCK;
+/// How often a reader begins again because its fill has ended.
+const ATTEMPTS: usize = 100;
+
+/// The fills, and the blocks to be read ahead.
+#[derive(Default)]
+pub struct Ranges {
+    fills: Mutex<HashMap<u64, Arc<Fill>>>,
+    ahead: Mutex<Ahead>,
+}
+
+#[derive(Default)]
+struct Ahead {
+    queue: VecDeque<Job>,
+    threads: usize,
+}
+
+/// A block to be read ahead, of a file that had this path.
+struct Job {
+    id: ObjectId,
+    fill: Arc<Fill>,
+    relative: Vec<u8>,
+    block: u64,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn plain(e: Errno) -> Failed {
+    (e, String::new())
+}
+
+impl Ranges {
+    fn of(&self, id: ObjectId) -> Option<Arc<Fill>> {
+        lock(&self.fills).get(&id.0).cloned()
+    }
+
+    /// A new fill of a file, of which no block is there. Whoever calls works on it.
+    fn begin(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
+        let mut number = [0; 4];
+        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+        let number = u32::from_le_bytes(number).max(1);
+        let blocks = inode.size.div_ceil(BLOCK);
+        let fill = Arc::new(Fill::new(number, inode.size, blocks, inode.origin.print));
+        lock(&self.fills).insert(id.0, fill.clone());
+        Ok(fill)
+    }
+
+    /// Whether blocks of the file are in the pool, or come.
+    pub fn has_any(&self, id: ObjectId) -> bool {
+        self.of(id).is_some_and(|fill| fill.has_any())
+    }
+
+    /// The file's mark becomes this one: unless it stays released, its fill ends. Waits for blocks
+    /// that are being read. Whoever calls works on the file.
+    pub fn is_marked(&self, id: ObjectId, mark: &OriginMark) {
+        match mark.is_released() {
+            true => {
+                if let Some(fill) = self.of(id) {
+                    fill.is_of(mark.print);
+                }
+            }
+            false => self.end(id),
+        }
+    }
+
+    /// Ends the fill of a file, once no block is being read.
+    pub fn end(&self, id: ObjectId) {
+        let fill = lock(&self.fills).remove(&id.0);
+        if let Some(fill) = fill {
+            fill.end();
+        }
+    }
+
+    /// No block of the file is read while the result exists.
+    pub fn pause(&self, id: ObjectId) -> Pause {
+        let fill = self.of(id);
+        if let Some(fill) = &fill {
+            fill.pause();
+        }
+        Pause(fill)
+    }
+}
+
+/// See [`Ranges::pause`].
+pub struct Pause(Option<Arc<Fill>>);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        if let Some(fill) = &self.0 {
+            fill.go_on();
+        }
+    }
+}
+
+/// The files that a fetch by ranges works on.
+struct Source<'f> {
+    id: ObjectId,
+    fill: &'f Arc<Fill>,
+    relative: &'f [u8],
+}
+
+impl Origin {
+    /// Brings a range of a file in, which is open for reading and has had this name. The reply of
+    /// [`forebay_client::origin::Request::Range`].
+    ///
+    /// # Errors
+    /// The errno, and what failed. ESTALE: the origin has another version. ENOSPC: the pool is
+    /// full, also without what can be evicted.
+    pub fn bring_range(
+        self: &Arc<Self>,
+        id: ObjectId,
+        name: Name<'_>,
+        (at, length): (u64, u64),
+    ) -> std::result::Result<String, Failed> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.try_range(id, name, (at, length)) {
+                Err((Errno::NOSPC, _)) => {
+                    let home = self.fs.cluster().home_of(id);
+                    if self.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
+                        std::thread::sleep(ROOM_PAUSE);
+                    }
+                    self.moved.fetch_add(1, Relaxed);
+                }
+                done => return done,
+            }
+        }
+        self.try_range(id, name, (at, length))
+    }
+
+    fn try_range(
+        self: &Arc<Self>,
+        id: ObjectId,
+        name: Name<'_>,
+        (at, length): (u64, u64),
+    ) -> std::result::Result<String, Failed> {
+        for _ in 0..ATTEMPTS {
+            let (fill, relative) = {
+                let (_held, dir) = match self.path_held(name.0) {
+                    Ok((held, dir)) => (held, Some(dir)),
+                    Err(_) => (self.paths(), None),
+                };
+                let _working = self.busy.begin(id);
+                self.make_sure_of(id).map_err(plain)?;
+                let inode = self.inode(id).map_err(plain)?;
+                if !inode.origin.is_released() {
+                    return Ok(String::new());
+                }
+                let relative = match dir {
+                    Some(dir) if self.has_name(name.0, name.1, id) => below(&dir, name.1),
+                    _ => match self.find(id) {
+                        Err(Errno::NOENT) => return Err(self.has_gone(name.1)),
+                        found => found.map_err(plain)?,
+                    },
+                };
+                let fill = self.fill_for(id, &relative, inode, length == 0)?;
+                (fill, relative)
+            };
+            let count = fill.size.div_ceil(BLOCK);
+            let first = (at / BLOCK).min(count);
+            let end = at.saturating_add(length).div_ceil(BLOCK).min(count);
+            if length == 0 || first >= end {
+                return Ok(fill.number.to_string());
+            }
+            let source = Source {
+                id,
+                fill: &fill,
+                relative: &relative,
+            };
+            // At the beginning of a file, the first block comes alone: perhaps no more is read.
+            if first > 0 {
+                self.read_ahead(&source, (first, end));
+            }
+            match self.bring_blocks(&source, (first, end)) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(Errno::STALE) => return Err(self.has_changed_meanwhile(&relative)),
+                Err(e) => return Err((e, self.told(&relative, "can't be read", e))),
+            }
+            if first == 0 {
+                self.read_ahead(&source, (first, end));
+            }
+            if fill.is_complete() {
+                // If this fails, it is tried again with the next range.
+                let _ = self.complete(&source);
+            }
+            return Ok(fill.number.to_string());
+        }
+        Err((Errno::BUSY, self.told(name.1, "can't be read", Errno::BUSY)))
+    }
+
+    fn has_gone(&self, name: &[u8]) -> Failed {
+        let name = String::from_utf8_lossy(name);
+        let why = format!(
+            "{name} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
+        );
+        (Errno::STALE, why)
+    }
+
+    fn has_changed_meanwhile(&self, relative: &[u8]) -> Failed {
+        let shown = self.side.show(relative);
+        let why = format!(
+            "{shown} has changed at the origin while it was open: open it again to read the new version"
+        );
+        (Errno::STALE, why)
+    }
+
+    /// The fill of a released file, which this thread works on; a new one if there is none. When
+    /// the file has just been opened, the origin's version is looked at.
+    fn fill_for(
+        &self,
+        id: ObjectId,
+        relative: &[u8],
+        inode: Inode,
+        was_opened: bool,
+    ) -> std::result::Result<Arc<Fill>, Failed> {
+        let known = self.ranges.of(id);
+        if let Some(fill) = known.as_ref().filter(|_| !was_opened) {
+            return Ok(fill.clone());
+        }
+        let told = |e| (e, self.told(relative, "can't be read", e));
+        let there = self.side.meta(relative).map_err(told)?;
+        if print(&there) == inode.origin.print && there.size == inode.size {
+            let known = known.filter(|fill| fill.size == inode.size);
+            return known.map_or_else(|| self.ranges.begin(id, &inode).map_err(plain), Ok);
+        }
+        if !was_opened {
+            // A service that has died had brought in what the program has read.
+            return Err(self.has_changed_meanwhile(relative));
+        }
+        self.renew(id, relative, &inode, &there)
+            .map_err(|e| match e {
+                Errno::STALE => plain(e),
+                e => told(e),
+            })?;
+        let inode = self.inode(id).map_err(plain)?;
+        self.ranges.begin(id, &inode).map_err(plain)
+    }
+
+    /// The origin has another version of a released file, which this thread works on, while it
+    /// holds the paths. The object stands for that one from now on; if it has bytes of the old
+    /// one, another object does.
+    ///
+    /// # Errors
+    /// ESTALE: another object has the name now. Errors of making it.
+    pub fn renew(&self, id: ObjectId, relative: &[u8], inode: &Inode, there: &Meta) -> Result<()> {
+        if !there.is_file() {
+            return Err(Errno::STALE);
+        }
+        if inode.pages == 0 && !self.ranges.has_any(id) {
+            self.ranges.end(id);
+            return self.take_attributes(id, there, print(there));
+        }
+        if inode.nlink == 1 {
+            self.replace(relative, there)?;
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Gives the name of an object of the pool to a new one, which stands for the origin's version.
+    fn replace(&self, relative: &[u8], there: &Meta) -> Result<()> {
+        let (above, name) = split(relative);
+        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
+        let mtime = self.inode(dir)?.mtime;
+        let cluster = self.fs.cluster();
+        // A look at the directory removes what a death leaves: the origin hasn't got it.
+        let part = part_name(name);
+        if let Some(left) = cluster.lookup(dir, &part)? {
+            self.change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
+        }
+        self.note_change(dir);
+        self.make_stub(dir, &part, relative, there)?;
+        let (from, to) = ((dir, &part[..]), (dir, name));
+        self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
+        let set = SetAttr {
+            mtime: Some(mtime),
+            ..SetAttr::default()
+        };
+        cluster.set_attr(dir, &set)
+    }
+
+    /// Brings in those of these blocks that aren't there. False: the fill has ended.
+    fn bring_blocks(&self, source: &Source<'_>, range: (u64, u64)) -> Result<bool> {
+        loop {
+            let (blocks, version) = match source.fill.claim(range) {
+                Claimed::Present => return Ok(true),
+                Claimed::Ended => return Ok(false),
+                Claimed::Blocks(blocks, version) => (blocks, version),
+            };
+            let failed = Mutex::new(None);
+            for_each(THREADS, &blocks, |block| {
+                let failure = *lock(&failed);
+                let came = match failure {
+                    Some(e) => Err(e),
+                    None => self.fetch_block(source, *block, version),
+                };
+                source.fill.came(*block, came.is_ok());
+                if let Err(e) = came {
+                    *lock(&failed) = Some(e);
+                }
+            });
+            let failed = *lock(&failed);
+            if let Some(e) = failed {
+                return Err(e);
+            }
+        }
+    }
+
+    /// Copies a block in, which was claimed.
+    fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64) -> Result<()> {
+        let from = self.side.open(source.relative, false)?;
+        let before = from.meta()?;
+        if print(&before) != version {
+            return Err(Errno::STALE);
+        }
+        let entry = Entry {
+            id: source.id,
+            kind: libc::S_IFREG,
+        };
+        let to = PoolFile::new(File::new(
+            &self.fs,
+            self.fs.keep_object(entry, libc::O_RDWR)?,
+        ));
+        let range = (block * BLOCK, ((block + 1) * BLOCK).min(source.fill.size));
+        // Memory keeps what was written to it; a disk is read back.
+        let verify = self.pool.config().has_files();
+        let (bytes, there) = match self.copy_there(source.id, source.relative, &before, range)? {
+            Some(bytes) => (bytes, from.meta()?),
+            None => {
+                let copy = |progress: &_| copy_part(&from, &to, range, verify, progress);
+                self.watched(copy).map_err(|trouble| errno(&trouble))?
+            }
+        };
+        if print(&there) != version {
+            return Err(Errno::STALE);
+        }
+        to.close()?;
+        self.ledger.fetched.add(0, bytes);
+        Ok(())
+    }
+
+    /// Has the blocks that a program will read next come, if there is room for them.
+    fn read_ahead(self: &Arc<Self>, source: &Source<'_>, (first, end): (u64, u64)) {
+        let blocks = source.fill.ahead(first, end);
+        if blocks.is_empty() {
+            return;
+        }
+        let mut ahead = lock(&self.ranges.ahead);
+        let is_full = ahead.queue.len() + blocks.len() > MOST_QUEUED;
+        if is_full || !self.has_room(source.id, blocks.len() as u64 * BLOCK) {
+            drop(ahead);
+            return source.fill.unqueue(&blocks);
+        }
+        ahead.queue.extend(blocks.into_iter().map(|block| Job {
+            id: source.id,
+            fill: source.fill.clone(),
+            relative: source.relative.to_vec(),
+            block,
+        }));
+        while ahead.threads < AHEAD_THREADS.min(ahead.queue.len()) {
+            let origin = self.clone();
+            let thread = std::thread::Builder::new().name("fb-ahead".into());
+            if thread.spawn(move || origin.read_queued()).is_err() {
+                break;
+            }
+            ahead.threads += 1;
+        }
+        if ahead.threads == 0 {
+            // Programs read these blocks themselves.
+            for job in ahead.queue.drain(..) {
+                job.fill.unqueue(&[job.block]);
+            }
+        }
+    }
+
+    /// Whether so many bytes may come ahead of their reader.
+    fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
+        let home = self.fs.cluster().home_of(id);
+        let rooms = self.rooms();
+        let room = rooms.iter().find(|(node, ..)| *node == home);
+        room.or(rooms.first()).is_some_and(|(_, capacity, free)| {
+            let kept = capacity / 100 * (100 - FULL.0);
+            free.saturating_sub(kept) >= bytes
+        })
+    }
+
+    fn read_queued(&self) {
+        loop {
+            let mut ahead = lock(&self.ranges.ahead);
+            let Some(job) = ahead.queue.pop_front() else {
+                ahead.threads -= 1;
+                return;
+            };
+            drop(ahead);
+            let Some(version) = job.fill.claim_queued(job.block) else {
+                continue;
+            };
+            let source = Source {
+                id: job.id,
+                fill: &job.fill,
+                relative: &job.relative,
+            };
+            // Whoever needs the block is told of a failure.
+            let is_there = self.fetch_block(&source, job.block, version).is_ok();
+            if job.fill.came(job.block, is_there) {
+                let _ = self.complete(&source);
+            }
+        }
+    }
+
+    /// All blocks are there: the file is archived.
+    fn complete(&self, source: &Source<'_>) -> Result<()> {
+        let _held = self.paths();
+        let _working = self.busy.begin(source.id);
+        let found = self.fs.stat(&self.pool_path(source.relative), false)?;
+        if found.ino != source.id.0 {
+            return Err(Errno::NOENT);
+        }
+        self.complete_held(source)
+    }
+
+    /// As [`Origin::complete`], of a file that this thread works on.
+    fn complete_held(&self, source: &Source<'_>) -> Result<()> {
+        let id = source.id;
+        let is_current = self.ranges.of(id);
+        let is_current = is_current.is_some_and(|fill| Arc::ptr_eq(&fill, source.fill));
+        let inode = self.inode(id)?;
+        if !is_current || !inode.origin.is_released() || !source.fill.is_complete() {
+            return Ok(());
+        }
+        self.bring_user_attributes(source.relative)?;
+        let mark = OriginMark {
+            state: OriginState::Archived,
+            synced: 0,
+            ..inode.origin
+        };
+        match is_clean(&inode) {
+            true => self.set_clean(id, inode.ctime, mark, SetAttr::default())?,
+            // The pool's attributes have changed, and aren't at the origin yet.
+            false => self.set_mark(id, mark)?,
+        }
+        self.ledger.fetched.add(1, 0);
+        self.ledger.is_solved(source.relative);
+        Ok(())
+    }
+
+    /// Brings in what is missing of a released file, which this thread works on, while it holds the
+    /// paths. False: nothing of it is there, and nobody reads it by ranges.
+    ///
+    /// # Errors
+    /// Errors of reading it. ESTALE: the origin has another version, which has the name now.
+    pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
+        let inode = self.inode(id)?;
+        let known = self.ranges.of(id);
+        if known.is_none() && !self.fs.cluster().is_open(id)? {
+            return Ok(false);
+        }
+        let there = self.side.meta(relative)?;
+        if print(&there) != inode.origin.print || there.size != inode.size {
+            self.renew(id, relative, &inode, &there)?;
+            return Ok(false);
+        }
+        let fill = match known {
+            Some(fill) if fill.size == inode.size => fill,
+            _ => self.ranges.begin(id, &inode)?,
+        };
+        let source = Source {
+            id,
+            fill: &fill,
+            relative,
+        };
+        let all = (0, fill.size.div_ceil(BLOCK));
+        match self.bring_blocks(&source, all) {
+            Ok(true) => self.complete_held(&source).map(|()| true),
+            // Only a thread that works on the file ends its fill.
+            Ok(false) => Err(Errno::BUSY),
+            Err(Errno::STALE) => {
+                let there = self.side.meta(relative)?;
+                self.renew(id, relative, &self.inode(id)?, &there)?;
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Before a file loses its last name, which this thread works on: who reads it by ranges can go
+    /// on. A failure is theirs.
+    pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
+        let is_partial = inode.is_file() && inode.origin.is_released();
+        if is_partial && inode.nlink == 1 && self.ranges.of(id).is_some() {
+            let is_open = self.fs.cluster().is_open(id);
+            if is_open.unwrap_or(true) {
+                let _ = self.bring_rest(id, relative);
+            }
+        }
+    }
+
+    /// Takes the bytes of a released file, which this thread works on, out of the pool: false if
+    /// somebody has it open.
+    pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
+        let id = clean.id;
+        if self.fs.cluster().is_open(id)? {
+            return Ok(false);
+        }
+        if let Some(fill) = self.ranges.of(id) {
+            if !fill.end_if_idle() {
+                return Ok(false);
+            }
+            self.ranges.end(id);
+        }
+        // Whoever opens it from here on asks this service first, and waits.
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
+        file.set_len(0)?;
+        file.set_len(inode.size)?;
+        file.close()?;
+        self.ledger.evicted.add(0, clean.bytes);
+        Ok(true)
+    }
+
+    /// Forgets fills of files that are gone, or of which nothing is there.
+    pub fn forget_fills(&self) {
+        let fills: Vec<_> = lock(&self.ranges.fills)
+            .iter()
+            .map(|(id, fill)| (ObjectId(*id), fill.clone()))
+            .collect();
+        for (id, fill) in fills {
+            let is_gone = self.inode(id).err() == Some(Errno::NOENT);
+            let is_unused = || {
+                let is_open = self.fs.cluster().is_open(id);
+                !fill.has_any() && is_open == Ok(false)
+            };
+            if !is_gone && !is_unused() {
+                continue;
+            }
+            let _working = self.busy.begin(id);
+            let is_current = self.ranges.of(id);
+            let is_current = is_current.is_some_and(|current| Arc::ptr_eq(&current, &fill));
+            if is_current && (is_gone || !fill.has_any()) && fill.end_if_idle() {
+                self.ranges.end(id);
+            }
+        }
+    }
+}
+
+/// Bytes that a released file has in the pool.
+pub fn part_here(inode: &Inode) -> u64 {
+    inode.pages * PAGE as u64
+}

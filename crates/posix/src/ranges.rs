@@ -1,0 +1,278 @@
+//! Large files of a pool's origin that come in as they are read.
+//!
+//! A file of the origin's size for it or more, opened for reading only, isn't brought in. Its
+//! description has the flag `RANGES`, which all processes see that share it, and each way of
+//! reading asks for its range first ([`Fs::bring_range`]) or for the whole file
+//! ([`Fs::bring_whole`]). The origin service brings whole blocks in. It takes none of them away
+//! while somebody has the file open.
+//!
+//! A process keeps which blocks it knows to be there, for [`FILES`] files at a time, so that it
+//! asks once for each block. That holds for one *fill*: the number by which the service tells the
+//! bytes that came since the last eviction from earlier ones. The description has it.
+
+use crate::Fs;
+use crate::guarded::Guarded;
+use forebay_client::origin::{BLOCK, Request};
+use forebay_placement::Distribution;
+use forebay_runtime::user::UserSliceMut;
+use forebay_store::control::open_flag::RANGES;
+use forebay_store::{Inode, ObjectId};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Files whose blocks are kept at one time, at most.
+const FILES: usize = 64;
+/// Blocks of a file that are kept: those of its first 32 TiB.
+const BLOCKS: u64 = 1 << 22;
+/// So much behind a read may be read with it, of files with weaker consistency (`readahead.rs`).
+const AHEAD: u64 = 1 << 20;
+/// Most attempts to read at an offset that others move.
+const ATTEMPTS: usize = 10_000;
+
+/// The blocks of a file that are in the pool, as far as this process knows.
+#[derive(Default)]
+struct Known {
+    id: u64,
+    fill: u32,
+    /// A bit for each block.
+    blocks: Vec<u64>,
+}
+
+/// See the module.
+pub(crate) struct RangeCache(Box<[Guarded<Known>]>);
+
+/// The blocks of a range that isn't empty: the first one, and the one behind the last.
+fn blocks(at: u64, len: u64) -> (u64, u64) {
+    (at / BLOCK, at.saturating_add(len).div_ceil(BLOCK))
+}
+
+impl Known {
+    fn has(&self, (first, end): (u64, u64)) -> bool {
+        let has = |block: u64| {
+            let word = self.blocks.get((block / 64) as usize);
+            word.is_some_and(|word| word & 1 << (block % 64) != 0)
+        };
+        end <= BLOCKS && (first..end).all(has)
+    }
+
+    fn note(&mut self, (first, end): (u64, u64)) {
+        let end = end.min(BLOCKS);
+        if first >= end {
+            return;
+        }
+        let words = (end as usize).div_ceil(64);
+        if self.blocks.len() < words {
+            self.blocks.resize(words, 0);
+        }
+        for block in first..end {
+            self.blocks[(block / 64) as usize] |= 1 << (block % 64);
+        }
+    }
+}
+
+impl RangeCache {
+    /// An empty cache; of a pool without an origin, one that isn't used.
+    pub fn new(has_origin: bool) -> RangeCache {
+        let files = if has_origin { FILES } else { 0 };
+        RangeCache((0..files).map(|_| Guarded::default()).collect())
+    }
+
+    fn slot(&self, id: ObjectId) -> &Guarded<Known> {
+        let hash = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        &self.0[hash as usize % FILES]
+    }
+
+    fn has(&self, id: ObjectId, fill: u32, range: (u64, u64)) -> bool {
+        let known = self.slot(id).hold();
+        (known.id, known.fill) == (id.0, fill) && known.has(range)
+    }
+
+    fn note(&self, id: ObjectId, fill: u32, range: (u64, u64)) {
+        let mut known = self.slot(id).hold();
+        if (known.id, known.fill) != (id.0, fill) {
+            *known = Known {
+                id: id.0,
+                fill,
+                blocks: Vec::new(),
+            };
+        }
+        known.note(range);
+    }
+
+    /// In a forked child, before anything else: nothing is known.
+    pub fn begin_anew(&self) {
+        for slot in &self.0 {
+            slot.begin_anew(Known::default());
+        }
+    }
+}
+
+impl Fs {
+    /// Whether a released file that is opened with these flags comes in by ranges. Striped files
+    /// and those with several names don't.
+    pub(crate) fn may_come_by_ranges(&self, id: ObjectId, inode: &Inode, flags: i32) -> bool {
+        let others = libc::O_PATH | libc::O_TRUNC | libc::O_ACCMODE;
+        let least = self.pool().config().origin.as_ref().map(|o| o.ranges);
+        flags & others == libc::O_RDONLY
+            && inode.is_file()
+            && inode.nlink == 1
+            && least.is_some_and(|least| inode.size >= least)
+            && !matches!(id.distribution(), Distribution::Striped(_))
+    }
+
+    /// Whether the bytes of an open file come in as they are read.
+    #[inline]
+    pub(crate) fn comes_by_ranges(&self, open: u32) -> bool {
+        let flags = &self.store().objects().open_file(open).flags;
+        flags.load(Relaxed) & RANGES != 0
+    }
+
+    /// Notes that the bytes of a file come in by ranges, which was just opened, and is open.
+    ///
+    /// # Errors
+    /// Errors of looking at the file at the origin. ESTALE: its name stands for another file now.
+    #[cold]
+    pub(crate) fn begin_ranges(&self, open: u32) -> Result<()> {
+        let o = self.store().objects().open_file(open);
+        o.flags.fetch_or(RANGES, AcqRel);
+        if let Some(fill) = self.ask_for_range(open, 0, 0)? {
+            o.fill.store(fill, Release);
+        }
+        Ok(())
+    }
+
+    /// Sees that a range of an open file is in the pool. Blocks as long as the origin takes.
+    ///
+    /// # Errors
+    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    #[inline]
+    pub fn bring_range(&self, open: u32, at: u64, len: u64) -> Result<()> {
+        match self.comes_by_ranges(open) && len > 0 {
+            false => Ok(()),
+            true => self.bring_blocks(open, at, len),
+        }
+    }
+
+    #[cold]
+    fn bring_blocks(&self, open: u32, at: u64, len: u64) -> Result<()> {
+        let o = self.store().objects().open_file(open);
+        let live = self.live_of(open)?;
+        // With a window, more is read than was asked for.
+        let has_window = self.windows().is_some() && self.store().declared().controls(live) != 0;
+        let len = len.saturating_add(if has_window { AHEAD } else { 0 });
+        let range = blocks(at, len);
+        let (id, fill) = (ObjectId(o.id.load(Relaxed)), o.fill.load(Acquire));
+        if self.ranges().has(id, fill, range) {
+            return Ok(());
+        }
+        if self.ask_for_range(open, at, len)?.is_some() {
+            self.ranges().note(id, fill, range);
+        }
+        Ok(())
+    }
+
+    /// Asks the origin service for a range: the number of the fill; None if all is in the pool,
+    /// which the description knows from then on.
+    fn ask_for_range(&self, open: u32, at: u64, length: u64) -> Result<Option<u32>> {
+        let file = self.description(open);
+        let request = Request::Range {
+            id: file.id(),
+            dir: file.parent(),
+            name: file.name(),
+            at,
+            length,
+        };
+        let text = self.ask_origin_for(&request)?;
+        if text.is_empty() {
+            let flags = &self.store().objects().open_file(open).flags;
+            flags.fetch_and(!RANGES, AcqRel);
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(|_| Errno::PROTO)
+    }
+
+    /// Sees that all bytes of an open file are in the pool, also of one that was opened with O_PATH.
+    ///
+    /// # Errors
+    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    #[inline]
+    pub fn bring_whole(&self, open: u32) -> Result<()> {
+        match self.has_origin() {
+            false => Ok(()),
+            true => self.bring_rest(open),
+        }
+    }
+
+    #[cold]
+    fn bring_rest(&self, open: u32) -> Result<()> {
+        let file = self.description(open);
+        if file.kind() != libc::S_IFREG || !self.comes_by_ranges(open) && !file.is_path_only() {
+            return Ok(());
+        }
+        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        if self.cluster().stat(id)?.origin.is_released() {
+            let cut = false;
+            self.ask_origin_for(&Request::Bytes { id, dir, name, cut })?;
+        }
+        let flags = &self.store().objects().open_file(open).flags;
+        flags.fetch_and(!RANGES, AcqRel);
+        Ok(())
+    }
+
+    /// read(2), or pread(2) with an offset, of a file whose bytes come in by ranges. The
+    /// description isn't locked while they come.
+    ///
+    /// # Errors
+    /// As for [`Fs::read_part`] and [`Fs::bring_range`].
+    #[cold]
+    pub(crate) fn read_by_ranges(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        to: UserSliceMut<'_>,
+    ) -> Result<usize> {
+        let len = to.len() as u64;
+        if let Some(at) = offset {
+            self.bring_range(open, at, len)?;
+            return self.read_there(open, offset, to);
+        }
+        let o = self.store().objects().open_file(open);
+        for _ in 0..ATTEMPTS {
+            let at = o.offset.load(Acquire);
+            self.bring_range(open, at, len)?;
+            let lock = self.store().objects().open_lock(open)?;
+            if o.offset.load(Relaxed) != at {
+                drop(lock);
+                continue;
+            }
+            let n = self.read_there(open, Some(at), to)?;
+            o.offset.store(at + n as u64, Release);
+            return Ok(n);
+        }
+        Err(Errno::BUSY)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_known_for_one_fill() {
+        let cache = RangeCache::new(true);
+        let (id, other) = (ObjectId(7), ObjectId(8));
+        assert!(!cache.has(id, 1, blocks(0, 1)));
+        cache.note(id, 1, blocks(BLOCK - 1, 2));
+        assert!(cache.has(id, 1, blocks(0, 2 * BLOCK)));
+        assert!(!cache.has(id, 1, blocks(0, 2 * BLOCK + 1)));
+        assert!(!cache.has(id, 2, blocks(0, 1)) && !cache.has(other, 1, blocks(0, 1)));
+        cache.note(id, 2, blocks(200 * BLOCK, BLOCK));
+        assert!(cache.has(id, 2, (200, 201)) && !cache.has(id, 2, (199, 201)));
+        assert!(!cache.has(id, 1, (0, 1)));
+        // Far behind every file: nothing is kept of it.
+        cache.note(id, 2, blocks(u64::MAX - 5, 5));
+        assert!(!cache.has(id, 2, blocks(u64::MAX - 5, 5)));
+        cache.begin_anew();
+        assert!(!cache.has(id, 2, (200, 201)));
+    }
+}
