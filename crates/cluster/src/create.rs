@@ -244,6 +244,8 @@ impl<'a> Cluster<'a> {
             Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
             Distribution::Local => kind == libc::S_IFREG,
         };
+        // Nobody has written what stands for a file of the origin: all nodes get their share.
+        let local = local && new.stub.is_none();
         let new = &NewObject {
             distribution: Some(distribution),
             ..*new
