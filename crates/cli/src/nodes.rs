@@ -151,7 +151,8 @@ pub fn start(
         _ => Listen::All,
     });
     let home = std::env::var_os("FOREBAY_HOME").filter(|h| !h.is_empty());
-    let rules = crate::rule_file::read_for(media.rules.as_deref(), &mount, &each, origin.is_some())?;
+    let rules =
+        crate::rule_file::read_for(media.rules.as_deref(), &mount, &each, origin.is_some())?;
     let plan = Plan {
         forebay: env!("CARGO_PKG_VERSION").into(),
         name: name.to_owned(),

@@ -291,11 +291,7 @@ fn has_files(media: &[MediumSpec]) -> bool {
 
 /// Why a pool with these media, and with or without an origin, can't keep the controls; None if it
 /// can. An empty list stands for media that are chosen later, memory among them.
-pub fn impossible(
-    controls: &Controls,
-    media: &[MediumSpec],
-    has_origin: bool,
-) -> Option<String> {
+pub fn impossible(controls: &Controls, media: &[MediumSpec], has_origin: bool) -> Option<String> {
     let is_memory = |m: &MediumSpec| m.kind == MediumKind::Memory;
     let has_files = has_files(media);
     let only_files = has_files && !media.iter().any(is_memory);

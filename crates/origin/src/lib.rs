@@ -29,6 +29,7 @@ mod drain;
 mod links;
 mod listing;
 mod names;
+mod outer;
 mod outside;
 mod pass;
 mod paths;

@@ -1,8 +1,8 @@
 //! A pass of writing back: its result, and the questions that it asks of each object.
 
 use crate::side::split;
-use forebay_posix::ObjectId;
 use forebay_client::controls::Temporality;
+use forebay_posix::ObjectId;
 use forebay_store::controls::declared;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, now};
 use rustix::io::Result;

@@ -5,9 +5,9 @@
 
 use crate::bytes::Clean;
 use crate::service::{Origin, is_clean};
+use forebay_client::controls::{Persistence, Temporality};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_client::controls::{Persistence, Temporality};
 use forebay_store::controls::declared;
 use forebay_store::{Inode, NodeId, OriginState};
 use rustix::io::{Errno, Result};
