@@ -3,7 +3,7 @@
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
 use crate::{addresses, capacity, keeper, lifetime};
-use forebay_client::origin::SERVICE_NODE;
+use forebay_client::origin::{OriginConfig, OriginMode, SERVICE_NODE};
 use forebay_pool::launch::messages::{encode_up, greet, hear_greeting};
 use forebay_pool::launch::{Begin, Host, Own, drive, launcher};
 use forebay_pool::start::{Missing, Up};
@@ -120,15 +120,21 @@ fn take(fd: i32) -> std::io::Result<File> {
 }
 
 fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
-    // The node with the origin has to see it: said here, before anything is made.
-    if let Some(origin) = begin
-        .plan
-        .origin
-        .as_ref()
-        .filter(|_| begin.me == SERVICE_NODE)
+    // The node with the origin has to see it, and all if programs use the origin's own files: said
+    // here, before anything is made.
+    let origin = begin.plan.origin.as_ref();
+    let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
+    if let Some(origin) = origin.filter(needs)
+        && let Some(why) = origin.unseen()
     {
-        std::fs::read_dir(&origin.path)
-            .map_err(|e| format!("the origin {} can't be opened: {e}", origin.path))?;
+        let off = match begin.me {
+            SERVICE_NODE => "",
+            _ => "; paths with the mode off need it on every node",
+        };
+        return Err(format!(
+            "the origin {} can't be opened: {why}{off}",
+            origin.path
+        ));
     }
     if !begin.plan.media.is_empty() {
         return Ok(begin.plan.media.clone());

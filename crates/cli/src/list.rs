@@ -7,9 +7,12 @@ use crate::paths::in_pool;
 use forebay_client::Pool;
 use forebay_posix::{Errno, Fs, Stat};
 use std::collections::HashMap;
-use std::ffi::{CStr, OsString};
+use std::ffi::{CStr, OsStr, OsString};
+use std::fs::Metadata;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// One line of a listing.
@@ -17,6 +20,8 @@ struct Row {
     name: Vec<u8>,
     stat: Stat,
     target: Option<Vec<u8>>,
+    /// At the origin only.
+    is_outer: bool,
 }
 
 struct Lister<'a> {
@@ -63,6 +68,7 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
                     name: written.as_bytes().to_vec(),
                     stat,
                     target,
+                    is_outer: false,
                 });
             }
             Err(e) => lister.complain(written.as_bytes(), e),
@@ -90,6 +96,24 @@ fn is_dir(s: &Stat) -> bool {
     s.mode & libc::S_IFMT == libc::S_IFDIR
 }
 
+fn of_kernel(m: &Metadata) -> Stat {
+    let time = |seconds: i64, rest: i64| seconds * 1_000_000_000 + rest;
+    Stat {
+        ino: m.ino(),
+        mode: m.mode(),
+        nlink: m.nlink() as u32,
+        uid: m.uid(),
+        gid: m.gid(),
+        rdev: m.rdev(),
+        size: m.size(),
+        blocks: m.blocks(),
+        atime: time(m.atime(), m.atime_nsec()),
+        mtime: time(m.mtime(), m.mtime_nsec()),
+        ctime: time(m.ctime(), m.ctime_nsec()),
+        btime: 0,
+    }
+}
+
 fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
     [directory, slash, name].concat()
@@ -98,17 +122,40 @@ fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
 impl Lister<'_> {
     fn complain(&mut self, path: &[u8], e: Errno) {
         self.failed = true;
-        say(format!(
-            "{}: {} in this pool",
-            String::from_utf8_lossy(path),
-            forebay_staging::explain(e)
-        ));
+        let why = match e {
+            Errno::XDEV => "it is at the origin only, by its mode off".to_owned(),
+            e => forebay_staging::explain(e),
+        };
+        let path = String::from_utf8_lossy(path);
+        say(format!("{path}: {why} in this pool"));
+    }
+
+    /// Where the origin has a file that it alone has, as far as its path is known.
+    fn at_origin(&self, path: &[u8]) -> Option<PathBuf> {
+        let origin = self.fs.pool().config().origin.as_ref()?;
+        let relative = OsStr::from_bytes(origin.relative(path)?);
+        Some(Path::new(&origin.path).join(relative))
+    }
+
+    /// Attributes of an entry, and whether it is at the origin only: then they are the origin's.
+    fn stat(&self, path: &[u8]) -> Result<(Stat, bool), Errno> {
+        match self.fs.stat(path, false) {
+            Err(Errno::XDEV) => {
+                let there = self.at_origin(path).ok_or(Errno::XDEV)?;
+                let found = std::fs::symlink_metadata(there);
+                let found = found.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+                Ok((of_kernel(&found), true))
+            }
+            other => other.map(|stat| (stat, false)),
+        }
     }
 
     fn target(&self, path: &[u8], stat: &Stat) -> Option<Vec<u8>> {
         let is_link = stat.mode & libc::S_IFMT == libc::S_IFLNK;
         if is_link {
-            self.fs.readlink(path).ok()
+            let there = || std::fs::read_link(self.at_origin(path)?).ok();
+            let of_pool = self.fs.readlink(path).ok();
+            of_pool.or_else(|| there().map(|target| target.into_os_string().into_vec()))
         } else {
             None
         }
@@ -147,11 +194,12 @@ impl Lister<'_> {
                     b".." if path == b"/" => path.clone(),
                     _ => join(&path, &name),
                 };
-                match self.fs.stat(&full, false) {
-                    Ok(stat) => rows.push(Row {
+                match self.stat(&full) {
+                    Ok((stat, is_outer)) => rows.push(Row {
                         target: self.target(&full, &stat),
                         name,
                         stat,
+                        is_outer,
                     }),
                     // Removed since it was listed.
                     Err(Errno::NOENT) => {}
@@ -159,10 +207,9 @@ impl Lister<'_> {
                 }
             }
             if self.options.recursive {
-                let below = rows
-                    .iter()
-                    .rev()
-                    .filter(|r| is_dir(&r.stat) && r.name != b"." && r.name != b"..");
+                let below = rows.iter().rev().filter(|r| {
+                    is_dir(&r.stat) && !r.is_outer && r.name != b"." && r.name != b".."
+                });
                 pending.extend(below.map(|r| (join(&title, &r.name), join(&path, &r.name))));
             }
             if titled && !self.options.json {

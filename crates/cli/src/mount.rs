@@ -10,6 +10,7 @@ use crate::fail::{Fail, code};
 use crate::found::runs;
 use crate::output::say;
 use crate::{background, found, mount_copies as copies, mount_users as users};
+use forebay_client::origin::OriginMode;
 use forebay_client::private::{self, Above};
 use forebay_client::{Pool, places};
 use forebay_fuse::{Mounted, Options, mount_at, mounted, unmount};
@@ -38,6 +39,7 @@ const STACK: usize = 512 << 10;
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     let dir = resolve(&a.dir)?;
     let pool = found::open(name, a.node)?;
+    may_be_mounted(&pool)?;
     if a.foreground {
         serve(pool, &dir, a)?;
         return Ok(code::OK);
@@ -63,6 +65,19 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     command.arg("--").arg(&dir);
     background::start(command, &log, "the process that serves the mount")?;
     Ok(code::OK)
+}
+
+/// Refuses pools that a mount can't show: the kernel would need the origin's own files in it.
+fn may_be_mounted(pool: &Pool) -> Result<(), Fail> {
+    let origin = pool.config().origin.as_ref();
+    match origin.is_some_and(|origin| origin.may_be(OriginMode::Off)) {
+        false => Ok(()),
+        true => Err(Fail::usage(format!(
+            "the pool '{}' can't be mounted: paths of its origin have the mode off, which a mount can't show; \
+             use forebay exec, or start a pool without them: --origin-mode read-only",
+            pool.config().name
+        ))),
+    }
 }
 
 pub fn umount(a: &Umount) -> Result<u8, Fail> {
@@ -243,6 +258,7 @@ const MAX_TRIES: usize = 5;
 /// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
 /// a private directory, which only serves working directories.
 pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
+    may_be_mounted(pool)?;
     let prefix = Path::new(&pool.config().mount);
     let me = std::process::id();
     let mut tried = Fail::failed("the pool can't be mounted");

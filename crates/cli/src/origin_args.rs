@@ -5,6 +5,7 @@ use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
 
 use crate::fail::Fail;
 use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Longest lag, and longest timeout. Seconds.
@@ -18,19 +19,14 @@ pub struct Origin {
     /// under its own path, or below the pool's directory AT
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
-    /// The mode of the origin's paths that match: read-only, write-back, write-through or
-    /// scratch; relative to the
-    /// origin, repeatable; the last one that matches counts
-    #[arg(long = "cache", value_name = "PATTERN:MODE", requires = "origin")]
+    /// The mode of the origin's paths that match: off, read-only, write-back, write-through or
+    /// scratch; relative to the origin, repeatable; the last one that matches counts. Without a
+    /// mode: write-back, and only such paths are in the pool
+    #[arg(long = "cache", value_name = "PATTERN[:MODE]", requires = "origin")]
     pub cache: Vec<String>,
-    /// The mode of the origin's other paths
-    #[arg(
-        long,
-        value_name = "MODE",
-        default_value = "write-back",
-        requires = "origin"
-    )]
-    pub origin_mode: OriginMode,
+    /// The mode of the origin's other paths [default: write-back; off if a --cache has no mode]
+    #[arg(long, value_name = "MODE", requires = "origin")]
+    pub origin_mode: Option<OriginMode>,
     /// How long a file rests before its changes are written back. Seconds
     #[arg(
         long,
@@ -161,8 +157,9 @@ impl Origin {
         Ok((
             Some(OriginConfig {
                 path: path.to_owned(),
+                inode: std::fs::metadata(path).map_or(0, |found| found.ino()),
                 at: at.to_owned(),
-                mode: self.origin_mode,
+                mode: self.other_mode(),
                 rules: self.rules(at)?,
                 lag_ms: (self.origin_lag * 1000.0) as u64,
                 timeout_ms: (self.origin_timeout * 1000.0) as u64,
@@ -173,19 +170,28 @@ impl Origin {
         ))
     }
 
+    /// The mode of paths that no pattern matches.
+    fn other_mode(&self) -> OriginMode {
+        let only_these = self.cache.iter().any(|given| !given.contains(':'));
+        self.origin_mode.unwrap_or(match only_these {
+            true => OriginMode::Off,
+            false => OriginMode::WriteBack,
+        })
+    }
+
     fn rules(&self, at: &str) -> Result<Vec<OriginRule>, Fail> {
         let rule = |given: &String| {
             let bad = |why: String| Fail::usage(format!("--cache {given}: {why}"));
-            let (pattern, mode) = given
-                .rsplit_once(':')
-                .ok_or_else(|| bad("write PATTERN:MODE, such as 'out/**:write-back'".into()))?;
+            let (pattern, mode) = match given.rsplit_once(':') {
+                Some((pattern, mode)) => (pattern, mode.parse().map_err(bad)?),
+                None => (&given[..], OriginMode::WriteBack),
+            };
             let path = format!(
                 "{}/{}",
                 at.trim_end_matches('/'),
                 pattern.trim_start_matches('/')
             );
             forebay_client::controls::Pattern::parse(&path).map_err(|e| bad(e.to_string()))?;
-            let mode = mode.parse().map_err(bad)?;
             Ok(OriginRule { path, mode })
         };
         self.cache.iter().map(rule).collect()

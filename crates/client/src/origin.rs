@@ -22,6 +22,7 @@ use rustix::net::{
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -50,6 +51,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum OriginMode {
+    /// Never in the pool: programs use the origin's own files.
+    Off,
     /// Nothing can be changed.
     ReadOnly,
     /// Changes are written to the origin in the background.
@@ -68,7 +71,8 @@ impl OriginMode {
     }
 }
 
-const MODES: [(&str, OriginMode); 4] = [
+const MODES: [(&str, OriginMode); 5] = [
+    ("off", OriginMode::Off),
     ("read-only", OriginMode::ReadOnly),
     ("write-back", OriginMode::WriteBack),
     ("write-through", OriginMode::WriteThrough),
@@ -89,7 +93,7 @@ impl FromStr for OriginMode {
         let found = MODES.iter().find(|(word, _)| *word == text);
         found.map(|(_, mode)| *mode).ok_or_else(|| {
             format!(
-                "there is no mode '{text}'; choose read-only, write-back, write-through or scratch"
+                "there is no mode '{text}'; choose off, read-only, write-back, write-through or scratch"
             )
         })
     }
@@ -108,6 +112,9 @@ pub struct OriginRule {
 pub struct OriginConfig {
     /// An absolute path, outside the pool.
     pub path: String,
+    /// The inode number of the directory there: a host on which it is another sees something else.
+    #[serde(default)]
+    pub inode: u64,
     /// The directory of the pool that stands for it: `/` or `/data`.
     pub at: String,
     /// The mode of paths that no rule matches.
@@ -154,6 +161,41 @@ impl OriginConfig {
         };
         let rule = self.rules.iter().rev().find(matches);
         rule.map_or(self.mode, |rule| rule.mode)
+    }
+
+    /// The mode of a path of the pool at which a directory is, or may be. One in which files may
+    /// have another mode than `off` is in the pool.
+    pub fn mode_of_dir(&self, path: &[u8]) -> OriginMode {
+        match self.mode_of(path) {
+            OriginMode::Off => {
+                let modes = self.modes();
+                match modes.is_in_pool(&modes.at(path)) {
+                    true => OriginMode::WriteBack,
+                    false => OriginMode::Off,
+                }
+            }
+            mode => mode,
+        }
+    }
+
+    /// The modes of paths, for those who look at many.
+    pub fn modes(&self) -> Modes {
+        let rule = |rule: &OriginRule| Some((Pattern::parse(&rule.path).ok()?, rule.mode));
+        Modes {
+            rules: self.rules.iter().filter_map(rule).collect(),
+            mode: self.mode,
+        }
+    }
+
+    /// Why this host doesn't see the origin by its path; None if it does.
+    pub fn unseen(&self) -> Option<String> {
+        match std::fs::read_dir(&self.path).and_then(|_| std::fs::metadata(&self.path)) {
+            Err(e) => Some(e.to_string()),
+            Ok(found) if self.inode != 0 && found.ino() != self.inode => {
+                Some("another directory is there than on the host that starts the pool".into())
+            }
+            Ok(_) => None,
+        }
     }
 
     /// Whether any path may have this mode.
@@ -206,6 +248,64 @@ pub enum Order {
     Look(Vec<u8>),
     /// Stops all orders with lower numbers, and waits until they have ended.
     Stop,
+}
+
+/// The modes of paths, computed name by name.
+pub struct Modes {
+    rules: Vec<(Pattern, OriginMode)>,
+    mode: OriginMode,
+}
+
+/// What is known of a path: the state of each pattern.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ModesAt(Vec<u64>);
+
+/// Where an entry of a directory of the pool is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lead {
+    Pool,
+    /// At the origin only: its mode is `off`, and that of all below it.
+    Origin,
+    /// At the origin only, unless it is a directory.
+    OriginUnlessDirectory,
+}
+
+impl Modes {
+    /// What is known of a path of the pool.
+    pub fn at(&self, path: &[u8]) -> ModesAt {
+        let names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
+        let root = ModesAt(self.rules.iter().map(|(p, _)| p.root()).collect());
+        names.fold(root, |at, name| self.below(&at, name))
+    }
+
+    /// What is known of the entry `name` of a directory.
+    pub fn below(&self, at: &ModesAt, name: &[u8]) -> ModesAt {
+        let all = self.rules.iter().zip(&at.0);
+        ModesAt(all.map(|((p, _), state)| p.below(*state, name)).collect())
+    }
+
+    fn mode(&self, at: &ModesAt) -> OriginMode {
+        let mut all = self.rules.iter().zip(&at.0).rev();
+        let found = all.find(|((pattern, _), state)| pattern.matches(**state));
+        found.map_or(self.mode, |((_, mode), _)| *mode)
+    }
+
+    /// Whether a directory is in the pool: it, or something below, may have another mode than `off`.
+    fn is_in_pool(&self, at: &ModesAt) -> bool {
+        let mut all = self.rules.iter().zip(&at.0);
+        self.mode(at) != OriginMode::Off
+            || all.any(|((p, mode), state)| *mode != OriginMode::Off && p.goes_on(*state))
+    }
+
+    /// Where the entry `name` of a directory is.
+    pub fn lead(&self, dir: &ModesAt, name: &[u8]) -> Lead {
+        let at = self.below(dir, name);
+        match (self.mode(&at), self.is_in_pool(&at)) {
+            (OriginMode::Off, true) => Lead::OriginUnlessDirectory,
+            (OriginMode::Off, false) => Lead::Origin,
+            _ => Lead::Pool,
+        }
+    }
 }
 
 /// A request to the origin service.
@@ -275,6 +375,10 @@ pub enum Request {
         dir: ObjectId,
         name: Vec<u8>,
     },
+    /// The directory is to be at the origin, too.
+    Settle(ObjectId),
+    /// The pool is to show those entries of the directory that are at the origin only.
+    Outer(ObjectId),
     /// How things stand.
     Status,
     /// To a copier, by the service of this number. Higher numbers replace lower ones.
@@ -296,6 +400,8 @@ impl Request {
         let no = (none, Vec::new());
         let (kind, one, other, id) = match self {
             Request::Entries(id) => (0, no.clone(), no, *id),
+            Request::Settle(id) => (30, no.clone(), no, *id),
+            Request::Outer(id) => (31, no.clone(), no, *id),
             Request::Bytes { id, dir, name, cut } => {
                 (1 + u8::from(*cut), (*dir, name.clone()), no, *id)
             }
@@ -343,7 +449,7 @@ impl Request {
                         length,
                     } => {
                         let range = [at.to_le_bytes(), length.to_le_bytes()].concat();
-                        (30, with(path), (ObjectId(*version), range), *id)
+                        (40, with(path), (ObjectId(*version), range), *id)
                     }
                     Order::Write {
                         path,
@@ -351,10 +457,10 @@ impl Request {
                         compares,
                     } => {
                         let names = (none, names.join(&b'/'));
-                        (31 + u8::from(*compares), with(path), names, none)
+                        (41 + u8::from(*compares), with(path), names, none)
                     }
-                    Order::Look(path) => (33, with(path), no, none),
-                    Order::Stop => (34, with(b""), no, none),
+                    Order::Look(path) => (43, with(path), no, none),
+                    Order::Stop => (44, with(b""), no, none),
                 }
             }
         };
@@ -373,6 +479,8 @@ impl Request {
         let (kind, (dir, name), (other, other_name), id, replaced) = decode::<Fields>(bytes)?;
         Some(match kind {
             0 => Request::Entries(id),
+            30 => Request::Settle(id),
+            31 => Request::Outer(id),
             1 | 2 => Request::Bytes {
                 id,
                 dir,
@@ -411,10 +519,10 @@ impl Request {
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
             8 => Request::Status,
-            30..=34 => Request::Order {
+            40..=44 => Request::Order {
                 service: dir.0,
                 order: match kind {
-                    30 => {
+                    40 => {
                         let (at, length) = other_name.split_first_chunk::<8>()?;
                         Order::Copy {
                             id,
@@ -424,15 +532,15 @@ impl Request {
                             length: u64::from_le_bytes(length.try_into().ok()?),
                         }
                     }
-                    33 => Order::Look(name),
-                    34 => Order::Stop,
+                    43 => Order::Look(name),
+                    44 => Order::Stop,
                     _ => Order::Write {
                         path: name,
                         names: other_name
                             .split(|&b| b == b'/')
                             .map(<[u8]>::to_vec)
                             .collect(),
-                        compares: kind == 32,
+                        compares: kind == 42,
                     },
                 },
             },
@@ -681,6 +789,8 @@ mod tests {
                 to: (ObjectId(8), b"other".to_vec()),
             },
             Request::Room { id, bytes: 5 << 32 },
+            Request::Settle(id),
+            Request::Outer(id),
             Request::SyncFile {
                 id,
                 dir: ObjectId(9),
@@ -757,6 +867,7 @@ mod tests {
         };
         let config = OriginConfig {
             path: "/lustre/case".into(),
+            inode: 0,
             at: "/data".into(),
             mode: OriginMode::ReadOnly,
             rules: vec![
@@ -775,5 +886,44 @@ mod tests {
         assert_eq!(config.relative(b"/data"), Some(&b""[..]));
         assert_eq!(config.relative(b"/database"), None);
         assert_eq!(config.relative(b"/other"), None);
+    }
+
+    #[test]
+    fn paths_that_are_off_lead_to_the_origin() {
+        let rule = |path: &str, mode| OriginRule {
+            path: path.into(),
+            mode,
+        };
+        let config = OriginConfig {
+            path: "/lustre/case".into(),
+            inode: 0,
+            at: "/".into(),
+            mode: OriginMode::Off,
+            rules: vec![
+                rule("/mesh/**", OriginMode::WriteBack),
+                rule("/a/b/*.chk", OriginMode::ReadOnly),
+                rule("/mesh/**/*.tmp", OriginMode::Off),
+            ],
+            lag_ms: 0,
+            timeout_ms: TIMEOUT_MS,
+            bandwidth: None,
+        };
+        let modes = config.modes();
+        let lead = |dir: &str, name: &str| modes.lead(&modes.at(dir.as_bytes()), name.as_bytes());
+        assert_eq!(lead("/", "input"), Lead::Origin);
+        assert_eq!(lead("/", "mesh"), Lead::OriginUnlessDirectory);
+        assert_eq!(lead("/mesh", "x"), Lead::Pool);
+        assert_eq!(lead("/mesh/deep", "x"), Lead::Pool);
+        // A directory of that name may hold others.
+        assert_eq!(lead("/mesh/deep", "x.tmp"), Lead::OriginUnlessDirectory);
+        assert_eq!(lead("/a", "b"), Lead::OriginUnlessDirectory);
+        assert_eq!(lead("/a", "c"), Lead::Origin);
+        assert_eq!(lead("/a/b", "1.chk"), Lead::Pool);
+        assert_eq!(lead("/a/b", "1.log"), Lead::Origin);
+        assert_eq!(config.mode_of_dir(b"/a"), OriginMode::WriteBack);
+        assert_eq!(config.mode_of_dir(b"/a/c"), OriginMode::Off);
+        assert_eq!(config.mode_of_dir(b"/"), OriginMode::WriteBack);
+        assert_ne!(modes.at(b"/mesh/x"), modes.at(b"/a/x"));
+        assert_eq!(modes.at(b"/mesh/x"), modes.at(b"/mesh/y"));
     }
 }

@@ -129,6 +129,11 @@ impl Pattern {
         state >> self.names.len() & 1 != 0
     }
 
+    /// Whether something below an object with `state` may match.
+    pub fn goes_on(&self, state: u64) -> bool {
+        state & ((1 << self.names.len()) - 1) != 0
+    }
+
     /// Adds the positions after `**`, which may stand for no name.
     fn closed(&self, mut state: u64) -> u64 {
         for (i, wanted) in self.names.iter().enumerate() {

@@ -259,7 +259,7 @@ impl Origin {
         self.bring_below(relative)?;
         let mut files = Vec::new();
         self.each_object(relative, &mut |_, at, entry, inode| {
-            if inode.is_file() && inode.origin.is_released() {
+            if inode.is_file() && inode.origin.is_released() && !self.is_outer(at, libc::S_IFREG) {
                 files.push((entry.id, at.to_vec()));
             }
             Ok(())
@@ -302,8 +302,9 @@ impl Origin {
     fn bring_below(&self, relative: &[u8]) -> Result<()> {
         loop {
             let mut released = Vec::new();
-            self.each_object(relative, &mut |_, _, entry, inode| {
-                if inode.is_dir() && inode.origin.is_released() {
+            self.each_object(relative, &mut |_, at, entry, inode| {
+                let is_released = inode.is_dir() && inode.origin.is_released();
+                if is_released && !self.is_outer(at, libc::S_IFDIR) {
                     released.push(entry.id);
                 }
                 Ok(())

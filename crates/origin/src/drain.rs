@@ -9,6 +9,7 @@
 use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
 use crate::service::{Origin, is_clean};
 use crate::side::{below, print, split};
+use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
     Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata, explain,
@@ -175,7 +176,7 @@ impl Origin {
             return Ok(());
         }
         let inode = self.inode(dir)?;
-        let mode = self.config.mode_of(&self.pool_path(relative));
+        let mode = self.config.mode_of_dir(&self.pool_path(relative));
         if mode.is_written() && inode.origin.synced != self.print_of_dir(dir, &inode)? {
             pass.late.insert(relative.to_vec(), dir);
         }
@@ -209,8 +210,13 @@ impl Origin {
         };
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
-            if !is_wanted(&name) || !self.config.mode_of(&self.pool_path(&path)).is_written() {
-                if entry.kind == libc::S_IFDIR && is_wanted(&name) {
+            let mode = match entry.kind {
+                libc::S_IFDIR => self.config.mode_of_dir(&self.pool_path(&path)),
+                _ => self.config.mode_of(&self.pool_path(&path)),
+            };
+            if !is_wanted(&name) || !mode.is_written() {
+                let is_below = entry.kind == libc::S_IFDIR && mode != OriginMode::Off;
+                if is_below && is_wanted(&name) {
                     below_it.push((entry.id, path));
                 }
                 continue;

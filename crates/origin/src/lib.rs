@@ -38,6 +38,7 @@ mod moving;
 mod names;
 mod notices;
 mod orders;
+mod outer;
 mod outside;
 mod pass;
 mod paths;

@@ -85,7 +85,7 @@ impl Origin {
         }
     }
 
-    fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
+    pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
         let cluster = self.fs.cluster();
         // The pool first: what is removed goes from the origin first.
         if cluster.lookup(dir, name)?.is_some() {
@@ -104,10 +104,12 @@ impl Origin {
         let target = match meta.kind() {
             libc::S_IFLNK => self.side.readlink(at)?,
             libc::S_IFREG | libc::S_IFDIR => Vec::new(),
+            // Names of what programs use there.
+            libc::S_IFIFO | libc::S_IFSOCK if self.is_outer(at, meta.kind()) => Vec::new(),
             _ => return Ok(false),
         };
         let (state, synced) = match meta.kind() {
-            libc::S_IFLNK => (OriginState::Archived, 0),
+            libc::S_IFLNK | libc::S_IFIFO | libc::S_IFSOCK => (OriginState::Archived, 0),
             libc::S_IFDIR => {
                 let synced = attributes(meta.mode, meta.uid, meta.gid, meta.mtime);
                 (OriginState::Released, synced)

@@ -112,6 +112,8 @@ impl Origin {
             let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
             if gone && !self.settles(dir) {
                 self.is_gone(dir, &name, entry, &object, &path)?;
+            } else if self.is_outer(&path, object.kind()) {
+                // Programs use the origin's.
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else {

@@ -176,7 +176,30 @@ impl Answers for Origin {
                 let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
                 self.rename(from, to, (*id, *replaced), mode)?;
             }
-            Request::Sync(path) => return self.sync_all(path),
+            Request::Settle(dir) => {
+                let _held = self.paths();
+                self.settle(*dir).map_err(|e| {
+                    let what = "the directory can't be made at the origin";
+                    (e, format!("{what}: {}", forebay_staging::explain(e)))
+                })?;
+            }
+            Request::Outer(dir) => self.show_outer(*dir).map_err(plain)?,
+            Request::Sync(path) => {
+                return match self.is_outer(self.relative(path)?, libc::S_IFDIR) {
+                    // Nothing of it is in the pool.
+                    true => Ok(String::new()),
+                    false => self.sync_all(path),
+                };
+            }
+            Request::Evict(path) | Request::Prefetch(path) | Request::Pin { path, .. }
+                if self.is_outer(self.relative(path)?, libc::S_IFDIR) =>
+            {
+                let shown = self.side.show(self.relative(path)?);
+                return Err((
+                    Errno::INVAL,
+                    format!("{shown} is never in the pool: its mode is off"),
+                ));
+            }
             Request::Evict(path) => {
                 let (files, bytes) = self.evict(self.relative(path)?).map_err(plain)?;
                 return Ok(format!("{files} {bytes}"));
@@ -279,8 +302,8 @@ impl Origin {
         };
         self.forget_solved();
         (status.problems, status.more_problems, status.conflicts) = self.ledger.listed();
-        self.each_object(b"", &mut |_, _, _, inode| {
-            if !inode.is_file() {
+        self.each_object(b"", &mut |_, at, _, inode| {
+            if !inode.is_file() || self.is_outer(at, libc::S_IFREG) {
                 return Ok(());
             }
             let mark = inode.origin;

@@ -376,6 +376,9 @@ impl Fs {
             self.bring_entries(dir)?;
         }
         let mut offset = o.offset.load(Relaxed);
+        if offset == 0 {
+            self.show_outer(dir)?;
+        }
         for (name, ino) in [(&b"."[..], dir.0), (b"..", inode.parent)]
             .into_iter()
             .skip(offset as usize)

@@ -8,6 +8,7 @@
 use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
+use crate::off::Off;
 use crate::per_file_cache::Places;
 use crate::ranges::RangeCache;
 use crate::rule_cache::RuleCache;
@@ -120,6 +121,8 @@ struct Own {
     settles: bool,
     /// What lies at the pool's origin only is brought in before it is used.
     has_origin: bool,
+    /// The origin's modes, if some paths are at the origin only.
+    off: Option<Off>,
     /// See [`Fs::device`].
     device: u64,
 }
@@ -135,6 +138,7 @@ impl Own {
         Arc::new(Own {
             device: libc::makedev(0xfb0, minor & 0xf_ffff),
             has_origin,
+            off: Off::of(pool).filter(|_| !of_origin),
             cred,
             cache: DirCache::new(),
             ruled: RuleCache::new(),
@@ -265,6 +269,12 @@ impl Fs {
         self.own.has_origin
     }
 
+    /// The origin's modes, if some paths are at the origin only.
+    #[inline]
+    pub(crate) fn off(&self) -> Option<&Off> {
+        self.own.off.as_ref()
+    }
+
     pub(crate) fn settles(&self) -> bool {
         self.own.settles
     }
@@ -308,6 +318,9 @@ impl Fs {
         self.own.cache.after_fork_in_child();
         self.own.ruled.begin_anew();
         self.own.ranges.begin_anew();
+        if let Some(off) = &self.own.off {
+            off.begin_anew();
+        }
         if let Some(kept) = &self.kept {
             kept.0.begin_anew();
             kept.1.begin_anew();

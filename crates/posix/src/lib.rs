@@ -24,6 +24,7 @@ mod kept;
 mod mapped;
 mod mappings;
 mod nodes;
+mod off;
 mod opening;
 mod ops;
 mod origin;

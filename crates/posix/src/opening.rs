@@ -337,7 +337,12 @@ impl Fs {
         self.cred().check_dir(&dir, WRITE | EXEC)?;
         self.check_read_only(e.id, UNNAMED)?;
         let cluster = self.cluster();
-        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"")?;
+        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
+        let new = new.map_err(|e| match e {
+            // Under most names, it would be at the origin.
+            Errno::XDEV => Errno::OPNOTSUPP,
+            e => e,
+        })?;
         let counts = cluster.declared().counts();
         let section = cluster.section()?;
         let id = cluster.create_unnamed(e.id, &new)?;

@@ -112,7 +112,7 @@ impl Fs {
     /// A new object `name` in `dir`, of which a file gets the controls that this view declares.
     ///
     /// # Errors
-    /// As for [`Fs::controls_of_new`] and [`Fs::maker_of_new`].
+    /// As for [`Fs::controls_of_new`], [`Fs::maker_of_new`] and [`Fs::check_modes`].
     pub(crate) fn new_object<'a>(
         &self,
         dir: &DirInfo,
@@ -131,6 +131,7 @@ impl Fs {
         target: &'a [u8],
         declared: Declared,
     ) -> Result<NewObject<'a>> {
+        self.check_modes(mode & S_IFMT, None, (dir.id, name))?;
         let setgid = dir.mode & S_ISGID != 0;
         let inherit = if setgid && mode & S_IFMT == S_IFDIR {
             S_ISGID
@@ -537,6 +538,11 @@ impl Fs {
                 let inode = self.cluster().stat(moved.id).map_err(look_again)?;
                 self.cred().check(&inode, WRITE)?;
             }
+        }
+        let (old, new) = ((f.dir.id, &f.name[..]), (t.dir.id, &t.name[..]));
+        self.check_modes(source.kind, Some(old), new)?;
+        if let Some(target) = t.entry.filter(|_| exchange) {
+            self.check_modes(target.kind, Some(new), old)?;
         }
         self.write_back(source.id);
         let by_origin = self.rename_by_origin(

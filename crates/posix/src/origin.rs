@@ -8,7 +8,7 @@ use crate::cache::DirInfo;
 use crate::controls::ASIDE;
 use crate::fs::Fs;
 use forebay_client::controls::Persistence;
-use forebay_client::origin::{OriginConfig, OriginMode, Request};
+use forebay_client::origin::{Lead, Modes, ModesAt, OriginConfig, OriginMode, Request};
 use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
 use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
@@ -128,6 +128,102 @@ impl Fs {
         }
     }
 
+    /// Where the entry `name` of a directory is.
+    ///
+    /// # Errors
+    /// Errors of looking up the directory's path.
+    #[inline]
+    pub(crate) fn lead(&self, dir: ObjectId, name: &[u8]) -> Result<Lead> {
+        match self.off() {
+            Some(off) if !dir.is_view() => {
+                let key = (dir, self.store().names().names_epoch());
+                off.lead(key, name, |modes| self.modes_at(modes, dir))
+            }
+            _ => Ok(Lead::Pool),
+        }
+    }
+
+    /// What the origin's modes say about a directory; None if the origin isn't behind it.
+    fn modes_at(&self, modes: &Modes, dir: ObjectId) -> Result<Option<ModesAt>> {
+        let path = self.cluster().path_of(dir)?;
+        let origin = self.pool().config().origin.as_ref();
+        let is_behind = origin.is_some_and(|origin| origin.relative(&path).is_some());
+        Ok(is_behind.then(|| modes.at(&path)))
+    }
+
+    /// Checks that an object of this kind may get the name `to` in place of `from`, or of none.
+    ///
+    /// # Errors
+    /// EXDEV: its new path is at the origin only; or it is a directory, and what is below it would
+    /// get other modes.
+    pub(crate) fn check_modes(
+        &self,
+        kind: u32,
+        from: Option<(ObjectId, &[u8])>,
+        to: (ObjectId, &[u8]),
+    ) -> Result<()> {
+        let Some(off) = self.off() else {
+            return Ok(());
+        };
+        let is_dir = kind == libc::S_IFDIR;
+        let stays = match self.lead(to.0, to.1)? {
+            Lead::Pool => true,
+            Lead::OriginUnlessDirectory => is_dir,
+            Lead::Origin => false,
+        };
+        let at = |(dir, name): (ObjectId, &[u8])| {
+            let key = (dir, self.store().names().names_epoch());
+            off.at(key, name, |modes| self.modes_at(modes, dir))
+        };
+        let is_same = match from {
+            Some(from) if is_dir => at(from)? == at(to)?,
+            _ => true,
+        };
+        match stays && is_same {
+            true => Ok(()),
+            false => Err(Errno::XDEV),
+        }
+    }
+
+    /// The path at the origin of `rest`, seen from a directory of the pool. The origin has the
+    /// directory then.
+    ///
+    /// # Errors
+    /// Errors of making the directory at the origin.
+    pub(crate) fn path_at_origin(&self, dir: ObjectId, rest: &[u8]) -> Result<Vec<u8>> {
+        let origin = self.origin().ok_or(Errno::XDEV)?;
+        let path = self.cluster().path_of(dir)?;
+        let relative = origin.relative(&path).ok_or(Errno::XDEV)?;
+        let mark = self.cluster().stat(dir)?.origin;
+        if mark.state == OriginState::None || mark.synced == 0 && mark.print == 0 {
+            self.ask_origin(&Request::Settle(dir))?;
+        }
+        let mut there = origin.path.clone().into_bytes();
+        for part in [relative, rest].into_iter().filter(|p| !p.is_empty()) {
+            there.push(b'/');
+            there.extend_from_slice(part);
+        }
+        Ok(there)
+    }
+
+    /// Has the pool show those entries of a directory that are at the origin only.
+    ///
+    /// # Errors
+    /// Errors of listing the directory at the origin.
+    #[inline]
+    pub(crate) fn show_outer(&self, dir: ObjectId) -> Result<()> {
+        match self.off() {
+            Some(_) if !dir.is_view() => {
+                let path = self.cluster().path_of(dir)?;
+                match self.origin().and_then(|origin| origin.relative(&path)) {
+                    Some(_) => self.ask_origin(&Request::Outer(dir)),
+                    None => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether the bytes of a file that is open aren't in the pool: somebody has released it
     /// between [`Fs::bring_bytes`] and its opening.
     ///
@@ -232,6 +328,7 @@ impl Fs {
         Ok(
             (!name.is_empty() && !mode.is_written()).then_some(match mode {
                 OriginMode::ReadOnly => "its path's mode is read-only",
+                OriginMode::Off => "its path's mode is off",
                 _ => "its path's mode is scratch",
             }),
         )
@@ -319,6 +416,7 @@ impl Fs {
             return Ok(());
         }
         self.with_entries(self.dir_info(id)?)?;
+        self.show_outer(id)?;
         let mut is_empty = true;
         self.cluster()
             .list(id, &mut DirPosition::default(), |_, _| {

@@ -9,6 +9,7 @@
 use crate::cache::{CacheKey, DirInfo};
 use crate::cred::{EXEC, WRITE};
 use crate::fs::Fs;
+use forebay_client::origin::Lead;
 use forebay_cluster::{Away, Found};
 use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
 use rustix::io::{Errno, Result};
@@ -26,6 +27,9 @@ pub enum Fail {
     Errno(Errno),
     /// The path leads out of the pool, to this absolute path.
     Outside(Vec<u8>),
+    /// The path leads to the pool's origin, whose own file is meant: this absolute path, as the
+    /// kernel has it.
+    Origin(Vec<u8>),
 }
 
 impl From<Errno> for Fail {
@@ -51,6 +55,8 @@ pub enum Purpose {
     /// To make a file that isn't there yet. Where only another node knows whether it is, that is
     /// left to be found out by making it.
     MakeNew,
+    /// To make a directory, or to give one this name.
+    MakeDirectory,
 }
 
 /// How the last component of a path is resolved.
@@ -72,6 +78,12 @@ impl From<Follow> for Goal {
 }
 
 impl Goal {
+    /// That of mkdir(2), and of the new name of a directory in rename(2).
+    pub const DIRECTORY: Goal = Goal {
+        follow: Follow::No,
+        purpose: Purpose::MakeDirectory,
+    };
+
     /// That of open(2) with these flags.
     pub fn of_open(flags: i32) -> Goal {
         let has = |flag: i32| flags & flag == flag;
@@ -236,7 +248,7 @@ impl Fs {
     ///
     /// # Errors
     /// Those of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
-    /// [`Fail::Outside`].
+    /// [`Fail::Outside`] and [`Fail::Origin`].
     pub fn at<T>(
         &self,
         base: ObjectId,
@@ -282,7 +294,7 @@ impl Fs {
         }
         for attempt in 0..MAX_ATTEMPTS {
             let epoch = self.store().names().names_epoch();
-            match f(&self.walk_slowly(base, path, epoch, follow, false, rules)?) {
+            match f(&self.walk_slowly(base, path, epoch, follow.into(), false, rules)?) {
                 Err(Errno::STALE) => pause(attempt),
                 result => return Ok(result?),
             }
@@ -356,7 +368,11 @@ impl Fs {
         self.walk_for(base, path, follow.into())
     }
 
-    fn walk_for(
+    /// As [`Fs::walk`], for a purpose.
+    ///
+    /// # Errors
+    /// See [`Fs::at`].
+    pub fn walk_for(
         &self,
         base: ObjectId,
         path: &[u8],
@@ -398,9 +414,16 @@ impl Fs {
             let dir = match self.cache().get(key, epoch, cred) {
                 Some(dir) => Some(dir),
                 None => {
-                    match self.walk_slowly(base, head, epoch, Follow::Yes, true, Rules::default()) {
+                    match self.walk_slowly(
+                        base,
+                        head,
+                        epoch,
+                        Follow::Yes.into(),
+                        true,
+                        Rules::default(),
+                    ) {
                         // Where to, with the last name, comes out below.
-                        Err(Fail::Outside(_)) => None,
+                        Err(Fail::Outside(_) | Fail::Origin(_)) => None,
                         Err(e) => return Err(e),
                         Ok(Place::Dir { dir, .. }) => {
                             self.cred().check_dir(&dir, EXEC)?;
@@ -415,7 +438,8 @@ impl Fs {
                     }
                 }
             };
-            if let Some(dir) = dir {
+            // Of other entries, walking slowly finds out where they are.
+            if let Some(dir) = dir.filter(|dir| self.is_surely_here(dir.id, last)) {
                 let name = Name::new(last)?;
                 let Found {
                     entry,
@@ -445,7 +469,26 @@ impl Fs {
                 }
             }
         }
-        self.walk_slowly(base, path, epoch, follow, false, Rules::default())
+        self.walk_slowly(base, path, epoch, goal, false, Rules::default())
+    }
+
+    /// Whether an entry of a directory is in the pool, if it is anywhere.
+    #[inline]
+    fn is_surely_here(&self, dir: ObjectId, name: &[u8]) -> bool {
+        self.off().is_none() || matches!(self.lead(dir, name), Ok(Lead::Pool))
+    }
+
+    /// The end of a walk at the origin: `rest` is seen from a directory of the pool.
+    #[cold]
+    fn to_origin(&self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
+        // Others than the kernel's own rules.
+        if rules.beneath || rules.in_root || rules.no_outside {
+            return Errno::XDEV.into();
+        }
+        match self.path_at_origin(dir, rest) {
+            Ok(path) => Fail::Origin(path),
+            Err(e) => e.into(),
+        }
     }
 
     /// Whether a file may be made without knowing whether there is one: that takes a request to
@@ -463,10 +506,11 @@ impl Fs {
         base: ObjectId,
         path: &[u8],
         epoch: u64,
-        follow: Follow,
+        goal: Goal,
         want_dir: bool,
         rules: Rules,
     ) -> std::result::Result<Place, Fail> {
+        let Goal { follow, purpose } = goal;
         let mut todo = path.to_vec();
         let mut at = 0;
         let mut links = 0;
@@ -522,15 +566,30 @@ impl Fs {
                 }
                 _ => {}
             }
+            let lead = self.lead(dir.id, &name)?;
+            if lead == Lead::Origin {
+                return Err(self.to_origin(dir.id, &todo[at..], rules));
+            }
             dir = self.with_entries(dir)?;
+            let mut found = self.cluster().find(dir.id, &name, false)?;
+            let is_last = todo[end..].iter().all(|&b| b == b'/');
+            let slash = end < todo.len();
+            if lead == Lead::OriginUnlessDirectory {
+                let is_made = is_last && purpose == Purpose::MakeDirectory;
+                if is_made && found.entry.is_none() {
+                    self.show_outer(dir.id)?;
+                    found = self.cluster().find(dir.id, &name, false)?;
+                }
+                if found.entry.map_or(!is_made, |e| e.kind != libc::S_IFDIR) {
+                    return Err(self.to_origin(dir.id, &todo[at..], rules));
+                }
+            }
             let Found {
                 entry,
                 inode,
                 counts,
                 ..
-            } = self.cluster().find(dir.id, &name, false)?;
-            let is_last = todo[end..].iter().all(|&b| b == b'/');
-            let slash = end < todo.len();
+            } = found;
             match entry {
                 Some(e)
                     if e.kind == libc::S_IFLNK

@@ -1,6 +1,6 @@
-//! What a pool's rules say about the directories in which a process makes files.
+//! What a pool's rules, and the modes of its origin, say about directories.
 //!
-//! Rules go by path, and a directory knows only its own name. Without this cache, each new file
+//! Both go by path, and a directory knows only its own name. Without this cache, each new file
 //! would take a request to the home of every directory above it. An entry holds for one epoch of
 //! names, in which the path can't change. The table has [`SLOTS`] entries.
 
@@ -12,15 +12,15 @@ use rustix::io::Result;
 /// Directories that are kept at one time, at most.
 const SLOTS: usize = 64;
 
-/// A directory, the epoch in which its path was looked up, and what the rules know of it.
-type Known = (ObjectId, u64, At);
+/// A directory, the epoch in which its path was looked up, and what is known of it.
+type Known<A> = (ObjectId, u64, A);
 
 /// See the module.
-pub(crate) struct RuleCache(Box<[Guarded<Option<Known>>]>);
+pub(crate) struct RuleCache<A = At>(Box<[Guarded<Option<Known<A>>>]>);
 
-impl RuleCache {
+impl<A> RuleCache<A> {
     /// An empty cache.
-    pub fn new() -> RuleCache {
+    pub fn new() -> RuleCache<A> {
         RuleCache((0..SLOTS).map(|_| Guarded::default()).collect())
     }
 
@@ -32,8 +32,8 @@ impl RuleCache {
     pub fn with<T>(
         &self,
         (dir, epoch): (ObjectId, u64),
-        find: impl FnOnce() -> Result<At>,
-        f: impl FnOnce(&At) -> T,
+        find: impl FnOnce() -> Result<A>,
+        f: impl FnOnce(&A) -> T,
     ) -> Result<T> {
         let slot = &self.0[dir.0 as usize % SLOTS];
         if let Some((_, _, at)) = slot.hold().as_ref().filter(|k| (k.0, k.1) == (dir, epoch)) {

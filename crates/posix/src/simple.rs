@@ -4,7 +4,7 @@
 
 use crate::file::File;
 use crate::fs::{DirEntry, Fs, Stat};
-use crate::path::{Fail, Follow, Place};
+use crate::path::{Fail, Follow, Goal, Place};
 use forebay_store::{Distribution, ObjectId, RenameMode};
 use rustix::io::{Errno, Result};
 
@@ -56,7 +56,10 @@ impl Fs {
     /// # Errors
     /// As mkdir(2).
     pub fn mkdir(&self, path: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir(p, mode))
+        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+            self.make_dir(p, mode)
+        })
+        .map_err(no_outside)
     }
 
     /// Makes a directory whose content is distributed so.
@@ -64,7 +67,10 @@ impl Fs {
     /// # Errors
     /// As mkdir(2).
     pub fn mkdir_with(&self, path: &[u8], mode: u32, distribution: Distribution) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir_with(p, mode, distribution))
+        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+            self.make_dir_with(p, mode, distribution)
+        })
+        .map_err(no_outside)
     }
 
     /// As `mkdir`, of what will be renamed to `becomes` in the same directory: its content is
@@ -73,7 +79,10 @@ impl Fs {
     /// # Errors
     /// As for `mkdir`.
     pub fn mkdir_as(&self, path: &[u8], becomes: &[u8], mode: u32) -> Result<()> {
-        self.simple(path, false, |p| self.make_dir_as(p, becomes, mode))
+        self.at(ObjectId::ROOT, path, Goal::DIRECTORY, |p| {
+            self.make_dir_as(p, becomes, mode)
+        })
+        .map_err(no_outside)
     }
 
     /// Makes a FIFO, socket, device or file.
@@ -188,6 +197,7 @@ impl Fs {
                 return Err(Errno::NOTDIR);
             }
             self.with_entries(self.dir_info(e.id)?)?;
+            self.show_outer(e.id)?;
             let mut entries = Vec::new();
             self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {
@@ -242,6 +252,6 @@ impl Fs {
 fn no_outside(f: Fail) -> Errno {
     match f {
         Fail::Errno(e) => e,
-        Fail::Outside(_) => Errno::XDEV,
+        Fail::Outside(_) | Fail::Origin(_) => Errno::XDEV,
     }
 }

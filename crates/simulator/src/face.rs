@@ -54,7 +54,7 @@ impl PoolFace {
         match self.fs.rename_at(from, to, mode) {
             Ok(()) => Ok(()),
             Err(Fail::Errno(e)) => Err(number(e)),
-            Err(Fail::Outside(_)) => Err(libc::EXDEV),
+            Err(Fail::Outside(_) | Fail::Origin(_)) => Err(libc::EXDEV),
         }
     }
 }

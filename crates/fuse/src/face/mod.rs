@@ -296,7 +296,7 @@ fn object(node: u64) -> ObjectId {
 fn inside(f: Fail) -> Errno {
     match f {
         Fail::Errno(e) => e,
-        Fail::Outside(_) => Errno::XDEV,
+        Fail::Outside(_) | Fail::Origin(_) => Errno::XDEV,
     }
 }
 

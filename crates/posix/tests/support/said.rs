@@ -51,7 +51,7 @@ pub fn open_as(fs: &Fs, pid: u32, path: &str, flags: i32) -> Result<u32, Errno> 
     let opened = fs.open_at(ObjectId::ROOT, path.as_bytes(), flags, 0o600);
     opened.map_err(|e| match e {
         Fail::Errno(e) => e,
-        Fail::Outside(_) => Errno::XDEV,
+        Fail::Outside(_) | Fail::Origin(_) => Errno::XDEV,
     })
 }
 

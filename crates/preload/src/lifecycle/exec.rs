@@ -10,6 +10,7 @@ use crate::lifecycle::environ::{self, Strings};
 use crate::lifecycle::executable::{File, Found};
 use crate::lifecycle::{exit, image, search, static_binary_hint};
 use crate::map;
+use crate::paths::links::Onwards;
 use crate::paths::locate::{Where, locate};
 use crate::paths::{exe, links, prefix};
 use crate::pool::{self, fds};
@@ -320,6 +321,18 @@ fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// The kernel's file at an absolute path.
+fn in_kernel(plan: &mut Plan, path: CString, follow: bool) -> Found {
+    let at = path.as_ptr() as i64;
+    plan.texts.push(path);
+    let more = if follow { 0 } else { libc::O_NOFOLLOW };
+    Found {
+        file: File::Kernel(open_kernel(libc::AT_FDCWD, at, more).ok()),
+        path: at,
+        dirfd: libc::AT_FDCWD,
+    }
+}
+
 /// The file at a path. Links may lead from the pool outside and back.
 unsafe fn by_path(
     plan: &mut Plan,
@@ -341,6 +354,13 @@ unsafe fn by_path(
                     plan.ours = true;
                     CString::new(to).map_err(|_| Errno::NOENT)?
                 }
+                Err(Fail::Origin(to)) => {
+                    plan.ours = true;
+                    match links::onwards(to, follow)? {
+                        Onwards::Pool(to) => to,
+                        Onwards::Kernel(to) => return Ok(in_kernel(plan, to, follow)),
+                    }
+                }
             },
             Where::Exe(fs, p) => {
                 let root = forebay_posix::ObjectId::ROOT;
@@ -350,7 +370,7 @@ unsafe fn by_path(
                         Ok(Found { file, path, dirfd })
                     }
                     Err(Fail::Errno(e)) => Err(e),
-                    Err(Fail::Outside(_)) => Err(Errno::NOENT),
+                    Err(Fail::Outside(_) | Fail::Origin(_)) => Err(Errno::NOENT),
                 };
             }
             Where::Descriptor(fs, open) => {

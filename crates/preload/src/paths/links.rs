@@ -314,6 +314,35 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     CString::new(real).ok()
 }
 
+/// How a call goes on whose path leads to the pool's origin.
+pub enum Onwards {
+    /// In the kernel, with this path.
+    Kernel(CString),
+    /// A link at the origin leads to this path under the prefix.
+    Pool(CString),
+}
+
+/// How a call goes on with a path at the pool's origin. Where the prefix is the origin's own path,
+/// a link there, or `..`, may lead to what is in the pool.
+///
+/// # Errors
+/// ENOENT: there is a zero in the path.
+pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
+    let is_shadowed = settings::settings().is_some_and(|s| under(s.mount, &to).is_some());
+    let real = match is_shadowed {
+        true => shadowed(AT_FDCWD, &to, follow),
+        false => None,
+    };
+    let end = to.len() - to.iter().rev().take_while(|&&b| b == b'/').count();
+    match real {
+        // A path with dots is looked at without them.
+        Some(real) if real.to_bytes() != &to[..end] => Ok(Onwards::Pool(real)),
+        _ => CString::new(to)
+            .map(Onwards::Kernel)
+            .map_err(|_| Errno::NOENT),
+    }
+}
+
 /// The path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {

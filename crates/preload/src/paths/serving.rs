@@ -4,7 +4,7 @@
 //! A symbolic link may lead out of the pool and back again: then the path is looked at once more,
 //! up to [`MAX_DETOURS`] times. No signal handler runs meanwhile.
 
-use crate::paths::links;
+use crate::paths::links::{self, Onwards};
 use crate::paths::locate::{self, Where};
 use crate::pool::working_dir;
 use crate::program::results;
@@ -94,6 +94,15 @@ pub unsafe fn on_path(
                 Ok(to) => args[path] = outside.insert(to).as_ptr() as i64,
                 Err(_) => return results::errno(Errno::NOENT),
             },
+            Err(Fail::Origin(to)) => match links::onwards(to, follow == Follow::Yes) {
+                Ok(Onwards::Pool(to)) => args[path] = outside.insert(to).as_ptr() as i64,
+                Ok(Onwards::Kernel(to)) => {
+                    drop(critical);
+                    // SAFETY: the program's own call, with the path it really means.
+                    return unsafe { again_outside(call, dirfd, path, to) };
+                }
+                Err(e) => return results::errno(e),
+            },
         }
     }
     results::errno(Errno::LOOP)
@@ -107,11 +116,8 @@ pub unsafe fn again_outside(
     call: PathCall<'_>,
     dirfd: Option<usize>,
     path: usize,
-    to: Vec<u8>,
+    to: CString,
 ) -> i64 {
-    let Ok(to) = CString::new(to) else {
-        return results::errno(Errno::NOENT);
-    };
     let mut args = *call.args;
     args[path] = to.as_ptr() as i64;
     if let Some(i) = dirfd {

@@ -9,6 +9,7 @@
 //! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is
 //! the other way round. So a relative path of another thread never leads to a dead end in between.
 
+use crate::paths::links::Onwards;
 use crate::paths::locate::{self, Where, locate};
 use crate::paths::prefix::visible;
 use crate::paths::{PathCall, again_outside, links};
@@ -186,15 +187,37 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     match result {
         Ok(()) => 0,
         Err(Fail::Errno(e)) => errno(e),
-        Err(Fail::Outside(to)) => {
-            // SAFETY: the program's own call, with the path it really means.
-            let result = unsafe { again_outside(call, None, 0, to) };
-            if result == 0 {
-                leave();
+        Err(Fail::Outside(to)) => match CString::new(to) {
+            // SAFETY: as the program's own call.
+            Ok(to) => unsafe { leave_for(call, to) },
+            Err(_) => errno(Errno::NOENT),
+        },
+        Err(Fail::Origin(to)) => match links::onwards(to, true) {
+            Ok(Onwards::Pool(to)) => {
+                let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
+                // SAFETY: the program's own call, with the path it really means.
+                unsafe {
+                    chdir(PathCall {
+                        nr: call.nr,
+                        args: &args,
+                    })
+                }
             }
-            result
-        }
+            // SAFETY: as the program's own call.
+            Ok(Onwards::Kernel(to)) => unsafe { leave_for(call, to) },
+            Err(e) => errno(e),
+        },
     }
+}
+
+/// chdir to a directory of the kernel's.
+unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
+    // SAFETY: the program's own call, with the path it really means.
+    let result = unsafe { again_outside(call, None, 0, to) };
+    if result == 0 {
+        leave();
+    }
+    result
 }
 
 /// The path in the pool, if a directory of the kernel's is that of the pool's origin.

@@ -1,6 +1,7 @@
 //! System calls on names: open, mkdir, rename, link and their like.
 
 use crate::map;
+use crate::paths::links::Onwards;
 use crate::paths::locate::{Where, locate};
 use crate::paths::{PathCall, links, on_path, prefix};
 use crate::pool::{self, fds, umask, working_dir};
@@ -12,6 +13,9 @@ use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fail, Follow, Fs, Goal, ObjectId, Place, RenameMode};
 use forebay_store::process::Critical;
 use std::ffi::CString;
+
+/// Most times that a path may lead to the origin and back.
+const MAX_DETOURS: usize = 8;
 
 /// open, creat, openat: arguments as openat's.
 pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
@@ -97,7 +101,7 @@ pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let mode = a[path + 1] as u32;
     // SAFETY: see open.
     unsafe {
-        on_path(p, dirfd, path, Follow::No, |fs, place| {
+        on_path(p, dirfd, path, Goal::DIRECTORY, |fs, place| {
             fs.make_dir(place, mode & 0o7777 & !umask::current(fs))
                 .map(|()| 0)
         })
@@ -224,7 +228,13 @@ enum End {
     Open(&'static Fs, u32),
 }
 
-unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
+unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno> {
+    // SAFETY: passed on.
+    unsafe { end_after(0, dirfd, path, goal.into()) }
+}
+
+/// As [`end`], after a path has led to the origin and back so many times.
+unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<End, Errno> {
     // SAFETY: the program's path; here and below.
     if unsafe { user::path(path) }.is_none() {
         return Err(Errno::FAULT);
@@ -233,21 +243,47 @@ unsafe fn end(dirfd: i32, path: i64, follow: Follow) -> Result<End, Errno> {
     Ok(match unsafe { locate(dirfd, path)? } {
         Where::Kernel | Where::Exe(..) => End::Kernel,
         Where::Descriptor(fs, open) => End::Open(fs, open),
-        Where::Pool(fs, base, p) => match fs.walk(base, &p, follow) {
+        Where::Pool(fs, base, p) => match fs.walk_for(base, &p, goal) {
             Ok(place) => End::Inside(fs, Box::new(place)),
             Err(Fail::Errno(e)) => return Err(e),
             Err(Fail::Outside(to)) => End::Outside(to),
+            Err(Fail::Origin(to)) => match links::onwards(to, goal.follow == Follow::Yes)? {
+                Onwards::Kernel(to) => End::Outside(to.into_bytes()),
+                Onwards::Pool(_) if turns == MAX_DETOURS => return Err(Errno::LOOP),
+                Onwards::Pool(to) => {
+                    let path = to.as_ptr() as i64;
+                    // SAFETY: a C string that outlives the walk.
+                    return unsafe { end_after(turns + 1, libc::AT_FDCWD, path, goal) };
+                }
+            },
         },
     })
+}
+
+/// The new name of what is at `source`.
+unsafe fn new_end(source: &Result<End, Errno>, dirfd: i32, path: i64) -> Result<End, Errno> {
+    let is_dir = match source {
+        Ok(End::Inside(_, place)) => place.existing().is_ok_and(|e| e.kind == libc::S_IFDIR),
+        _ => false,
+    };
+    let goal = match is_dir {
+        true => Goal::DIRECTORY,
+        false => Follow::No.into(),
+    };
+    // SAFETY: passed on.
+    unsafe { end(dirfd, path, goal) }
 }
 
 /// If one end is in the pool and the other isn't: the latter may be so through a link.
 /// `other`: its descriptor, path, and whether a link is followed.
 unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, Follow)) {
-    if !matches!(
-        (&*found, other),
-        (End::Kernel, End::Inside(..) | End::Open(..))
-    ) {
+    let is_met = match (&*found, other) {
+        (End::Kernel, End::Inside(..) | End::Open(..)) => true,
+        // The other one may be at the origin.
+        (End::Kernel, End::Outside(_)) => links::is_shadowing(),
+        _ => false,
+    };
+    if !is_met {
         return;
     }
     // SAFETY: the program's path, then one of ours that outlives its use.
@@ -298,7 +334,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
         // SAFETY: see open.
         let ends = unsafe {
             let source = end(fd(from.0), a[from.1], Follow::No);
-            let target = end(fd(to.0), a[to.1], Follow::No);
+            let target = new_end(&source, fd(to.0), a[to.1]);
             match (source, target) {
                 (Err(e), _) | (_, Err(e)) => return errno(e),
                 (Ok(mut s), Ok(mut t)) => {

@@ -187,7 +187,7 @@ fn under_rules(
         (Ok(_), Some((id, path))) => Ok(nodes::open_fifo(id, &path, flags)),
         (Ok(fd), None) => Ok(fd),
         (Err(Fail::Errno(e)), _) => Err(e),
-        (Err(Fail::Outside(to)), _) => {
+        (Err(Fail::Outside(to) | Fail::Origin(to)), _) => {
             let to = CString::new(to).map_err(|_| Errno::NOENT)?;
             let at = i64::from(libc::AT_FDCWD);
             // SAFETY: the program's own call, with the path it really means.

@@ -434,7 +434,7 @@ impl Pool {
 fn inside(fail: Fail) -> Errno {
     match fail {
         Fail::Errno(e) => e,
-        Fail::Outside(_) => Errno::XDEV,
+        Fail::Outside(_) | Fail::Origin(_) => Errno::XDEV,
     }
 }
 
