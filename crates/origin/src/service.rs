@@ -1,7 +1,7 @@
 //! The service: what its threads share, and marks of objects.
 
 use crate::busy::Busy;
-use crate::ranges::Ranges;
+use crate::fills::Ranges;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;

@@ -8,8 +8,8 @@
 use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
+use crate::known_blocks::RangeCache;
 use crate::per_file_cache::Places;
-use crate::ranges::RangeCache;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
 use forebay_client::controls::Declared;
