@@ -13,8 +13,8 @@ use forebay_client::Pool;
 use forebay_client::origin::{Order, OriginConfig, Request};
 use forebay_posix::{File, Fs, ObjectId};
 use forebay_staging::{
-    Names, Options, Place, PlaceFile, PoolFile, PoolPlace, Progress, Team, Trouble, copy_part,
-    for_each, stage,
+    Meta, Names, Options, Place, PlaceFile, PoolFile, PoolPlace, Progress, Team, Trouble,
+    copy_part, for_each, stage,
 };
 use forebay_store::Entry;
 use rustix::io::{Errno, Result};
@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Threads that copy one file.
 const THREADS: usize = 4;
-/// Bytes of a file that one thread copies.
-const PIECE: u64 = 16 << 20;
+/// Bytes of a file that one thread copies, at least and at most.
+const PIECES: (u64, u64) = (1 << 20, 16 << 20);
 /// How long earlier orders may take to end.
 const ENDS: Duration = Duration::from_secs(20);
 
@@ -165,10 +165,8 @@ impl Copier {
         (start, end): (u64, u64),
         progress: &Progress,
     ) -> Result<u64> {
+        let is_version = |there: &Meta| identity(there) == version;
         let from = self.side.open(path, false)?;
-        if identity(&from.meta()?) != version {
-            return Err(Errno::STALE);
-        }
         let entry = Entry {
             id,
             kind: libc::S_IFREG,
@@ -177,22 +175,22 @@ impl Copier {
         let to = PoolFile::new(File::new(&self.fs, open));
         // Memory keeps what was written to it; a disk is read back.
         let verify = self.pool.config().has_files();
-        let pieces: Vec<u64> = (start..end).step_by(PIECE as usize).collect();
+        let size = ((end - start) / THREADS as u64).clamp(PIECES.0, PIECES.1);
+        let pieces: Vec<u64> = (start..end).step_by(size as usize).collect();
         let copied = AtomicU64::new(0);
         let failed = Mutex::new(None);
         watched(&self.moved, progress, || {
             for_each(THREADS, &pieces, |&at| {
-                let piece = (at, (at + PIECE).min(end));
+                let piece = (at, (at + size).min(end));
                 let done = match progress.stopped() {
                     true => Err(Trouble::Stopped),
-                    false => copy_part(&from, &to, piece, verify, progress),
+                    false => copy_part(&from, &to, piece, is_version, verify, progress),
                 };
                 match done {
-                    Ok((bytes, there)) if identity(&there) == version => {
+                    Ok(bytes) => {
                         copied.fetch_add(bytes, Relaxed);
                     }
-                    other => {
-                        let trouble = other.err().unwrap_or(Trouble::Changed);
+                    Err(trouble) => {
                         *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
                     }
                 }

@@ -2,13 +2,15 @@
 //!
 //! A block is claimed by the thread that reads it, so that it is read once. While a file is
 //! [paused](Fill::pause), or its fill has [ended](Fill::end), nobody claims a block. Readers are
-//! *streams* if each goes on where it has ended: blocks behind it are read ahead, twice as many
-//! each time, up to [`MOST_AHEAD`].
+//! *streams* if each goes on where it has ended: blocks behind it are read ahead, four times as
+//! many each time, up to [`MOST_AHEAD`].
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Most blocks that are read ahead of one reader: 64 MiB.
 pub const MOST_AHEAD: u64 = 8;
+/// Blocks that are read ahead of a reader that has read on once.
+const FIRST_AHEAD: u64 = 2;
 /// Readers of a file that are followed.
 const STREAMS: usize = 16;
 
@@ -156,7 +158,7 @@ impl Fill {
             Some(at) => {
                 let old = state.streams.remove(at);
                 let ahead = match end > old.next {
-                    true => (2 * old.ahead).clamp(1, MOST_AHEAD),
+                    true => (4 * old.ahead).clamp(FIRST_AHEAD, MOST_AHEAD),
                     false => old.ahead,
                 };
                 Stream { next: end, ahead }
@@ -297,17 +299,17 @@ mod tests {
         let fill = Fill::new(1, 1000, 100, 5);
         // The file's beginning: perhaps all of it is read.
         assert_eq!(fill.ahead(0, 1), [1]);
-        assert_eq!(fill.ahead(1, 2), [2, 3]);
+        assert_eq!(fill.ahead(1, 2), [2, 3, 4, 5]);
         // Asked for again, and a read that begins in the last block.
         assert!(fill.ahead(1, 2).is_empty());
-        assert_eq!(fill.ahead(1, 3), [4, 5, 6]);
-        assert_eq!(fill.ahead(3, 4), [7, 8, 9, 10, 11]);
+        assert_eq!(fill.ahead(1, 3), [6, 7, 8, 9, 10]);
+        assert_eq!(fill.ahead(3, 4), [11]);
         assert_eq!(fill.ahead(4, 5), [12]);
         // Others in the middle: nothing, and then more and more.
         assert!(fill.ahead(50, 51).is_empty() && fill.ahead(70, 71).is_empty());
-        assert_eq!(fill.ahead(51, 52), [52]);
-        assert_eq!(fill.ahead(71, 72), [72]);
-        assert_eq!(fill.ahead(72, 73), [73, 74]);
+        assert_eq!(fill.ahead(51, 52), [52, 53]);
+        assert_eq!(fill.ahead(71, 72), [72, 73]);
+        assert_eq!(fill.ahead(72, 73), [74, 75, 76, 77, 78, 79, 80]);
         fill.unqueue(&[73, 74]);
         assert_eq!(fill.ahead(98, 99), Vec::<u64>::new());
         assert_eq!(fill.ahead(99, 100), Vec::<u64>::new());

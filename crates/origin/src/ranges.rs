@@ -14,9 +14,9 @@
 
 use crate::bytes::Clean;
 use crate::fill::{Claimed, Fill};
+use crate::fills::{Job, lock};
 use crate::moving::errno;
 use crate::names::{Failed, Name};
-use crate::room::FULL;
 use crate::service::{Origin, THREADS, is_clean};
 use crate::side::{below, print, split};
 use forebay_client::origin::BLOCK;
@@ -24,13 +24,12 @@ use forebay_posix::{File, ObjectId};
 use forebay_staging::{Meta, Place, PlaceFile, PoolFile, copy_part, for_each, part_name};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, PAGE, RenameMode, SetAttr};
 use rustix::io::{Errno, Result};
-use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// Threads that read ahead, for all files together, and blocks that wait for them.
-const AHEAD_THREADS: usize = THREADS;
+const AHEAD_THREADS: usize = 6;
 const MOST_QUEUED: usize = 256;
 /// How often a reader in a full pool tries again, and after which pauses: a second in all.
 const ROOM_ATTEMPTS: usize = 20;
@@ -40,96 +39,11 @@ const ROOM_AT_LEAST: u64 = 8 * BLOCK;
 /// How often a reader begins again because its fill has ended.
 const ATTEMPTS: usize = 100;
 
-/// The fills, and the blocks to be read ahead.
-#[derive(Default)]
-pub struct Ranges {
-    fills: Mutex<HashMap<u64, Arc<Fill>>>,
-    ahead: Mutex<Ahead>,
-}
-
-#[derive(Default)]
-struct Ahead {
-    queue: VecDeque<Job>,
-    threads: usize,
-}
-
-/// A block to be read ahead, of a file that had this path.
-struct Job {
-    id: ObjectId,
-    fill: Arc<Fill>,
-    relative: Vec<u8>,
-    block: u64,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+/// Bytes of a block that one thread copies, if the block is all that a program waits for.
+const PIECE: u64 = BLOCK / THREADS as u64;
 
 fn plain(e: Errno) -> Failed {
     (e, String::new())
-}
-
-impl Ranges {
-    fn of(&self, id: ObjectId) -> Option<Arc<Fill>> {
-        lock(&self.fills).get(&id.0).cloned()
-    }
-
-    /// A new fill of a file, of which no block is there. Whoever calls works on it.
-    fn begin(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
-        let mut number = [0; 4];
-        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
-        let number = u32::from_le_bytes(number).max(1);
-        let blocks = inode.size.div_ceil(BLOCK);
-        let fill = Arc::new(Fill::new(number, inode.size, blocks, inode.origin.print));
-        lock(&self.fills).insert(id.0, fill.clone());
-        Ok(fill)
-    }
-
-    /// Whether blocks of the file are in the pool, or come.
-    pub fn has_any(&self, id: ObjectId) -> bool {
-        self.of(id).is_some_and(|fill| fill.has_any())
-    }
-
-    /// The file's mark becomes this one: unless it stays released, its fill ends. Waits for blocks
-    /// that are being read. Whoever calls works on the file.
-    pub fn is_marked(&self, id: ObjectId, mark: &OriginMark) {
-        match mark.is_released() {
-            true => {
-                if let Some(fill) = self.of(id) {
-                    fill.is_of(mark.print);
-                }
-            }
-            false => self.end(id),
-        }
-    }
-
-    /// Ends the fill of a file, once no block is being read.
-    pub fn end(&self, id: ObjectId) {
-        let fill = lock(&self.fills).remove(&id.0);
-        if let Some(fill) = fill {
-            fill.end();
-        }
-    }
-
-    /// No block of the file is read while the result exists.
-    pub fn pause(&self, id: ObjectId) -> Pause {
-        let fill = self.of(id);
-        if let Some(fill) = &fill {
-            fill.pause();
-        }
-        Pause(fill)
-    }
-}
-
-/// See [`Ranges::pause`].
-pub struct Pause(Option<Arc<Fill>>);
-
-impl Drop for Pause {
-    fn drop(&mut self) {
-        if let Some(fill) = &self.0 {
-            fill.go_on();
-        }
-    }
 }
 
 /// The files that a fetch by ranges works on.
@@ -173,6 +87,9 @@ impl Origin {
         name: Name<'_>,
         (at, length): (u64, u64),
     ) -> std::result::Result<String, Failed> {
+        // The path of the last attempt, if the origin had something else there: a directory above
+        // may have been renamed meanwhile.
+        let mut other = None;
         for _ in 0..ATTEMPTS {
             let (fill, relative) = {
                 let (_held, dir) = match self.path_held(name.0) {
@@ -213,6 +130,11 @@ impl Origin {
             match self.bring_blocks(&source, (first, end)) {
                 Ok(true) => {}
                 Ok(false) => continue,
+                Err(Errno::NOENT | Errno::STALE) if other.as_ref() != Some(&relative) => {
+                    other = Some(relative);
+                    continue;
+                }
+                Err(Errno::NOENT) => return Err(self.has_gone(&relative)),
                 Err(Errno::STALE) => return Err(self.has_changed_meanwhile(&relative)),
                 Err(e) => return Err((e, self.told(&relative, "can't be read", e))),
             }
@@ -228,10 +150,10 @@ impl Origin {
         Err((Errno::BUSY, self.told(name.1, "can't be read", Errno::BUSY)))
     }
 
-    fn has_gone(&self, name: &[u8]) -> Failed {
-        let name = String::from_utf8_lossy(name);
+    fn has_gone(&self, path: &[u8]) -> Failed {
+        let path = self.side.show(path);
         let why = format!(
-            "{name} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
+            "{path} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
         );
         (Errno::STALE, why)
     }
@@ -242,6 +164,12 @@ impl Origin {
             "{shown} has changed at the origin while it was open: open it again to read the new version"
         );
         (Errno::STALE, why)
+    }
+
+    fn begin_fill(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
+        let blocks = inode.size.div_ceil(BLOCK);
+        self.ranges
+            .begin(id, (inode.size, blocks), inode.origin.print)
     }
 
     /// The fill of a released file, which this thread works on; a new one if there is none. When
@@ -258,10 +186,13 @@ impl Origin {
             return Ok(fill.clone());
         }
         let told = |e| (e, self.told(relative, "can't be read", e));
-        let there = self.side.meta(relative).map_err(told)?;
+        let there = match self.side.meta(relative) {
+            Err(Errno::NOENT) if !was_opened => return Err(self.has_gone(relative)),
+            there => there.map_err(told)?,
+        };
         if print(&there) == inode.origin.print && there.size == inode.size {
             let known = known.filter(|fill| fill.size == inode.size);
-            return known.map_or_else(|| self.ranges.begin(id, &inode).map_err(plain), Ok);
+            return known.map_or_else(|| self.begin_fill(id, &inode).map_err(plain), Ok);
         }
         if !was_opened {
             // A service that has died had brought in what the program has read.
@@ -273,7 +204,7 @@ impl Origin {
                 e => told(e),
             })?;
         let inode = self.inode(id).map_err(plain)?;
-        self.ranges.begin(id, &inode).map_err(plain)
+        self.begin_fill(id, &inode).map_err(plain)
     }
 
     /// The origin has another version of a released file, which this thread works on, while it
@@ -311,6 +242,14 @@ impl Origin {
         self.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
         self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
+        // To get another name was no change of it.
+        if let Some(new) = cluster.lookup(dir, name)? {
+            let _working = self.busy.begin(new.id);
+            let inode = self.inode(new.id)?;
+            if inode.origin.is_released() && inode.origin.print == print(there) {
+                self.set_clean(new.id, inode.ctime, inode.origin, SetAttr::default())?;
+            }
+        }
         let set = SetAttr {
             mtime: Some(mtime),
             ..SetAttr::default()
@@ -326,12 +265,13 @@ impl Origin {
                 Claimed::Ended => return Ok(false),
                 Claimed::Blocks(blocks, version) => (blocks, version),
             };
+            let piece = if blocks.len() == 1 { PIECE } else { BLOCK };
             let failed = Mutex::new(None);
             for_each(THREADS, &blocks, |block| {
                 let failure = *lock(&failed);
                 let came = match failure {
                     Some(e) => Err(e),
-                    None => self.fetch_block(source, *block, version),
+                    None => self.fetch_block(source, *block, version, piece),
                 };
                 source.fill.came(*block, came.is_ok());
                 if let Err(e) = came {
@@ -345,12 +285,18 @@ impl Origin {
         }
     }
 
-    /// Copies a block in, which was claimed.
-    fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64) -> Result<()> {
+    /// Copies a block in, which was claimed: one piece of these bytes by each thread.
+    fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64, piece: u64) -> Result<()> {
         let from = self.side.open(source.relative, false)?;
         let before = from.meta()?;
         if print(&before) != version {
             return Err(Errno::STALE);
+        }
+        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+        let end = end.min(source.fill.size);
+        if let Some(bytes) = self.copy_there(source.id, source.relative, &before, (start, end))? {
+            self.ledger.fetched.add(0, bytes);
+            return Ok(());
         }
         let entry = Entry {
             id: source.id,
@@ -360,19 +306,25 @@ impl Origin {
             &self.fs,
             self.fs.keep_object(entry, libc::O_RDWR)?,
         ));
-        let range = (block * BLOCK, ((block + 1) * BLOCK).min(source.fill.size));
+        let pieces: Vec<_> = (start..end)
+            .step_by(piece as usize)
+            .map(|at| (at, (at + piece).min(end)))
+            .collect();
         // Memory keeps what was written to it; a disk is read back.
         let verify = self.pool.config().has_files();
-        let (bytes, there) = match self.copy_there(source.id, source.relative, &before, range)? {
-            Some(bytes) => (bytes, from.meta()?),
-            None => {
-                let copy = |progress: &_| copy_part(&from, &to, range, verify, progress);
-                self.watched(copy).map_err(|trouble| errno(&trouble))?
-            }
-        };
-        if print(&there) != version {
-            return Err(Errno::STALE);
-        }
+        let is_version = |there: &Meta| print(there) == version;
+        let done = Mutex::new(Ok(0));
+        self.watched(|progress| {
+            for_each(THREADS, &pieces, |range| {
+                let copied = match lock(&done).is_ok() {
+                    true => copy_part(&from, &to, *range, is_version, verify, progress),
+                    false => return,
+                };
+                let mut done = lock(&done);
+                *done = done.and_then(|sum| Ok(sum + copied.map_err(|trouble| errno(&trouble))?));
+            });
+        });
+        let bytes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
         to.close()?;
         self.ledger.fetched.add(0, bytes);
         Ok(())
@@ -412,17 +364,6 @@ impl Origin {
         }
     }
 
-    /// Whether so many bytes may come ahead of their reader.
-    fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
-        let home = self.fs.cluster().home_of(id);
-        let rooms = self.rooms();
-        let room = rooms.iter().find(|(node, ..)| *node == home);
-        room.or(rooms.first()).is_some_and(|(_, capacity, free)| {
-            let kept = capacity / 100 * (100 - FULL.0);
-            free.saturating_sub(kept) >= bytes
-        })
-    }
-
     fn read_queued(&self) {
         loop {
             let mut ahead = lock(&self.ranges.ahead);
@@ -440,7 +381,7 @@ impl Origin {
                 relative: &job.relative,
             };
             // Whoever needs the block is told of a failure.
-            let is_there = self.fetch_block(&source, job.block, version).is_ok();
+            let is_there = self.fetch_block(&source, job.block, version, BLOCK).is_ok();
             if job.fill.came(job.block, is_there) {
                 let _ = self.complete(&source);
             }
@@ -501,7 +442,7 @@ impl Origin {
         }
         let fill = match known {
             Some(fill) if fill.size == inode.size => fill,
-            _ => self.ranges.begin(id, &inode)?,
+            _ => self.begin_fill(id, &inode)?,
         };
         let source = Source {
             id,
@@ -562,11 +503,7 @@ impl Origin {
 
     /// Forgets fills of files that are gone, or of which nothing is there.
     pub fn forget_fills(&self) {
-        let fills: Vec<_> = lock(&self.ranges.fills)
-            .iter()
-            .map(|(id, fill)| (ObjectId(*id), fill.clone()))
-            .collect();
-        for (id, fill) in fills {
+        for (id, fill) in self.ranges.all() {
             let is_gone = self.inode(id).err() == Some(Errno::NOENT);
             let is_unused = || {
                 let is_open = self.fs.cluster().is_open(id);

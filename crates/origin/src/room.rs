@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// How often the room in the media is looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Above this part of the media's capacity, clean files are evicted, down to the second part.
-pub const FULL: (u64, u64) = (85, 75);
+const FULL: (u64, u64) = (85, 75);
 /// Bytes that a writer in a full pool frees at least, so that it doesn't ask again at once.
 const AT_LEAST: u64 = 8 << 20;
 /// How long passes are repeated for a writer while files are too young to be written back, and the
@@ -186,6 +186,17 @@ impl Origin {
                 }
             }
         }
+    }
+
+    /// Whether so many bytes may come ahead of their reader.
+    pub fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
+        let home = self.fs.cluster().home_of(id);
+        let rooms = self.rooms();
+        let room = rooms.iter().find(|(node, ..)| *node == home);
+        room.or(rooms.first()).is_some_and(|(_, capacity, free)| {
+            let kept = capacity / 100 * (100 - FULL.0);
+            free.saturating_sub(kept) >= bytes
+        })
     }
 
     /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool

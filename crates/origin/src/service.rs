@@ -2,7 +2,7 @@
 
 use crate::busy::Busy;
 use crate::copiers::Copiers;
-use crate::ranges::Ranges;
+use crate::fills::Ranges;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;

@@ -8,9 +8,9 @@
 use crate::cache::DirCache;
 use crate::cred::Cred;
 use crate::kept::{Kept, Window};
+use crate::known_blocks::RangeCache;
 use crate::off::Off;
 use crate::per_file_cache::Places;
-use crate::ranges::RangeCache;
 use crate::rule_cache::RuleCache;
 use forebay_client::Pool;
 use forebay_client::controls::Declared;

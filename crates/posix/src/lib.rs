@@ -21,6 +21,7 @@ mod file;
 mod fs;
 mod guarded;
 mod kept;
+mod known_blocks;
 mod mapped;
 mod mappings;
 mod nodes;

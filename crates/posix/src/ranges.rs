@@ -6,12 +6,11 @@
 //! ([`Fs::bring_whole`]). The origin service brings whole blocks in. It takes none of them away
 //! while somebody has the file open.
 //!
-//! A process keeps which blocks it knows to be there, for [`FILES`] files at a time, so that it
-//! asks once for each block. That holds for one *fill*: the number by which the service tells the
+//! A process keeps which blocks it knows to be there (`known_blocks.rs`), so that it asks once for
+//! each block. That holds for one *fill*: the number by which the service tells the
 //! bytes that came since the last eviction from earlier ones. The description has it.
 
 use crate::Fs;
-use crate::guarded::Guarded;
 use forebay_client::origin::{BLOCK, Request};
 use forebay_placement::Distribution;
 use forebay_runtime::user::UserSliceMut;
@@ -20,91 +19,14 @@ use forebay_store::{Inode, ObjectId};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Files whose blocks are kept at one time, at most.
-const FILES: usize = 64;
-/// Blocks of a file that are kept: those of its first 32 TiB.
-const BLOCKS: u64 = 1 << 22;
 /// So much behind a read may be read with it, of files with weaker consistency (`readahead.rs`).
 const AHEAD: u64 = 1 << 20;
 /// Most attempts to read at an offset that others move.
 const ATTEMPTS: usize = 10_000;
 
-/// The blocks of a file that are in the pool, as far as this process knows.
-#[derive(Default)]
-struct Known {
-    id: u64,
-    fill: u32,
-    /// A bit for each block.
-    blocks: Vec<u64>,
-}
-
-/// See the module.
-pub(crate) struct RangeCache(Box<[Guarded<Known>]>);
-
 /// The blocks of a range that isn't empty: the first one, and the one behind the last.
 fn blocks(at: u64, len: u64) -> (u64, u64) {
     (at / BLOCK, at.saturating_add(len).div_ceil(BLOCK))
-}
-
-impl Known {
-    fn has(&self, (first, end): (u64, u64)) -> bool {
-        let has = |block: u64| {
-            let word = self.blocks.get((block / 64) as usize);
-            word.is_some_and(|word| word & 1 << (block % 64) != 0)
-        };
-        end <= BLOCKS && (first..end).all(has)
-    }
-
-    fn note(&mut self, (first, end): (u64, u64)) {
-        let end = end.min(BLOCKS);
-        if first >= end {
-            return;
-        }
-        let words = (end as usize).div_ceil(64);
-        if self.blocks.len() < words {
-            self.blocks.resize(words, 0);
-        }
-        for block in first..end {
-            self.blocks[(block / 64) as usize] |= 1 << (block % 64);
-        }
-    }
-}
-
-impl RangeCache {
-    /// An empty cache; of a pool without an origin, one that isn't used.
-    pub fn new(has_origin: bool) -> RangeCache {
-        let files = if has_origin { FILES } else { 0 };
-        RangeCache((0..files).map(|_| Guarded::default()).collect())
-    }
-
-    fn slot(&self, id: ObjectId) -> &Guarded<Known> {
-        let hash = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
-        &self.0[hash as usize % FILES]
-    }
-
-    fn has(&self, id: ObjectId, fill: u32, range: (u64, u64)) -> bool {
-        let known = self.slot(id).hold();
-        (known.id, known.fill) == (id.0, fill) && known.has(range)
-    }
-
-    fn note(&self, id: ObjectId, fill: u32, range: (u64, u64)) {
-        let mut known = self.slot(id).hold();
-        if (known.id, known.fill) != (id.0, fill) {
-            *known = Known {
-                id: id.0,
-                fill,
-                blocks: Vec::new(),
-            };
-        }
-        known.note(range);
-    }
-
-    /// In a forked child, before anything else: nothing is known.
-    pub fn begin_anew(&self) {
-        for slot in &self.0 {
-            slot.begin_anew(Known::default());
-        }
-    }
 }
 
 impl Fs {
@@ -250,29 +172,5 @@ impl Fs {
             return Ok(n);
         }
         Err(Errno::BUSY)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn blocks_are_known_for_one_fill() {
-        let cache = RangeCache::new(true);
-        let (id, other) = (ObjectId(7), ObjectId(8));
-        assert!(!cache.has(id, 1, blocks(0, 1)));
-        cache.note(id, 1, blocks(BLOCK - 1, 2));
-        assert!(cache.has(id, 1, blocks(0, 2 * BLOCK)));
-        assert!(!cache.has(id, 1, blocks(0, 2 * BLOCK + 1)));
-        assert!(!cache.has(id, 2, blocks(0, 1)) && !cache.has(other, 1, blocks(0, 1)));
-        cache.note(id, 2, blocks(200 * BLOCK, BLOCK));
-        assert!(cache.has(id, 2, (200, 201)) && !cache.has(id, 2, (199, 201)));
-        assert!(!cache.has(id, 1, (0, 1)));
-        // Far behind every file: nothing is kept of it.
-        cache.note(id, 2, blocks(u64::MAX - 5, 5));
-        assert!(!cache.has(id, 2, blocks(u64::MAX - 5, 5)));
-        cache.begin_anew();
-        assert!(!cache.has(id, 2, (200, 201)));
     }
 }

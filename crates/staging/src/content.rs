@@ -70,21 +70,22 @@ pub fn copy(
     Ok((ranges.iter().map(segments::Range::data).sum(), before))
 }
 
-/// Copies the bytes of a file from `start` to `end` over the same bytes of `to`. Returns the bytes
-/// copied, without holes, and the source's metadata.
+/// Copies the bytes of a file from `start` to `end` over the same bytes of `to`, if `is_wanted` says
+/// so of the source's metadata. Returns the bytes copied, without holes.
 ///
 /// # Errors
-/// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, ends before `end`, or changes
+/// [`Trouble`]; [`Trouble::Changed`] if the source isn't wanted, ends before `end`, or changes
 /// meanwhile.
 pub fn copy_part(
     from: &impl PlaceFile,
     to: &impl PlaceFile,
     (start, end): (u64, u64),
+    is_wanted: impl Fn(&Meta) -> bool,
     verify: bool,
     progress: &Progress,
-) -> Result<(u64, Meta), Trouble> {
+) -> Result<u64, Trouble> {
     let before = at_rest(from).map_err(Trouble::Read)?;
-    if !before.is_file() || before.size < end {
+    if !is_wanted(&before) || before.size < end {
         return Err(Trouble::Changed);
     }
     let range = segments::copy(from, to, start, end, verify, progress)?;
@@ -95,7 +96,7 @@ pub fn copy_part(
     if verify {
         segments::verify(to, &range, progress)?;
     }
-    Ok((range.data(), before))
+    Ok(range.data())
 }
 
 /// The file's metadata, once its last change is old enough that another one would show in its

@@ -252,10 +252,10 @@ impl<'s> Names<'s> {
                 if let Some(t) = changed {
                     live.ctime.store(t, Release);
                 }
-                match set.origin.map(|mark| mark.is_released()) {
-                    Some(true) => _ = live.flags.fetch_or(live_flag::RELEASED, AcqRel),
-                    Some(false) => _ = live.flags.fetch_and(!live_flag::RELEASED, AcqRel),
-                    None => {}
+                // It isn't set here: programs that have the file open may be writing, until the
+                // origin service has seen that they have.
+                if set.origin.is_some_and(|mark| !mark.is_released()) {
+                    live.flags.fetch_and(!live_flag::RELEASED, AcqRel);
                 }
                 if let Some(controls) = set.controls {
                     if live.refs.load(Acquire) > 1 {
@@ -273,8 +273,8 @@ impl<'s> Names<'s> {
             None => {
                 judged(None)?;
                 let done = in_record()?;
-                if set.controls.is_some() {
-                    self.reread_controls(id)?;
+                if set.controls.is_some() || set.origin.is_some() {
+                    self.reread(id)?;
                 }
                 done
             }
@@ -285,8 +285,8 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Who opened a file while its word was changed may have read the record before.
-    fn reread_controls(&self, id: ObjectId) -> Result<()> {
+    /// Who opened a file while its word or mark was changed may have read the record before.
+    fn reread(&self, id: ObjectId) -> Result<()> {
         let reread = self.objects().with_live(id, |index| -> Result<()> {
             let live = self.objects().live(index);
             if live.flags.load(Acquire) & live_flag::LOADED != 0 {
@@ -294,6 +294,9 @@ impl<'s> Names<'s> {
                 let counted = live.controls.load(Relaxed) & COUNTED;
                 live.controls.store(inode.controls | counted, Release);
                 live.edition.store(inode.edition, Release);
+                if !inode.origin.is_released() {
+                    live.flags.fetch_and(!live_flag::RELEASED, AcqRel);
+                }
             }
             Ok(())
         });

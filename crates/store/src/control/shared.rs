@@ -189,7 +189,8 @@ pub mod live_flag {
     /// Of a striped file: the other nodes' parts know that their bytes lie on `files` media
     /// (`data/on_files.rs`).
     pub const ON_FILES: u32 = 16384;
-    /// Its bytes are at the pool's origin: to write them here is no change, its times stay.
+    /// Its bytes were at the pool's origin when it was opened, and are brought in: to write them
+    /// is no change, its times stay.
     pub const RELEASED: u32 = 32768;
 }
 
