@@ -362,6 +362,7 @@ class Runner:
                         [self.forebay, "up", "--pool", pool, "--media",
                          self.options.media.replace("DIR", medium)]
                         + (["--origin", origin] if origin else ["--mount", self.options.mount])
+                        + (["--origin-mode", "off"] if self.options.origin == "off" else [])
                         + (["--nodes", str(nodes)] if nodes > 1 else []),
                         self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
                     self.check("forebay up", up)
@@ -550,9 +551,9 @@ def main():
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
     parser.add_argument("--face", choices=["preload", "fuse"], default="preload",
                         help="how the cases see the pool (default preload)")
-    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow"],
+    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow", "off"],
                         help="with an origin behind each pool, which is compared as well: a plain directory, or one "
-                        "on a slow file system (crates/slowfs)")
+                        "on a slow file system (crates/slowfs), or one whose files are never in the pool")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "

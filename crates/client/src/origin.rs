@@ -164,12 +164,12 @@ impl OriginConfig {
     }
 
     /// The mode of a path of the pool at which a directory is, or may be. One in which files may
-    /// have another mode than `off` is in the pool.
+    /// have another mode than `off` is in the pool, and so is the origin's root.
     pub fn mode_of_dir(&self, path: &[u8]) -> OriginMode {
         match self.mode_of(path) {
             OriginMode::Off => {
-                let modes = self.modes();
-                match modes.is_in_pool(&modes.at(path)) {
+                let (modes, is_root) = (self.modes(), self.relative(path) == Some(b""));
+                match is_root || modes.is_in_pool(&modes.at(path)) {
                     true => OriginMode::WriteBack,
                     false => OriginMode::Off,
                 }
@@ -295,6 +295,20 @@ impl Modes {
         let mut all = self.rules.iter().zip(&at.0);
         self.mode(at) != OriginMode::Off
             || all.any(|((p, mode), state)| *mode != OriginMode::Off && p.goes_on(*state))
+    }
+
+    /// Whether entries of a directory may be at the origin only.
+    pub fn may_hold_outer(&self, dir: &ModesAt) -> bool {
+        for ((pattern, mode), state) in self.rules.iter().zip(&dir.0).rev() {
+            if *mode == OriginMode::Off && pattern.goes_on(*state) {
+                return true;
+            }
+            // Earlier rules don't count in it.
+            if *mode != OriginMode::Off && pattern.matches_all_in(*state) {
+                return false;
+            }
+        }
+        self.mode == OriginMode::Off
     }
 
     /// Where the entry `name` of a directory is.
@@ -924,6 +938,34 @@ mod tests {
         assert_eq!(config.mode_of_dir(b"/a/c"), OriginMode::Off);
         assert_eq!(config.mode_of_dir(b"/"), OriginMode::WriteBack);
         assert_ne!(modes.at(b"/mesh/x"), modes.at(b"/a/x"));
+        let outer = |dir: &str, modes: &Modes| modes.may_hold_outer(&modes.at(dir.as_bytes()));
+        assert!(outer("/", &modes) && outer("/a", &modes) && outer("/a/b", &modes));
+        assert!(outer("/mesh", &modes));
+        let fewer = OriginConfig {
+            rules: config.rules[..2].to_vec(),
+            ..config.clone()
+        };
+        assert!(!outer("/mesh", &fewer.modes()) && !outer("/mesh/x", &fewer.modes()));
+        assert!(outer("/", &fewer.modes()) && outer("/a/b", &fewer.modes()));
+        let all = OriginConfig {
+            rules: Vec::new(),
+            ..config.clone()
+        };
+        assert_eq!(all.mode_of_dir(b"/"), OriginMode::WriteBack);
+        assert!(outer("/", &all.modes()));
+        // Another directory than the one that was meant, and none.
+        let here = |inode| OriginConfig {
+            path: "/".into(),
+            inode,
+            ..config.clone()
+        };
+        assert_eq!(here(0).unseen(), None);
+        assert!(
+            here(u64::MAX)
+                .unseen()
+                .is_some_and(|why| why.contains("another directory"))
+        );
+        assert!(config.unseen().is_some());
         assert_eq!(modes.at(b"/mesh/x"), modes.at(b"/mesh/y"));
     }
 }

@@ -134,6 +134,16 @@ impl Pattern {
         state & ((1 << self.names.len()) - 1) != 0
     }
 
+    /// Whether every entry of a directory with `state` matches, whatever its name.
+    pub fn matches_all_in(&self, state: u64) -> bool {
+        let is_any = |name: &Name| match name {
+            Name::Any => false,
+            Name::Either(choices) => choices.iter().any(|c| c[..] == [Piece::Star]),
+        };
+        let last = self.names.len().wrapping_sub(1);
+        self.names.last().is_some_and(is_any) && state >> last & 1 != 0
+    }
+
     /// Adds the positions after `**`, which may stand for no name.
     fn closed(&self, mut state: u64) -> u64 {
         for (i, wanted) in self.names.iter().enumerate() {

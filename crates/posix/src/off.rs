@@ -18,7 +18,14 @@ use rustix::io::Result;
 /// behind the directory.
 pub(crate) struct Off {
     modes: Modes,
-    known: RuleCache<Option<ModesAt>>,
+    known: RuleCache<Option<Known>>,
+}
+
+/// What the modes say about a directory.
+struct Known {
+    at: ModesAt,
+    /// Entries of it may be at the origin only.
+    may_hold_outer: bool,
 }
 
 impl Off {
@@ -36,35 +43,68 @@ impl Off {
         self.known.begin_anew();
     }
 
-    /// Where the entry `name` of a directory is, in this epoch of names; `find` says what is known
-    /// of the directory.
+    /// Calls `f` with what is known of a directory in this epoch of names; `path` says its path if
+    /// the origin is behind it.
+    fn with<T>(
+        &self,
+        dir: (ObjectId, u64),
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+        f: impl FnOnce(Option<&Known>) -> T,
+    ) -> Result<T> {
+        let find = || {
+            Ok(path()?.map(|path| {
+                let at = self.modes.at(&path);
+                Known {
+                    may_hold_outer: self.modes.may_hold_outer(&at),
+                    at,
+                }
+            }))
+        };
+        self.known.with(dir, find, |known| f(known.as_ref()))
+    }
+
+    /// Where the entry `name` of a directory is.
     ///
     /// # Errors
-    /// Errors of `find`.
+    /// Errors of `path`.
     pub fn lead(
         &self,
         dir: (ObjectId, u64),
         name: &[u8],
-        find: impl FnOnce(&Modes) -> Result<Option<ModesAt>>,
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
     ) -> Result<Lead> {
-        let lead = |at: &Option<ModesAt>| match at {
-            None => Lead::Pool,
-            Some(at) => self.modes.lead(at, name),
-        };
-        self.known.with(dir, || find(&self.modes), lead)
+        self.with(dir, path, |known| match known {
+            Some(known) if known.may_hold_outer => self.modes.lead(&known.at, name),
+            Some(_) | None => Lead::Pool,
+        })
+    }
+
+    /// Whether entries of a directory may be at the origin only.
+    ///
+    /// # Errors
+    /// Errors of `path`.
+    pub fn may_hold_outer(
+        &self,
+        dir: (ObjectId, u64),
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+    ) -> Result<bool> {
+        self.with(dir, path, |known| {
+            known.is_some_and(|known| known.may_hold_outer)
+        })
     }
 
     /// What is known of the entry `name` of a directory, for comparison.
     ///
     /// # Errors
-    /// Errors of `find`.
+    /// Errors of `path`.
     pub fn at(
         &self,
         dir: (ObjectId, u64),
         name: &[u8],
-        find: impl FnOnce(&Modes) -> Result<Option<ModesAt>>,
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
     ) -> Result<Option<ModesAt>> {
-        let below = |at: &Option<ModesAt>| at.as_ref().map(|at| self.modes.below(at, name));
-        self.known.with(dir, || find(&self.modes), below)
+        self.with(dir, path, |known| {
+            known.map(|known| self.modes.below(&known.at, name))
+        })
     }
 }

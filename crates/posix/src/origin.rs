@@ -8,7 +8,7 @@ use crate::cache::DirInfo;
 use crate::controls::ASIDE;
 use crate::fs::Fs;
 use forebay_client::controls::Persistence;
-use forebay_client::origin::{Lead, Modes, ModesAt, OriginConfig, OriginMode, Request};
+use forebay_client::origin::{Lead, OriginConfig, OriginMode, Request};
 use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
 use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
@@ -137,18 +137,18 @@ impl Fs {
         match self.off() {
             Some(off) if !dir.is_view() => {
                 let key = (dir, self.store().names().names_epoch());
-                off.lead(key, name, |modes| self.modes_at(modes, dir))
+                off.lead(key, name, || self.path_behind(dir))
             }
             _ => Ok(Lead::Pool),
         }
     }
 
-    /// What the origin's modes say about a directory; None if the origin isn't behind it.
-    fn modes_at(&self, modes: &Modes, dir: ObjectId) -> Result<Option<ModesAt>> {
+    /// The path of a directory; None if the origin isn't behind it.
+    fn path_behind(&self, dir: ObjectId) -> Result<Option<Vec<u8>>> {
         let path = self.cluster().path_of(dir)?;
         let origin = self.pool().config().origin.as_ref();
         let is_behind = origin.is_some_and(|origin| origin.relative(&path).is_some());
-        Ok(is_behind.then(|| modes.at(&path)))
+        Ok(is_behind.then_some(path))
     }
 
     /// Checks that an object of this kind may get the name `to` in place of `from`, or of none.
@@ -173,7 +173,7 @@ impl Fs {
         };
         let at = |(dir, name): (ObjectId, &[u8])| {
             let key = (dir, self.store().names().names_epoch());
-            off.at(key, name, |modes| self.modes_at(modes, dir))
+            off.at(key, name, || self.path_behind(dir))
         };
         let is_same = match from {
             Some(from) if is_dir => at(from)? == at(to)?,
@@ -213,11 +213,11 @@ impl Fs {
     #[inline]
     pub(crate) fn show_outer(&self, dir: ObjectId) -> Result<()> {
         match self.off() {
-            Some(_) if !dir.is_view() => {
-                let path = self.cluster().path_of(dir)?;
-                match self.origin().and_then(|origin| origin.relative(&path)) {
-                    Some(_) => self.ask_origin(&Request::Outer(dir)),
-                    None => Ok(()),
+            Some(off) if !dir.is_view() => {
+                let key = (dir, self.store().names().names_epoch());
+                match off.may_hold_outer(key, || self.path_behind(dir))? {
+                    true => self.ask_origin(&Request::Outer(dir)),
+                    false => Ok(()),
                 }
             }
             _ => Ok(()),

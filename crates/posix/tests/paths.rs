@@ -220,6 +220,7 @@ impl Twins {
                         let top = kernel::open(&self.top, OFlags::PATH, Mode::empty()).unwrap();
                         self.the_kernels(at(&top, &[b".", &rest[..]].concat()))
                     }
+                    Err(Fail::Origin(_)) => unreachable!("the pool has no origin"),
                     Err(Fail::Errno(e)) => Err(e),
                     Ok(e) => Ok(id(e)),
                 };
@@ -243,6 +244,7 @@ impl Twins {
                 let ours = match found {
                     // openat2 goes on outside with the rules left; not part of this.
                     Err(Fail::Outside(_)) => return false,
+                    Err(Fail::Origin(_)) => unreachable!("the pool has no origin"),
                     Err(Fail::Errno(e)) => Err(e),
                     Ok(e) => Ok(id(e)),
                 };

@@ -99,6 +99,7 @@ def origin_of_which_only_some_paths_are_cached(t):
     t.fb("origin", "prefetch", top, "--pool", "p")
     t.ok(not [n for n in t.fb("origin", "status", "--json", "--pool", "p").json()["problems"]], "problems")
     # A mount can't show them.
+    os.mkdir(os.path.join(t.disk, "at"))
     t.fb("mount", os.path.join(t.disk, "at"), "--pool", "p", rc=2).says("mode off", "forebay exec")
     t.fb("exec", "--with-mount", "--pool", "p", "--", "true", rc=2).says("mode off")
     t.fb("fsck", "--pool", "p")

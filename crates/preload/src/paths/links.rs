@@ -311,6 +311,11 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
         }
     };
     under(settings.mount, &real)?;
+    let mut real = real;
+    if path.ends_with(b"/") && !real.ends_with(b"/") {
+        // It must be a directory.
+        real.push(b'/');
+    }
     CString::new(real).ok()
 }
 

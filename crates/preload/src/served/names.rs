@@ -288,8 +288,11 @@ unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, F
     }
     // SAFETY: the program's path, then one of ours that outlives its use.
     unsafe {
-        let inside =
-            user::path(path).and_then(|text| links::into_pool(dirfd, text, follow == Follow::Yes));
+        let follows = follow == Follow::Yes;
+        let inside = user::path(path).and_then(|text| match other {
+            End::Outside(_) => links::shadowed(dirfd, text, follows),
+            _ => links::into_pool(dirfd, text, follows),
+        });
         if let Some(text) = inside
             && let Ok(new) = end(libc::AT_FDCWD, text.as_ptr() as i64, follow)
         {
