@@ -77,6 +77,8 @@ impl Origin {
             return Ok(());
         }
         if cut {
+            // If its process dies before it truncates the file, it is empty, not full of zeros.
+            self.resize(id, 0).map_err(plain)?;
             let mark = OriginMark {
                 state: OriginState::Archived,
                 synced: 0,
@@ -225,9 +227,10 @@ impl Origin {
         // Of an attempt that was cut off.
         to.set_len(0)?;
         to.set_len(before.size)?;
-        // Memory keeps what was written to it; a disk is read back.
+        // Memory keeps what was written to it; a disk is read back. A pool that outlives a loss of
+        // power has the bytes on stable storage before its records say that it has them.
         let care = Care {
-            sync: false,
+            sync: self.is_durable(),
             verify: self.pool.config().has_files(),
         };
         let copied = self.watched(|progress| copy_content(&from, &to, care, THREADS, progress));
@@ -242,7 +245,8 @@ impl Origin {
             Trouble::Stopped => Errno::CANCELED,
         })?;
         to.close()?;
-        Ok(copied)
+        let (bytes, meta) = copied;
+        Ok((bytes, self.side.comparable(meta)))
     }
 
     /// Brings in all files below a path of the origin. The number of files, and those that failed.

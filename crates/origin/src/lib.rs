@@ -28,6 +28,7 @@ mod bytes;
 mod drain;
 mod links;
 mod listing;
+mod making;
 mod names;
 mod outside;
 mod pass;
@@ -47,6 +48,7 @@ use forebay_client::origin::{SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::Pace;
+use making::Making;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -79,7 +81,10 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
             config.path
         ))
     })?;
-    let settings = Settings::load(pool.dir());
+    // What has to outlive a loss of power, where the pool does.
+    let journal = pool.config().journal_dir(pool.dir());
+    let kept = journal.as_deref().unwrap_or(pool.dir());
+    let settings = Settings::load(kept);
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
     let origin = Arc::new(Origin {
@@ -90,9 +95,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         busy: Busy::default(),
         ledger: Ledger::default(),
         moved: AtomicU64::new(0),
-        changed_dirs: Mutex::default(),
+        making: Making::default(),
         paths: RwLock::default(),
-        writing: Writing::load(pool.dir()),
+        writing: Writing::load(pool.dir(), journal.as_deref()),
         settings,
         pace,
         room: Mutex::default(),

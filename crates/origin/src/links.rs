@@ -77,9 +77,9 @@ impl Origin {
         if old.is_none() && inode.origin.is_released() && !is_scratch {
             return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
         }
+        let _making = self.making.begin(to.0, to.1);
         // Without a name there, the next pass writes it, with all its names.
         if let Some(old) = &old {
-            self.note_change(to.0);
             let (from, target) = (self.side.path(old), self.side.path(&new));
             match PlainPlace.link(&from, &target) {
                 Ok(()) => {}
@@ -268,7 +268,6 @@ impl Origin {
             let free = looks.iter().filter(|look| look.is_free());
             let versions = free.map(|look| (&look.name.1[..], inode.size, inode.mtime));
             self.writing.begin(versions).map_err(|_| Errno::IO)?;
-            self.note_change(*dir);
             if !self.write_content(id, inode, first, pass)? {
                 return Ok(());
             }
@@ -282,7 +281,6 @@ impl Origin {
                 continue;
             }
             let to = self.side.path(name);
-            self.note_change(*dir);
             match look.there {
                 None => PlainPlace.link(&from, &to)?,
                 Some(_) => self.link_over(&from, &to)?,
@@ -305,7 +303,12 @@ impl Origin {
             Err(e) => return Err(e),
         }
         PlainPlace.link(from, &part)?;
-        PlainPlace.rename(&part, to)
+        PlainPlace.rename(&part, to)?;
+        // rename(2) does nothing if both are one file.
+        match PlainPlace.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
@@ -343,6 +346,7 @@ impl Origin {
             checksum: to.there.is_some(),
             ..Options::stage_out()
         };
+        self.sync_pool()?;
         let report = self.stage(&self.pool_path(path), &self.side.path(path), &options);
         let report = report.map_err(|_| Errno::IO)?;
         match report.failures.first() {

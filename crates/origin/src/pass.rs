@@ -30,6 +30,8 @@ pub struct Pass {
     pub late: BTreeMap<Vec<u8>, ObjectId>,
     /// Names that this pass has met of objects that have several.
     pub linked: Linked,
+    /// Time that writing has taken. The rest is the walk's.
+    pub wrote: Duration,
 }
 
 impl Pass {
