@@ -1,5 +1,5 @@
 # `make` alone says what there is.
-.PHONY: help build wheel docs install test soak nodes suites models simulate simulate-planted races demo bench lint clean
+.PHONY: help build wheel docs install test soak nodes suites networks powercuts models simulate simulate-planted races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
@@ -10,12 +10,14 @@ help:
 	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
 	@echo 'make suites MPI-IO, HDF5, arrays of Python and OpenFOAM through both faces, with suites of others: mpi4py, h5py, netCDF4 (25 minutes; downloads them)'
+	@echo 'make networks   cases of origins on NFS and sshfs, served on this host (root; see tests/pools/networks.py)'
+	@echo 'make powercuts  60 losses of power of pools with an origin on ext4 (root, loop devices)'
 	@echo 'make models run the model checker on what has no locks (part of make test)'
 	@echo 'make simulate SECONDS=3600   run new seeds of the simulator for so long; SEEDS=1..100: these seeds (part of make test)'
 	@echo 'make simulate-planted       plant faults in the code, and see that the simulator finds them'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
-	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=interference: a job beside a neighbour on a slow origin; ONLY=etcd; ONLY=create,stat,...)'
+	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=interference: a job beside a neighbour on a slow origin; ONLY=origins: what an origin costs and spares, beside copies by hand and caches; ONLY=etcd; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
 
@@ -59,6 +61,15 @@ suites:
 	python3 tests/mpi-io/run.py -j 1 --suites --long
 	python3 tests/mpi-io/run.py -j 1 --suites --long --face fuse
 
+networks:
+	cargo build --release
+	python3 tests/pools/networks.py nfs
+	python3 tests/pools/networks.py sshfs
+
+powercuts:
+	cargo build --release
+	python3 tests/pools/powercut_origin.py 60
+
 models:
 	RUSTFLAGS='--cfg loom' cargo test --profile checks --target-dir target/loom \
 	    -p forebay-media -p forebay-store --lib models::
@@ -85,15 +96,16 @@ demo:
 	examples/bowtie2/demo.sh
 
 # Parts of their own: the use-case kernels, the rules of programs, instructions, and metadata in etcd
-# (make bench ONLY=kernels, rules, instructions, tracing, interference, etcd)
+# (make bench ONLY=kernels, rules, instructions, tracing, interference, origins, etcd)
 bench: build
-	$(if $(filter kernels rules instructions tracing interference etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
+	$(if $(filter kernels rules instructions tracing interference origins etcd,$(ONLY)),,target/release/forebay-bench $(if $(ONLY),--only $(ONLY)))
 	$(if $(filter kernels,$(or $(ONLY),kernels)),cargo build --release -p forebay-verbs --example kernel-stream)
 	$(if $(filter kernels,$(or $(ONLY),kernels)),python3 examples/kernels/run.py)
 	$(if $(filter rules,$(or $(ONLY),rules)),python3 examples/rules/run.py $(RULES))
 	$(if $(filter instructions,$(or $(ONLY),instructions)),python3 crates/bench/instructions/run.py $(if $(AGAINST),--against $(AGAINST)))
 	$(if $(filter tracing,$(or $(ONLY),tracing)),python3 crates/bench/tracing/run.py)
 	$(if $(filter interference,$(or $(ONLY),interference)),python3 examples/interference/run.py)
+	$(if $(filter origins,$(or $(ONLY),origins)),python3 examples/origins/run.py)
 	$(if $(filter etcd,$(or $(ONLY),etcd)),cargo bench -p forebay-verbs --bench etcd)
 
 clean:

@@ -64,6 +64,17 @@ SLOW = {"latency_ms": 0.5, "contention_ms": 3, "rate": 200 << 20}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
 
 
+class Bound:
+    """A new directory below `within`, shown at `at`."""
+
+    def __init__(self, within, at):
+        self.source, self.at = tempfile.mkdtemp(dir=within), at
+        subprocess.run(["mount", "--bind", self.source, at], check=True, timeout=20)
+
+    def close(self):
+        subprocess.run(["umount", "-l", self.at], timeout=20)
+
+
 class Case:
     def __init__(self, path):
         self.path = path
@@ -349,6 +360,8 @@ class Runner:
         try:
             if self.options.origin == "slow":
                 slow = self.slow_origin(origin, log)
+            if origin and self.options.origin_in:
+                slow = Bound(self.options.origin_in, origin)
             for side in (0, 1):
                 work = (plain, inside_work)[side]
                 label = ("outside", "inside")[side]
@@ -554,6 +567,8 @@ def main():
     parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow", "off"],
                         help="with an origin behind each pool, which is compared as well: a plain directory, or one "
                         "on a slow file system (crates/slowfs), or one whose files are never in the pool")
+    parser.add_argument("--origin-in", metavar="DIR", help="the origins lie in this directory, of whatever file system "
+                         "(root: they are mounted at their paths)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "

@@ -10,6 +10,7 @@
 //! - [`worker`]: what a process does, [`theme`]: how operations are chosen; [`weak`]: broken promises, to
 //!   test the checker;
 //! - [`later`]: files with weaker consistency, and [`visible`]: what reads of them may show;
+//! - [`outside`]: a pool with an origin, whose files others change behind it;
 //! - [`model`] and [`steps`]: the file system, [`search`]: the orders; [`driver`]: phases,
 //!   [`host`]: processes; [`options`].
 //!
@@ -23,6 +24,7 @@ pub mod memory;
 pub mod model;
 pub mod operation;
 pub mod options;
+pub mod outside;
 pub mod random;
 pub mod search;
 mod steps;

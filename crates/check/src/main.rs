@@ -14,9 +14,10 @@ fn main() -> ExitCode {
         };
     }
     let options = options::Options::parse();
-    let ended = match options.consistency {
-        Some(consistency) => later::run(&options, consistency),
-        None => run(&options),
+    let ended = match (options.consistency, &options.origin) {
+        (Some(consistency), _) => later::run(&options, consistency),
+        (None, Some(origin)) => outside::run(&options, origin),
+        (None, None) => run(&options),
     };
     match ended {
         Ok(End::Fine) => ExitCode::SUCCESS,
@@ -34,6 +35,9 @@ fn stop(message: &str) -> ExitCode {
 fn work(arguments: &[String]) -> Result<(), String> {
     if arguments.first().is_some_and(|a| a == later::WORD) {
         return later::work(&arguments[1..], &mut calls::Libc);
+    }
+    if arguments.first().is_some_and(|a| a == outside::WORD) {
+        return outside::work(arguments);
     }
     let [file, index, top, cell, most, locks, weak] = arguments else {
         return Err("a worker is started by the driver only".into());

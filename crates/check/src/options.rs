@@ -113,6 +113,23 @@ pub struct Options {
     /// and cell count)
     #[arg(long, value_name = "C", value_parser = consistency)]
     pub consistency: Option<Consistency>,
+    /// The directory that is DIR's origin, for an outside process: it changes, reads and removes
+    /// files there while others use them in DIR (of the other options, only those on processes,
+    /// nodes, time and seed)
+    #[arg(long, value_name = "DIR", conflicts_with = "consistency")]
+    pub origin: Option<std::path::PathBuf>,
+    /// With --origin: the lag after which files are written back. Milliseconds
+    #[arg(long, value_name = "MS", default_value = "2000")]
+    pub lag: u64,
+    /// With --origin: within which time a change by others is noticed, as stated. Milliseconds
+    #[arg(long, value_name = "MS", default_value = "5000")]
+    pub look: u64,
+    /// With --origin: what a loaded machine may add to each bound. Milliseconds
+    #[arg(long, value_name = "MS", default_value = "1500")]
+    pub slack: u64,
+    /// With --origin: copies of conflicts get lost, to see that it is found
+    #[arg(long)]
+    pub loses_copies: bool,
     /// What takes longer hangs. Seconds
     #[arg(long, value_name = "SECONDS", default_value = "20", value_parser = value_parser!(u64).range(1..=10_000))]
     pub bound: u64,

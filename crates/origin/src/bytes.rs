@@ -76,6 +76,8 @@ impl Origin {
             return Ok(());
         }
         if cut {
+            // If its process dies before it truncates the file, it is empty, not full of zeros.
+            self.resize(id, 0).map_err(plain)?;
             let mark = OriginMark {
                 state: OriginState::Archived,
                 synced: 0,
@@ -220,9 +222,10 @@ impl Origin {
             to.set_len(0)?;
         }
         to.set_len(before.size)?;
-        // Memory keeps what was written to it; a disk is read back.
+        // Memory keeps what was written to it; a disk is read back. A pool that outlives a loss of
+        // power has the bytes on stable storage before its records say that it has them.
         let care = Care {
-            sync: false,
+            sync: self.is_durable(),
             verify: self.pool.config().has_files(),
         };
         let whole = (0, before.size);
@@ -236,7 +239,7 @@ impl Origin {
                 let copy = |progress: &_| copy_content(&from, &to, care, THREADS, progress);
                 self.watched(copy).map_err(|trouble| errno(&trouble))
             }
-            Ok(Some(bytes)) => match from.meta() {
+            Ok(Some(bytes)) => match self.side.meta_of(&from) {
                 Ok(after) if print(&after) == print(&before) => Ok((bytes, after)),
                 Ok(_) => Err(Errno::STALE),
                 Err(e) => Err(e),
@@ -249,7 +252,8 @@ impl Origin {
         }
         let copied = copied?;
         to.close()?;
-        Ok(copied)
+        let (bytes, meta) = copied;
+        Ok((bytes, self.side.comparable(meta)))
     }
 
     /// Brings in all files below a path of the origin. The number of files, and those that failed.

@@ -8,7 +8,7 @@
 
 use crate::moving::watched;
 use crate::serve::{Answers, Done};
-use crate::side::{Side, identity};
+use crate::side::{Side, print};
 use forebay_client::Pool;
 use forebay_client::origin::{Order, OriginConfig, Request};
 use forebay_posix::{File, Fs, ObjectId};
@@ -165,7 +165,7 @@ impl Copier {
         (start, end): (u64, u64),
         progress: &Progress,
     ) -> Result<u64> {
-        let is_version = |there: &Meta| identity(there) == version;
+        let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
         let from = self.side.open(path, false)?;
         let entry = Entry {
             id,
@@ -198,6 +198,12 @@ impl Copier {
         });
         match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
             Some(trouble) => return Err(crate::moving::errno(&trouble)),
+            // A pool that outlives a loss of power has the bytes on stable storage before its records
+            // say that it has them.
+            None if self.pool.config().journal_dir(self.pool.dir()).is_some() => {
+                to.sync()?;
+                to.close()?;
+            }
             None => to.close()?,
         }
         Ok(copied.into_inner())

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Most files, and bytes, that are written back together.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
-/// A pass takes at most this part of the time.
+/// Walks take at most this part of the time; writing takes what it takes.
 const SHARE: u32 = 10;
 /// Longest pause between two passes, as long as they take less than their part of the time.
 const LONGEST_REST: Duration = Duration::from_secs(1);
@@ -54,8 +54,9 @@ impl Origin {
             for (at, why) in &pass.failed {
                 self.ledger.problem(at, self.side.show(at), why.clone());
             }
+            let walk = began.elapsed().saturating_sub(pass.wrote);
             // Some files don't wait for the lag.
-            let rest = (began.elapsed() * SHARE).max((lag / 2).min(LONGEST_REST));
+            let rest = (walk * SHARE).max((lag / 2).min(LONGEST_REST));
             std::thread::sleep(rest.clamp(Duration::from_millis(50), Duration::from_secs(60)));
         }
     }
@@ -140,6 +141,7 @@ impl Origin {
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
         }
+        let began = Instant::now();
         let linked = std::mem::take(&mut pass.linked);
         if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
             pass.failed.push((relative.to_vec(), explain(e)));
@@ -153,6 +155,7 @@ impl Origin {
                 Err(e) => pass.failed.push((at, explain(e))),
             }
         }
+        pass.wrote += began.elapsed();
         pass
     }
 
@@ -285,13 +288,14 @@ impl Origin {
         }
         if !dirty.is_empty() {
             has_written = true;
-            for batch in batches(dirty) {
-                self.note_change(dir);
-                self.write_files(dir, at, batch, pass)?;
-            }
+            let began = Instant::now();
+            let written = batches(dirty)
+                .into_iter()
+                .try_for_each(|batch| self.write_files(dir, at, batch, pass));
+            pass.wrote += began.elapsed();
+            written?;
         }
         if has_written {
-            self.note_change(dir);
             pass.late.insert(at.to_vec(), dir);
         }
         Ok(below_it)
@@ -557,6 +561,12 @@ impl Origin {
         let versions = versions.map(|(path, d)| (&path[..], d.inode.size, d.inode.mtime));
         if let Err(e) = self.writing.begin(versions) {
             let why = format!("the pool's directory can't be written: {e}");
+            pass.failed
+                .extend(paths.into_iter().map(|path| (path, why.clone())));
+            return;
+        }
+        if let Err(e) = self.sync_pool() {
+            let why = format!("the pool can't be synced: {}", explain(e));
             pass.failed
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;

@@ -35,6 +35,7 @@ mod fill;
 mod fills;
 mod links;
 mod listing;
+mod making;
 mod moving;
 mod names;
 mod notices;
@@ -63,6 +64,7 @@ use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::Pace;
+use making::Making;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -101,7 +103,10 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
             config.path
         ))
     })?;
-    let settings = Settings::load(pool.dir());
+    // What has to outlive a loss of power, where the pool does.
+    let journal = pool.config().journal_dir(pool.dir());
+    let kept = journal.as_deref().unwrap_or(pool.dir());
+    let settings = Settings::load(kept);
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let copiers = Copiers::load(pool.dir());
     let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
@@ -114,9 +119,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         busy: Busy::default(),
         ledger: Ledger::default(),
         moved: AtomicU64::new(0),
-        changed_dirs: Mutex::default(),
+        making: Making::default(),
         paths: RwLock::default(),
-        writing: Writing::load(pool.dir()),
+        writing: Writing::load(pool.dir(), journal.as_deref()),
         settings,
         pace,
         has_early: AtomicBool::new(false),

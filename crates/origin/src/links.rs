@@ -77,9 +77,9 @@ impl Origin {
         if old.is_none() && inode.origin.is_released() && !is_scratch {
             return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
         }
+        let _making = self.making.begin(to.0, to.1);
         // Without a name there, the next pass writes it, with all its names.
         if let Some(old) = &old {
-            self.note_change(to.0);
             match self.side.link(old, &new) {
                 Ok(()) => {}
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
@@ -267,7 +267,6 @@ impl Origin {
             let free = looks.iter().filter(|look| look.is_free());
             let versions = free.map(|look| (&look.name.1[..], inode.size, inode.mtime));
             self.writing.begin(versions).map_err(|_| Errno::IO)?;
-            self.note_change(*dir);
             if !self.write_content(id, inode, first, pass)? {
                 return Ok(());
             }
@@ -279,7 +278,6 @@ impl Origin {
             if name == path || look.is(&goal) {
                 continue;
             }
-            self.note_change(*dir);
             match look.there {
                 None => self.side.link(path, name)?,
                 Some(_) => self.link_over(path, name)?,
@@ -302,7 +300,12 @@ impl Origin {
             Err(e) => return Err(e),
         }
         self.side.link(from, &part)?;
-        self.side.rename(&part, to, true)
+        self.side.rename(&part, to, true)?;
+        // rename(2) does nothing if both are one file.
+        match self.side.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
     }
 
     /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
@@ -340,6 +343,7 @@ impl Origin {
             checksum: to.there.is_some(),
             ..Options::stage_out()
         };
+        self.sync_pool()?;
         let report = self.stage(&self.pool_path(path), path, &options);
         let report = report.map_err(|_| Errno::IO)?;
         match report.failures.first() {

@@ -2,9 +2,9 @@
 //! origin.
 
 use crate::service::{Origin, THREADS};
-use crate::side::{attributes, attributes_of, below, print};
+use crate::side::{attributes, attributes_of, below, print, print_of_names};
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Place, for_each, is_part};
+use forebay_staging::{Meta, Place, for_each, is_part, sweep_parts};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
@@ -60,7 +60,7 @@ impl Origin {
             dir,
             OriginMark {
                 state: OriginState::Archived,
-                print: print(&before),
+                print: print_of_names(&before),
                 synced,
             },
         )
@@ -70,6 +70,10 @@ impl Origin {
     /// origin's names.
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
         let mut names = self.side.list(relative)?;
+        if names.iter().any(|name| is_part(name)) {
+            // Of a service that has died.
+            sweep_parts(&self.side, relative, None);
+        }
         names.retain(|name| !is_part(name));
         let failed = Mutex::new(None);
         let threads = if names.len() < 16 { 1 } else { THREADS };
@@ -87,14 +91,18 @@ impl Origin {
 
     pub fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {
         let cluster = self.fs.cluster();
-        // The pool first: what is removed goes from the origin first.
-        if cluster.lookup(dir, name)?.is_some() {
+        // The pool first: what is removed goes from the origin first. What is made comes to the
+        // origin first, and is looked at before and afterwards.
+        if self.making.is_made(dir, name) || cluster.lookup(dir, name)?.is_some() {
             return Ok(());
         }
         let at = below(relative, name);
         let Some(meta) = self.side.look(&at)? else {
             return Ok(());
         };
+        if self.making.is_made(dir, name) {
+            return Ok(());
+        }
         self.make_stub(dir, name, &at, &meta).map(|_| ())
     }
 

@@ -14,7 +14,7 @@ use forebay_posix::ObjectId;
 use forebay_staging::{Meta, Place, explain};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Most names in a message.
 const NAMED: usize = 5;
@@ -68,7 +68,6 @@ impl Origin {
         };
         if let Some(there) = &had {
             self.keep_readable(id, &at, &inode);
-            self.note_change(dir);
             self.remove_there(&at, there, id, &inode)?;
         }
         self.ledger.is_solved(&at);
@@ -183,8 +182,7 @@ impl Origin {
             self.keep_readable(id, new, replaced);
         }
         let mark = replaced.map(|r| r.origin).unwrap_or_default();
-        self.note_change(from.0);
-        self.note_change(to.0);
+        let _making = self.making.begin(to.0, to.1);
         // FIFOs, sockets and devices stay in the pool.
         let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
         let moved = match stays {
@@ -313,12 +311,5 @@ impl Origin {
             true => there.is_dir() && inode.origin.state != OriginState::None,
             false => inode.origin.print != 0 && print(&there) == inode.origin.print,
         }))
-    }
-
-    /// Notes that a directory of the origin is being changed by this service: a look at it that
-    /// began before may be wrong.
-    pub fn note_change(&self, dir: ObjectId) {
-        let mut changed = self.changed();
-        changed.insert(dir.0, Instant::now());
     }
 }

@@ -2,13 +2,11 @@
 //!
 //! Each directory whose entries are in the pool is watched. An event names an entry, which is then
 //! compared as [`outside`](crate::outside) does in its turns: so a change shows within [`GATHER`],
-//! not after a turn. Entries that appear or disappear in a directory that this service has just
-//! changed wait until that has settled.
+//! not after a turn. Names that the service is making, and changes of files that are open, wait.
 //!
 //! Events are hints. What the kernel doesn't tell (changes by other hosts, directories beyond its
 //! limit of watches, an overflow of its queue) is found by the turns.
 
-use crate::outside::SETTLES;
 use crate::service::Origin;
 use crate::side::below;
 use crate::watches::Pending;
@@ -77,20 +75,18 @@ impl Origin {
             let path = below(&at, &name);
             let entry = self.fs.cluster().lookup(dir, &name)?;
             let there = self.side.look(&path)?;
-            let settles = self.settles(dir);
             match (entry, there) {
                 (None, None) => {}
+                (Some(entry), Some(_)) if self.is_outer(&path, entry.kind) => {}
                 (Some(entry), Some(_)) => {
-                    if !self.compare(entry, &path)? {
+                    if !self.compare((dir, &name), entry, &path)? {
                         names.insert(name);
                     }
                 }
-                _ if settles => {
+                _ if self.making.is_made(dir, &name) => {
                     names.insert(name);
                 }
-                (None, Some(meta)) => {
-                    self.make_stub(dir, &name, &path, &meta)?;
-                }
+                (None, Some(_)) => self.add_entry(dir, &at, &name)?,
                 (Some(entry), None) => match self.inode(entry.id) {
                     Err(Errno::NOENT) => {}
                     object => self.is_gone(dir, &name, entry, &object?, &path)?,
@@ -99,11 +95,5 @@ impl Origin {
             self.moved.fetch_add(1, Relaxed);
         }
         Ok(())
-    }
-
-    /// Whether this service has changed a directory so recently that the two sides may differ.
-    pub fn settles(&self, dir: ObjectId) -> bool {
-        let changed = self.changed();
-        changed.get(&dir.0).is_some_and(|at| at.elapsed() < SETTLES)
     }
 }

@@ -7,7 +7,7 @@
 
 use crate::copiers::number;
 use crate::service::Origin;
-use crate::side::identity;
+use crate::side::print;
 use forebay_client::origin::{Order, Refusal, Request, SERVICE_NODE};
 use forebay_posix::ObjectId;
 use forebay_staging::{Meta, PART_PREFIX, Place, PlaceFile, Report};
@@ -66,7 +66,7 @@ impl Origin {
         let order = Order::Copy {
             id,
             path: path.to_vec(),
-            version: identity(there),
+            version: print(there),
             at: start,
             length: end - start,
         };

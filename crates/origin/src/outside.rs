@@ -6,22 +6,24 @@
 //! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
 //! released file is compared again when it is fetched.
 
+use crate::pass::is_made;
 use crate::service::{Origin, is_clean};
-use crate::side::{below, print};
+use crate::side::{below, print, print_of_names};
 use crate::status::LOOKED_AT;
 use forebay_posix::ObjectId;
 use forebay_staging::Meta;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
-use std::collections::{HashMap, HashSet};
-use std::sync::{MutexGuard, PoisonError};
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// How often the origin is looked at, at most.
 const LOOK: Duration = Duration::from_secs(5);
-/// For so long after a change of its own, the service doesn't compare a directory's names: the pool
-/// gets its part of the change later than the origin.
-pub const SETTLES: Duration = Duration::from_secs(2);
+
+/// How often it is tried to release a file that others have changed and that is open, and the pause
+/// between attempts. A file that is opened often is closed in some of them.
+const ATTEMPTS: usize = 8;
+const PAUSE: Duration = Duration::from_millis(7);
 
 /// Among the problems, the key of a directory that couldn't be looked at: writing it back may work
 /// all the same.
@@ -30,13 +32,6 @@ fn look_key(at: &[u8]) -> Vec<u8> {
 }
 
 impl Origin {
-    /// The directories that this service changes, and when.
-    pub fn changed(&self) -> MutexGuard<'_, HashMap<u64, Instant>> {
-        self.changed_dirs
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Looks at the origin until the pool is removed.
     pub fn look_for_ever(&self) {
         while self.is_there() {
@@ -49,7 +44,6 @@ impl Origin {
 
     /// Looks at everything once.
     pub fn look_once(&self) -> Result<()> {
-        self.changed().retain(|_, at| at.elapsed() < SETTLES);
         let top = ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino);
         let mut todo = vec![(top, Vec::new())];
         while let Some((dir, at)) = todo.pop() {
@@ -90,8 +84,7 @@ impl Origin {
         let Some(there) = self.side.look(at)? else {
             return Ok(Vec::new());
         };
-        let version = print(&there);
-        let known = match inode.origin.print == version || self.settles(dir) {
+        let known = match inode.origin.print == print(&there) {
             true => None,
             false => Some(
                 self.add_missing(dir, at)?
@@ -110,20 +103,27 @@ impl Origin {
                 continue;
             }
             let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
-            if gone && !self.settles(dir) {
-                self.is_gone(dir, &name, entry, &object, &path)?;
+            if gone {
+                match self.is_gone(dir, &name, entry, &object, &path) {
+                    Err(Errno::NOENT) => {}
+                    done => done?,
+                }
             } else if self.is_outer(&path, object.kind()) {
                 // Programs use the origin's.
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else {
-                self.compare(entry, &path)?;
+                match self.compare((dir, &name), entry, &path) {
+                    // Removed meanwhile.
+                    Err(Errno::NOENT) => {}
+                    done => drop(done?),
+                }
             }
         }
-        if known.is_some() && !self.settles(dir) {
+        if known.is_some() {
             let now = self.inode(dir)?.origin;
             let mark = OriginMark {
-                print: version,
+                print: print_of_names(&there),
                 ..now
             };
             self.set_mark(dir, mark)?;
@@ -133,7 +133,7 @@ impl Origin {
 
     /// Compares an object of the pool with what the origin has under its path. False: it is to be
     /// compared again.
-    pub fn compare(&self, entry: Entry, path: &[u8]) -> Result<bool> {
+    pub fn compare(&self, name: (ObjectId, &[u8]), entry: Entry, path: &[u8]) -> Result<bool> {
         let object = match self.inode(entry.id) {
             Err(Errno::NOENT) => return Ok(true),
             object => object?,
@@ -145,7 +145,7 @@ impl Origin {
                     && (print(&meta) != object.origin.print
                         || object.origin.is_released() && object.size != meta.size) =>
             {
-                self.has_changed(entry.id, path, &meta)
+                self.has_changed(name, entry.id, path, &meta)
             }
             _ => Ok(true),
         }
@@ -163,8 +163,16 @@ impl Origin {
         let _working = self.busy.begin(entry.id);
         let inode = self.inode(entry.id)?;
         let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
-        if !was_seen || self.side.look(path)?.is_some() {
+        // The service itself may have removed or renamed it meanwhile.
+        let has_name = self.has_name(dir, name, entry.id);
+        let is_lost = !was_seen && inode.is_dir() && is_made(&inode.origin);
+        if !(was_seen || is_lost) || !has_name || self.side.look(path)?.is_some() {
             return Ok(());
+        }
+        if is_lost {
+            // The origin has lost it with its power, or others have removed it at once: the next
+            // pass makes it again.
+            return self.set_mark(entry.id, OriginMark::default());
         }
         if object.is_dir() {
             // Objects that only the pool has keep the directory.
@@ -190,9 +198,18 @@ impl Origin {
     }
 
     /// The origin has another version of a file. False: it is open, and keeps the old one.
-    fn has_changed(&self, id: ObjectId, path: &[u8], seen: &Meta) -> Result<bool> {
+    fn has_changed(
+        &self,
+        (dir, name): (ObjectId, &[u8]),
+        id: ObjectId,
+        path: &[u8],
+        seen: &Meta,
+    ) -> Result<bool> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;
+        if !self.has_name(dir, name, id) {
+            return Ok(true);
+        }
         let Some(meta) = self.side.look(path)? else {
             return Ok(true);
         };
@@ -224,9 +241,19 @@ impl Origin {
             print: version,
             ..inode.origin
         };
-        if inode.origin.state == OriginState::Archived
-            && !self.release_bytes(id, meta.size, mark)?
-        {
+        let mut has_bytes = inode.origin.state == OriginState::Archived;
+        for _ in 0..ATTEMPTS {
+            if !has_bytes {
+                break;
+            }
+            match self.release_bytes(id, meta.size, mark)? {
+                true => has_bytes = false,
+                // Somebody has it open, maybe only for a moment.
+                false => std::thread::sleep(PAUSE),
+            }
+        }
+        if has_bytes {
+            // Next time.
             return Ok(false);
         }
         self.take_attributes(id, &meta, version).map(|()| true)

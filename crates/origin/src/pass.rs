@@ -34,6 +34,8 @@ pub struct Pass {
     pub linked: Linked,
     /// Only files are written back whose declared temporality says so ([`is_early`]).
     pub only_early: bool,
+    /// Time that writing has taken. The rest is the walk's.
+    pub wrote: Duration,
 }
 
 impl Pass {

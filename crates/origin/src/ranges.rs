@@ -238,7 +238,7 @@ impl Origin {
         if let Some(left) = cluster.lookup(dir, &part)? {
             self.change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
         }
-        self.note_change(dir);
+        let _making = self.making.begin(dir, &part);
         self.make_stub(dir, &part, relative, there)?;
         let (from, to) = ((dir, &part[..]), (dir, name));
         self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
@@ -288,7 +288,7 @@ impl Origin {
     /// Copies a block in, which was claimed: one piece of these bytes by each thread.
     fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64, piece: u64) -> Result<()> {
         let from = self.side.open(source.relative, false)?;
-        let before = from.meta()?;
+        let before = self.side.meta_of(&from)?;
         if print(&before) != version {
             return Err(Errno::STALE);
         }
@@ -312,7 +312,7 @@ impl Origin {
             .collect();
         // Memory keeps what was written to it; a disk is read back.
         let verify = self.pool.config().has_files();
-        let is_version = |there: &Meta| print(there) == version;
+        let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
         let done = Mutex::new(Ok(0));
         self.watched(|progress| {
             for_each(THREADS, &pieces, |range| {
@@ -409,6 +409,7 @@ impl Origin {
             return Ok(());
         }
         self.bring_user_attributes(source.relative)?;
+        self.sync_pool()?;
         let mark = OriginMark {
             state: OriginState::Archived,
             synced: 0,

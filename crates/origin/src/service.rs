@@ -3,6 +3,7 @@
 use crate::busy::Busy;
 use crate::copiers::Copiers;
 use crate::fills::Ranges;
+use crate::making::Making;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
@@ -14,10 +15,9 @@ use forebay_posix::{Fs, ObjectId};
 use forebay_staging::{Meta, Pace};
 use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
 use rustix::io::{Errno, Result};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use twox_hash::XxHash3_64;
 
 /// Threads that list, fetch and write back one directory or file.
@@ -33,8 +33,9 @@ pub struct Origin {
     pub ledger: Ledger,
     /// Increases with all that is done: a request whose work stands still is told from a long one.
     pub moved: AtomicU64,
-    /// Directories of the origin that this service has changed, and when.
-    pub changed_dirs: Mutex<HashMap<u64, Instant>>,
+    /// Names that the service makes, at the origin first: a look doesn't take them for those of
+    /// others.
+    pub making: Making,
     /// Held by who works with paths of the origin; exclusively by who renames a directory.
     pub paths: RwLock<()>,
     pub writing: Writing,
@@ -173,6 +174,21 @@ impl Origin {
             )?;
         }
         Ok(())
+    }
+
+    /// Whether the pool outlives a loss of power.
+    pub fn is_durable(&self) -> bool {
+        self.pool.config().journal_dir(self.pool.dir()).is_some()
+    }
+
+    /// Before files are written back, in a pool that outlives a loss of power: their bytes get to
+    /// stable storage there. Otherwise, afterwards, a file could be clean without them, or older
+    /// than the origin's.
+    pub fn sync_pool(&self) -> Result<()> {
+        match self.is_durable() {
+            true => self.fs.cluster().sync_everywhere(),
+            false => Ok(()),
+        }
     }
 
     /// Whether the pool still exists: threads end when it doesn't.

@@ -3,16 +3,25 @@
 //! The origin's root is held open from the start, and paths go through that descriptor: a mount of
 //! the pool over the origin's own path doesn't lead back into the pool.
 
-use forebay_staging::{Meta, Place, PlainPlace};
-use forebay_store::Inode;
+use forebay_staging::{Meta, Place, PlaceFile, PlainPlace};
+use forebay_store::{Inode, now};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags};
 use rustix::io::{Errno, Result};
 use std::os::fd::{AsRawFd, OwnedFd};
 use twox_hash::XxHash3_64;
 
+/// Type of the file systems of FUSE in statfs(2).
+const FUSE: rustix::fs::FsWord = 0x6573_5546;
+
+/// Longest unit of a file system's clock, and what clocks may differ by. Nanoseconds.
+const SHORTLY: i64 = 2_500_000_000;
+
 /// The origin. As a [`Place`], its paths are relative to its root, which is the empty path.
 pub struct Side {
     root: OwnedFd,
+    /// Whether an inode number stands for one object. Many file systems of FUSE (sshfs) give an
+    /// object another one whenever the kernel has forgotten it.
+    has_identities: bool,
     /// As users know it.
     shown: String,
 }
@@ -25,8 +34,10 @@ impl Side {
     /// As open(2).
     pub fn open(path: &str) -> Result<Side> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = rustix::fs::open(path, flags, Mode::empty())?;
         Ok(Side {
-            root: rustix::fs::open(path, flags, Mode::empty())?,
+            has_identities: rustix::fs::fstatfs(&root)?.f_type != FUSE,
+            root,
             shown: path.trim_end_matches('/').to_owned(),
         })
     }
@@ -43,10 +54,29 @@ impl Side {
         format!("{}/{}", self.shown, String::from_utf8_lossy(relative))
     }
 
+    /// The metadata of what is there; without an inode number, if that stands for nothing.
+    ///
     /// # Errors
     /// As lstat(2).
     pub fn meta(&self, relative: &[u8]) -> Result<Meta> {
-        self.stat(relative, false)
+        let meta = self.stat(relative, false)?;
+        Ok(self.comparable(meta))
+    }
+
+    /// The metadata of an open file, as [`Side::meta`] has it.
+    ///
+    /// # Errors
+    /// As fstat(2).
+    pub fn meta_of(&self, file: &impl PlaceFile) -> Result<Meta> {
+        file.meta().map(|meta| self.comparable(meta))
+    }
+
+    /// Metadata without what another look at the same object may show otherwise.
+    pub fn comparable(&self, meta: Meta) -> Meta {
+        match self.has_identities {
+            true => meta,
+            false => Meta { ino: 0, ..meta },
+        }
     }
 
     /// The metadata of what is there, if anything is.
@@ -184,31 +214,30 @@ pub fn split(path: &[u8]) -> (&[u8], &[u8]) {
 
 /// A fingerprint that tells versions of an object of the origin apart: identity, mode, size, time
 /// of modification; of a directory the change time, too. (That of a file changes with its names.)
+/// A file system over a network gets another device number with its next mount, so that isn't
+/// compared.
 pub fn print(meta: &Meta) -> u64 {
     let (size, ctime) = match meta.is_dir() {
         true => (0, meta.ctime),
         false => (meta.size, 0),
     };
     let mode = u64::from(meta.mode);
-    let mut bytes = Vec::with_capacity(48);
-    for word in [
-        meta.dev,
-        meta.ino,
-        mode,
-        size,
-        meta.mtime as u64,
-        ctime as u64,
-    ] {
+    let mut bytes = Vec::with_capacity(40);
+    for word in [meta.ino, mode, size, meta.mtime as u64, ctime as u64] {
         bytes.extend_from_slice(&word.to_le_bytes());
     }
-    // 0 stands for no version.
-    XxHash3_64::oneshot(&bytes).max(1)
+    // 0 stands for no version, 1 for one that isn't known.
+    XxHash3_64::oneshot(&bytes).max(2)
 }
 
-/// A fingerprint of a version of a file that is the same on all hosts that have the file system
-/// mounted.
-pub fn identity(meta: &Meta) -> u64 {
-    print(&Meta { dev: 0, ..*meta })
+/// The fingerprint of a directory whose names have just been compared. One that has changed shortly
+/// before may change again within the same unit of its file system's clock: it gets a fingerprint
+/// that none has, so that its names are compared again.
+pub fn print_of_names(meta: &Meta) -> u64 {
+    match now().saturating_sub(meta.mtime.max(meta.ctime)) < SHORTLY {
+        true => 1,
+        false => print(meta),
+    }
 }
 
 /// Fingerprint of a directory's attributes, as [`forebay_store::OriginMark::synced`] has it: mode,

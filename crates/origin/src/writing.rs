@@ -2,7 +2,9 @@
 //! after a death of the service, the next one tells them from versions of others.
 //!
 //! A version is noted before it is copied, and forgotten when the pool's mark says that the origin
-//! has it. The file is a line of JSON for each version; it outlives the process, not the node.
+//! has it. The file is a line of JSON for each version. In a pool that outlives a loss of power, so
+//! does the file: it lies beside the journal, is synced, and has the versions of the last [`KEPT`],
+//! since marks get to stable storage later than versions get to the origin.
 
 use forebay_staging::Meta;
 use serde::{Deserialize, Serialize};
@@ -11,9 +13,15 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The file's name.
 const NAME: &str = "origin-writing";
+/// Name of the file with versions before those, in a pool that outlives a loss of power.
+const OLD: &str = "origin-writing.old";
+/// After this time, the mark of a version that was written is on stable storage: the keeper syncs
+/// records every second.
+const KEPT: Duration = Duration::from_secs(30);
 /// Size from which the file is written anew with what is in progress. Bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -31,61 +39,88 @@ type Versions = HashMap<Vec<u8>, Vec<(u64, i64)>>;
 /// The versions that are being written, and those that an earlier service was writing.
 pub struct Writing {
     file: PathBuf,
-    versions: Mutex<Versions>,
+    /// Whether the file outlives a loss of power.
+    is_durable: bool,
+    kept: Mutex<Kept>,
+}
+
+struct Kept {
+    versions: Versions,
+    /// Since when the file has been written.
+    since: Instant,
 }
 
 impl Writing {
-    /// Those of the node in `dir`.
-    pub fn load(dir: &Path) -> Writing {
-        let file = dir.join(NAME);
+    /// The versions in the node's directory `dir`, or in the directory of its journal.
+    pub fn load(dir: &Path, journal: Option<&Path>) -> Writing {
+        let (at, is_durable) = (journal.unwrap_or(dir), journal.is_some());
         let mut versions = Versions::new();
-        let text = std::fs::read_to_string(&file).unwrap_or_default();
-        // The last line may be cut off.
-        for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
-            let Line { path, size, mtime } = line;
-            versions.entry(path).or_default().push((size, mtime));
+        for name in [OLD, NAME] {
+            let text = std::fs::read_to_string(at.join(name)).unwrap_or_default();
+            // The last line may be cut off.
+            for line in text.lines().filter_map(|l| serde_json::from_str(l).ok()) {
+                let Line { path, size, mtime } = line;
+                versions.entry(path).or_default().push((size, mtime));
+            }
         }
         Writing {
-            file,
-            versions: Mutex::new(versions),
+            file: at.join(NAME),
+            is_durable,
+            kept: Mutex::new(Kept {
+                versions,
+                since: Instant::now(),
+            }),
         }
     }
 
-    fn versions(&self) -> MutexGuard<'_, Versions> {
-        self.versions.lock().unwrap_or_else(PoisonError::into_inner)
+    fn kept(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes versions: path, size, time of modification.
     ///
     /// # Errors
-    /// Those of writing the file.
+    /// Errors of writing the file.
     pub fn begin<'p>(
         &self,
         list: impl Iterator<Item = (&'p [u8], u64, i64)>,
     ) -> std::io::Result<()> {
-        let mut versions = self.versions();
+        let mut kept = self.kept();
         let mut file = File::options().create(true).append(true).open(&self.file)?;
-        if file.metadata()?.len() > LONGEST {
+        let mut is_new = file.metadata()?.len() == 0;
+        if file.metadata()?.len() > LONGEST && (!self.is_durable || kept.since.elapsed() > KEPT) {
+            if self.is_durable {
+                std::fs::rename(&self.file, self.file.with_file_name(OLD))?;
+                file = File::options().create(true).append(true).open(&self.file)?;
+                is_new = true;
+            }
             file.set_len(0)?;
-            for (path, all) in versions.iter() {
+            for (path, all) in &kept.versions {
                 for (size, mtime) in all {
                     append(&mut file, path, *size, *mtime)?;
                 }
             }
+            kept.since = Instant::now();
         }
         for (path, size, mtime) in list {
             append(&mut file, path, size, mtime)?;
-            let all = versions.entry(path.to_vec()).or_default();
+            let all = kept.versions.entry(path.to_vec()).or_default();
             all.push((size, mtime));
+        }
+        if self.is_durable {
+            file.sync_data()?;
+        }
+        if self.is_durable && is_new {
+            File::open(self.file.parent().unwrap_or(Path::new("/")))?.sync_all()?;
         }
         Ok(())
     }
 
     /// The origin's version of a path is known from here on.
     pub fn end(&self, path: &[u8]) {
-        let mut versions = self.versions();
-        versions.remove(path);
-        if versions.is_empty() {
+        let mut kept = self.kept();
+        kept.versions.remove(path);
+        if kept.versions.is_empty() && !self.is_durable {
             // Lines of versions that are known do no harm.
             let _ = std::fs::remove_file(&self.file);
         }
@@ -93,10 +128,21 @@ impl Writing {
 
     /// Whether this is a version that this service, or an earlier one, has written.
     pub fn is_ours(&self, path: &[u8], there: &Meta) -> bool {
-        let versions = self.versions();
-        let ours = versions.get(path);
-        ours.is_some_and(|all| all.contains(&(there.size, there.mtime)))
+        let kept = self.kept();
+        let ours = kept.versions.get(path);
+        ours.is_some_and(|all| {
+            let mut all = all.iter();
+            all.any(|(size, mtime)| *size == there.size && is_same_time(there.mtime, *mtime))
+        })
     }
+}
+
+/// Whether this is our time as the origin keeps it: file systems over a network may cut it off at
+/// seconds, microseconds or tenths of them.
+fn is_same_time(there: i64, ours: i64) -> bool {
+    [1, 100, 1_000, 1_000_000_000]
+        .into_iter()
+        .any(|unit| there == ours - ours.rem_euclid(unit))
 }
 
 fn append(file: &mut File, path: &[u8], size: u64, mtime: i64) -> std::io::Result<()> {
@@ -126,19 +172,31 @@ mod tests {
             mtime,
             ctime: 0,
         };
-        let writing = Writing::load(&dir);
+        let writing = Writing::load(&dir, None);
         let some = [(&b"a"[..], 1, 10), (b"b\xff", 2, 20), (b"a", 3, 30)];
         writing.begin(some.into_iter()).unwrap();
         writing.end(b"gone");
         let mut cut = File::options().append(true).open(dir.join(NAME)).unwrap();
         cut.write_all(b"{\"path\":[9").unwrap();
-        let next = Writing::load(&dir);
+        let next = Writing::load(&dir, None);
         assert!(next.is_ours(b"a", &meta(1, 10)) && next.is_ours(b"a", &meta(3, 30)));
         assert!(next.is_ours(b"b\xff", &meta(2, 20)));
         assert!(!next.is_ours(b"a", &meta(1, 11)) && !next.is_ours(b"c", &meta(1, 10)));
         next.end(b"a");
         next.end(b"b\xff");
         assert!(!dir.join(NAME).exists());
+        assert!(is_same_time(7_000_000_000, 7_123_456_789) && is_same_time(-1, -1));
+        assert!(!is_same_time(7_000_000_001, 7_123_456_789) && !is_same_time(8_000_000_000, 7));
+        // Where marks may be lost, lines outlive the end of writing.
+        let durable = Writing::load(Path::new("/nowhere"), Some(&dir));
+        durable.begin([(&b"a"[..], 1, 10)].into_iter()).unwrap();
+        durable.end(b"a");
+        assert!(!durable.is_ours(b"a", &meta(1, 10)));
+        let next = Writing::load(Path::new("/nowhere"), Some(&dir));
+        assert!(next.is_ours(b"a", &meta(1, 10)));
+        std::fs::rename(dir.join(NAME), dir.join(OLD)).unwrap();
+        let next = Writing::load(Path::new("/nowhere"), Some(&dir));
+        assert!(next.is_ours(b"a", &meta(1, 10)));
         std::fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -45,7 +45,7 @@ pub use mover::mover;
 pub use objects::{Objects, Source};
 pub use pace::Pace;
 pub use parallel::for_each;
-pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name};
+pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name, sweep as sweep_parts};
 pub use place::{Place, PlaceFile, explain};
 pub use plain::PlainPlace;
 pub use pool::{PoolFile, PoolPlace};
