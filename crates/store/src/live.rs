@@ -655,7 +655,8 @@ mod tests {
     use super::*;
     use crate::control::{HELD_PLACES, MORE_HELD};
     use crate::process;
-    use crate::repair::tests::{make, store};
+    use crate::repair::tests::{make, store, write};
+    use crate::{OriginMark, OriginState, SetAttr};
 
     #[test]
     fn many_threads_find_a_place_and_too_many_get_an_error() {
@@ -697,6 +698,44 @@ mod tests {
         owner.store(owner.load(Acquire) ^ 1, Release);
         assert_eq!(s.recovery().reap().unwrap().processes, 1);
         assert_eq!(s.objects().live(index).refs.load(Acquire), before);
+        s.objects().live_release(index).unwrap();
+    }
+
+    #[test]
+    fn bytes_that_come_in_are_no_change_and_those_of_programs_are() {
+        let s = store("live-released");
+        let id = make(&s, "f");
+        let mark = |state| {
+            let mark = OriginMark {
+                state,
+                ..OriginMark::default()
+            };
+            let set = SetAttr {
+                origin: Some(mark),
+                ..SetAttr::default()
+            };
+            s.names().set_attr_here(id, &set).unwrap();
+        };
+        let times = |index| {
+            let live = s.objects().live(index);
+            (live.mtime.load(Acquire), live.ctime.load(Acquire))
+        };
+        let changes = |index| {
+            let before = times(index);
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            write(&s, index, 0, b"some bytes");
+            times(index) != before
+        };
+        mark(OriginState::Released);
+        let index = s.objects().live_acquire_here(id).unwrap().0;
+        assert!(!changes(index));
+        mark(OriginState::Archived);
+        assert!(changes(index));
+        // An eviction is tried: programs that have the file open may write.
+        mark(OriginState::Released);
+        assert!(changes(index));
+        mark(OriginState::Archived);
+        assert!(changes(index));
         s.objects().live_release(index).unwrap();
     }
 }
