@@ -11,7 +11,7 @@
 
 use crate::calls;
 use crate::paths::locate;
-use crate::paths::prefix::{has_dots, normalise, under};
+use crate::paths::prefix::{normalise, under};
 use crate::pool;
 use crate::program::results::errno;
 use crate::program::{settings, user};
@@ -296,10 +296,6 @@ fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
         return None;
     }
     let _critical = Critical::enter();
-    if path[0] == b'/' && !has_dots(path) && is_without_links(path, follow) {
-        under(settings.mount, path)?;
-        return CString::new(path).ok();
-    }
     let (mut dirfd, mut path) = (dirfd, path.to_vec());
     for _ in 0..MAX_LINKS {
         let end = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
@@ -518,29 +514,6 @@ fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
     };
     target.truncate(usize::try_from(n).ok().filter(|&n| n > 0)?);
     Some(target)
-}
-
-/// Whether something is at an absolute path, to which no link leads.
-fn is_without_links(path: &[u8], follow: bool) -> bool {
-    let Ok(path) = CString::new(path) else {
-        return false;
-    };
-    let flags = O_PATH | O_CLOEXEC | if follow { 0 } else { O_NOFOLLOW };
-    let how = [flags as u64, 0, RESOLVE_NO_SYMLINKS];
-    let (at, len) = (how.as_ptr() as i64, size_of_val(&how) as i64);
-    // SAFETY: a C string, and a struct open_how with its length.
-    let fd = unsafe {
-        raw(
-            SYS_openat2,
-            [AT_FDCWD.into(), path.as_ptr() as i64, at, len, 0, 0],
-        )
-    };
-    if fd < 0 {
-        return false;
-    }
-    // SAFETY: opened above.
-    unsafe { raw(SYS_close, [fd, 0, 0, 0, 0, 0]) };
-    true
 }
 
 /// The path of a directory of the kernel's, without links.
