@@ -52,6 +52,7 @@ nodes:
 	python3 tests/programs/run.py --nodes 4 --limit 3000
 	FOREBAY_CHECK_SECONDS=300 FOREBAY_KILLS=500 python3 tests/pool/run.py -j 1
 	python3 tests/conformance/run.py -j 1 --origin
+	python3 tests/programs/run.py -j 2 --origin off
 	FOREBAY_CHECK_SECONDS=300 python3 tests/pools/run.py -j 1 --only origin-of-a-pool-whose-processes-are-killed
 	$(MAKE) simulate SECONDS=1200
 	$(MAKE) simulate-planted

@@ -59,6 +59,12 @@ NOT_THROUGH_FUSE = {
 NOT_WITH_AN_ORIGIN = {
     "move-to-outside": NOT_THROUGH_FUSE["move-to-outside"],
 }
+# The same where the origin's files are never in the pool: the kernel serves them.
+NOT_OFF = {
+    "c-refused": "the kernel mounts on the origin's directories",
+    "mmap-calls": "it prints when a pool changes times of mapped files",
+    "unreached": "statically linked programs see these files, too",
+}
 # Settings of a slow origin: latency of each operation, and a load of others that adds to it.
 SLOW = {"latency_ms": 0.5, "contention_ms": 3, "rate": 200 << 20}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
@@ -337,6 +343,8 @@ class Runner:
             raise Skip("through a mount: " + NOT_THROUGH_FUSE[case.name])
         if self.options.origin and case.name in NOT_WITH_AN_ORIGIN:
             raise Skip("with an origin: " + NOT_WITH_AN_ORIGIN[case.name])
+        if self.options.origin == "off" and case.name in NOT_OFF:
+            raise Skip("off: " + NOT_OFF[case.name])
         limit = case.timeout or self.options.timeout
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)

@@ -491,6 +491,20 @@ impl Fs {
         }
     }
 
+    /// Whether a path from the root of the pool leads to what is at the origin only.
+    pub fn is_at_origin(&self, mut path: &[u8]) -> bool {
+        if self.off().is_none() {
+            return false;
+        }
+        while path.len() >= PATH_MAX {
+            // All below a directory is where it is.
+            let cut = path[..PATH_MAX - 1].iter().rposition(|&b| b == b'/');
+            path = &path[..cut.unwrap_or(0).max(1)];
+        }
+        let walked = self.walk(ObjectId::ROOT, path, Follow::No);
+        matches!(walked, Err(Fail::Origin(_)))
+    }
+
     /// Whether a file may be made without knowing whether there is one: that takes a request to
     /// another node, and so does making it. A process without the right to make one is told first
     /// if there is one.

@@ -75,7 +75,7 @@ def origin_of_which_only_some_paths_are_cached(t):
     top = an_origin(t)
     up(t, top, "--cache", "mesh/**", "--cache", "out/**:write-back", "--origin-lag", "0.3")
     t.ok(status(t)["mode"] == "off", status(t))
-    # What is off is at the origin at once; nothing of it is in the pool. The rest is the other way round.
+    # A file that is off is at the origin at once, and not in the pool. The rest is the other way round.
     t.bash("p", "cd %s; cat input > /dev/null; head -c 9M /dev/zero > big; echo x > mesh/x; ls -l . mesh" % top).prints(" big$", " x$")
     t.ok(os.path.getsize(top + "/big") == 9 << 20, "it isn't at the origin")
     s = status(t)
@@ -139,7 +139,6 @@ def origin_that_is_off_on_several_nodes(t):
     t.same(*without(copy, top), "the origin at the end")
 
 
-# Programs of tests/programs that use files in many ways, with all of the origin off: as on a plain directory.
 @case(60)
 def origin_that_is_off_as_a_whole(t):
     top = an_origin(t)
@@ -222,7 +221,7 @@ def origin_gets_and_keeps_files_by_their_temporality(t):
     for name in ("again/a", "plain", "once/o"):
         t.file(os.path.join(top, name), 14 << 20, len(name))
     up(t, top, "--rules", rules, "--origin-lag", "1000", media=("memory:64M",))
-    # What is written once doesn't wait for the lag; while a program has it open, it does.
+    # A file that is written once doesn't wait for the lag; while a program has it open, it does.
     writer = t.start_python("p", """import sys, time
 with open(sys.argv[1] + "/once/open", "w") as f:
     f.write("x" * 9000); f.flush(); print("written", flush=True); time.sleep(2.5)

@@ -204,10 +204,14 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
         for &(dirfd, path) in &plan.scripts_outside {
             // SAFETY: the program's path, or one of ours.
             results::check(unsafe {
-                let flags = libc::AT_EACCESS.into();
+                // By descriptor, there is no path.
+                let flags = match stat::is_empty(path) {
+                    true => libc::AT_EACCESS | libc::AT_EMPTY_PATH,
+                    false => libc::AT_EACCESS,
+                };
                 raw(
                     libc::SYS_faccessat2,
-                    [dirfd.into(), path, libc::X_OK.into(), flags, 0, 0],
+                    [dirfd.into(), path, libc::X_OK.into(), flags.into(), 0, 0],
                 )
             })?;
         }

@@ -12,6 +12,7 @@
 use crate::calls;
 use crate::paths::locate;
 use crate::paths::prefix::{normalise, under};
+use crate::pool;
 use crate::program::results::errno;
 use crate::program::{settings, user};
 use forebay_intercept::{Call, PASS, bitmap, raw};
@@ -274,49 +275,71 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     })
 }
 
-/// The path under the prefix to which a path outside leads in the kernel, if it does: to what is
-/// there, or to a name in a directory that is there.
+/// The path under the prefix to which a path outside leads in the kernel, if it does, and if that is
+/// in the pool: to what is there, or to a name in a directory that is there.
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
+    let real = really_under(dirfd, path, follow)?;
+    let inside = under(settings::settings()?.mount, real.to_bytes())?;
+    // What is at the origin only, the kernel finds by the given path, whatever is renamed meanwhile.
+    match pool::fs().is_ok_and(|fs| fs.is_at_origin(inside)) {
+        true => None,
+        false => Some(real),
+    }
+}
+
+/// The path under the prefix to which a path leads in the kernel: of the last name, and of no
+/// other, nothing needs to be there. The last name is as it was given, or as a link has it: the
+/// kernel's answer about what is there may be of the past, and another name by then.
+fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let settings = settings::settings()?;
     if path.is_empty() || path.len() >= PATH_MAX || path.starts_with(b"/proc/") {
         return None;
     }
     let _critical = Critical::enter();
-    let mut target = None;
-    let real = match real_path(dirfd, path, follow) {
-        Some(real) => real,
-        None => {
-            // A link to what isn't there counts by where it leads.
-            let mut dirfd = dirfd;
-            for _ in 0..MAX_LINKS {
-                let from = target.as_deref().unwrap_or(path);
-                match follow_one(dirfd, from, follow) {
-                    Some(next) => target = Some(next),
-                    None => break,
+    let (mut dirfd, mut path) = (dirfd, path.to_vec());
+    for _ in 0..MAX_LINKS {
+        let end = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
+        let cut = path[..end].iter().rposition(|&b| b == b'/');
+        let (parent, name) = match cut {
+            None => (&b"."[..], &path[..end]),
+            Some(0) => (&b"/"[..], &path[1..end]),
+            Some(cut) => (&path[..cut], &path[cut + 1..end]),
+        };
+        let mut real = match name {
+            b"" | b".." => real_directory(dirfd, &path)?,
+            // What a process has open.
+            _ if path.starts_with(b"/proc/") => real_path(dirfd, &path, follow)?,
+            name => {
+                let mut real = real_directory(dirfd, parent)?;
+                let is_followed = follow || end < path.len();
+                if is_followed && let Some(target) = read_link(dirfd, &path[..end]) {
+                    let mut next = match target.first() {
+                        Some(b'/') => Vec::new(),
+                        _ => [&real[..], b"/"].concat(),
+                    };
+                    next.extend_from_slice(&target);
+                    next.extend_from_slice(&path[end..]);
+                    if next.len() >= PATH_MAX {
+                        return None;
+                    }
+                    (path, dirfd) = (next, AT_FDCWD);
+                    continue;
                 }
-                dirfd = AT_FDCWD;
+                if real != b"/" {
+                    real.push(b'/');
+                }
+                real.extend_from_slice(name);
+                real
             }
-            let path = target.as_deref().unwrap_or(path);
-            let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
-            let cut = path[..trimmed].iter().rposition(|&b| b == b'/');
-            let (parent, name) = match cut {
-                None => (&b"."[..], &path[..trimmed]),
-                Some(0) => return None,
-                Some(cut) => (&path[..cut], &path[cut + 1..trimmed]),
-            };
-            let mut real = real_path(dirfd, parent, true)?;
+        };
+        if path.len() > end && !real.ends_with(b"/") {
+            // It must be a directory.
             real.push(b'/');
-            real.extend_from_slice(name);
-            real
         }
-    };
-    under(settings.mount, &real)?;
-    let mut real = real;
-    if path.ends_with(b"/") && !real.ends_with(b"/") {
-        // It must be a directory.
-        real.push(b'/');
+        under(settings.mount, &real)?;
+        return CString::new(real).ok();
     }
-    CString::new(real).ok()
+    None
 }
 
 /// How a call goes on whose path leads to the pool's origin.
@@ -335,13 +358,12 @@ pub enum Onwards {
 pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
     let is_shadowed = settings::settings().is_some_and(|s| under(s.mount, &to).is_some());
     let real = match is_shadowed {
-        true => shadowed(AT_FDCWD, &to, follow),
+        true => really_under(AT_FDCWD, &to, follow),
         false => None,
     };
-    let end = to.len() - to.iter().rev().take_while(|&&b| b == b'/').count();
     match real {
-        // A path with dots is looked at without them.
-        Some(real) if real.to_bytes() != &to[..end] => Ok(Onwards::Pool(real)),
+        // Without links, and without dots on the way.
+        Some(real) if real.to_bytes() != to => Ok(Onwards::Pool(real)),
         _ => CString::new(to)
             .map(Onwards::Kernel)
             .map_err(|_| Errno::NOENT),
