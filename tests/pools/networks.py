@@ -20,7 +20,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 
 CASES = ["origin-changed-by-others", "origin-larger-than-the-pool", "origin-with-modes-by-path", "origin-of-a-run",
-         "origin-of-a-genome-pipeline", "origin-of-a-flow-solver", "origin-of-a-pool-whose-processes-are-killed",
+         "origin-of-a-flow-solver", "origin-of-a-pool-whose-processes-are-killed",
          "origin-makes-room-for-writers", "origin-never-shows-half-a-file-under-its-last-name", "origin-written-through",
          "origin-gets-a-change-right-after-a-file-came-in"]
 

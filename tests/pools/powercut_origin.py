@@ -335,7 +335,8 @@ class Rounds:
             self.fb("up", "--reopen", "--from", self.base + "/pool")
             self.check(self.fb("fsck").returncode == 0, "fsck after the cut")
             what = ["verify", self.top, "undone" if cuts_origin else "kept", *logs]
-            for where, words in (("the pool", self.python(*what)), ("the origin", [sys.executable, os.path.abspath(__file__), *what])):
+            outside = [sys.executable, os.path.abspath(__file__), *what]
+            for where, words in (("the pool", self.python(*what)), ("the origin", outside)):
                 if where == "the origin":
                     self.fb("origin", "sync")
                 got = subprocess.run(words, env=self.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)

@@ -1,4 +1,4 @@
-"""forebay-check with an outside process on the origin: changes by others are noticed within their windows, and no version is lost."""
+"""forebay-check with an outside process on the origin: changes by others are noticed in time, and no version is lost."""
 import os
 import re
 
