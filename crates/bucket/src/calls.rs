@@ -3,6 +3,7 @@
 use crate::attributes::{self, Head};
 use crate::client::{Body, Call, Client, header, length};
 use crate::fault::{CHANGED, Fault, GARBAGE, UNKNOWN};
+use crate::time;
 use crate::xml::{Element, escape};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -32,11 +33,21 @@ impl Replaces {
     }
 }
 
+/// An object of a list.
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub key: String,
+    pub etag: String,
+    /// Bytes.
+    pub size: u64,
+    /// When it was written. Nanoseconds since 1970.
+    pub modified: i64,
+}
+
 /// A list of a prefix.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Keys.
-    pub objects: Vec<String>,
+    pub objects: Vec<Object>,
     /// Prefixes with a slash at their end, one for all keys below each.
     pub prefixes: Vec<String>,
 }
@@ -123,17 +134,28 @@ impl Client {
         self.attempts(|| {
             let root = self.ask_once(&call)?.xml("ListBucketResult")?;
             let is_encoded = root.get("EncodingType") == Some("url");
-            let texts = |list: &str, name: &str| -> Result<Vec<String>, Fault> {
-                root.all(list)
-                    .map(|e| text_of(e, name, is_encoded))
-                    .collect()
+            let object = |e: &Element| {
+                let modified = e.get("LastModified").and_then(time::from_list);
+                Ok(Object {
+                    key: text_of(e, "Key", is_encoded)?,
+                    etag: e.get("ETag").unwrap_or_default().to_owned(),
+                    size: e.get("Size").and_then(|t| t.parse().ok()).unwrap_or(0),
+                    modified: modified.unwrap_or(0),
+                })
             };
+            let objects = root.all("Contents").map(object);
+            let below = root.all("CommonPrefixes");
             let listed = Listed {
-                objects: texts("Contents", "Key")?,
-                prefixes: texts("CommonPrefixes", "Prefix")?,
+                objects: objects.collect::<Result<_, Fault>>()?,
+                prefixes: below
+                    .map(|e| text_of(e, "Prefix", is_encoded))
+                    .collect::<Result<_, Fault>>()?,
             };
-            let all = || listed.objects.iter().chain(&listed.prefixes);
-            if all().any(|key| !key.starts_with(prefix)) {
+            let keys = listed.objects.iter().map(|object| &object.key);
+            if keys
+                .chain(&listed.prefixes)
+                .any(|key| !key.starts_with(prefix))
+            {
                 return Err(Fault::garbage("the list has keys that weren't asked for"));
             }
             let next = match root.get("IsTruncated") {
@@ -440,8 +462,8 @@ impl Client {
         Ok(all)
     }
 
-    /// Copies an object inside the bucket, on the server, with other attributes. `etag`: the
-    /// version to be copied.
+    /// Copies an object inside the bucket, on the server, with other attributes if there are some.
+    /// `etag`: the version to be copied. The copy's ETag.
     ///
     /// # Errors
     /// [`CHANGED`]: it is another version; another [`Fault`].
@@ -450,13 +472,14 @@ impl Client {
         from: &str,
         etag: &str,
         to: &str,
-        headers: &[(String, String)],
-    ) -> Result<(), Fault> {
+        headers: Option<&[(String, String)]>,
+    ) -> Result<String, Fault> {
         let path = format!("{}/{from}", self.bucket);
         let source = crate::sign::encode(path.as_bytes(), true);
-        let mut headers = headers.to_vec();
+        let directive = if headers.is_some() { "REPLACE" } else { "COPY" };
+        let mut headers = headers.unwrap_or_default().to_vec();
         headers.push(("x-amz-copy-source".to_owned(), source));
-        headers.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
+        headers.push(("x-amz-metadata-directive".to_owned(), directive.to_owned()));
         headers.push(("x-amz-copy-source-if-match".to_owned(), etag.to_owned()));
         let body = Some(Body::new(b""));
         let call = Call {
@@ -466,7 +489,8 @@ impl Client {
             body,
             ..Call::default()
         };
-        self.ask(&call)?.xml("CopyObjectResult").map(|_| ())
+        let root = self.ask(&call)?.xml("CopyObjectResult")?;
+        Ok(root.get("ETag").unwrap_or_default().to_owned())
     }
 
     /// Removes an object. One that isn't there is no error.

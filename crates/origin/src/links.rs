@@ -14,7 +14,7 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Options, Place, explain, part_name};
+use forebay_staging::{Meta, Options, Place, part_name};
 use forebay_store::{Entry, Inode, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -85,7 +85,10 @@ impl Origin {
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
                 Err(e) => {
                     let (old, new) = (self.side.show(old), self.side.show(&new));
-                    return Err((e, format!("{old} can't be linked to {new}: {}", explain(e))));
+                    return Err((
+                        e,
+                        format!("{old} can't be linked to {new}: {}", self.side.explain(e)),
+                    ));
                 }
             }
         }
@@ -222,7 +225,7 @@ impl Origin {
                 match e {
                     // Removed meanwhile.
                     Errno::NOENT => pass.young += 1,
-                    e => pass.failed.push((path.clone(), explain(e))),
+                    e => pass.failed.push((path.clone(), self.side.explain(e))),
                 }
             }
         }
@@ -302,7 +305,7 @@ impl Origin {
             Err(e) => return Err(e),
         }
         self.side.link(from, &part)?;
-        self.side.rename(&part, to, true)
+        self.side.rename(&part, to, true).map(|_| ())
     }
 
     /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
@@ -335,6 +338,17 @@ impl Origin {
             }
             self.write_attributes_of(path, inode)?;
             return Ok(true);
+        }
+        if let Some(bucket) = self.side.bucket() {
+            match self.put_one(bucket, (id, inode), path, to.there) {
+                Ok(Some(_)) => {
+                    self.ledger.written.add(1, inode.size);
+                    return Ok(true);
+                }
+                Ok(None) => pass.young += 1,
+                Err(why) => pass.failed.push((path.clone(), why)),
+            }
+            return Ok(false);
         }
         let options = Options {
             checksum: to.there.is_some(),
