@@ -303,6 +303,18 @@ impl Client {
     pub fn begin_upload(&self, key: &str, headers: &[(String, String)]) -> Result<Upload, Fault> {
         let mut headers = headers.to_vec();
         headers.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
+        self.begin_plain_upload(key, headers)
+    }
+
+    /// Begins an upload in parts, without checksums of them.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn begin_plain_upload(
+        &self,
+        key: &str,
+        headers: Vec<(String, String)>,
+    ) -> Result<Upload, Fault> {
         let query = vec![("uploads", String::new())];
         let body = Some(Body::new(b""));
         let reply = self.ask(&Call {
@@ -353,6 +365,50 @@ impl Client {
             sum,
             is_confirmed,
         })
+    }
+
+    /// Makes a part of the bytes from `start` to `end` of the version `etag` of another object, on
+    /// the server.
+    ///
+    /// # Errors
+    /// [`CHANGED`]: it is another version; another [`Fault`].
+    pub fn copy_part(
+        &self,
+        upload: &Upload,
+        number: u32,
+        (from, etag): (&str, &str),
+        (start, end): (u64, u64),
+    ) -> Result<Part, Fault> {
+        let query = vec![
+            ("partNumber", number.to_string()),
+            ("uploadId", upload.id.clone()),
+        ];
+        let range = format!("bytes={start}-{}", end - 1);
+        let headers = vec![
+            ("x-amz-copy-source".to_owned(), self.source(from)),
+            ("x-amz-copy-source-if-match".to_owned(), etag.to_owned()),
+            ("x-amz-copy-source-range".to_owned(), range),
+        ];
+        let call = Call {
+            method: "PUT",
+            key: &upload.key,
+            query,
+            headers,
+            body: Some(Body::new(b"")),
+        };
+        let root = self.ask(&call)?.xml("CopyPartResult")?;
+        Ok(Part {
+            number,
+            etag: root.get("ETag").unwrap_or_default().to_owned(),
+            sum: String::new(),
+            is_confirmed: false,
+        })
+    }
+
+    /// An object of this bucket as the source of a copy.
+    fn source(&self, key: &str) -> String {
+        let path = format!("{}/{key}", self.bucket);
+        crate::sign::encode(path.as_bytes(), true)
     }
 
     /// Ends an upload: the object is there. Returns its ETag.
@@ -474,8 +530,7 @@ impl Client {
         to: &str,
         headers: Option<&[(String, String)]>,
     ) -> Result<String, Fault> {
-        let path = format!("{}/{from}", self.bucket);
-        let source = crate::sign::encode(path.as_bytes(), true);
+        let source = self.source(from);
         let directive = if headers.is_some() { "REPLACE" } else { "COPY" };
         let mut headers = headers.unwrap_or_default().to_vec();
         headers.push(("x-amz-copy-source".to_owned(), source));

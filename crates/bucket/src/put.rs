@@ -39,7 +39,7 @@ fn write(fault: Fault) -> Trouble {
 }
 
 /// The size of an object's parts. Bytes.
-fn part_size(size: u64) -> u64 {
+pub(crate) fn part_size(size: u64) -> u64 {
     size.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART)
 }
 

@@ -10,13 +10,15 @@
 
 use crate::address::Address;
 use crate::attributes::{self, DEVICE, Head, UserAttributes, kept, user_headers, version};
-use crate::calls::{Object, Replaces};
+use crate::calls::{Object, Part, Replaces, Upload};
 use crate::client::{Client, Limits, lock};
 use crate::fault::{CHANGED, Fault};
 use crate::file::BucketFile;
+use crate::md5::md5;
 use crate::place::{ASKERS, BucketPlace, LONGEST_TARGET, errno, join, key, prefix, split};
-use crate::put::LARGEST_COPY;
+use crate::put::{LARGEST_COPY, PART, part_size};
 use crate::secret::Settings;
+use crate::sign::hex;
 use forebay_staging::{Meta, Place, Source, Trouble, for_each};
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
@@ -26,6 +28,9 @@ use std::time::Duration;
 /// In a directory with more new entries than this, objects too large for symbolic links are listed
 /// without asking for their attributes.
 const ASKED: usize = 1000;
+
+/// Parts of an object that are copied at the same time.
+const COPIERS: usize = 8;
 
 /// The entries of a directory.
 #[derive(Debug, Default)]
@@ -244,6 +249,35 @@ impl BucketStore {
         Ok(version(&etag))
     }
 
+    /// Whether the ETag of a version says that it has the source's bytes: as the MD5 of them, or that
+    /// of the MD5s of parts as this crate makes them. False: it has others, or the server makes its
+    /// ETags otherwise.
+    ///
+    /// # Errors
+    /// Errors of reading the source.
+    pub fn has_content(
+        &self,
+        version_there: u64,
+        source: &dyn Source,
+    ) -> std::result::Result<bool, Trouble> {
+        let size = source.meta().size;
+        let is_whole = size <= PART;
+        let each = if is_whole { size } else { part_size(size) };
+        let mut sums = Vec::new();
+        let mut at = 0;
+        while at < size || sums.is_empty() {
+            let mut bytes = vec![0; each.min(size - at) as usize];
+            source.read(&mut bytes, at)?;
+            at += bytes.len() as u64;
+            sums.push(md5(&bytes));
+        }
+        let etag = match (is_whole, &sums[..]) {
+            (true, [sum]) => hex(sum),
+            (_, sums) => format!("{}-{}", hex(&md5(sums.as_flattened())), sums.len()),
+        };
+        Ok(version(&etag) == version_there)
+    }
+
     /// Makes a symbolic link where nothing is.
     ///
     /// # Errors
@@ -297,36 +331,49 @@ impl BucketStore {
 
     /// Gives an object or a directory the mode, owner and time of modification in `meta`, and those
     /// of the attributes `user` that it can have, unless it has them. None: its attributes stay.
+    /// `of`: the version that is expected. The version that is there then; 0 for a directory.
     ///
     /// # Errors
-    /// ENOENT; EFBIG: the object is larger than 5 GiB. Others as for [`BucketStore::look`].
+    /// [`CHANGED`]: another version is there.
+    /// ENOENT; others as for [`BucketStore::look`].
     pub fn put_attributes(
         &self,
         path: &[u8],
         meta: &Meta,
         user: Option<UserAttributes>,
-    ) -> Result<()> {
+        of: Option<u64>,
+    ) -> Result<u64> {
         let written = |m: &Meta| (m.mode, m.uid, m.gid, m.mtime);
         let there = self.head(path)?.ok_or(Errno::NOENT)?;
         let user = user.map_or_else(|| there.user.clone(), kept);
         let is_same = written(&there.meta) == written(meta) && there.user == user;
+        if of.is_some_and(|of| of != there.meta.ino) {
+            return Err(CHANGED);
+        }
         if is_same && !there.etag.is_empty() {
-            return Ok(());
+            return Ok(there.meta.ino);
         }
         if there.meta.kind() != meta.kind() {
             return Err(Errno::EXIST);
         }
         match meta.is_dir() {
             // The bucket's own attributes can't be kept.
-            true if prefix(path)?.is_empty() => Ok(()),
-            true => self.place.put_marker(path, meta, &user).map_err(errno),
-            false if there.meta.size > LARGEST_COPY => Err(Errno::FBIG),
+            true if prefix(path)?.is_empty() => Ok(0),
+            true => {
+                let put = self.place.put_marker(path, meta, &user);
+                put.map(|()| 0).map_err(errno)
+            }
             false => {
-                let (key, mut headers) = (key(path)?, attributes::headers(meta));
-                headers.extend(user_headers(&user));
-                headers.extend(there.content_type.map(|t| ("content-type".to_owned(), t)));
-                let copied = self.client().copy(key, &there.etag, key, Some(&headers));
-                copied.map(|_| ()).map_err(changed)
+                let (key, meta) = (key(path)?, *meta);
+                let (size, etag) = (there.meta.size, there.etag.clone());
+                let as_now = Head {
+                    meta,
+                    user,
+                    ..there
+                };
+                let headers = Some(all_of(&as_now));
+                let copied = self.copy_object((key, &etag, size), key, headers);
+                copied.map(|etag| version(&etag)).map_err(errno)
             }
         }
     }
@@ -378,11 +425,10 @@ impl BucketStore {
     /// metadata, but for those that the server gives it.
     ///
     /// # Errors
-    /// ENOENT; EEXIST; EXDEV: it is a directory, or larger than 5 GiB. EBUSY: others have changed it
-    /// meanwhile.
+    /// ENOENT; EEXIST; EXDEV: it is a directory. EBUSY: others have changed it meanwhile.
     pub fn copy(&self, from: &[u8], to: &[u8], replaces: bool) -> Result<Meta> {
         let head = self.head(from)?.ok_or(Errno::NOENT)?;
-        if head.meta.is_dir() || head.meta.size > LARGEST_COPY {
+        if head.meta.is_dir() {
             return Err(Errno::XDEV);
         }
         let there = self.head(to)?;
@@ -397,12 +443,69 @@ impl BucketStore {
             Some(_) if !replaces => return Err(Errno::EXIST),
             _ => {}
         }
-        let copied = self.client().copy(key(from)?, &head.etag, key(to)?, None);
-        let etag = copied.map_err(changed)?;
+        // One that was written in parts is copied in parts, so that its ETag stays.
+        let size = head.meta.size;
+        let in_parts = size > PART && head.etag.contains('-') || size > LARGEST_COPY;
+        let headers = in_parts.then(|| all_of(&head));
+        let source = (key(from)?, &head.etag[..], head.meta.size);
+        let etag = self.copy_object(source, key(to)?, headers);
+        let etag = etag.map_err(changed)?;
         Ok(Meta {
             ino: version(&etag),
             ..head.meta
         })
+    }
+
+    /// Copies an object on the server: its key, version and size. With `headers`, these replace its
+    /// metadata. The new version's ETag.
+    fn copy_object(
+        &self,
+        (from, etag, size): (&str, &str, u64),
+        to: &str,
+        headers: Option<Vec<(String, String)>>,
+    ) -> std::result::Result<String, Fault> {
+        let headers = match headers {
+            Some(headers) if size > PART && etag.contains('-') || size > LARGEST_COPY => headers,
+            headers => return self.client().copy(from, etag, to, headers.as_deref()),
+        };
+        let upload = self.client().begin_plain_upload(to, headers)?;
+        let copied = self.copy_parts(&upload, (from, etag, size));
+        let ended = copied.and_then(|parts| {
+            self.client()
+                .end_upload(&upload, &parts, &Replaces::Anything)
+        });
+        if ended.is_err() {
+            let _ = self.client().abort(&upload);
+        }
+        ended
+    }
+
+    fn copy_parts(
+        &self,
+        upload: &Upload,
+        (from, etag, size): (&str, &str, u64),
+    ) -> std::result::Result<Vec<Part>, Fault> {
+        let each = part_size(size);
+        let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
+        let done = Mutex::new(Ok(Vec::new()));
+        for_each(COPIERS, &numbers, |&number| {
+            if lock(&done).is_err() {
+                return;
+            }
+            let range = (number * each, ((number + 1) * each).min(size));
+            let part = self
+                .client()
+                .copy_part(upload, number as u32 + 1, (from, etag), range);
+            let mut done = lock(&done);
+            match (&mut *done, part) {
+                (Ok(all), Ok(part)) => all.push(part),
+                (Ok(_), Err(fault)) => *done = Err(fault),
+                (Err(_), _) => {}
+            }
+        });
+        let mut parts: Vec<Part> = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        parts.sort_unstable_by_key(|part| part.number);
+        Ok(parts)
     }
 
     /// Renames an object: a copy on the server, and a removal.
@@ -440,6 +543,15 @@ impl Object {
             ..attributes::without_marker().meta
         }
     }
+}
+
+/// The headers of an object with all metadata of another one.
+fn all_of(head: &Head) -> Vec<(String, String)> {
+    let mut headers = attributes::headers(&head.meta);
+    headers.extend(user_headers(&head.user));
+    let content_type = head.content_type.clone();
+    headers.extend(content_type.map(|t| ("content-type".to_owned(), t)));
+    headers
 }
 
 /// An errno of a change of names: programs know EBUSY.

@@ -199,7 +199,7 @@ impl Origin {
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
             return Ok(());
         }
-        if inode.nlink > 1 && meta.nlink == 1 {
+        if inode.nlink > 1 && meta.nlink == 1 && print(&meta) != inode.origin.print {
             // Another file under one of its names; the others still have its version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();

@@ -95,9 +95,23 @@ impl Origin {
             let source = WholeFile::new(&file, threads, progress)?;
             let meta = *forebay_staging::Source::meta(&source);
             let replaced = put.replaced.map(|there| there.ino);
+            let store = bucket.store();
             let path = bucket.path(put.path);
-            let user = self.pool_attributes(put.path).map_err(Trouble::Read)?;
-            let version = bucket.store().put(&path, &source, replaced, user)?;
+            let user = self.pool_attributes(put.id).map_err(Trouble::Read)?;
+            let has_content = match put.replaced {
+                Some(there) if there.size == meta.size => store.has_content(there.ino, &source)?,
+                _ => false,
+            };
+            // Then only its attributes have changed, or its name.
+            let version = match has_content {
+                true => store.put_attributes(&path, &meta, Some(user.clone()), replaced),
+                false => Err(Errno::EXIST),
+            };
+            let version = match version {
+                // Of another kind, too.
+                Err(Errno::EXIST) => store.put(&path, &source, replaced, user)?,
+                version => version.map_err(Trouble::Write)?,
+            };
             Ok(print(&Meta {
                 dev: DEVICE,
                 ino: version,
@@ -114,22 +128,25 @@ impl Origin {
         // Those of a released one are in the bucket only.
         let user = match self.inode(id)?.origin.is_released() {
             true => None,
-            false => Some(self.pool_attributes(at)?),
+            false => Some(self.pool_attributes(id)?),
         };
-        bucket.store().put_attributes(&bucket.path(at), &meta, user)
+        let put = bucket
+            .store()
+            .put_attributes(&bucket.path(at), &meta, user, None);
+        put.map(|_| ())
     }
 
     /// The `user.*` attributes of an object of the pool.
-    fn pool_attributes(&self, at: &[u8]) -> Result<UserAttributes> {
-        let (pool, path) = (
-            PoolPlace::new(&self.fs, &self.config.at),
-            self.pool_path(at),
-        );
+    fn pool_attributes(&self, id: ObjectId) -> Result<UserAttributes> {
         let mut all = UserAttributes::new();
-        for name in pool.xattrs(&path)? {
-            match pool.xattr(&path, &name) {
-                Ok(value) => all.push((name, value)),
-                Err(Errno::NODATA) => {}
+        if !self.inode(id)?.has_attributes {
+            return Ok(all);
+        }
+        let cluster = self.fs.cluster();
+        for name in cluster.attributes(id)? {
+            match cluster.attribute(id, &name) {
+                Ok(value) if name.starts_with(b"user.") => all.push((name, value)),
+                Ok(_) | Err(Errno::NODATA) => {}
                 Err(e) => return Err(e),
             }
         }
@@ -152,11 +169,11 @@ impl Origin {
             PoolPlace::new(&self.fs, &self.config.at),
             self.pool_path(at),
         );
-        let here = kept_attributes(self.pool_attributes(at)?);
+        let meta = pool.stat(&path, false)?;
+        let here = kept_attributes(self.pool_attributes(ObjectId(meta.ino))?);
         if here == *there {
             return Ok(());
         }
-        let meta = pool.stat(&path, false)?;
         let is_writable = meta.permissions() & 0o200 != 0;
         if !is_writable {
             pool.chmod(&path, meta.permissions() | 0o200)?;

@@ -51,6 +51,15 @@ impl Bucket {
         Ok(self.store.top(&self.path(b""))?.1)
     }
 
+    /// Makes an object that is as another one.
+    ///
+    /// # Errors
+    /// As for [`BucketStore::copy`].
+    pub fn copy(&self, from: &[u8], to: &[u8], replaces: bool) -> Result<()> {
+        let copied = self.store.copy(&self.path(from), &self.path(to), replaces);
+        copied.map(|_| ())
+    }
+
     pub fn store(&self) -> &BucketStore {
         &self.store
     }
@@ -302,10 +311,7 @@ impl Place for Side {
         match self.bucket() {
             None => PlainPlace.link(&self.path(old)?, &self.path(new)?),
             // An object of its own.
-            Some(bucket) => {
-                let (old, new) = (bucket.path(old), bucket.path(new));
-                bucket.store.copy(&old, &new, false).map(|_| ())
-            }
+            Some(bucket) => bucket.copy(old, new, false),
         }
     }
 

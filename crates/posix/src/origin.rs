@@ -189,17 +189,6 @@ impl Fs {
         self.ask_origin(&Request::SyncFile { id, dir, name })
     }
 
-    /// Whether a bucket is behind a directory.
-    fn is_in_bucket(&self, dir: ObjectId) -> Result<bool> {
-        match self.origin() {
-            Some(origin) if origin.is_bucket() => {
-                let path = self.cluster().path_of(dir)?;
-                Ok(origin.relative(&path).is_some())
-            }
-            _ => Ok(false),
-        }
-    }
-
     #[cold]
     fn check_mode(&self, origin: &OriginConfig, dir: ObjectId, name: &[u8]) -> Result<()> {
         let mut path = self.cluster().path_of(dir)?;
@@ -264,8 +253,7 @@ impl Fs {
     /// hasn't. `known`: a name that the object has had.
     ///
     /// # Errors
-    /// Errors of link(2). EXDEV: the origin has the object, and isn't behind the name. EPERM: a bucket
-    /// is behind the name.
+    /// Errors of link(2). EXDEV: the origin has the object, and isn't behind the name.
     #[inline]
     pub(crate) fn link_by_origin(
         &self,
@@ -273,14 +261,7 @@ impl Fs {
         known: (ObjectId, &[u8]),
         to: (ObjectId, &[u8]),
     ) -> Result<bool> {
-        if !self.has_origin() {
-            return Ok(false);
-        }
-        if self.is_in_bucket(to.0)? {
-            // An object has one name.
-            return Err(Errno::PERM);
-        }
-        if self.cluster().stat(id)?.origin.state == OriginState::None {
+        if !self.has_origin() || self.cluster().stat(id)?.origin.state == OriginState::None {
             return Ok(false);
         }
         self.ask_origin(&Request::Link {
@@ -295,8 +276,7 @@ impl Fs {
     /// there and in the pool. False: it hasn't.
     ///
     /// # Errors
-    /// Errors of rename(2); EROFS. EOPNOTSUPP: the two are to be exchanged. EXDEV: a file with
-    /// several names would get one behind which a bucket is.
+    /// Errors of rename(2); EROFS. EOPNOTSUPP: the two are to be exchanged.
     #[inline]
     pub(crate) fn rename_by_origin(
         &self,
@@ -309,12 +289,6 @@ impl Fs {
         }
         self.check_read_only(from.0, from.1)?;
         self.check_read_only(to.0, to.1)?;
-        if from.0 != to.0 && from.2.kind != libc::S_IFDIR && self.is_in_bucket(to.0)? {
-            match self.cluster().stat(from.2.id)?.nlink {
-                0 | 1 => {}
-                _ => return Err(Errno::XDEV),
-            }
-        }
         let state = |e: Entry| Ok(self.cluster().stat(e.id)?.origin.state);
         let replaced = to.2.map_or(Ok(OriginState::None), state)?;
         if (state(from.2)?, replaced) == (OriginState::None, OriginState::None) {
