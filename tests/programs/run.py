@@ -422,15 +422,16 @@ class Runner:
                 if side == 1:
                     self.fsck(pool, log)
                 if side == 1 and bucket:
-                    copy = self.directory(20)
-                    places = (copy, os.path.join(copy, os.path.basename(inside_work)), outers[1])
                     self.sync(pool, log)
-                    self.bring_bucket(bucket, address, copy)
-                    self.check_origin(pool, sides[0][1], places, case, log)
-                    self.remove(copy)
+                    copy = self.directory(20)
+                    try:
+                        self.bring_bucket(bucket, address, copy)
+                        self.check_bucket(sides[0][1], copy, inside_work, case, log)
+                    finally:
+                        self.remove(copy)
                 elif side == 1 and origin:
                     self.sync(pool, log)
-                    self.check_origin(pool, sides[0][1], (origin, inside_work, outers[1]), case, log)
+                    self.check_origin(sides[0][1], (origin, inside_work, outers[1]), case, log)
                 elif side == 1 and not fuse and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)
@@ -496,15 +497,18 @@ class Runner:
             time_ns = int(seconds) * 10**9 + int(rest or 0)
             if key.endswith("/"):
                 os.makedirs(path, exist_ok=True)
+                own(path, headers)
                 directories.append((path, mode & 0o7777, time_ns))
                 continue
             os.makedirs(os.path.dirname(path), exist_ok=True)
             body = server.ask("GET", key)[2]
             if mode & 0o170000 == 0o120000:
                 os.symlink(body, path)
+                own(path, headers)
             else:
                 with open(path, "wb") as f:
                     f.write(body)
+                own(path, headers)
                 os.chmod(path, mode & 0o7777)
             os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
         for path, mode, time_ns in reversed(directories):
@@ -516,7 +520,16 @@ class Runner:
         self.check("forebay origin sync", self.command(
             [self.forebay, "origin", "sync", "--pool", pool], env, 60, log + "-sync"))
 
-    def check_origin(self, pool, tree, places, case, log):
+    def check_bucket(self, tree, copy, inside_work, case, log):
+        """The same of a bucket, whose objects are in a directory: they have one name each, and text for attributes."""
+        work = os.path.join(copy, os.path.basename(inside_work))
+        left = self.manifest([], self.environment(WORK=inside_work, OUTER=copy), work, case.ignore, log + "-bucket-tree")
+        plain = [re.sub(r" links=\d+ |\[user\..*\]$", " ", comparable(t), flags=re.M) for t in (tree, left)]
+        problems = difference("files in the bucket", *(re.sub(" +$", "", t, flags=re.M) for t in plain))
+        if problems:
+            raise Failure("the bucket isn't as a plain directory is\n" + problems)
+
+    def check_origin(self, tree, places, case, log):
         """Everything is at the origin, as a run on a plain directory leaves it."""
         origin, inside_work, outer = places
         env = self.environment(WORK=inside_work, OUTER=outer)
@@ -599,6 +612,12 @@ class Runner:
 def say(text):
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def own(path, headers):
+    """Gives a path the owner that the metadata of an object have."""
+    if os.getuid() == 0:
+        os.chown(path, int(headers.get("x-amz-meta-uid", 0)), int(headers.get("x-amz-meta-gid", 0)), follow_symlinks=False)
 
 
 def comparable(tree):

@@ -285,6 +285,10 @@ impl Origin {
         let goal = self.side.meta(path)?;
         for look in looks.iter().filter(|look| look.is_free()) {
             let (dir, name) = look.name;
+            if name != path && look.is(&goal) && self.side.bucket().is_some() {
+                // Each name has attributes of its own there.
+                self.write_attributes_of(name, inode)?;
+            }
             if name == path || look.is(&goal) {
                 continue;
             }
