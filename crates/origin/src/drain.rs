@@ -24,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Most files, and bytes, that are written back together.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
+/// Most files that are written to a bucket together: there is no sync that they share, and whoever
+/// removes one waits for all.
+const OBJECTS: usize = 64;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
 /// How often the removal of an incomplete file is tried where the origin fails.
@@ -269,7 +272,11 @@ impl Origin {
         }
         if !dirty.is_empty() {
             has_written = true;
-            for batch in batches(dirty) {
+            let most = match self.side.bucket() {
+                Some(_) => OBJECTS,
+                None => BATCH,
+            };
+            for batch in batches(dirty, most) {
                 self.note_change(dir);
                 self.write_files(dir, at, batch, pass)?;
             }
@@ -753,12 +760,12 @@ impl Origin {
 }
 
 /// Files that are written back together: while they are, their names can't change.
-fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
+fn batches(files: Vec<Dirty>, most: usize) -> Vec<Vec<Dirty>> {
     let mut batches: Vec<Vec<Dirty>> = Vec::new();
     let mut bytes = 0;
     for d in files {
         match batches.last_mut() {
-            Some(last) if last.len() < BATCH && bytes + d.inode.size <= BATCH_BYTES => {
+            Some(last) if last.len() < most && bytes + d.inode.size <= BATCH_BYTES => {
                 bytes += d.inode.size;
                 last.push(d);
             }

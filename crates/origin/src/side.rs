@@ -22,7 +22,7 @@ pub struct Side {
 
 enum Store {
     Directory(OwnedFd),
-    Bucket(Bucket),
+    Bucket(Box<Bucket>),
 }
 
 /// A bucket, or what is below a prefix of it.
@@ -103,7 +103,7 @@ impl Side {
                 root,
             };
             return Ok(Side {
-                store: Store::Bucket(bucket),
+                store: Store::Bucket(Box::new(bucket)),
                 shown: path.trim_end_matches('/').to_owned(),
             });
         }
