@@ -124,8 +124,12 @@ fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
     // here, before anything is made.
     let origin = begin.plan.origin.as_ref();
     let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
+    let unseen = |o: &OriginConfig| match o.is_bucket() {
+        true => forebay_origin::check(o).err(),
+        false => o.unseen(),
+    };
     if let Some(origin) = origin.filter(needs)
-        && let Some(why) = origin.unseen()
+        && let Some(why) = unseen(origin)
     {
         let off = match begin.me {
             SERVICE_NODE => "",

@@ -110,7 +110,7 @@ pub struct OriginRule {
 /// The slow store behind a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginConfig {
-    /// An absolute path, outside the pool.
+    /// An absolute path, outside the pool, or the address of a bucket: `s3://BUCKET/PREFIX`.
     pub path: String,
     /// The inode number of the directory there: a host on which it is another sees something else.
     #[serde(default)]
@@ -145,6 +145,11 @@ fn timeout_ms() -> u64 {
 }
 
 impl OriginConfig {
+    /// Whether the origin is a bucket.
+    pub fn is_bucket(&self) -> bool {
+        self.path.starts_with("s3://")
+    }
+
     /// How long a request may make no progress.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)

@@ -44,6 +44,7 @@ mod outer;
 mod outside;
 mod pass;
 mod paths;
+mod puts;
 mod ranges;
 mod room;
 mod serve;
@@ -63,7 +64,7 @@ use fills::Ranges;
 use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
-use forebay_staging::Pace;
+use forebay_staging::{Pace, Place};
 use making::Making;
 use rustix::io::Errno;
 use service::Origin;
@@ -72,8 +73,25 @@ use side::Side;
 use status::Ledger;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 use watches::Watches;
 use writing::Writing;
+
+/// How long [`check`] waits for a server.
+const CHECKED: Duration = Duration::from_secs(10);
+
+/// Checks that this process can use an origin, and whether there is anything in it.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check(config: &OriginConfig) -> std::result::Result<bool, String> {
+    let side = Side::open(&config.path, config.timeout().min(CHECKED))?;
+    let listed = match side.bucket() {
+        Some(bucket) => bucket.has_any(),
+        None => side.list(b"").map(|names| !names.is_empty()),
+    };
+    listed.map_err(|e| side.explain(e))
+}
 
 /// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
 /// requests.
@@ -86,10 +104,15 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         return Ok(());
     };
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
-    let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
-    sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    if !config.is_bucket() {
+        let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
+        sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    }
     let member = pool.config().member;
     if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        if config.is_bucket() {
+            return Ok(());
+        }
         let copier = pool.clone();
         let thread = std::thread::Builder::new().name("fb-copier".into());
         // Opening the origin may take long where it is slow.
@@ -97,11 +120,8 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
         return Ok(());
     }
-    let side = Side::open(&config.path).map_err(|e| {
-        PoolError::Invalid(format!(
-            "the origin {} can't be opened: {e}; it must be a directory that this user may search",
-            config.path
-        ))
+    let side = Side::open(&config.path, config.timeout()).map_err(|why| {
+        PoolError::Invalid(format!("the origin {} can't be opened: {why}", config.path))
     })?;
     // What has to outlive a loss of power, where the pool does.
     let journal = pool.config().journal_dir(pool.dir());
@@ -149,7 +169,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
 
 /// Starts the copier of a node that isn't the service's. If it can't, the service's node copies.
 fn start_copier(pool: Arc<Pool>, config: OriginConfig) {
-    let Ok(side) = Side::open(&config.path) else {
+    let Ok(side) = Side::open(&config.path, config.timeout()) else {
         return;
     };
     let copier = Arc::new(Copier {

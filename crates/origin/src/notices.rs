@@ -30,7 +30,9 @@ const SHARE: u32 = 10;
 impl Origin {
     /// Watches a directory, if the origin is one of the kernel's.
     pub fn watch(&self, relative: &[u8], dir: ObjectId) {
-        self.watches.watch(&self.side.path(relative), dir);
+        if let Ok(path) = self.side.path(relative) {
+            self.watches.watch(&path, dir);
+        }
     }
 
     /// Compares entries of which the kernel tells, until the pool is removed.
@@ -79,7 +81,7 @@ impl Origin {
                 (None, None) => {}
                 (Some(entry), Some(_)) if self.is_outer(&path, entry.kind) => {}
                 (Some(entry), Some(_)) => {
-                    if !self.compare((dir, &name), entry, &path)? {
+                    if !self.compare((dir, &name), entry, &path, there)? {
                         names.insert(name);
                     }
                 }

@@ -27,8 +27,8 @@ const PAUSE: Duration = Duration::from_millis(300);
 impl Origin {
     /// The node that copies this file, if it isn't the service's.
     fn copier_of(&self, id: ObjectId, bytes: u64) -> Option<u32> {
-        // With a limit, one node keeps it.
-        if self.pace.is_some() || bytes < WORTH {
+        // With a limit, one node keeps it. Only the service's node has the keys of a bucket.
+        if self.pace.is_some() || self.side.bucket().is_some() || bytes < WORTH {
             return None;
         }
         let home = self.fs.cluster().home_of(id)?;

@@ -106,7 +106,7 @@ impl Origin {
     /// Names and kinds (S_IFMT) of what a directory of the origin has.
     fn kinds(&self, relative: &[u8]) -> Result<HashMap<Vec<u8>, u32>> {
         let failed = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::IO);
-        let path = self.side.path(relative);
+        let path = self.side.path(relative)?;
         let mut kinds = HashMap::new();
         for entry in std::fs::read_dir(OsStr::from_bytes(&path)).map_err(failed)? {
             let entry = entry.map_err(failed)?;

@@ -14,7 +14,8 @@ use forebay_posix::ObjectId;
 use forebay_staging::Meta;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// How often the origin is looked at, at most.
@@ -70,7 +71,7 @@ impl Origin {
                 }
                 Err(Errno::NOENT) => {}
                 Err(e) => {
-                    let why = forebay_staging::explain(e);
+                    let why = self.side.explain(e);
                     let key = look_key(&at);
                     self.ledger.problem(&key, self.side.show(&at), why);
                 }
@@ -81,17 +82,29 @@ impl Origin {
 
     /// One directory. The directories below it.
     fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        let Some(there) = self.side.look(at)? else {
-            return Ok(Vec::new());
+        // A list of a bucket has the versions of all files.
+        let mut versions = HashMap::new();
+        let listed = self.side.entries(at, &|name| {
+            self.moved.fetch_add(1, Relaxed);
+            matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+        })?;
+        let there = match &listed {
+            Some(entries) => {
+                versions.extend(entries.all.iter().map(|(name, meta)| (&name[..], *meta)));
+                None
+            }
+            None => match self.side.look(at)? {
+                None => return Ok(Vec::new()),
+                there => there,
+            },
         };
-        let known = match inode.origin.print == print(&there) {
-            true => None,
-            false => Some(
-                self.add_missing(dir, at)?
-                    .into_iter()
-                    .collect::<HashSet<_>>(),
-            ),
+        let is_same = there.is_some_and(|there| inode.origin.print == print(&there));
+        let names = match (&listed, is_same) {
+            (Some(entries), _) => Some(self.add_objects(dir, at, entries)?),
+            (None, false) => Some(self.add_missing(dir, at)?),
+            (None, true) => None,
         };
+        let known = names.map(|names| names.into_iter().collect::<HashSet<_>>());
         let mut below_it = Vec::new();
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
@@ -108,22 +121,29 @@ impl Origin {
                     Err(Errno::NOENT) => {}
                     done => done?,
                 }
+                if listed.is_some() && object.is_dir() {
+                    below_it.push((entry.id, path));
+                }
             } else if self.is_outer(&path, object.kind()) {
                 // Programs use the origin's.
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
             } else {
-                match self.compare((dir, &name), entry, &path) {
+                let there = match &listed {
+                    Some(_) => versions.get(&name[..]).copied(),
+                    None => self.side.look(&path)?,
+                };
+                match self.compare((dir, &name), entry, &path, there) {
                     // Removed meanwhile.
                     Err(Errno::NOENT) => {}
                     done => drop(done?),
                 }
             }
         }
-        if known.is_some() {
+        if let (Some(there), true) = (&there, known.is_some()) {
             let now = self.inode(dir)?.origin;
             let mark = OriginMark {
-                print: print_of_names(&there),
+                print: print_of_names(there),
                 ..now
             };
             self.set_mark(dir, mark)?;
@@ -139,7 +159,7 @@ impl Origin {
             object => object?,
         };
         let is_shared = object.origin.state != OriginState::None && !object.is_dir();
-        match self.side.look(path)? {
+        match there {
             Some(meta)
                 if is_shared
                     && (print(&meta) != object.origin.print
@@ -216,7 +236,7 @@ impl Origin {
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
             return Ok(true);
         }
-        if inode.nlink > 1 && meta.nlink == 1 {
+        if inode.nlink > 1 && meta.nlink == 1 && print(&meta) != inode.origin.print {
             // Another file under one of its names; the others still have its version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();
