@@ -4,10 +4,11 @@
 //! appears under its key only when it is complete and the server has its content; a file that is
 //! read is of one version, and never shorter than it is at the server.
 //!
-//! Modules, from the top to the bottom: `store`: the store behind a pool; `place`, `put`, `file`: the copier's view; `calls`: the
-//! operations of S3; `client`: requests with time limits and repetitions; `sign`, `secret`,
-//! `address`, `xml`, `time`: the parts of a request; `md5`: some ETags. docs/buckets.md is the user's page,
-//! docs/decisions/0078-buckets.md tells why no library for S3 is used.
+//! Modules, from the top to the bottom: `store`: the store behind a pool; `place`, `put`, `file`:
+//! the copier's view; `calls`: the operations of S3; `client`: requests with time limits and
+//! repetitions; `sign`, `secret`, `address`, `xml`, `time`: the parts of a request; `md5`: some
+//! ETags. docs/buckets.md is the user's page, docs/decisions/0078-buckets.md tells why no library
+//! for S3 is used.
 
 mod address;
 mod attributes;

@@ -1,5 +1,5 @@
-//! MD5 (RFC 1321), as many servers make ETags of it: an ETag that is the MD5 of a file's bytes spares
-//! sending them again. For nothing else.
+//! MD5 (RFC 1321), as many servers make ETags of it: an ETag that is the MD5 of a file's bytes
+//! spares sending them again. For nothing else.
 
 /// Rotations of the four rounds.
 const TURNS: [[u32; 4]; 4] = [

@@ -230,8 +230,8 @@ impl BucketStore {
         }
     }
 
-    /// Stores a file with its attributes, and with those of `user` that an object can have, in place of the version `replaced`, or of nothing. The new
-    /// version.
+    /// Stores a file with its attributes, and with those of `user` that an object can have, in
+    /// place of the version `replaced`, or of nothing. The new version.
     ///
     /// # Errors
     /// [`Trouble`]; [`Trouble::Write`] with [`CHANGED`]: another version is there.
@@ -249,9 +249,9 @@ impl BucketStore {
         Ok(version(&etag))
     }
 
-    /// Whether the ETag of a version says that it has the source's bytes: as the MD5 of them, or that
-    /// of the MD5s of parts as this crate makes them. False: it has others, or the server makes its
-    /// ETags otherwise.
+    /// Whether the ETag of a version says that it has the source's bytes: as the MD5 of them, or
+    /// that of the MD5s of parts as this crate makes them. False: it has others, or the server
+    /// makes its ETags otherwise.
     ///
     /// # Errors
     /// Errors of reading the source.

@@ -18,8 +18,8 @@ const SHORTEST_TIMEOUT: f64 = 2.0;
 #[derive(Debug, Args)]
 pub struct Origin {
     /// Show the files of DIR, a directory of a slower file system, and write changes back to it:
-    /// under its own path, or below the pool's directory AT. DIR may be a bucket, s3://BUCKET/PREFIX
-    /// (docs/origins.md)
+    /// under its own path, or below the pool's directory AT. DIR may be a bucket,
+    /// s3://BUCKET/PREFIX (docs/origins.md)
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
     /// The mode of the origin's paths that match: off, read-only, write-back, write-through or

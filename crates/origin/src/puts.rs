@@ -37,8 +37,8 @@ pub enum Written {
 }
 
 impl Origin {
-    /// Writes files to a bucket. A result for each; None: it wasn't tried, since the server can't be
-    /// reached.
+    /// Writes files to a bucket. A result for each; None: it wasn't tried, since the server can't
+    /// be reached.
     pub fn put_all(&self, bucket: &Bucket, puts: &[Put<'_>]) -> Vec<Option<Written>> {
         let results = Mutex::new(Vec::new());
         let (small, large): (Vec<usize>, Vec<usize>) =
@@ -198,8 +198,8 @@ impl Origin {
         done
     }
 
-    /// Writes one file to a bucket, in place of the version `replaced`. None: one of both has changed
-    /// meanwhile.
+    /// Writes one file to a bucket, in place of the version `replaced`. None: one of both has
+    /// changed meanwhile.
     ///
     /// # Errors
     /// Why it couldn't be written.

@@ -277,8 +277,8 @@ fn changed(e: Errno) -> Errno {
     }
 }
 
-/// Content and attributes of objects are written by [`crate::puts`]; the steps of which a directory's
-/// files are made fail for a bucket.
+/// Content and attributes of objects are written by [`crate::puts`]; the steps of which a
+/// directory's files are made fail for a bucket.
 impl Place for Side {
     type File<'a> = SideFile<'a>;
 

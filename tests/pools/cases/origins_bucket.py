@@ -214,12 +214,18 @@ def bucket_behind_a_pool_that_refuses_or_dies(t):
     # Credentials that lose a permission; a server that dies, silently at first.
     refuses, stalls = [], []
 
+    def before(request):
+        request.is_refused = refuses and request.method == "PUT"
+        if request.is_refused:
+            # The server gets something else.
+            request.method, request.body, request.headers["content-length"] = "GET", b"", "0"
+
     def change(request, reply):
-        if refuses and request.method == "PUT":
+        if request.is_refused:
             error(403, "AccessDenied")(request, reply)
         if stalls:
             time.sleep(stalls[0])
-    between = Between(server, change)
+    between = Between(server, change, before)
     up(t, between.port, "--origin-lag", "0.2", "--origin-timeout", "2")
     t.bash("p", "cat /fb/data/input /fb/data/mesh/deep/small > /dev/null; ls /fb/data/mesh")
     refuses.append(True)
