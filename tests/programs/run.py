@@ -21,10 +21,12 @@ the scripts; CASE_UID, the user's number; ORIGIN, not empty with an origin. The 
 same depth in both runs.
 """
 import argparse
+import atexit
 import concurrent.futures
 import difflib
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -33,12 +35,14 @@ import tempfile
 import threading
 import time
 import traceback
+import urllib.parse
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 
-from slowfs import SlowFs  # noqa: E402 (found by the path set above)
+from cases import buckets  # noqa: E402 (found by the path set above)
+from slowfs import SlowFs  # noqa: E402
 
 CASES = os.path.join(HERE, "cases")
 MANIFEST = os.path.join(HERE, "manifest.py")
@@ -196,6 +200,18 @@ def indented(title, text, lines=40):
     return "    %s:\n%s\n" % (title, "\n".join("      " + line[:400] for line in tail))
 
 
+class ServerPlace:
+    """What a server of buckets needs of the runner: a directory for its log, and a process that ends with it."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def start(self, argv, **more):
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, **more)
+        atexit.register(process.kill)
+        return process
+
+
 class Runner:
     def __init__(self, options):
         self.options = options
@@ -206,6 +222,7 @@ class Runner:
         self.logs = tempfile.mkdtemp(prefix="forebay-programs-", dir="/tmp")
         self.lock = threading.Lock()
         self.live = {}
+        self.server = None
         self.pools = set()
         self.directories = set()
         self.stopping = False
@@ -330,7 +347,10 @@ class Runner:
         pool = "t%s-%d" % (self.tag, number)
         log = os.path.join(self.logs, case.name)
         fuse = self.options.face == "fuse"
-        origin = self.directory(20) if self.options.origin else None
+        bucket = self.bucket() if self.options.origin == "bucket" else None
+        address = "s3://%s/%s-%d" % (buckets.BUCKET, case.name, number)
+        keys = buckets.at(bucket.port) if bucket else {}
+        origin = self.directory(20) if self.options.origin and not bucket else None
         slow = None
         # Where the case sees the pool, and where another node sees it.
         seen = [self.directory(20), self.directory(20)] if fuse else [origin or self.options.mount] * 2
@@ -353,7 +373,7 @@ class Runner:
                 work = (plain, inside_work)[side]
                 label = ("outside", "inside")[side]
                 env = self.environment(WORK=work, OUTER=outers[side], HOME=outers[side],
-                                       ORIGIN="1" if origin else "")
+                                       ORIGIN="1" if origin or bucket else "")
                 prefix = []
                 if side == 1:
                     with self.lock:
@@ -362,8 +382,9 @@ class Runner:
                         [self.forebay, "up", "--pool", pool, "--media",
                          self.options.media.replace("DIR", medium)]
                         + (["--origin", origin] if origin else ["--mount", self.options.mount])
+                        + (["--origin", address] if bucket else [])
                         + (["--nodes", str(nodes)] if nodes > 1 else []),
-                        self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-up")
+                        self.environment(FOREBAY_TEST_POOL=pool, **keys), 60, log + "-up")
                     self.check("forebay up", up)
                     if self.options.set:
                         self.check("forebay set", self.command(
@@ -400,8 +421,17 @@ class Runner:
                 sides.append((out, tree, outer, ran.err))
                 if side == 1:
                     self.fsck(pool, log)
-                if side == 1 and origin:
-                    self.check_origin(pool, sides[0][1], (origin, inside_work, outers[1]), case, log)
+                if side == 1 and bucket:
+                    self.sync(pool, log)
+                    copy = self.directory(20)
+                    try:
+                        self.bring_bucket(bucket, address, copy)
+                        self.check_bucket(sides[0][1], copy, inside_work, case, log)
+                    finally:
+                        self.remove(copy)
+                elif side == 1 and origin:
+                    self.sync(pool, log)
+                    self.check_origin(sides[0][1], (origin, inside_work, outers[1]), case, log)
                 elif side == 1 and not fuse and os.path.lexists(inside_work):
                     raise Failure("%s is on the plain file system: the pool was not used"
                                   % inside_work)
@@ -439,12 +469,69 @@ class Runner:
             raise Skip("no slow origins without %s and /dev/fuse" % program)
         return SlowFs(program, self.directory(20), at, log + ".control", **SLOW)
 
-    def check_origin(self, pool, tree, places, case, log):
-        """Everything is at the origin, as a run on a plain directory leaves it."""
-        origin, inside_work, outer = places
+    def bucket(self):
+        """The server of all cases' buckets."""
+        with self.lock:
+            if self.server is None:
+                self.server = buckets.Server(ServerPlace(self.logs))
+            return self.server
+
+    def bring_bucket(self, server, address, to):
+        """What is below an address becomes files of a directory, with links and modes."""
+        prefix = address.split("/", 3)[3] + "/"
+        directories = []
+        query = "?list-type=2&encoding-type=url&prefix=" + urllib.parse.quote(prefix, "")
+        keys, more = [], ""
+        while more is not None:
+            page = server.ask("GET", "", query + more)[2].decode()
+            keys += [urllib.parse.unquote_plus(key) for key in re.findall("<Key>(.*?)</Key>", page)]
+            token = re.search("<NextContinuationToken>(.*?)</", page)
+            more = "&continuation-token=" + urllib.parse.quote(token.group(1), "") if token else None
+        for key in keys:
+            if key == prefix:
+                continue
+            path = os.path.join(to, key[len(prefix):])
+            headers = server.ask("HEAD", key)[1]
+            mode = int(headers.get("x-amz-meta-mode", "0"))
+            seconds, _, rest = headers.get("x-amz-meta-mtime", "0").partition(".")
+            time_ns = int(seconds) * 10**9 + int(rest or 0)
+            if key.endswith("/"):
+                os.makedirs(path, exist_ok=True)
+                own(path, headers)
+                directories.append((path, mode & 0o7777, time_ns))
+                continue
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            body = server.ask("GET", key)[2]
+            if mode & 0o170000 == 0o120000:
+                os.symlink(body, path)
+                own(path, headers)
+            else:
+                with open(path, "wb") as f:
+                    f.write(body)
+                own(path, headers)
+                os.chmod(path, mode & 0o7777)
+            os.utime(path, ns=(time_ns, time_ns), follow_symlinks=False)
+        for path, mode, time_ns in reversed(directories):
+            os.chmod(path, mode)
+            os.utime(path, ns=(time_ns, time_ns))
+
+    def sync(self, pool, log):
         env = self.environment(FOREBAY_TEST_POOL=pool)
         self.check("forebay origin sync", self.command(
             [self.forebay, "origin", "sync", "--pool", pool], env, 60, log + "-sync"))
+
+    def check_bucket(self, tree, copy, inside_work, case, log):
+        """The same of a bucket, whose objects are in a directory: they have one name each, and text for attributes."""
+        work = os.path.join(copy, os.path.basename(inside_work))
+        left = self.manifest([], self.environment(WORK=inside_work, OUTER=copy), work, case.ignore, log + "-bucket-tree")
+        plain = [re.sub(r" links=\d+ |\[user\..*\]$", " ", comparable(t), flags=re.M) for t in (tree, left)]
+        problems = difference("files in the bucket", *(re.sub(" +$", "", t, flags=re.M) for t in plain))
+        if problems:
+            raise Failure("the bucket isn't as a plain directory is\n" + problems)
+
+    def check_origin(self, tree, places, case, log):
+        """Everything is at the origin, as a run on a plain directory leaves it."""
+        origin, inside_work, outer = places
         env = self.environment(WORK=inside_work, OUTER=outer)
         there = inside_work if os.path.lexists(inside_work) else origin
         left = self.manifest([], env, there, case.ignore, log + "-origin-tree")
@@ -527,6 +614,12 @@ def say(text):
     sys.stdout.flush()
 
 
+def own(path, headers):
+    """Gives a path the owner that the metadata of an object have."""
+    if os.getuid() == 0:
+        os.chown(path, int(headers.get("x-amz-meta-uid", 0)), int(headers.get("x-amz-meta-gid", 0)), follow_symlinks=False)
+
+
 def comparable(tree):
     """The lines of a tree but those of FIFOs, sockets and devices, which no origin gets."""
     return "".join(line for line in tree.splitlines(True) if " other(" not in line)
@@ -550,9 +643,9 @@ def main():
     parser.add_argument("--media", default="memory:1G", help="what the pools are made of; DIR stands for a new directory")
     parser.add_argument("--face", choices=["preload", "fuse"], default="preload",
                         help="how the cases see the pool (default preload)")
-    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow"],
-                        help="with an origin behind each pool, which is compared as well: a plain directory, or one "
-                        "on a slow file system (crates/slowfs)")
+    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow", "bucket"],
+                        help="with an origin behind each pool, which is compared as well: a plain directory, one "
+                        "on a slow file system (crates/slowfs), or a bucket (moto)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "
                         "another node looks at what they have left (default 1)")
     parser.add_argument("--set", default="", metavar="WORDS", help="what is said of a case's directory before it: "

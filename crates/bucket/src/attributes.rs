@@ -3,10 +3,23 @@
 //! and writes `-mtime`, too; its octal modes are understood.
 
 use crate::client::{header, length};
+use crate::sign::sha256;
 use crate::time;
 use forebay_staging::Meta;
 use std::sync::OnceLock;
 use ureq::http::HeaderMap;
+
+/// [`Meta::dev`] of what is in a bucket.
+pub const DEVICE: u64 = u64::from_be_bytes(*b"s3bucket");
+
+/// A number that stands for an object's version: [`Meta::ino`]. Never 0.
+pub fn version(etag: &str) -> u64 {
+    let etag = etag.trim_start_matches("W/").trim_matches('"');
+    let sum = sha256(etag.as_bytes());
+    let mut bytes = [0; 8];
+    bytes.copy_from_slice(&sum[..8]);
+    u64::from_le_bytes(bytes).max(1)
+}
 
 /// The reply to a HEAD of an object.
 #[derive(Clone, Debug)]
@@ -14,6 +27,56 @@ pub struct Head {
     pub meta: Meta,
     /// Tells versions of the object apart. Empty: of a directory without a marker.
     pub etag: String,
+    /// Other user metadata.
+    pub user: UserAttributes,
+    pub content_type: Option<String>,
+}
+
+/// `user.*` attributes: names with that prefix, and values.
+pub type UserAttributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Prefix of headers with user metadata.
+const USER: &str = "x-amz-meta-";
+/// User metadata that aren't `user.*` attributes: those of s3fs, and of other tools.
+const NOT_USER: [&str; 8] = [
+    "mode", "uid", "gid", "mtime", "atime", "ctime", "xattr", "rdev",
+];
+/// Most bytes of `user.*` attributes: servers take 2 KiB of user metadata.
+const MOST_USER: usize = 1900;
+
+/// Whether an attribute can be user metadata of an object: headers have names without capitals, and
+/// values of printable characters.
+fn is_user(name: &[u8], value: &[u8]) -> bool {
+    let Some(name) = name.strip_prefix(b"user.") else {
+        return false;
+    };
+    let fits = |b: &u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b"-_.".contains(b);
+    let is_ours = NOT_USER.iter().any(|ours| ours.as_bytes() == name);
+    let is_trimmed = value.trim_ascii() == value && !value.is_empty();
+    let is_text = value.iter().all(|b| (b' '..=b'~').contains(b));
+    !name.is_empty() && name.iter().all(fits) && !is_ours && is_trimmed && is_text
+}
+
+/// Those attributes that can be user metadata of an object, by name, as far as there is room.
+pub fn kept(mut all: UserAttributes) -> UserAttributes {
+    all.retain(|(name, value)| is_user(name, value));
+    all.sort();
+    let mut room = MOST_USER;
+    all.retain(|(name, value)| {
+        let size = name.len() + value.len();
+        let fits = size <= room;
+        room -= if fits { size } else { 0 };
+        fits
+    });
+    all
+}
+
+/// The headers of such attributes.
+pub fn user_headers(all: &UserAttributes) -> Vec<(String, String)> {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    all.iter()
+        .map(|(name, value)| (format!("{USER}{}", text(&name[5..])), text(value)))
+        .collect()
 }
 
 /// The headers of an object with these attributes.
@@ -67,7 +130,7 @@ fn defaults() -> (u32, u32, i64) {
 pub fn directory() -> Meta {
     let (uid, gid, now) = defaults();
     Meta {
-        dev: 0,
+        dev: DEVICE,
         ino: 0,
         mode: libc::S_IFDIR | 0o755,
         nlink: 1,
@@ -77,6 +140,16 @@ pub fn directory() -> Meta {
         atime: now,
         mtime: now,
         ctime: now,
+    }
+}
+
+/// The same, as the reply to a HEAD.
+pub fn without_marker() -> Head {
+    Head {
+        meta: directory(),
+        etag: String::new(),
+        user: UserAttributes::new(),
+        content_type: None,
     }
 }
 
@@ -95,7 +168,17 @@ pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     } else if mode & libc::S_IFMT == libc::S_IFDIR {
         mode = libc::S_IFREG | mode & 0o777;
     }
+    let etag = header(headers, "etag")?;
+    let user = headers.iter().filter_map(|(name, value)| {
+        let name = name.as_str().strip_prefix(USER)?;
+        Some((
+            format!("user.{name}").into_bytes(),
+            value.as_bytes().to_vec(),
+        ))
+    });
+    let user = user.collect();
     let meta = Meta {
+        ino: if is_dir { 0 } else { version(etag) },
         mode,
         uid: number("uid").unwrap_or(base.uid),
         gid: number("gid").unwrap_or(base.gid),
@@ -107,7 +190,9 @@ pub fn head(headers: &HeaderMap, is_dir: bool) -> Option<Head> {
     };
     Some(Head {
         meta,
-        etag: header(headers, "etag")?.to_owned(),
+        etag: etag.to_owned(),
+        user: kept(user),
+        content_type: header(headers, "content-type").map(str::to_owned),
     })
 }
 
@@ -147,6 +232,33 @@ mod tests {
         let got = head(&map(&all[4..]), false).unwrap().meta;
         assert_eq!((got.mode, got.mtime), (libc::S_IFREG | 0o644, got.ctime));
         assert!(head(&map(&[]), false).is_none());
+    }
+
+    #[test]
+    fn attributes_that_headers_can_have() {
+        let all = |list: &[(&str, &str)]| -> UserAttributes {
+            let pair = |(n, v): &(&str, &str)| (n.as_bytes().to_vec(), v.as_bytes().to_vec());
+            list.iter().map(pair).collect()
+        };
+        let good = all(&[("user.k", "v w"), ("user.project-1", "mcse")]);
+        let bad = all(&[
+            ("user.K", "v"),
+            ("user.mode", "1"),
+            ("user.", "v"),
+            ("user.a", " v"),
+            ("user.a", ""),
+            ("user.a", "ä"),
+            ("trusted.a", "v"),
+        ]);
+        let both = [bad.clone(), good.clone()].concat();
+        assert_eq!(kept(both), good);
+        let mut headers = user_headers(&good);
+        assert_eq!(headers[0], ("x-amz-meta-k".into(), "v w".into()));
+        headers.push(("content-length".into(), "5".into()));
+        headers.push(("etag".into(), "\"e\"".into()));
+        assert_eq!(head(&map(&headers), false).unwrap().user, good);
+        let long = "x".repeat(MOST_USER);
+        assert_eq!(kept(all(&[("user.a", &long), ("user.b", "v")])).len(), 1);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::attributes::{self, Head};
 use crate::client::{Body, Call, Client, header, length};
 use crate::fault::{CHANGED, Fault, GARBAGE, UNKNOWN};
+use crate::time;
 use crate::xml::{Element, escape};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -32,11 +33,21 @@ impl Replaces {
     }
 }
 
+/// An object of a list.
+#[derive(Clone, Debug)]
+pub struct Object {
+    pub key: String,
+    pub etag: String,
+    /// Bytes.
+    pub size: u64,
+    /// When it was written. Nanoseconds since 1970.
+    pub modified: i64,
+}
+
 /// A list of a prefix.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Keys.
-    pub objects: Vec<String>,
+    pub objects: Vec<Object>,
     /// Prefixes with a slash at their end, one for all keys below each.
     pub prefixes: Vec<String>,
 }
@@ -123,17 +134,28 @@ impl Client {
         self.attempts(|| {
             let root = self.ask_once(&call)?.xml("ListBucketResult")?;
             let is_encoded = root.get("EncodingType") == Some("url");
-            let texts = |list: &str, name: &str| -> Result<Vec<String>, Fault> {
-                root.all(list)
-                    .map(|e| text_of(e, name, is_encoded))
-                    .collect()
+            let object = |e: &Element| {
+                let modified = e.get("LastModified").and_then(time::from_list);
+                Ok(Object {
+                    key: text_of(e, "Key", is_encoded)?,
+                    etag: e.get("ETag").unwrap_or_default().to_owned(),
+                    size: e.get("Size").and_then(|t| t.parse().ok()).unwrap_or(0),
+                    modified: modified.unwrap_or(0),
+                })
             };
+            let objects = root.all("Contents").map(object);
+            let below = root.all("CommonPrefixes");
             let listed = Listed {
-                objects: texts("Contents", "Key")?,
-                prefixes: texts("CommonPrefixes", "Prefix")?,
+                objects: objects.collect::<Result<_, Fault>>()?,
+                prefixes: below
+                    .map(|e| text_of(e, "Prefix", is_encoded))
+                    .collect::<Result<_, Fault>>()?,
             };
-            let all = || listed.objects.iter().chain(&listed.prefixes);
-            if all().any(|key| !key.starts_with(prefix)) {
+            let keys = listed.objects.iter().map(|object| &object.key);
+            if keys
+                .chain(&listed.prefixes)
+                .any(|key| !key.starts_with(prefix))
+            {
                 return Err(Fault::garbage("the list has keys that weren't asked for"));
             }
             let next = match root.get("IsTruncated") {
@@ -281,6 +303,18 @@ impl Client {
     pub fn begin_upload(&self, key: &str, headers: &[(String, String)]) -> Result<Upload, Fault> {
         let mut headers = headers.to_vec();
         headers.push(("x-amz-checksum-algorithm".to_owned(), "SHA256".to_owned()));
+        self.begin_plain_upload(key, headers)
+    }
+
+    /// Begins an upload in parts, without checksums of them.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn begin_plain_upload(
+        &self,
+        key: &str,
+        headers: Vec<(String, String)>,
+    ) -> Result<Upload, Fault> {
         let query = vec![("uploads", String::new())];
         let body = Some(Body::new(b""));
         let reply = self.ask(&Call {
@@ -331,6 +365,50 @@ impl Client {
             sum,
             is_confirmed,
         })
+    }
+
+    /// Makes a part of the bytes from `start` to `end` of the version `etag` of another object, on
+    /// the server.
+    ///
+    /// # Errors
+    /// [`CHANGED`]: it is another version; another [`Fault`].
+    pub fn copy_part(
+        &self,
+        upload: &Upload,
+        number: u32,
+        (from, etag): (&str, &str),
+        (start, end): (u64, u64),
+    ) -> Result<Part, Fault> {
+        let query = vec![
+            ("partNumber", number.to_string()),
+            ("uploadId", upload.id.clone()),
+        ];
+        let range = format!("bytes={start}-{}", end - 1);
+        let headers = vec![
+            ("x-amz-copy-source".to_owned(), self.source(from)),
+            ("x-amz-copy-source-if-match".to_owned(), etag.to_owned()),
+            ("x-amz-copy-source-range".to_owned(), range),
+        ];
+        let call = Call {
+            method: "PUT",
+            key: &upload.key,
+            query,
+            headers,
+            body: Some(Body::new(b"")),
+        };
+        let root = self.ask(&call)?.xml("CopyPartResult")?;
+        Ok(Part {
+            number,
+            etag: root.get("ETag").unwrap_or_default().to_owned(),
+            sum: String::new(),
+            is_confirmed: false,
+        })
+    }
+
+    /// An object of this bucket as the source of a copy.
+    fn source(&self, key: &str) -> String {
+        let path = format!("{}/{key}", self.bucket);
+        crate::sign::encode(path.as_bytes(), true)
     }
 
     /// Ends an upload: the object is there. Returns its ETag.
@@ -440,8 +518,8 @@ impl Client {
         Ok(all)
     }
 
-    /// Copies an object inside the bucket, on the server, with other attributes. `etag`: the
-    /// version to be copied.
+    /// Copies an object inside the bucket, on the server, with other attributes if there are some.
+    /// `etag`: the version to be copied. The copy's ETag.
     ///
     /// # Errors
     /// [`CHANGED`]: it is another version; another [`Fault`].
@@ -450,13 +528,13 @@ impl Client {
         from: &str,
         etag: &str,
         to: &str,
-        headers: &[(String, String)],
-    ) -> Result<(), Fault> {
-        let path = format!("{}/{from}", self.bucket);
-        let source = crate::sign::encode(path.as_bytes(), true);
-        let mut headers = headers.to_vec();
+        headers: Option<&[(String, String)]>,
+    ) -> Result<String, Fault> {
+        let source = self.source(from);
+        let directive = if headers.is_some() { "REPLACE" } else { "COPY" };
+        let mut headers = headers.unwrap_or_default().to_vec();
         headers.push(("x-amz-copy-source".to_owned(), source));
-        headers.push(("x-amz-metadata-directive".to_owned(), "REPLACE".to_owned()));
+        headers.push(("x-amz-metadata-directive".to_owned(), directive.to_owned()));
         headers.push(("x-amz-copy-source-if-match".to_owned(), etag.to_owned()));
         let body = Some(Body::new(b""));
         let call = Call {
@@ -466,7 +544,8 @@ impl Client {
             body,
             ..Call::default()
         };
-        self.ask(&call)?.xml("CopyObjectResult").map(|_| ())
+        let root = self.ask(&call)?.xml("CopyObjectResult")?;
+        Ok(root.get("ETag").unwrap_or_default().to_owned())
     }
 
     /// Removes an object. One that isn't there is no error.

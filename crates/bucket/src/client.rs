@@ -1,6 +1,6 @@
 //! Requests to one bucket: signed, with bounds in time, repeated where that may help.
 //!
-//! Guarantees: each attempt has time limits ([`CONNECT`], [`REPLY`], [`STALL`]); attempts are
+//! Guarantees: each attempt has time limits ([`Limits`]); attempts are
 //! bounded ([`ATTEMPTS`]), with growing random pauses between them. Once a server can't be reached,
 //! each further request makes one attempt only, until one succeeds: a staging of many files ends
 //! soon after its server has died.
@@ -16,7 +16,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use ureq::http::{HeaderMap, Request, Response};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
@@ -30,6 +30,39 @@ const CONNECT: Duration = Duration::from_secs(10);
 const REPLY: Duration = Duration::from_secs(60);
 /// How long a transfer may make no progress.
 const STALL: Duration = Duration::from_secs(30);
+
+/// Limits in time.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    connect: Duration,
+    reply: Duration,
+    stall: Duration,
+    /// After this time, a failed attempt isn't repeated.
+    attempts: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            connect: CONNECT,
+            reply: REPLY,
+            stall: STALL,
+            attempts: Duration::MAX,
+        }
+    }
+}
+
+impl Limits {
+    /// Limits with which a server that doesn't answer is given up after about `timeout`.
+    pub fn of(timeout: Duration) -> Limits {
+        Limits {
+            connect: CONNECT.min(timeout / 2),
+            reply: REPLY.min(timeout),
+            stall: STALL.min(timeout),
+            attempts: timeout / 2,
+        }
+    }
+}
 /// Largest reply that is read as a whole: a list of 1000 keys has at most some MiB. Bytes.
 const LARGEST_REPLY: u64 = 32 << 20;
 /// Connections that are kept.
@@ -100,6 +133,7 @@ pub struct Client {
     server: Server,
     pub bucket: String,
     credentials: Option<Credentials>,
+    limits: Limits,
     /// No attempt has succeeded since a request failed for good.
     is_down: AtomicBool,
     /// For each errno, details of its last fault.
@@ -111,7 +145,7 @@ impl Client {
     ///
     /// # Errors
     /// A message: settings are missing or wrong.
-    pub fn new(bucket: &str, settings: &Settings) -> Result<Client, String> {
+    pub fn new(bucket: &str, settings: &Settings, limits: Limits) -> Result<Client, String> {
         if settings.credentials.is_none() && !settings.anonymous {
             return Err(fault::explain(fault::NO_CREDENTIALS, bucket).unwrap_or_default());
         }
@@ -127,10 +161,10 @@ impl Client {
             .max_redirects(0)
             .max_redirects_will_error(false)
             .user_agent(concat!("forebay/", env!("CARGO_PKG_VERSION")))
-            .timeout_connect(Some(CONNECT))
-            .timeout_recv_response(Some(REPLY))
-            .timeout_per_read(Some(STALL))
-            .timeout_per_write(Some(STALL))
+            .timeout_connect(Some(limits.connect))
+            .timeout_recv_response(Some(limits.reply))
+            .timeout_per_read(Some(limits.stall))
+            .timeout_per_write(Some(limits.stall))
             .max_idle_connections(CONNECTIONS)
             .max_idle_connections_per_host(CONNECTIONS)
             .tls_config(tls)
@@ -140,6 +174,7 @@ impl Client {
             server,
             bucket: bucket.to_owned(),
             credentials: settings.credentials.clone(),
+            limits,
             is_down: AtomicBool::new(false),
             words: Mutex::default(),
         })
@@ -177,7 +212,7 @@ impl Client {
 
     /// Calls `f` until it succeeds, or another attempt makes no sense.
     pub fn attempts<T>(&self, f: impl Fn() -> Result<T, Fault>) -> Result<T, Fault> {
-        let mut may_be_done = false;
+        let (mut may_be_done, began) = (false, Instant::now());
         let mut attempt = 1;
         loop {
             let mut fault = match f() {
@@ -192,7 +227,8 @@ impl Client {
             if !fault.passes {
                 return Err(self.noted(fault));
             }
-            if attempt == ATTEMPTS || self.is_down.load(Relaxed) {
+            let is_late = began.elapsed() >= self.limits.attempts;
+            if attempt == ATTEMPTS || is_late || self.is_down.load(Relaxed) {
                 self.is_down.store(true, Relaxed);
                 return Err(self.noted(fault));
             }
@@ -396,7 +432,8 @@ mod tests {
 
     #[test]
     fn messages_have_no_secrets() {
-        let client = Client::new("abc", &settings("http://127.0.0.1:1")).unwrap();
+        let client =
+            Client::new("abc", &settings("http://127.0.0.1:1"), Limits::default()).unwrap();
         let words = "the-id used the-secret with the-token";
         let fault = Fault::of_reply(403, "SignatureDoesNotMatch", words, None);
         client.noted(fault);
@@ -424,10 +461,12 @@ mod tests {
     fn without_credentials_nothing_begins() {
         let mut settings = settings("http://127.0.0.1:1");
         settings.credentials = None;
-        let told = Client::new("abc", &settings).err().unwrap();
+        let told = Client::new("abc", &settings, Limits::default())
+            .err()
+            .unwrap();
         assert!(told.contains("AWS_ACCESS_KEY_ID"), "{told}");
         settings.anonymous = true;
-        assert!(Client::new("abc", &settings).is_ok());
+        assert!(Client::new("abc", &settings, Limits::default()).is_ok());
     }
 
     #[test]

@@ -133,8 +133,8 @@ pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
             "access is denied; ask for the permission on the bucket '{bucket}' (reading needs \
              s3:ListBucket and s3:GetObject, writing s3:PutObject, too)"
         ),
-        CHANGED => "others have changed it meanwhile; stage again when it rests".into(),
-        OVERLOADED => "the server is overloaded or fails; stage again later".into(),
+        CHANGED => "others have changed it meanwhile; try again when it rests".into(),
+        OVERLOADED => "the server is overloaded or fails; try again later".into(),
         GARBAGE => "the server's reply can't be understood; check AWS_ENDPOINT_URL, and any proxy \
             on the way"
             .into(),
@@ -147,8 +147,8 @@ pub fn explain(errno: Errno, bucket: &str) -> Option<String> {
         Errno::HOSTUNREACH => "the server's name or address isn't known; check AWS_ENDPOINT_URL, \
             and that this host may reach it"
             .into(),
-        Errno::TIMEDOUT => "the server doesn't answer in time; stage again later".into(),
-        Errno::CONNRESET => "the connection breaks off; stage again later".into(),
+        Errno::TIMEDOUT => "the server doesn't answer in time; try again later".into(),
+        Errno::CONNRESET => "the connection breaks off; try again later".into(),
         Errno::ILSEQ => "its name isn't UTF-8, as keys of a bucket must be; rename it".into(),
         Errno::NAMETOOLONG => "its key would be longer than 1024 bytes".into(),
         Errno::FBIG => "it is larger than the server takes".into(),

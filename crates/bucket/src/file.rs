@@ -6,7 +6,7 @@
 //! Reading goes on where the last reading ended: requests are for up to [`WINDOW`] bytes each, and
 //! their replies are kept open, one for each thread that reads a range of its own.
 
-use crate::attributes::Head;
+use crate::attributes::{Head, UserAttributes};
 use crate::client::{ATTEMPTS, Client, lock};
 use crate::fault::{Fault, GARBAGE};
 use forebay_staging::{Meta, PlaceFile};
@@ -43,6 +43,11 @@ impl<'a> BucketFile<'a> {
             head,
             streams: Mutex::default(),
         }
+    }
+
+    /// Its `user.*` attributes.
+    pub fn user_attributes(&self) -> &UserAttributes {
+        &self.head.user
     }
 
     /// A reply whose next byte is that at `at`.

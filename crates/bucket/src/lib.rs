@@ -4,10 +4,11 @@
 //! appears under its key only when it is complete and the server has its content; a file that is
 //! read is of one version, and never shorter than it is at the server.
 //!
-//! Modules, from the top to the bottom: `place`, `put`, `file`: the copier's view; `calls`: the
-//! operations of S3; `client`: requests with time limits and repetitions; `sign`, `secret`,
-//! `address`, `xml`, `time`: the parts of a request. docs/buckets.md is the user's page,
-//! docs/decisions/0078-buckets.md tells why no library for S3 is used.
+//! Modules, from the top to the bottom: `store`: the store behind a pool; `place`, `put`, `file`:
+//! the copier's view; `calls`: the operations of S3; `client`: requests with time limits and
+//! repetitions; `sign`, `secret`, `address`, `xml`, `time`: the parts of a request; `md5`: some
+//! ETags. docs/buckets.md is the user's page, docs/decisions/0078-buckets.md tells why no library
+//! for S3 is used.
 
 mod address;
 mod attributes;
@@ -15,13 +16,19 @@ mod calls;
 mod client;
 mod fault;
 mod file;
+mod md5;
 mod place;
 mod put;
 mod secret;
 mod sign;
+mod store;
 mod time;
 mod xml;
 
 pub use address::{Address, SCHEME};
+pub use attributes::{DEVICE, UserAttributes, kept as kept_attributes};
+pub use fault::CHANGED;
 pub use file::BucketFile;
 pub use place::{BucketPlace, THREADS};
+pub use put::PART;
+pub use store::{BucketStore, Entries};

@@ -9,9 +9,9 @@
 //! are written to, the names are kept, so that a file that isn't there costs no request.
 
 use crate::address::Address;
-use crate::attributes::{self, Head};
+use crate::attributes::{Head, without_marker};
 use crate::calls::Replaces;
-use crate::client::{Client, lock};
+use crate::client::{Client, Limits, lock};
 use crate::fault::{Fault, GARBAGE};
 use crate::file::BucketFile;
 use crate::secret::Settings;
@@ -21,11 +21,11 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Threads that ask for attributes.
-const ASKERS: usize = 16;
+pub(crate) const ASKERS: usize = 16;
 /// Longest key. Bytes.
 const LONGEST_KEY: usize = 1024;
 /// Longest target of a symbolic link. Bytes.
-const LONGEST_TARGET: u64 = 4096;
+pub(crate) const LONGEST_TARGET: u64 = 4096;
 
 /// Threads that copy, where the user names no number: more than cores, as they wait for the network.
 pub const THREADS: usize = 16;
@@ -73,7 +73,7 @@ pub(crate) fn prefix(path: &[u8]) -> Result<String> {
 }
 
 /// Directory and last name of a path.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
+pub(crate) fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&b| b == b'/') {
         Some(0) => (b"/", &path[1..]),
         Some(at) => (&path[..at], &path[at + 1..]),
@@ -81,7 +81,7 @@ fn split(path: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+pub(crate) fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     match directory {
         b"/" => [b"/", name].concat(),
         directory => [directory, b"/", name].concat(),
@@ -94,7 +94,7 @@ impl BucketPlace {
     /// # Errors
     /// A message: credentials or other settings are missing or wrong.
     pub fn open(address: &Address) -> std::result::Result<BucketPlace, String> {
-        let client = Client::new(&address.bucket, &Settings::read()?)?;
+        let client = Client::new(&address.bucket, &Settings::read()?, Limits::default())?;
         let below = String::from_utf8_lossy(&address.path[1..]).into_owned();
         Ok(BucketPlace::new(client, below))
     }
@@ -164,10 +164,7 @@ impl BucketPlace {
 
     /// The version that a write to a path may replace: the one that was seen there.
     pub(crate) fn replaces(&self, path: &[u8]) -> Replaces {
-        if !self
-            .has_conditions
-            .load(std::sync::atomic::Ordering::Relaxed)
-        {
+        if !self.has_conditions() {
             return Replaces::Anything;
         }
         match lock(&self.known).get(path) {
@@ -176,6 +173,36 @@ impl BucketPlace {
             Some(None) => Replaces::Nothing,
             None if self.has_name(path) == Some(false) => Replaces::Nothing,
             None => Replaces::Anything,
+        }
+    }
+
+    /// Whether the server knows conditions on writes, as far as is known.
+    pub(crate) fn has_conditions(&self) -> bool {
+        self.has_conditions
+            .load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The target of a symbolic link: the object's content, as s3fs has it.
+    pub(crate) fn target(&self, path: &[u8], head: Head) -> Result<Vec<u8>> {
+        if !head.meta.is_symlink() {
+            return Err(Errno::INVAL);
+        }
+        let size = head.meta.size;
+        if !(1..=LONGEST_TARGET).contains(&size) {
+            return Err(GARBAGE);
+        }
+        let mut target = vec![0; size as usize];
+        let file = BucketFile::new(&self.client, key(path)?, head);
+        let mut have = 0;
+        while have < target.len() {
+            match forebay_staging::PlaceFile::read_at(&file, &mut target[have..], have as u64)? {
+                0 => return Err(GARBAGE),
+                n => have += n,
+            }
+        }
+        match target.contains(&0) {
+            true => Err(GARBAGE),
+            false => Ok(target),
         }
     }
 
@@ -194,18 +221,10 @@ impl BucketPlace {
         let objects = listed
             .objects
             .iter()
-            .filter(|key| **key != prefix)
-            .map(name)
+            .filter(|object| object.key != prefix)
+            .map(|object| name(&object.key))
             .collect();
         Ok((directories, objects))
-    }
-}
-
-/// A directory without attributes of its own.
-fn without_marker() -> Head {
-    Head {
-        meta: attributes::directory(),
-        etag: String::new(),
     }
 }
 
@@ -325,29 +344,9 @@ impl Place for BucketPlace {
         Err(Errno::OPNOTSUPP)
     }
 
-    /// The target is the object's content, as s3fs has it.
     fn readlink(&self, path: &[u8]) -> Result<Vec<u8>> {
         let head = self.find(path)?.ok_or(Errno::NOENT)?;
-        if !head.meta.is_symlink() {
-            return Err(Errno::INVAL);
-        }
-        let size = head.meta.size;
-        if !(1..=LONGEST_TARGET).contains(&size) {
-            return Err(GARBAGE);
-        }
-        let mut target = vec![0; size as usize];
-        let file = BucketFile::new(&self.client, key(path)?, head);
-        let mut have = 0;
-        while have < target.len() {
-            match forebay_staging::PlaceFile::read_at(&file, &mut target[have..], have as u64)? {
-                0 => return Err(GARBAGE),
-                n => have += n,
-            }
-        }
-        match target.contains(&0) {
-            true => Err(GARBAGE),
-            false => Ok(target),
-        }
+        self.target(path, head)
     }
 
     fn chmod(&self, _: &[u8], _: u32) -> Result<()> {

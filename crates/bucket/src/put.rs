@@ -9,7 +9,7 @@
 //! Where the server confirms no checksum of a body, an object has its name while it is read back. If
 //! this version isn't what was sent, it is removed; a version that others have written never is.
 
-use crate::attributes::{self, Head};
+use crate::attributes::{self, UserAttributes, user_headers};
 use crate::calls::{Part, Replaces, Upload, sum_text, without_conditions};
 use crate::client::lock;
 use crate::fault::{CHANGED, Fault};
@@ -30,7 +30,7 @@ const PARTS: u64 = 10_000;
 /// Largest object. Bytes.
 const LARGEST: u64 = 5 << 40;
 /// Largest object that a server copies in one request. Bytes.
-const LARGEST_COPY: u64 = 5 << 30;
+pub(crate) const LARGEST_COPY: u64 = 5 << 30;
 
 type Done<T> = std::result::Result<T, Trouble>;
 
@@ -39,8 +39,14 @@ fn write(fault: Fault) -> Trouble {
 }
 
 /// The size of an object's parts. Bytes.
-fn part_size(size: u64) -> u64 {
+pub(crate) fn part_size(size: u64) -> u64 {
     size.div_ceil(PARTS).next_multiple_of(1 << 20).max(PART)
+}
+
+fn all_headers(meta: &Meta, user: &UserAttributes) -> Vec<(String, String)> {
+    let mut headers = attributes::headers(meta);
+    headers.extend(user_headers(user));
+    headers
 }
 
 /// A range of an object, and the SHA-256 of its bytes in base64.
@@ -51,15 +57,14 @@ struct Range {
 }
 
 impl BucketPlace {
-    /// Calls `f` with the condition on what is replaced; without, if the server knows none.
-    fn replacing<T>(
+    /// Calls `f` with a condition on what is replaced; without, if the server knows none.
+    pub(crate) fn conditional<T>(
         &self,
-        path: &[u8],
+        replaces: &Replaces,
         f: impl Fn(&Replaces) -> std::result::Result<T, Fault>,
     ) -> std::result::Result<T, Fault> {
-        let replaces = self.replaces(path);
-        match f(&replaces) {
-            Err(fault) if without_conditions(&fault, &replaces) => {
+        match f(replaces) {
+            Err(fault) if without_conditions(&fault, replaces) => {
                 self.has_conditions.store(false, Relaxed);
                 f(&Replaces::Anything)
             }
@@ -67,19 +72,66 @@ impl BucketPlace {
         }
     }
 
-    fn put_whole(&self, path: &[u8], key: &str, source: &dyn Source) -> Done<()> {
+    /// Stores a file in place of what `replaces` says. The new version's ETag.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub(crate) fn put_replacing(
+        &self,
+        path: &[u8],
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
+        let key = key(path).map_err(Trouble::Write)?;
+        if source.meta().size > LARGEST {
+            return Err(Trouble::Write(Errno::FBIG));
+        }
+        match source.meta().size <= PART {
+            true => self.put_whole(key, source, replaces, user),
+            false => self.put_in_parts(key, source, replaces, user),
+        }
+    }
+
+    /// Stores a directory's marker, with these attributes.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub(crate) fn put_marker(
+        &self,
+        path: &[u8],
+        meta: &Meta,
+        user: &UserAttributes,
+    ) -> std::result::Result<(), Fault> {
+        let mut headers = all_headers(meta, user);
+        headers.push((
+            "content-type".to_owned(),
+            "application/x-directory".to_owned(),
+        ));
+        let prefix = prefix(path).map_err(|e| Fault::new(e, ""))?;
+        let put = self.client.put(&prefix, b"", &headers, &Replaces::Anything);
+        put.map(|_| ())
+    }
+
+    fn put_whole(
+        &self,
+        key: &str,
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
         let size = source.meta().size;
         let mut bytes = vec![0; size as usize];
         source.read(&mut bytes, 0)?;
         source.rests()?;
-        let headers = attributes::headers(source.meta());
-        let put = self.replacing(path, |replaces| {
+        let headers = all_headers(source.meta(), user);
+        let put = self.conditional(replaces, |replaces| {
             self.client.put(key, &bytes, &headers, replaces)
         });
         let ours = match put {
             Ok(written) if written.is_confirmed => {
                 source.count(size);
-                return Ok(());
+                return Ok(written.etag);
             }
             Ok(written) => Some(written.etag),
             // Perhaps by an earlier attempt, whose reply was lost.
@@ -91,24 +143,31 @@ impl BucketPlace {
             end: size,
             sum: sum_text(&sha256(&bytes)),
         };
-        self.read_back(key, (size, ours), &[range], source.threads())?;
+        let etag = self.read_back(key, (size, ours), &[range], source.threads())?;
         source.count(size);
-        Ok(())
+        Ok(etag)
     }
 
-    fn put_in_parts(&self, path: &[u8], key: &str, source: &dyn Source) -> Done<()> {
+    fn put_in_parts(
+        &self,
+        key: &str,
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
         self.remove_leftovers(key);
-        let headers = attributes::headers(source.meta());
+        let headers = all_headers(source.meta(), user);
         let upload = self.client.begin_upload(key, &headers).map_err(write)?;
-        let put = self.put_parts(path, &upload, source);
+        let put = self.put_parts(replaces, &upload, source);
         if put.is_err() {
             // If the server can't be reached, the next run does it.
             let _ = self.client.abort(&upload);
         }
-        let (ranges, ours) = put?;
-        match ranges.is_empty() {
-            true => Ok(()),
-            false => self.read_back(key, (source.meta().size, ours), &ranges, source.threads()),
+        match put? {
+            (ranges, Some(etag)) if ranges.is_empty() => Ok(etag),
+            (ranges, ours) => {
+                self.read_back(key, (source.meta().size, ours), &ranges, source.threads())
+            }
         }
     }
 
@@ -116,7 +175,7 @@ impl BucketPlace {
     /// and the ETag of the version that was written, if it is known.
     fn put_parts(
         &self,
-        path: &[u8],
+        replaces: &Replaces,
         upload: &Upload,
         source: &dyn Source,
     ) -> Done<(Vec<Range>, Option<String>)> {
@@ -149,11 +208,11 @@ impl BucketPlace {
         for part in &mut parts {
             part.is_confirmed = is_confirmed;
         }
-        let ended = self.replacing(path, |replaces| {
+        let ended = self.conditional(replaces, |replaces| {
             self.client.end_upload(upload, &parts, replaces)
         });
         let ours = match ended {
-            Ok(_) if is_confirmed => return Ok((Vec::new(), None)),
+            Ok(etag) if is_confirmed && !etag.is_empty() => return Ok((Vec::new(), Some(etag))),
             Ok(etag) => Some(etag),
             // Perhaps by an earlier attempt, whose reply was lost.
             Err(fault) if fault.may_be_done && matches!(fault.errno, CHANGED | Errno::NOENT) => {
@@ -174,18 +233,19 @@ impl BucketPlace {
 
     /// Compares an object of `size` bytes with the ranges that were sent. `ours` is the ETag of the
     /// version that was written; None: perhaps none was, and the object is of others. A version of
-    /// ours that differs is removed.
+    /// ours that differs is removed. The ETag of the version that is there.
     fn read_back(
         &self,
         key: &str,
         (size, ours): (u64, Option<String>),
         ranges: &[Range],
         threads: usize,
-    ) -> Done<()> {
+    ) -> Done<String> {
         let failed = |fault: Fault| Trouble::ReadBack(fault.errno);
         let head = self.client.head(key).map_err(failed)?;
         let head = head.ok_or(Trouble::Write(CHANGED))?;
-        let is_ours = ours.is_some_and(|etag| etag == head.etag);
+        let etag = head.etag.clone();
+        let is_ours = ours.is_some_and(|ours| ours == etag);
         let mut is_same = Ok(head.meta.size == size);
         if is_same == Ok(true) {
             let file = BucketFile::new(&self.client, key, head);
@@ -202,7 +262,7 @@ impl BucketPlace {
             is_same = result.into_inner().unwrap_or_else(PoisonError::into_inner);
         }
         match is_same {
-            Ok(true) => Ok(()),
+            Ok(true) => Ok(etag),
             Ok(false) if is_ours => {
                 self.client.delete(key).map_err(write)?;
                 Err(Trouble::Differs)
@@ -247,22 +307,15 @@ fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
 
 impl Objects for BucketPlace {
     fn put(&self, path: &[u8], source: &dyn Source) -> Done<()> {
-        let key = key(path).map_err(Trouble::Write)?;
-        if source.meta().size > LARGEST {
-            return Err(Trouble::Write(Errno::FBIG));
-        }
-        let put = match source.meta().size <= PART {
-            true => self.put_whole(path, key, source),
-            false => self.put_in_parts(path, key, source),
-        };
+        let put = self.put_replacing(path, source, &self.replaces(path), &Vec::new());
         self.forget(path);
-        put
+        put.map(|_| ())
     }
 
     fn put_symlink(&self, path: &[u8], target: &[u8], meta: &Meta) -> Result<()> {
         let key = key(path)?;
         let headers = attributes::headers(meta);
-        let put = self.replacing(path, |replaces| {
+        let put = self.conditional(&self.replaces(path), |replaces| {
             self.client.put(key, target, &headers, replaces)
         });
         self.forget(path);
@@ -270,27 +323,22 @@ impl Objects for BucketPlace {
     }
 
     fn put_attributes(&self, path: &[u8], meta: &Meta) -> Result<()> {
-        let mut headers = attributes::headers(meta);
         if meta.is_dir() {
-            let prefix = prefix(path)?;
-            headers.push((
-                "content-type".to_owned(),
-                "application/x-directory".to_owned(),
-            ));
-            let put = self.client.put(&prefix, b"", &headers, &Replaces::Anything);
+            let put = self.put_marker(path, meta, &Vec::new());
             self.forget(path);
-            return put.map(|_| ()).map_err(errno);
+            return put.map_err(errno);
         }
-        let Some(Head { meta: there, etag }) = self.find(path)? else {
-            return Err(Errno::NOENT);
-        };
-        if there.size > LARGEST_COPY {
+        let there = self.find(path)?.ok_or(Errno::NOENT)?;
+        if there.meta.size > LARGEST_COPY {
             return Err(Errno::FBIG);
         }
         let key = key(path)?;
-        let copied = self.client.copy(key, &etag, key, &headers);
+        // Metadata of others stay.
+        let mut headers = all_headers(meta, &there.user);
+        headers.extend(there.content_type.map(|t| ("content-type".to_owned(), t)));
+        let copied = self.client.copy(key, &there.etag, key, Some(&headers));
         self.forget(path);
-        copied.map_err(errno)
+        copied.map(|_| ()).map_err(errno)
     }
 }
 

@@ -64,6 +64,16 @@ pub fn from_header(text: &str) -> Option<i64> {
     (days(year, month, day) * 86_400 + time).checked_mul(1_000_000_000)
 }
 
+/// Nanoseconds since 1970 of `2013-05-24T00:00:00.000Z`; fractions are left out, as headers have
+/// none.
+pub fn from_list(text: &str) -> Option<i64> {
+    let (date, time) = text.trim_end_matches('Z').split_once('T')?;
+    let mut parts = date.split('-').map(|part| number(Some(part)));
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let time = clock(time.split('.').next()?)?;
+    (days(year, month, day) * 86_400 + time).checked_mul(1_000_000_000)
+}
+
 /// Nanoseconds since 1970 of `1369353600.5`: seconds, with a fraction if there is one.
 pub fn from_seconds(text: &str) -> Option<i64> {
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
@@ -106,6 +116,11 @@ mod tests {
         assert_eq!(basic(4_102_444_799), "20991231T235959Z");
         let at = from_header("Tue, 29 Feb 2000 12:34:56 GMT");
         assert_eq!(at, Some(951_827_696_000_000_000));
+        assert_eq!(from_list("2000-02-29T12:34:56.789Z"), at);
+        assert_eq!(from_list("2000-02-29T12:34:56Z"), at);
+        for bad in ["", "2000-02-29", "2000-02T12:34:56Z", "x-y-zTa:b:c"] {
+            assert_eq!(from_list(bad), None);
+        }
         for bad in [
             "",
             "x",

@@ -127,8 +127,8 @@ fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
         .as_ref()
         .filter(|_| begin.me == SERVICE_NODE)
     {
-        std::fs::read_dir(&origin.path)
-            .map_err(|e| format!("the origin {} can't be opened: {e}", origin.path))?;
+        forebay_origin::check(origin)
+            .map_err(|why| format!("the origin {} can't be opened: {why}", origin.path))?;
     }
     if !begin.plan.media.is_empty() {
         return Ok(begin.plan.media.clone());

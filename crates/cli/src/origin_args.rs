@@ -1,9 +1,11 @@
 //! Options of origins: the slow store behind a pool.
 
 use clap::{Args, Subcommand};
+use forebay_bucket::Address;
 use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
 
 use crate::fail::Fail;
+use crate::output::say;
 use std::ffi::OsString;
 use std::path::Path;
 
@@ -15,7 +17,8 @@ const SHORTEST_TIMEOUT: f64 = 2.0;
 #[derive(Debug, Args)]
 pub struct Origin {
     /// Show the files of DIR, a directory of a slower file system, and write changes back to it:
-    /// under its own path, or below the pool's directory AT
+    /// under its own path, or below the pool's directory AT. DIR may be a bucket,
+    /// s3://BUCKET/PREFIX (docs/origins.md)
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
     /// The mode of the origin's paths that match: read-only, write-back, write-through or
@@ -116,22 +119,29 @@ impl Origin {
             return Ok((None, plain));
         };
         let bad = |why: String| Fail::usage(format!("--origin {given}: {why}"));
-        if given.starts_with("s3://") || given.contains("://") {
-            return Err(bad("buckets can't be origins yet; give a directory".into()));
-        }
-        let (dir, at) = match given.split_once('=') {
-            Some((dir, at)) => (dir, Some(at)),
-            None => (&given[..], None),
+        let (path, at) = match Address::parse(given.as_bytes()) {
+            Some(_) => {
+                // A key may have such a sign, too.
+                let (bucket, at) = match given.rsplit_once("=/") {
+                    Some((bucket, _)) => (bucket, &given[bucket.len() + 1..]),
+                    None => (&given[..], "/"),
+                };
+                if let Some(Err(why)) = Address::parse(bucket.as_bytes()) {
+                    return Err(bad(why));
+                }
+                (bucket.trim_end_matches('/').to_owned(), at)
+            }
+            None if given.contains("://") => {
+                return Err(bad(
+                    "give a directory, or a bucket as s3://BUCKET/PREFIX".into()
+                ));
+            }
+            None => {
+                let (dir, at) = given.split_once('=').unwrap_or((given, "/"));
+                (directory(dir).map_err(bad)?, at)
+            }
         };
-        let path = std::fs::canonicalize(Path::new(dir)).map_err(|e| bad(e.to_string()))?;
-        let path = path
-            .to_str()
-            .filter(|path| *path != "/")
-            .ok_or_else(|| bad("its path must be text, and not the root directory".into()))?;
-        if !Path::new(path).is_dir() {
-            return Err(bad("it is not a directory".into()));
-        }
-        let at = at.unwrap_or("/");
+        let is_bucket = path.starts_with("s3://");
         let names = at.split('/').skip(1);
         if !at.starts_with('/') || at != "/" && names.clone().any(|n| matches!(n, "" | "." | ".."))
         {
@@ -139,7 +149,7 @@ impl Origin {
         }
         let mount = match (mount, at) {
             (Some(mount), _) => mount.to_owned(),
-            (None, "/") => path.to_owned(),
+            (None, "/") if !is_bucket => path.clone(),
             (None, _) => "/fb".to_owned(),
         };
         if !(0.0..=LONGEST_LAG).contains(&self.origin_lag) {
@@ -150,7 +160,7 @@ impl Origin {
         }
         Ok((
             Some(OriginConfig {
-                path: path.to_owned(),
+                path,
                 at: at.to_owned(),
                 mode: self.origin_mode,
                 rules: self.rules(at)?,
@@ -160,6 +170,24 @@ impl Origin {
             }),
             mount,
         ))
+    }
+
+    /// Checks that a bucket, if the origin is one, can be used from here; says if it is empty.
+    ///
+    /// # Errors
+    /// Why not, and what to do.
+    pub fn check_bucket(config: Option<&OriginConfig>) -> Result<(), Fail> {
+        match config.filter(|config| config.is_bucket()) {
+            None => Ok(()),
+            Some(config) => match forebay_origin::check(config) {
+                Ok(true) => Ok(()),
+                Ok(false) => {
+                    say(format!("there is nothing below {} yet", config.path));
+                    Ok(())
+                }
+                Err(why) => Err(Fail::failed(format!("--origin {}: {why}", config.path))),
+            },
+        }
     }
 
     fn rules(&self, at: &str) -> Result<Vec<OriginRule>, Fail> {
@@ -178,5 +206,17 @@ impl Origin {
             Ok(OriginRule { path, mode })
         };
         self.cache.iter().map(rule).collect()
+    }
+}
+
+/// The path of a directory that is to be an origin.
+fn directory(given: &str) -> Result<String, String> {
+    let path = std::fs::canonicalize(Path::new(given)).map_err(|e| e.to_string())?;
+    if !path.is_dir() {
+        return Err("it is not a directory".into());
+    }
+    match path.to_str() {
+        Some(path) if path != "/" => Ok(path.to_owned()),
+        _ => Err("its path must be text, and not the root directory".into()),
     }
 }

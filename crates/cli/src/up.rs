@@ -3,6 +3,7 @@
 use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::found::absolute_dir;
+use crate::origin_args::Origin;
 use crate::output::{json, say, seconds, write};
 use crate::{capacity, keeper, lifetime, node, nodes, prefix, rule_file};
 use forebay_client::{
@@ -24,6 +25,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     let (origin, mount) = wanted
         .origin
         .wanted(wanted.mount.as_deref(), prefix::wanted(wanted))?;
+    Origin::check_bucket(origin.as_ref())?;
     let (mount, warning) = prefix::check(&mount, &media)?;
     // A pool at its origin's own path hides that directory, and shows the same files.
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));

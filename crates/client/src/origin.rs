@@ -102,7 +102,7 @@ pub struct OriginRule {
 /// The slow store behind a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginConfig {
-    /// An absolute path, outside the pool.
+    /// An absolute path, outside the pool, or the address of a bucket: `s3://BUCKET/PREFIX`.
     pub path: String,
     /// The directory of the pool that stands for it: `/` or `/data`.
     pub at: String,
@@ -127,6 +127,11 @@ fn timeout_ms() -> u64 {
 }
 
 impl OriginConfig {
+    /// Whether the origin is a bucket.
+    pub fn is_bucket(&self) -> bool {
+        self.path.starts_with("s3://")
+    }
+
     /// How long a request may make no progress.
     pub fn timeout(&self) -> Duration {
         Duration::from_millis(self.timeout_ms)

@@ -1,11 +1,9 @@
 //! Bytes of files: fetched from the origin, and released.
 
-use crate::service::{Origin, THREADS, is_clean};
-use crate::side::{below, print};
+use crate::service::{Origin, is_clean};
+use crate::side::{SideFile, below, print};
 use forebay_posix::{File, ObjectId};
-use forebay_staging::{
-    Care, Meta, Place, PlaceFile, PoolFile, Progress, Trouble, copy_content, explain,
-};
+use forebay_staging::{Care, Meta, Place, PlaceFile, PoolFile, Progress, Trouble, copy_content};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::AtomicBool;
@@ -118,7 +116,11 @@ impl Origin {
     }
 
     fn told(&self, relative: &[u8], what: &str, e: Errno) -> String {
-        format!("{} {what}: {}", self.side.show(relative), explain(e))
+        format!(
+            "{} {what}: {}",
+            self.side.show(relative),
+            self.side.explain(e)
+        )
     }
 
     /// Calls `f`; its progress counts as this service's.
@@ -177,7 +179,9 @@ impl Origin {
         // The pool's attributes have changed, and aren't at the origin yet.
         let has_own_attributes = !is_clean(&inode);
         let filled = self.fill(id, relative).and_then(|filled| {
-            self.bring_user_attributes(relative)?;
+            if self.side.bucket().is_none() {
+                self.bring_user_attributes(relative)?;
+            }
             Ok(filled)
         });
         let mut set = SetAttr {
@@ -189,6 +193,10 @@ impl Origin {
         if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
             set.mtime = Some(meta.mtime);
             set.mode = Some(meta.permissions());
+            if self.side.bucket().is_some() {
+                // A list hasn't told them.
+                (set.uid, set.gid) = (Some(meta.uid), Some(meta.gid));
+            }
         }
         let mark = match &filled {
             Ok((_, meta)) => OriginMark {
@@ -215,6 +223,9 @@ impl Origin {
     /// Copies the origin's bytes into a released file. The bytes copied, and the origin's metadata.
     fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
         let from = self.side.open(relative, false)?;
+        if let SideFile::Object(object) = &from {
+            self.take_user_attributes(relative, object.user_attributes())?;
+        }
         let before = from.meta()?;
         let entry = Entry {
             id,
@@ -230,7 +241,8 @@ impl Origin {
             sync: false,
             verify: self.pool.config().has_files(),
         };
-        let copied = self.watched(|progress| copy_content(&from, &to, care, THREADS, progress));
+        let copied =
+            self.watched(|progress| copy_content(&from, &to, care, self.side.threads(), progress));
         if copied.is_err() {
             to.set_len(0)?;
             to.set_len(before.size)?;

@@ -7,27 +7,39 @@
 //! they share the sync.
 
 use crate::pass::{EachObject, Pass, TICK, is_made, is_young};
+use crate::puts::Put;
 use crate::service::{Origin, is_clean};
-use crate::side::{below, print, split};
+use crate::side::{Bucket, below, is_cut_off, print, split};
 use forebay_posix::ObjectId;
 use forebay_staging::{
-    Names, Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata,
-    explain, part_name, stage, user_attributes,
+    Meta, Names, Options, Place, PoolPlace, Report, StageError, Team, apply_attributes,
+    apply_metadata, part_name, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Most files, and bytes, that are written back together.
 const BATCH: usize = 256;
 const BATCH_BYTES: u64 = 256 << 20;
+/// Most files that are written to a bucket together: there is no sync that they share, and whoever
+/// removes one waits for all.
+const OBJECTS: usize = 64;
 /// A pass takes at most this part of the time.
 const SHARE: u32 = 10;
 /// How often the removal of an incomplete file is tried where the origin fails.
 const PART_ATTEMPTS: usize = 5;
 /// How long a sync repeats passes because files have changed while they were copied.
 const REPEATS: Duration = Duration::from_secs(10);
+
+/// A directory of a bucket is listed to see the versions of its dirty files, unless it has more
+/// entries for each of them.
+const LISTED: usize = 500;
+
+/// What the origin has under a name.
+type Looked = Result<Option<Meta>>;
 
 /// A file to be written back.
 struct Dirty {
@@ -124,11 +136,11 @@ impl Origin {
     pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
         let mut pass = Pass::default();
         if let Err(e) = self.pass_below(relative, lag, &mut pass) {
-            pass.failed.push((relative.to_vec(), explain(e)));
+            pass.failed.push((relative.to_vec(), self.side.explain(e)));
         }
         let linked = std::mem::take(&mut pass.linked);
         if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
-            pass.failed.push((relative.to_vec(), explain(e)));
+            pass.failed.push((relative.to_vec(), self.side.explain(e)));
         }
         // Directories below others come first.
         for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
@@ -136,7 +148,7 @@ impl Origin {
                 Ok(true) => {}
                 // Renamed or removed meanwhile.
                 Ok(false) | Err(Errno::NOENT) => pass.young += 1,
-                Err(e) => pass.failed.push((at, explain(e))),
+                Err(e) => pass.failed.push((at, self.side.explain(e))),
             }
         }
         pass
@@ -172,7 +184,11 @@ impl Origin {
                 Ok(below) => todo.extend(below),
                 // Removed meanwhile.
                 Err(Errno::NOENT) => {}
-                Err(e) => pass.failed.push((at, explain(e))),
+                Err(e) => pass.failed.push((at, self.side.explain(e))),
+            }
+            if pass.is_cut_off {
+                // What is left fails in the same way.
+                break;
             }
         }
         Ok(())
@@ -217,7 +233,7 @@ impl Origin {
                                 continue;
                             }
                             Err(e) => {
-                                pass.failed.push((path, explain(e)));
+                                pass.failed.push((path, self.side.explain(e)));
                                 continue;
                             }
                         }
@@ -237,7 +253,7 @@ impl Origin {
                 libc::S_IFREG if is_young(&inode, lag) => pass.young += 1,
                 libc::S_IFREG if mark.is_released() => {
                     if let Err(e) = self.write_attributes(entry.id, &path) {
-                        pass.failed.push((path, explain(e)));
+                        pass.failed.push((path, self.side.explain(e)));
                     }
                 }
                 libc::S_IFREG => {
@@ -249,14 +265,18 @@ impl Origin {
                 libc::S_IFLNK => match self.write_symlink(entry.id, (dir, &name), &path, &inode) {
                     Ok(()) => has_written = true,
                     Err(Errno::NOENT) => {}
-                    Err(e) => pass.failed.push((path, explain(e))),
+                    Err(e) => pass.failed.push((path, self.side.explain(e))),
                 },
                 _ => {}
             }
         }
         if !dirty.is_empty() {
             has_written = true;
-            for batch in batches(dirty) {
+            let most = match self.side.bucket() {
+                Some(_) => OBJECTS,
+                None => BATCH,
+            };
+            for batch in batches(dirty, most) {
                 self.note_change(dir);
                 self.write_files(dir, at, batch, pass)?;
             }
@@ -319,6 +339,9 @@ impl Origin {
     /// released one are at the origin only.
     pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
+        if let Some(bucket) = self.side.bucket() {
+            return self.put_attributes(bucket, at);
+        }
         let source = self.pool_path(at);
         let meta = pool.stat(&source, false)?;
         let applied = match inode.origin.is_released() {
@@ -330,6 +353,9 @@ impl Origin {
 
     /// Gives an object of the pool the `user.*` attributes that the origin's has.
     pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
+        if let Some(bucket) = self.side.bucket() {
+            return self.get_attributes(bucket, at);
+        }
         let pool = PoolPlace::new(&self.fs, &self.config.at);
         let brought = user_attributes(&self.side, at, &pool, &self.pool_path(at));
         match brought {
@@ -401,7 +427,11 @@ impl Origin {
 
     /// Notes that both sides are the same; in the pool, since this change.
     pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
-        let meta = self.side.meta(at)?;
+        self.has_version(id, at, print(&self.side.meta(at)?), synced)
+    }
+
+    /// The same, if the origin's version is known.
+    pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
         let state = match self.inode(id)?.origin.state {
             OriginState::Released => OriginState::Released,
             _ => OriginState::Archived,
@@ -412,7 +442,7 @@ impl Origin {
             id,
             OriginMark {
                 state,
-                print: print(&meta),
+                print,
                 synced,
             },
         )?;
@@ -439,23 +469,33 @@ impl Origin {
                 Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
                 Ok(inode) => current.push(Dirty { inode, ..d }),
                 Err(Errno::NOENT) => {}
-                Err(e) => pass.failed.push((below(at, &d.name), explain(e))),
+                Err(e) => pass.failed.push((below(at, &d.name), self.side.explain(e))),
             }
         }
         let objects = current.iter().map(|d| (d.id, &d.inode));
         self.announce(dir, objects)?;
-        let (mut plain, mut same) = (Vec::new(), Vec::new());
-        for d in current {
+        let looks = match self.looks(dir, at, &current) {
+            Ok(looks) => looks,
+            Err(e) => {
+                let why = self.side.explain(e);
+                let failed = current.iter().map(|d| (below(at, &d.name), why.clone()));
+                pass.failed.extend(failed);
+                pass.is_cut_off = is_cut_off(e);
+                return Ok(());
+            }
+        };
+        let (mut plain, mut same, mut puts) = (Vec::new(), Vec::new(), Vec::new());
+        for (d, there) in current.into_iter().zip(looks) {
             let path = below(at, &d.name);
             // A process that changes the name from here on asks this service, and waits.
             if !self.has_name(dir, &d.name, d.id) {
                 pass.young += 1;
                 continue;
             }
-            let there = match self.side.look(&path) {
+            let there = match there {
                 Ok(there) => there,
                 Err(e) => {
-                    pass.failed.push((path, explain(e)));
+                    pass.failed.push((path, self.side.explain(e)));
                     continue;
                 }
             };
@@ -463,6 +503,7 @@ impl Origin {
                 Some(there) if !self.is_known(&path, &there, &d.inode.origin) => {
                     self.write_conflict(&path, (d.id, &d.inode), pass);
                 }
+                there if self.side.bucket().is_some() => puts.push((d, path, there)),
                 // The copier would take the same size and time for the same content.
                 Some(there) if there.size == d.inode.size && there.mtime == d.inode.mtime => {
                     same.push(d);
@@ -470,8 +511,66 @@ impl Origin {
                 _ => plain.push(d),
             }
         }
+        if let Some(bucket) = self.side.bucket() {
+            return self.write_objects(bucket, &puts, pass);
+        }
         self.write_list(at, plain, false, pass);
         self.write_list(at, same, true, pass);
+        Ok(())
+    }
+
+    /// The origin's versions of files of one directory.
+    fn looks(&self, dir: ObjectId, at: &[u8], list: &[Dirty]) -> Result<Vec<Looked>> {
+        if self.side.bucket().is_none() {
+            let look = |d: &Dirty| self.side.look(&below(at, &d.name));
+            return Ok(list.iter().map(look).collect());
+        }
+        if list.len() * LISTED >= self.entries(dir)?.len() {
+            // A list has a thousand names for the price of two looks.
+            let entries = self.side.entries(at, &|_| false)?.unwrap_or_default();
+            let there: HashMap<Vec<u8>, Meta> = entries.all.into_iter().collect();
+            let find = |d: &Dirty| match there.get(&d.name).copied() {
+                // Not a version that the pool knows: its time tells whose it is.
+                Some(meta) if print(&meta) != d.inode.origin.print => {
+                    self.side.look(&below(at, &d.name))
+                }
+                found => Ok(found),
+            };
+            return Ok(list.iter().map(find).collect());
+        }
+        let mut looks = Vec::new();
+        for d in list {
+            match self.side.look(&below(at, &d.name)) {
+                Err(e) if is_cut_off(e) => return Err(e),
+                look => looks.push(look),
+            }
+        }
+        Ok(looks)
+    }
+
+    /// Writes files to a bucket: each with its path, and the version that it replaces.
+    fn write_objects(
+        &self,
+        bucket: &Bucket,
+        list: &[(Dirty, Vec<u8>, Option<Meta>)],
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let versions = list.iter();
+        let versions = versions.map(|(d, path, _)| (&path[..], d.inode.size, d.inode.mtime));
+        self.writing
+            .begin(versions)
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        let puts: Vec<Put<'_>> = list
+            .iter()
+            .map(|(d, path, there)| Put {
+                id: d.id,
+                path,
+                size: d.inode.size,
+                replaced: *there,
+            })
+            .collect();
+        let times: Vec<i64> = list.iter().map(|(d, _, _)| d.inode.ctime).collect();
+        self.put_files(bucket, &puts, &times, pass);
         Ok(())
     }
 
@@ -557,7 +656,7 @@ impl Origin {
                     Ok(()) => self.ledger.written.add(1, d.inode.size),
                     // Removed meanwhile.
                     Err(Errno::NOENT) => {}
-                    Err(e) => pass.failed.push((path, explain(e))),
+                    Err(e) => pass.failed.push((path, self.side.explain(e))),
                 },
             }
         }
@@ -600,8 +699,31 @@ impl Origin {
             checksum: true,
             ..Options::stage_out()
         };
-        let why = match self.stage(&self.pool_path(path), &beside, &options) {
-            Ok(report) if report.complete() => {
+        let written = match self.side.bucket() {
+            Some(bucket) => {
+                let there = self.side.look(&beside).map_err(|e| self.side.explain(e));
+                let put = there.and_then(|there| {
+                    // Of an earlier conflict.
+                    self.put_one(bucket, (id, inode), &beside, there)
+                });
+                match put {
+                    Ok(Some(_)) => Ok(None),
+                    Ok(None) => {
+                        pass.young += 1;
+                        return;
+                    }
+                    Err(why) => Ok(Some(why)),
+                }
+            }
+            None => self
+                .stage(&self.pool_path(path), &beside, &options)
+                .map(|report| {
+                    let first = || report.failures.first().map(|f| f.what.clone());
+                    (!report.complete()).then(|| first().unwrap_or_default())
+                }),
+        };
+        let why = match written {
+            Ok(None) => {
                 let what = format!(
                     "was changed in the pool and at the origin; the pool's version is {}",
                     self.side.show(&beside)
@@ -615,13 +737,10 @@ impl Origin {
                 };
                 match self.set_mark(id, mark) {
                     Ok(()) => return,
-                    Err(e) => explain(e),
+                    Err(e) => self.side.explain(e),
                 }
             }
-            Ok(report) => report
-                .failures
-                .first()
-                .map_or_else(String::new, |f| f.what.clone()),
+            Ok(Some(why)) => why,
             Err(e) => e.to_string(),
         };
         pass.failed.push((path.to_vec(), why));
@@ -641,12 +760,12 @@ impl Origin {
 }
 
 /// Files that are written back together: while they are, their names can't change.
-fn batches(files: Vec<Dirty>) -> Vec<Vec<Dirty>> {
+fn batches(files: Vec<Dirty>, most: usize) -> Vec<Vec<Dirty>> {
     let mut batches: Vec<Vec<Dirty>> = Vec::new();
     let mut bytes = 0;
     for d in files {
         match batches.last_mut() {
-            Some(last) if last.len() < BATCH && bytes + d.inode.size <= BATCH_BYTES => {
+            Some(last) if last.len() < most && bytes + d.inode.size <= BATCH_BYTES => {
                 bytes += d.inode.size;
                 last.push(d);
             }

@@ -32,6 +32,7 @@ mod names;
 mod outside;
 mod pass;
 mod paths;
+mod puts;
 mod room;
 mod serve;
 mod service;
@@ -43,10 +44,10 @@ mod writing;
 pub use status::{Problem, Status};
 
 use busy::Busy;
-use forebay_client::origin::{SERVICE_NODE, SIGN};
+use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
 use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
-use forebay_staging::Pace;
+use forebay_staging::{Pace, Place};
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -54,7 +55,24 @@ use side::Side;
 use status::Ledger;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
 use writing::Writing;
+
+/// How long [`check`] waits for a server.
+const CHECKED: Duration = Duration::from_secs(10);
+
+/// Checks that this process can use an origin, and whether there is anything in it.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check(config: &OriginConfig) -> std::result::Result<bool, String> {
+    let side = Side::open(&config.path, config.timeout().min(CHECKED))?;
+    let listed = match side.bucket() {
+        Some(bucket) => bucket.has_any(),
+        None => side.list(b"").map(|names| !names.is_empty()),
+    };
+    listed.map_err(|e| side.explain(e))
+}
 
 /// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
 /// requests.
@@ -67,17 +85,16 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         return Ok(());
     };
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
-    let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
-    sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    if !config.is_bucket() {
+        let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
+        sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    }
     let member = pool.config().member;
     if member.is_some_and(|member| member.node != SERVICE_NODE) {
         return Ok(());
     }
-    let side = Side::open(&config.path).map_err(|e| {
-        PoolError::Invalid(format!(
-            "the origin {} can't be opened: {e}; it must be a directory that this user may search",
-            config.path
-        ))
+    let side = Side::open(&config.path, config.timeout()).map_err(|why| {
+        PoolError::Invalid(format!("the origin {} can't be opened: {why}", config.path))
     })?;
     let settings = Settings::load(pool.dir());
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;

@@ -7,6 +7,8 @@
 //! Names of an object don't change while a thread works on it ([`crate::busy`]) and it is announced
 //! ([`Origin::announce`]): a process that wants to change one asks the service, and waits. So one
 //! walk through the pool finds all of them.
+//!
+//! In a bucket, each name is an object: a copy that the server makes.
 
 use crate::names::{Failed, Name};
 use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
@@ -14,7 +16,7 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, split};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Options, Place, explain, part_name};
+use forebay_staging::{Meta, Options, Place, part_name};
 use forebay_store::{Entry, Inode, OriginState};
 use rustix::io::{Errno, Result};
 use std::collections::HashMap;
@@ -85,7 +87,10 @@ impl Origin {
                 Err(Errno::EXIST) if self.is_same(old, &new) => {}
                 Err(e) => {
                     let (old, new) = (self.side.show(old), self.side.show(&new));
-                    return Err((e, format!("{old} can't be linked to {new}: {}", explain(e))));
+                    return Err((
+                        e,
+                        format!("{old} can't be linked to {new}: {}", self.side.explain(e)),
+                    ));
                 }
             }
         }
@@ -173,6 +178,10 @@ impl Origin {
         if !is_clean(inode) {
             return Ok(false);
         }
+        if self.side.bucket().is_some() {
+            // Each look would be a request; a clean object has all its names there.
+            return Ok(true);
+        }
         let mut first: Option<Meta> = None;
         for (_, path) in names {
             let Some(there) = self.side.look(path)? else {
@@ -222,7 +231,7 @@ impl Origin {
                 match e {
                     // Removed meanwhile.
                     Errno::NOENT => pass.young += 1,
-                    e => pass.failed.push((path.clone(), explain(e))),
+                    e => pass.failed.push((path.clone(), self.side.explain(e))),
                 }
             }
         }
@@ -276,6 +285,10 @@ impl Origin {
         let goal = self.side.meta(path)?;
         for look in looks.iter().filter(|look| look.is_free()) {
             let (dir, name) = look.name;
+            if name != path && look.is(&goal) && self.side.bucket().is_some() {
+                // Each name has attributes of its own there.
+                self.write_attributes_of(name, inode)?;
+            }
             if name == path || look.is(&goal) {
                 continue;
             }
@@ -295,6 +308,9 @@ impl Origin {
 
     /// Replaces a name by a link, at once.
     pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        if let Some(bucket) = self.side.bucket() {
+            return bucket.copy(from, to, true);
+        }
         let (dir, name) = split(to);
         let part = below(dir, &part_name(name));
         match self.side.unlink(&part) {
@@ -302,7 +318,7 @@ impl Origin {
             Err(e) => return Err(e),
         }
         self.side.link(from, &part)?;
-        self.side.rename(&part, to, true)
+        self.side.rename(&part, to, true).map(|_| ())
     }
 
     /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
@@ -335,6 +351,17 @@ impl Origin {
             }
             self.write_attributes_of(path, inode)?;
             return Ok(true);
+        }
+        if let Some(bucket) = self.side.bucket() {
+            match self.put_one(bucket, (id, inode), path, to.there) {
+                Ok(Some(_)) => {
+                    self.ledger.written.add(1, inode.size);
+                    return Ok(true);
+                }
+                Ok(None) => pass.young += 1,
+                Err(why) => pass.failed.push((path.clone(), why)),
+            }
+            return Ok(false);
         }
         let options = Options {
             checksum: to.there.is_some(),

@@ -3,6 +3,8 @@
 
 use crate::service::{Origin, THREADS};
 use crate::side::{attributes, attributes_of, below, print};
+use crate::status::LOOKED_AT;
+use forebay_bucket::Entries;
 use forebay_posix::ObjectId;
 use forebay_staging::{Meta, Place, for_each, is_part};
 use forebay_store::{Inode, NewObject, OriginMark, OriginState, SetAttr, Stub};
@@ -36,7 +38,11 @@ impl Origin {
             return Ok(());
         }
         // A change while it is listed shows at the next look.
-        let before = self.side.meta(&relative)?;
+        let before = match self.side.bucket() {
+            // Directories have no versions.
+            Some(_) => inode.origin.print.max(1),
+            None => print(&self.side.meta(&relative)?),
+        };
         self.add_missing(dir, &relative)?;
         self.bring_user_attributes(&relative)?;
         let synced = match inode.origin.synced == attributes_of(&inode) {
@@ -59,7 +65,7 @@ impl Origin {
             dir,
             OriginMark {
                 state: OriginState::Archived,
-                print: print(&before),
+                print: before,
                 synced,
             },
         )
@@ -68,6 +74,13 @@ impl Origin {
     /// Makes objects for those entries of a directory of the origin that the pool hasn't. The
     /// origin's names.
     pub fn add_missing(&self, dir: ObjectId, relative: &[u8]) -> Result<Vec<Vec<u8>>> {
+        let is_new = |name: &[u8]| {
+            self.moved.fetch_add(1, Relaxed);
+            !is_part(name) && matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+        };
+        if let Some(entries) = self.side.entries(relative, &is_new)? {
+            return self.add_objects(dir, relative, &entries);
+        }
         let mut names = self.side.list(relative)?;
         names.retain(|name| !is_part(name));
         let failed = Mutex::new(None);
@@ -82,6 +95,36 @@ impl Origin {
             None => Ok(names),
             Some(e) => Err(e),
         }
+    }
+
+    /// Makes objects for those entries of a directory of a bucket that the pool hasn't. All names.
+    pub fn add_objects(
+        &self,
+        dir: ObjectId,
+        relative: &[u8],
+        entries: &Entries,
+    ) -> Result<Vec<Vec<u8>>> {
+        for key in &entries.odd {
+            let what = format!("the key {key:?} can't be the name of a file; it isn't shown");
+            let about = below(&below(relative, key.as_bytes()), LOOKED_AT);
+            self.ledger.problem(&about, self.side.show(relative), what);
+        }
+        let mut names = Vec::new();
+        for (name, meta) in &entries.all {
+            if is_part(name) {
+                continue;
+            }
+            names.push(name.clone());
+            if self.fs.cluster().lookup(dir, name)?.is_none() {
+                match self.make_stub(dir, name, &below(relative, name), meta) {
+                    // Removed since it was listed.
+                    Err(Errno::NOENT) => {}
+                    made => drop(made?),
+                }
+            }
+            self.moved.fetch_add(1, Relaxed);
+        }
+        Ok(names)
     }
 
     fn add_entry(&self, dir: ObjectId, relative: &[u8], name: &[u8]) -> Result<()> {

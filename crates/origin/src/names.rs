@@ -11,7 +11,7 @@ use crate::service::{Origin, is_clean};
 use crate::side::{below, print};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
-use forebay_staging::{Meta, Place, explain};
+use forebay_staging::{Meta, Place};
 use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
 use std::time::{Duration, Instant};
@@ -115,7 +115,10 @@ impl Origin {
             }
             Err(e) => {
                 let shown = self.side.show(at);
-                Err((e, format!("{shown} can't be removed: {}", explain(e))))
+                Err((
+                    e,
+                    format!("{shown} can't be removed: {}", self.side.explain(e)),
+                ))
             }
         }
     }
@@ -231,7 +234,7 @@ impl Origin {
             let (old, new) = (self.side.show(old), self.side.show(new));
             (
                 e,
-                format!("{old} can't be renamed to {new}: {}", explain(e)),
+                format!("{old} can't be renamed to {new}: {}", self.side.explain(e)),
             )
         };
         let is_linked =
@@ -244,7 +247,7 @@ impl Origin {
             if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
                 self.settle(dir).map_err(plain)?;
                 let renamed = match known == old {
-                    true => self.side.rename(old, new, true),
+                    true => self.side.rename(old, new, true).map(|_| ()),
                     // The old name isn't there, or is somebody else's.
                     false => self.link_over(&known, new),
                 };
@@ -283,10 +286,17 @@ impl Origin {
             return Ok(false);
         }
         let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
+        if inode.is_dir() && self.side.bucket().is_some() {
+            // Each object below it would have to be copied: mv(1) does it that way.
+            return Err(plain(Errno::XDEV));
+        }
         self.settle(dir).map_err(plain)?;
         let renamed = self.side.rename(old, new, replaces);
-        renamed.map_err(|e| not_renamed(e, new))?;
-        let version = there.map(|there| print(&there)).unwrap_or_default();
+        let renamed = renamed.map_err(|e| not_renamed(e, new))?;
+        let version = renamed
+            .or(there)
+            .map(|there| print(&there))
+            .unwrap_or_default();
         if !inode.is_dir() && is_known && version != inode.origin.print {
             // Written just before, by a service that has died.
             let mark = OriginMark {

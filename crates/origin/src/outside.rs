@@ -14,6 +14,7 @@ use forebay_staging::Meta;
 use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
 use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -74,7 +75,7 @@ impl Origin {
                 }
                 Err(Errno::NOENT) => {}
                 Err(e) => {
-                    let why = forebay_staging::explain(e);
+                    let why = self.side.explain(e);
                     let key = look_key(&at);
                     self.ledger.problem(&key, self.side.show(&at), why);
                 }
@@ -85,22 +86,33 @@ impl Origin {
 
     /// One directory. The directories below it.
     fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        let Some(there) = self.side.look(at)? else {
-            return Ok(Vec::new());
+        // A list of a bucket has the versions of all files.
+        let mut versions = HashMap::new();
+        let listed = self.side.entries(at, &|name| {
+            self.moved.fetch_add(1, Relaxed);
+            matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+        })?;
+        let there = match &listed {
+            Some(entries) => {
+                versions.extend(entries.all.iter().map(|(name, meta)| (&name[..], *meta)));
+                None
+            }
+            None => match self.side.look(at)? {
+                None => return Ok(Vec::new()),
+                there => there,
+            },
         };
-        let version = print(&there);
+        let version = there.map_or(0, |there| print(&there));
         let settles = |origin: &Origin| {
             let changed = origin.changed();
             changed.get(&dir.0).is_some_and(|at| at.elapsed() < SETTLES)
         };
-        let known = match inode.origin.print == version || settles(self) {
-            true => None,
-            false => Some(
-                self.add_missing(dir, at)?
-                    .into_iter()
-                    .collect::<HashSet<_>>(),
-            ),
+        let names = match (&listed, inode.origin.print == version || settles(self)) {
+            (Some(entries), false) => Some(self.add_objects(dir, at, entries)?),
+            (None, false) => Some(self.add_missing(dir, at)?),
+            (_, true) => None,
         };
+        let known = names.map(|names| names.into_iter().collect::<HashSet<_>>());
         let mut below_it = Vec::new();
         for (name, entry) in self.entries(dir)? {
             let path = below(at, &name);
@@ -114,16 +126,21 @@ impl Origin {
             let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
             if gone && !settles(self) {
                 self.is_gone(dir, &name, entry, &object, &path)?;
+                if object.is_dir() {
+                    below_it.push((entry.id, path));
+                }
             } else if object.is_dir() {
                 below_it.push((entry.id, path));
-            } else if let Some(meta) = self.side.look(&path)?
-                && (print(&meta) != object.origin.print
-                    || object.origin.is_released() && object.size != meta.size)
+            } else if let Some(meta) = match &listed {
+                Some(_) => versions.get(&name[..]).copied(),
+                None => self.side.look(&path)?,
+            } && (print(&meta) != object.origin.print
+                || object.origin.is_released() && object.size != meta.size)
             {
                 self.has_changed(entry.id, &path, &meta)?;
             }
         }
-        if known.is_some() && !settles(self) {
+        if known.is_some() && listed.is_none() && !settles(self) {
             let now = self.inode(dir)?.origin;
             let mark = OriginMark {
                 print: version,
@@ -182,7 +199,7 @@ impl Origin {
         if !seen.is_file() || !meta.is_file() || !inode.is_file() {
             return Ok(());
         }
-        if inode.nlink > 1 && meta.nlink == 1 {
+        if inode.nlink > 1 && meta.nlink == 1 && print(&meta) != inode.origin.print {
             // Another file under one of its names; the others still have its version.
             let what =
                 "is another file at the origin, and one of several names in the pool".to_owned();

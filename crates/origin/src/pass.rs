@@ -23,6 +23,8 @@ pub type EachObject<'e> = dyn FnMut(ObjectId, &[u8], Entry, &Inode) -> Result<()
 pub struct Pass {
     /// Changes that are too young, or that were made while they were copied.
     pub young: u64,
+    /// The origin's server can't be reached: the pass has ended early.
+    pub is_cut_off: bool,
     /// Objects that couldn't be written back: path, and reason.
     pub failed: Vec<(Vec<u8>, String)>,
     /// Directories that get their attributes at the end of the pass: what is written into them

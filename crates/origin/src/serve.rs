@@ -89,7 +89,10 @@ fn serve(origin: &Arc<Origin>, connection: &OwnedFd) {
     let reply = |done: Done| {
         let bytes = match &done {
             Ok(text) => encode_result(0, text),
-            Err((e, text)) => encode_result(e.raw_os_error(), text),
+            Err((e, text)) => {
+                let e = origin.side.for_programs(*e);
+                encode_result(e.raw_os_error(), text)
+            }
         };
         let _ = send(connection, &bytes, SendFlags::NOSIGNAL);
     };
@@ -133,7 +136,7 @@ impl Origin {
                 let shown = self.side.show(&relative);
                 (
                     e,
-                    format!("{shown} can't be listed: {}", forebay_staging::explain(e)),
+                    format!("{shown} can't be listed: {}", self.side.explain(e)),
                 )
             })?,
             Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,

@@ -53,6 +53,7 @@ pub use report::{Failure, Progress, Report, Share, StageError};
 pub use team::{Mover, Team};
 pub use tree::stage;
 pub use trouble::Trouble;
+pub use whole::WholeFile;
 
 use forebay_posix::Fs;
 use std::os::unix::ffi::OsStrExt;

@@ -7,7 +7,6 @@ use crate::place::PlaceFile;
 use crate::report::Progress;
 use crate::trouble::Trouble;
 use rustix::io::Errno;
-use std::sync::atomic::Ordering::Relaxed;
 
 /// A file that is to be stored whole.
 pub struct WholeFile<'a, F> {
@@ -66,7 +65,7 @@ impl<F: PlaceFile> Source for WholeFile<'_, F> {
     }
 
     fn count(&self, bytes: u64) {
-        self.progress.bytes_done.fetch_add(bytes, Relaxed);
+        self.progress.copied(bytes);
     }
 
     fn rests(&self) -> Result<(), Trouble> {

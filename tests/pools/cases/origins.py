@@ -182,7 +182,7 @@ def origin_with_modes_by_path(t):
          "a scratch file was written back")
     t.fb("up", "--pool", "q", "--origin", top, "--origin-mode", "sometimes", rc=2).says("write-back")
     t.fb("up", "--pool", "q", "--origin", top + "/input", rc=2).says("not a directory")
-    t.fb("up", "--pool", "q", "--origin", "s3://bucket/x", rc=2).says("directory")
+    t.fb("up", "--pool", "q", "--origin", "ftp://host/x", rc=2).says("directory")
     t.fb("up", "--pool", "q", "--origin", top, "--cache", "out/**", rc=2).says("PATTERN:MODE")
     t.fb("origin", "status", "--pool", "q", rc=None)
     t.up("q")
