@@ -100,10 +100,13 @@ def main():
     finally:
         subprocess.run(["umount", "-l", at], stderr=subprocess.DEVNULL)
         try:
-            os.killpg(server.pid, signal.SIGTERM)
-            server.wait(10)
-        except (OSError, subprocess.TimeoutExpired):
-            os.killpg(server.pid, signal.SIGKILL)
+            # The servers end after the shell that has started them, and write a last word.
+            for number in [signal.SIGTERM] * 50 + [signal.SIGKILL] * 50:
+                os.killpg(server.pid, number)
+                server.poll()
+                time.sleep(0.1)
+        except ProcessLookupError:
+            pass
         shutil.rmtree(base, ignore_errors=True)
 
 
