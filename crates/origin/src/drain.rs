@@ -144,7 +144,7 @@ impl Origin {
             // First those that are declared so; they don't wait for others.
             pass.only_early = true;
             if let Err(e) = self.pass_below(relative, lag, &mut pass) {
-                pass.failed.push((relative.to_vec(), explain(e)));
+                pass.failed.push((relative.to_vec(), self.side.explain(e)));
             }
             pass.only_early = false;
             pass.young = 0;
@@ -664,7 +664,7 @@ impl Origin {
             return;
         }
         if let Err(e) = self.sync_pool() {
-            let why = format!("the pool can't be synced: {}", explain(e));
+            let why = format!("the pool can't be synced: {}", self.side.explain(e));
             pass.failed
                 .extend(paths.into_iter().map(|path| (path, why.clone())));
             return;
@@ -731,7 +731,12 @@ impl Origin {
                     return Ok(report);
                 }
                 Ok(None) => {}
-                Err(e) => return Err(format!("node {node}, which has it: {}", explain(e))),
+                Err(e) => {
+                    return Err(format!(
+                        "node {node}, which has it: {}",
+                        self.side.explain(e)
+                    ));
+                }
             }
         }
         let options = Options {

@@ -153,7 +153,13 @@ impl Origin {
 
     /// Compares an object of the pool with what the origin has under its path. False: it is to be
     /// compared again.
-    pub fn compare(&self, name: (ObjectId, &[u8]), entry: Entry, path: &[u8]) -> Result<bool> {
+    pub fn compare(
+        &self,
+        name: (ObjectId, &[u8]),
+        entry: Entry,
+        path: &[u8],
+        there: Option<Meta>,
+    ) -> Result<bool> {
         let object = match self.inode(entry.id) {
             Err(Errno::NOENT) => return Ok(true),
             object => object?,

@@ -37,6 +37,10 @@ pub type Done = std::result::Result<String, (Errno, String)>;
 pub trait Answers: Send + Sync + 'static {
     /// The result of a request. Blocks.
     fn answer(self: &Arc<Self>, request: &Request) -> Done;
+    /// An error as programs know it.
+    fn for_programs(&self, error: Errno) -> Errno {
+        error
+    }
     /// Increases with all that is done for any request.
     fn moved(&self) -> &AtomicU64;
 }
@@ -100,7 +104,7 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
         let bytes = match &done {
             Ok(text) => encode_result(0, text),
             Err((e, text)) => {
-                let e = origin.side.for_programs(*e);
+                let e = origin.for_programs(*e);
                 encode_result(e.raw_os_error(), text)
             }
         };
@@ -138,6 +142,10 @@ fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
 }
 
 impl Answers for Origin {
+    fn for_programs(&self, error: Errno) -> Errno {
+        self.side.for_programs(error)
+    }
+
     fn moved(&self) -> &AtomicU64 {
         &self.moved
     }
