@@ -6,9 +6,9 @@
 //!
 //! Modules, from the top to the bottom: `store`: the store behind a pool; `place`, `put`, `file`:
 //! the copier's view; `calls`: the operations of S3; `client`: requests with time limits and
-//! repetitions; `sign`, `secret`, `address`, `xml`, `time`: the parts of a request; `md5`: some
-//! ETags. docs/buckets.md is the user's page, docs/decisions/0078-buckets.md tells why no library
-//! for S3 is used.
+//! repetitions; `sign`, `secret`, `address`, `xml`, `time`: the parts of a request.
+//! docs/buckets.md is the user's page, docs/decisions/0078-buckets.md tells why no library for S3 is
+//! used.
 
 mod address;
 mod attributes;
@@ -16,7 +16,6 @@ mod calls;
 mod client;
 mod fault;
 mod file;
-mod md5;
 mod place;
 mod put;
 mod secret;

@@ -14,12 +14,12 @@ use crate::calls::{Object, Part, Replaces, Upload};
 use crate::client::{Client, Limits, lock};
 use crate::fault::{CHANGED, Fault};
 use crate::file::BucketFile;
-use crate::md5::md5;
 use crate::place::{ASKERS, BucketPlace, LONGEST_TARGET, errno, join, key, prefix, split};
 use crate::put::{LARGEST_COPY, PART, part_size};
 use crate::secret::Settings;
 use crate::sign::hex;
 use forebay_staging::{Meta, Place, Source, Trouble, for_each};
+use md5::{Digest, Md5};
 use rustix::io::{Errno, Result};
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -269,11 +269,11 @@ impl BucketStore {
             let mut bytes = vec![0; each.min(size - at) as usize];
             source.read(&mut bytes, at)?;
             at += bytes.len() as u64;
-            sums.push(md5(&bytes));
+            sums.push(<[u8; 16]>::from(Md5::digest(&bytes)));
         }
         let etag = match (is_whole, &sums[..]) {
             (true, [sum]) => hex(sum),
-            (_, sums) => format!("{}-{}", hex(&md5(sums.as_flattened())), sums.len()),
+            (_, sums) => format!("{}-{}", hex(&Md5::digest(sums.as_flattened())), sums.len()),
         };
         Ok(version(&etag) == version_there)
     }
