@@ -926,6 +926,7 @@ mod tests {
             lag_ms: 0,
             timeout_ms: TIMEOUT_MS,
             bandwidth: None,
+            ranges: RANGES,
         };
         let modes = config.modes();
         let lead = |dir: &str, name: &str| modes.lead(&modes.at(dir.as_bytes()), name.as_bytes());

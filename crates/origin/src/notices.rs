@@ -70,7 +70,8 @@ impl Origin {
     /// Compares entries of a directory; those that have to wait stay in `names`.
     fn compare_names(&self, dir: ObjectId, names: &mut HashSet<Vec<u8>>) -> Result<()> {
         if self.inode(dir)?.origin.state != OriginState::Archived {
-            return Ok(names.clear());
+            names.clear();
+            return Ok(());
         }
         for name in std::mem::take(names) {
             let (_held, at) = self.path_held(dir)?;
