@@ -93,14 +93,12 @@ impl Origin {
                 versions.extend(entries.all.iter().map(|(name, meta)| (&name[..], *meta)));
                 None
             }
-            None => match self.side.look(at)? {
-                None => return Ok(Vec::new()),
-                there => there,
-            },
+            None => self.side.look(at)?,
         };
         let is_same = there.is_some_and(|there| inode.origin.print == print(&there));
         let names = match (&listed, is_same) {
             (Some(entries), _) => Some(self.add_objects(dir, at, entries)?),
+            (None, false) if there.is_none() => Some(Vec::new()),
             (None, false) => Some(self.add_missing(dir, at)?),
             (None, true) => None,
         };
@@ -121,7 +119,8 @@ impl Origin {
                     Err(Errno::NOENT) => {}
                     done => done?,
                 }
-                if listed.is_some() && object.is_dir() {
+                // Clean files below it are gone, too.
+                if object.is_dir() {
                     below_it.push((entry.id, path));
                 }
             } else if self.is_outer(&path, object.kind()) {

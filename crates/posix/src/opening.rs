@@ -174,7 +174,8 @@ impl Fs {
         }
     }
 
-    fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
+    /// As [`Fs::check_open`], of an object whose inode is known.
+    pub(crate) fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
         let mut want = match flags & libc::O_ACCMODE {
             libc::O_RDONLY => READ,
             libc::O_WRONLY => WRITE,

@@ -95,7 +95,9 @@ impl Fs {
             OriginState::None | OriginState::Archived => Ok(false),
             OriginState::Released if self.may_come_by_ranges(id, &inode, flags) => Ok(true),
             OriginState::Released => {
-                let cut = flags & libc::O_TRUNC != 0;
+                // Before the file is cut: who may not change it must not.
+                self.check_inode(&inode, flags)?;
+                let cut = flags & libc::O_TRUNC != 0 && inode.controls == 0;
                 let name = name.to_vec();
                 self.ask_origin(&Request::Bytes { id, dir, name, cut })?;
                 Ok(false)

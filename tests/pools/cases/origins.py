@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import subprocess
+import tempfile
 import time
 
 from cases.mounts import mounted
@@ -196,10 +197,42 @@ def origin_changed_by_programs_of_this_host(t):
         shows("a new directory", lambda: os.makedirs(path("new/a")), "ls $1/new", "a\n")
         shows("what is made in it", lambda: write("new/a/b", "c"), "cat $1/new/a/b", "c")
         shows("a directory that is gone", lambda: shutil.rmtree(path("new")), "ls $1", "input\nlink\nmesh\nout\n")
+        shows("a directory in use", lambda: shutil.rmtree(path("mesh/deep")) or os.mkdir(path("mesh/deep")) or
+              write("mesh/deep/small", "s"), "cat $1/mesh/deep/small", "s")
         shows("another mode", lambda: os.chmod(path("input"), 0o600 + i), "stat -c %a $1/input", "%o\n" % (0o600 + i))
-    t.ok(status(t)["watched_dirs"] >= 4, status(t))
+    t.ok(status(t)["watched_dirs"] >= 3, status(t))
     t.fb("fsck", "--pool", "p")
     t.fb("down", "--pool", "p")
+
+
+@case(60)
+def origin_of_a_user_who_may_not_change_all(t):
+    """An open that is refused cuts nothing, here or at the origin."""
+    if os.getuid() != 0:
+        raise Skipped("needs root, to be somebody else")
+    home = tempfile.mkdtemp(prefix="fb-user-", dir="/var/tmp")
+    try:
+        top = os.path.join(home, "origin")
+        os.mkdir(top)
+        for name in ("kept", "own"):
+            with open(os.path.join(top, name), "w") as f:
+                f.write("precious")
+        os.chmod(os.path.join(top, "kept"), 0o444)
+        for path in (home, top, os.path.join(top, "kept"), os.path.join(top, "own")):
+            os.chown(path, 65534, 65534)
+
+        def other(*words, rc=0):
+            env = {"FOREBAY_HOME": os.path.join(home, "h")}
+            return t.command(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", t.forebay, *words], env=env,
+                             rc=rc, cwd="/")
+        other("up", "--pool", "u", "--media", "memory:32M", "--origin", top)
+        other("exec", "--pool", "u", "--", "bash", "-c", "echo new > %s/kept" % top, rc=1).says("Permission denied")
+        other("exec", "--pool", "u", "--", "bash", "-c", "echo new > %s/own; cat %s/kept" % (top, top)).prints("^precious$")
+        other("down", "--pool", "u")
+        t.ok(open(os.path.join(top, "kept")).read() == "precious", "a refused open has cut the origin's file")
+        t.ok(open(os.path.join(top, "own")).read() == "new\n", "a change is lost")
+    finally:
+        shutil.rmtree(home)
 
 
 @case(60)
