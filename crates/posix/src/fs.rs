@@ -181,8 +181,11 @@ impl Fs {
     /// The view of the service that brings in what lies at the pool's origin: it sees the pool as it
     /// is.
     pub fn for_origin(pool: Arc<Pool>) -> Fs {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
         Fs {
-            own: Own::new(&pool, Cred::new(), false, true),
+            // Programs were judged before they asked; files that their owner may only read come in, too.
+            own: Own::new(&pool, Cred::judged(uid, gid), false, true),
             ..Fs::new(pool)
         }
     }
