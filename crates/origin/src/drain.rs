@@ -34,7 +34,8 @@ const SHARE: u32 = 10;
 const LONGEST_REST: Duration = Duration::from_secs(1);
 /// How often the removal of an incomplete file is tried where the origin fails.
 const PART_ATTEMPTS: usize = 5;
-/// How long a sync repeats passes because files have changed while they were copied.
+/// How long a sync repeats passes, after the first, because files have changed while they were
+/// copied.
 const REPEATS: Duration = Duration::from_secs(10);
 
 /// A directory of a bucket is listed to see the versions of its dirty files, unless it has more
@@ -77,14 +78,11 @@ impl Origin {
     /// # Errors
     /// Paths that couldn't be written back, each with the reason.
     pub fn sync(&self, relative: &[u8]) -> std::result::Result<(), Vec<(Vec<u8>, String)>> {
-        let mut pass = Pass::default();
+        let mut pass = self.pass(relative, Duration::ZERO);
         let began = Instant::now();
-        while began.elapsed() < REPEATS {
-            pass = self.pass(relative, Duration::ZERO);
-            if pass.young == 0 {
-                break;
-            }
+        while pass.young > 0 && began.elapsed() < REPEATS {
             std::thread::sleep(TICK);
+            pass = self.pass(relative, Duration::ZERO);
         }
         for (at, why) in &pass.failed {
             self.ledger.problem(at, self.side.show(at), why.clone());
