@@ -462,8 +462,12 @@ pub struct Run {
     /// Threads that stage; default: one per core
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    /// The program and its arguments; all that follows the program is for it
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -476,8 +480,12 @@ pub struct Exec {
     /// static programs, and those of Go, see it too
     #[arg(long)]
     pub with_mount: bool,
-    /// The program and its arguments
-    #[arg(required = true, last = true, value_name = "CMD")]
+    /// The program and its arguments; all that follows the program is for it
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD"
+    )]
     pub command: Vec<OsString>,
 }
 

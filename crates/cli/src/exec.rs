@@ -167,7 +167,7 @@ fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
 pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
     let program = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
-        let hint = "check its name and PATH; arguments come after --";
+        let hint = "check its name and PATH";
         return Fail::new(
             code::NOT_FOUND,
             format!("{program}: there is no such program; {hint}"),

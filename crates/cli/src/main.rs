@@ -16,6 +16,7 @@ mod cwd;
 mod down;
 mod exec;
 mod fail;
+mod foresight;
 mod found;
 mod fsck;
 mod guard;

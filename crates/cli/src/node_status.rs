@@ -145,7 +145,7 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
         return Ok(code::OK);
     }
     let mut text = format!(
-        "pool       {name}, {}\nup for     {}\nmounted on {}\ndirectory  {}\nnodes      {}, {up} up\n\n",
+        "pool       {name}, {}\nup for     {}\nseen under {}\ndirectory  {}\nnodes      {}, {up} up\n\n",
         state,
         seconds(uptime as f64),
         config.mount,

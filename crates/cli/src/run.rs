@@ -1,7 +1,7 @@
 //! `forebay run`: a pool for one program.
 //!
-//! The order of things decides what a failure costs. Nothing is made before the arguments
-//! have been checked; the pool is removed only when every result has been staged out and
+//! The order of things decides what a failure costs. Nothing is made before the arguments, the
+//! program, sources and destinations have been checked; the pool is removed only when every result has been staged out and
 //! verified, or was never made.
 
 use crate::args::Run;
@@ -9,8 +9,8 @@ use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
-use crate::stage::{Way, check_bucket, room, summary, tell_troubles, transfer};
-use crate::{down, exec, found, nodes, origin, paths, stats, up};
+use crate::stage::{Way, room, summary, tell_troubles, transfer};
+use crate::{down, exec, foresight, found, nodes, origin, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
@@ -24,20 +24,15 @@ use std::time::{Duration, Instant};
 /// How long processes that the program has left behind may go on.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// What to report at the end of a run.
+/// The report on a run: a line for each step, as soon as it is done.
 struct Account {
     quiet: bool,
-    lines: Vec<String>,
 }
 
 impl Account {
-    fn note(&mut self, line: String) {
-        self.lines.push(line);
-    }
-
-    fn print(&self) {
+    fn note(&self, line: impl std::fmt::Display) {
         if !self.quiet {
-            self.lines.iter().for_each(say);
+            say(line);
         }
     }
 }
@@ -55,19 +50,9 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         .map(|t| paths::out_pair(t))
         .collect::<Result<_, _>>()?;
     exec::library()?;
-    // Hours of work should not end at a bucket that can't be reached.
-    let outside = ins
-        .iter()
-        .map(|(src, _)| src)
-        .chain(outs.iter().map(|(_, dst)| dst));
-    for place in outside {
-        check_bucket(place)?;
-    }
+    foresight::check(a, &ins, &outs)?;
     let name = name.map_or_else(|| format!("run-{}", std::process::id()), str::to_owned);
-    let mut account = Account {
-        quiet: a.quiet,
-        lines: Vec::new(),
-    };
+    let account = Account { quiet: a.quiet };
 
     let began = Instant::now();
     let (pool, what) = match nodes::wanted(&a.nodes)? {
@@ -92,14 +77,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         seconds(began.elapsed().as_secs_f64())
     ));
 
-    if let Err(fail) = bring(
-        &pool,
-        &ins,
-        (a.threads, a.media.force),
-        &relay,
-        &mut account,
-    ) {
-        account.print();
+    if let Err(fail) = bring(&pool, &ins, (a.threads, a.media.force), &relay, &account) {
         remove(pool, &name);
         return Err(fail);
     }
@@ -108,7 +86,6 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     let mut watching = match watching.transpose() {
         Ok(watching) => watching,
         Err(fail) => {
-            account.print();
             remove(pool, &name);
             return Err(fail);
         }
@@ -120,7 +97,6 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
             if let Some(watching) = watching {
                 watching.abandon();
             }
-            account.print();
             remove(pool, &name);
             return Err(fail);
         }
@@ -154,7 +130,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         watching.end(&pool, words.join(" "));
     }
 
-    let missing = fetch(&pool, &outs, a.threads, status, &relay, &mut account);
+    let missing = fetch(&pool, &outs, a.threads, status, &relay, &account);
     if let Some(origin) = origin::status_of(&pool).filter(|_| written.is_ok()) {
         account.note(format!(
             "all changes are at the origin: {} file(s), {} read from it, {} file(s), {} written to it",
@@ -166,15 +142,17 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     }
     account.note(where_it_lay(&pool));
     match stats::of_all(&name, false) {
-        Ok(counted) => account.lines.extend(stats::summary(&stats::sum(&counted))),
+        Ok(counted) => {
+            let lines = stats::summary(&stats::sum(&counted));
+            lines.into_iter().for_each(|line| account.note(line));
+        }
         Err(e) => say(e.message),
     }
-    account.print();
     let exit = exit_code(status);
     if !missing.is_empty() {
         for words in &missing {
             say(format!(
-                "the rest is still in the pool; fetch it with: forebay stage {words} --pool {}",
+                "the rest is still in the pool; see to what is said above, or choose another directory, and fetch it with: forebay stage {words} --pool {}",
                 quoted(&name)
             ));
         }
@@ -214,7 +192,7 @@ fn bring(
     pairs: &[(PathBuf, OsString)],
     (threads, force): (usize, bool),
     relay: &Relay,
-    account: &mut Account,
+    account: &Account,
 ) -> Result<(), Fail> {
     for (src, dst) in pairs {
         let way = Way::In(src, dst);
@@ -283,7 +261,7 @@ fn fetch(
     threads: usize,
     status: ExitStatus,
     relay: &Relay,
-    account: &mut Account,
+    account: &Account,
 ) -> Vec<String> {
     let mut missing = Vec::new();
     for (src, dst) in pairs {

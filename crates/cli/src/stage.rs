@@ -150,6 +150,11 @@ fn bucket(outside: &Path) -> Option<Result<(BucketPlace, Vec<u8>), String>> {
     Some(address.and_then(|address| Ok((BucketPlace::open(&address)?, address.path))))
 }
 
+/// Whether a place outside the pool is a bucket.
+pub fn is_bucket(outside: &Path) -> bool {
+    Address::parse(outside.as_os_str().as_bytes()).is_some()
+}
+
 /// Checks that a bucket, if `outside` is one, can be used.
 pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     match bucket(outside) {

@@ -83,7 +83,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         None => format!("dead; start it again with: forebay up --reopen --pool {name}"),
     };
     let mut text = format!(
-        "pool       {}, {}\nup for     {}\nmounted on {}\ndirectory  {}\n",
+        "pool       {}, {}\nup for     {}\nseen under {}\ndirectory  {}\n",
         c.name,
         state_words(&state),
         seconds(uptime as f64),

@@ -93,7 +93,7 @@ fn report(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> R
     } else {
         let note = note.map(|n| format!(", {n}")).unwrap_or_default();
         let line = format!(
-            "pool '{}' is up: {}{note}; mounted on {}; {}\n",
+            "pool '{}' is up: {}{note}; programs see it under {}; {}\n",
             c.name,
             describe(&c.media),
             c.mount,
@@ -124,7 +124,7 @@ pub fn up_nodes(
         }))?;
     } else {
         let line = format!(
-            "pool '{}' is up: {}; mounted on {}; {}\n",
+            "pool '{}' is up: {}; programs see it under {}; {}\n",
             plan.name,
             nodes::describe(&plan, &all),
             plan.mount,

@@ -88,6 +88,9 @@ impl FromStr for MediumSpec {
                 }
                 (MediumKind::Files(dir), size)
             }
+            None if text == "memory" => {
+                return Err("medium 'memory': its size is missing; write memory:4G".into());
+            }
             _ => {
                 return Err(format!(
                     "unknown medium '{text}': write memory:SIZE or files:DIRECTORY:SIZE, as in memory:4G"

@@ -123,7 +123,9 @@ def run_with_too_little_room(t):
     t.ok(not os.path.exists(flag), "the program was run")
     t.nothing_left("run")
     r = t.fb("run", "--in", t.work + "/no-such:/x", "--", "touch", flag, rc=121)
-    r.says("no-such", "nothing was run")
+    r.says("no-such", "nothing was run").one_line()
+    r = t.fb("run", "--in", t.work + "/large:/x", "--", "no-such-program", rc=127).one_line()
+    r.says("there is no such program")
     t.nothing_left("run")
     # The program meets the full medium; what it made is staged out all the same.
     r = t.fb("run", "--media", "memory:8M", "--out", "/r:%s/r" % t.work, "--", "bash", "-c",
@@ -137,10 +139,15 @@ def run_with_too_little_room(t):
 def stage_out_impossible(t):
     make = "mkdir -p /fb/r/d; for n in 1 2 3; do head -c ${n}00000 /dev/urandom > /fb/r/f$n; done; " \
            "echo x > /fb/r/d/x; cd /fb/r; sha256sum f? d/x > sums"
-    # A file where the directory should be.
-    dest = t.work + "/dest"
+    # A file where the directory should be: nothing is run. One that comes later: the pool stays.
+    dest, flag = t.work + "/dest", t.work + "/flag"
     t.file(dest, 10)
-    r = t.fb("run", "--out", "/r:%s/below" % dest, "--", "bash", "-c", make, rc=120)
+    r = t.fb("run", "--out", "/r:%s/below" % dest, "--", "touch", flag, rc=1)
+    r.says("stage-out to .*/below is impossible: .*/dest is no directory", "nothing was run")
+    t.ok(not os.path.exists(flag), "the program was run")
+    t.nothing_left("run")
+    os.unlink(dest)
+    r = t.fb("run", "--out", "/r:%s/below" % dest, "--", "bash", "-c", make + "; touch " + dest, rc=120)
     r.says("stage-out is incomplete, so the pool 'run-\\d+' stays", "program: exit code 0")
     os.unlink(dest)
     t.fb(*printed_command(r, "stage out"))

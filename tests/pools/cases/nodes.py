@@ -60,7 +60,7 @@ def states(t):
 @case(30)
 def nodes_show_the_same(t):
     r = up(t, 4)
-    r.prints(r"pool 'p' is up: 4 nodes, each with memory:64M \(256\.0 MiB\); mounted on /fb; .*s$")
+    r.prints(r"pool 'p' is up: 4 nodes, each with memory:64M \(256\.0 MiB\); programs see it under /fb; .*s$")
     for node in range(4):
         on(t, node, WRITE, "/fb/d%d" % node, "40")
     for node in range(4):

@@ -86,6 +86,12 @@ def pipes_and_exit_codes(t):
         t.check("SIGPIPE under " + words[0], lambda: t.finish(p).prints("^y$", "^141$"))
     r = t.fb("run", "-q", "--media", "memory:16M", "--", "cat", feed=b"from stdin\n")
     t.ok(r.out == "from stdin\n" and r.err == "", r.told())
+    # Without "--": all behind the program is its own.
+    t.fb("exec", "--pool", "p", "bash", "-c", "echo $0 $1", "--pool", "x").prints("^--pool x$")
+    t.fb("run", "-q", "echo", "--help", "-v").prints("^--help -v$")
+    # Steps are told when they happen.
+    steps = t.command(["bash", "-c", '"$0" run --media memory:16M -- echo THE PROGRAM 2>&1', t.forebay]).out
+    t.ok(re.search("pool 'run-.*\n(.*\n)*THE PROGRAM\n(.*\n)*.*exit code 0", steps), steps)
     # A program in the pool.
     t.bash("p", "printf '#!/bin/sh\\necho \"script $1\"; exit 6\\n' > /fb/s; chmod +x /fb/s")
     t.exec("p", "/fb/s", "arg", rc=6).prints("^script arg$").quiet()

@@ -34,7 +34,7 @@ def both_at_work(t, mounts):
 
 @case(20)
 def two_pools(t):
-    t.up("a", mount="/fba").prints(r"pool 'a' is up: memory:64M .*mounted on /fba")
+    t.up("a", mount="/fba").prints(r"pool 'a' is up: memory:64M .*programs see it under /fba")
     t.up("b", mount="/fbb")
     both_at_work(t, {"a": "/fba", "b": "/fbb"})
     t.bash("a", "echo from a > /fba/name; test ! -e /fbb && test ! -e /fb").quiet()
