@@ -463,11 +463,7 @@ pub struct Run {
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub threads: usize,
     /// The program and its arguments; all that follows the program is for it
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 
@@ -481,11 +477,7 @@ pub struct Exec {
     #[arg(long)]
     pub with_mount: bool,
     /// The program and its arguments; all that follows the program is for it
-    #[arg(
-        required = true,
-        trailing_var_arg = true,
-        value_name = "CMD"
-    )]
+    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
 

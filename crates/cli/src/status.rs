@@ -94,7 +94,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         let label = if i == 0 { "media     " } else { "          " };
         let _ = writeln!(
             text,
-            "{label} {}: {} used ({}), {} kept ready (at most {})",
+            "{label} {}: {} used ({}), {} kept ready (goal {})",
             u.spec,
             format_size(u.used),
             percent(u.used, u.capacity),
