@@ -92,14 +92,19 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     );
     for (i, u) in usage.iter().enumerate() {
         let label = if i == 0 { "media     " } else { "          " };
+        let ready = u.reserved.saturating_sub(u.used);
         let _ = writeln!(
             text,
-            "{label} {}: {} used ({}), {} kept ready (goal {})",
+            "{label} {}: {} used ({}), {} kept ready (at most {}{})",
             u.spec,
             format_size(u.used),
             percent(u.used, u.capacity),
-            format_size(u.reserved.saturating_sub(u.used)),
-            format_size(u.reserve)
+            format_size(ready),
+            format_size(u.reserve),
+            match ready > u.reserve {
+                true => "; the rest is being given back",
+                false => "",
+            }
         );
     }
     let _ = writeln!(

@@ -338,7 +338,7 @@ def given_back(t):
     wait_until(lambda: blocks(t, "small") <= 8 << 20, 25, "the end of 50 MB in shared memory")
     for pool in ("p", "small"):
         r = t.fb("status", "--pool", pool)
-        ready, most = re.search(r"([\d.]+) (?:[KM]i)?B kept ready \(at most ([\d.]+) MiB\)", r.out).groups()
+        ready, most = re.search(r"([\d.]+) (?:[KM]i)?B kept ready \(at most ([\d.]+) MiB", r.out).groups()
         t.ok(float(ready) <= float(most) + 0.05, "%s: %s" % (pool, r.out))
         t.fb("fsck", "--pool", pool)
     # It can be had again.
