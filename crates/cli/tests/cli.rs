@@ -439,7 +439,6 @@ fn run_exits_as_its_program_does() {
 fn an_incomplete_stage_out_leaves_the_pool() {
     let p = Place::new();
     std::fs::write(p.at("result"), b"result").unwrap();
-    std::fs::write(p.at("way"), b"in the way").unwrap();
     let said = p.forebay(&[
         "run",
         "--pool",
@@ -451,7 +450,7 @@ fn an_incomplete_stage_out_leaves_the_pool() {
         "--",
         "sh",
         "-c",
-        "$FOREBAY stage in result /r; exit 4",
+        "$FOREBAY stage in result /r; echo in the way > way; exit 4",
     ]);
     let fetch = "forebay stage out /r way/out --pool job";
     said.expect(120)
