@@ -361,3 +361,33 @@ def bucket_behind_a_pool_with_many_objects(t):
         digest(noise(5000, 7)), "^640 1600000000$")
     t.fb("down", "--pool", "p", timeout=40)
     server.stop()
+
+
+@case(60)
+def bucket_behind_a_pool_read_by_ranges(t):
+    """A large object comes in block by block, and never as a mixture of two versions."""
+    server = Server(t)
+    contents = fill(server)
+    up(t, server.port, "--origin-ranges", "1M", "--cache", "mesh/**", rc=2).says("may have the mode off")
+    up(t, server.port, "--origin-ranges", "1M")
+    reader = t.start_python("p", """import hashlib, os, sys
+fd = os.open("/fb/data/mesh/large", os.O_RDONLY)
+print(hashlib.sha256(os.pread(fd, 1000, 17 << 20)).hexdigest(), flush=True)
+sys.stdin.readline()
+try:
+    os.pread(fd, 1000, 0)
+    print("read")
+except OSError as e:
+    print(e.strerror)
+print(hashlib.sha256(open("/fb/data/mesh/large", "rb").read()).hexdigest())""", stdin=subprocess.PIPE, text=True)
+    first = reader.stdout.readline().strip()
+    t.ok(first == digest(contents["mesh/large"][17 << 20:(17 << 20) + 1000]), "another content: %s" % first)
+    came = status(t)
+    t.ok(0 < came["fetched_bytes"] < 20 << 20 and came["fetched_files"] == 0, came)
+    other = noise((20 << 20) + 5, 9)
+    server.ask("PUT", "case/mesh/large", body=other)
+    out, _ = reader.communicate("go on\n", timeout=30)
+    t.ok(out.split("\n")[:2] == ["Stale file handle", digest(other)], out)
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p", timeout=40)
+    server.stop()
