@@ -343,8 +343,11 @@ class Rounds:
                 self.check(got.returncode == 0, "%s: %s" % (where, got.stdout))
             self.are_equal()
             status = self.status()
-            self.check(not status["conflicts"] and not status["problems"], "status: %s" % status)
-            odd = [n for n in tree(self.top) if "forebay" in n]
+            # An origin that has lost a rename has another version than the pool knows: that is a conflict if the pool's
+            # has changed since, and both are kept.
+            told = [] if cuts_origin else status["conflicts"]
+            self.check(not told and not status["problems"], "status: %s" % status)
+            odd = [n for n in tree(self.top) if "forebay" in n and not (cuts_origin and ".forebay-conflict-" in n)]
             self.check(not odd, "left at the origin: %s" % odd)
             self.check(self.fb("fsck").returncode == 0, "fsck at the end")
             if not self.problems:

@@ -172,7 +172,29 @@ impl Origin {
             {
                 self.has_changed(name, entry.id, path, &meta)
             }
+            Some(meta) if is_shared && object.size != meta.size && is_clean(&object) => {
+                self.is_cut(entry.id, &meta).map(|()| true)
+            }
             _ => Ok(true),
+        }
+    }
+
+    /// A clean file has another size than the version at the origin: a loss of power has kept a
+    /// truncation, and not its time. It is written back.
+    fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
+        let _working = self.busy.begin(id);
+        let inode = self.inode(id)?;
+        let is_archived = inode.is_file() && inode.origin.state == OriginState::Archived;
+        let is_version = print(there) == inode.origin.print;
+        match is_archived && is_version && is_clean(&inode) && inode.size != there.size {
+            true => self.set_mark(
+                id,
+                OriginMark {
+                    synced: 0,
+                    ..inode.origin
+                },
+            ),
+            false => Ok(()),
         }
     }
 
