@@ -1,8 +1,8 @@
 //! `forebay run`: a pool for one program.
 //!
 //! The order of things decides what a failure costs. Nothing is made before the arguments, the
-//! program, sources and destinations have been checked; the pool is removed only when every result has been staged out and
-//! verified, or was never made.
+//! program, sources and destinations have been checked; the pool is removed only when every result
+//! has been staged out and verified, or was never made.
 
 use crate::args::Run;
 use crate::fail::{Fail, code};
@@ -152,14 +152,16 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     if !missing.is_empty() {
         for words in &missing {
             say(format!(
-                "the rest is still in the pool; see to what is said above, or choose another directory, and fetch it with: forebay stage {words} --pool {}",
+                "the rest is still in the pool; see to what is said above, or choose another directory, \
+                 and fetch it with: forebay stage {words} --pool {}",
                 quoted(&name)
             ));
         }
         return Err(Fail::new(
             code::STAGE_OUT,
             format!(
-                "stage-out is incomplete, so the pool '{name}' stays (the program: {}); when you have everything, remove it with: forebay down --pool {}",
+                "stage-out is incomplete, so the pool '{name}' stays (the program: {}); \
+                 when you have everything, remove it with: forebay down --pool {}",
                 describe(status),
                 quoted(&name)
             ),

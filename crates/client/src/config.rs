@@ -298,25 +298,29 @@ pub fn impossible(controls: &Controls, media: &[MediumSpec], has_origin: bool) -
     let moves = media.first().is_some_and(is_memory) && has_files;
     if controls.persistence == Persistence::Durable && !only_files {
         return Some(
-            "persistence = \"durable\" is impossible on this pool: not all of its media are files; make one with: forebay up --media files:DIR:SIZE"
+            "persistence = \"durable\" is impossible on this pool: not all of its media are files; \
+             make one with: forebay up --media files:DIR:SIZE"
                 .into(),
         );
     }
     if controls.persistence == Persistence::Node && !has_files {
         return Some(
-            "persistence = \"node\" is impossible on this pool: none of its media is files; make one with: forebay up --media memory:SIZE \
+            "persistence = \"node\" is impossible on this pool: none of its media is files; \
+             make one with: forebay up --media memory:SIZE \
              --media files:DIR:SIZE"
                 .into(),
         );
     }
     if controls.persistence == Persistence::Origin && !has_origin {
         return Some(
-            "persistence = \"origin\" is impossible on this pool: it has no origin; make one with: forebay up --origin DIR"
+            "persistence = \"origin\" is impossible on this pool: it has no origin; \
+             make one with: forebay up --origin DIR"
                 .into(),
         );
     }
     (controls.temporality == Temporality::Bursty && !moves).then(|| {
-        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, to which written data \
+        "temporality = \"bursty\" is impossible on this pool: it needs memory with files behind it, \
+         to which written data \
          is moved; make one with: forebay up --media memory:SIZE --media files:DIR:SIZE"
             .into()
     })

@@ -201,7 +201,7 @@ impl Origin {
                 Err(e) => pass.failed.push((at, self.side.explain(e))),
             }
             if pass.is_cut_off {
-                // What is left fails in the same way.
+                // The remaining requests would fail in the same way.
                 break;
             }
         }

@@ -23,8 +23,8 @@
 //!
 //! The service runs as threads of the keeper of the pool's first node: one accepts requests
 //! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
-//! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the media ([`room`]). An object is worked on by one thread at a
-//! time ([`busy`]).
+//! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the
+//! media ([`room`]). An object is worked on by one thread at a time ([`busy`]).
 
 mod busy;
 mod bytes;

@@ -93,7 +93,7 @@ impl Off {
         })
     }
 
-    /// What is known of the entry `name` of a directory, for comparison.
+    /// The state of the patterns at the entry `name` of a directory, for comparison.
     ///
     /// # Errors
     /// Errors of `path`.

@@ -280,7 +280,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
-    // What is at the origin only, the kernel finds by the given path, whatever is renamed meanwhile.
+    // The kernel finds a file that is at the origin only by the given path, also after renames.
     match pool::fs().is_ok_and(|fs| fs.is_at_origin(inside)) {
         true => None,
         false => Some(real),
