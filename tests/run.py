@@ -37,10 +37,12 @@ TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 LOGS = os.path.join(TARGET, "tests")
 # Lines of a failed step's output that are repeated before the table: its last ones; and behind the
 # table: those that name a failure.
-LAST_LINES, NAMING_LINES = 40, 12
+LAST_LINES, NAMING_LINES = 40, 30
 NAMES_A_FAILURE = re.compile(r"^ *(failed|FAILED)\b|\bpanicked at\b|^test .*\bFAILED\b|^error")
-# So many lines behind one of these are shown with it.
-MORE_LINES = 3
+# So many lines behind one of these are shown with it, and so many at the end of the lines that belong to it: those
+# up to the next result.
+MORE_LINES, LAST_OF_ONE = 3, 4
+RESULT = re.compile(r"^ *(passed|skipped|failed|FAILED|\d+ passed|test )\b")
 # How long a step that is told to end (SIGTERM) has for removing its pools. Seconds.
 GRACE = 60
 
@@ -277,6 +279,19 @@ def table(steps, began):
     return "\n".join(lines)
 
 
+def naming(lines):
+    """The lines of a log that say what has failed, and how."""
+    shown = set()
+    for i, line in enumerate(lines):
+        if NAMES_A_FAILURE.search(line):
+            end = i + 1
+            while end < len(lines) and not RESULT.search(lines[end]):
+                end += 1
+            shown.update(range(i, min(i + 1 + MORE_LINES, len(lines))))
+            shown.update(range(max(i, end - LAST_OF_ONE), end))
+    return [lines[i] for i in sorted(shown)]
+
+
 def chosen(names):
     """The steps of these names and all that they need, in the order of the table."""
     wanted = set(names)
@@ -324,9 +339,7 @@ def main():
                     step.name, step.log, "\n".join(logs[step.name][-LAST_LINES:])))
         say(table(steps, began))
         for name, lines in logs.items():
-            named = [i for i, line in enumerate(lines) if NAMES_A_FAILURE.search(line)]
-            naming = sorted({k for i in named for k in range(i, min(i + 1 + MORE_LINES, len(lines)))})
-            say("\n".join("%s: %s" % (name, lines[i][:300]) for i in naming[:NAMING_LINES]))
+            say("\n".join("%s: %s" % (name, line[:300]) for line in naming(lines)[:NAMING_LINES]))
     failed = [s.name for s in steps if s.state != "passed"]
     say("all steps passed" if not failed else "not passed: " + " ".join(failed))
     return 1 if failed else 0

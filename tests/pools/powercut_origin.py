@@ -239,6 +239,7 @@ class Rounds:
         self.seed = random.getrandbits(32) if seed is None else seed
         self.draw = random.Random(self.seed)
         self.loops, self.problems = {}, []
+        powercut.apart()
         self.home, self.mark = base + "/home", os.path.basename(base)
         self.env = {**os.environ, "FOREBAY_HOME": self.home, MARK: self.mark}
         for name in ("pool", "origin"):

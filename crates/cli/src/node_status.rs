@@ -99,6 +99,9 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     if let Some(what) = what {
         let _ = writeln!(text, "{what}");
     }
+    if let Some(why) = k.why.as_ref().filter(|_| k.state != State::Unreachable) {
+        let _ = writeln!(text, "node {number}: its data can't be looked at: {why}");
+    }
     if let Some(copied) = k.use_of.as_ref().map(|u| u.copied).filter(|&n| n > 0) {
         let _ = writeln!(
             text,

@@ -25,7 +25,7 @@ pub struct Known {
     pub state: State,
     /// Since when it is in this state. Seconds since 1970.
     pub since: Option<u64>,
-    /// Why it can't be reached.
+    /// Why it can't be reached, or its data here not be looked at.
     pub why: Option<String>,
     pub use_of: Option<Use>,
     /// The node's data on this host, if it is here.
@@ -72,14 +72,21 @@ pub struct Here {
     pub place: Place,
     pub keeper: Option<u32>,
     pub pool: Option<Arc<Pool>>,
+    /// Why its data can't be looked at.
+    why: Option<String>,
 }
 
 impl Here {
     fn look(place: &Place) -> Here {
+        let (pool, why) = match Pool::open_dir(&place.dir) {
+            Ok(pool) => (Some(Arc::new(pool)), None),
+            Err(e) => (None, Some(e.to_string())),
+        };
         Here {
             place: place.clone(),
             keeper: keeper_pid(&place.dir),
-            pool: Pool::open_dir(&place.dir).ok().map(Arc::new),
+            pool,
+            why,
         }
     }
 
@@ -159,7 +166,8 @@ impl Survey {
                 },
                 why: lost
                     .filter(|_| state == State::Unreachable)
-                    .and_then(|l| l.why.clone()),
+                    .and_then(|l| l.why.clone())
+                    .or_else(|| here.as_ref()?.why.clone()),
                 use_of: match about {
                     Some(about) => Some(Use {
                         media: about.media,
