@@ -11,14 +11,15 @@
 //! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]); notices aren't
 //!   discarded.
 //! - There is no notice for a smaller size. So the kernel isn't told to forget pages while a file's
-//!   size changes and is being requested ([`SETTLES`]). It forgets them by itself with each reply
-//!   that has another size.
+//!   size changes and is being requested ([`SETTLES`]), nor before the threads that requested it have
+//!   been on a core again ([`Waiter`]). It forgets them by itself with each reply that has another
+//!   size.
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;
 use forebay_posix::controls::ASIDE;
 use forebay_posix::{Errno, Fs, ObjectId};
-use forebay_store::process::is_answering;
+use forebay_store::process::{core_time_of_runnable, is_answering};
 use forebay_store::threads::watch;
 use std::collections::HashMap;
 use std::io;
@@ -29,8 +30,12 @@ const PERIOD: Duration = Duration::from_millis(5);
 const PERIOD_AWAY: Duration = Duration::from_millis(100);
 /// A change within this time after the last one may get the same time stamp. Nanoseconds.
 const TICK: i64 = 20_000_000;
-/// After this time the kernel has processed a reply; a program may wait this long for a core.
-const SETTLES: Duration = Duration::from_millis(100);
+/// After this time the kernel has processed a reply, unless the program waits for a core still.
+const SETTLES: Duration = Duration::from_millis(250);
+/// No program waits longer for a core.
+const LONGEST_WAIT: Duration = Duration::from_secs(5);
+/// Limit on the threads of which that is checked, for each file.
+const MOST_WAITERS: usize = 64;
 
 /// The mapped files, by node number.
 pub struct Cached {
@@ -55,10 +60,34 @@ struct File {
     resized: Instant,
     /// When the kernel last got a reply with the size.
     replied: Instant,
+    /// The threads that got the replies with a size that was new.
+    waiters: Vec<Waiter>,
     /// The size that the kernel assumes.
     kernels: u64,
     /// Held while the kernel is told that the file has grown.
     telling: Arc<Mutex<()>>,
+}
+
+/// A thread that got a reply. The kernel processes the reply on its behalf, once it has a core.
+struct Waiter {
+    thread: u32,
+    replied: Instant,
+    /// Its time on a core when it was first seen to be runnable. Nanoseconds.
+    ran: Option<u64>,
+}
+
+impl Waiter {
+    /// Whether the reply may not have been processed yet.
+    fn waits(&mut self) -> bool {
+        let age = self.replied.elapsed();
+        if age < SETTLES {
+            return true;
+        }
+        match core_time_of_runnable(self.thread) {
+            Some(now) => *self.ran.get_or_insert(now) == now && age < LONGEST_WAIT,
+            None => false,
+        }
+    }
 }
 
 impl File {
@@ -74,9 +103,28 @@ impl File {
         }
     }
 
+    /// A thread gets a reply with the size.
+    fn replies_to(&mut self, thread: u32) {
+        let now = Instant::now();
+        self.replied = now;
+        if self.resized.elapsed() >= SETTLES {
+            return;
+        }
+        self.waiters.retain(|w| w.thread != thread);
+        if self.waiters.len() < MOST_WAITERS {
+            self.waiters.push(Waiter {
+                thread,
+                replied: now,
+                ran: None,
+            });
+        }
+    }
+
     /// Whether no reply can be on its way with a size that the kernel doesn't know yet.
-    fn is_settled(&self) -> bool {
-        self.resized.elapsed() >= SETTLES || self.replied.elapsed() >= SETTLES
+    fn is_settled(&mut self) -> bool {
+        self.waiters.retain_mut(Waiter::waits);
+        self.waiters.is_empty()
+            && (self.resized.elapsed() >= SETTLES || self.replied.elapsed() >= SETTLES)
     }
 }
 
@@ -114,6 +162,7 @@ impl Cached {
             // It was looked up in order to be opened.
             resized: now,
             replied: now,
+            waiters: Vec::new(),
             kernels: size,
             telling: Arc::default(),
         };
@@ -130,7 +179,7 @@ impl Cached {
         }
     }
 
-    /// Called before the kernel gets a reply with this size of a file. `last` reads the file's last
+    /// Called before `thread` gets a reply with this size of a file. `last` reads the file's last
     /// byte.
     ///
     /// # Errors
@@ -140,16 +189,17 @@ impl Cached {
         &self,
         node: u64,
         size: u64,
+        thread: u32,
         last: impl FnOnce() -> Option<u8>,
     ) -> Result<(), Errno> {
-        let Some(telling) = self.answers(node, size) else {
+        let Some(telling) = self.answers(node, size, thread) else {
             return Ok(());
         };
         if is_answering() {
             return Err(ASIDE);
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
-        if self.answers(node, size).is_some() {
+        if self.answers(node, size, thread).is_some() {
             // This has the effect of a reply that isn't discarded. Also no older reply is left, nor
             // what was stored to the last byte through a mapping.
             self.notices.forget_pages(node);
@@ -164,11 +214,11 @@ impl Cached {
     }
 
     /// The file's lock, if the kernel assumes a smaller size.
-    fn answers(&self, node: u64, size: u64) -> Option<Arc<Mutex<()>>> {
+    fn answers(&self, node: u64, size: u64, thread: u32) -> Option<Arc<Mutex<()>>> {
         let mut files = self.files();
         let file = files.get_mut(&node)?;
         file.saw(size);
-        file.replied = Instant::now();
+        file.replies_to(thread);
         if size > file.kernels {
             return Some(file.telling.clone());
         }

@@ -116,6 +116,21 @@ fn life_in(text: &[u8]) -> Option<Life> {
     Some(Life::Runs(started))
 }
 
+/// The time that thread `id` of any process has had on a core so far, if it runs or waits for a
+/// core. Nanoseconds. None if it sleeps, has ended, or the kernel doesn't say.
+pub fn core_time_of_runnable(id: u32) -> Option<u64> {
+    let (mut stat, mut times) = ([0u8; 512], [0u8; 64]);
+    let mut fields = stat_fields(proc_file(id, b"stat", &mut stat).ok()?)?;
+    if fields.next()? != b"R" {
+        return None;
+    }
+    let times = proc_file(id, b"schedstat", &mut times).ok()?;
+    std::str::from_utf8(times.split(|&b| b == b' ').next()?)
+        .ok()?
+        .parse()
+        .ok()
+}
+
 /// This process's start time, in clock ticks since boot.
 ///
 /// # Errors

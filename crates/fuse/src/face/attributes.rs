@@ -51,7 +51,7 @@ impl Call<'_> {
         a.skip(4)?;
         let open = super::handle(a)?;
         let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
-        self.announce_size(head.node, stat.size)?;
+        self.announce_size(head, head.node, stat.size)?;
         Ok(stat)
     }
 

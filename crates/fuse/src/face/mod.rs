@@ -253,12 +253,12 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Called before a reply with the size of a file.
+    /// Called before the reply to a request has the size of a file.
     ///
     /// # Errors
     /// [`ASIDE`]: only on another thread.
-    fn announce_size(&self, node: u64, size: u64) -> Result<(), Errno> {
-        self.cached.announce_size(node, size, || {
+    fn announce_size(&self, head: &Head, node: u64, size: u64) -> Result<(), Errno> {
+        self.cached.announce_size(node, size, head.pid, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
             let mut last = [0];
             let n = self.fs().read_chunk(open, &mut last, size - 1);

@@ -28,7 +28,7 @@ impl Call<'_> {
             stat
         });
         let stat = found.map_err(inside)?;
-        self.announce_size(p::node_of(stat.ino), stat.size)?;
+        self.announce_size(head, p::node_of(stat.ino), stat.size)?;
         reply.entry(&stat);
         Ok(())
     }
