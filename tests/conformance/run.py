@@ -21,6 +21,8 @@ With --origin, each pool has an empty directory of a plain file system as its or
 a tenth of a second. After a suite, `forebay origin sync` has to succeed, and the origin has to have the pool's tree.
 What may fail then is listed in ORIGIN_EXPECTED. pjdfstest pauses for longer than files rest, so that the
 origin has them before the next step. With --origin=busy, everything is written back and leaves the pool all the time.
+With --origin=bucket, the origin is a bucket (moto), and another pool reads it for the comparison. With --origin-in,
+the directory lies below DIR: on a network file system, say (tests/pools/networks.py).
 
 stress-ng's file-system stressors (without --long: some of them) must not fail but where they fail on tmpfs, too.
 
@@ -49,6 +51,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 
 from harness import kill, processes_with  # noqa: E402 (found by the path set above)
+from cases import buckets  # noqa: E402
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
 CASES = [*SUITES, "fio", "dbench", "stress-ng"]
@@ -67,12 +70,16 @@ STRESS_SECONDS = 3
 # Its exit codes for "done" and "can't be done here".
 STRESS_DONE = (0, 3, 4)
 
-# Tests of pjdfstest that may fail in a pool with an origin, besides those in pjdfstest-expected.txt: face, pattern, reason.
-# They fail if the origin has the file already.
+# Tests of pjdfstest that may fail in a pool with an origin, besides those in pjdfstest-expected.txt: origin, face, name,
+# reason. They fail if the origin has the file already.
 ORIGIN_EXPECTED = [
-    ("preload", "rename::write_access_required_subdir",
+    ("", "preload", "rename::write_access_required_subdir",
      "processes that have changed their user can't ask the origin service: only the pool's user may"),
+    ("bucket", "", "rename::changed_ctime_success::dir",
+     "directories in a bucket have to be copied: EXDEV, as between file systems"),
 ]
+# Parts of TREE's description that a bucket hasn't.
+NOT_IN_A_BUCKET = ("links", "same")
 # How long files rest before they are written back; the pauses of pjdfstest; those between evictions. Seconds.
 ORIGIN_LAG = 0.1
 ORIGIN_NAP = 0.3
@@ -80,8 +87,15 @@ EVICTS = 0.05
 
 # Prints, as JSON, {path: what it is} of all below a directory but FIFOs, sockets and devices, which no origin gets.
 TREE = r"""
-import hashlib, json, os, stat, sys
+import errno, hashlib, json, os, stat, sys
 top, found, first = os.fsencode(sys.argv[1]), {}, {}
+def attributes(path):
+    try:
+        return os.listxattr(path)
+    except OSError as e:
+        if e.errno != errno.ENOTSUP:
+            raise
+        return []
 def look(path, name):
     st = os.lstat(path)
     kind = stat.S_IFMT(st.st_mode)
@@ -96,7 +110,7 @@ def look(path, name):
     if kind == stat.S_IFLNK:
         what["target"] = os.fsdecode(os.readlink(path))
     else:
-        what["attributes"] = {n: os.getxattr(path, n).hex() for n in os.listxattr(path) if n.startswith("user.")}
+        what["attributes"] = {n: os.getxattr(path, n).hex() for n in attributes(path) if n.startswith("user.")}
     if kind == stat.S_IFREG:
         with open(path, "rb") as f:
             what["content"] = hashlib.file_digest(f, "sha256").hexdigest()
@@ -157,8 +171,11 @@ def install(name, prefix):
 class Bench:
     """A pool and its own directory to run programs in, which see it by a face, or by both."""
 
-    # Without an origin "", with one "plain" or "busy": of all pools (--origin).
+    # Without an origin "", with one "plain", "busy" or "bucket": of all pools (--origin). Where its directories lie, and
+    # the server of the buckets.
     with_origin = ""
+    origin_in = "/var/tmp"
+    server = None
 
     def __init__(self, forebay, media, face, nodes=1):
         self.forebay = forebay
@@ -175,10 +192,14 @@ class Bench:
         self.media = []
         for spec in media:
             self.media += ["--media", spec.replace("@DIR@", self.dir)]
-        if self.with_origin:
-            self.origin = tempfile.mkdtemp(prefix="forebay-conformance-", dir="/var/tmp")
+        if self.with_origin == "bucket":
+            self.origin = "s3://%s/%s" % (buckets.BUCKET, os.path.basename(self.dir))
+            self.env.update(buckets.at(self.server.port))
+        elif self.with_origin:
+            self.origin = tempfile.mkdtemp(prefix="forebay-conformance-", dir=self.origin_in)
             # Tests switch users.
             os.chmod(self.origin, 0o755)
+        if self.with_origin:
             self.media += ["--origin", self.origin + "=/", "--mount", "/fb", "--origin-lag", str(ORIGIN_LAG)]
         # Where programs see it; by both faces at once, the preloaded library's path is the first.
         self.mount = os.path.join(self.dir, "mnt")
@@ -252,7 +273,16 @@ class Bench:
         status = json.loads(self.output("forebay origin status", self.forebay, "origin", "status", "--json"))
         pool = json.loads(self.output("the pool's tree", self.forebay, "exec", *self.here, "--", sys.executable, "-c",
                                       TREE, "/fb"))
-        there = json.loads(self.output("the origin's tree", sys.executable, "-c", TREE, self.origin))
+        if self.with_origin == "bucket":
+            there, lacking = self.in_the_bucket(), NOT_IN_A_BUCKET
+        else:
+            there = json.loads(self.output("the origin's tree", sys.executable, "-c", TREE, self.origin))
+            lacking = () if has_attributes(self.origin) else ("attributes",)
+        grain = 1 if self.with_origin == "bucket" else grain_of_times(self.origin)
+        for what in [*pool.values(), *there.values()]:
+            what["mtime"] -= what["mtime"] % grain
+            for name in lacking:
+                what.pop(name, None)
         wrong = ["%s: %s" % (n, status[n]) for n in ("problems", "conflicts") if status[n]]
         if status["dirty_files"]:
             wrong.append("%d dirty files after a sync" % status["dirty_files"])
@@ -266,6 +296,15 @@ class Bench:
         if wrong:
             raise Failed("the origin is not as the pool is\n" + tail("\n".join(wrong)))
 
+    def in_the_bucket(self):
+        """The tree of the bucket, as a pool sees it that has never had it."""
+        self.output("a second pool", self.forebay, "up", "--pool", "second", "--media", "memory:64M", "--origin",
+                    self.origin + "=/", "--mount", "/second")
+        tree = self.output("the bucket's tree", self.forebay, "exec", "--pool", "second", "--", sys.executable, "-c",
+                           TREE, "/second")
+        self.output("its end", self.forebay, "down", "--pool", "second")
+        return json.loads(tree)
+
     def __exit__(self, *_):
         if self.evictions:
             self.evictions.end()
@@ -274,7 +313,7 @@ class Bench:
             kill(pid)
         shutil.rmtree(self.home, ignore_errors=True)
         shutil.rmtree(self.dir, ignore_errors=True)
-        if self.origin:
+        if self.origin and self.with_origin != "bucket":
             shutil.rmtree(self.origin, ignore_errors=True)
 
     def file(self, name, text):
@@ -286,6 +325,26 @@ class Bench:
 
 def tail(text, lines=30):
     return "\n".join("    " + line[:300] for line in text.rstrip().split("\n")[-lines:])
+
+
+def has_attributes(directory):
+    """Whether files of this file system can have attributes."""
+    try:
+        os.setxattr(directory, "user.forebay-conformance", b"")
+        os.removexattr(directory, "user.forebay-conformance")
+        return True
+    except OSError:
+        return False
+
+
+def grain_of_times(directory):
+    """The unit of its files' times. Nanoseconds."""
+    fd, path = tempfile.mkstemp(dir=directory)
+    os.close(fd)
+    os.utime(path, ns=(123456789, 1123456789))
+    got = os.stat(path).st_mtime_ns
+    os.unlink(path)
+    return next(unit for unit in (1, 10, 100, 1000, 10**6, 10**9) if got == 1123456789 // unit * unit)
 
 
 class Evictions:
@@ -544,7 +603,8 @@ def pjdfstest(program, forebay, face, nodes=1):
                         rc, out = one_rc, one_out
         bench.fsck()
     wrong = []
-    may_fail = [name for faces, name, _ in ORIGIN_EXPECTED if faces == face and results.get(name) == "fail"]
+    may_fail = [name for origin, only, name, _ in ORIGIN_EXPECTED if origin in ("", Bench.with_origin)
+                and only in ("", face) and results.get(name) == "fail"]
     if Bench.with_origin and may_fail:
         # The exit code is for these; all results are looked at below.
         rc = 0
@@ -628,9 +688,10 @@ def main():
     parser.add_argument("--nodes", type=int, metavar="N", help="only on pools of N nodes (default: 1 and 3)")
     parser.add_argument("--face", action="append", choices=FACES,
                         help="through this face only")
-    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "busy"],
+    parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "busy", "bucket"],
                         help="with an origin behind each pool, which is compared at the end; busy: files are written back "
-                             "and leave the pool all the time")
+                             "and leave the pool all the time; bucket: it is one (moto)")
+    parser.add_argument("--origin-in", metavar="DIR", default=Bench.origin_in, help="where the origins' directories lie")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
                         default=os.path.join(ROOT, "target", "conformance"))
     parser.add_argument("-j", "--jobs", type=int, default=1, help="tests at a time (default 1)")
@@ -639,7 +700,7 @@ def main():
     # So that pools are removed.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit("ended by %s" % signal.Signals(number).name))
-    Bench.with_origin = options.origin
+    Bench.with_origin, Bench.origin_in = options.origin, options.origin_in
     suites = options.only or CASES
     programs = {name: install(name, os.path.abspath(options.prefix))
                 for name in suites if name in SUITES}
@@ -651,6 +712,9 @@ def main():
     for name in set(suites) - set(SUITES):
         if not shutil.which(name):
             parser.error("%s is not installed (tests/install-packages installs it)" % name)
+    logs = tempfile.TemporaryDirectory(prefix="forebay-conformance-")
+    if options.origin == "bucket":
+        Bench.server = buckets.Server(buckets.ServerPlace(logs.name))
     seeds = options.seed or [1, 2, 3, 4]
     faces = options.face or FACES
     todo = []

@@ -6,7 +6,8 @@
 
 NFS is served by nfs-ganesha, in user space, and mounted by nfsmount.c, since a kernel may have neither server nor
 client. The servers run in a network namespace, where nobody else reaches them. NAME: cases of tests/pools, without
-them those of origins that these file systems can keep; `programs`: tests/programs with --origin.
+them those of origins that these file systems can keep; `programs`: tests/programs with --origin;
+`conformance`: tests/conformance.
 """
 import os
 import shutil
@@ -93,8 +94,9 @@ def main():
             sys.stderr.write("%s can't be mounted:\n%s\n" % (sys.argv[1], open(base + "/out").read()[-2000:]))
             return 1
         names = sys.argv[2:] or CASES
-        if names == ["programs"]:
-            return subprocess.run([sys.executable, ROOT + "/tests/programs/run.py", "--origin", "--origin-in", at]).returncode
+        if names[0] in ("programs", "conformance"):
+            run = "%s/tests/%s/run.py" % (ROOT, names[0])
+            return subprocess.run([sys.executable, run, "--origin", "--origin-in", at, *names[1:]]).returncode
         only = [word for name in names for word in ("--only", name)]
         return subprocess.run([sys.executable, HERE + "/run.py", "-j", "1", "--slow", "3", "--disk", at, *only]).returncode
     finally:

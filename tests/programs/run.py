@@ -21,7 +21,6 @@ the scripts; CASE_UID, the user's number; ORIGIN, not empty with an origin. The 
 same depth in both runs.
 """
 import argparse
-import atexit
 import concurrent.futures
 import difflib
 import os
@@ -215,18 +214,6 @@ def indented(title, text, lines=40):
         return ""
     tail = text.split("\n")[-lines:]
     return "    %s:\n%s\n" % (title, "\n".join("      " + line[:400] for line in tail))
-
-
-class ServerPlace:
-    """What a server of buckets needs of the runner: a directory for its log, and a process that ends with it."""
-
-    def __init__(self, base):
-        self.base = base
-
-    def start(self, argv, **more):
-        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, **more)
-        atexit.register(process.kill)
-        return process
 
 
 class Runner:
@@ -495,7 +482,7 @@ class Runner:
         """The server of all cases' buckets."""
         with self.lock:
             if self.server is None:
-                self.server = buckets.Server(ServerPlace(self.logs))
+                self.server = buckets.Server(buckets.ServerPlace(self.logs))
             return self.server
 
     def bring_bucket(self, server, address, to):

@@ -1,4 +1,5 @@
 """Buckets: staging from and to an S3 server (moto), also one that dies, lies or is changed by others."""
+import atexit
 import glob
 import hashlib
 import http.client
@@ -8,6 +9,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import threading
 import time
 import urllib.parse
@@ -34,6 +36,18 @@ def free_port():
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return s.getsockname()[1]
+
+
+class ServerPlace:
+    """What a server of buckets needs of a runner that has no cases: a directory for its log, and a process that ends with it."""
+
+    def __init__(self, base):
+        self.base = base
+
+    def start(self, argv, **more):
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, **more)
+        atexit.register(process.kill)
+        return process
 
 
 class Server:
