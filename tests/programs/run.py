@@ -68,6 +68,8 @@ NOT_OFF = {
     "mmap-calls": "it prints when a pool changes times of mapped files",
     "unreached": "statically linked programs see these files, too",
 }
+# moto and network file systems take some milliseconds for each file. Seconds.
+SYNC_LIMIT = 300
 # Settings of a slow origin: latency of each operation, and a load of others that adds to it.
 SLOW = {"latency_ms": 0.5, "contention_ms": 3, "rate": 200 << 20}
 START = 'mkdir -p "$WORK" && cd "$WORK" && umask 022 && exec bash "$0"'
@@ -527,7 +529,7 @@ class Runner:
     def sync(self, pool, log):
         env = self.environment(FOREBAY_TEST_POOL=pool)
         self.check("forebay origin sync", self.command(
-            [self.forebay, "origin", "sync", "--pool", pool], env, 60, log + "-sync"))
+            [self.forebay, "origin", "sync", "--pool", pool], env, SYNC_LIMIT, log + "-sync"))
 
     def check_bucket(self, tree, copy, inside_work, case, log):
         """The same of a bucket, whose objects are in a directory: they have one name each, and text for attributes."""

@@ -199,5 +199,5 @@ impl Origin {
 
 /// Whether both sides have the same version of a file.
 pub fn is_clean(inode: &Inode) -> bool {
-    inode.origin.state != OriginState::None && inode.origin.synced == inode.ctime
+    inode.origin.is_clean(inode.ctime)
 }

@@ -38,6 +38,12 @@ impl OriginMark {
         self.state == OriginState::Released
     }
 
+    /// Whether both sides have the same version of an object that was changed at this time.
+    #[inline]
+    pub fn is_clean(&self, changed: i64) -> bool {
+        self.state != OriginState::None && self.synced == changed
+    }
+
     pub(crate) fn words(&self) -> [u64; OriginMark::WORDS] {
         [self.state as u64, self.print, self.synced as u64]
     }

@@ -12,6 +12,7 @@
 mod back;
 mod copy;
 mod drain;
+mod noted;
 mod on_files;
 mod once;
 mod room;
@@ -428,6 +429,7 @@ impl<'s> Content<'s> {
         {
             return Err(Errno::FBIG);
         }
+        self.note_change(index)?;
         self.unseal(index, offset.min(size), offset + len as u64)?;
         self.promote(index)?;
         if offset > size || !grows {

@@ -167,6 +167,22 @@ impl Live {
         &self.cuts
     }
 
+    /// Notes what of the file is at the pool's origin: `there` is of [`at_origin`].
+    pub(crate) fn set_at_origin(&self, there: u32) {
+        match there {
+            0 => self
+                .flags
+                .fetch_and(!(flag::RELEASED | flag::CLEAN), AcqRel),
+            flag::CLEAN => {
+                self.flags.fetch_and(!flag::RELEASED, AcqRel);
+                self.flags.fetch_or(flag::CLEAN, AcqRel)
+            }
+            // Programs that have it open may be writing, until the origin service has seen that
+            // they have.
+            _ => return,
+        };
+    }
+
     /// Puts into a file's inode what only this entry knows of its cuts and parts.
     pub(crate) fn note_parts(&self, inode: &mut Inode) {
         let flags = self.flags.load(Acquire);
@@ -633,9 +649,17 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
     }
     let parts = if inode.is_spread { flag::PARTS } else { 0 };
     live.lease_until.store(0, Relaxed);
-    let is_released = inode.origin.is_released() && inode.is_file();
-    let released = if is_released { flag::RELEASED } else { 0 };
-    live.flags.fetch_or(flags | parts | released, AcqRel);
+    live.flags
+        .fetch_or(flags | parts | at_origin(inode), AcqRel);
+}
+
+/// The flags of a file that say what of it is at the pool's origin.
+pub(crate) fn at_origin(inode: &Inode) -> u32 {
+    match inode.is_file() {
+        true if inode.origin.is_released() => flag::RELEASED,
+        true if inode.origin.is_clean(inode.ctime) => flag::CLEAN,
+        _ => 0,
+    }
 }
 
 fn view(live: &Live) -> Option<LiveView> {

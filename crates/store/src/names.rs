@@ -18,7 +18,7 @@ pub use rename::Renamed;
 use crate::control::{Live, live_flag};
 use crate::declared::COUNTED;
 use crate::foreign::Opened;
-use crate::live::{Held, put_parts};
+use crate::live::{Held, at_origin, put_parts};
 pub use crate::object::{Named, NewObject, RenameMode, SetAttr};
 use crate::views::Names;
 
@@ -27,6 +27,7 @@ use crate::shards::{Need, ShardSet, Write};
 use crate::{ObjectId, now};
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
+use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
 /// What became of an object that lost a name.
@@ -202,6 +203,8 @@ impl<'s> Names<'s> {
         let mut judge = Some(judge);
         let mut judged = |live: Option<&Live>| judge.take().map_or(Ok(()), |judge| judge(live));
         let shard = self.shard_of(id);
+        // The change time of an open file, which its record need not have.
+        let open_ctime = Cell::new(i64::MIN);
         let in_record = || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
                 if set.of_names() {
@@ -231,10 +234,8 @@ impl<'s> Names<'s> {
                         crate::declared::set_controls(i, controls);
                     }
                     i.origin = set.origin.unwrap_or(i.origin);
-                    if let Some(t) = changed {
-                        i.ctime = t;
-                    }
-                    (i.is_dir(), i.edition)
+                    i.ctime = changed.unwrap_or(i.ctime.max(open_ctime.get()));
+                    (i.is_dir(), i.edition, at_origin(i))
                 })
             })
         };
@@ -242,9 +243,13 @@ impl<'s> Names<'s> {
         let open = self.objects().with_live(id, |index| {
             let live = self.objects().live(index);
             judged(Some(live))?;
+            let is_loaded = live.flags.load(Acquire) & live_flag::LOADED != 0;
+            if is_loaded {
+                open_ctime.set(live.ctime.load(Acquire));
+            }
             let result = in_record();
-            if let Ok((_, edition)) = result
-                && live.flags.load(Acquire) & live_flag::LOADED != 0
+            if let Ok((_, edition, there)) = result
+                && is_loaded
             {
                 if let Some(mtime) = set.mtime {
                     live.mtime.store(mtime, Release);
@@ -252,10 +257,8 @@ impl<'s> Names<'s> {
                 if let Some(t) = changed {
                     live.ctime.store(t, Release);
                 }
-                // It isn't set here: programs that have the file open may be writing, until the
-                // origin service has seen that they have.
-                if set.origin.is_some_and(|mark| !mark.is_released()) {
-                    live.flags.fetch_and(!live_flag::RELEASED, AcqRel);
+                if set.origin.is_some() {
+                    live.set_at_origin(there);
                 }
                 if let Some(controls) = set.controls {
                     if live.refs.load(Acquire) > 1 {
@@ -268,7 +271,7 @@ impl<'s> Names<'s> {
             }
             result
         })?;
-        let (is_dir, _) = match open {
+        let (is_dir, ..) = match open {
             Some(result) => result?,
             None => {
                 judged(None)?;
@@ -294,9 +297,7 @@ impl<'s> Names<'s> {
                 let counted = live.controls.load(Relaxed) & COUNTED;
                 live.controls.store(inode.controls | counted, Release);
                 live.edition.store(inode.edition, Release);
-                if !inode.origin.is_released() {
-                    live.flags.fetch_and(!live_flag::RELEASED, AcqRel);
-                }
+                live.set_at_origin(at_origin(&inode));
             }
             Ok(())
         });

@@ -3,7 +3,7 @@ import os
 import shutil
 import subprocess
 
-from harness import Skipped, case
+from harness import Skipped, case, kill, noise
 from powercut_origin import Rounds
 
 
@@ -22,3 +22,45 @@ def origin_of_a_pool_that_loses_its_power(t):
             t.ok(rounds.round(number), "round %d" % number)
     finally:
         rounds.close()
+
+
+# Changes a file without syncing it, and waits.
+CHANGE = """
+import os, sys, time
+fd = os.open(sys.argv[1], os.O_RDWR)
+if sys.argv[2] == "cut": os.ftruncate(fd, 300000)
+elif sys.argv[2] == "append": os.lseek(fd, 0, os.SEEK_END); os.write(fd, b"x" * 5000)
+else: os.pwrite(fd, b"other bytes", 100000)
+print("changed", flush=True)
+time.sleep(60)
+"""
+
+
+@case(60)
+def origin_gets_what_a_loss_of_power_left_half_changed(t):
+    """What others sync of a clean file's change, which nobody synced, is no clean file's after a loss of shared memory."""
+    top = os.path.join(t.disk, "origin")
+    os.mkdir(top)
+    os.mkdir(os.path.join(t.disk, "pool"))
+    kinds = ("cut", "append", "inside")
+    for kind in kinds:
+        with open("%s/%s" % (top, kind), "wb") as f:
+            f.write(noise(1 << 20, 3))
+    t.fb("up", "--pool", "p", "--media", "files:%s/pool:64M" % t.disk, "--origin", top, "--origin-lag", "60")
+    t.bash("p", "cat %s > /dev/null" % " ".join("%s/%s" % (top, kind) for kind in kinds))
+    changers = [t.start_python("p", CHANGE, "%s/%s" % (top, kind), kind) for kind in kinds]
+    for changer in changers:
+        t.ok(changer.stdout.readline() == b"changed\n", "a file isn't changed")
+    # Commits what the others have changed, too, and syncs the medium.
+    t.bash("p", "echo more > {0}/other; sync {0}/other".format(top))
+    keeper = t.keeper("p")
+    for pid in [keeper, *(c.pid for c in changers)]:
+        kill(pid)
+    for changer in changers:
+        changer.wait()
+    shutil.rmtree(os.path.join(t.home, "p"))
+    t.fb("up", "--reopen", "--pool", "p", "--from", os.path.join(t.disk, "pool"))
+    t.fb("origin", "sync", "--pool", "p")
+    t.same(t.walk(top), t.walk(top, "p"), "the pool and its origin")
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")

@@ -192,6 +192,9 @@ pub mod live_flag {
     /// Its bytes were at the pool's origin when it was opened, and are brought in: to write them
     /// is no change, its times stay.
     pub const RELEASED: u32 = 32768;
+    /// The pool's origin has the same version: a change is noted in the journal before it is made
+    /// (`data/noted.rs`).
+    pub const CLEAN: u32 = 65536;
 }
 
 /// One open object. Size, times and the extents of chunk 0 are the truth while it is

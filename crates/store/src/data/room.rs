@@ -18,6 +18,7 @@ impl<'s> Content<'s> {
         let size = decide(live)?;
         self.declared().check_change(live, Change::Size(size))?;
         let old = live.size.load(Relaxed);
+        self.note_change(index)?;
         if size != old {
             self.unseal(index, size.min(old), old)?;
         }
@@ -182,6 +183,7 @@ impl<'s> Content<'s> {
         // It takes nothing away.
         self.declared()
             .check_change(lock.0, Change::Size(MAX_SIZE))?;
+        self.note_change(index)?;
         self.promote(index)?;
         for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
             self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
@@ -212,6 +214,7 @@ impl<'s> Content<'s> {
             false => Change::Size(end),
         };
         self.declared().check_change(live, change)?;
+        self.note_change(index)?;
         self.unseal(index, offset.min(size), end.min(size))?;
         self.promote(index)?;
         if offset < size {

@@ -34,7 +34,8 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::COPIED
     | live_flag::SAID
     | live_flag::ON_FILES
-    | live_flag::RELEASED;
+    | live_flag::RELEASED
+    | live_flag::CLEAN;
 
 impl<'s> Checker<'s> {
     /// At a quiet moment.
