@@ -51,6 +51,7 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), "pools"))
 
 from harness import kill, processes_with  # noqa: E402 (found by the path set above)
+from abilities import grain_of_times, has_attributes  # noqa: E402
 from cases import buckets  # noqa: E402
 
 SUITES = {"fsx": "0.3.2", "pjdfstest": "0.2.2"}
@@ -325,26 +326,6 @@ class Bench:
 
 def tail(text, lines=30):
     return "\n".join("    " + line[:300] for line in text.rstrip().split("\n")[-lines:])
-
-
-def has_attributes(directory):
-    """Whether files of this file system can have attributes."""
-    try:
-        os.setxattr(directory, "user.forebay-conformance", b"")
-        os.removexattr(directory, "user.forebay-conformance")
-        return True
-    except OSError:
-        return False
-
-
-def grain_of_times(directory):
-    """The unit of its files' times. Nanoseconds."""
-    fd, path = tempfile.mkstemp(dir=directory)
-    os.close(fd)
-    os.utime(path, ns=(123456789, 1123456789))
-    got = os.stat(path).st_mtime_ns
-    os.unlink(path)
-    return next(unit for unit in (1, 10, 100, 1000, 10**6, 10**9) if got == 1123456789 // unit * unit)
 
 
 class Evictions:
