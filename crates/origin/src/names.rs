@@ -66,6 +66,12 @@ impl Origin {
             OriginMode::Scratch => None,
             _ => self.side.look(&at).map_err(plain)?,
         };
+        let is_one_of_several = inode.is_file() && inode.nlink > 1;
+        let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
+        if self.side.bucket().is_some() && had.is_some() && is_one_of_several && is_dirty {
+            // Each name is an object: the others get the version that this one may have already.
+            self.write_before(id, None)?;
+        }
         if let Some(there) = &had {
             self.keep_readable(id, &at, &inode);
             self.remove_there(&at, there, id, &inode)?;

@@ -1,6 +1,7 @@
 """Origins that are buckets: an S3 server (moto) behind a pool, also one that refuses, dies or is changed by others."""
 import hashlib
 import os
+import random
 import re
 import subprocess
 import time
@@ -90,12 +91,12 @@ for i in $(seq 30); do echo $i > out/a/file-$i; done; rm out/a/file-1*; head -c 
     for where, run in (("/fb/data", lambda s: t.bash("p", s)), (plain, lambda s: t.command(["bash", "-c", s]))):
         run("cd %s; sleep 0.3; mv out/a out/moved" % where)
     # Links are one file in the pool, and objects of their own.
-    # A name that is removed before the other names have its version: docs/origins.md says what may happen.
-    for links in ("ln mesh/large out/same; ln out/parts out/parts-too; echo one > out/first; ln out/first out/second; ln input again",
-                  "echo more >> out/second; rm input; truncate -s 9000001 out/parts-too"):
-        t.command(["bash", "-c", "cd %s; %s" % (plain, links)])
-        t.bash("p", "cd /fb/data; " + links)
-        t.fb("origin", "sync", "--pool", "p", timeout=40).says("all changes are at the origin")
+    # A name is removed before the other names have its version.
+    links = """cd "$1"; ln mesh/large out/same; ln out/parts out/parts-too; echo one > out/first; ln out/first out/second
+ln input again; sleep $2; echo more >> out/second; rm input; truncate -s 9000001 out/parts-too"""
+    t.command(["bash", "-c", links, "bash", plain, "0"])
+    t.bash("p", links, "/fb/data", "0.%d" % random.randrange(10))
+    t.fb("origin", "sync", "--pool", "p", timeout=40).says("all changes are at the origin")
     kinds = lambda walked: {k: v[:2] + v[3:] for k, v in walked.items() if k}
     t.same(kinds(t.walk(plain)), kinds(t.walk("/fb/data", "p")), "what the pool shows")
     keys = {k[5:] for k in server.keys() if k.startswith("case/") and not k.endswith("/")}
