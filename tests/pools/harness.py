@@ -87,13 +87,14 @@ def stacks(pid):
 
 
 def wait_until(condition, seconds, what):
+    """`what`: a text, or a function that returns it once the time is over."""
     until = time.monotonic() + seconds
     while True:
         got = condition()
         if got:
             return got
         if time.monotonic() > until:
-            raise Failed("not within %g s: %s" % (seconds, what))
+            raise Failed("not within %g s: %s" % (seconds, what() if callable(what) else what))
         time.sleep(0.02)
 
 

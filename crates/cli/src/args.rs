@@ -435,6 +435,9 @@ pub struct Pools {
     /// With --clean, also those that can be opened again, since all their media are `files`
     #[arg(long, requires = "clean")]
     pub all: bool,
+    /// With --clean, if hosts of other nodes can't be asked, this host's part alone: the job is over
+    #[arg(long, requires = "clean")]
+    pub here: bool,
 }
 
 #[derive(Debug, Args)]

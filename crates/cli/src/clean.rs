@@ -10,7 +10,13 @@ use crate::fail::{Fail, code};
 use crate::found::{named, open_each, users};
 use crate::lifetime;
 use crate::output::{json, say};
-use forebay_client::{Pool, PoolState, places};
+use forebay_client::{Pool, PoolState, home, places};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use std::time::{Duration, Instant};
+
+/// How long another process that cleans is waited for.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The result for one pool.
 struct Outcome {
@@ -22,10 +28,11 @@ struct Outcome {
 }
 
 pub fn clean(a: &Pools) -> Result<u8, Fail> {
+    let _alone = alone();
     // Pools of other users are never touched.
     let all: Vec<Outcome> = Pool::list()?
         .into_iter()
-        .map(|listed| outcome(listed.name, a.all))
+        .map(|listed| outcome(listed.name, a))
         .collect();
     if a.json {
         let list = all.iter().map(|o| {
@@ -47,15 +54,33 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
     })
 }
 
-fn outcome(name: String, also_reopenable: bool) -> Outcome {
-    let (removed, why, unclear) = match stale(&name, also_reopenable) {
+/// Keeps others from cleaning at the same time: half a pool looks damaged. None if there are no
+/// pools, or another one takes longer than [`PATIENCE`].
+fn alone() -> Option<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let fd = rustix::fs::open(home(), flags, Mode::empty()).ok()?;
+    let until = Instant::now() + PATIENCE;
+    while flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+        if Instant::now() > until {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Some(fd)
+}
+
+fn outcome(name: String, a: &Pools) -> Outcome {
+    let (removed, why, unclear) = match stale(&name, a.all) {
         Err((why, unclear)) => (false, why, unclear),
-        // No keeper of it runs here, and its time is over: other hosts see to their own share.
-        Ok((why, true)) => match remove(&name, false).or_else(|_| remove(&name, true)) {
-            Ok(()) => (true, why, false),
-            Err(e) => (false, format!("{why}, but {}", e.message), true),
-        },
-        Ok((why, false)) => match remove(&name, false) {
+        // No keeper of it runs here, and its time or its job is over: other hosts see to their own
+        // share.
+        Ok((why, is_over)) if is_over || a.here => {
+            match remove(&name, false).or_else(|_| remove(&name, true)) {
+                Ok(()) => (true, why, false),
+                Err(e) => (false, format!("{why}, but {}", e.message), true),
+            }
+        }
+        Ok((why, _)) => match remove(&name, false) {
             Ok(()) => (true, why, false),
             Err(e) => (false, format!("{why}, but {}", e.message), true),
         },

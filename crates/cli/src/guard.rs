@@ -5,6 +5,7 @@
 //! the guard removes what the daemon had begun to make. The death of a guard does no harm.
 
 use crate::fail::Fail;
+use crate::keeper::{self, OnTerm};
 use forebay_client::{PoolConfig, remove_node};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 
@@ -43,6 +44,11 @@ pub fn divide() -> Result<Result<Ward, u8>, Fail> {
 fn watch(from: PipeReader) -> u8 {
     // Only the daemon may keep the descriptors that the launcher reads.
     silence();
+    if keeper::on_term() == OnTerm::Stays {
+        // With its end, Slurm would kill the daemon.
+        // SAFETY: no handler of this program is replaced.
+        unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
+    }
     let mut making: Option<PoolConfig> = None;
     for line in BufReader::new(from).lines().map_while(Result::ok) {
         // An empty line is no config.

@@ -33,7 +33,7 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
         }
         lifetime::watch(pool);
         crate::metrics::serve(pool);
-        save_on_term(term, Arc::new(OnceLock::from(pool.clone())));
+        save_on_term(term, Arc::new(OnceLock::from(pool.clone())), on_term());
         background::is_ready();
     };
     if let Ok(plan) = Plan::read(dir) {
@@ -95,20 +95,43 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
+/// In a Slurm job, daemons stay: it sends SIGTERM to all of the job's processes at once, and SIGKILL
+/// KillWait later (30 s by default).
+pub fn on_term() -> OnTerm {
+    match std::env::var_os("SLURM_JOB_ID") {
+        Some(_) => OnTerm::Stays,
+        None => OnTerm::Ends,
+    }
+}
+
+/// What SIGTERM does besides saving the pool.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum OnTerm {
+    Ends,
+    /// The process goes on: in a batch job that is being ended, what is in the pool can be fetched
+    /// until the processes are killed.
+    Stays,
+}
+
 /// From now on SIGTERM first saves everything of the process's pool, if it has one by then, to
-/// stable storage, and then ends the process.
-pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>) {
+/// stable storage, and then ends the process, unless it is to stay.
+pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: OnTerm) {
     let _ = std::thread::Builder::new().spawn(move || {
-        let mut signal = 0;
-        // SAFETY: both are valid; the signal is blocked in all threads.
-        while unsafe { libc::sigwait(&term, &mut signal) } != 0 {}
-        let Some(pool) = pool.get() else {
-            std::process::exit(128 + libc::SIGTERM);
-        };
-        if let Err(e) = pool.store().durability().sync_all() {
-            say(format!("keeper: can't save the pool: {e}"));
+        loop {
+            let mut signal = 0;
+            // SAFETY: both are valid; the signal is blocked in all threads.
+            while unsafe { libc::sigwait(&term, &mut signal) } != 0 {}
+            let Some(pool) = pool.get() else {
+                std::process::exit(128 + libc::SIGTERM);
+            };
+            if let Err(e) = pool.store().durability().sync_all() {
+                say(format!("keeper: can't save the pool: {e}"));
+            }
+            if then == OnTerm::Ends {
+                let _ = pool.store().recovery().detach();
+                std::process::exit(0);
+            }
+            say("keeper: the job is being ended; the pool is there until this process is killed");
         }
-        let _ = pool.store().recovery().detach();
-        std::process::exit(0);
     });
 }

@@ -57,7 +57,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     keeper::raise_descriptors();
     keeper::spare_memory(&plan.limits);
     let pool = Arc::new(OnceLock::new());
-    keeper::save_on_term(term, pool.clone());
+    keeper::save_on_term(term, pool.clone(), keeper::on_term());
     let ward = Arc::new(Mutex::new(ward));
     let heir = ward.clone();
     let host = Host {

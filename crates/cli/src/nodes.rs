@@ -68,19 +68,37 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     let (Some(_), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else {
         return Ok(None);
     };
+    let size = variable("SLURM_HET_SIZE").and_then(|n| n.parse::<u32>().ok());
+    let lists: Vec<String> = match size {
+        Some(size) => (0..size)
+            .filter_map(|n| variable(&format!("SLURM_JOB_NODELIST_HET_GROUP_{n}")))
+            .collect(),
+        None => vec![list],
+    };
     let tasks = variable("SLURM_STEP_NUM_TASKS").and_then(|t| t.parse::<u32>().ok());
     if tasks.is_some_and(|n| n > 1) {
         return Err(Fail::usage(
             "this is one of several tasks of srun, and each would start the same pool; call it once, in the batch script, or say --nodes 1 for a pool on this node alone",
         ));
     }
+    let components: Vec<Vec<String>> = lists
+        .iter()
+        .map(|list| slurm_hosts(list))
+        .collect::<Result<_, _>>()?;
+    let hosts = components.concat();
+    let components = size.map_or(Vec::new(), |_| components);
+    Ok((hosts.len() > 1).then_some((hosts, How::Srun { components })))
+}
+
+/// The hosts of a list as Slurm writes them: `n[1-3],m7`.
+fn slurm_hosts(list: &str) -> Result<Vec<String>, Fail> {
     let failed = |why: String| {
         Fail::failed(format!(
             "can't find out the nodes of this Slurm job ({list}): scontrol: {why}; name them with --hosts, or say --nodes 1"
         ))
     };
     let output = Command::new("scontrol")
-        .args(["show", "hostnames", &list])
+        .args(["show", "hostnames", list])
         .output()
         .map_err(|e| failed(e.to_string()))?;
     let text = String::from_utf8_lossy(&output.stdout);
@@ -91,7 +109,7 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
             words.lines().next_back().unwrap_or("no names").to_owned(),
         ));
     }
-    Ok((hosts.len() > 1).then_some((hosts, How::Srun)))
+    Ok(hosts)
 }
 
 fn limits(a: &Nodes) -> Limits {

@@ -68,7 +68,9 @@ fn plan(r: &mut Random) -> Plan {
             .one_of(&[
                 How::Local,
                 How::Rsh("ssh".into()),
-                How::Srun,
+                How::Srun {
+                    components: vec![vec!["n1".into()], vec!["n2".into(), "n3".into()]],
+                },
                 How::Ranks {
                     rsh: "ssh".into(),
                     reach: vec![String::new(), "10.0.0.1:5000".into()],

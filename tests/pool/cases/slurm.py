@@ -29,11 +29,12 @@ SlurmdPidFile={base}/slurmd-%n.pid
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SelectType=select/cons_tres
-SchedulerType=sched/builtin
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
-KillWait=5
+KillWait=20
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=2000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -86,7 +87,7 @@ def free_ports(n):
 class Slurm:
     """Controller, nodes, and munge for the credentials; all in a directory of their own."""
 
-    def __init__(self, t):
+    def __init__(self, t, epilog=""):
         missing = [c for c in NEEDED if not shutil.which(c) and not os.path.exists("/usr/sbin/" + c)]
         if missing:
             raise Skipped("not installed: %s (Debian: slurmctld slurmd slurm-client munge)" % " ".join(missing))
@@ -96,6 +97,7 @@ class Slurm:
         self.env = {"SLURM_CONF": self.base + "/slurm.conf", "PATH": os.environ["PATH"] + ":/usr/sbin"}
         os.makedirs(self.base + "/state")
         os.chmod(self.base, 0o755)
+        self.epilog = epilog
 
     def __enter__(self):
         try:
@@ -110,6 +112,12 @@ class Slurm:
         with open(base + "/slurm.conf", "w") as f:
             f.write(CONF.format(host=socket.gethostname().split(".")[0], base=base, nodes=NODES, port=first,
                                 first=first + 1, last=first + NODES))
+            if self.epilog:
+                f.write("Epilog=%s/epilog\n" % base)
+        if self.epilog:
+            with open(base + "/epilog", "w") as f:
+                f.write(self.epilog)
+            os.chmod(base + "/epilog", 0o755)
         with open(base + "/cgroup.conf", "w") as f:
             f.write("CgroupAutomount=no\n")
         with open(base + "/munge.key", "wb") as f:

@@ -134,7 +134,7 @@ impl Launcher for Remote {
     }
 
     fn leaves(&self) -> bool {
-        self.how != How::Srun
+        !matches!(self.how, How::Srun { .. })
     }
 }
 
@@ -166,7 +166,7 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
             command.arg(host).arg(quoted.join(OsStr::new(" ")));
             command
         }
-        How::Srun => {
+        How::Srun { components } => {
             // Beside the steps of the job itself, without a share of the job's resources.
             let mut command = Command::new("srun");
             let options = [
@@ -178,7 +178,12 @@ pub fn remote(how: &How, host: &str, words: &[OsString]) -> Command {
                 "-w",
                 host,
             ];
-            command.args(options).args(words);
+            command.args(options);
+            let hosts = |component: &Vec<String>| component.iter().any(|h| h == host);
+            if let Some(component) = components.iter().position(hosts) {
+                command.arg(format!("--het-group={component}"));
+            }
+            command.args(words);
             command
         }
     };

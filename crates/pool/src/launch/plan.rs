@@ -21,7 +21,10 @@ pub enum How {
     /// By a remote shell, called as `PROGRAM HOST COMMAND`: ssh or the like.
     Rsh(String),
     /// By srun, as steps of this Slurm job. srun stays as long as the daemon runs.
-    Srun,
+    Srun {
+        /// Of a heterogeneous job: the hosts of each component. Empty for other jobs.
+        components: Vec<Vec<String>>,
+    },
     /// By ranks of an MPI launcher that wait for a call.
     Ranks {
         /// The remote shell for restarts.
