@@ -71,8 +71,8 @@ STRESS_SECONDS = 3
 # Its exit codes for "done" and "can't be done here".
 STRESS_DONE = (0, 3, 4)
 
-# Tests of pjdfstest that may fail in a pool with an origin, besides those in pjdfstest-expected.txt: origin, face, name,
-# reason. They fail if the origin has the file already.
+# Tests of pjdfstest that may fail in a pool with an origin, besides those in pjdfstest-expected.txt: origin, face,
+# name, reason. They fail if the origin has the file already.
 ORIGIN_EXPECTED = [
     ("", "preload", "rename::write_access_required_subdir",
      "processes that have changed their user can't ask the origin service: only the pool's user may"),
@@ -172,8 +172,8 @@ def install(name, prefix):
 class Bench:
     """A pool and its own directory to run programs in, which see it by a face, or by both."""
 
-    # Without an origin "", with one "plain", "busy" or "bucket": of all pools (--origin). Where its directories lie, and
-    # the server of the buckets.
+    # Without an origin "", with one "plain", "busy" or "bucket": of all pools (--origin). Where its directories lie.
+    # The server of the buckets.
     with_origin = ""
     origin_in = "/var/tmp"
     server = None
@@ -672,7 +672,8 @@ def main():
     parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "busy", "bucket"],
                         help="with an origin behind each pool, which is compared at the end; busy: files are written back "
                              "and leave the pool all the time; bucket: it is one (moto)")
-    parser.add_argument("--origin-in", metavar="DIR", default=Bench.origin_in, help="where the origins' directories lie")
+    parser.add_argument("--origin-in", metavar="DIR", default=Bench.origin_in,
+                        help="where the origins' directories lie")
     parser.add_argument("--prefix", metavar="DIR", help="where the suites are installed",
                         default=os.path.join(ROOT, "target", "conformance"))
     parser.add_argument("-j", "--jobs", type=int, default=1, help="tests at a time (default 1)")

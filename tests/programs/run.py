@@ -71,7 +71,7 @@ NOT_OFF = {
 }
 # The same of buckets.
 NOT_IN_A_BUCKET = {
-    "small-files": "mv copies a directory that the bucket has (EXDEV), and what else is linked to its files isn't any more",
+    "small-files": "mv copies a directory that the bucket has (EXDEV), and links to its files are lost",
 }
 # moto and network file systems take some milliseconds for each file. Seconds.
 SYNC_LIMIT = 300
@@ -542,7 +542,8 @@ class Runner:
         """The same of a bucket, whose objects are in a directory: they have one name each, and text for attributes."""
         inside_work, outer = places
         work = os.path.join(copy, os.path.basename(inside_work))
-        left = self.manifest([], self.environment(WORK=inside_work, OUTER=outer), work, case.ignore, log + "-bucket-tree")
+        env = self.environment(WORK=inside_work, OUTER=outer)
+        left = self.manifest([], env, work, case.ignore, log + "-bucket-tree")
         plain = [re.sub(r" links=\d+ |\[user\..*\]$", " ", comparable(t), flags=re.M) for t in (tree, left)]
         problems = difference("files in the bucket", *(re.sub(" +$", "", t, flags=re.M) for t in plain))
         if problems:

@@ -47,14 +47,21 @@ class Jobs:
         self.env = {**os.environ, **cluster.env, "PATH": self.dir + "/bin:" + cluster.env["PATH"]}
 
     def submit(self, *words):
-        done = subprocess.run(["sbatch", "--parsable", "--output=%x-%A.out", *words], env=self.env, cwd=self.dir,
-                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30, text=True)
+        done = self.does("sbatch", "--parsable", "--output=%x-%A.out", *words)
         if done.returncode != 0:
             raise Failed("sbatch: " + done.stdout)
         return done.stdout.split(";")[0].strip()
 
+    def does(self, *words):
+        return subprocess.run(words, env=self.env, cwd=self.dir, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, timeout=60, text=True)
+
     def output(self, number):
-        texts = [open(self.dir + "/" + n, errors="replace").read() for n in os.listdir(self.dir) if n.endswith("-%s.out" % number)]
+        texts = []
+        for name in os.listdir(self.dir):
+            if name.endswith("-%s.out" % number):
+                with open(self.dir + "/" + name, errors="replace") as f:
+                    texts.append(f.read())
         return "\n".join(texts)
 
     def wait(self, number, seconds=60):
@@ -114,8 +121,7 @@ def slurm_examples(t):
         t.ok("3 nodes" in said and said.count("task ") == 4, said)
         has_all(jobs.dir + "/output", said)
         # In an allocation without a script.
-        r = subprocess.run(["salloc", "--nodes=2", "--quiet", "./run.sh"], env=jobs.env, cwd=jobs.dir, timeout=60, text=True,
-                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        r = jobs.does("salloc", "--nodes=2", "--quiet", "./run.sh")
         t.ok(r.returncode == 0 and "with 2 nodes" in r.stdout, r.stdout)
         has_all(jobs.dir + "/output", r.stdout)
         t.ok(not pools(t), "left in FOREBAY_HOME: %s" % pools(t))

@@ -39,7 +39,7 @@ def free_port():
 
 
 class ServerPlace:
-    """What a server of buckets needs of a runner that has no cases: a directory for its log, and a process that ends with it."""
+    """What a server of buckets needs of a runner without cases: a directory for its log, a process that ends with it."""
 
     def __init__(self, base):
         self.base = base

@@ -228,8 +228,8 @@ def mount_mapped(t):
     t.fb("down", "--pool", "p")
 
 
-# One file, mapped through the mount, changed beside it and looked at through it at once: the kernel takes no size of before
-# for the file's, nor does it write back what a cut has taken away.
+# One file, mapped through the mount, changed beside it and looked at through it at once: the kernel takes no size of
+# before for the file's, nor does it write back what a cut has taken away.
 SIZES = '''
 import mmap, os, random, sys, time
 beside, through, seed = sys.argv[1:4]

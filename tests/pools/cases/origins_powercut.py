@@ -38,7 +38,7 @@ time.sleep(60)
 
 @case(60)
 def origin_gets_what_a_loss_of_power_left_half_changed(t):
-    """What others sync of a clean file's change, which nobody synced, is no clean file's after a loss of shared memory."""
+    """A change that nobody synced, but others' syncs did, leaves no clean file after a loss of shared memory."""
     top = os.path.join(t.disk, "origin")
     os.mkdir(top)
     os.mkdir(os.path.join(t.disk, "pool"))
