@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from harness import Failed, Skipped, case, wait_until
+from harness import Failed, Skipped, case, processes_with, wait_until
 from .nodes import POOL
 
 NODES = 3
@@ -87,7 +87,8 @@ def free_ports(n):
 class Slurm:
     """Controller, nodes, and munge for the credentials; all in a directory of their own."""
 
-    def __init__(self, t, epilog=""):
+    def __init__(self, t, lines="", files=None):
+        """`lines` of slurm.conf, with {base} for the directory; `files` in it: name -> content."""
         missing = [c for c in NEEDED if not shutil.which(c) and not os.path.exists("/usr/sbin/" + c)]
         if missing:
             raise Skipped("not installed: %s (Debian: slurmctld slurmd slurm-client munge)" % " ".join(missing))
@@ -97,7 +98,7 @@ class Slurm:
         self.env = {"SLURM_CONF": self.base + "/slurm.conf", "PATH": os.environ["PATH"] + ":/usr/sbin"}
         os.makedirs(self.base + "/state")
         os.chmod(self.base, 0o755)
-        self.epilog = epilog
+        self.lines, self.files = lines, files or {}
 
     def __enter__(self):
         try:
@@ -112,12 +113,11 @@ class Slurm:
         with open(base + "/slurm.conf", "w") as f:
             f.write(CONF.format(host=socket.gethostname().split(".")[0], base=base, nodes=NODES, port=first,
                                 first=first + 1, last=first + NODES))
-            if self.epilog:
-                f.write("Epilog=%s/epilog\n" % base)
-        if self.epilog:
-            with open(base + "/epilog", "w") as f:
-                f.write(self.epilog)
-            os.chmod(base + "/epilog", 0o755)
+            f.write(self.lines.format(base=base))
+        for name, content in self.files.items():
+            with open(base + "/" + name, "w") as f:
+                f.write(content)
+            os.chmod(base + "/" + name, 0o755)
         with open(base + "/cgroup.conf", "w") as f:
             f.write("CgroupAutomount=no\n")
         with open(base + "/munge.key", "wb") as f:
@@ -150,6 +150,18 @@ class Slurm:
                     texts.append("%s:\n%s" % (name, "".join(f.readlines()[-8:])))
         return "\n".join(texts)
 
+    def sruns(self):
+        """Process ids of the commands `srun` of this cluster."""
+        found = []
+        for pid in processes_with("SLURM_CONF=" + self.env["SLURM_CONF"]):
+            try:
+                with open("/proc/%d/comm" % pid) as f:
+                    if f.read() == "srun\n":
+                        found.append(pid)
+            except OSError:
+                pass
+        return found
+
     def __exit__(self, *_):
         # Jobs first, then the nodes, the controller, munge.
         if len(self.running) > 1:
@@ -157,6 +169,10 @@ class Slurm:
                 self.say("scancel", "--state=RUNNING", "--full")
             except (OSError, subprocess.SubprocessError):
                 pass
+        # srun ends a moment after what it has started, if the controller still answers.
+        began = time.monotonic()
+        while self.sruns() and time.monotonic() < began + 30:
+            time.sleep(0.1)
         for process in reversed(self.running):
             process.send_signal(signal.SIGTERM)
         for process in self.running:

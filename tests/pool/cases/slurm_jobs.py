@@ -5,11 +5,11 @@ import shutil
 import subprocess
 import time
 
-from harness import ROOT_OF_TESTS, Failed, case, kill, processes_with, wait_until
+from harness import ROOT_OF_TESTS, Failed, Skipped, case, kill, processes_with, wait_until
 from .slurm import Slurm
 
 EXAMPLES = os.path.join(ROOT_OF_TESTS, "..", "examples", "slurm")
-SITE_EPILOG = os.path.join(ROOT_OF_TESTS, "..", "packaging", "slurm", "epilog")
+PACKAGING = os.path.join(ROOT_OF_TESTS, "..", "packaging", "slurm")
 # A site's pools lie in its nodes' shared memory, a test's in a directory of its own.
 EPILOG = """#!/bin/bash
 export FOREBAY_BIN={bin} FOREBAY_HOME={home}
@@ -30,6 +30,17 @@ exec "$forebay" "$@"
 """
 
 
+def small_command(t):
+    """Path of SMALL."""
+    path = t.work + "/bin/forebay"
+    if not os.path.exists(path):
+        os.mkdir(os.path.dirname(path))
+        with open(path, "w") as f:
+            f.write(SMALL % t.forebay)
+        os.chmod(path, 0o755)
+    return path
+
+
 class Jobs:
     """A user's directory, with the examples and their input, and what Slurm does of it."""
 
@@ -40,10 +51,7 @@ class Jobs:
         os.mkdir(self.dir + "/input")
         for n in range(20):
             t.file("%s/input/f%02d" % (self.dir, n), 200000, n)
-        os.mkdir(self.dir + "/bin")
-        with open(self.dir + "/bin/forebay", "w") as f:
-            f.write(SMALL % t.forebay)
-        os.chmod(self.dir + "/bin/forebay", 0o755)
+        small_command(t)
         self.env = {**os.environ, **cluster.env, "PATH": self.dir + "/bin:" + cluster.env["PATH"]}
 
     def submit(self, *words):
@@ -134,7 +142,8 @@ mkdir -p /fb/output
 for ((n = 0; ; n++)); do
     echo $n > /fb/output/part-$SLURM_PROCID
     mv /fb/output/part-$SLURM_PROCID /fb/output/last-$SLURM_PROCID
-    touch started
+    files=(/fb/output/last-*)
+    [[ ${#files[@]} -lt $SLURM_NTASKS ]] || touch started
     sleep 0.1
 done
 """
@@ -143,7 +152,8 @@ done
 @case(180)
 def slurm_jobs_that_are_ended(t):
     """A job that is told to stop or is cancelled saves what is there. One that is killed leaves nothing in memory."""
-    with Slurm(t, epilog=EPILOG.format(bin=os.path.dirname(t.forebay), home=t.home, epilog=SITE_EPILOG)) as cluster:
+    epilog = EPILOG.format(bin=os.path.dirname(t.forebay), home=t.home, epilog=PACKAGING + "/epilog")
+    with Slurm(t, "Epilog={base}/epilog\n", {"epilog": epilog}) as cluster:
         jobs = Jobs(t, cluster)
         output, started = jobs.dir + "/output", jobs.dir + "/started"
         with open(jobs.dir + "/task.sh", "w") as f:
@@ -152,7 +162,6 @@ def slurm_jobs_that_are_ended(t):
         def end(script, stop):
             number = jobs.submit(script)
             wait_until(lambda: os.path.exists(started), 30, lambda: "the tasks: " + jobs.output(number))
-            time.sleep(0.5)
             stop(number)
             said = jobs.wait(number)
             os.unlink(started)
@@ -171,4 +180,80 @@ def slurm_jobs_that_are_ended(t):
         said = end("run.sh", lambda number: [kill(pid) for pid in processes_with("SLURM_JOB_ID=" + number)])
         wait_until(lambda: not pools(t), 20, lambda: "the epilog to remove %s\n%s" % (pools(t), cluster.logs()))
         t.ok(not os.path.exists(output), "a job that was killed has saved something: " + said)
+    t.nothing_left("the jobs")
+
+
+# With --forebay, the script and its steps see the pool without more ado.
+PLAIN = """#!/bin/bash
+#SBATCH --nodes=3 --ntasks-per-node=2 --time=10
+set -e
+ls /fb/input > seen
+srun ./task.sh
+cat /fb/output/sums-* | sort -k 2 > /fb/output/all
+"""
+
+
+@case(180)
+def slurm_option(t):
+    """The plug-in: sbatch --forebay."""
+    if not os.path.exists("/usr/include/slurm/spank.h"):
+        raise Skipped("without Slurm's headers (Debian: libslurm-dev)")
+    plugin = t.work + "/spank_forebay.so"
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+    t.command(["gcc", *flags, "-o", plugin, PACKAGING + "/spank_forebay.c"])
+    plugstack = "required %s program=%s\n" % (plugin, small_command(t))
+    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugstack}) as cluster:
+        jobs = Jobs(t, cluster)
+        with open(jobs.dir + "/plain.sh", "w") as f:
+            f.write(PLAIN)
+        output, started = jobs.dir + "/output", jobs.dir + "/started"
+        option = "--forebay=in=./input:/input,out=/output:./output"
+        said = jobs.wait(jobs.submit(option, "plain.sh"))
+        t.ok(said.count("task ") == 6, said)
+        t.ok(jobs.sums(output) == jobs.expected(), said)
+        with open(jobs.dir + "/seen") as f:
+            t.ok(len(f.readlines()) == 20, "the script itself doesn't see the pool: " + said)
+        t.ok(not pools(t), "left: %s" % pools(t))
+        shutil.rmtree(output)
+        # An origin gets all changes, also below its own path.
+        origin = jobs.dir + "/origin"
+        os.mkdir(origin)
+        script = "--wrap=forebay df > df; echo made > %s/made" % origin
+        said = jobs.wait(jobs.submit("--forebay=origin=" + origin, script))
+        t.ok(os.listdir(origin) == ["made"] and not pools(t), said)
+        with open(jobs.dir + "/df") as f:
+            t.ok("memory" in f.read(), "the script doesn't see the pool: " + said)
+        # Of a script that fails, and of a job that is cancelled, what is there is saved.
+        with open(jobs.dir + "/fails.sh", "w") as f:
+            f.write("#!/bin/bash\nmkdir /fb/output; echo half > /fb/output/half; exit 3\n")
+        said = jobs.wait(jobs.submit(option, "fails.sh"))
+        t.ok(os.listdir(output) == ["half"] and not pools(t), said)
+        shutil.rmtree(output)
+        with open(jobs.dir + "/task.sh", "w") as f:
+            f.write(ENDLESS)
+        number = jobs.submit(option, "plain.sh")
+        wait_until(lambda: os.path.exists(started), 30, lambda: "the tasks: " + jobs.output(number))
+        cluster.say("scancel", number)
+        said = jobs.wait(number)
+        wait_until(lambda: not pools(t), 20, lambda: "the pool's end: %s %s" % (pools(t), said))
+        t.ok(os.path.exists(output + "/last-5"), said)
+        # Jobs without the option know nothing of it.
+        said = jobs.wait(jobs.submit("--wrap=env"))
+        t.ok("SLURM_JOB_ID" in said and "FOREBAY_POOL" not in said and "LD_PRELOAD" not in said, said)
+        # A wrong option is told by sbatch; what can't come in keeps the script from running.
+        for wrong, told in (("sice=1G", "there is no 'sice'"), ("in=/a", "isn't SRC:DST"), ("size", "has no value")):
+            r = jobs.does("sbatch", "--forebay=" + wrong, "fails.sh")
+            t.ok(r.returncode != 0 and told in r.stdout, r.stdout)
+        os.unlink(jobs.dir + "/seen")
+        said = jobs.wait(jobs.submit("--forebay=in=./nowhere:/input", "plain.sh"))
+        t.ok("nowhere" in said and "stage-in failed; the job isn't run" in said, said)
+        t.ok(not os.path.exists(jobs.dir + "/seen") and not pools(t), said)
+        # What can't get out stays in the pool.
+        number = jobs.submit("--forebay=out=/output:/proc/nowhere", "fails.sh")
+        said = jobs.wait(number)
+        with open("%s/forebay-job-%s.out" % (jobs.dir, number)) as f:
+            said = f.read()
+        t.ok("/proc/nowhere" in said and pools(t) == ["job-" + number], said)
+        t.fb("exec", "--pool", "job-" + number, "--", "true", rc=None)
+        t.fb("down", "--force", "--pool", "job-" + number)
     t.nothing_left("the jobs")
