@@ -1,7 +1,7 @@
 #!/bin/bash
 #SBATCH --nodes=3 --ntasks-per-node=2 --time=10
 #SBATCH --signal=B:TERM@120
-# A pool for several steps. It is saved and removed also if a step fails or the job is told to stop.
+# A pool for several steps, which is saved and removed also if a step fails or the job is told to stop.
 set -euo pipefail
 export FOREBAY_POOL="job-$SLURM_JOB_ID"
 finish() {

@@ -104,7 +104,7 @@ pub fn on_term() -> OnTerm {
     }
 }
 
-/// What SIGTERM does besides saving the pool.
+/// The effect of SIGTERM besides saving the pool.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OnTerm {
     Ends,

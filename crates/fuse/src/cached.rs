@@ -11,9 +11,9 @@
 //! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]); notices aren't
 //!   discarded.
 //! - There is no notice for a smaller size. So the kernel isn't told to forget pages while a file's
-//!   size changes and is being requested ([`SETTLES`]), nor before the threads that requested it have
-//!   been on a core again ([`Waiter`]). It forgets them by itself with each reply that has another
-//!   size.
+//!   size changes and is being requested ([`SETTLES`]), nor before the threads that requested it
+//!   have been on a core again ([`Waiter`]). The kernel forgets them by itself with each reply that
+//!   has another size.
 
 use crate::fetched::Fetched;
 use crate::notices::Notices;

@@ -248,7 +248,7 @@ def slurm_option(t):
         said = jobs.wait(jobs.submit("--forebay=in=./nowhere:/input", "plain.sh"))
         t.ok("nowhere" in said and "stage-in failed; the job isn't run" in said, said)
         t.ok(not os.path.exists(jobs.dir + "/seen") and not pools(t), said)
-        # What can't get out stays in the pool.
+        # Results that can't get out stay in the pool.
         number = jobs.submit("--forebay=out=/output:/proc/nowhere", "fails.sh")
         said = jobs.wait(number)
         with open("%s/forebay-job-%s.out" % (jobs.dir, number)) as f:
