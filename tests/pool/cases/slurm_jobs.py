@@ -183,6 +183,49 @@ def slurm_jobs_that_are_ended(t):
     t.nothing_left("the jobs")
 
 
+@case(180)
+def slurm_jobs_that_go_on(t):
+    """A job that is suspended goes on; one that is requeued saves what is there, and begins anew."""
+    with Slurm(t) as cluster:
+        jobs = Jobs(t, cluster)
+        output, started = jobs.dir + "/output", jobs.dir + "/started"
+        with open(jobs.dir + "/task.sh", "w") as f:
+            f.write(ENDLESS)
+
+        def tasks_run():
+            if os.path.exists(started):
+                os.unlink(started)
+            wait_until(lambda: os.path.exists(started), 30, lambda: "the tasks: " + jobs.output(number))
+
+        def has_all(what):
+            last = sorted(name for name in os.listdir(output) if name.startswith("last-"))
+            t.ok(last == ["last-%d" % n for n in range(6)], "%s: %s" % (what, last))
+            shutil.rmtree(output)
+
+        number = jobs.submit("--requeue", "run.sh")
+        tasks_run()
+        cluster.say("scontrol", "suspend", number)
+        time.sleep(3)
+        cluster.say("scontrol", "resume", number)
+        tasks_run()
+        cluster.say("scontrol", "requeue", number)
+        wait_until(lambda: not pools(t) and os.path.exists(output), 20, lambda: "the first run's end: %s" % pools(t))
+        has_all("requeued")
+        os.unlink(started)
+
+        def is_running():
+            # Slurm gives it two minutes otherwise.
+            cluster.say("scontrol", "update", "JobId=" + number, "StartTime=now")
+            time.sleep(0.5)
+            return os.path.exists(started)
+        wait_until(is_running, 30, "the second run")
+        cluster.say("scancel", number)
+        jobs.wait(number)
+        has_all("cancelled")
+        t.ok(not pools(t), "left: %s" % pools(t))
+    t.nothing_left("the jobs")
+
+
 # With --forebay, the script and its steps see the pool without more ado.
 PLAIN = """#!/bin/bash
 #SBATCH --nodes=3 --ntasks-per-node=2 --time=10
