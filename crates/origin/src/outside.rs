@@ -179,8 +179,8 @@ impl Origin {
         }
     }
 
-    /// A clean file has another size than the version at the origin: a loss of power has kept a
-    /// truncation, and not its time. It is written back.
+    /// A clean file has another size than the version at the origin: it is written back. Since the
+    /// store notes the first change of a clean file, no way to this is known (decision 0082).
     fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
         let _working = self.busy.begin(id);
         let inode = self.inode(id)?;

@@ -58,7 +58,7 @@ md5sum numbers noise > MD5 && md5sum -c MD5; b2sum numbers; sha1sum numbers
 section tee
 seq 5 | tee t1 t2 | tail -n 1; cmp t1 t2
 seq 6 9 | tee -a t1 > /dev/null; cat t1
-seq 3 | tee >(sort -r > t3) > /dev/null; for i in $(seq 600); do [ -f t3 ] && [ "$(wc -l < t3)" = 3 ] && break; sleep 0.05; done; cat t3
+seq 3 | tee >(sort -r > t3) > /dev/null; for i in $(seq 100); do [ "$(wc -l < t3)" = 3 ] && break; sleep 0.05; done; cat t3
 
 section columns
 seq 1 2 20 | sort > odd; seq 1 3 20 | sort > third
