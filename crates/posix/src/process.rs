@@ -76,24 +76,30 @@ impl Process<'_> {
         self.0.open_all()
     }
 
-    /// Makes a slot for a child, with copies of descriptors, mappings, working directory and umask.
-    /// A child that shares our memory only keeps the files of our mappings, should we die before
-    /// it.
+    /// Reserves a slot for a child, with copies of descriptors, mappings, working directory and
+    /// umask, and returns its identity. A child that shares our memory only keeps the files of our
+    /// mappings, should we die before it.
     ///
     /// # Errors
     /// EAGAIN if all are in use, ENOSPC.
     pub fn prepare_child(self, shares_memory: bool) -> Result<u32> {
         let store = self.0;
-        let mut slot = slots::reserve(store.control());
-        if slot == Err(Errno::AGAIN) && store.recovery().reap().is_ok_and(|r| r.processes > 0) {
+        let mut reserved = slots::reserve(store.control());
+        if reserved == Err(Errno::AGAIN) && store.recovery().reap().is_ok_and(|r| r.processes > 0) {
             // They were of the dead: no keeper has come to them.
-            slot = slots::reserve(store.control());
+            reserved = slots::reserve(store.control());
         }
-        let slot = slot?;
+        let reserved = reserved?;
+        let slot = slots::slot_of(reserved);
         self.fill(slot, shares_memory).inspect_err(|_| {
             self.drop_child(slot);
         })?;
-        Ok(slot)
+        Ok(reserved)
+    }
+
+    /// In the parent, as soon as there is the child: the slot reserved for it outlives this process.
+    pub fn hand_over(self, reserved: u32, child: u32) {
+        slots::hand_over(self.0.control(), reserved, child);
     }
 
     fn fill(self, slot: u32, shares_memory: bool) -> Result<()> {
@@ -134,19 +140,21 @@ impl Process<'_> {
         let _ = self.0.recovery().release_slot(slot);
     }
 
-    /// In a vfork child: its thread uses the slot that was prepared, until
+    /// In a vfork child: its thread uses the slot that was reserved for it, until
     /// [`Process::end_borrowing`]. Without one (None, or it can't be had) one is taken when it is
     /// first needed: false then.
-    pub fn borrow(self, slot: Option<u32>) -> bool {
+    pub fn borrow(self, reserved: Option<u32>) -> bool {
         let store = self.0;
-        let Some(slot) = slot else {
+        let Some(reserved) = reserved else {
             store.borrow_later();
             return false;
         };
         store.between_slots();
-        if !slots::is_apart() {
-            slots::claim(store.control(), slot);
+        if !slots::is_apart() && !slots::claim(store.control(), reserved) {
+            store.borrow_later();
+            return false;
         }
+        let slot = slots::slot_of(reserved);
         match store.map_area(slot) {
             Ok(area) => {
                 store.lend(slot, area);
@@ -169,13 +177,14 @@ impl Process<'_> {
         self.0.end_lending();
     }
 
-    /// In a forked child: takes over the slot that was prepared for it.
-    pub fn adopt(self, slot: u32) {
+    /// In a forked child: takes over the slot that was reserved for it. False if it can't be had:
+    /// the child has neither descriptors of the pool nor a working directory there.
+    pub fn adopt(self, reserved: u32) -> bool {
         self.0.between_slots();
-        slots::claim(self.0.control(), slot);
-        // Without its area the child sees no descriptors of the pool, and says EBADF.
-        let _ = self.0.adopt(slot);
+        let adopted = slots::claim(self.0.control(), reserved)
+            && self.0.adopt(slots::slot_of(reserved)).is_ok();
         self.0.end_lending();
+        adopted
     }
 
     /// Takes over the slot that exec handed on, or that was used so far in this process

@@ -136,14 +136,51 @@ pub fn attach_kept<T: Table>(table: &T) -> Result<u32, Errno> {
     slot.map(|i| i as u32).ok_or(Errno::AGAIN)
 }
 
-/// Takes a free slot on behalf of a child that is about to be created. Until the child claims it,
-/// the slot counts as this process's.
+/// Takes a free slot on behalf of a child that is about to be created, and returns its identity.
+/// Until the slot is handed over or claimed, it counts as this process's.
 ///
 /// # Errors
 /// EAGAIN if all slots are taken.
 pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
     let me = pid();
-    take_free(table, word(state::RESERVED, me, own_start(me).unwrap_or(0)))
+    let slot = take_free(table, word(state::RESERVED, me, own_start(me).unwrap_or(0)))?;
+    Ok(identity(table, slot))
+}
+
+/// In the parent, as soon as there is the child `child`: the slot reserved for it counts as the
+/// child's, so that the slot isn't reaped if this process ends before the child has claimed it.
+pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
+    let owner = table.owner(slot_of(reserved));
+    let now = owner.load(Acquire);
+    if is_reserved(table, reserved, now) && pid_of(now) == pid() {
+        // If that fails, the child has claimed it.
+        let its = word(state::RESERVED, child, 0);
+        let _ = owner.compare_exchange(now, its, AcqRel, Relaxed);
+    }
+}
+
+/// Makes a slot that was reserved for this process its own. False: its parent was killed before it
+/// could hand the slot over, and the slot has been reaped. A child that can't read its start time
+/// has no way to report that; its owner word has none: see [`own_word_or_id`].
+pub fn claim(table: &impl Table, reserved: u32) -> bool {
+    let owner = table.owner(slot_of(reserved));
+    let mine = own_word_or_id();
+    loop {
+        let now = owner.load(Acquire);
+        if !is_reserved(table, reserved, now) {
+            return false;
+        }
+        // It fails at most once: the parent has handed the slot over, or somebody reaps it.
+        if owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok() {
+            return true;
+        }
+    }
+}
+
+/// Whether a slot whose owner word is `now` is still reserved by who had this identity from
+/// [`reserve`].
+fn is_reserved(table: &impl Table, reserved: u32, now: u64) -> bool {
+    state_of(now) == state::RESERVED && identity(table, slot_of(reserved)) == reserved
 }
 
 /// Takes a free slot and stores this owner word in it.
@@ -161,12 +198,6 @@ fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
         }
     }
     Err(Errno::AGAIN)
-}
-
-/// Makes the reserved `slot` this process's own. A child that can't read its start time has no way
-/// to report that; its owner word has none: see [`own_word_or_id`].
-pub fn claim(table: &impl Table, slot: u32) {
-    table.owner(slot).store(own_word_or_id(), Release);
 }
 
 /// Makes this process the one that reaps `slot`, if the slot's process (or its last reaper) is

@@ -475,6 +475,36 @@ mod tests {
     }
 
     #[test]
+    fn a_childs_slot_is_reaped_with_its_parent_only_until_it_is_handed_over() {
+        let s = store("reserved");
+        let owner = |reserved| {
+            let slot = process::slot_of(reserved);
+            &s.control.process(slot as usize).owner
+        };
+        let dead = |reserved| {
+            // Another start time: that process has ended.
+            owner(reserved).fetch_xor(1, Relaxed);
+            s.recovery().reap().map(|r| r.processes)
+        };
+        let claimed = process::reserve(&s.control).unwrap();
+        assert!(process::claim(&s.control, claimed));
+        assert!(!process::claim(&s.control, claimed));
+        let handed_over = process::reserve(&s.control).unwrap();
+        process::hand_over(&s.control, handed_over, 1);
+        assert_eq!(process::pid_of(owner(handed_over).load(Relaxed)), 1);
+        assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(0));
+        assert!(process::claim(&s.control, handed_over));
+        let lost = process::reserve(&s.control).unwrap();
+        assert_eq!(dead(lost), Ok(1));
+        // The slot is in use again, by others.
+        let others = process::reserve(&s.control).unwrap();
+        assert_eq!(process::slot_of(others), process::slot_of(lost));
+        assert!(!process::claim(&s.control, lost));
+        process::hand_over(&s.control, lost, 1);
+        assert!(process::claim(&s.control, others));
+    }
+
+    #[test]
     fn a_reserve_of_each_table_is_left_for_those_who_need_it() {
         let s = store("reserve");
         let slots: Vec<u32> = (0..MAX_PROCESSES)

@@ -1,4 +1,5 @@
 """More processes than any table of a pool has places, and what they leave behind: nothing."""
+import ctypes
 import fcntl
 import glob
 import os
@@ -6,6 +7,7 @@ import resource
 import shutil
 import struct
 import subprocess
+import time
 
 from harness import Skipped, case, kill, wait_until
 
@@ -231,3 +233,73 @@ def works_all_the_same(t, pool):
     with open(out + "/d/g") as f:
         t.ok(len(f.readlines()) == 2000, "what was staged out differs")
     shutil.rmtree(out)
+
+
+ORPHAN = """
+import os, sys
+os.chdir('/fb')
+held = open('held', 'w')
+print(os.getpid(), flush=True)
+sys.stdin.readline()
+if os.fork() == 0:
+    held.write('kept')
+    held.close()
+    with open('made', 'w') as made:
+        made.write(os.getcwd())
+os._exit(0)
+"""
+# See ptrace(2).
+PTRACE_CONT, PTRACE_DETACH, PTRACE_GETEVENTMSG, PTRACE_SEIZE = 7, 17, 0x4201, 0x4206
+PTRACE_O_TRACEFORKS = 2 | 4 | 8
+PTRACE_EVENT_STOP = 128
+WALL = 0x40000000
+
+
+def ptrace(request, pid, data=0):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.ptrace(request, pid, None, ctypes.c_void_p(data)) < 0:
+        raise OSError(ctypes.get_errno(), "ptrace %#x of %d" % (request, pid))
+
+
+def child_held_at_birth(pid):
+    """Lets the traced process run to its end; the child that it has made by then is stopped before
+    its first instruction."""
+    child = None
+    while True:
+        _, status = os.waitpid(pid, WALL)
+        if not os.WIFSTOPPED(status):
+            return child
+        event = status >> 16
+        if event and event != PTRACE_EVENT_STOP:
+            message = ctypes.c_ulong()
+            ptrace(PTRACE_GETEVENTMSG, pid, ctypes.addressof(message))
+            child = message.value
+        ptrace(PTRACE_CONT, pid, 0 if event else os.WSTOPSIG(status))
+
+
+@case(limit=60)
+def parent_that_ends_before_its_child_runs(t):
+    """The child has its working directory and its open files, however late it runs."""
+    for media in ("memory:64M", "files:%s:64M" % t.disk):
+        pool = media.split(":")[0]
+        t.up(pool, media=(media,))
+        program = t.start_python(pool, ORPHAN, stdin=subprocess.PIPE, text=True)
+        pid = int(program.stdout.readline())
+        try:
+            ptrace(PTRACE_SEIZE, pid, PTRACE_O_TRACEFORKS)
+        except PermissionError:
+            kill(pid)
+            raise Skipped("this process may not trace others")
+        program.stdin.write("\n")
+        program.stdin.flush()
+        child = child_held_at_birth(pid)
+        # Whoever looks for the dead meets the parent.
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            t.exec(pool, "ls", "/fb")
+        t.fb("fsck", "--pool", pool)
+        os.waitpid(child, WALL)
+        ptrace(PTRACE_DETACH, child)
+        program.communicate(timeout=10)
+        t.bash(pool, "cat /fb/made /fb/held").prints(r"^/fbkept$")
+        nothing_taken(t, pool, [t.keeper(pool)])

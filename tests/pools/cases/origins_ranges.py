@@ -193,7 +193,7 @@ def every_way_of_reading_gets_what_it_needs(t):
         to.write(f.read() + bytes(10 * MiB))
     os.chmod(program + ".new", 0o755)
     os.rename(program + ".new", program)
-    wait_until(lambda: "program" in t.bash("p", "ls %s" % top).out, 15, "a new file")
+    wait_until(lambda: "program" in t.bash("p", "ls %s" % top).out.split(), 15, "a new file")
     t.bash("p", "%s && echo ran" % program).prints("^ran$")
     if os.path.exists("/dev/fuse"):
         t.fb("origin", "evict", "--pool", "p")

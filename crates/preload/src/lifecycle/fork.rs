@@ -17,8 +17,8 @@ use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
 thread_local! {
-    /// Slot prepared for the child that this thread is making.
-    static PREPARED: Cell<u32> = const { Cell::new(process::NONE) };
+    /// Identity of the slot reserved for the child that this thread is making.
+    static RESERVED: Cell<u32> = const { Cell::new(process::NONE) };
     /// This thread's signal mask before it began to make a child.
     static MASK: Cell<u64> = const { Cell::new(0) };
 }
@@ -105,7 +105,7 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
         return Ok(());
     }
     write_back_all();
-    let mut slot = process::NONE;
+    let mut reserved = process::NONE;
     if flags & libc::CLONE_FILES as u64 == 0 && !process::in_vfork_child() {
         pool::open_all();
         if let Some(fs) = pool::open_fs()
@@ -113,7 +113,7 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
         {
             table_change::begin_copy();
             let prepared = fs.process().prepare_child(true);
-            slot = prepared
+            reserved = prepared
                 .inspect_err(|_| table_change::end_copy())
                 .or(Err(Errno::AGAIN))?;
             process::vfork_begins();
@@ -122,24 +122,32 @@ fn prepare_stranger(call: &Call, flags: u64) -> Result<(), Errno> {
     // A handler that ran before it has an area of its own would spoil its parent's.
     let mask = mask::block_all_but_faults();
     MASK.set(mask);
-    shared_vm_clones::prepare(call, slot, mask | mask::blocked_faults()).inspect_err(|_| {
+    shared_vm_clones::prepare(call, reserved, mask | mask::blocked_faults()).inspect_err(|_| {
         table_change::end_copy();
-        no_stranger(slot);
+        no_stranger(reserved);
         mask::set(mask);
-    })
+    })?;
+    RESERVED.with(|r| r.set(reserved));
+    Ok(())
 }
 
 /// There is no child for which the slot was.
-fn no_stranger(slot: u32) {
-    if slot != process::NONE {
+fn no_stranger(reserved: u32) {
+    if reserved != process::NONE {
         process::vfork_ended();
-        release(slot);
     }
+    settle(reserved, None);
 }
 
-fn release(slot: u32) {
-    if let Some(fs) = pool::open_fs() {
-        fs.process().drop_child(slot);
+/// What becomes of the slot that was reserved: the child's, or free if there is none.
+fn settle(reserved: u32, child: Option<u32>) {
+    if reserved == process::NONE {
+        return;
+    }
+    let Some(fs) = pool::open_fs() else { return };
+    match child {
+        Some(child) => fs.process().hand_over(reserved, child),
+        None => fs.process().drop_child(slots::slot_of(reserved)),
     }
 }
 
@@ -150,10 +158,11 @@ fn after_stranger(call: &Call, ret: i64) {
         return; // It wasn't prepared for.
     }
     table_change::end_copy();
-    if ret < 0
-        && let Some(slot) = shared_vm_clones::failed(call)
-    {
-        no_stranger(slot);
+    let reserved = RESERVED.with(|r| r.replace(process::NONE));
+    if ret > 0 {
+        settle(reserved, Some(ret as u32));
+    } else if shared_vm_clones::failed(call) {
+        no_stranger(reserved);
     }
     mask::set(MASK.get());
 }
@@ -161,8 +170,8 @@ fn after_stranger(call: &Call, ret: i64) {
 /// In the shared-memory clone itself.
 #[inline(never)]
 fn begin_stranger(begun: &shared_vm_clones::Begun) {
-    if begun.slot != process::NONE {
-        take_lent(begun.slot);
+    if begun.reserved != process::NONE {
+        take_lent(begun.reserved);
     }
     mask::begin(begun.mask);
 }
@@ -182,8 +191,7 @@ fn prepare_child(flags: u64) {
     if has_some || working_dir::current(fs).is_some() || own.umask().is_some() {
         table_change::begin_copy();
         let prepared = own.prepare_child(shares_memory(flags));
-        let slot = prepared.unwrap_or(process::NONE);
-        PREPARED.with(|p| p.set(slot));
+        RESERVED.with(|r| r.set(prepared.unwrap_or(process::NONE)));
     }
 }
 
@@ -232,32 +240,32 @@ fn finish_clone(call: &Call, ret: i64, inside: Option<&shared_vm_clones::Inside>
 
 fn begin_vfork_child() {
     table_change::end_copy();
-    take_lent(PREPARED.with(|p| p.replace(process::NONE)));
+    take_lent(RESERVED.with(|r| r.replace(process::NONE)));
 }
 
-fn take_lent(slot: u32) {
+fn take_lent(reserved: u32) {
     process::enter_vfork_child();
     let Some(fs) = pool::open_fs() else { return };
-    if fs.process().borrow((slot != process::NONE).then_some(slot)) {
+    let reserved = Some(reserved).filter(|&r| r != process::NONE);
+    if fs.process().borrow(reserved) {
         fd_table::drop_strangers(fs, false);
     }
 }
 
 fn begin_forked_child() {
-    let slot = PREPARED.with(|p| p.replace(process::NONE));
+    let reserved = RESERVED.with(|r| r.replace(process::NONE));
     table_change::after_fork_in_child();
     process::after_fork_in_child();
     slots::forget_exec();
     after_fork_in_child();
     if slots::is_apart() {
-        // Its number says nothing to the others. The slot stays its parent's, until that ends.
+        // Its number says nothing to the others. The slot stays unused until it ends.
         pool::leave_behind();
         return working_dir::child_without_slot();
     }
     let Some(fs) = pool::open_fs() else { return };
     let own = fs.process();
-    if slot != process::NONE {
-        own.adopt(slot);
+    if reserved != process::NONE && own.adopt(reserved) {
         fd_table::drop_strangers(fs, false);
         // Nobody could tell us before that files we map have become shorter.
         std::sync::atomic::fence(SeqCst);
@@ -280,13 +288,8 @@ fn end_in_parent(ret: i64, vfork: bool) {
         pool::forget_childs();
         process::free_left();
     }
-    let slot = PREPARED.with(|p| p.replace(process::NONE));
-    if slot == process::NONE || ret > 0 {
-        return;
-    }
-    if let Some(fs) = pool::open_fs() {
-        fs.process().drop_child(slot);
-    }
+    let reserved = RESERVED.with(|r| r.replace(process::NONE));
+    settle(reserved, u32::try_from(ret).ok());
 }
 
 /// In a forked child: another thread may have been inside `fs` when the process forked.

@@ -55,8 +55,8 @@ struct Stranger {
     /// Where in a thread area libc notes the thread's id, and the list of robust locks; 0: unknown.
     tid_at: AtomicUsize,
     robust_at: AtomicUsize,
-    /// The process slot prepared for it.
-    slot: AtomicU32,
+    /// Identity of the process slot reserved for it.
+    reserved: AtomicU32,
 }
 
 impl Stranger {
@@ -250,7 +250,7 @@ fn sweep() {
 fn end(s: &Stranger) {
     if s.goes(USED, DEAD) {
         COUNT.fetch_sub(1, AcqRel);
-        if s.slot.load(Relaxed) != process::NONE {
+        if s.reserved.load(Relaxed) != process::NONE {
             process::vfork_ended();
         }
     }
@@ -289,14 +289,14 @@ fn awaited(call: &Call) -> Option<&'static Stranger> {
         .min_by_key(stack)
 }
 
-/// Before the clone that makes a shared-memory clone: a thread area for it. `slot`: its process
+/// Before the clone that makes a shared-memory clone: a thread area for it. `reserved`: its process
 /// slot, if it has one. `mask`: the signals that it blocks, once it has begun.
 ///
 /// libc's own allocation is used for that, as by whoever makes a thread.
 ///
 /// # Errors
 /// ENOMEM; ENOSYS if they aren't [`supported`].
-pub fn prepare(call: &Call, slot: u32, mask: u64) -> Result<(), Errno> {
+pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
     let libc = Areas::of_libc().ok_or(Errno::NOSYS)?;
     let take = |from: u32| all().find(|s| s.goes(from, TAKEN));
     let s = loop {
@@ -321,7 +321,7 @@ pub fn prepare(call: &Call, slot: u32, mask: u64) -> Result<(), Errno> {
         return Err(Errno::NOMEM);
     }
     s.stack.store(stack_of(call), Relaxed);
-    s.slot.store(slot, Relaxed);
+    s.reserved.store(reserved, Relaxed);
     s.mask.store(mask, Relaxed);
     s.making.store(0, Relaxed);
     s.child.store(0, Relaxed);
@@ -334,8 +334,8 @@ pub fn prepare(call: &Call, slot: u32, mask: u64) -> Result<(), Errno> {
 pub struct Begun {
     /// It is on its own thread area.
     _inside: Inside,
-    /// The process slot prepared for it.
-    pub slot: u32,
+    /// Identity of the process slot reserved for it.
+    pub reserved: u32,
     /// The signals that it blocks.
     pub mask: u64,
 }
@@ -362,11 +362,11 @@ pub fn begin(call: &Call) -> Option<Begun> {
             [(area + at) as i64, ROBUST_LEN, 0],
         );
     }
-    let slot = s.slot.load(Relaxed);
-    mark(true, slot != process::NONE);
+    let reserved = s.reserved.load(Relaxed);
+    mark(true, reserved != process::NONE);
     Some(Begun {
         _inside: inside,
-        slot,
+        reserved,
         mask: s.mask.load(Relaxed),
     })
 }
@@ -377,13 +377,16 @@ fn mark(is: bool, has_slot: bool) {
     HAS_SLOT.with(|s| s.set(has_slot));
 }
 
-/// In the parent, if there is no child after all: its slot.
-pub fn failed(call: &Call) -> Option<u32> {
+/// In the parent, if there is no child after all. Whether one was prepared for.
+pub fn failed(call: &Call) -> bool {
     let stack = stack_of(call);
-    let s = all().find(|s| s.state.load(Acquire) == READY && s.stack.load(Relaxed) == stack)?;
+    let is_it = |s: &&Stranger| s.state.load(Acquire) == READY && s.stack.load(Relaxed) == stack;
+    let Some(s) = all().find(is_it) else {
+        return false;
+    };
     COUNT.fetch_sub(1, AcqRel);
     s.state.store(DEAD, Release);
-    Some(s.slot.load(Relaxed))
+    true
 }
 
 /// In the child of a fork: only who forked is here, and it is alone now. If that was a
@@ -393,7 +396,7 @@ pub fn after_fork_in_child(inside: Option<&Inside>) {
     for s in all() {
         if inside.is_some_and(|inside| std::ptr::eq(inside.stranger, s)) {
             s.tid.store(gettid(), Relaxed);
-            s.slot.store(process::NONE, Relaxed);
+            s.reserved.store(process::NONE, Relaxed);
             s.child.store(0, Relaxed);
             mark(false, false);
         } else {
