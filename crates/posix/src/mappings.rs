@@ -48,6 +48,14 @@ impl<'a> Mappings<'a> {
         Ok(place)
     }
 
+    /// A mapping of an open file becomes one for writing, which its place says already.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC: it can't be noted.
+    pub fn begin_storing(self, live: u32) -> Result<()> {
+        self.0.mappings().begin_storing(live)
+    }
+
     /// Gives a place back, and its use of the file.
     pub fn release(self, place: &MapRef) {
         let _ = self.0.mappings().map_release(place);

@@ -5,6 +5,9 @@
 //! dirty if it has changed since both sides were the same: that follows from its change time and
 //! isn't stored, so that no writer has to note it and no death leaves it wrong.
 
+/// Bit of the word of a state in a record.
+const MAPPED: u64 = 1 << 8;
+
 /// Where an object's content lies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OriginState {
@@ -44,19 +47,22 @@ impl OriginMark {
         self.state != OriginState::None && self.synced == changed
     }
 
-    pub(crate) fn words(&self) -> [u64; OriginMark::WORDS] {
-        [self.state as u64, self.print, self.synced as u64]
+    /// With [`crate::Inode::is_mapped`].
+    pub(crate) fn words(&self, is_mapped: bool) -> [u64; OriginMark::WORDS] {
+        let mapped = if is_mapped { MAPPED } else { 0 };
+        [self.state as u64 | mapped, self.print, self.synced as u64]
     }
 
     /// None if the first word is no state.
     pub(crate) fn from_words(
         [state, print, synced]: [u64; OriginMark::WORDS],
-    ) -> Option<OriginMark> {
-        Some(OriginMark {
-            state: OriginState::from_number(state)?,
+    ) -> Option<(OriginMark, bool)> {
+        let mark = OriginMark {
+            state: OriginState::from_number(state & !MAPPED)?,
             print,
             synced: synced as i64,
-        })
+        };
+        Some((mark, state & MAPPED != 0))
     }
 }
 

@@ -369,6 +369,9 @@ pub struct Inode {
     pub edition: u64,
     /// How it relates to its copy at the pool's origin.
     pub origin: OriginMark,
+    /// Programs could store to it through shared mappings when `origin` was noted. Such stores leave
+    /// its change time, so that after a loss of power it counts as changed.
+    pub is_mapped: bool,
     /// One of [`tail`].
     pub tail: u8,
 }
@@ -448,7 +451,7 @@ impl Inode {
         }
         if self.origin != OriginMark::default() {
             flags |= HAS_ORIGIN;
-            for word in self.origin.words() {
+            for word in self.origin.words(self.is_mapped) {
                 bytes[len..len + 8].copy_from_slice(&word.to_le_bytes());
                 len += 8;
             }
@@ -485,8 +488,8 @@ impl Inode {
             0 => [0; 5],
             _ => WORD_FLAGS.map(|bit| word(flags & bit != 0, 0)),
         };
-        let origin = match has_origin {
-            false => OriginMark::default(),
+        let (origin, is_mapped) = match has_origin {
+            false => (OriginMark::default(), false),
             true => OriginMark::from_words([word(true, 0), word(true, 0), word(true, 0)])?,
         };
         let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
@@ -497,6 +500,7 @@ impl Inode {
             controls,
             edition,
             origin,
+            is_mapped,
             cuts,
             cut_size,
             copy_stamp,

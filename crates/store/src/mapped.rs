@@ -60,7 +60,7 @@ impl<'s> Mappings<'s> {
     ///
     /// # Errors
     /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a
-    /// regular file.
+    /// regular file; those of [`Mappings::begin_storing`].
     pub fn map_claim(self, open: u32, flags: u32) -> Result<&'s MapRef> {
         let _section = self.0.section()?;
         let table = self.map_table()?;
@@ -84,7 +84,26 @@ impl<'s> Mappings<'s> {
         place.chain.store(chain, Relaxed);
         place.open.store(open + 1, Release);
         table.chain(place);
+        if flags & map_flag::CHANGES != 0 {
+            self.begin_storing(live)
+                .inspect_err(|_| _ = self.map_release(place))?;
+        }
         Ok(place)
+    }
+
+    /// A process of this node can store to an open file through a shared mapping from now on, which
+    /// its table of mappings says already: a file that the origin has counts as changed.
+    ///
+    /// # Errors
+    /// As for [`Content::note_change`].
+    pub fn begin_storing(&self, index: u32) -> Result<()> {
+        let is_clean = || self.objects().live(index).flags.load(Acquire) & flag::CLEAN != 0;
+        if !is_clean() || self.names().is_live_away(index) {
+            return Ok(());
+        }
+        let _critical = Critical::enter();
+        let _lock = self.objects().lock_live(index)?;
+        self.content().note_change(index)
     }
 
     /// This process's table of mappings. What changes it is done by one thread at a time.

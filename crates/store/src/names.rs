@@ -205,6 +205,7 @@ impl<'s> Names<'s> {
         let shard = self.shard_of(id);
         // The change time of an open file, which its record need not have.
         let open_ctime = Cell::new(i64::MIN);
+        let is_mapped = Cell::new(false);
         let in_record = || {
             self.write(self.set(&[shard]), Need::Removal, |w| {
                 if set.of_names() {
@@ -233,7 +234,9 @@ impl<'s> Names<'s> {
                     if let Some(controls) = set.controls {
                         crate::declared::set_controls(i, controls);
                     }
-                    i.origin = set.origin.unwrap_or(i.origin);
+                    if let Some(mark) = set.origin {
+                        (i.origin, i.is_mapped) = (mark, is_mapped.get());
+                    }
                     i.ctime = changed.unwrap_or(i.ctime.max(open_ctime.get()));
                     (i.is_dir(), i.edition, at_origin(i))
                 })
@@ -246,6 +249,9 @@ impl<'s> Names<'s> {
             let is_loaded = live.flags.load(Acquire) & live_flag::LOADED != 0;
             if is_loaded {
                 open_ctime.set(live.ctime.load(Acquire));
+            }
+            if set.origin.is_some() {
+                is_mapped.set(!self.mappings().writable_mappings(id).is_empty());
             }
             let result = in_record();
             if let Ok((_, edition, there)) = result

@@ -6,7 +6,7 @@
 //! was growing, and extents behind the size that was noted last. Files are cut to their
 //! sizes. Behind the end inside the last page may lie bytes that were written but not
 //! noted; they are cleared when the file grows ([`live_flag::TAIL`]), since looking at all
-//! files would take long.
+//! files would take long. Files of an origin that programs had mapped for writing count as changed.
 //!
 //! [`live_flag::TAIL`]: crate::control::live_flag::TAIL
 
@@ -41,7 +41,7 @@ impl<'s> Durability<'s> {
         Ok(loaded)
     }
 
-    /// Cuts every file's extents to its size and counts its pages.
+    /// Cuts every file's extents to its size and counts its pages; see also [`Cut`].
     fn cut_files(&self) -> Result<()> {
         for shard in 0..self.names().shard_count() {
             let mut chunks: HashMap<u64, Vec<(u64, ChunkMap)>> = HashMap::new();
@@ -65,7 +65,10 @@ impl<'s> Durability<'s> {
                 let chunks = chunks.remove(&id.0).unwrap_or_default();
                 if let Some((inode, tail)) = Inode::decode(value)
                     && inode.is_file()
-                    && (!chunks.is_empty() || inode.pages > 0 || inode.tail == tail::EXTENTS)
+                    && (!chunks.is_empty()
+                        || inode.pages > 0
+                        || inode.tail == tail::EXTENTS
+                        || inode.is_mapped)
                 {
                     let cut = Cut::new(inode, tail, chunks);
                     if cut.changes {
@@ -98,7 +101,7 @@ impl<'s> Durability<'s> {
     }
 }
 
-/// A file cut to its size.
+/// A file cut to its size, and no longer clean if it was mapped.
 struct Cut {
     inode: Inode,
     tail: Vec<u8>,
@@ -135,7 +138,11 @@ impl Cut {
             }
             pages += map.pages();
         }
-        changes |= !changed.is_empty() || inode.pages != pages as u64;
+        changes |= !changed.is_empty() || inode.pages != pages as u64 || inode.is_mapped;
+        if inode.is_mapped {
+            inode.is_mapped = false;
+            inode.origin.synced = 0;
+        }
         inode.pages = pages as u64;
         Cut {
             inode,

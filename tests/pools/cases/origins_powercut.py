@@ -24,13 +24,28 @@ def origin_of_a_pool_that_loses_its_power(t):
         rounds.close()
 
 
-# Changes a file without syncing it, and waits.
+# Opens a file, and changes it when it is told to, without syncing it.
 CHANGE = """
-import os, sys, time
-fd = os.open(sys.argv[1], os.O_RDWR)
-if sys.argv[2] == "cut": os.ftruncate(fd, 300000)
-elif sys.argv[2] == "append": os.lseek(fd, 0, os.SEEK_END); os.write(fd, b"x" * 5000)
-else: os.pwrite(fd, b"other bytes", 100000)
+import ctypes, mmap, os, sys, time
+path, kind = sys.argv[1:]
+fd = os.open(path, os.O_RDWR)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+MIB = 1 << 20
+def mapped(prot):
+    return libc.mmap(None, ctypes.c_size_t(MIB), prot, mmap.MAP_SHARED, fd, ctypes.c_long(0))
+if kind == "mapped before": at = mapped(mmap.PROT_READ | mmap.PROT_WRITE)
+elif kind == "mapped later": at = mapped(mmap.PROT_READ)
+print("open", flush=True)
+sys.stdin.readline()
+if kind == "cut": os.ftruncate(fd, 300000)
+elif kind == "append": os.lseek(fd, 0, os.SEEK_END); os.write(fd, b"x" * 5000)
+elif kind == "inside": os.pwrite(fd, b"other bytes", 100000)
+else:
+    if kind == "mapped": at = mapped(mmap.PROT_READ | mmap.PROT_WRITE)
+    elif kind == "mapped later":
+        assert libc.mprotect(ctypes.c_void_p(at), ctypes.c_size_t(MIB), mmap.PROT_READ | mmap.PROT_WRITE) == 0
+    ctypes.memmove(at + 100000, b"other bytes", 11)
 print("changed", flush=True)
 time.sleep(60)
 """
@@ -42,14 +57,21 @@ def origin_gets_what_a_loss_of_power_left_half_changed(t):
     top = os.path.join(t.disk, "origin")
     os.mkdir(top)
     os.mkdir(os.path.join(t.disk, "pool"))
-    kinds = ("cut", "append", "inside")
+    kinds = ("cut", "append", "inside", "mapped", "mapped later", "mapped before")
     for kind in kinds:
         with open("%s/%s" % (top, kind), "wb") as f:
             f.write(noise(1 << 20, 3))
     t.fb("up", "--pool", "p", "--media", "files:%s/pool:64M" % t.disk, "--origin", top, "--origin-lag", "60")
-    t.bash("p", "cat %s > /dev/null" % " ".join("%s/%s" % (top, kind) for kind in kinds))
-    changers = [t.start_python("p", CHANGE, "%s/%s" % (top, kind), kind) for kind in kinds]
+    t.bash("p", "cat %s/* > /dev/null" % top)
+    changers = [t.start_python("p", CHANGE, "%s/%s" % (top, kind), kind, stdin=subprocess.PIPE) for kind in kinds]
     for changer in changers:
+        t.ok(changer.stdout.readline() == b"open\n", "a file isn't open")
+    # The origin gets what was mapped for writing; what is stored from then on leaves no change time.
+    t.fb("origin", "sync", "--pool", "p")
+    t.ok(t.fb("origin", "status", "--pool", "p", "--json").json()["dirty_files"] == 0, "a mapped file isn't clean")
+    for changer in changers:
+        changer.stdin.write(b"\n")
+        changer.stdin.flush()
         t.ok(changer.stdout.readline() == b"changed\n", "a file isn't changed")
     # Commits what the others have changed, too, and syncs the medium.
     t.bash("p", "echo more > {0}/other; sync {0}/other".format(top))

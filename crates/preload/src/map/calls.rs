@@ -152,11 +152,15 @@ pub fn mprotect(a: &[i64; 6]) -> i64 {
             }
             span.set(map_flag::CHANGES);
             let live = |open| spans.fs.live_of(open).ok().map(|live| (open, live));
-            if let Some((open, live)) = span.open().and_then(live)
-                && spans.fs.check_shared_writing_again(open, live).is_err()
-            {
-                span.unset(map_flag::CHANGES);
-                return errno(Errno::ACCESS);
+            if let Some((open, live)) = span.open().and_then(live) {
+                let fs = spans.fs;
+                let checked = fs
+                    .check_shared_writing_again(open, live)
+                    .map_err(|_| Errno::ACCESS);
+                if let Err(e) = checked.and_then(|()| fs.mappings().begin_storing(live)) {
+                    span.unset(map_flag::CHANGES);
+                    return errno(e);
+                }
             }
         }
     }
