@@ -1,5 +1,6 @@
 //! The commands and their options.
 
+use crate::campaign_args::{CampaignCommand, Campaignd};
 use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::fail::TABLE;
 use crate::lifetime::Span;
@@ -108,6 +109,21 @@ Example:
 A workspace is a directory in the root of the pool, a collection a file in it, and metadata are its
 attributes `user.*`. With --store, both are known to an etcd. Predicates: docs/verbs.md.")]
     Collection(CollectionCommand),
+    /// Campaigns: storage with a quota and an end, which outlives jobs and pools
+    #[command(after_help = "\
+Example:
+  forebay campaign create case7 100TB,10000files,scratch,2d
+  forebay campaign up case7 --media memory:8G
+  forebay campaign down case7
+  forebay campaign archive case7
+
+docs/campaigns.md explains it, and the file that names the tiers.")]
+    Campaign(Box<CampaignCommand>),
+    /// Watch all campaigns: warn of their ends, do what is due then, count what they use
+    #[command(
+        after_help = "Example:\n  forebay campaignd --every 5m --metrics /var/lib/node_exporter/forebay.prom"
+    )]
+    Campaignd(Campaignd),
     /// List files in a pool
     #[command(after_help = "Example:\n  forebay ls -l /case")]
     Ls(Ls),

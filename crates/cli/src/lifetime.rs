@@ -8,7 +8,7 @@
 use crate::background;
 use crate::output::{say, seconds};
 use forebay_client::{Lifetime, Pool, PoolConfig, boot_clock};
-use forebay_media::{MediumKind, MediumSpec};
+use forebay_media::{MediumKind, MediumSpec, parse_time};
 use std::process::{Command, Stdio};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -39,40 +39,11 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Span, String> {
-        if text == "none" {
-            return Ok(Span::Never);
-        }
-        let bad = || format!("'{text}' is no time: write 90s, 30m, 2h, 1d12h, or none");
-        let (mut all, mut number) = (0u64, String::new());
-        for c in text.chars() {
-            let unit = match c {
-                '0'..='9' => {
-                    number.push(c);
-                    continue;
-                }
-                's' => 1,
-                'm' => 60,
-                'h' => 3600,
-                'd' => 86_400,
-                _ => return Err(bad()),
-            };
-            let n: u64 = std::mem::take(&mut number).parse().map_err(|_| bad())?;
-            all = n
-                .checked_mul(unit)
-                .and_then(|n| all.checked_add(n))
-                .ok_or_else(bad)?;
-        }
-        if !number.is_empty() {
-            let n: u64 = number.parse().map_err(|_| bad())?;
-            // A number without a unit: seconds.
-            if number.len() != text.len() {
-                return Err(bad());
-            }
-            all = n;
-        }
-        match all {
-            1..=LONGEST => Ok(Span::Of(all)),
-            _ => Err(format!("'{text}': between 1s and 3650d")),
+        match text {
+            "none" => Ok(Span::Never),
+            _ => parse_time(text)
+                .map(Span::Of)
+                .map_err(|why| why + ", or none"),
         }
     }
 }

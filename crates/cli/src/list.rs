@@ -375,7 +375,8 @@ fn time_text(seconds: i64, now: i64) -> String {
     String::from_utf8_lossy(&text[..n]).into_owned()
 }
 
-fn user_name(uid: u32) -> String {
+/// The name of a user; without one, the number.
+pub fn user_name(uid: u32) -> String {
     let mut space = [0 as libc::c_char; 4096];
     // SAFETY: the entry's strings lie in `space`, which outlives them.
     unsafe {

@@ -8,6 +8,8 @@ mod accounting;
 mod addresses;
 mod args;
 mod background;
+mod campaign;
+mod campaign_args;
 mod capacity;
 mod clean;
 mod collection_args;
@@ -80,6 +82,8 @@ fn main() -> ExitCode {
             | Command::Run(_)
             | Command::Stage(_)
             | Command::Collection(_)
+            | Command::Campaign(_)
+            | Command::Campaignd(_)
             | Command::Keeper { .. }
             | Command::Mover { .. }
             | Command::Reach { .. }
@@ -126,6 +130,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Exec(a) => exec::exec(&pool, &a),
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
+        Command::Campaign(a) => campaign::campaign(*a),
+        Command::Campaignd(a) => campaign::daemon(&a),
         Command::Stage(a) => stage::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),
         Command::Ls(a) => list::ls(&pool, &a),

@@ -52,6 +52,47 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     Ok(bytes as u64)
 }
 
+/// Longest time that a user can write. Seconds.
+const LONGEST_TIME: u64 = 10 * 365 * 86_400;
+
+/// Reads a time as users write it: `2h`, `1d12h`, `90s`, `300`. Seconds, at least 1.
+///
+/// # Errors
+/// It isn't one, or it is longer than ten years.
+pub fn parse_time(text: &str) -> Result<u64, String> {
+    let bad = || format!("'{text}' is no time: write 90s, 30m, 2h or 1d12h");
+    let (mut all, mut number) = (0u64, String::new());
+    for c in text.chars() {
+        let unit = match c {
+            '0'..='9' => {
+                number.push(c);
+                continue;
+            }
+            's' => 1,
+            'm' => 60,
+            'h' => 3600,
+            'd' => 86_400,
+            _ => return Err(bad()),
+        };
+        let n: u64 = std::mem::take(&mut number).parse().map_err(|_| bad())?;
+        all = n
+            .checked_mul(unit)
+            .and_then(|n| all.checked_add(n))
+            .ok_or_else(bad)?;
+    }
+    if !number.is_empty() {
+        // A number without a unit, which then is alone: seconds.
+        if number.len() != text.len() {
+            return Err(bad());
+        }
+        all = number.parse().map_err(|_| bad())?;
+    }
+    match all {
+        1..=LONGEST_TIME => Ok(all),
+        _ => Err(format!("'{text}': between 1s and 3650d")),
+    }
+}
+
 /// Formats a size for users: `4.0 GiB`, `512 B`.
 pub fn format_size(bytes: u64) -> String {
     let mut value = bytes as f64;

@@ -1,0 +1,167 @@
+//! What is known of a campaign: one JSON document.
+
+use crate::Result;
+use serde::{Deserialize, Serialize};
+
+/// Number of the documents' format.
+pub const FORMAT: u32 = 1;
+/// Most events that a record keeps; older ones are dropped.
+const EVENTS: usize = 100;
+/// Longest name of a campaign. Bytes. Its data's directory has it as its name.
+const LONGEST_NAME: usize = 100;
+
+/// A campaign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Campaign {
+    pub format: u32,
+    pub name: String,
+    /// The user's name.
+    pub owner: String,
+    #[serde(default)]
+    pub members: Vec<Member>,
+    /// Most bytes; None: no limit.
+    pub bytes: Option<u64>,
+    /// Most files, directories and links included; None: no limit.
+    pub files: Option<u64>,
+    /// Where the data are: a tier's name, and a path or `s3://BUCKET/PREFIX`.
+    pub tier: String,
+    pub place: String,
+    /// Seconds since 1970, here and below.
+    pub created: u64,
+    pub ends: u64,
+    pub at_end: AtEnd,
+    /// How long data are kept after the end, out of the way, if they are to be deleted. Seconds.
+    pub grace: u64,
+    pub state: State,
+    /// A change of place that has begun.
+    #[serde(default)]
+    pub moving: Option<Moving>,
+    /// Places whose data are elsewhere by now, and that are still to be removed.
+    #[serde(default)]
+    pub leftovers: Vec<String>,
+    /// The pool that uses the data.
+    #[serde(default)]
+    pub pool: Option<PoolOf>,
+    #[serde(default)]
+    pub usage: Option<Usage>,
+    /// The end that was warned of, and how long before it. Seconds.
+    #[serde(default)]
+    pub warned: Option<(u64, u64)>,
+    /// Whether the owner was told that the quota is exceeded.
+    #[serde(default)]
+    pub is_over: bool,
+    #[serde(default)]
+    pub events: Vec<Event>,
+}
+
+/// A user with whom a campaign is shared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub user: String,
+    pub may_write: bool,
+}
+
+/// What happens to the data at the campaign's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtEnd {
+    /// They move to the tier for archives.
+    Archive,
+    /// They move to this tier, and stay there.
+    Move(String),
+    /// They are put out of the way, and removed after the grace period.
+    Delete,
+    /// They stay.
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// The data are at their place.
+    Active,
+    /// The end has come: the data are out of the way until the grace period is over.
+    Expired,
+    /// The data are on the tier for archives.
+    Archived,
+}
+
+/// A change of place: from where the record says to here.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    pub tier: String,
+    pub place: String,
+    /// The state once it is done.
+    pub then: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolOf {
+    pub name: String,
+    /// The host that started it.
+    pub host: String,
+    pub since: u64,
+}
+
+/// What lies at a campaign's place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub files: u64,
+    /// When it was counted.
+    pub at: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub at: u64,
+    pub what: String,
+}
+
+impl Campaign {
+    /// Adds an event, now.
+    pub fn note(&mut self, what: impl Into<String>) {
+        let (at, what) = (crate::now(), what.into());
+        // A failure that repeats is one event, with its latest time.
+        if self.events.last().is_some_and(|e| e.what == what) {
+            self.events.pop();
+        }
+        self.events.push(Event { at, what });
+        let excess = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..excess);
+    }
+
+    /// Seconds until the end; 0 if it has come.
+    pub fn left(&self, now: u64) -> u64 {
+        self.ends.saturating_sub(now)
+    }
+
+    /// What of the quota is exceeded, in words.
+    pub fn excess(&self) -> Option<String> {
+        let usage = self.usage?;
+        let size = forebay_media::format_size;
+        let bytes = self.bytes.filter(|&most| usage.bytes > most);
+        let files = self.files.filter(|&most| usage.files > most);
+        match (bytes, files) {
+            (Some(most), _) => Some(format!("{} of {}", size(usage.bytes), size(most))),
+            (_, Some(most)) => Some(format!("{} of {most} files", usage.files)),
+            _ => None,
+        }
+    }
+}
+
+/// Checks a campaign's name: letters, digits, `-`, `_` and `.`, which doesn't come first.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match name.len() {
+        1..=LONGEST_NAME if name.chars().all(is_good) && !name.starts_with(['.', '-']) => Ok(()),
+        _ => Err(format!(
+            "'{name}' is no name for a campaign: write up to {LONGEST_NAME} letters, digits, -, _ \
+             and ., which isn't first"
+        )),
+    }
+}

@@ -1,0 +1,86 @@
+//! A campaign in a word, as workflow systems write it: `100TB,10000files,scratch,2d`.
+
+use crate::Result;
+use forebay_media::{parse_size, parse_time};
+
+/// What a user asks for. Each part may be missing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// Most bytes.
+    pub bytes: Option<u64>,
+    /// Most files, directories and links included.
+    pub files: Option<u64>,
+    pub tier: Option<String>,
+    /// Seconds until the campaign ends.
+    pub time: Option<u64>,
+}
+
+impl Spec {
+    /// Reads the word. Its parts are told apart by their form, in any order: a size has a unit of
+    /// bytes, a time a unit of time, and a tier's name begins with a letter.
+    ///
+    /// # Errors
+    /// The part that is wrong, or there twice.
+    pub fn parse(text: &str) -> Result<Spec> {
+        let mut spec = Spec::default();
+        for part in text.split(',').map(str::trim) {
+            let twice = |is_there: bool| match is_there {
+                true => Err(format!("'{text}' says twice what '{part}' says")),
+                false => Ok(()),
+            };
+            if let Some(number) = part.strip_suffix("files").or(part.strip_suffix("file")) {
+                twice(spec.files.is_some())?;
+                let files = number.trim().parse();
+                spec.files = Some(files.map_err(|_| format!("'{part}' is no number of files"))?);
+            } else if part.starts_with(|c: char| c.is_ascii_alphabetic()) {
+                twice(spec.tier.is_some())?;
+                spec.tier = Some(part.to_owned());
+            } else if part.ends_with(['s', 'm', 'h', 'd']) {
+                twice(spec.time.is_some())?;
+                spec.time = Some(parse_time(part)?);
+            } else {
+                twice(spec.bytes.is_some())?;
+                spec.bytes = Some(parse_size(part).map_err(|_| {
+                    format!(
+                        "'{part}' is no part of a campaign: write a size (100T), a number of \
+                         files (10000files), a tier's name, or a time (2d)"
+                    )
+                })?);
+            }
+        }
+        Ok(spec)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_in_any_order() {
+        let wanted = Spec {
+            bytes: Some(100 << 40),
+            files: Some(10_000),
+            tier: Some("scratch".into()),
+            time: Some(2 * 86_400),
+        };
+        assert_eq!(
+            Spec::parse("100TB,10000files,scratch,2d"),
+            Ok(wanted.clone())
+        );
+        assert_eq!(Spec::parse("2d, scratch ,100T,10000files"), Ok(wanted));
+        assert_eq!(Spec::parse("5m").unwrap().time, Some(300));
+        assert_eq!(Spec::parse("5M").unwrap().bytes, Some(5 << 20));
+        for bad in [
+            "",
+            "1T,2T",
+            "scratch,home",
+            "xfiles",
+            "10 horses",
+            "1d,2h",
+            "-1T",
+        ] {
+            assert!(Spec::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

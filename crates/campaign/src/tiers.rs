@@ -1,0 +1,336 @@
+//! The tiers that a site or a user names, and what holds for campaigns there.
+//!
+//! One TOML file: `$FOREBAY_CAMPAIGNS`, else `~/.config/forebay/campaigns.toml`, else
+//! `/etc/forebay/campaigns.toml`.
+//!
+//! ```toml
+//! warn = ["7d", "1d", "1h"]
+//! mail = ["mail", "-s", "{subject}", "{user}"]
+//! archive = "tape"
+//!
+//! [tier.scratch]
+//! path = "/scratch/{user}/campaigns"
+//! longest = "30d"
+//! at_end = "archive"
+//!
+//! [tier.tape]
+//! path = "s3://archive/{user}"
+//! ```
+
+use crate::Result;
+use crate::record::AtEnd;
+use forebay_bucket::Address;
+use forebay_media::parse_time;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// How long a campaign lasts if nobody says so. Seconds.
+const USUAL: u64 = 30 * 86_400;
+/// How long data are kept after the end if nobody says so. Seconds.
+const GRACE: u64 = 7 * 86_400;
+/// When its owner is warned of a campaign's end if nobody says so. Seconds before it.
+const WARN: [u64; 3] = [7 * 86_400, 86_400, 3600];
+
+/// A file of tiers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiers {
+    /// Where it was read.
+    pub file: PathBuf,
+    /// The directory of the registry.
+    pub registry: PathBuf,
+    /// Seconds before the end, the longest first.
+    pub warn: Vec<u64>,
+    /// The program that sends a message, with its arguments: `{user}` and `{subject}` are replaced,
+    /// and the text comes on standard input.
+    pub mail: Vec<String>,
+    /// The tier for archives.
+    pub archive: Option<String>,
+    tiers: BTreeMap<String, Tier>,
+}
+
+/// A tier.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tier {
+    /// The directory, or prefix of a bucket, in which campaigns lie; `{user}` is the owner's name.
+    path: String,
+    /// How long a campaign lasts there, if nobody says so, and at most. Seconds.
+    pub usual: u64,
+    pub longest: Option<u64>,
+    pub at_end: AtEnd,
+    pub grace: u64,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    registry: Option<String>,
+    warn: Option<Vec<String>>,
+    #[serde(default)]
+    mail: Vec<String>,
+    archive: Option<String>,
+    #[serde(default)]
+    tier: BTreeMap<String, TierText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TierText {
+    path: String,
+    usual: Option<String>,
+    longest: Option<String>,
+    at_end: Option<String>,
+    grace: Option<String>,
+}
+
+impl Tiers {
+    /// Reads the file that counts.
+    ///
+    /// # Errors
+    /// There is none; what is wrong in it.
+    pub fn read() -> Result<Tiers> {
+        let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
+        let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
+        let file = match variable("FOREBAY_CAMPAIGNS") {
+            Some(file) => PathBuf::from(file),
+            None => {
+                let mine = variable("XDG_CONFIG_HOME").map(PathBuf::from);
+                let mine = mine.unwrap_or_else(|| home.join(".config"));
+                let mine = mine.join("forebay/campaigns.toml");
+                match mine.exists() {
+                    true => mine,
+                    false => "/etc/forebay/campaigns.toml".into(),
+                }
+            }
+        };
+        let text = std::fs::read_to_string(&file).map_err(|e| {
+            format!(
+                "can't read {}, which names the tiers of campaigns: {e} (docs/campaigns.md shows one)",
+                file.display()
+            )
+        })?;
+        let data = variable("XDG_DATA_HOME").map(PathBuf::from);
+        let data = data.unwrap_or_else(|| home.join(".local/share"));
+        Tiers::parse(&text, &file, &data.join("forebay/campaigns"))
+    }
+
+    /// Reads the text of a file. `registry`: where campaigns are noted, if it doesn't say so.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn parse(text: &str, file: &Path, registry: &Path) -> Result<Tiers> {
+        let shown = file.display();
+        let read: File = toml::from_str(text).map_err(|e| format!("{shown}: {e}"))?;
+        let in_file = |e: String| format!("{shown}: {e}");
+        let mut tiers = BTreeMap::new();
+        for (name, t) in &read.tier {
+            let of_tier = |e: String| format!("{shown}: tier '{name}': {e}");
+            let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+            if !name.starts_with(|c: char| c.is_ascii_alphabetic()) || !name.chars().all(is_good) {
+                return Err(of_tier(
+                    "a name begins with a letter, and has letters, digits, -, _ and .".into(),
+                ));
+            }
+            let time = |text: &Option<String>, otherwise: u64| match text {
+                Some(text) => parse_time(text).map_err(of_tier),
+                None => Ok(otherwise),
+            };
+            let longest = match &t.longest {
+                Some(text) => Some(parse_time(text).map_err(of_tier)?),
+                None => None,
+            };
+            let usual = time(&t.usual, longest.unwrap_or(USUAL).min(USUAL))?;
+            if longest.is_some_and(|longest| usual > longest) {
+                return Err(of_tier("'usual' is longer than 'longest'".into()));
+            }
+            if Address::parse(t.path.as_bytes()).is_none() && !t.path.starts_with('/') {
+                return Err(of_tier(format!(
+                    "'{}' is neither an absolute path nor s3://BUCKET/PREFIX",
+                    t.path
+                )));
+            }
+            let tier = Tier {
+                path: t.path.trim_end_matches('/').to_owned(),
+                usual,
+                longest,
+                at_end: match &t.at_end {
+                    Some(text) => AtEnd::parse(text).map_err(of_tier)?,
+                    None => AtEnd::Delete,
+                },
+                grace: time(&t.grace, GRACE)?,
+            };
+            tiers.insert(name.clone(), tier);
+        }
+        let mut warn = WARN.to_vec();
+        if let Some(texts) = &read.warn {
+            let times: Result<Vec<u64>> = texts.iter().map(|t| parse_time(t)).collect();
+            warn = times.map_err(in_file)?;
+            warn.sort_by(|a, b| b.cmp(a));
+        }
+        let all = Tiers {
+            file: file.to_owned(),
+            registry: read.registry.map_or(registry.to_owned(), PathBuf::from),
+            warn,
+            mail: read.mail,
+            archive: read.archive,
+            tiers,
+        };
+        let ends = all.tiers.values().map(|t| &t.at_end);
+        for end in ends.chain([&AtEnd::Keep]) {
+            all.check_end(end).map_err(in_file)?;
+        }
+        if let Some(archive) = &all.archive {
+            all.get(archive)?;
+        }
+        Ok(all)
+    }
+
+    /// The tier with this name.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn get(&self, name: &str) -> Result<&Tier> {
+        self.tiers.get(name).ok_or_else(|| {
+            let names: Vec<&str> = self.tiers.keys().map(String::as_str).collect();
+            format!(
+                "there is no tier '{name}' in {}; there are: {}",
+                self.file.display(),
+                names.join(", ")
+            )
+        })
+    }
+
+    /// The only tier that isn't for archives, if there is only one.
+    ///
+    /// # Errors
+    /// There are several, or none.
+    pub fn only(&self) -> Result<&str> {
+        let mut names = self
+            .tiers
+            .keys()
+            .filter(|&n| self.archive.as_ref() != Some(n));
+        match (names.next(), names.next()) {
+            (Some(name), None) => Ok(name),
+            (None, _) => Err(format!("{} names no tier", self.file.display())),
+            _ => Err(format!(
+                "{} names several tiers: say which one with --tier",
+                self.file.display()
+            )),
+        }
+    }
+
+    /// Checks that what is to happen at the end can happen.
+    ///
+    /// # Errors
+    /// There is no such tier, or none for archives.
+    pub fn check_end(&self, end: &AtEnd) -> Result<()> {
+        match end {
+            AtEnd::Archive => self.archive_tier().map(|_| ()),
+            AtEnd::Move(tier) => self.get(tier).map(|_| ()),
+            AtEnd::Delete | AtEnd::Keep => Ok(()),
+        }
+    }
+
+    /// The name of the tier for archives.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn archive_tier(&self) -> Result<&str> {
+        self.archive.as_deref().ok_or_else(|| {
+            let file = self.file.display();
+            format!("{file} names no tier for archives: write archive = \"TIER\"")
+        })
+    }
+}
+
+impl Tier {
+    /// The place of a campaign: a path, or `s3://BUCKET/PREFIX`.
+    pub fn place_of(&self, owner: &str, name: &str) -> String {
+        format!("{}/{name}", self.path.replace("{user}", owner))
+    }
+}
+
+impl AtEnd {
+    /// Reads `archive`, `delete`, `keep` or `move:TIER`.
+    ///
+    /// # Errors
+    /// It is none of these.
+    pub fn parse(text: &str) -> Result<AtEnd> {
+        match text {
+            "archive" => Ok(AtEnd::Archive),
+            "delete" => Ok(AtEnd::Delete),
+            "keep" => Ok(AtEnd::Keep),
+            _ => match text.strip_prefix("move:") {
+                Some(tier) if !tier.is_empty() => Ok(AtEnd::Move(tier.to_owned())),
+                _ => Err(format!(
+                    "'{text}' can't happen at the end: write archive, delete, keep or move:TIER"
+                )),
+            },
+        }
+    }
+}
+
+impl std::fmt::Display for AtEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            AtEnd::Archive => f.write_str("archive"),
+            AtEnd::Delete => f.write_str("delete"),
+            AtEnd::Keep => f.write_str("keep"),
+            AtEnd::Move(tier) => write!(f, "move:{tier}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Tiers> {
+        Tiers::parse(text, Path::new("t.toml"), Path::new("/reg"))
+    }
+
+    #[test]
+    fn a_file() {
+        let tiers = parse(
+            "warn = ['1h', '1d']\narchive = 'tape'\n[tier.scratch]\npath = '/s/{user}/'\n\
+             longest = '10d'\nat_end = 'archive'\n[tier.tape]\npath = 's3://b/{user}'\n",
+        )
+        .unwrap();
+        assert_eq!(tiers.warn, [86_400, 3600]);
+        assert_eq!(tiers.only(), Ok("scratch"));
+        let scratch = tiers.get("scratch").unwrap();
+        assert_eq!(scratch.place_of("ann", "c"), "/s/ann/c");
+        assert_eq!((scratch.usual, scratch.grace), (864_000, GRACE));
+        assert!(tiers.get("nope").unwrap_err().contains("scratch, tape"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told() {
+        for (text, says) in [
+            ("[tier.a]\npath = 'relative'", "neither an absolute path"),
+            (
+                "[tier.a]\npath = '/a'\nat_end = 'archive'",
+                "no tier for archives",
+            ),
+            ("[tier.a]\npath = '/a'\nat_end = 'move:b'", "no tier 'b'"),
+            (
+                "[tier.a]\npath = '/a'\nat_end = 'burn'",
+                "'burn' can't happen",
+            ),
+            ("[tier.a]\npath = '/a'\nlongest = 'x'", "'x' is no time"),
+            (
+                "[tier.a]\npath = '/a'\nlongest = '1d'\nusual = '2d'",
+                "longer than",
+            ),
+            ("[tier.a]\npath = '/a'\nsize = 1", "unknown field"),
+            ("archive = 'b'", "no tier 'b'"),
+            ("[tier.1]\npath = '/a'", "begins with a letter"),
+        ] {
+            let why = parse(text).unwrap_err();
+            assert!(
+                why.contains(says) && why.contains("t.toml"),
+                "{text}: {why}"
+            );
+        }
+    }
+}

@@ -1,0 +1,518 @@
+//! `forebay campaign`: storage with a quota and an end; and `forebay campaignd`, which watches it.
+
+use crate::args::{Down, Up};
+use crate::campaign_args::{CampaignCommand, Campaignd, Create, OfCampaign};
+use crate::fail::{Fail, code};
+use crate::lifetime::Span;
+use crate::list::user_name;
+use crate::output::{json, say, write};
+use crate::tables::table;
+use crate::{down, up};
+use forebay_bucket::Address;
+use forebay_campaign::area::Area;
+use forebay_campaign::record::{AtEnd, Campaign, FORMAT, Member, PoolOf, State};
+use forebay_campaign::registry::{Held, PATIENCE, Registry};
+use forebay_campaign::service::{self, Options, words};
+use forebay_campaign::spec::Spec;
+use forebay_campaign::tiers::Tiers;
+use forebay_campaign::{moves, now};
+use forebay_client::{Pool, PoolState};
+use forebay_media::format_size;
+use std::time::{Duration, Instant};
+
+/// Longest name of a user. Bytes.
+const LONGEST_USER: usize = 64;
+
+pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
+    let tiers = Tiers::read().map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let hold = |name: &str| registry.hold(name, PATIENCE).map_err(Fail::failed);
+    match a.what {
+        OfCampaign::Create(a) => create(&registry, &tiers, &a)?,
+        OfCampaign::List { json } => list(&registry, json)?,
+        OfCampaign::Show { name, json, count } => {
+            if count {
+                let mut held = hold(&name)?;
+                service::measure(&mut held).map_err(Fail::failed)?;
+                held.save().map_err(Fail::failed)?;
+            }
+            show(&registry.get(&name).map_err(Fail::failed)?, json)?;
+        }
+        OfCampaign::Path { name } => {
+            let c = registry.get(&name).map_err(Fail::failed)?;
+            at_its_place(&c)?;
+            write((c.place + "\n").as_bytes())?;
+        }
+        OfCampaign::Extend { name, time } => extend(&mut hold(&name)?, &tiers, time)?,
+        OfCampaign::Share { name, users } => share(&mut hold(&name)?, &users)?,
+        OfCampaign::Up(a) => return start(hold(&a.name)?, a.up),
+        OfCampaign::Down(a) => return stop(hold(&a.name)?, &a.down),
+        OfCampaign::Migrate { name, tier } => {
+            let mut held = hold(&name)?;
+            unused(&held.campaign)?;
+            at_its_place(&held.campaign)?;
+            moved(&mut held, |held| {
+                moves::to_tier(held, &tiers, &tier, State::Active)
+            })?;
+        }
+        OfCampaign::Archive { name } => {
+            let mut held = hold(&name)?;
+            unused(&held.campaign)?;
+            let tier = tiers.archive_tier().map_err(Fail::usage)?;
+            moved(&mut held, |held| {
+                moves::to_tier(held, &tiers, tier, State::Archived)
+            })?;
+        }
+        OfCampaign::Restore { name, tier, time } => {
+            let mut held = hold(&name)?;
+            let c = &held.campaign;
+            let wanted = match &tier {
+                Some(tier) => tiers.get(tier),
+                None if c.state == State::Archived => tiers.only().and_then(|t| tiers.get(t)),
+                None => tiers.get(&c.tier),
+            };
+            let wanted = wanted.map_err(Fail::usage)?;
+            let seconds = within(time, wanted.usual, wanted.longest)?;
+            moved(&mut held, |held| {
+                moves::restore(held, &tiers, tier.as_deref(), seconds)
+            })?;
+        }
+        OfCampaign::Delete { name, now } => delete(hold(&name)?, now)?,
+    }
+    Ok(code::OK)
+}
+
+/// A time that the user has given, or the usual one, if it isn't longer than the tier allows.
+fn within(time: Option<Span>, usual: u64, longest: Option<u64>) -> Result<u64, Fail> {
+    let seconds = match time {
+        Some(Span::Of(seconds)) => seconds,
+        Some(Span::Never) => return Err(Fail::usage("a campaign has an end: give a time")),
+        None => usual,
+    };
+    match longest {
+        Some(longest) if seconds > longest => Err(Fail::usage(format!(
+            "a campaign lasts {} at most on this tier",
+            words(longest)
+        ))),
+        _ => Ok(seconds),
+    }
+}
+
+fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
+    let spec = match &a.spec {
+        Some(text) => Spec::parse(text).map_err(Fail::usage)?,
+        None => Spec::default(),
+    };
+    let name = match a.tier.as_ref().or(spec.tier.as_ref()) {
+        Some(name) => name.clone(),
+        None => tiers.only().map_err(Fail::usage)?.to_owned(),
+    };
+    let tier = tiers.get(&name).map_err(Fail::usage)?;
+    let at_end = match &a.at_end {
+        Some(text) => AtEnd::parse(text).map_err(Fail::usage)?,
+        None => tier.at_end.clone(),
+    };
+    tiers.check_end(&at_end).map_err(Fail::usage)?;
+    let time = a.time.or(spec.time.map(Span::Of));
+    let grace = match a.grace {
+        Some(Span::Of(seconds)) => seconds,
+        Some(Span::Never) => 0,
+        None => tier.grace,
+    };
+    let owner = user_name(rustix::process::getuid().as_raw());
+    let created = now();
+    let mut c = Campaign {
+        format: FORMAT,
+        name: a.name.clone(),
+        members: Vec::new(),
+        bytes: a.size.or(spec.bytes),
+        files: a.files.or(spec.files),
+        place: tier.place_of(&owner, &a.name),
+        tier: name,
+        owner,
+        created,
+        ends: created + within(time, tier.usual, tier.longest)?,
+        at_end,
+        grace,
+        state: State::Active,
+        moving: None,
+        leftovers: Vec::new(),
+        pool: None,
+        usage: None,
+        warned: None,
+        is_over: false,
+        events: Vec::new(),
+    };
+    c.note("created");
+    let held = registry.add(c).map_err(Fail::failed)?;
+    // The record comes first: without it nobody would end what was made.
+    if let Err(why) = Area::open(&held.campaign.place).and_then(|area| area.make()) {
+        held.forget().map_err(Fail::failed)?;
+        return Err(Fail::failed(why));
+    }
+    let c = &held.campaign;
+    if a.json {
+        return json(c);
+    }
+    write(format!("{}\n", c.place).as_bytes())?;
+    say(format!(
+        "the campaign '{}' lasts {}; start a pool for it with: forebay campaign up {}",
+        c.name,
+        words(c.left(created)),
+        c.name
+    ));
+    Ok(())
+}
+
+fn list(registry: &Registry, as_json: bool) -> Result<(), Fail> {
+    let (all, bad) = registry.list().map_err(Fail::failed)?;
+    if as_json {
+        json(&all)?;
+    } else if all.is_empty() && bad.is_empty() {
+        say("no campaigns; make one with: forebay campaign create NAME");
+    } else {
+        let mut rows = vec![
+            ["NAME", "STATE", "TIER", "ENDS IN", "USED", "QUOTA", "PLACE"]
+                .map(String::from)
+                .to_vec(),
+        ];
+        for c in &all {
+            rows.push(vec![
+                c.name.clone(),
+                state(c).into(),
+                c.tier.clone(),
+                match c.state {
+                    State::Active => words(c.left(now())),
+                    _ => "-".into(),
+                },
+                c.usage.map_or("-".into(), |u| format_size(u.bytes)),
+                c.bytes.map_or("-".into(), format_size),
+                c.place.clone(),
+            ]);
+        }
+        write(table(&rows, &[0, 1, 2, 3, 6]).as_bytes())?;
+    }
+    match bad.first() {
+        None => Ok(()),
+        Some(why) => Err(Fail::failed(why)),
+    }
+}
+
+fn state(c: &Campaign) -> &'static str {
+    match (&c.moving, c.state) {
+        (Some(_), _) => "moving",
+        (_, State::Expired) => "ended",
+        (_, State::Archived) => "archived",
+        _ if c.is_over => "over quota",
+        _ => "active",
+    }
+}
+
+fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
+    if as_json {
+        return json(c);
+    }
+    let at = now();
+    let end = match c.state {
+        State::Active => format!("in {}; then: {}", words(c.left(at)), c.at_end),
+        State::Expired => {
+            let left = c.ends.saturating_add(c.grace).saturating_sub(at);
+            format!("has come; the data can be restored for {}", words(left))
+        }
+        State::Archived => "has come; the data are archived".into(),
+    };
+    let members: Vec<String> = c.members.iter().map(member_in_words).collect();
+    let mut rows = vec![
+        ("campaign", c.name.clone()),
+        ("state", state(c).into()),
+        ("owner", c.owner.clone()),
+        ("tier", c.tier.clone()),
+        ("place", c.place.clone()),
+        ("used", service::usage_in_words(c)),
+        ("end", end),
+    ];
+    if !members.is_empty() {
+        rows.push(("shared with", members.join(", ")));
+    }
+    if let Some(pool) = &c.pool {
+        rows.push(("pool", format!("'{}', started on {}", pool.name, pool.host)));
+    }
+    if let Some(moving) = &c.moving {
+        rows.push(("moving to", format!("{} ({})", moving.tier, moving.place)));
+    }
+    for event in &c.events {
+        let what = format!("{} ago: {}", words(at.saturating_sub(event.at)), event.what);
+        rows.push(("", what));
+    }
+    let rows: Vec<Vec<String>> = rows
+        .into_iter()
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .collect();
+    write(table(&rows, &[0, 1]).as_bytes())
+}
+
+fn member_in_words(member: &Member) -> String {
+    let rights = if member.may_write {
+        ""
+    } else {
+        " (reads only)"
+    };
+    format!("{}{rights}", member.user)
+}
+
+/// Fails unless the data are where the record says, for programs.
+fn at_its_place(c: &Campaign) -> Result<(), Fail> {
+    let name = &c.name;
+    match (&c.moving, c.state) {
+        (Some(moving), _) => Err(Fail::failed(format!(
+            "'{name}' is being moved to {}; `forebay campaignd --once` goes on with it",
+            moving.tier
+        ))),
+        (_, State::Active) => Ok(()),
+        _ => Err(Fail::failed(format!(
+            "'{name}' has ended; get its data back with: forebay campaign restore {name}"
+        ))),
+    }
+}
+
+/// Fails if a pool uses the data, as far as this host can say.
+fn unused(c: &Campaign) -> Result<(), Fail> {
+    let Some(pool) = &c.pool else { return Ok(()) };
+    match is_used(pool) {
+        Ok(false) => Ok(()),
+        Ok(true) => Err(Fail::failed(format!(
+            "the pool of '{}' uses the data: forebay campaign down {}",
+            c.name, c.name
+        ))),
+        Err(why) => Err(Fail::failed(why)),
+    }
+}
+
+fn is_used(pool: &PoolOf) -> Result<bool, String> {
+    match pool.host == host() {
+        true => Ok(Pool::state(&pool.name) != PoolState::Absent),
+        false => Err(format!(
+            "the pool '{}' was started on {}: remove it there, with: forebay campaign down {}",
+            pool.name, pool.host, pool.name
+        )),
+    }
+}
+
+fn host() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+fn extend(held: &mut Held, tiers: &Tiers, time: Span) -> Result<(), Fail> {
+    let c = &mut held.campaign;
+    at_its_place(c)?;
+    let Span::Of(more) = time else {
+        return Err(Fail::usage("a campaign has an end: give a time"));
+    };
+    let tier = tiers.get(&c.tier).map_err(Fail::usage)?;
+    let left = c.left(now()) + more;
+    within(Some(Span::Of(left)), left, tier.longest)?;
+    c.ends = now() + left;
+    c.note(format!("extended by {}", words(more)));
+    held.save().map_err(Fail::failed)?;
+    let c = &held.campaign;
+    say(format!("'{}' ends in {}", c.name, words(left)));
+    if let Some(pool) = &c.pool {
+        say(format!(
+            "its pool '{}' ends when it was to end before",
+            pool.name
+        ));
+    }
+    Ok(())
+}
+
+fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
+    at_its_place(&held.campaign)?;
+    let members: Result<Vec<Member>, Fail> = users
+        .iter()
+        .map(|text| {
+            let (user, may_write) = match text.strip_suffix(":ro") {
+                Some(user) => (user, false),
+                None => (text.as_str(), true),
+            };
+            let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
+            match user.len() {
+                1..=LONGEST_USER if user.chars().all(is_good) && !user.starts_with('-') => {
+                    Ok(Member {
+                        user: user.to_owned(),
+                        may_write,
+                    })
+                }
+                _ => Err(Fail::usage(format!(
+                    "'{text}' is no user: write NAME or NAME:ro"
+                ))),
+            }
+        })
+        .collect();
+    let members = members?;
+    let area = Area::open(&held.campaign.place).map_err(Fail::failed)?;
+    area.share_with(&members).map_err(Fail::failed)?;
+    let names: Vec<String> = members.iter().map(member_in_words).collect();
+    held.campaign.note(match names.is_empty() {
+        true => "shared with nobody".into(),
+        false => format!("shared with {}", names.join(", ")),
+    });
+    held.campaign.members = members;
+    held.save().map_err(Fail::failed)
+}
+
+/// Starts a pool whose origin is the campaign's data, and which ends with it.
+fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
+    let c = &held.campaign;
+    at_its_place(c)?;
+    if a.media.origin.origin.is_some() {
+        return Err(Fail::usage("the origin of a campaign's pool is its data"));
+    }
+    if a.nodes.mpi {
+        return Err(Fail::usage(
+            "with --mpi, start the pool itself: forebay up --mpi --origin PATH --pool NAME",
+        ));
+    }
+    let left = c.left(now());
+    if left == 0 {
+        let name = &c.name;
+        return Err(Fail::failed(format!(
+            "'{name}' has ended: forebay campaign extend {name} 1d"
+        )));
+    }
+    unused(c)?;
+    // Below the pool's directory of this name, where the data have no path of their own.
+    let at = match Address::parse(c.place.as_bytes()) {
+        Some(_) => format!("=/{}", c.name),
+        None => String::new(),
+    };
+    a.media.origin.origin = Some(c.place.clone() + &at);
+    a.media.ttl = Some(Span::Of(match a.media.ttl {
+        Some(Span::Of(seconds)) => seconds.min(left),
+        _ => left,
+    }));
+    if let Some(excess) = c.excess() {
+        say(format!("warning: '{}' exceeds its quota: {excess}", c.name));
+    }
+    let name = c.name.clone();
+    // The record comes first: a campaign that ends waits for its pool.
+    held.campaign.pool = Some(PoolOf {
+        name: name.clone(),
+        host: host(),
+        since: now(),
+    });
+    held.save().map_err(Fail::failed)?;
+    let result = up::up(&name, &a);
+    if result.is_err() && Pool::state(&name) == PoolState::Absent {
+        held.campaign.pool = None;
+        held.save().map_err(Fail::failed)?;
+    }
+    result
+}
+
+fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
+    let Some(pool) = held.campaign.pool.clone() else {
+        let name = &held.campaign.name;
+        return Err(Fail::failed(format!("the campaign '{name}' has no pool")));
+    };
+    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
+        is_used(&pool).map_err(Fail::failed)?;
+    }
+    let result = match Pool::state(&pool.name) {
+        // It has ended by itself.
+        PoolState::Absent => code::OK,
+        _ => down::down(&pool.name, a)?,
+    };
+    held.campaign.pool = None;
+    service::measure(&mut held).map_err(Fail::failed)?;
+    held.save().map_err(Fail::failed)?;
+    Ok(result)
+}
+
+/// Moves data, and says where they are.
+fn moved(
+    held: &mut Held,
+    work: impl FnOnce(&mut Held) -> forebay_campaign::Result<()>,
+) -> Result<(), Fail> {
+    let result = work(held);
+    let c = &held.campaign;
+    if let Err(why) = result {
+        let later = match c.moving.is_some() || !c.leftovers.is_empty() {
+            true => "; the move has begun, and `forebay campaignd` goes on with it",
+            false => "",
+        };
+        return Err(Fail::failed(format!("{why}{later}")));
+    }
+    say(format!("'{}' is at {}", c.name, c.place));
+    Ok(())
+}
+
+fn delete(mut held: Held, is_now: bool) -> Result<(), Fail> {
+    unused(&held.campaign)?;
+    let name = held.campaign.name.clone();
+    if is_now {
+        moves::remove(held).map_err(Fail::failed)?;
+        say(format!("'{name}' and its data are removed"));
+        return Ok(());
+    }
+    at_its_place(&held.campaign)?;
+    held.campaign.ends = now();
+    moves::expire(&mut held).map_err(Fail::failed)?;
+    let grace = words(held.campaign.grace);
+    say(format!(
+        "'{name}' has ended; for {grace}, its data come back with: forebay campaign restore {name}"
+    ));
+    Ok(())
+}
+
+/// `forebay campaignd`.
+pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
+    let tiers = Tiers::read().map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let seconds = |span: Span, name: &str| match span {
+        Span::Of(seconds) => Ok(seconds),
+        Span::Never => Err(Fail::usage(format!("{name}: give a time"))),
+    };
+    let every = Duration::from_secs(seconds(a.every, "--every")?);
+    let options = Options {
+        count_every: match a.once {
+            true => 0,
+            false => seconds(a.count_every, "--count-every")?,
+        },
+        is_used: &is_used,
+        tell: &|name, what| match name {
+            "" => say(what),
+            name => say(format!("campaign '{name}': {what}")),
+        },
+    };
+    loop {
+        let began = Instant::now();
+        let (count, failures) = match service::pass(&registry, &tiers, &options) {
+            Ok(done) => done,
+            // A registry on a file system that is out of reach comes back.
+            Err(why) if !a.once => {
+                say(why);
+                (0, 1)
+            }
+            Err(why) => return Err(Fail::failed(why)),
+        };
+        if let Some(file) = &a.metrics {
+            let all = registry.list().map(|found| found.0).unwrap_or_default();
+            let text = service::metrics(&all, failures, now());
+            let beside = file.with_extension("new");
+            let written = std::fs::write(&beside, text);
+            if let Err(e) = written.and_then(|()| std::fs::rename(&beside, file)) {
+                say(format!("{}: {e}", file.display()));
+            }
+        }
+        if a.once {
+            return match failures {
+                0 => Ok(code::OK),
+                n => Err(Fail::failed(format!(
+                    "{n} of {count} campaigns: something failed; see above"
+                ))),
+            };
+        }
+        std::thread::sleep(every.saturating_sub(began.elapsed()));
+    }
+}

@@ -1,0 +1,161 @@
+//! The arguments of `forebay campaign` and `forebay campaignd`.
+
+use crate::args::{Down, Up};
+use crate::lifetime::Span;
+use clap::{Args, Subcommand};
+use std::path::PathBuf;
+
+#[derive(Debug, Args)]
+pub struct CampaignCommand {
+    #[command(subcommand)]
+    pub what: OfCampaign,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum OfCampaign {
+    /// Make a campaign: a directory on a tier, with a quota and an end
+    #[command(after_help = "\
+Example:
+  forebay campaign create case7 100TB,10000files,scratch,2d
+  forebay campaign create case7 --size 100T --files 10000 --tier scratch --for 2d")]
+    Create(Create),
+    /// List your campaigns
+    #[command(after_help = "Example:\n  forebay campaign list")]
+    List {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show a campaign: place, quota, usage, end, and what happened to it
+    #[command(after_help = "Example:\n  forebay campaign show case7")]
+    Show {
+        name: String,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+        /// Count now what it uses
+        #[arg(long)]
+        count: bool,
+    },
+    /// Print the path of a campaign's data, for scripts
+    #[command(after_help = "Example:\n  cd \"$(forebay campaign path case7)\"")]
+    Path { name: String },
+    /// Let a campaign end later
+    #[command(after_help = "Example:\n  forebay campaign extend case7 7d")]
+    Extend {
+        name: String,
+        /// How much later
+        time: Span,
+    },
+    /// Say who else may use a campaign's data: these users, and no others
+    #[command(after_help = "\
+Example:
+  forebay campaign share case7 ann bob:ro
+  forebay campaign share case7               # nobody
+
+Access control lists of the file system are set for that (setfacl).")]
+    Share {
+        name: String,
+        /// Users; with `:ro`, who may only read
+        users: Vec<String>,
+    },
+    /// Start a pool for a campaign: its data at the pool's speed, by their own path
+    #[command(after_help = "\
+Example:
+  forebay campaign up case7 --media memory:8G
+  forebay exec --pool case7 -- ./solver /scratch/me/case7/input
+  forebay campaign down case7
+
+The pool has the campaign's name, and the campaign's data as its origin (docs/origins.md), so that
+it may be started again later, on other nodes. It ends with the campaign.")]
+    Up(CampaignUp),
+    /// Remove a campaign's pool; its data are at their place then
+    #[command(after_help = "Example:\n  forebay campaign down case7")]
+    Down(CampaignDown),
+    /// Move a campaign's data to another tier
+    #[command(after_help = "Example:\n  forebay campaign migrate case7 home")]
+    Migrate { name: String, tier: String },
+    /// Move a campaign's data to the tier for archives
+    #[command(after_help = "Example:\n  forebay campaign archive case7")]
+    Archive { name: String },
+    /// Bring a campaign back that has ended or was archived
+    #[command(after_help = "Example:\n  forebay campaign restore case7 --for 7d")]
+    Restore {
+        name: String,
+        /// To this tier [default: the one that it was on; of an archived one the only tier]
+        #[arg(long)]
+        tier: Option<String>,
+        /// For how long [default: as the tier says]
+        #[arg(long = "for", value_name = "TIME")]
+        time: Option<Span>,
+    },
+    /// End a campaign now: its data are out of the way, and removed after the grace period
+    #[command(
+        after_help = "Example:\n  forebay campaign delete case7\n  forebay campaign delete --now case7"
+    )]
+    Delete {
+        name: String,
+        /// Remove the data at once
+        #[arg(long)]
+        now: bool,
+    },
+}
+
+#[derive(Debug, Args)]
+pub struct Create {
+    pub name: String,
+    /// All in a word: SIZE,NUMBERfiles,TIER,TIME; each part may be missing
+    pub spec: Option<String>,
+    /// Most bytes
+    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
+    pub size: Option<u64>,
+    /// Most files, directories and links included
+    #[arg(long, value_name = "N")]
+    pub files: Option<u64>,
+    /// The tier [default: the only one]
+    #[arg(long)]
+    pub tier: Option<String>,
+    /// How long it lasts [default: as the tier says]
+    #[arg(long = "for", value_name = "TIME")]
+    pub time: Option<Span>,
+    /// What happens to the data at the end: archive, delete, keep or move:TIER [default: as the
+    /// tier says]
+    #[arg(long, value_name = "WHAT")]
+    pub at_end: Option<String>,
+    /// How long data that are to be deleted can be restored after the end [default: as the tier says]
+    #[arg(long, value_name = "TIME")]
+    pub grace: Option<Span>,
+    /// Print the campaign as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct CampaignUp {
+    pub name: String,
+    #[command(flatten)]
+    pub up: Up,
+}
+
+#[derive(Debug, Args)]
+pub struct CampaignDown {
+    pub name: String,
+    #[command(flatten)]
+    pub down: Down,
+}
+
+#[derive(Debug, Args)]
+pub struct Campaignd {
+    /// Time between two passes
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    pub every: Span,
+    /// How old a count of a campaign's usage may be
+    #[arg(long, value_name = "TIME", default_value = "10m")]
+    pub count_every: Span,
+    /// Write metrics for Prometheus to this file after each pass
+    #[arg(long, value_name = "FILE")]
+    pub metrics: Option<PathBuf>,
+    /// Make one pass, and end
+    #[arg(long)]
+    pub once: bool,
+}
