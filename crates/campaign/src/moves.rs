@@ -122,6 +122,7 @@ pub fn expire(held: &mut Held) -> Result<()> {
 /// They are where they belong; they can't be moved.
 pub fn restore(held: &mut Held, tiers: &Tiers, tier: Option<&str>, seconds: u64) -> Result<()> {
     let (c, now) = (&mut held.campaign, crate::now());
+    c.is_untold = false;
     match c.state {
         State::Active => return Err(format!("'{}' hasn't ended", c.name)),
         State::Expired => {
@@ -194,6 +195,7 @@ pub mod tests {
             pool: None,
             usage: None,
             warned: None,
+            is_untold: false,
             is_over: false,
             events: Vec::new(),
         }

@@ -47,6 +47,9 @@ pub struct Campaign {
     /// The end that was warned of, and how long before it. Seconds.
     #[serde(default)]
     pub warned: Option<(u64, u64)>,
+    /// Whether the owner is still to be told of the end. It may be told twice.
+    #[serde(default)]
+    pub is_untold: bool,
     /// Whether the owner was told that the quota is exceeded.
     #[serde(default)]
     pub is_over: bool,

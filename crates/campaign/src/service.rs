@@ -108,13 +108,15 @@ fn one(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<bool> {
             return Ok(true);
         }
     }
+    tell_of_end(held, tiers)?;
     Ok(false)
 }
 
 fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
-    let c = &held.campaign;
-    let (name, end) = (c.name.clone(), c.at_end.clone());
-    let fate = at_end(c);
+    let (name, end) = (held.campaign.name.clone(), held.campaign.at_end.clone());
+    let fate = at_end(&held.campaign);
+    // Noted with the first step, and done after the last one, by whichever process gets there.
+    held.campaign.is_untold = true;
     match &end {
         AtEnd::Archive => {
             let tier = tiers.archive_tier()?.to_owned();
@@ -133,14 +135,32 @@ fn end(held: &mut Held, tiers: &Tiers, options: &Options<'_>) -> Result<()> {
             held.save()?;
         }
     }
-    let c = &held.campaign;
     (options.tell)(&name, &format!("has ended: the data are {fate}"));
-    let text = format!(
-        "The campaign '{name}' has ended. Its data are {fate}.\nTheir place is {}.\n\
-         To get them back: forebay campaign restore {name}\n",
+    Ok(())
+}
+
+/// Tells the owner of a campaign that has ended, if that is still to be done.
+fn tell_of_end(held: &mut Held, tiers: &Tiers) -> Result<()> {
+    let c = &held.campaign;
+    if !c.is_untold || c.moving.is_some() {
+        return Ok(());
+    }
+    let name = &c.name;
+    let (fate, back) = match c.state {
+        State::Archived => ("archived".into(), true),
+        State::Expired => (at_end(c), true),
+        State::Active => (format!("on the tier {}", c.tier), false),
+    };
+    let mut text = format!(
+        "The campaign '{name}' has ended. Its data are {fate}.\nTheir place is {}.\n",
         c.place
     );
-    mail(tiers, c, &format!("The campaign '{name}' has ended"), &text)
+    if back {
+        text += &format!("To get them back: forebay campaign restore {name}\n");
+    }
+    mail(tiers, c, &format!("The campaign '{name}' has ended"), &text)?;
+    held.campaign.is_untold = false;
+    held.save()
 }
 
 /// Counts what a campaign uses, if the last count is old, and tells its owner of an excess once.

@@ -140,6 +140,7 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         pool: None,
         usage: None,
         warned: None,
+        is_untold: false,
         is_over: false,
         events: Vec::new(),
     };

@@ -1,0 +1,241 @@
+"""Campaigns: their life from the first pool to the end, on tiers that are directories."""
+import json
+import os
+import random
+import shutil
+import subprocess
+import time
+
+from harness import Failed, Skipped, case, wait_until
+
+TIERS = """
+registry = "{top}/registry"
+archive = "tape"
+warn = ["1h", "2s"]
+mail = ["sh", "-c", "cat >> {top}/mail"]
+
+[tier.scratch]
+path = "{top}/scratch/{{user}}"
+longest = "10d"
+at_end = "archive"
+grace = "2s"
+
+[tier.home]
+path = "{top}/home"
+at_end = "delete"
+grace = "2s"
+
+[tier.tape]
+path = "{top}/tape"
+"""
+
+
+class Site:
+    """Tiers and a registry of a test."""
+
+    def __init__(self, t):
+        self.t, self.top = t, os.path.join(t.disk, "site")
+        os.mkdir(self.top)
+        with open(self.top + "/tiers.toml", "w") as f:
+            f.write(TIERS.format(top=self.top))
+        self.env = {"FOREBAY_CAMPAIGNS": self.top + "/tiers.toml"}
+
+    def fb(self, *words, **more):
+        return self.t.fb("campaign", *words, env=self.env, **more)
+
+    def path(self, name):
+        return self.fb("path", name).out.strip()
+
+    def show(self, name):
+        return self.fb("show", name, "--json").json()
+
+    def once(self, **more):
+        return self.t.fb("campaignd", "--once", env=self.env, **more)
+
+    def daemon(self, *words):
+        return self.t.start([self.t.forebay, "campaignd", "--every", "1s", *words], env=self.env,
+                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def mail(self):
+        try:
+            with open(self.top + "/mail") as f:
+                return f.read()
+        except FileNotFoundError:
+            return ""
+
+
+def tree(path):
+    """{name: content} of the files below a path."""
+    found = {}
+    for at, _, names in os.walk(path):
+        for name in names:
+            with open(os.path.join(at, name), "rb") as f:
+                found[os.path.relpath(os.path.join(at, name), path)] = f.read()
+    return found
+
+
+@case(limit=90)
+def campaign_with_pools(t):
+    """Pools come and go, also of several nodes; the data stay, and move between tiers."""
+    site = Site(t)
+    site.fb("create", "case", "1G,1000files,scratch,1d").says("lasts 1d")
+    path = site.path("case")
+    t.ok(os.stat(path).st_mode & 0o777 == 0o700, "others may use the campaign")
+    site.fb("create", "case", "scratch", rc=1).says("there is a campaign 'case'")
+    site.fb("up", "case", "--media", "memory:64M")
+    t.bash("case", "mkdir {0}/d; seq 5000 > {0}/d/f; ln -s d/f {0}/l".format(path))
+    # Data that a pool uses aren't moved.
+    site.fb("migrate", "case", "home", rc=1).says("the pool of 'case' uses the data: forebay campaign down case")
+    site.fb("up", "case", rc=1).says("campaign down case")
+    site.fb("down", "case")
+    wanted = tree(path)
+    t.ok(set(wanted) == {"d/f", "l"}, "the data aren't at their place: %s" % sorted(wanted))
+    t.ok(site.show("case")["usage"]["files"] == 3, "usage isn't counted")
+    # On another number of nodes, with another medium.
+    os.mkdir(t.disk + "/medium")
+    site.fb("up", "case", "--nodes", "3", "--media", "files:%s/medium:64M" % t.disk)
+    t.bash("case", "cd {0}; sha256sum d/f; echo more > more".format(path))
+    site.fb("down", "case")
+    wanted["more"] = b"more\n"
+    t.ok(tree(path) == wanted, "the data differ after the second pool")
+    site.fb("migrate", "case", "home").says("'case' is at %s/home/case" % site.top)
+    t.ok(not os.path.exists(path) and tree(site.path("case")) == wanted, "migration")
+    site.fb("archive", "case")
+    site.fb("up", "case", rc=1).says("campaign restore case")
+    site.fb("path", "case", rc=1)
+    site.fb("restore", "case", rc=2).says("several tiers")
+    site.fb("restore", "case", "--tier", "scratch", "--for", "11d", rc=2).says("10d at most")
+    site.fb("restore", "case", "--tier", "scratch")
+    t.ok(site.path("case") == path and tree(path) == wanted, "restored data differ")
+    site.fb("extend", "case", "1s", rc=2).says("10d at most")
+    site.fb("list").prints(r"^case +active +scratch ")
+    site.fb("delete", "case")
+    t.ok(not os.path.exists(path), "deleted data are in the way")
+    site.fb("restore", "case", "--for", "1d")
+    t.ok(tree(path) == wanted, "data of the grace period differ")
+    site.fb("delete", "case", "--now")
+    t.ok(os.listdir(os.path.dirname(path)) == [], "something is left")
+    site.fb("show", "case", rc=1).says("there is no campaign 'case'")
+
+
+@case(limit=60)
+def campaigns_that_end(t):
+    """Warnings, ends, grace periods; two daemons at once, one of which is killed again and again."""
+    site = Site(t)
+    draw = random.Random(os.environ.get("FOREBAY_SEED") or 1)
+    wanted = {}
+    for n in range(6):
+        tier = ("scratch", "home")[n % 2]
+        name = "c%d" % n
+        site.fb("create", name, "%s,%ds" % (tier, 3 + n // 2))
+        path = site.path(name)
+        for k in range(40):
+            with open("%s/f%d" % (path, k), "wb") as f:
+                f.write(os.urandom(draw.randrange(200000)))
+        wanted[name] = tree(path)
+    steady = site.daemon("--metrics", site.top + "/metrics")
+    restarted = site.daemon()
+    try:
+        until = time.monotonic() + 9
+        while time.monotonic() < until:
+            time.sleep(draw.uniform(0.05, 0.4))
+            restarted.kill()
+            restarted.wait()
+            restarted = site.daemon()
+        wait_until(lambda: all(site.show("c%d" % n)["state"] == "archived" for n in (0, 2, 4)), 10, "the archive")
+        for n in (0, 2, 4):
+            found = tree("%s/tape/c%d" % (site.top, n))
+            t.ok(found == wanted["c%d" % n], "the archive of c%d differs" % n)
+        # Data that nobody wanted back are gone after the grace period, and so is the campaign.
+        names = lambda: {c["name"] for c in site.fb("list", "--json").json()}
+        wait_until(lambda: names() == {"c0", "c2", "c4"}, 10, "the end of the grace period")
+    finally:
+        for daemon in (steady, restarted):
+            daemon.kill()
+            daemon.wait()
+    for tier in ("scratch/" + os.listdir(site.top + "/scratch")[0], "home"):
+        t.ok(os.listdir(os.path.join(site.top, tier)) == [], "left on %s" % tier)
+    t.ok(sorted(os.listdir(site.top + "/tape")) == ["c0", "c2", "c4"], "left in the archive")
+    mail = site.mail()
+    t.ok("The campaign 'c3' has ended. Its data are out of the way" in mail, mail)
+    t.ok("The campaign 'c4' has ended. Its data are archived." in mail, mail)
+    with open(site.top + "/metrics") as f:
+        t.ok("forebay_campaign_failures 0" in f.read(), "a pass failed")
+
+
+@case(limit=60)
+def campaigns_in_trouble(t):
+    """Quotas, full archives, wrong words: what is told, and that nothing is lost."""
+    site = Site(t)
+    for word, says in [("1T,2T", "says twice"), ("nowhere", "there is no tier 'nowhere'"), ("20d,scratch", "10d at most"),
+                       ("5 tons!", "is no part of a campaign"), ("", "several tiers")]:
+        site.fb("create", "c", *([word] if word else []), rc=2).says(says)
+    for name in ("../c", ".c", "-c", "a/b", "x" * 101, "c c"):
+        site.fb("create", "--tier", "home", "--", name, rc=1).says("is no name for a campaign")
+    t.ok(os.listdir(site.top + "/registry") == [], "a refused campaign left something")
+    site.fb("create", "c", "10K,2files,home,1d", "--at-end", "archive")
+    path = site.path("c")
+    t.file(path + "/a", 20000, 1)
+    site.once().says("more than its quota: 19.5 KiB of 10.0 KiB")
+    t.ok("exceeds its quota" in site.mail() or "has 19.5 KiB of 10.0 KiB" in site.mail(), site.mail())
+    site.once().quiet()
+    site.fb("list").prints("^c +over quota ")
+    # The archive can't be reached: the data stay, the move is tried again.
+    with open(site.top + "/tape", "w"):
+        pass
+    site.fb("archive", "c", rc=1)
+    t.ok(os.path.exists(path + "/a"), "the data went")
+    os.unlink(site.top + "/tape")
+    if site.show("c")["moving"]:
+        site.once()
+    else:
+        site.fb("archive", "c")
+    t.ok(list(tree(site.top + "/tape/c")) == ["a"] and not os.path.exists(path), "it wasn't archived")
+    # Somebody else's directory is left alone.
+    os.makedirs(path)
+    site.fb("restore", "c", "--tier", "home", rc=1).says("there is something at")
+    os.rmdir(path)
+    site.fb("restore", "c", "--tier", "home")
+    # A record that is damaged is told, and the others are looked after.
+    site.fb("create", "d", "home,1d")
+    with open(site.top + "/registry/c.json", "w") as f:
+        f.write("{")
+    site.fb("list", rc=1).prints("^d +active").says("c.json is no record of a campaign")
+    site.once(rc=1)
+    t.fb("campaign", "list", env={"FOREBAY_CAMPAIGNS": site.top + "/none.toml"}, rc=2).says("which names the tiers")
+
+
+@case(limit=30)
+def campaign_that_is_shared(t):
+    """Members may use the data, and others may not."""
+    if os.getuid() != 0 or not shutil.which("setpriv"):
+        raise Skipped("only root can act as other users")
+    if not shutil.which("setfacl"):
+        raise Skipped("there is no setfacl")
+    site = Site(t)
+    for at in (t.disk, site.top):
+        os.chmod(at, 0o755)
+    try:
+        subprocess.run(["setfacl", "-m", "u:nobody:r", site.top + "/tiers.toml"], check=True, stderr=subprocess.PIPE)
+    except subprocess.CalledProcessError as e:
+        raise Skipped("no access control lists here: %s" % e.stderr.decode().strip())
+    site.fb("create", "c", "home,1d")
+    path = site.path("c")
+    with open(path + "/a", "w") as f:
+        f.write("a\n")
+
+    def as_nobody(script):
+        words = ["setpriv", "--reuid", "nobody", "--regid", "nogroup", "--clear-groups", "sh", "-c", script]
+        return subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              timeout=10).returncode == 0
+    if not as_nobody("ls " + site.top):
+        raise Skipped("others can't get to %s" % site.top)
+    t.ok(not as_nobody("cat %s/a" % path), "others may read")
+    site.fb("share", "c", "nobody:ro")
+    t.ok(as_nobody("cat %s/a" % path) and not as_nobody("touch %s/b" % path), "a reader may write, or can't read")
+    site.fb("share", "c", "nobody")
+    t.ok(as_nobody("echo b > %s/b && cat %s/a" % (path, path)), "a member can't write")
+    site.fb("show", "c").prints("^shared with +nobody$")
+    site.fb("share", "c")
+    t.ok(not as_nobody("cat %s/a" % path), "shared with nobody, and others may read")
+    site.fb("share", "c", "-R", rc=2)
