@@ -169,7 +169,7 @@ pub fn remove(mut held: Held) -> Result<()> {
 #[cfg(test)]
 pub mod tests {
     use super::*;
-    use crate::record::{AtEnd, Campaign, FORMAT};
+    use crate::record::Campaign;
     use crate::registry::Registry;
     use std::fs;
     use std::path::Path;
@@ -177,27 +177,9 @@ pub mod tests {
     /// A campaign at a place.
     pub fn campaign(place: &str) -> Campaign {
         Campaign {
-            format: FORMAT,
-            name: "c".into(),
-            owner: "me".into(),
-            members: Vec::new(),
-            bytes: None,
-            files: None,
             tier: "fast".into(),
             place: place.into(),
-            created: 0,
-            ends: 1,
-            at_end: AtEnd::Delete,
-            grace: 0,
-            state: State::Active,
-            moving: None,
-            leftovers: Vec::new(),
-            pool: None,
-            usage: None,
-            warned: None,
-            is_untold: false,
-            is_over: false,
-            events: Vec::new(),
+            ..Campaign::new("c", "me")
         }
     }
 

@@ -123,6 +123,34 @@ pub struct Event {
 }
 
 impl Campaign {
+    /// A campaign that begins now: without a place, a quota or a grace period, and at its end.
+    pub fn new(name: &str, owner: &str) -> Campaign {
+        let now = crate::now();
+        Campaign {
+            format: FORMAT,
+            name: name.to_owned(),
+            owner: owner.to_owned(),
+            members: Vec::new(),
+            bytes: None,
+            files: None,
+            tier: String::new(),
+            place: String::new(),
+            created: now,
+            ends: now,
+            at_end: AtEnd::Delete,
+            grace: 0,
+            state: State::Active,
+            moving: None,
+            leftovers: Vec::new(),
+            pool: None,
+            usage: None,
+            warned: None,
+            is_untold: false,
+            is_over: false,
+            events: Vec::new(),
+        }
+    }
+
     /// Adds an event, now.
     pub fn note(&mut self, what: impl Into<String>) {
         let (at, what) = (crate::now(), what.into());

@@ -10,7 +10,7 @@ use crate::tables::table;
 use crate::{down, up};
 use forebay_bucket::Address;
 use forebay_campaign::area::Area;
-use forebay_campaign::record::{AtEnd, Campaign, FORMAT, Member, PoolOf, State};
+use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
 use forebay_campaign::registry::{Held, PATIENCE, Registry};
 use forebay_campaign::service::{self, Options, words};
 use forebay_campaign::spec::Spec;
@@ -120,29 +120,16 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         None => tier.grace,
     };
     let owner = user_name(rustix::process::getuid().as_raw());
-    let created = now();
+    let begun = Campaign::new(&a.name, &owner);
     let mut c = Campaign {
-        format: FORMAT,
-        name: a.name.clone(),
-        members: Vec::new(),
         bytes: a.size.or(spec.bytes),
         files: a.files.or(spec.files),
         place: tier.place_of(&owner, &a.name),
         tier: name,
-        owner,
-        created,
-        ends: created + within(time, tier.usual, tier.longest)?,
+        ends: begun.created + within(time, tier.usual, tier.longest)?,
         at_end,
         grace,
-        state: State::Active,
-        moving: None,
-        leftovers: Vec::new(),
-        pool: None,
-        usage: None,
-        warned: None,
-        is_untold: false,
-        is_over: false,
-        events: Vec::new(),
+        ..begun
     };
     c.note("created");
     let held = registry.add(c).map_err(Fail::failed)?;
@@ -159,7 +146,7 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
     say(format!(
         "the campaign '{}' lasts {}; start a pool for it with: forebay campaign up {}",
         c.name,
-        words(c.left(created)),
+        words(c.left(c.created)),
         c.name
     ));
     Ok(())
