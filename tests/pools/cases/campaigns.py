@@ -1,12 +1,15 @@
 """Campaigns: their life from the first pool to the end, on tiers that are directories."""
-import json
+import glob
 import os
 import random
 import shutil
+import signal
 import subprocess
 import time
 
-from harness import Failed, Skipped, case, wait_until
+from harness import Skipped, case, wait_until
+
+EXAMPLES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "examples")
 
 TIERS = """
 registry = "{top}/registry"
@@ -239,3 +242,38 @@ def campaign_that_is_shared(t):
     site.fb("share", "c")
     t.ok(not as_nobody("cat %s/a" % path), "shared with nobody, and others may read")
     site.fb("share", "c", "-R", rc=2)
+
+
+@case(limit=90)
+def snakemake_in_a_campaign(t):
+    """The example: 30 jobs, a run that is killed in the middle and goes on with another pool."""
+    target = os.environ.get("CARGO_TARGET_DIR", os.path.join(EXAMPLES, "..", "target"))
+    found = glob.glob(os.path.join(target, "python", "*", "bin", "snakemake"))
+    if not found:
+        raise Skipped("there is no Snakemake: tests/python/prepare.py")
+    site = Site(t)
+    os.symlink(t.forebay, t.work + "/forebay")
+    example = os.path.join(EXAMPLES, "snakemake")
+    env = {**site.env, "PATH": ":".join([t.work, os.path.dirname(found[0]), os.environ["PATH"]]), "SPEC": "scratch,1d",
+           "MEDIA": "memory:128M", "CORES": "2", "HOME": t.disk}
+    words = [example + "/run.sh", "study", example + "/Snakefile"]
+    first = t.start(words, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    path = ""
+
+    def is_at_work():
+        nonlocal path
+        path = path or t.fb("campaign", "path", "study", env=site.env, rc=None).out.strip()
+        return path and t.fb("ls", "--pool", "study", path + "/counts", rc=None).out
+    try:
+        wait_until(is_at_work, 30, "the first counts")
+    finally:
+        os.killpg(first.pid, signal.SIGKILL)
+        first.wait()
+    wait_until(lambda: t.fb("campaign", "down", "study", "--force", env=site.env, rc=None).rc == 0, 15, "the pool's end")
+    t.ok(not os.path.exists(path + "/summary.csv"), "the workflow had ended already")
+    # It was killed: its lock is there.
+    t.command(words + ["--unlock"], env=env, timeout=30)
+    t.command(words + ["--rerun-incomplete"], env=env, timeout=60).says("steps [(]100%[)] done")
+    with open(path + "/summary.csv") as f:
+        lines = f.read().split()
+    t.ok(lines == ["s%02d,4000" % n for n in range(14)], lines)
