@@ -80,7 +80,6 @@ class Jobs:
             time.sleep(0.2)
         return self.output(number)
 
-
     def sums(self, directory):
         """What the tasks wrote: file -> sum."""
         found = {}
