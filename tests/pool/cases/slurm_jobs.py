@@ -235,16 +235,20 @@ cat /fb/output/sums-* | sort -k 2 > /fb/output/all
 """
 
 
+def plugin(t):
+    """The content of a plugstack.conf with the plug-in, which is built for that."""
+    if not os.path.exists("/usr/include/slurm/spank.h"):
+        raise Skipped("without Slurm's headers (Debian: libslurm-dev)")
+    path = t.work + "/spank_forebay.so"
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+    t.command(["gcc", *flags, "-o", path, PACKAGING + "/spank_forebay.c"])
+    return "required %s program=%s\n" % (path, small_command(t))
+
+
 @case(180)
 def slurm_option(t):
     """The plug-in: sbatch --forebay."""
-    if not os.path.exists("/usr/include/slurm/spank.h"):
-        raise Skipped("without Slurm's headers (Debian: libslurm-dev)")
-    plugin = t.work + "/spank_forebay.so"
-    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
-    t.command(["gcc", *flags, "-o", plugin, PACKAGING + "/spank_forebay.c"])
-    plugstack = "required %s program=%s\n" % (plugin, small_command(t))
-    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugstack}) as cluster:
+    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugin(t)}) as cluster:
         jobs = Jobs(t, cluster)
         with open(jobs.dir + "/plain.sh", "w") as f:
             f.write(PLAIN)

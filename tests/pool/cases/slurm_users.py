@@ -43,7 +43,7 @@ for path in sys.stdin.read().split("\0"):
 class User:
     """A user with a directory, a home of pools, and a job."""
 
-    def __init__(self, t, cluster, name):
+    def __init__(self, t, cluster, name, job=JOB):
         entry = pwd.getpwnam(name)
         self.t, self.name, self.uid, self.gid = t, name, entry.pw_uid, entry.pw_gid
         self.dir = "%s/%s" % (t.work, name)
@@ -51,7 +51,7 @@ class User:
         os.mkdir(self.dir)
         os.chown(self.dir, self.uid, self.gid)
         with open(self.dir + "/job.sh", "w") as f:
-            f.write(JOB)
+            f.write(job)
         self.env = {**os.environ, **cluster.env, "PATH": t.work + "/bin:" + cluster.env["PATH"],
                     "FOREBAY_HOME": self.home, "HOME": self.dir, "USER": name}
         self.does("mkdir", self.home)
@@ -103,14 +103,18 @@ class User:
         self.t.ok(other.pools() == ["job"], "%s's pool is gone" % other.name)
 
 
-@case(120)
-def slurm_two_users(t):
-    """Neither sees anything of the other's pool; one's end by force leaves the other's alone."""
+def need_users():
     for name in USERS:
         try:
             pwd.getpwnam(name)
         except KeyError:
             raise Skipped("there is no user " + name)
+
+
+@case(120)
+def slurm_two_users(t):
+    """Neither sees anything of the other's pool; one's end by force leaves the other's alone."""
+    need_users()
     epilog = EPILOG.format(bin=os.path.dirname(t.forebay), work=t.work, epilog=PACKAGING + "/epilog")
     with Slurm(t, "Epilog={base}/epilog\n", {"epilog": epilog}) as cluster:
         small_command(t)
