@@ -97,7 +97,7 @@ class Slurm:
     """Controller, nodes, and munge for the credentials; all in a directory of their own."""
 
     def __init__(self, t, lines="", files=None, kill_wait=20):
-        """`lines` of slurm.conf, with {base} for the directory; `files` in it: name -> content. `kill_wait`: seconds."""
+        """`lines` of slurm.conf, with {base} for the directory; `files` in it: name -> content; KillWait in seconds."""
         missing = [c for c in NEEDED if not shutil.which(c) and not os.path.exists("/usr/sbin/" + c)]
         if missing:
             raise Skipped("not installed: %s (Debian: slurmctld slurmd slurm-client munge)" % " ".join(missing))

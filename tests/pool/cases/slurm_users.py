@@ -83,8 +83,8 @@ class User:
     def sees_nothing_of(self, other):
         """What one user can do to the other's pool: nothing."""
         their = {"FOREBAY_HOME": other.home, "FOREBAY_POOL": "job"}
-        for words in (["pools"], ["status"], ["exec", "--", "cat", "/fb/output/part-0"], ["stage", "out", "/", "theirs"],
-                      ["down", "--force"], ["pools", "--clean", "--all", "--here"]):
+        for words in (["pools"], ["status"], ["exec", "--", "cat", "/fb/output/part-0"],
+                      ["stage", "out", "/", "theirs"], ["down", "--force"], ["pools", "--clean", "--all", "--here"]):
             r = self.does("forebay", *words, env=their)
             self.t.ok("of " + other.name not in r.stdout and not self.has("theirs/output"), r.stdout)
             # `pools` finds none; the others say that there is none, or that it is another's.
