@@ -148,6 +148,12 @@ done
 """
 
 
+WITH_ORIGIN = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks=1
+exec forebay run --pool "job-$SLURM_JOB_ID" --origin "$PWD/results=/output" --origin-lag 600 -- srun ./task.sh
+"""
+
+
 @case(180)
 def slurm_jobs_that_are_ended(t):
     """A job that is told to stop or is cancelled saves what is there. One that is killed leaves nothing in memory."""
@@ -179,6 +185,14 @@ def slurm_jobs_that_are_ended(t):
         said = end("run.sh", lambda number: [kill(pid) for pid in processes_with("SLURM_JOB_ID=" + number)])
         wait_until(lambda: not pools(t), 20, lambda: "the epilog to remove %s\n%s" % (pools(t), cluster.logs()))
         t.ok(not os.path.exists(output), "a job that was killed has saved something: " + said)
+        # With an origin, the epilog writes back what it finds: here all, since nothing rests for that long.
+        os.mkdir(jobs.dir + "/results")
+        with open(jobs.dir + "/origin.sh", "w") as f:
+            f.write(WITH_ORIGIN)
+        said = end("origin.sh", lambda number: [kill(pid) for pid in processes_with("SLURM_JOB_ID=" + number)])
+        wait_until(lambda: not pools(t), 20, lambda: "the epilog to remove %s\n%s" % (pools(t), cluster.logs()))
+        with open(jobs.dir + "/results/last-0") as f:
+            t.ok(f.read().strip().isdigit(), said)
     t.nothing_left("the jobs")
 
 
