@@ -1,8 +1,9 @@
-/* Slurm's --forebay: a pool for a batch job, which all of its steps see.
+/* Slurm's --forebay, and lines `#FB` of a job script: a pool for a batch job, which all of its steps see.
  *
  *     gcc -shared -fPIC -O2 -o spank_forebay.so spank_forebay.c      (headers: Debian's libslurm-dev)
  *     plugstack.conf:  optional /path/spank_forebay.so program=/path/bin/forebay
  *     sbatch --forebay=size=4G,in=./case:/case,out=/case/results:./results job.sh
+ *     #FB stage_in ./case /case           (docs/operating/slurm.md has all of them)
  *
  * The pool is made before the batch script begins, and removed after it has ended, when all results are out. If that
  * fails, it stays, and says so. Everything is done by the command, with the user's rights and environment. */
@@ -13,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -21,15 +23,22 @@
 
 SPANK_PLUGIN(forebay, 1);
 
-/* Pairs of in= and out=; words of a command. */
-enum { MOST_PAIRS = 16, MOST_WORDS = 16 };
+/* Pairs to be staged in, and out; options of `#FB up`; words of a command. */
+enum { MOST_PAIRS = 16, MOST_OPTIONS = 32, MOST_WORDS = MOST_OPTIONS + 16 };
+/* How far a script is read for lines `#FB`, and the length of such a line. Bytes. */
+enum { MOST_SCRIPT = 65536, MOST_LINE = 4096 };
 /* How long one command may take (seconds), and how often stage-out is tried. */
 enum { LIMIT = 3600, TRIES = 3 };
 
+struct pair {
+    char *from, *to;
+};
+
+/* What the option and the script ask for. */
 struct wanted {
-    char *media, *origin;
-    char *in[MOST_PAIRS], *out[MOST_PAIRS];
-    int ins, outs;
+    char *media, *origin, *up[MOST_OPTIONS];
+    struct pair in[MOST_PAIRS], out[MOST_PAIRS];
+    int ups, ins, outs, has_origin, is_empty;
 };
 
 static const char *program = "forebay";
@@ -48,12 +57,22 @@ static struct spank_option option = {
     "forebay", "[size=SIZE|media=SPEC][,in=SRC:DST][,out=SRC:DST][,origin=DIR]",
     "a Forebay pool for this batch job: in and out are staged before and after it", 2, 0, on_option};
 
+/* NULL, or what is wrong. */
+static const char *add_pair(struct wanted *wanted, int is_in, char *from, char *to)
+{
+    int *count = is_in ? &wanted->ins : &wanted->outs;
+    if (*count == MOST_PAIRS)
+        return "more than 16 pairs";
+    (is_in ? wanted->in : wanted->out)[(*count)++] = (struct pair){from, to};
+    return NULL;
+}
+
 /* Reads the option's text. NULL, or what is wrong with it. The strings are never freed: the process ends soon. */
 static const char *parse(const char *text, struct wanted *wanted)
 {
     static char wrong[256];
     char *rest = strdup(text), *word;
-    memset(wanted, 0, sizeof *wanted);
+    wanted->is_empty = 0;
     while (rest && (word = strsep(&rest, ","))) {
         char *value = strchr(word, '=');
         if (!*word)
@@ -64,24 +83,26 @@ static const char *parse(const char *text, struct wanted *wanted)
         }
         *value++ = 0;
         int is_in = !strcmp(word, "in"), is_out = !strcmp(word, "out");
-        if ((is_in || is_out) && !strchr(value, ':')) {
-            snprintf(wrong, sizeof wrong, "%s=%s isn't SRC:DST", word, value);
-            return wrong;
-        }
-        if ((is_in && wanted->ins == MOST_PAIRS) || (is_out && wanted->outs == MOST_PAIRS))
-            return "more than 16 pairs";
-        if (is_in)
-            wanted->in[wanted->ins++] = value;
-        else if (is_out)
-            wanted->out[wanted->outs++] = value;
-        else if (!strcmp(word, "size")) {
+        if (is_in || is_out) {
+            /* The side outside may be a bucket, whose name has a colon. */
+            char *colon = is_in ? strrchr(value, ':') : strchr(value, ':');
+            if (!colon) {
+                snprintf(wrong, sizeof wrong, "%s=%s isn't SRC:DST", word, value);
+                return wrong;
+            }
+            *colon = 0;
+            const char *full = add_pair(wanted, is_in, value, colon + 1);
+            if (full)
+                return full;
+        } else if (!strcmp(word, "size")) {
             if (asprintf(&wanted->media, "memory:%s", value) < 0)
                 return "no memory";
         } else if (!strcmp(word, "media"))
             wanted->media = value;
-        else if (!strcmp(word, "origin"))
+        else if (!strcmp(word, "origin")) {
             wanted->origin = value;
-        else {
+            wanted->has_origin = 1;
+        } else {
             snprintf(wrong, sizeof wrong, "there is no '%s'; there are size, media, in, out, origin", word);
             return wrong;
         }
@@ -169,17 +190,156 @@ static int run(spank_t sp, const char *const *words, int to, const char *message
     }
 }
 
-/* `forebay stage DIRECTION SRC DST`. */
-static int stage(spank_t sp, const char *pool, const char *direction, const char *pair, const char *messages)
+/* Copies the head of the script, MOST_SCRIPT bytes at most, to a file: with the user's rights, since the user may have
+ * put anything in the script's place. -1: it can't be read. */
+static int copy_script(spank_t sp, const char *path, int to)
 {
-    char *from = strdup(pair), *to = from ? strchr(from, ':') : NULL;
-    if (!to)
-        return -1;
-    *to++ = 0;
-    const char *words[] = {"stage", direction, from, to, "--pool", pool, NULL};
-    int code = run(sp, words, -1, messages);
-    free(from);
-    return code;
+    pid_t pid = fork();
+    if (pid == 0) {
+        char block[MOST_SCRIPT];
+        ssize_t got = 0, size = 0;
+        sigset_t none;
+        sigemptyset(&none);
+        sigprocmask(SIG_SETMASK, &none, NULL);
+        signal(SIGALRM, SIG_DFL);
+        alarm(60);
+        int fd = become(sp) ? -1 : open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK);
+        while (fd >= 0 && (got = read(fd, block + size, sizeof block - size)) > 0)
+            size += got;
+        _exit(fd < 0 || got < 0 || write(to, block, size) != size);
+    }
+    int status = -1;
+    return pid > 0 && waitpid(pid, &status, 0) == pid && status == 0 ? 0 : -1;
+}
+
+/* A word of a directive with the job's number for %j; NULL if it has what a shell or sbatch would expand. The strings
+ * are never freed. */
+static char *expand(const char *word, uint32_t job, const char *also)
+{
+    char *text = malloc(MOST_LINE + 16 * strlen(word)), *to = text;
+    for (; to && *word; word++) {
+        unsigned char sign = *word;
+        if (sign == '%' && word[1] == 'j') {
+            to += sprintf(to, "%u", job);
+            word++;
+        } else if (sign >= 0x80 || (sign >= 'a' && sign <= 'z') || (sign >= 'A' && sign <= 'Z') ||
+                   (sign >= '0' && sign <= '9') || strchr("._/-+=:,@", sign) || strchr(also, sign))
+            *to++ = sign;
+        else
+            return NULL;
+    }
+    if (to)
+        *to = 0;
+    return text;
+}
+
+/* One line `#FB COMMAND WORDS`, without its `#FB`. NULL, or what is wrong with it. */
+static const char *read_directive(char *line, uint32_t job, struct wanted *wanted)
+{
+    static char wrong[256];
+    char *words[MOST_OPTIONS + 1], *word, *rest = line;
+    int count = 0;
+    while ((word = strsep(&rest, " \t\r"))) {
+        if (!*word)
+            continue;
+        if (count > MOST_OPTIONS)
+            return "more than 32 words";
+        words[count] = expand(word, job, count && !strcmp(words[0], "up") ? "*" : "");
+        if (!words[count]) {
+            snprintf(wrong, sizeof wrong, "'%.100s' has signs that no shell expands here; only %%j is known", word);
+            return wrong;
+        }
+        count++;
+    }
+    if (count == 0)
+        return "a command is missing: up, stage_in, stage_out";
+    wanted->is_empty = 0;
+    if (!strcmp(words[0], "up")) {
+        for (int n = 1; n < count; n++) {
+            /* The job has one pool, on its own nodes. */
+            static const char *const ours[] = {"--pool", "--nodes", "--hosts", "--rsh", "--mpi", "--reopen", "--from"};
+            for (size_t k = 0; k < sizeof ours / sizeof *ours; k++)
+                if (!strncmp(words[n], ours[k], strlen(ours[k])) && strchr("=", words[n][strlen(ours[k])])) {
+                    snprintf(wrong, sizeof wrong, "up: %s isn't for a job's own pool", ours[k]);
+                    return wrong;
+                }
+            if (wanted->ups == MOST_OPTIONS)
+                return "more than 32 options of up";
+            wanted->has_origin |= !strcmp(words[n], "--origin") || !strncmp(words[n], "--origin=", 9);
+            wanted->up[wanted->ups++] = words[n];
+        }
+        return NULL;
+    }
+    int is_in = !strcmp(words[0], "stage_in");
+    if (is_in || !strcmp(words[0], "stage_out")) {
+        if (count != 3 || words[1][0] == '-' || words[2][0] == '-') {
+            snprintf(wrong, sizeof wrong, "%s takes SRC and DST", words[0]);
+            return wrong;
+        }
+        return add_pair(wanted, is_in, words[1], words[2]);
+    }
+    if (!strcmp(words[0], "campaign"))
+        return "campaign: nothing grants campaign storage yet";
+    snprintf(wrong, sizeof wrong, "there is no '%.100s'; there are up, stage_in, stage_out", words[0]);
+    return wrong;
+}
+
+/* Reads the lines `#FB` of a batch script: those before its first command, as sbatch does with its own. NULL, or what
+ * is wrong with them. */
+static const char *read_script(spank_t sp, uint32_t job, struct wanted *wanted)
+{
+    static char wrong[512], line[MOST_LINE];
+    int count = 0, is_rest = 0;
+    char **words = NULL;
+    const char *bad = NULL;
+    int fd = memfd_create("forebay-script", MFD_CLOEXEC);
+    FILE *file = fd < 0 ? NULL : fdopen(fd, "r");
+    if (!file || spank_get_item(sp, S_JOB_ARGV, &count, &words) || count == 0 || copy_script(sp, words[0], fd)) {
+        /* Most jobs have no such lines: they go on. */
+        slurm_error("forebay: the job's script can't be read, so lines #FB have no effect");
+        if (file)
+            fclose(file);
+        return NULL;
+    }
+    rewind(file);
+    for (int number = 1; !bad && fgets(line, sizeof line, file);) {
+        size_t len = strlen(line);
+        int is_whole = len && line[len - 1] == '\n';
+        int is_ours = !is_rest && !strncmp(line, "#FB", 3) && (len == 3 || strchr(" \t\r\n", line[3]));
+        if (is_whole)
+            line[len - 1] = 0;
+        if (!is_rest && line[0] != '#' && line[strspn(line, " \t\r")])
+            break;
+        if (is_ours)
+            bad = len == sizeof line - 1 ? "longer than 4094 bytes" : read_directive(line + 3, job, wanted);
+        if (bad) {
+            snprintf(wrong, sizeof wrong, "line %d, #FB: %s", number, bad);
+            bad = wrong;
+        }
+        number += is_whole;
+        is_rest = !is_whole;
+    }
+    fclose(file);
+    return bad;
+}
+
+/* What the job wants, by its option and, in the batch step, by its script. NULL, or what is wrong. */
+static const char *read_all(spank_t sp, int is_batch, struct wanted *wanted)
+{
+    uint32_t job = 0;
+    memset(wanted, 0, sizeof *wanted);
+    wanted->is_empty = 1;
+    const char *wrong = option_text ? parse(option_text, wanted) : NULL;
+    if (wrong || !is_batch)
+        return wrong;
+    return spank_get_item(sp, S_JOB_ID, &job) ? "no job" : read_script(sp, job, wanted);
+}
+
+/* `forebay stage DIRECTION SRC DST`. */
+static int stage(spank_t sp, const char *pool, const char *direction, const struct pair *pair, const char *messages)
+{
+    const char *words[] = {"stage", direction, pair->from, pair->to, "--pool", pool, NULL};
+    return run(sp, words, -1, messages);
 }
 
 /* The job's pool, with all that is to be staged in. */
@@ -195,13 +355,15 @@ static int begin(spank_t sp, const char *pool, const struct wanted *wanted)
         up[n++] = "--origin";
         up[n++] = wanted->origin;
     }
+    for (int i = 0; i < wanted->ups; i++)
+        up[n++] = wanted->up[i];
     int code = run(sp, up, -1, NULL);
     if (code != 0) {
         fprintf(stderr, "forebay: the pool of this job can't be started (%s up: exit code %d)\n", program, code);
         return -1;
     }
     for (int i = 0; i < wanted->ins; i++)
-        if (stage(sp, pool, "in", wanted->in[i], NULL) != 0) {
+        if (stage(sp, pool, "in", &wanted->in[i], NULL) != 0) {
             const char *down[] = {"down", "--force", "--pool", pool, NULL};
             run(sp, down, -1, NULL);
             fprintf(stderr, "forebay: stage-in failed; the job isn't run\n");
@@ -219,11 +381,11 @@ static void end(spank_t sp, const char *pool, const struct wanted *wanted)
     for (int i = 0; i < wanted->outs; i++) {
         /* Tasks of a job that is cancelled may still be changing files. */
         int tries = 0;
-        while (stage(sp, pool, "out", wanted->out[i], messages) != 0 && ++tries < TRIES)
+        while (stage(sp, pool, "out", &wanted->out[i], messages) != 0 && ++tries < TRIES)
             sleep(1);
         missing |= tries == TRIES;
     }
-    if (wanted->origin) {
+    if (wanted->has_origin) {
         const char *sync[] = {"origin", "sync", "--pool", pool, NULL};
         missing |= run(sp, sync, -1, messages) != 0;
     }
@@ -296,7 +458,7 @@ int slurm_spank_init_post_opt(spank_t sp, int count, char **words)
     (void)sp;
     (void)count;
     (void)words;
-    struct wanted wanted;
+    struct wanted wanted = {0};
     const char *wrong = option_text ? parse(option_text, &wanted) : NULL;
     if (wrong)
         slurm_error("--forebay: %s", wrong);
@@ -310,10 +472,18 @@ int slurm_spank_task_init(spank_t sp, int count, char **words)
     struct wanted wanted;
     char pool[32];
     int is_batch;
-    if (!option_text || is_daemon(sp))
+    if (identify(sp, pool, sizeof pool, &is_batch))
+        return option_text ? -1 : 0;
+    if (!(option_text || is_batch) || is_daemon(sp))
         return 0;
-    if (parse(option_text, &wanted) || identify(sp, pool, sizeof pool, &is_batch))
+    const char *wrong = read_all(sp, is_batch, &wanted);
+    if (wrong) {
+        fprintf(stderr, "forebay: %s; the job isn't run\n", wrong);
         return -1;
+    }
+    /* Steps of a job with lines `#FB` have the variables from the script that starts them. */
+    if (wanted.is_empty)
+        return 0;
     if (is_batch && begin(sp, pool, &wanted))
         return -1;
     if (attach(sp, pool)) {
@@ -330,7 +500,7 @@ int slurm_spank_task_exit(spank_t sp, int count, char **words)
     struct wanted wanted;
     char pool[32];
     int is_batch;
-    if (!option_text || parse(option_text, &wanted) || identify(sp, pool, sizeof pool, &is_batch) || !is_batch)
+    if (identify(sp, pool, sizeof pool, &is_batch) || !is_batch || read_all(sp, 1, &wanted) || wanted.is_empty)
         return 0;
     end(sp, pool, &wanted);
     return 0;

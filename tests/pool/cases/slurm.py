@@ -8,7 +8,7 @@ import socket
 import subprocess
 import time
 
-from harness import Failed, Skipped, case, processes_with, wait_until
+from harness import Failed, Skipped, alive, case, comm, kill, processes_with, wait_until
 from .nodes import POOL
 
 NODES = 3
@@ -34,7 +34,7 @@ SchedulerParameters=bf_interval=1
 SlurmdParameters=config_overrides
 MpiDefault=none
 ReturnToService=2
-KillWait=20
+KillWait={kill_wait}
 NodeName=n[1-{nodes}] NodeHostname={host} NodeAddr=127.0.0.1 Port=[{first}-{last}] CPUs=4 RealMemory=2000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
@@ -84,11 +84,20 @@ def free_ports(n):
     raise Skipped("no free ports")
 
 
+def parent(pid):
+    """A process's parent; 0 if it has ended."""
+    try:
+        with open("/proc/%d/stat" % pid) as f:
+            return int(f.read().rsplit(")", 1)[1].split()[1])
+    except OSError:
+        return 0
+
+
 class Slurm:
     """Controller, nodes, and munge for the credentials; all in a directory of their own."""
 
-    def __init__(self, t, lines="", files=None):
-        """`lines` of slurm.conf, with {base} for the directory; `files` in it: name -> content."""
+    def __init__(self, t, lines="", files=None, kill_wait=20):
+        """`lines` of slurm.conf, with {base} for the directory; `files` in it: name -> content; KillWait in seconds."""
         missing = [c for c in NEEDED if not shutil.which(c) and not os.path.exists("/usr/sbin/" + c)]
         if missing:
             raise Skipped("not installed: %s (Debian: slurmctld slurmd slurm-client munge)" % " ".join(missing))
@@ -98,7 +107,7 @@ class Slurm:
         self.env = {"SLURM_CONF": self.base + "/slurm.conf", "PATH": os.environ["PATH"] + ":/usr/sbin"}
         os.makedirs(self.base + "/state")
         os.chmod(self.base, 0o755)
-        self.lines, self.files = lines, files or {}
+        self.lines, self.files, self.kill_wait = lines, files or {}, kill_wait
 
     def __enter__(self):
         try:
@@ -112,7 +121,7 @@ class Slurm:
         base, first = self.base, free_ports(NODES + 1)
         with open(base + "/slurm.conf", "w") as f:
             f.write(CONF.format(host=socket.gethostname().split(".")[0], base=base, nodes=NODES, port=first,
-                                first=first + 1, last=first + NODES))
+                                first=first + 1, last=first + NODES, kill_wait=self.kill_wait))
             f.write(self.lines.format(base=base))
         for name, content in self.files.items():
             with open(base + "/" + name, "w") as f:
@@ -129,13 +138,32 @@ class Slurm:
         wait_until(lambda: os.path.exists(files["socket"]), 10, "munged's socket")
         self.start("slurmctld", "-D", "-f", base + "/slurm.conf")
         for n in range(1, NODES + 1):
-            self.start("slurmd", "-D", "-N", "n%d" % n, "-f", base + "/slurm.conf")
+            self.start_node("n%d" % n)
         wait_until(lambda: self.say("sinfo", "-h", "-o", "%T").split() == ["idle"], 40, "all nodes idle: " + self.logs())
 
     def start(self, name, *words):
         with open("%s/%s.out" % (self.base, name), "ab") as out:
             self.running.append(self.t.start([shutil.which(name) or "/usr/sbin/" + name, *words], env=self.env,
                                              cwd=self.base, stdout=out, stderr=out))
+
+    def start_node(self, name):
+        self.start("slurmd", "-D", "-N", name, "-f", self.base + "/slurm.conf")
+
+    def kill_node(self, name):
+        """A node dies: SIGKILL to its slurmd, and to all tasks and Forebay's daemons there with their slurmstepd."""
+        on_node = set(processes_with("SLURMD_NODENAME=" + name)) & set(self.processes())
+        steps = {parent(pid) for pid in on_node}
+        slurmd = [process.pid for process in self.running if process.args[1:4] == ["-D", "-N", name]]
+        dying = on_node | {pid for pid in steps if comm(pid).startswith("slurmstepd")} | set(slurmd)
+        # None of them sees another's end.
+        for number in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in dying:
+                kill(pid, number)
+        wait_until(lambda: not any(map(alive, dying - set(slurmd))), 5, "the end of %s's processes" % name)
+
+    def processes(self):
+        """Process ids of all that belongs to this cluster."""
+        return processes_with("SLURM_CONF=" + self.env["SLURM_CONF"])
 
     def say(self, *words):
         done = subprocess.run(words, env={**os.environ, **self.env}, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -153,7 +181,7 @@ class Slurm:
     def sruns(self):
         """Process ids of the commands `srun` of this cluster."""
         found = []
-        for pid in processes_with("SLURM_CONF=" + self.env["SLURM_CONF"]):
+        for pid in self.processes():
             try:
                 with open("/proc/%d/comm" % pid) as f:
                     if f.read() == "srun\n":

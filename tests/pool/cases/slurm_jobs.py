@@ -80,7 +80,6 @@ class Jobs:
             time.sleep(0.2)
         return self.output(number)
 
-
     def sums(self, directory):
         """What the tasks wrote: file -> sum."""
         found = {}
@@ -149,6 +148,12 @@ done
 """
 
 
+WITH_ORIGIN = """#!/bin/bash
+#SBATCH --nodes=1 --ntasks=1
+exec forebay run --pool "job-$SLURM_JOB_ID" --origin "$PWD/results=/output" --origin-lag 600 -- srun ./task.sh
+"""
+
+
 @case(180)
 def slurm_jobs_that_are_ended(t):
     """A job that is told to stop or is cancelled saves what is there. One that is killed leaves nothing in memory."""
@@ -180,6 +185,14 @@ def slurm_jobs_that_are_ended(t):
         said = end("run.sh", lambda number: [kill(pid) for pid in processes_with("SLURM_JOB_ID=" + number)])
         wait_until(lambda: not pools(t), 20, lambda: "the epilog to remove %s\n%s" % (pools(t), cluster.logs()))
         t.ok(not os.path.exists(output), "a job that was killed has saved something: " + said)
+        # With an origin, the epilog writes back what it finds: here all, since nothing rests for that long.
+        os.mkdir(jobs.dir + "/results")
+        with open(jobs.dir + "/origin.sh", "w") as f:
+            f.write(WITH_ORIGIN)
+        said = end("origin.sh", lambda number: [kill(pid) for pid in processes_with("SLURM_JOB_ID=" + number)])
+        wait_until(lambda: not pools(t), 20, lambda: "the epilog to remove %s\n%s" % (pools(t), cluster.logs()))
+        with open(jobs.dir + "/results/last-0") as f:
+            t.ok(f.read().strip().isdigit(), said)
     t.nothing_left("the jobs")
 
 
@@ -236,16 +249,20 @@ cat /fb/output/sums-* | sort -k 2 > /fb/output/all
 """
 
 
+def plugin(t):
+    """The content of a plugstack.conf with the plug-in, which is built for that."""
+    if not os.path.exists("/usr/include/slurm/spank.h"):
+        raise Skipped("without Slurm's headers (Debian: libslurm-dev)")
+    path = t.work + "/spank_forebay.so"
+    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
+    t.command(["gcc", *flags, "-o", path, PACKAGING + "/spank_forebay.c"])
+    return "required %s program=%s\n" % (path, small_command(t))
+
+
 @case(180)
 def slurm_option(t):
     """The plug-in: sbatch --forebay."""
-    if not os.path.exists("/usr/include/slurm/spank.h"):
-        raise Skipped("without Slurm's headers (Debian: libslurm-dev)")
-    plugin = t.work + "/spank_forebay.so"
-    flags = ["-shared", "-fPIC", "-O2", "-Wall", "-Wextra", "-Werror"]
-    t.command(["gcc", *flags, "-o", plugin, PACKAGING + "/spank_forebay.c"])
-    plugstack = "required %s program=%s\n" % (plugin, small_command(t))
-    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugstack}) as cluster:
+    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugin(t)}) as cluster:
         jobs = Jobs(t, cluster)
         with open(jobs.dir + "/plain.sh", "w") as f:
             f.write(PLAIN)
