@@ -5,7 +5,7 @@ help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make wheel  the Python package: target/wheels/forebay-*.whl, with the command and its libraries'
 	@echo 'make docs   the reference of the Python package: target/docs/index.html (after make wheel)'
-	@echo 'make install PREFIX=/opt/forebay   install what was built, with pkg-config and CMake files'
+	@echo 'make install PREFIX=/opt/forebay   install what was built, with man pages, completions, pkg-config and CMake files'
 	@echo 'make test   install what the tests need, build, lint, and run all tests (ONLY=pools: one step; tests/run.py --list: all steps)'
 	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'

@@ -2,17 +2,19 @@
 
 use crate::campaign_args::{CampaignCommand, Campaignd};
 use crate::collection_args::{CollectionCommand, WorkspaceCommand};
+use crate::color::Color;
 use crate::fail::TABLE;
-use crate::lifetime::Span;
-use crate::origin_args::{Origin, OriginCommand};
+use crate::file_args::{Cat, Cp, Df, Du, Find, Ls, Mkdir, Mv, Rm};
+use crate::origin_args::OriginCommand;
+pub use crate::pool_args::{Down, Media, Nodes, Up};
 use crate::trace_args::{Stats, Top, TraceCommand};
 use clap::{Args, Parser, Subcommand};
-use forebay_media::MediumSpec;
-use forebay_pool::launch::Listen;
-use forebay_pool::limits::Cpus;
 use forebay_posix::ChunkSize;
 use std::ffi::OsString;
 use std::path::PathBuf;
+
+/// The heading of options that each command has.
+const EVERY: &str = "Options of all commands";
 
 /// A fast, temporary shared file system from the memory and SSDs of a job's nodes.
 ///
@@ -23,8 +25,24 @@ use std::path::PathBuf;
 #[command(name = "forebay", version, after_help = TABLE, max_term_width = 100)]
 pub struct Cli {
     /// Name of the pool [env: FOREBAY_POOL] [default: default; of run: run-PID]
-    #[arg(long, global = true, value_name = "NAME")]
+    #[arg(long, global = true, value_name = "NAME", help_heading = EVERY)]
     pub pool: Option<String>,
+    /// No summaries, remarks and progress: only warnings and errors
+    #[arg(long, short, global = true, help_heading = EVERY)]
+    pub quiet: bool,
+    /// Also name what cp, mv, rm and mkdir have done
+    #[arg(long, short, global = true, conflicts_with = "quiet", help_heading = EVERY)]
+    pub verbose: bool,
+    /// Colours on the standard output
+    #[arg(
+        long,
+        global = true,
+        value_name = "WHEN",
+        value_enum,
+        default_value_t,
+        help_heading = EVERY
+    )]
+    pub color: Color,
     #[command(subcommand)]
     pub command: Command,
 }
@@ -80,9 +98,11 @@ Example:
   forebay stage in ./case /case
   forebay stage out /case/results ./results
   forebay stage out /case/results s3://my-bucket/results
+  forebay stage in --dry-run --exclude '*.tmp' ./case /case
 
 Outside the pool, SRC and DST are paths or buckets (docs/buckets.md). The content of a directory
-SRC becomes that of DST. A repetition moves only what differs.")]
+SRC becomes that of DST; several SRC go into DST by their names. A repetition moves only what
+differs.")]
     Stage(Stage),
     /// The slow store behind a pool: see what lies where, write back, evict, bring in
     #[command(after_help = "\
@@ -125,11 +145,44 @@ docs/campaigns.md explains it, and the file that names the tiers.")]
     )]
     Campaignd(Campaignd),
     /// List files in a pool
-    #[command(after_help = "Example:\n  forebay ls -l /case")]
+    #[command(after_help = "Example:\n  forebay ls -lh /case\n  forebay ls -lt /case/log")]
     Ls(Ls),
     /// Print files of a pool
     #[command(after_help = "Example:\n  forebay cat /case/log")]
     Cat(Cat),
+    /// Copy files inside a pool
+    #[command(after_help = "\
+Example:
+  forebay cp /case/input /case/input.old
+  forebay cp -r /case /case2
+
+The nodes that hold the bytes copy them. Files go into a pool and out of it by: forebay stage")]
+    Cp(Cp),
+    /// Rename or move files inside a pool
+    #[command(after_help = "Example:\n  forebay mv /case/run.tmp /case/run")]
+    Mv(Mv),
+    /// Remove files of a pool
+    #[command(after_help = "\
+Example:
+  forebay rm /case/log
+  forebay rm -rf /case/old
+
+Nothing is asked. Symbolic links are removed, not followed; the root of a pool stays.")]
+    Rm(Rm),
+    /// Make directories in a pool
+    #[command(after_help = "Example:\n  forebay mkdir -p /case/results/2026")]
+    Mkdir(Mkdir),
+    /// Find files of a pool by name and type
+    #[command(after_help = "\
+Example:
+  forebay find /case -name '*.h5' -type f
+  forebay find / -maxdepth 1
+
+Symbolic links aren't followed. The options may be written with one hyphen, as for find(1).")]
+    Find(Find),
+    /// Show the room that files and directories of a pool take
+    #[command(after_help = "Example:\n  forebay du -sh /case\n  forebay du -d 1 -h")]
+    Du(Du),
     /// Say what the I/O of a path needs, and how a directory's content is distributed; or show it
     #[command(after_help = "\
 Example:
@@ -218,8 +271,8 @@ same files at the same time.")]
     )]
     Umount(Umount),
     /// Show how full the media of a pool are
-    #[command(after_help = "Example:\n  forebay df --json")]
-    Df(Show),
+    #[command(after_help = "Example:\n  forebay df -h\n  forebay df --json")]
+    Df(Df),
     /// Show a pool: its media, the processes that use it, its keeper
     #[command(after_help = "Example:\n  forebay status --pool campaign")]
     Status(Status),
@@ -250,6 +303,36 @@ is said. The pools of others are never touched.")]
     /// Tests and drills: kill, restart, pause or resume a node of a pool
     #[command(after_help = "Example:\n  forebay node kill 2\n  forebay node restart 2")]
     Node(NodeCommand),
+    /// Check whether a pool can work on this host, and say what to do where it can't
+    #[command(after_help = "\
+Example:
+  forebay doctor
+  forebay doctor --hosts n1,n2
+
+Exit code 0: a pool can work here. 1: it can't. A line that says missing but isn't needed by all
+pools (FUSE, a host) doesn't count. The last check starts a pool of 64 MiB and removes it.")]
+    Doctor(Doctor),
+    /// Print version, versions of formats, and features
+    #[command(after_help = "Example:\n  forebay version --json")]
+    Version(Show),
+    /// Print a script by which a shell completes commands and options
+    #[command(after_help = "\
+Example:
+  forebay completions bash > ~/.local/share/bash-completion/completions/forebay
+  forebay completions zsh > ~/.zfunc/_forebay
+  forebay completions fish > ~/.config/fish/completions/forebay.fish
+
+make install installs them.")]
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages of all commands into a directory
+    #[command(hide = true, after_help = "Example:\n  forebay man ./man1")]
+    Man {
+        /// The directory
+        dir: PathBuf,
+    },
     /// The background process of a pool, or of a node of it; started by up and run
     #[command(
         hide = true,
@@ -283,103 +366,6 @@ is said. The pools of others are never touched.")]
 }
 
 #[derive(Debug, Args)]
-pub struct Media {
-    /// memory:SIZE or files:DIRECTORY:SIZE; repeatable, fastest first
-    #[arg(long = "media", value_name = "MEDIUM")]
-    pub media: Vec<MediumSpec>,
-    /// Prefix under which programs see the pool [default: /fb; with --origin DIR: DIR]
-    #[arg(long, value_name = "PREFIX")]
-    pub mount: Option<String>,
-    #[command(flatten)]
-    pub origin: Origin,
-    /// Room kept ready in each medium beyond what is used, so that writing is fast at once
-    /// [default: 256M; at most an eighth of the medium]
-    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
-    pub reserve: Option<u64>,
-    /// Rules that say by path what I/O needs (see: forebay rules --help)
-    #[arg(long, value_name = "FILE")]
-    pub rules: Option<PathBuf>,
-    /// Go on even if the pool is larger than what the host can hold, or, with run, if what is to be
-    /// staged in is larger than the pool
-    #[arg(long)]
-    pub force: bool,
-    /// Remove the pool after this time (2h, 90m, 1d), as soon as nobody uses it then; none: never
-    /// [default: in a Slurm job its end, for pools with memory; else none]
-    #[arg(long, value_name = "TIME")]
-    pub ttl: Option<Span>,
-    /// Remove the pool when nobody has used it for this time (30m) [default: none]
-    #[arg(long, value_name = "TIME")]
-    pub idle: Option<Span>,
-}
-
-/// On which nodes a pool is.
-#[derive(Debug, Args)]
-pub struct Nodes {
-    /// So many nodes, all on this host: for trying and testing
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
-    pub nodes: Option<u32>,
-    /// A node on each of these hosts
-    #[arg(
-        long,
-        value_name = "HOST,...",
-        value_delimiter = ',',
-        conflicts_with = "nodes"
-    )]
-    pub hosts: Vec<String>,
-    /// A node for each rank of the MPI launcher that calls this: mpiexec -ppn 1 forebay up --mpi
-    #[arg(long, conflicts_with_all = ["nodes", "hosts"])]
-    pub mpi: bool,
-    /// Remote shell that starts the daemons on the hosts
-    #[arg(
-        long,
-        value_name = "PROGRAM",
-        env = "FOREBAY_RSH",
-        default_value = "ssh"
-    )]
-    pub rsh: String,
-    /// Where daemons listen for each other: addresses of this network
-    /// [default: all but loopback; with --nodes: loopback]
-    #[arg(long, value_name = "ADDRESS/PREFIX")]
-    pub listen: Option<Listen>,
-    /// Encrypt the contents of files on their way between nodes; what else they say always is
-    #[arg(long)]
-    pub encrypt: bool,
-    /// How long a program waits for a node that doesn't answer, before it gets an error
-    #[arg(long, value_name = "SECONDS", default_value_t = 10.0, value_parser = patience)]
-    pub patience: f64,
-    /// After how long out of reach a node loses the file locks that its programs have on others.
-    /// They get EIO then for these files until they have closed them
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
-    pub lease: f64,
-    /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
-    #[arg(long, value_name = "N|LIST")]
-    pub cpus: Option<Cpus>,
-    /// Memory of its own for each daemon, besides the media [default: up to about 600M under load]
-    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
-    pub memory: Option<u64>,
-    /// Bytes per second that each node may send to others, and receive [default: no limit]
-    #[arg(long, value_name = "SIZE", value_parser = rate)]
-    pub bandwidth: Option<u64>,
-    /// How long all nodes may take to start
-    #[arg(long, value_name = "SECONDS", default_value_t = 30.0, value_parser = patience)]
-    pub within: f64,
-}
-
-/// Seconds that somebody may wait.
-fn patience(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
-    if (0.1..=86_400.0).contains(&seconds) {
-        return Ok(seconds);
-    }
-    Err("must be between 0.1 and 86400 seconds".into())
-}
-
-/// Bytes per second, with or without saying so.
-fn rate(text: &str) -> Result<u64, String> {
-    forebay_media::parse_size(text.strip_suffix("/s").unwrap_or(text))
-}
-
-#[derive(Debug, Args)]
 pub struct NodeCommand {
     #[command(subcommand)]
     pub what: Drill,
@@ -402,45 +388,6 @@ pub enum Drill {
 }
 
 #[derive(Debug, Args)]
-pub struct Up {
-    #[command(flatten)]
-    pub media: Media,
-    #[command(flatten)]
-    pub nodes: Nodes,
-    /// Go on with a pool whose keeper has died
-    #[arg(long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
-    pub reopen: bool,
-    /// With --reopen, after a reboot: the directory of its `files` medium
-    #[arg(long, value_name = "DIR", requires = "reopen")]
-    pub from: Option<PathBuf>,
-    /// Print what was started as JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Down {
-    /// Don't say what was done in the pool
-    #[arg(long, short)]
-    pub quiet: bool,
-    /// End processes that use the pool; it's no error if there is no pool
-    #[arg(long)]
-    pub force: bool,
-    /// Only what is on this host
-    #[arg(long, hide = true)]
-    pub here: bool,
-    /// Only say whether it is in use
-    #[arg(long, hide = true)]
-    pub check: bool,
-    /// Only if nobody has used it for so many seconds
-    #[arg(long, hide = true)]
-    pub unused: Option<u64>,
-    /// Not counting this process: it removes a pool of its own, of which it has memory mapped
-    #[arg(long, hide = true, value_name = "PID", conflicts_with = "force")]
-    pub besides: Option<u32>,
-}
-
-#[derive(Debug, Args)]
 pub struct Pools {
     /// Print JSON
     #[arg(long)]
@@ -460,26 +407,32 @@ pub struct Pools {
 pub struct Run {
     #[command(flatten)]
     pub media: Media,
-    #[command(flatten)]
+    #[command(flatten, next_help_heading = "Nodes")]
     pub nodes: Nodes,
     /// Stage the file or the directory's content SRC (or s3://BUCKET/PREFIX) to /DST before;
     /// repeatable
-    #[arg(long = "in", value_name = "SRC:/DST")]
+    #[arg(help_heading = "Staging", long = "in", value_name = "SRC:/DST")]
     pub stage_in: Vec<OsString>,
     /// Stage /SRC to DST (or s3://BUCKET/PREFIX) afterwards; repeatable
-    #[arg(long = "out", value_name = "/SRC:DST")]
+    #[arg(help_heading = "Staging", long = "out", value_name = "/SRC:DST")]
     pub stage_out: Vec<OsString>,
     /// Leave the pool when all is done
-    #[arg(long)]
+    #[arg(help_heading = "Afterwards", long)]
     pub keep: bool,
     /// No summary
-    #[arg(long, short)]
+    #[arg(help_heading = "Afterwards", long, short)]
     pub quiet: bool,
     /// Make a page about the run; the file must not exist yet
-    #[arg(long, value_name = "FILE")]
+    #[arg(help_heading = "Afterwards", long, value_name = "FILE")]
     pub report: Option<PathBuf>,
     /// Threads that stage; default: one per core
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        help_heading = "Staging",
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     pub threads: usize,
     /// The program and its arguments; all that follows the program is for it
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
@@ -510,7 +463,7 @@ pub struct Stage {
 pub enum Direction {
     /// From the file system, or from a bucket, to the pool
     #[command(
-        after_help = "Example:\n  forebay stage in ./case /case\n  forebay stage in s3://my-bucket/case /case"
+        after_help = "Example:\n  forebay stage in ./case /case\n  forebay stage in s3://my-bucket/case /case\n  forebay stage in ./mesh ./deck.txt /case\n  forebay stage in --dry-run --exclude '*.tmp' ./case /case"
     )]
     In(Pair),
     /// From the pool to the file system, or to a bucket
@@ -521,47 +474,41 @@ pub enum Direction {
 
 #[derive(Debug, Args)]
 pub struct Pair {
-    /// A file, or a directory whose content is staged
-    pub src: OsString,
+    /// Files, or directories whose content is staged; several go into DST, each by its name
+    #[arg(required = true)]
+    pub src: Vec<OsString>,
     /// Where to
+    #[arg(required = true)]
     pub dst: OsString,
+    /// Only what fits, with all below it; repeatable. A pattern without / fits names at any depth,
+    /// others paths relative to SRC: '*.h5', 'results/**'
+    #[arg(long, value_name = "GLOB", help_heading = "What is staged")]
+    pub include: Vec<String>,
+    /// Not what fits; repeatable, and stronger than --include. Directories that fit aren't looked
+    /// into
+    #[arg(long, value_name = "GLOB", help_heading = "What is staged")]
+    pub exclude: Vec<String>,
+    /// Write nothing: list what would be copied, with sizes
+    #[arg(long, help_heading = "What is staged")]
+    pub dry_run: bool,
     /// Threads that copy; default: one per core, at least 16 for a bucket
-    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    #[arg(
+        help_heading = "How",
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
     pub threads: usize,
     /// Compare contents, not times, to see what differs
-    #[arg(long)]
+    #[arg(help_heading = "How", long)]
     pub checksum: bool,
     /// Begin even if there is more to be staged than the destination has room for
-    #[arg(long)]
+    #[arg(help_heading = "How", long)]
     pub force: bool,
     /// Print the report as JSON
-    #[arg(long)]
+    #[arg(help_heading = "Form", long)]
     pub json: bool,
-}
-
-#[derive(Debug, Args)]
-pub struct Ls {
-    /// Modes, owners, sizes and times
-    #[arg(short)]
-    pub long: bool,
-    /// Names that begin with a dot, too
-    #[arg(short)]
-    pub all: bool,
-    /// Directories below, too
-    #[arg(short = 'R')]
-    pub recursive: bool,
-    /// Print as JSON
-    #[arg(long)]
-    pub json: bool,
-    /// What to list; default: /
-    pub paths: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub struct Cat {
-    /// Files to print, one after the other
-    #[arg(required = true)]
-    pub paths: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
@@ -583,7 +530,11 @@ pub enum RulesWhat {
     },
     /// Show the rules of a pool
     #[command(after_help = "Example:\n  forebay rules show")]
-    Show,
+    Show {
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Show which controls a path has or gets, and from where
     #[command(after_help = "\
 Example:
@@ -593,6 +544,9 @@ Example:
         /// By the rules of this file, instead of those of the pool
         #[arg(long, value_name = "FILE")]
         file: Option<PathBuf>,
+        /// Print as JSON
+        #[arg(long)]
+        json: bool,
         /// It needn't exist
         path: OsString,
     },
@@ -606,6 +560,9 @@ pub struct Set {
     /// Of striped files: a power of two from 1M to 1G [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = chunk_size)]
     pub chunk_size: Option<ChunkSize>,
+    /// Print as JSON what is declared
+    #[arg(long, conflicts_with_all = ["controls", "distribution"])]
+    pub json: bool,
     /// The directory, or for controls a file
     pub path: OsString,
     /// Controls to declare, such as mutability=append; an empty value takes one back.
@@ -680,7 +637,7 @@ pub struct Fsck {
 #[derive(Debug, Args)]
 pub struct Status {
     /// Print as JSON
-    #[arg(long)]
+    #[arg(help_heading = "Form", long)]
     pub json: bool,
     /// Also what of each table is in use: process and reader slots, live entries, descriptions,
     /// locks, request cells, files; and the keeper's memory
@@ -710,6 +667,33 @@ pub struct Report {
     pub rules: Option<PathBuf>,
     /// Print what the page is made of, and the advice, as JSON
     #[arg(long, conflicts_with = "to")]
+    pub json: bool,
+}
+
+#[derive(Debug, Args)]
+pub struct Doctor {
+    /// Also check that daemons can be started on these hosts
+    #[arg(
+        long,
+        value_name = "HOST,...",
+        value_delimiter = ',',
+        help_heading = "Several hosts"
+    )]
+    pub hosts: Vec<String>,
+    /// Remote shell that starts the daemons on the hosts
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        env = "FOREBAY_RSH",
+        default_value = "ssh",
+        help_heading = "Several hosts"
+    )]
+    pub rsh: String,
+    /// Start no pool to try
+    #[arg(long)]
+    pub no_trial: bool,
+    /// Print as JSON
+    #[arg(long)]
     pub json: bool,
 }
 

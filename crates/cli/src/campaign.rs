@@ -3,8 +3,8 @@
 use crate::args::{Down, Up};
 use crate::campaign_args::{CampaignCommand, Campaignd, Create, OfCampaign};
 use crate::fail::{Fail, code};
+use crate::files::user_name;
 use crate::lifetime::Span;
-use crate::list::user_name;
 use crate::output::{json, say, write};
 use crate::tables::table;
 use crate::{down, up};

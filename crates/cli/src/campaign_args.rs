@@ -1,7 +1,7 @@
 //! The arguments of `forebay campaign` and `forebay campaignd`.
 
-use crate::args::{Down, Up};
 use crate::lifetime::Span;
+use crate::pool_args::{Down, Up};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 

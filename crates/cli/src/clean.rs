@@ -9,7 +9,7 @@ use crate::down::down;
 use crate::fail::{Fail, code};
 use crate::found::{named, open_each, users};
 use crate::lifetime;
-use crate::output::{json, say};
+use crate::output::{json, note, say};
 use forebay_client::{Pool, PoolState, home, places};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
@@ -45,7 +45,7 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
             say(format!("pool '{}' {what}: {}", o.name, o.why));
         }
         if all.is_empty() {
-            say("you have no pools on this node");
+            note("you have no pools on this node");
         }
     }
     Ok(match all.iter().any(|o| o.unclear) {

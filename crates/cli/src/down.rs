@@ -3,7 +3,7 @@
 use crate::args::Down;
 use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
-use crate::output::{say, seconds};
+use crate::output::{note, say, seconds};
 use crate::peers::Peers;
 use crate::{lifetime, mount, origin, stats};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
@@ -17,7 +17,7 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             return Err(PoolError::Absent(name.to_owned()).into());
         }
         if !a.here {
-            say(format!("there is no pool '{name}': nothing to remove"));
+            note(format!("there is no pool '{name}': nothing to remove"));
         }
         return Ok(code::OK);
     }
@@ -77,7 +77,7 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             tell_what_was_done(name);
         }
         if state == PoolState::Stale {
-            say(format!("the keeper of pool '{name}' was dead already"));
+            note(format!("the keeper of pool '{name}' was dead already"));
         }
     }
     remove(name, peers.as_ref())?;

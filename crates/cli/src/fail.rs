@@ -3,6 +3,7 @@
 use forebay_client::PoolError;
 use std::fmt::Display;
 use std::io::Write;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 /// Exit codes. The table for users is [`TABLE`] and docs/reference/cli.md.
 pub mod code {
@@ -64,6 +65,33 @@ impl Fail {
 /// Prints one line for the user, `forebay: …`. Ignores a stderr that can't be written.
 pub fn say(message: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "forebay: {message}");
+}
+
+/// How much is said: 0 for `-q`, 2 for `-v`.
+static LEVEL: AtomicU8 = AtomicU8::new(1);
+
+/// Sets how much is said.
+pub fn set_level(quiet: bool, verbose: bool) {
+    LEVEL.store(if quiet { 0 } else { 1 + u8::from(verbose) }, Relaxed);
+}
+
+/// Whether `-q` was given.
+pub fn is_quiet() -> bool {
+    LEVEL.load(Relaxed) == 0
+}
+
+/// Prints a summary or remark: not with `-q`.
+pub fn note(message: impl Display) {
+    if !is_quiet() {
+        say(message);
+    }
+}
+
+/// Prints one step of the work: with `-v` only.
+pub fn detail(message: impl Display) {
+    if LEVEL.load(Relaxed) > 1 {
+        say(message);
+    }
 }
 
 impl From<PoolError> for Fail {

@@ -14,18 +14,23 @@ mod capacity;
 mod clean;
 mod collection_args;
 mod collections;
+mod color;
+mod completions;
 mod cwd;
+mod doctor;
 mod down;
 mod exec;
 mod fail;
+mod file_args;
+mod files;
 mod foresight;
 mod found;
 mod fsck;
 mod guard;
+mod help;
 mod keeper;
 mod launched;
 mod lifetime;
-mod list;
 mod metrics;
 mod mount;
 mod mount_copies;
@@ -41,6 +46,7 @@ mod output;
 mod paths;
 mod peers;
 mod pmi;
+mod pool_args;
 mod prefix;
 mod report;
 mod rule_file;
@@ -50,6 +56,7 @@ mod set;
 mod signals;
 mod slow;
 mod stage;
+mod stage_command;
 mod stats;
 mod status;
 mod survey;
@@ -58,10 +65,10 @@ mod top;
 mod trace;
 mod trace_args;
 mod up;
+mod version;
 mod violations;
 
 use args::{Cli, Command};
-use clap::Parser;
 use fail::{Fail, code};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -75,7 +82,9 @@ static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
 fn main() -> ExitCode {
     without_preload();
     // A reader that closes our output is no error, unless there is work to finish.
-    let cli = Cli::parse();
+    let cli = help::parse(file_args::with_hyphens(std::env::args_os()));
+    fail::set_level(cli.quiet, cli.verbose);
+    color::choose(cli.color);
     if !matches!(
         cli.command,
         Command::Up(_)
@@ -132,10 +141,16 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Campaign(a) => campaign::campaign(*a),
         Command::Campaignd(a) => campaign::daemon(&a),
-        Command::Stage(a) => stage::stage(&pool, &a),
+        Command::Stage(a) => stage_command::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),
-        Command::Ls(a) => list::ls(&pool, &a),
-        Command::Cat(a) => list::cat(&pool, &a.paths),
+        Command::Ls(a) => files::ls(&pool, &a),
+        Command::Cat(a) => files::cat(&pool, &a.paths),
+        Command::Cp(a) => files::cp(&pool, &a),
+        Command::Mv(a) => files::mv(&pool, &a),
+        Command::Rm(a) => files::rm(&pool, &a),
+        Command::Mkdir(a) => files::mkdir(&pool, &a),
+        Command::Find(a) => files::find(&pool, &a),
+        Command::Du(a) => files::du(&pool, &a),
         Command::Set(a) => set::set(&pool, &a),
         Command::Rules(a) => rules::rules(&pool, &a.what),
         Command::Trace(a) => trace::trace(&pool, &a),
@@ -145,12 +160,16 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Violations(a) => violations::list(&pool, &a),
         Command::Mount(a) => mount::mount(&pool, &a),
         Command::Umount(a) => mount::umount(&a),
-        Command::Df(a) => status::df(&pool, a.json),
+        Command::Df(a) => status::df(&pool, &a),
         Command::Status(a) => status::status(&pool, a.json, a.all),
         Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) if a.clean => clean::clean(&a),
         Command::Pools(a) => status::pools(a.json),
         Command::Node(a) => node::drill(&pool, a.what),
+        Command::Doctor(a) => doctor::doctor(&a),
+        Command::Version(a) => version::version(a.json),
+        Command::Completions { shell } => completions::completions(shell),
+        Command::Man { dir } => completions::man(&dir),
         Command::Keeper { dir: Some(dir), .. } => keeper::main(&dir),
         Command::Keeper { dir: None, .. } => launched::main(),
         Command::Reach { node } => mpi::reach(node),

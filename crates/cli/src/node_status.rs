@@ -201,7 +201,7 @@ fn sums(nodes: &[Known]) -> Vec<MediumUsage> {
     sums
 }
 
-pub fn df(name: &str, as_json_text: bool) -> Result<u8, Fail> {
+pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8, Fail> {
     let Survey { config, nodes, .. } = Survey::of(name)?;
     let sums = sums(&nodes);
     let missing: Vec<&Known> = nodes.iter().filter(|k| k.use_of.is_none()).collect();
@@ -215,7 +215,7 @@ pub fn df(name: &str, as_json_text: bool) -> Result<u8, Fail> {
         }))?;
         return Ok(code::OK);
     }
-    write(df_table(&sums, &config.mount).as_bytes())?;
+    write(df_table(&sums, &config.mount, size).as_bytes())?;
     if !missing.is_empty() {
         let list = missing
             .iter()

@@ -1,7 +1,7 @@
 //! Printing: data to stdout, messages to stderr.
 
 use crate::fail::Fail;
-pub use crate::fail::say;
+pub use crate::fail::{detail, is_quiet, note, say};
 use std::io::Write;
 
 /// Prints data unchanged.

@@ -2,12 +2,13 @@
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
-use crate::output::{say, write};
+use crate::output::{json, say, write};
 use crate::rule_file::read;
 use crate::{found, paths};
 use forebay_client::Pool;
 use forebay_client::controls::{Declared, Origin, Rule, Rules, Said};
 use forebay_posix::{Errno, Fs, ObjectId};
+use serde_json::{Value, json as value};
 use std::ffi::OsStr;
 use std::fmt::Write;
 
@@ -21,9 +22,12 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
                 rules.all().len()
             ));
         }
-        RulesWhat::Show => {
+        RulesWhat::Show { json: as_json } => {
             let pool = Pool::open(name)?;
             let all = pool.config().rules.all();
+            if *as_json {
+                return json(&all.iter().map(rule_as_json).collect::<Vec<_>>()).map(|()| code::OK);
+            }
             if all.is_empty() {
                 say(
                     "this pool has no rules: every file is strict, unless declared otherwise with: forebay set",
@@ -34,14 +38,19 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
         }
         RulesWhat::Explain {
             file: Some(file),
+            json,
             path,
         } => {
             let mount = "/fb";
             let rules = read(Some(file), mount)?;
             let declared = rules.explain(&paths::in_mount(path, mount));
-            write(of_new(&rules, &declared, Declared::NOTHING).as_bytes())?;
+            of_new(&rules, &declared, Declared::NOTHING).print(*json)?;
         }
-        RulesWhat::Explain { file: None, path } => return explain(name, path),
+        RulesWhat::Explain {
+            file: None,
+            json,
+            path,
+        } => return explain(name, path, *json),
     }
     Ok(code::OK)
 }
@@ -57,9 +66,55 @@ fn as_toml(rule: &Rule) -> String {
     text
 }
 
+fn rule_as_json(rule: &Rule) -> Value {
+    let values = rule.said.values().into_iter();
+    let controls: serde_json::Map<String, Value> = values
+        .filter_map(|(control, value)| Some((control.to_string(), value?.into())))
+        .collect();
+    value!({ "path": rule.pattern.text(), "controls": controls })
+}
+
+/// The controls of a path, and where each comes from.
+#[derive(Default)]
+struct Explained {
+    /// Control, value, origin.
+    rows: Vec<[String; 3]>,
+    /// Of a directory in a pool of several nodes.
+    distribution: Option<String>,
+    laminated: bool,
+}
+
+impl Explained {
+    fn print(&self, as_json: bool) -> Result<(), Fail> {
+        if as_json {
+            let rows = self.rows.iter();
+            let controls: Vec<Value> = rows
+                .map(|[control, value, from]| {
+                    value!({ "control": control, "value": value, "from": from })
+                })
+                .collect();
+            return json(&value!({
+                "controls": controls, "distribution": self.distribution,
+                "laminated": self.laminated,
+            }));
+        }
+        let mut text = String::new();
+        for [control, value, from] in &self.rows {
+            let _ = writeln!(text, "{control:<12} {value:<20} {from}");
+        }
+        if let Some(how) = &self.distribution {
+            let _ = writeln!(text, "{:<12} {how:<20} since it was made", "distribution");
+        }
+        if self.laminated {
+            text.push_str("laminated: it was written and closed, and never changes again\n");
+        }
+        write(text.as_bytes())
+    }
+}
+
 /// Explains the controls of a pool's file, those that a directory gives to new files, or those that
 /// a missing path would get.
-fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
+fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
     let pool = found::open(name, None)?;
     let rules = pool.config().rules.clone();
     let inside = paths::in_pool(path, &pool);
@@ -78,17 +133,16 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
             Err(e) => Err(failed(e)),
         }
     };
-    let text = match look(&inside)? {
+    let explained = match look(&inside)? {
         Some((id, true, declared, _)) => {
-            let mut text = of_new(&rules, &rules.explain_within(&inside), declared);
+            let mut explained = of_new(&rules, &rules.explain_within(&inside), declared);
             if fs.pool().config().member.is_some() {
-                let how = id.distribution().to_string();
-                let _ = writeln!(text, "{:<12} {how:<20} since it was made", "distribution");
+                explained.distribution = Some(id.distribution().to_string());
             }
             say(format!(
                 "{shown} is a directory: this is what a new file gets in it, whatever its name"
             ));
-            text
+            explained
         }
         Some((_, false, has, laminated)) => {
             if has.resolve() == Declared::NOTHING.resolve() && !laminated {
@@ -107,7 +161,7 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
         }
     };
     let _ = fs.store().recovery().detach();
-    write(text.as_bytes())?;
+    explained.print(as_json)?;
     Ok(code::OK)
 }
 
@@ -115,9 +169,12 @@ fn explain(name: &str, path: &OsStr) -> Result<u8, Fail> {
 /// laminated.
 type Found = (ObjectId, bool, Declared, bool);
 
-/// One line for each control of an existing file.
-fn of_file(has: &Declared, laminated: bool) -> String {
-    let mut text = String::new();
+/// The controls of an existing file.
+fn of_file(has: &Declared, laminated: bool) -> Explained {
+    let mut explained = Explained {
+        laminated,
+        ..Explained::default()
+    };
     for (control, value) in Declared::from(has.resolve()).values() {
         let is_declared = has
             .values()
@@ -129,17 +186,15 @@ fn of_file(has: &Declared, laminated: bool) -> String {
             "default"
         };
         let value = value.unwrap_or_default();
-        let _ = writeln!(text, "{control:<12} {value:<20} {from}");
+        let row = [control.to_string(), value.to_string(), from.to_owned()];
+        explained.rows.push(row);
     }
-    if laminated {
-        text.push_str("laminated: it was written and closed, and never changes again\n");
-    }
-    text
+    explained
 }
 
-/// One line for each control of a new file, by the controls declared of its directory and by rules.
-fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
-    let mut text = String::new();
+/// The controls of a new file, by the controls declared of its directory and by rules.
+fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> Explained {
+    let mut explained = Explained::default();
     for declared in by_rules {
         let of_directory = above
             .values()
@@ -154,7 +209,8 @@ fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> String {
                 (declared.value.clone(), from)
             }
         };
-        let _ = writeln!(text, "{:<12} {value:<20} {from}", declared.control);
+        let row = [declared.control.to_string(), value.to_string(), from];
+        explained.rows.push(row);
     }
-    text
+    explained
 }

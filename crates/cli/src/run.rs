@@ -9,7 +9,7 @@ use crate::fail::{Fail, code};
 use crate::output::{quoted, say, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
-use crate::stage::{Way, room, summary, tell_troubles, transfer};
+use crate::stage::{How, Way, room, summary, tell_troubles, transfer};
 use crate::{down, exec, foresight, found, nodes, origin, paths, stats, up};
 use forebay_client::Pool;
 use forebay_media::format_size;
@@ -196,6 +196,10 @@ fn bring(
     relay: &Relay,
     account: &Account,
 ) -> Result<(), Fail> {
+    let how = How {
+        threads,
+        ..How::default()
+    };
     for (src, dst) in pairs {
         let way = Way::In(src, dst);
         let failed = |what: String| {
@@ -204,10 +208,8 @@ fn bring(
         };
         let remedy = "make the pool larger with --media, or insist with --force";
         let room = room(pool, &way, remedy.into()).filter(|_| !force);
-        let report = transfer(pool, &way, (threads, false), None, room, &|| {
-            relay.stopped()
-        })
-        .map_err(|e| failed(e.to_string()))?;
+        let report = transfer(pool, &way, &how, None, room, &|| relay.stopped())
+            .map_err(|e| failed(e.to_string()))?;
         tell_troubles(&report);
         account.note(format!("staged {}: {}", way.words(), summary(&report)));
         if !report.complete() {
@@ -266,6 +268,10 @@ fn fetch(
     account: &Account,
 ) -> Vec<String> {
     let mut missing = Vec::new();
+    let how = How {
+        threads,
+        ..How::default()
+    };
     for (src, dst) in pairs {
         let inside = paths::in_pool(src, pool);
         let there = Fs::new(pool.clone()).stat(&inside, true);
@@ -278,9 +284,7 @@ fn fetch(
         }
         let way = Way::Out(src, dst);
         // The pool may end with the job: transferring what fits is better than nothing.
-        match transfer(pool, &way, (threads, false), None, None, &|| {
-            relay.stopped()
-        }) {
+        match transfer(pool, &way, &how, None, None, &|| relay.stopped()) {
             Ok(report) => {
                 tell_troubles(&report);
                 account.note(format!("staged {}: {}", way.words(), summary(&report)));

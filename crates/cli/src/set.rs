@@ -7,11 +7,12 @@
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
-use crate::output::{say, write};
+use crate::output::{json, say, write};
 use crate::{found, paths};
 use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
 use forebay_posix::{Distribution, Errno, Fs, ObjectId, umask};
+use serde_json::{Value, json as value};
 use std::fmt::Write;
 
 pub fn set(name: &str, a: &Set) -> Result<u8, Fail> {
@@ -139,9 +140,19 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
 
 fn show(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     let id = id_of(fs, a, path)?;
-    let mut text = format!("{}\n", id.distribution());
     let (declared, laminated): (Declared, bool) =
         fs.controls_of(id).map_err(|e| failed(a, "look at it", e))?;
+    if a.json {
+        let values = declared.values().into_iter();
+        let controls: serde_json::Map<String, Value> = values
+            .filter_map(|(control, value)| Some((control.to_string(), value?.into())))
+            .collect();
+        let distribution = id.distribution().to_string();
+        return json(&value!({
+            "distribution": distribution, "controls": controls, "laminated": laminated,
+        }));
+    }
+    let mut text = format!("{}\n", id.distribution());
     for (control, value) in declared.values() {
         if let Some(value) = value {
             let _ = writeln!(text, "{control}={value}");

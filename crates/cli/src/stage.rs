@@ -1,16 +1,16 @@
-//! `forebay stage`, and the staging of `forebay run`, with progress and a summary. The side outside
+//! The staging of `forebay stage` and `forebay run`, with progress and a summary. The side outside
 //! the pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
 
-use crate::args::{Direction, Pair, Stage};
-use crate::fail::{Fail, code};
-use crate::output::{count, json, quoted, say, seconds};
-use crate::{found, nodes, paths};
+use crate::fail::Fail;
+use crate::output::{count, is_quiet, quoted, say, seconds};
+use crate::{nodes, paths};
 use forebay_bucket::{Address, BucketPlace, THREADS};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
 use forebay_staging::{
-    Names, Options, Place, PlainPlace, PoolPlace, Progress, Report, Room, StageError, Team,
+    Names, Options, Place, PlainPlace, PoolPlace, Progress, Report, Room, Selection, StageError,
+    Team,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsStr;
@@ -32,7 +32,7 @@ pub enum Way<'a> {
 
 impl Way<'_> {
     /// The side outside the pool.
-    fn outside(&self) -> &Path {
+    pub fn outside(&self) -> &Path {
         match self {
             Way::In(src, _) => src,
             Way::Out(_, dst) => dst,
@@ -68,12 +68,24 @@ impl Way<'_> {
     }
 }
 
-/// Stages with `threads` threads, comparing contents if wanted, all files or `only` these, and
-/// shows progress. `stop` is called now and then; true ends it.
+/// How to stage.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    /// Threads that copy; 0: by the number of cores.
+    pub threads: usize,
+    /// Compare contents instead of times.
+    pub checksum: bool,
+    pub selection: Selection,
+    /// Write nothing.
+    pub dry_run: bool,
+}
+
+/// Stages all files or `only` these, and shows progress. `stop` is called now and then; true ends
+/// it.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
-    (threads, checksum): (usize, bool),
+    how: &How,
     only: Option<Names>,
     room: Option<Room>,
     stop: &(dyn Fn() -> bool + Sync),
@@ -88,14 +100,16 @@ pub fn transfer(
         }
     };
     let options = Options {
-        threads: match threads {
+        threads: match how.threads {
             0 if bucket.is_some() => {
                 std::thread::available_parallelism().map_or(THREADS, |n| THREADS.max(n.get()))
             }
             threads => threads,
         },
-        checksum,
+        checksum: how.checksum,
         only,
+        selection: how.selection.clone(),
+        dry_run: how.dry_run,
         room,
         ..match way {
             Way::In(..) => Options::stage_in(),
@@ -160,7 +174,7 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     match bucket(outside) {
         None => Ok(()),
         Some(Err(what)) => Err(Fail::usage(format!("{}: {what}", outside.display()))),
-        Some(Ok((place, path))) => match place.stat(&path[..end_of(&path)], true) {
+        Some(Ok((place, path))) => match place.stat(without_slashes(&path), true) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(e) => {
                 let why = place.explain(e);
@@ -170,9 +184,10 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     }
 }
 
-/// Where the slashes at the end of a path begin.
-fn end_of(path: &[u8]) -> usize {
-    path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1)
+/// A path without the slashes at its end; `/` stays.
+pub fn without_slashes(path: &[u8]) -> &[u8] {
+    let end = path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1);
+    &path[..end.min(path.len())]
 }
 
 /// Stages between the pool and `outside`, a place and a path there.
@@ -261,7 +276,7 @@ pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
 
 /// Draws the progress, on a terminal and after a second.
 fn show(bar: &mut Option<ProgressBar>, began: Instant, progress: &Progress) {
-    if began.elapsed() < Duration::from_secs(1) || !std::io::stderr().is_terminal() {
+    if began.elapsed() < Duration::from_secs(1) || is_quiet() || !std::io::stderr().is_terminal() {
         return;
     }
     let bar = bar.get_or_insert_with(|| {
@@ -301,6 +316,7 @@ pub fn summary(r: &Report) -> String {
     for (n, what) in [
         (r.unchanged, "unchanged"),
         (r.skipped, "skipped"),
+        (r.excluded, "excluded"),
         (r.failed, "failed"),
     ] {
         if n > 0 {
@@ -329,40 +345,4 @@ pub fn tell_troubles(r: &Report) {
             ));
         }
     }
-}
-
-pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
-    let pool = found::open(name, None)?;
-    let (pair, way): (&Pair, Way<'_>) = match &a.direction {
-        Direction::In(p) => (p, Way::In(Path::new(&p.src), &p.dst)),
-        Direction::Out(p) => (p, Way::Out(&p.src, Path::new(&p.dst))),
-    };
-    check_bucket(way.outside())?;
-    let remedy = format!(
-        "stage less, make room, or insist with: forebay stage {} --force --pool {}",
-        way.words(),
-        quoted(name)
-    );
-    let room = room(&pool, &way, remedy).filter(|_| !pair.force);
-    let options = (pair.threads, pair.checksum);
-    let report = transfer(&pool, &way, options, None, room, &|| false)
-        .map_err(|e| Fail::new(code::STAGE_OUT, e))?;
-    if pair.json {
-        json(&report)?;
-    }
-    tell_troubles(&report);
-    if !pair.json {
-        say(format!("staged {}: {}", way.words(), summary(&report)));
-    }
-    if report.complete() {
-        return Ok(code::OK);
-    }
-    Err(Fail::new(
-        code::STAGE_OUT,
-        format!(
-            "staging is incomplete; stage the rest with: forebay stage {} --pool {}",
-            way.words(),
-            quoted(name)
-        ),
-    ))
 }

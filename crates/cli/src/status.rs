@@ -2,6 +2,8 @@
 
 use crate::accounting;
 use crate::fail::{Fail, code};
+use crate::file_args::Df;
+use crate::files::human;
 use crate::found::{absolute_dir, named, users};
 use crate::mount::{Served, mounts};
 use crate::node_status;
@@ -19,20 +21,21 @@ fn has_nodes(name: &str) -> bool {
     places(name).iter().any(|p| p.node.is_some())
 }
 
-pub fn df(name: &str, as_json: bool) -> Result<u8, Fail> {
+pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
+    let size = if a.human { human } else { format_size };
     if has_nodes(name) {
-        return node_status::df(name, as_json);
+        return node_status::df(name, a.json, size);
     }
     let pool = Pool::open(name)?;
     let usage = pool.usage();
     let mount = &pool.config().mount;
-    if as_json {
+    if a.json {
         let media: Vec<Value> = usage.iter().map(medium).collect();
         let records = pool.store().record_bytes().ok();
         json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
         return Ok(code::OK);
     }
-    write(df_table(&usage, mount).as_bytes())?;
+    write(df_table(&usage, mount, size).as_bytes())?;
     Ok(code::OK)
 }
 
@@ -196,7 +199,7 @@ pub fn pools(as_json: bool) -> Result<u8, Fail> {
         rows.push(vec![l.name.clone(), state_words(&l.state), media, mount]);
     }
     if listed.is_empty() {
-        crate::output::say("you have no pools on this node; start one with: forebay up");
+        crate::output::note("you have no pools on this node; start one with: forebay up");
     } else {
         write(table(&rows, &[0, 1, 2, 3]).as_bytes())?;
     }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
 /// Version of the formats of records, control region and media together.
-const VERSION: u32 = 12;
+pub const VERSION: u32 = 12;
 /// Most media of a pool.
 const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.

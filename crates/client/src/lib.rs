@@ -39,6 +39,7 @@ pub mod requests;
 mod traced;
 mod violations;
 
+pub use config::VERSION as FORMAT;
 pub use config::{
     CreateOptions, DEFAULT_RESERVE, Member, PoolConfig, begin_lifetime, check_name, impossible,
 };

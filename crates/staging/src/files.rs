@@ -313,6 +313,26 @@ impl<S: Place, D: Place> Job<'_, S, D> {
         Ok(source.meta().size)
     }
 
+    /// Whether the destination has this file or link already.
+    ///
+    /// # Errors
+    /// Why it can't be staged, in words.
+    pub fn has(&self, entry: &Entry) -> Result<bool, String> {
+        if entry.meta.is_symlink() {
+            let dst = self.target(&entry.below);
+            let ours = self.from.readlink(&self.source(&entry.below));
+            let is_dir = self.to.stat(&dst, false).is_ok_and(|t| t.is_dir());
+            return match is_dir {
+                true => Err(in_the_way()),
+                false => Ok(ours.is_ok() && self.to.readlink(&dst) == ours),
+            };
+        }
+        self.is_there(entry).map_err(|outcome| match outcome {
+            Outcome::Failed(what) => what,
+            _ => "can't be compared".into(),
+        })
+    }
+
     /// Whether the destination has this file already.
     fn is_there(&self, entry: &Entry) -> Result<bool, Outcome> {
         let m = &entry.meta;

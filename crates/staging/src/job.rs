@@ -2,6 +2,7 @@
 
 use crate::place::Meta;
 use crate::report::{Ledger, Progress};
+use crate::select::Selection;
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -19,6 +20,12 @@ pub struct Options {
     /// directory's own attributes; None: all.
     #[serde(skip)]
     pub only: Option<Names>,
+    /// Which objects of the source are staged.
+    #[serde(skip)]
+    pub selection: Selection,
+    /// Write nothing: only list what would be copied ([`crate::Report::planned`]).
+    #[serde(skip)]
+    pub dry_run: bool,
     /// The destination's room: if more is to be copied, nothing is. None: no check.
     #[serde(skip)]
     pub room: Option<Room>,
@@ -46,6 +53,8 @@ impl Options {
             checksum: false,
             sync: false,
             only: None,
+            selection: Selection::default(),
+            dry_run: false,
             room: None,
         }
     }
@@ -57,6 +66,8 @@ impl Options {
             checksum: false,
             sync: true,
             only: None,
+            selection: Selection::default(),
+            dry_run: false,
             room: None,
         }
     }

@@ -44,9 +44,25 @@ pub struct Report {
     pub warnings: Vec<Failure>,
     /// Whether the staging was stopped.
     pub interrupted: bool,
+    /// Files, links and directories that patterns have left out.
+    #[serde(default)]
+    pub excluded: u64,
+    /// Of a staging that writes nothing: what it would copy.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub planned: Vec<Planned>,
     /// Each node's share, if several have copied.
     #[serde(default)]
     pub nodes: Vec<Share>,
+}
+
+/// A file or link that would be copied.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Planned {
+    /// Paths, converted to text.
+    pub from: String,
+    pub to: String,
+    /// Its size, holes included; 0 for a further name of a file. Bytes.
+    pub bytes: u64,
 }
 
 /// One node's share of the copied files.
@@ -62,6 +78,39 @@ impl Report {
     /// Whether everything was staged and verified.
     pub fn complete(&self) -> bool {
         self.failed == 0 && !self.interrupted
+    }
+
+    /// Adds the report of another source.
+    pub fn absorb(&mut self, more: Report) {
+        for (sum, part) in [
+            (&mut self.files, more.files),
+            (&mut self.directories, more.directories),
+            (&mut self.bytes, more.bytes),
+            (&mut self.moved_files, more.moved_files),
+            (&mut self.moved_bytes, more.moved_bytes),
+            (&mut self.unchanged, more.unchanged),
+            (&mut self.skipped, more.skipped),
+            (&mut self.failed, more.failed),
+            (&mut self.excluded, more.excluded),
+        ] {
+            *sum += part;
+        }
+        self.seconds += more.seconds;
+        self.interrupted |= more.interrupted;
+        self.failures.extend(more.failures);
+        self.failures.truncate(LISTED);
+        self.warnings.extend(more.warnings);
+        self.warnings.truncate(LISTED);
+        self.planned.extend(more.planned);
+        for share in more.nodes {
+            match self.nodes.iter_mut().find(|s| s.node == share.node) {
+                Some(sum) => {
+                    sum.moved_files += share.moved_files;
+                    sum.moved_bytes += share.moved_bytes;
+                }
+                None => self.nodes.push(share),
+            }
+        }
     }
 }
 

@@ -77,7 +77,7 @@ pub fn stage<S: Place, D: Place>(
         }
     }
     // A store of objects has directories by the names of what is in them.
-    if to.objects().is_none() {
+    if to.objects().is_none() && !options.dry_run {
         make_parents(to, split(&dst).0)?;
     }
 
@@ -184,7 +184,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         let mut levels = Vec::new();
         let mut files = Vec::new();
         if root.meta.is_dir() {
-            let mut level = if self.make_directory(&root) {
+            let mut level = if self.makes_later() || self.make_directory(&root) {
                 vec![root]
             } else {
                 Vec::new()
@@ -196,14 +196,26 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
                 files.extend(more);
                 levels.push(std::mem::replace(&mut level, directories));
             }
-        } else {
+        } else if self.is_selected(split(&self.src).1, false) {
             let (directory, name) = split(&self.dst);
-            part::sweep(self.to, directory, Some(name));
+            if !self.options.dry_run {
+                part::sweep(self.to, directory, Some(name));
+            }
             files.push(root);
+        }
+        if self.makes_later() {
+            self.prune(&mut levels, &files);
         }
         self.check_room(&files)
             .inspect_err(|_| self.undo_directories())?;
         self.progress.listed.store(true, Relaxed);
+        if self.options.dry_run {
+            self.foresee(&levels, files);
+            return Ok(());
+        }
+        if self.makes_later() && !levels.is_empty() {
+            self.make_directories(&mut levels, &mut files);
+        }
         self.move_files(files, team);
 
         // Deepest first: setting up a directory changes the one above it.
@@ -238,7 +250,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
     }
 
     /// Creates the destination of a directory, writable for this user until its attributes are set.
-    fn make_directory(&self, d: &Entry) -> bool {
+    pub fn make_directory(&self, d: &Entry) -> bool {
         let dst = self.target(&d.below);
         let made = self.to.mkdir(&dst, d.meta.permissions() | 0o700);
         if made.is_ok() {
@@ -309,10 +321,13 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
                     continue;
                 }
             };
+            if !self.is_selected(&below, meta.is_dir()) {
+                continue;
+            }
             let entry = Entry { below, meta };
             match entry.meta.kind() {
                 libc::S_IFDIR => {
-                    if self.make_directory(&entry) {
+                    if self.makes_later() || self.make_directory(&entry) {
                         lock(found).0.push(entry);
                     }
                 }
@@ -328,6 +343,20 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
                 _ => self.skip(&entry, "a device, not staged"),
             }
         }
+    }
+
+    /// Whether patterns let an object be staged, or a directory be listed; counts it otherwise.
+    fn is_selected(&self, below: &[u8], is_dir: bool) -> bool {
+        let selection = &self.options.selection;
+        let is_included = match is_dir {
+            true => selection.may_include_below(below),
+            false => selection.includes(below),
+        };
+        let is_selected = is_included && !selection.excludes(below);
+        if !is_selected {
+            self.ledger.with(|r| r.excluded += 1);
+        }
+        is_selected
     }
 
     fn skip(&self, entry: &Entry, what: &str) {

@@ -9,7 +9,7 @@ use super::records::Records;
 use super::{At, FILES, Said, failed};
 use crate::fail::{Fail, code};
 use crate::output::{count, json, say};
-use crate::stage::{Way, summary, tell_troubles, transfer};
+use crate::stage::{How, Way, summary, tell_troubles, transfer};
 use crate::{found, paths};
 use forebay_client::PoolConfig;
 use forebay_iov::meta::{Scope, check_changes, check_name};
@@ -87,7 +87,7 @@ fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Resu
 /// Stages files of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
     let open = found::open(pool, None)?;
-    transfer(&open, way, (0, false), Some(names), None, &|| false)
+    transfer(&open, way, &How::default(), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
 

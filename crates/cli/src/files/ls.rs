@@ -1,15 +1,19 @@
-//! `forebay ls` and `cat`, in the manner of coreutils.
+//! `forebay ls`, in the manner of coreutils.
 
-use crate::args::Ls;
+use super::session::join;
+use super::shown::{
+    coloured, group_name, human, kind_word, mode_text, printable, time_text, user_name,
+};
 use crate::fail::{Fail, code};
+use crate::file_args::Ls;
 use crate::output::{json, say, write};
 use crate::paths::in_pool;
 use forebay_client::Pool;
 use forebay_posix::{Errno, Fs, Stat};
+use std::cmp::Ordering;
 use std::collections::HashMap;
-use std::ffi::{CStr, OsStr, OsString};
+use std::ffi::{OsStr, OsString};
 use std::fs::Metadata;
-use std::io::IsTerminal;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -29,7 +33,6 @@ struct Lister<'a> {
     options: &'a Ls,
     users: HashMap<u32, String>,
     groups: HashMap<u32, String>,
-    terminal: bool,
     now: i64,
     failed: bool,
     json: Vec<serde_json::Value>,
@@ -43,7 +46,6 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
         options: a,
         users: HashMap::new(),
         groups: HashMap::new(),
-        terminal: std::io::stdout().is_terminal(),
         now: std::time::SystemTime::now()
             .duration_since(std::time::UNIX_EPOCH)
             .map_or(0, |d| d.as_secs() as i64),
@@ -60,8 +62,11 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     for written in wanted {
         let path = in_pool(written, &pool);
         // A link to a directory is listed as the directory, unless its own attributes are wanted.
-        match fs.stat(&path, !a.long).or_else(|_| fs.stat(&path, false)) {
-            Ok(s) if is_dir(&s) => directories.push((written.as_bytes().to_vec(), path)),
+        let follow = !a.long && !a.directory;
+        match fs.stat(&path, follow).or_else(|_| fs.stat(&path, false)) {
+            Ok(s) if is_dir(&s) && !a.directory => {
+                directories.push((written.as_bytes().to_vec(), path, s));
+            }
             Ok(stat) => {
                 let target = lister.target(&path, &stat);
                 files.push(Row {
@@ -74,12 +79,14 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
             Err(e) => lister.complain(written.as_bytes(), e),
         }
     }
+    files.sort_by(|x, y| order(a, (&x.name, &x.stat), (&y.name, &y.stat)));
+    directories.sort_by(|x, y| order(a, (&x.0, &x.2), (&y.0, &y.2)));
     let titled = a.recursive || files.len() + directories.len() > 1 || wanted.len() > 1;
     let mut first = files.is_empty();
     if !files.is_empty() {
         lister.rows(files, None)?;
     }
-    for (title, path) in directories {
+    for (title, path, _) in directories {
         lister.directory(title, path, titled, &mut first)?;
     }
     if a.json {
@@ -90,6 +97,17 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     } else {
         code::OK
     })
+}
+
+/// The order of two entries, each a name and attributes.
+fn order(a: &Ls, x: (&[u8], &Stat), y: (&[u8], &Stat)) -> Ordering {
+    let by_name = x.0.cmp(y.0);
+    let order = match (a.by_time, a.by_size) {
+        (true, _) => y.1.mtime.cmp(&x.1.mtime).then(by_name),
+        (_, true) => y.1.size.cmp(&x.1.size).then(by_name),
+        _ => by_name,
+    };
+    if a.reverse { order.reverse() } else { order }
 }
 
 fn is_dir(s: &Stat) -> bool {
@@ -112,11 +130,6 @@ fn of_kernel(m: &Metadata) -> Stat {
         ctime: time(m.ctime(), m.ctime_nsec()),
         btime: 0,
     }
-}
-
-fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
-    let slash: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
-    [directory, slash, name].concat()
 }
 
 impl Lister<'_> {
@@ -184,7 +197,6 @@ impl Lister<'_> {
                 .filter(|n| self.options.all || !n.starts_with(b"."))
                 .filter(|n| n != b"." && n != b"..")
                 .collect();
-            names.sort_unstable();
             if self.options.all && !self.options.json {
                 names.splice(0..0, [b".".to_vec(), b"..".to_vec()]);
             }
@@ -206,6 +218,8 @@ impl Lister<'_> {
                     Err(e) => self.complain(&full, e),
                 }
             }
+            let options = self.options;
+            rows.sort_by(|x, y| order(options, (&x.name, &x.stat), (&y.name, &y.stat)));
             if self.options.recursive {
                 let below = rows.iter().rev().filter(|r| {
                     is_dir(&r.stat) && !r.is_outer && r.name != b"." && r.name != b".."
@@ -214,24 +228,12 @@ impl Lister<'_> {
             }
             if titled && !self.options.json {
                 let gap: &[u8] = if *first { b"" } else { b"\n" };
-                write(&[gap, &self.shown(&title), b":\n"].concat())?;
+                write(&[gap, &printable(&title), b":\n"].concat())?;
             }
             *first = false;
             self.rows(rows, Some(&path))?;
         }
         Ok(())
-    }
-
-    /// A printable name: on a terminal without control characters.
-    fn shown(&self, name: &[u8]) -> Vec<u8> {
-        if !self.terminal {
-            return name.to_vec();
-        }
-        let text = String::from_utf8_lossy(name);
-        text.chars()
-            .map(|c| if c.is_control() { '?' } else { c })
-            .collect::<String>()
-            .into()
     }
 
     fn rows(&mut self, rows: Vec<Row>, directory: Option<&[u8]>) -> Result<(), Fail> {
@@ -252,14 +254,18 @@ impl Lister<'_> {
         let mut text = Vec::new();
         if !self.options.long {
             for r in &rows {
-                text.extend(self.shown(&r.name));
+                text.extend(coloured(&r.name, r.stat.mode));
                 text.push(b'\n');
             }
             return write(&text);
         }
         if directory.is_some() {
             let blocks: u64 = rows.iter().map(|r| r.stat.blocks).sum();
-            text.extend(format!("total {}\n", blocks.div_ceil(2)).bytes());
+            let total = match self.options.human {
+                true => human(blocks * 512),
+                false => blocks.div_ceil(2).to_string(),
+            };
+            text.extend(format!("total {total}\n").bytes());
         }
         let cells: Vec<[String; 4]> = rows.iter().map(|r| self.cells(&r.stat)).collect();
         let width = |i: usize| cells.iter().map(|c| c[i].len()).max().unwrap_or(0);
@@ -279,10 +285,10 @@ impl Lister<'_> {
                 w3 = w[3],
             );
             text.extend(line.bytes());
-            text.extend(self.shown(&r.name));
+            text.extend(coloured(&r.name, r.stat.mode));
             if let Some(target) = &r.target {
                 text.extend(b" -> ");
-                text.extend(self.shown(target));
+                text.extend(printable(target));
             }
             text.push(b'\n');
         }
@@ -305,161 +311,9 @@ impl Lister<'_> {
             libc::S_IFCHR | libc::S_IFBLK => {
                 format!("{}, {}", libc::major(s.rdev), libc::minor(s.rdev))
             }
+            _ if self.options.human => human(s.size),
             _ => s.size.to_string(),
         };
         [s.nlink.to_string(), user, group, size]
-    }
-}
-
-fn kind_word(mode: u32) -> &'static str {
-    match mode & libc::S_IFMT {
-        libc::S_IFDIR => "directory",
-        libc::S_IFLNK => "symlink",
-        libc::S_IFIFO => "fifo",
-        libc::S_IFSOCK => "socket",
-        libc::S_IFCHR => "character device",
-        libc::S_IFBLK => "block device",
-        _ => "file",
-    }
-}
-
-/// `drwxr-xr-x`, with set-id and sticky bits.
-fn mode_text(mode: u32) -> String {
-    let kind = match mode & libc::S_IFMT {
-        libc::S_IFDIR => 'd',
-        libc::S_IFLNK => 'l',
-        libc::S_IFIFO => 'p',
-        libc::S_IFSOCK => 's',
-        libc::S_IFCHR => 'c',
-        libc::S_IFBLK => 'b',
-        _ => '-',
-    };
-    let mut text = String::from(kind);
-    for (shift, special, set, bare) in [
-        (6, 0o4000, 's', 'S'),
-        (3, 0o2000, 's', 'S'),
-        (0, 0o1000, 't', 'T'),
-    ] {
-        let bits = mode >> shift & 7;
-        text.push(if bits & 4 != 0 { 'r' } else { '-' });
-        text.push(if bits & 2 != 0 { 'w' } else { '-' });
-        text.push(match (mode & special != 0, bits & 1 != 0) {
-            (true, true) => set,
-            (true, false) => bare,
-            (false, true) => 'x',
-            (false, false) => '-',
-        });
-    }
-    text
-}
-
-/// `Nov  5 14:03`, or `Nov  5  2023` if that is more than half a year from now.
-fn time_text(seconds: i64, now: i64) -> String {
-    const HALF_A_YEAR: i64 = 31_556_952 / 2;
-    let recent = seconds <= now && seconds > now - HALF_A_YEAR;
-    let format = if recent { c"%b %e %H:%M" } else { c"%b %e  %Y" };
-    let mut text = [0u8; 64];
-    // SAFETY: all pointers are to live, initialised memory of the sizes given.
-    let n = unsafe {
-        let mut parts: libc::tm = std::mem::zeroed();
-        if libc::localtime_r(&seconds, &mut parts).is_null() {
-            return seconds.to_string();
-        }
-        libc::strftime(
-            text.as_mut_ptr().cast(),
-            text.len(),
-            format.as_ptr(),
-            &parts,
-        )
-    };
-    String::from_utf8_lossy(&text[..n]).into_owned()
-}
-
-/// The name of a user; without one, the number.
-pub fn user_name(uid: u32) -> String {
-    let mut space = [0 as libc::c_char; 4096];
-    // SAFETY: the entry's strings lie in `space`, which outlives them.
-    unsafe {
-        let mut entry: libc::passwd = std::mem::zeroed();
-        let mut found = std::ptr::null_mut();
-        libc::getpwuid_r(uid, &mut entry, space.as_mut_ptr(), space.len(), &mut found);
-        match found.is_null() {
-            true => uid.to_string(),
-            false => CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned(),
-        }
-    }
-}
-
-fn group_name(gid: u32) -> String {
-    let mut space = [0 as libc::c_char; 4096];
-    // SAFETY: the entry's strings lie in `space`, which outlives them.
-    unsafe {
-        let mut entry: libc::group = std::mem::zeroed();
-        let mut found = std::ptr::null_mut();
-        libc::getgrgid_r(gid, &mut entry, space.as_mut_ptr(), space.len(), &mut found);
-        match found.is_null() {
-            true => gid.to_string(),
-            false => CStr::from_ptr(entry.gr_name).to_string_lossy().into_owned(),
-        }
-    }
-}
-
-pub fn cat(name: &str, paths: &[OsString]) -> Result<u8, Fail> {
-    let pool = Arc::new(Pool::open(name)?);
-    let fs = Fs::new(pool.clone());
-    let mut status = code::OK;
-    let mut buffer = vec![0; 1 << 20];
-    for written in paths {
-        if let Err(e) = print(&fs, &in_pool(written, &pool), &mut buffer)? {
-            let what = forebay_staging::explain(e);
-            say(format!(
-                "{}: {what} in this pool",
-                written.to_string_lossy()
-            ));
-            status = code::FAILED;
-        }
-    }
-    Ok(status)
-}
-
-/// Prints one file. The outer error is that of the output, the inner one that of the file.
-fn print(fs: &Fs, path: &[u8], buffer: &mut [u8]) -> Result<Result<(), Errno>, Fail> {
-    let file = match fs.open(path, libc::O_RDONLY, 0) {
-        Ok(file) => file,
-        Err(e) => return Ok(Err(e)),
-    };
-    let mut at = 0;
-    loop {
-        match file.read_at(buffer, at) {
-            Ok(0) => return Ok(Ok(())),
-            Ok(n) => {
-                write(&buffer[..n])?;
-                at += n as u64;
-            }
-            Err(Errno::INTR) => {}
-            Err(e) => return Ok(Err(e)),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn modes_read_like_ls() {
-        assert_eq!(mode_text(0o100_644), "-rw-r--r--");
-        assert_eq!(mode_text(0o041_777), "drwxrwxrwt");
-        assert_eq!(mode_text(0o104_711), "-rws--x--x");
-        assert_eq!(mode_text(0o102_600), "-rw---S---");
-        assert_eq!(mode_text(0o120_777), "lrwxrwxrwx");
-    }
-
-    #[test]
-    fn times_read_like_ls() {
-        let now = 1_700_000_000;
-        assert!(time_text(now - 60, now).contains(':'));
-        assert!(!time_text(now - 40_000_000, now).contains(':'));
-        assert!(!time_text(now + 60, now).contains(':'));
     }
 }
