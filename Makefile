@@ -1,11 +1,13 @@
 # `make` alone says what there is.
-.PHONY: help build wheel docs install test soak nodes suites networks powercuts models simulate simulate-planted races demo bench lint clean
+.PHONY: help build wheel docs install dist dist-test test soak nodes suites networks powercuts models simulate simulate-planted races demo bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
 	@echo 'make wheel  the Python package: target/wheels/forebay-*.whl, with the command and its libraries'
 	@echo 'make docs   the reference of the Python package: target/docs/index.html (after make wheel)'
 	@echo 'make install PREFIX=/opt/forebay   install what was built, with man pages, completions, pkg-config and CMake files'
+	@echo 'make dist   a release for glibc 2.28 and later: target/dist has a tarball, .deb, .rpm, SBOM, SHA256SUMS (6 minutes)'
+	@echo 'make dist-test  install what make dist has made on bare systems, run a demo there, remove it (root; 5 minutes)'
 	@echo 'make test   install what the tests need, build, lint, and run all tests (ONLY=pools: one step; tests/run.py --list: all steps)'
 	@echo 'make soak   200,000 births and deaths of processes on one node and on four; nothing is left (some hours)'
 	@echo 'make nodes  the long forms of the tests over several nodes (an hour)'
@@ -33,6 +35,13 @@ docs:
 
 install:
 	packaging/install $(PREFIX)
+
+dist:
+	packaging/dist
+
+# The oldest and the newest glibc that are to be had, and this machine's.
+dist-test:
+	python3 tests/dist/run.py --release target/dist $(addprefix --suite ,$(or $(SUITES),bullseye bookworm trixie))
 
 lint:
 	cargo fmt --all --check

@@ -608,9 +608,10 @@ def main():
             raise Failed(said)
 
     def installed(c, cpp):
-        """The pkg-config and CMake files of an installed Forebay are enough to build with."""
+        """The pkg-config and CMake files of an installed Forebay are enough to build with, also after it was moved."""
         prefix, build = (os.path.join(room, "%s-%s" % (c, what)) for what in ("prefix", "build"))
-        run([os.path.join(ROOT, "packaging/install"), prefix, TARGET])
+        run([os.path.join(ROOT, "packaging/install"), prefix + "-before", TARGET])
+        os.rename(prefix + "-before", prefix)
         examples = os.path.join(ROOT, "examples/verbs")
         found = {**os.environ, "PKG_CONFIG_PATH": os.path.join(prefix, "lib/pkgconfig")}
         flags = run(["pkg-config", "--cflags", "--libs", "forebay"], env=found).split()

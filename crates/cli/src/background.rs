@@ -51,6 +51,28 @@ pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
     Ok(())
 }
 
+/// Closes all descriptors from 3 on: this process has inherited them and knows nothing of them.
+///
+/// The system call itself, since glibc has a function for it from 2.34 on only. Linux has the call from 5.9
+/// on; before that the open descriptors are listed and closed one by one.
+pub fn close_inherited() {
+    // SAFETY: only descriptors that nothing in this process uses.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    if done == 0 {
+        return;
+    }
+    let open: Vec<i32> = match std::fs::read_dir("/proc/self/fd") {
+        Ok(entries) => entries
+            .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+            .collect(),
+        Err(_) => return,
+    };
+    for fd in open.into_iter().filter(|&fd| fd > 2) {
+        // SAFETY: as above; that of the listing itself is closed already (EBADF).
+        unsafe { libc::close(fd) };
+    }
+}
+
 /// Waits for the line that reports it.
 fn waits_for(out: &ChildStdout) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};

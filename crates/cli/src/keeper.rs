@@ -23,8 +23,7 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     // Makes this its own session, so that no terminal ends it. Fails if it leads one already.
     let _ = rustix::process::setsid();
     let term = hold_term();
-    // SAFETY: only descriptors that this process has inherited and knows nothing of.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
+    background::close_inherited();
     raise_descriptors();
     let ready = |pool: &Arc<Pool>| {
         if let Err(e) = forebay_origin::start(pool) {

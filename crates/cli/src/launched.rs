@@ -2,7 +2,7 @@
 
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
-use crate::{addresses, capacity, keeper, lifetime};
+use crate::{addresses, background, capacity, keeper, lifetime};
 use forebay_client::origin::{OriginConfig, OriginMode, SERVICE_NODE};
 use forebay_pool::launch::messages::{encode_up, greet, hear_greeting};
 use forebay_pool::launch::{Begin, Host, Own, drive, launcher};
@@ -16,8 +16,7 @@ pub fn main() -> Result<u8, Fail> {
     // Makes this its own session, so that no terminal ends it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
-    // SAFETY: only descriptors that this process has inherited and knows nothing of.
-    unsafe { libc::close_range(3, u32::MAX, 0) };
+    background::close_inherited();
     match divide()? {
         Ok(ward) => daemon(ward),
         Err(code) => Ok(code),
