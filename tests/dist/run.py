@@ -141,8 +141,8 @@ def bootstrapped(suite, address):
         began = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="bootstrap-", dir=KEPT) as room:
             system = os.path.join(room, "root")
-            run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase", suite, system,
-                 address], BOOTSTRAP_LIMIT)
+            run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase",
+                 suite, system, address], BOOTSTRAP_LIMIT)
             for cache in ("var/cache/apt", "var/lib/apt/lists"):
                 shutil.rmtree(os.path.join(system, cache), ignore_errors=True)
             run(["tar", "-C", system, "--numeric-owner", "--one-file-system", "-cf", packed + ".new", "."])
@@ -248,8 +248,8 @@ PACKAGES = {"tarball": tarball, "deb": deb, "rpm": rpm}
 
 def checksums(release):
     """All files are as SHA256SUMS says."""
-    done = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=release, capture_output=True, text=True,
-                          timeout=COMMAND_LIMIT)
+    done = subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=release, capture_output=True,
+                          text=True, timeout=COMMAND_LIMIT)
     if done.returncode:
         raise Failed("SHA256SUMS: " + done.stdout + done.stderr)
 
@@ -286,7 +286,8 @@ def rooms_of_the_dead():
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--release", metavar="DIR", help="packages that are there already")
-    parser.add_argument("--suite", action="append", metavar="NAME", help="a release of Debian (default: this machine's)")
+    parser.add_argument("--suite", action="append", metavar="NAME",
+                        help="a release of Debian (default: this machine's)")
     options = parser.parse_args()
     if os.getuid():
         raise Skipped("a bare system needs root")
