@@ -279,7 +279,7 @@ static const char *read_directive(char *line, uint32_t job, struct wanted *wante
         return add_pair(wanted, is_in, words[1], words[2]);
     }
     if (!strcmp(words[0], "campaign"))
-        return "campaign: nothing grants campaign storage yet";
+        return "campaign: the script itself starts its pool, by: forebay campaign up NAME";
     snprintf(wrong, sizeof wrong, "there is no '%.100s'; there are up, stage_in, stage_out", words[0]);
     return wrong;
 }

@@ -36,7 +36,7 @@ WRONG = {
     "#FB up --hosts=n1": "--hosts isn't for a job's own pool",
     "#FB up --media $(touch evil)": "has signs that no shell expands here",
     "#FB up --mdia memory:1M": "unexpected argument '--mdia'",
-    "#FB campaign 100TB,10000files,scratch,2d": "nothing grants campaign storage yet",
+    "#FB campaign 100TB,10000files,scratch,2d": "the script itself starts its pool",
     "#FB stage_in ./" + "x" * 5000 + " /input": "longer than 4094 bytes",
     "\n".join(["#FB stage_in ./input /input"] * 17): "line 19, #FB: more than 16 pairs",
 }
