@@ -1,8 +1,8 @@
 #!/bin/bash
 #SBATCH --nodes=3 --ntasks-per-node=2 --time=10
 #SBATCH --signal=B:TERM@120
-# All of a job from one image (in_image.sh says which kinds; packaging/container makes one): Forebay itself is copied out
-# of it, programs run in it. Nothing is installed on the nodes.
+# All of a job from one image (in_image.sh says which kinds; packaging/container makes one): Forebay itself is copied
+# out of it, programs run in it. Nothing is installed on the nodes.
 set -euo pipefail
 : "${IMAGE:?}"
 export IMAGE FOREBAY_POOL="job-$SLURM_JOB_ID"

@@ -90,12 +90,16 @@ def slurm_burst_buffer(t):
         lost = here.replace(jobs.dir + "/results-%j", "/proc/nowhere")
         number = submit(lost).stdout.strip()
         staged = "%s/job-%s" % (burst, number)
-        wait_until(lambda: os.path.exists(staged + "/unsaved") and "nowhere" in told(number), 40, lambda: told(number))
+        wait_until(lambda: "staging_is_incomplete" in cluster.say("scontrol", "show", "job", number), 40,
+                   lambda: told(number))
+        t.ok(os.path.exists(staged + "/unsaved"), told(number))
         wait_until(lambda: not daemons(), 10, lambda: "the end of %s: %s" % (daemons(), told(number)))
         env = {"FOREBAY_HOME": user.dir + "/rescue", "FOREBAY_POOL": "job-" + number}
         said = user.does("mkdir", "-m", "700", "rescue").stdout
         for words in (["up", "--reopen", "--from", staged], ["stage", "out", "/output", jobs.dir + "/rescued"]):
-            said += user.does("forebay", *words, env=env).stdout
+            r = user.does("forebay", *words, env=env)
+            said += r.stdout
+            t.ok(r.returncode == 0, said)
         t.ok(jobs.sums(jobs.dir + "/rescued") == jobs.expected(), said)
         user.does("forebay", "down", env=env)
         cluster.say("scancel", "--hurry", number)
