@@ -2,7 +2,7 @@
 
 use super::Finding;
 use crate::exec;
-use forebay_client::{Host, home};
+use forebay_client::{Host, check_home, home};
 use forebay_media::{format_size, memory};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
@@ -105,13 +105,19 @@ fn pools() -> Finding {
         rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
     );
     let finding = Finding::ok("pools", why, dir.display().to_string());
-    match may {
-        Ok(()) => finding,
-        Err(e) => {
-            let found = format!("{}: {}", dir.display(), forebay_staging::explain(e));
-            let remedy = "set FOREBAY_HOME to a directory where you may make directories";
-            Finding { found, ..finding }.prevents(remedy)
-        }
+    let refused = match may {
+        Err(e) => Some(format!(
+            "{}: {}",
+            dir.display(),
+            forebay_staging::explain(e)
+        )),
+        // Others could put their own pools there.
+        Ok(()) => check_home().err().map(|e| e.to_string()),
+    };
+    match refused {
+        None => finding,
+        Some(found) => Finding { found, ..finding }
+            .prevents("set FOREBAY_HOME to a directory of your own, where nobody else can write"),
     }
 }
 
