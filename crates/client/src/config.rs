@@ -7,9 +7,12 @@ use crate::{Lifetime, PoolError};
 use forebay_controls::{Controls, Persistence, Rules, Temporality};
 use forebay_media::{Medium, MediumKind, MediumSpec};
 use forebay_store::MAX_SHARDS;
+use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// Version of the formats of records, control region and media together.
 pub const VERSION: u32 = 12;
@@ -17,6 +20,9 @@ pub const VERSION: u32 = 12;
 const MAX_MEDIA: usize = 16;
 /// Longest name of a pool.
 const MAX_NAME: usize = 64;
+/// How long a keeper waits for a medium: one that was killed has it until it is gone.
+const MEDIUM_PATIENCE: Duration = Duration::from_secs(2);
+const MEDIUM_TURN: Duration = Duration::from_millis(5);
 
 /// Options for creating a pool.
 #[derive(Clone, Debug)]
@@ -191,6 +197,46 @@ impl PoolConfig {
     }
 
     /// Opens all media of the pool in `dir`.
+    /// Locks of the media on file systems, each held until it is dropped. A pool's processes find each
+    /// other by its directory; by these, keepers find out that a medium is in use that lies in several.
+    ///
+    /// # Errors
+    /// [`PoolError::Daemon`] if another keeper has a medium; [`PoolError::Io`].
+    pub(crate) fn hold_media(&self, dir: &Path) -> Result<Vec<OwnedFd>, PoolError> {
+        let mut held = Vec::new();
+        for (i, spec) in self.media.iter().enumerate() {
+            if spec.kind == MediumKind::Memory {
+                continue;
+            }
+            let medium = self.medium_dir(dir, i);
+            let file = medium.join("in-use");
+            let failed = |e: Errno| PoolError::io("can't lock", &file, e);
+            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+            let mode = Mode::RUSR | Mode::WUSR;
+            let fd = rustix::fs::open(&file, flags, mode).map_err(failed)?;
+            let until = Instant::now() + MEDIUM_PATIENCE;
+            loop {
+                match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                    Ok(()) => break,
+                    Err(Errno::WOULDBLOCK) if Instant::now() < until => {
+                        std::thread::sleep(MEDIUM_TURN);
+                    }
+                    Err(Errno::WOULDBLOCK) => {
+                        return Err(PoolError::Daemon(format!(
+                            "the medium {} is in use: a keeper of the pool '{}' runs, with another \
+                             FOREBAY_HOME or on another host; end that pool there first",
+                            medium.display(),
+                            self.name
+                        )));
+                    }
+                    Err(e) => return Err(failed(e)),
+                }
+            }
+            held.push(fd);
+        }
+        Ok(held)
+    }
+
     pub(crate) fn open_media(&self, dir: &Path) -> Result<Vec<Medium>, PoolError> {
         let open = |(i, spec): (usize, &MediumSpec)| {
             let (at, map) = (self.medium_dir(dir, i), self.map_path(dir, i));

@@ -92,14 +92,16 @@ pub struct Keeper {
     pool: Arc<Pool>,
     /// Lock on keeper.pid, held while this exists.
     _charge: OwnedFd,
+    /// Locks of the media on file systems.
+    _media: Vec<OwnedFd>,
 }
 
 impl Keeper {
     /// Takes charge of an open pool.
     ///
     /// # Errors
-    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Io`] if keeper.pid
-    /// can't be opened or written.
+    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if one with
+    /// another home has a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
     pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
         let file = pool.dir().join("keeper.pid");
         let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
@@ -121,7 +123,12 @@ impl Keeper {
         rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
         rustix::io::pwrite(&fd, format!("{}\n", std::process::id()).as_bytes(), 0)
             .map_err(failed)?;
-        Ok(Keeper { pool, _charge: fd })
+        let media = pool.config().hold_media(pool.dir())?;
+        Ok(Keeper {
+            pool,
+            _charge: fd,
+            _media: media,
+        })
     }
 
     /// The pool that is kept.

@@ -597,7 +597,7 @@ fn write_secret(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
 ///
 /// # Errors
 /// [`PoolError`] if `medium` isn't such a directory, the pool has media in memory, its checkpoint
-/// is missing or damaged, or a pool of this name exists.
+/// is missing or damaged, a pool of this name exists, or a keeper with another home has a medium.
 pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
     let mut config = PoolConfig::read_of_medium(medium)?;
     config.lifetime = config.lifetime.begun();
@@ -619,6 +619,8 @@ pub fn reopen(medium: &Path) -> Result<(Pool, Loaded), PoolError> {
             home().join(&config.name)
         }
     };
+    // Until the records are whole: then the pool's keeper takes them.
+    let _media = config.hold_media(&dir)?;
     private::make(&dir, false, Above::Strict)?;
     let made = (|| {
         let failed = |e| PoolError::io("can't prepare", &dir, e);

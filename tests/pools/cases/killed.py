@@ -254,3 +254,24 @@ def killed_keeper(t):
     t.ok(len(keepers) == 1, "%d keepers" % len(keepers))
     t.fb("down", "--pool", "p")
     t.nothing_left("down")
+
+
+@case(limit=30)
+def medium_that_is_in_use(t):
+    """A medium that a keeper with another home has isn't opened; once that is dead, it is, and its old home stays out."""
+    home = t.base + "/other"
+    os.mkdir(home, 0o700)
+    other = {"FOREBAY_HOME": home}
+    t.up("p", media=("files:%s:64M" % t.disk,))
+    t.bash("p", "echo here > /fb/f; sync /fb/f")
+    reopen = ("up", "--reopen", "--pool", "p", "--from", t.disk)
+    t.fb(*reopen, env=other, rc=1).says("is in use: a keeper of the pool 'p' runs, with another FOREBAY_HOME")
+    t.bash("p", "cat /fb/f").prints("^here$")
+    kill(t.keeper("p"))
+    t.fb(*reopen, env=other).prints("reopened from")
+    try:
+        t.fb("cat", "--pool", "p", "/f", env=other).prints("^here$")
+        t.fb("up", "--reopen", "--pool", "p", rc=1).says("is in use")
+    finally:
+        t.fb("down", "--pool", "p", "--force", env=other)
+    t.fb("down", "--pool", "p", "--force", rc=None)
