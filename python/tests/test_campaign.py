@@ -1,7 +1,7 @@
 """Campaigns: the text that workflows write, and the command that it is handed to."""
 
 import datetime
-import errno
+import os
 
 import pytest
 
@@ -53,16 +53,17 @@ def test_other_types_are_refused():
         Campaign.parse(5)
 
 
-def test_the_command(monkeypatch):
+def test_the_command(monkeypatch, tmp_path):
+    tiers = tmp_path / "tiers.toml"
+    tiers.write_text("registry = '%s/registry'\n[tier.scratch]\npath = '%s/scratch'\n" % (tmp_path, tmp_path))
+    monkeypatch.setenv("FOREBAY_CAMPAIGNS", str(tiers))
     asked = Campaign.parse("1TB,scratch,2d")
-    if not campaign.available():
-        with pytest.raises(OSError, match="no command 'campaign' yet: 1TB,scratch,2d") as e:
-            asked.request("case-1")
-        assert e.value.errno == errno.ENOSYS
-    calls = []
-    monkeypatch.setattr(campaign, "call", lambda *arguments: calls.append(arguments) or "granted")
-    assert asked.request("case-1") == "granted"
-    assert calls[-1] == ("campaign", "create", "case-1", "1TB,scratch,2d")
+    place = asked.request("case-1")
+    assert place == str(tmp_path / "scratch" / "case-1") and os.path.isdir(place)
+    with pytest.raises(OSError, match="there is a campaign 'case-1'"):
+        asked.request("case-1")
+    with pytest.raises(OSError, match="there is no tier 'tape'"):
+        Campaign.parse("1TB,tape,2d").request("case-2")
 
 
 class Rule:

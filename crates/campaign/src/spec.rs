@@ -35,12 +35,12 @@ impl Spec {
             } else if part.starts_with(|c: char| c.is_ascii_alphabetic()) {
                 twice(spec.tier.is_some())?;
                 spec.tier = Some(part.to_owned());
-            } else if part.ends_with(['s', 'm', 'h', 'd']) {
+            } else if part.ends_with(['s', 'm', 'h', 'd', 'w']) {
                 twice(spec.time.is_some())?;
                 spec.time = Some(parse_time(part)?);
             } else {
                 twice(spec.bytes.is_some())?;
-                spec.bytes = Some(parse_size(part).map_err(|_| {
+                spec.bytes = Some(size(part).map_err(|_| {
                     format!(
                         "'{part}' is no part of a campaign: write a size (100T), a number of \
                          files (10000files), a tier's name, or a time (2d)"
@@ -52,6 +52,27 @@ impl Spec {
     }
 }
 
+/// A size: `TB` and the like are powers of 1000, as in the Python package; `TiB` and `T` of 1024.
+fn size(text: &str) -> Result<u64> {
+    let Some(rest) = text.strip_suffix('B').filter(|rest| !rest.ends_with('i')) else {
+        return parse_size(text);
+    };
+    let digits = rest.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let power = match &rest[digits.len()..] {
+        "" => 0,
+        unit => {
+            1 + "KMGTP"
+                .find(&unit.to_uppercase())
+                .ok_or("no unit of bytes")?
+        }
+    };
+    let number: f64 = digits.trim().parse().map_err(|_| "no number")?;
+    match number * 1000f64.powi(power as i32) {
+        bytes if (0.0..(1u64 << 60) as f64).contains(&bytes) => Ok(bytes as u64),
+        _ => Err("out of range".into()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,7 +80,7 @@ mod tests {
     #[test]
     fn parts_in_any_order() {
         let wanted = Spec {
-            bytes: Some(100 << 40),
+            bytes: Some(100_000_000_000_000),
             files: Some(10_000),
             tier: Some("scratch".into()),
             time: Some(2 * 86_400),
@@ -68,9 +89,17 @@ mod tests {
             Spec::parse("100TB,10000files,scratch,2d"),
             Ok(wanted.clone())
         );
-        assert_eq!(Spec::parse("2d, scratch ,100T,10000files"), Ok(wanted));
+        assert_eq!(Spec::parse("2d, scratch ,100TB,10000files"), Ok(wanted));
         assert_eq!(Spec::parse("5m").unwrap().time, Some(300));
-        assert_eq!(Spec::parse("5M").unwrap().bytes, Some(5 << 20));
+        for (text, bytes) in [
+            ("5M", 5 << 20),
+            ("5MiB", 5 << 20),
+            ("5MB", 5_000_000),
+            ("1.5kB", 1500),
+        ] {
+            assert_eq!(Spec::parse(text).unwrap().bytes, Some(bytes), "{text}");
+        }
+        assert_eq!(Spec::parse("1w").unwrap().time, Some(7 * 86_400));
         for bad in [
             "",
             "1T,2T",
@@ -79,6 +108,8 @@ mod tests {
             "10 horses",
             "1d,2h",
             "-1T",
+            "1XB",
+            "1MMB",
         ] {
             assert!(Spec::parse(bad).is_err(), "{bad}");
         }

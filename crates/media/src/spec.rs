@@ -60,7 +60,7 @@ const LONGEST_TIME: u64 = 10 * 365 * 86_400;
 /// # Errors
 /// It isn't one, or it is longer than ten years.
 pub fn parse_time(text: &str) -> Result<u64, String> {
-    let bad = || format!("'{text}' is no time: write 90s, 30m, 2h or 1d12h");
+    let bad = || format!("'{text}' is no time: write 90s, 30m, 2h, 1d12h or 1w");
     let (mut all, mut number) = (0u64, String::new());
     for c in text.chars() {
         let unit = match c {
@@ -72,6 +72,7 @@ pub fn parse_time(text: &str) -> Result<u64, String> {
             'm' => 60,
             'h' => 3600,
             'd' => 86_400,
+            'w' => 7 * 86_400,
             _ => return Err(bad()),
         };
         let n: u64 = std::mem::take(&mut number).parse().map_err(|_| bad())?;

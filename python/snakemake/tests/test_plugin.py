@@ -1,5 +1,6 @@
 """The plug-in: the suite of Snakemake's interface, and whole workflows."""
 
+import json
 import os
 import subprocess
 import sys
@@ -108,12 +109,19 @@ CAMPAIGN = textwrap.dedent("""
 """)
 
 
-def test_campaigns(pool, tmp_path):
+def test_campaigns(pool, tmp_path, monkeypatch):
     (tmp_path / "Snakefile").write_text(CAMPAIGN)
+    (tmp_path / "tiers.toml").write_text("registry = '%s/registry'\n[tier.scratch]\npath = '%s/scratch'\n"
+                                         % (tmp_path, tmp_path))
+    monkeypatch.setenv("FOREBAY_CAMPAIGNS", str(tmp_path / "tiers.toml"))
+    done = run_snakemake(tmp_path, "--storage-forebay-campaign", "2TB,nowhere,1w")
+    assert done.returncode != 0 and "there is no tier 'nowhere'" in done.stdout, done.stdout
     done = run_snakemake(tmp_path, "--storage-forebay-campaign", "1TB,scratch,1w")
     assert done.returncode == 0, done.stdout
     assert "asked: 100TB,10000files,scratch,2d by bwa_map" in done.stdout
-    assert done.stdout.count("no command 'campaign' yet: 1TB,scratch,1w") == 1, done.stdout
+    [made] = [json.loads(record.read_text()) for record in (tmp_path / "registry").glob("*.json")]
+    assert made["name"].startswith("snakemake-") and made["tier"] == "scratch" and made["bytes"] == 10**12
+    assert os.path.isdir(made["place"])
     assert pool.read("/result.txt") == b"100TB,10000files,scratch,2d\n"
 
 

@@ -6,21 +6,19 @@
 
 Snakemake carries the text as a resource like any other. `Campaign.parse` reads it, `of_rules` collects
 what the rules of a workflow ask for, and `Campaign.request` hands it to the command `forebay campaign`.
-That command isn't part of Forebay yet: until it is, `request` says so.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import datetime
-import errno
 import re
 from collections.abc import Iterable
 from typing import Any
 
 from ._command import call
 
-__all__ = ["Campaign", "available", "of_rules"]
+__all__ = ["Campaign", "of_rules"]
 
 _DECIMAL = {unit: 1000**i for i, unit in enumerate(["B", "KB", "MB", "GB", "TB", "PB"])}
 _BINARY = {unit: 1024**i for i, unit in enumerate(["B", "KIB", "MIB", "GIB", "TIB", "PIB"])}
@@ -92,14 +90,12 @@ class Campaign:
         return ",".join([size, *files, self.storage, lifetime])
 
     def request(self, name: str) -> str:
-        """Asks for it under a name (`forebay campaign create NAME TEXT`): what the command prints.
+        """Asks for it under a name (`forebay campaign create NAME TEXT`): the path of its data.
 
-        Raises OSError (ENOSYS) while this Forebay has no command `campaign`, else OSError (EIO) with
-        the command's message. Blocks until the command ends, at most two minutes.
+        Raises OSError (EIO) with the command's message: there is no such storage, or there is a
+        campaign of this name. Blocks until the command ends, at most two minutes.
         """
-        if not available():
-            raise OSError(errno.ENOSYS, "this Forebay has no command 'campaign' yet: %s wasn't asked for" % self, name)
-        return call("campaign", "create", name, str(self))
+        return call("campaign", "create", name, str(self)).strip()
 
 
 def _part(part: str, text: str) -> tuple[str, Any]:
@@ -128,17 +124,6 @@ def _part(part: str, text: str) -> tuple[str, Any]:
 def _largest(value: int, units: dict[str, int]) -> str:
     unit = max((unit for unit, n in units.items() if value % n == 0), key=lambda unit: units[unit])
     return "%d%s" % (value // units[unit], unit)
-
-
-def available() -> bool:
-    """Whether this Forebay has the command `campaign`."""
-    try:
-        call("campaign", "--help")
-    except FileNotFoundError:
-        raise
-    except OSError:
-        return False
-    return True
 
 
 def of_rules(rules: Iterable[Any]) -> dict[Campaign, list[str]]:

@@ -5,7 +5,6 @@ in the pool, a file goes to a rule and comes back as a second name (hard link) o
 elsewhere it is copied. What is stored appears under its name when it is complete.
 """
 
-import errno
 import os
 import shutil
 import stat
@@ -47,7 +46,7 @@ class StorageProviderSettings(StorageProviderSettingsBase):
         default=None,
         metadata={
             "help": "Storage that the whole workflow asks for, as '100TB,10000files,scratch,2d': read at the start, "
-            "and requested where this Forebay has the command 'campaign'."
+            "and made as the campaign snakemake-PID."
         },
     )
 
@@ -69,9 +68,7 @@ class StorageProvider(StorageProviderBase):
         try:
             campaign.request("snakemake-%d" % os.getpid())
         except OSError as e:
-            if e.errno != errno.ENOSYS:
-                raise WorkflowError("the campaign %s wasn't granted" % campaign, e) from e
-            self.logger.warning("%s" % e)
+            raise WorkflowError("the campaign %s wasn't granted" % campaign, e) from e
 
     def pool(self, name: str) -> forebay.Pool:
         """A pool, opened by this process."""
