@@ -124,7 +124,7 @@ pub fn restore(held: &mut Held, tiers: &Tiers, tier: Option<&str>, seconds: u64)
     let (c, now) = (&mut held.campaign, crate::now());
     c.is_untold = false;
     match c.state {
-        State::Active => return Err(format!("'{}' hasn't ended", c.name)),
+        State::Active => Err(format!("'{}' hasn't ended", c.name)),
         State::Expired => {
             Area::open(&c.place)?.hide(false)?;
             (c.state, c.ends) = (State::Active, now + seconds);

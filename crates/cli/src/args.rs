@@ -138,7 +138,7 @@ Example:
   forebay campaign archive case7
 
 docs/campaigns.md explains it, and the file that names the tiers.")]
-    Campaign(Box<CampaignCommand>),
+    Campaign(CampaignCommand),
     /// Watch all campaigns: warn of their ends, do what is due then, count what they use
     #[command(
         after_help = "Example:\n  forebay campaignd --every 5m --metrics /var/lib/node_exporter/forebay.prom"

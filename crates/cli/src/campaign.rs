@@ -45,7 +45,7 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
         }
         OfCampaign::Extend { name, time } => extend(&mut hold(&name)?, &tiers, time)?,
         OfCampaign::Share { name, users } => share(&mut hold(&name)?, &users)?,
-        OfCampaign::Up(a) => return start(hold(&a.name)?, a.up),
+        OfCampaign::Up(a) => return start(hold(&a.name)?, *a.up),
         OfCampaign::Down(a) => return stop(hold(&a.name)?, &a.down),
         OfCampaign::Migrate { name, tier } => {
             let mut held = hold(&name)?;

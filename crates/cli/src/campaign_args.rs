@@ -134,7 +134,7 @@ pub struct Create {
 pub struct CampaignUp {
     pub name: String,
     #[command(flatten)]
-    pub up: Up,
+    pub up: Box<Up>,
 }
 
 #[derive(Debug, Args)]

@@ -139,7 +139,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Exec(a) => exec::exec(&pool, &a),
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
-        Command::Campaign(a) => campaign::campaign(*a),
+        Command::Campaign(a) => campaign::campaign(a),
         Command::Campaignd(a) => campaign::daemon(&a),
         Command::Stage(a) => stage_command::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),

@@ -715,6 +715,7 @@ mod tests {
             },
             cuts: 14,
             cut_size: 15,
+            is_mapped: true,
             copy_stamp: 16,
             is_spread: true,
             has_attributes: true,

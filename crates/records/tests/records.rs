@@ -13,6 +13,11 @@ use forebay_records::record::{
 static ALLOCATOR: Watched = Watched;
 
 fn inode(r: &mut Random) -> Inode {
+    let origin = OriginMark {
+        state: OriginState::from_number(r.below(3) as u64).unwrap(),
+        print: r.edge(),
+        synced: r.edge() as i64,
+    };
     Inode {
         mode: r.edge() as u32,
         uid: r.edge() as u32,
@@ -28,11 +33,9 @@ fn inode(r: &mut Random) -> Inode {
         rdev: r.edge(),
         controls: r.edge(),
         edition: r.edge(),
-        origin: OriginMark {
-            state: OriginState::from_number(r.below(3) as u64).unwrap(),
-            print: r.edge(),
-            synced: r.edge() as i64,
-        },
+        origin,
+        // Without a mark, there is no place for it.
+        is_mapped: origin != OriginMark::default() && r.once_in(2),
         cuts: r.edge(),
         cut_size: r.edge(),
         copy_stamp: r.edge(),
