@@ -483,7 +483,8 @@ mod tests {
         };
         let dead = |reserved| {
             // Another start time: that process has ended.
-            owner(reserved).fetch_xor(1, Relaxed);
+            let owner = owner(reserved);
+            owner.store(owner.load(Relaxed) ^ 1, Relaxed);
             s.recovery().reap().map(|r| r.processes)
         };
         let claimed = process::reserve(&s.control).unwrap();
