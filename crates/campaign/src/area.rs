@@ -68,7 +68,7 @@ impl Area {
     /// Whether there is something at the place.
     ///
     /// # Errors
-    /// It can't be found out.
+    /// The place can't be asked.
     pub fn exists(&self) -> Result<bool> {
         fn one(place: &impl Place, path: &[u8]) -> Result<bool> {
             match place.stat(path, false) {
@@ -111,7 +111,7 @@ impl Area {
     /// Renames a directory to its hidden name, or back. It may have been done already.
     ///
     /// # Errors
-    /// It can't be renamed; both names exist.
+    /// The directory can't be renamed, or both names exist.
     pub fn hide(&self, is_hidden: bool) -> Result<()> {
         let (Area::Directory(seen), Some(Area::Directory(hidden))) = (self, self.hidden()) else {
             return Ok(());
@@ -165,7 +165,7 @@ impl Area {
     /// Copies everything to another area, as stage-out does: verified, attributes included.
     ///
     /// # Errors
-    /// It couldn't begin, or something couldn't be copied.
+    /// The copy couldn't begin, or a file couldn't be copied.
     pub fn copy_to(&self, to: &Area, checksum: bool) -> Result<Report> {
         let options = Options {
             checksum,

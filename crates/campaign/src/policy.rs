@@ -1,4 +1,4 @@
-//! What is due for a campaign at a time. Nothing is done here.
+//! Decides which action a campaign needs at a given time. Pure: `service` carries the action out.
 
 use crate::record::{AtEnd, Campaign, State};
 
@@ -15,8 +15,8 @@ pub enum Due {
     Remove,
 }
 
-/// What is due at `now`. `warn`: how long before the end warnings are sent, the longest first;
-/// seconds.
+/// The action that a campaign needs at `now`, in seconds since 1970. `warn`: times before the end at
+/// which its owner is warned, longest first. Seconds.
 pub fn due(c: &Campaign, warn: &[u64], now: u64) -> Due {
     if c.moving.is_some() || !c.leftovers.is_empty() {
         return Due::CarryOn;

@@ -1,4 +1,4 @@
-//! What is known of a campaign: one JSON document.
+//! The record of a campaign: one JSON document.
 
 use crate::Result;
 use serde::{Deserialize, Serialize};
@@ -64,7 +64,7 @@ pub struct Member {
     pub may_write: bool,
 }
 
-/// What happens to the data at the campaign's end.
+/// Action on the data at the campaign's end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AtEnd {
@@ -106,7 +106,7 @@ pub struct PoolOf {
     pub since: u64,
 }
 
-/// What lies at a campaign's place.
+/// Number and size of the files at a campaign's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Usage {
     pub bytes: u64,
@@ -168,7 +168,7 @@ impl Campaign {
         self.ends.saturating_sub(now)
     }
 
-    /// What of the quota is exceeded, in words.
+    /// The exceeded part of the quota, in words; None if usage is within it or wasn't counted.
     pub fn excess(&self) -> Option<String> {
         let usage = self.usage?;
         let size = forebay_media::format_size;
@@ -185,7 +185,7 @@ impl Campaign {
 /// Checks a campaign's name: letters, digits, `-`, `_` and `.`, which doesn't come first.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message: the name is empty, too long, or has other characters.
 pub fn check_name(name: &str) -> Result<()> {
     let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     match name.len() {

@@ -33,7 +33,7 @@ impl Registry {
     /// The registry in this directory, which is made if it isn't there.
     ///
     /// # Errors
-    /// It can't be made.
+    /// The directory can't be made.
     pub fn open(dir: &Path) -> Result<Registry> {
         fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
         Ok(Registry {
@@ -162,7 +162,7 @@ impl Held {
     /// Writes the record. It is on stable storage then.
     ///
     /// # Errors
-    /// It can't be written; the one before stays.
+    /// The record can't be written; the earlier one stays.
     pub fn save(&self) -> Result<()> {
         let write = || -> std::io::Result<()> {
             let text = serde_json::to_vec_pretty(&self.campaign)?;
@@ -179,7 +179,7 @@ impl Held {
     /// Removes the record: the campaign has gone.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// The record can't be removed.
     pub fn forget(self) -> Result<()> {
         fs::remove_file(&self.path)
             .and_then(|()| sync_parent(&self.path))

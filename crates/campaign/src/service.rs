@@ -206,7 +206,7 @@ pub fn measure(held: &mut Held) -> Result<()> {
     Ok(())
 }
 
-/// What happens to the data at the end, in words: `archived`.
+/// The action on the data at the end, in words: `archived`.
 fn at_end(c: &Campaign) -> String {
     match &c.at_end {
         AtEnd::Archive => "archived".into(),

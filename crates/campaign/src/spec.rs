@@ -3,7 +3,7 @@
 use crate::Result;
 use forebay_media::{parse_size, parse_time};
 
-/// What a user asks for. Each part may be missing.
+/// A request for a campaign. Each part may be missing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spec {
     /// Most bytes.

@@ -87,7 +87,7 @@ impl Tiers {
     /// Reads the file that counts.
     ///
     /// # Errors
-    /// There is none; what is wrong in it.
+    /// The file can't be read or is invalid; the message says where.
     pub fn read() -> Result<Tiers> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
@@ -117,7 +117,7 @@ impl Tiers {
     /// Reads the text of a file. `registry`: where campaigns are noted, if it doesn't say so.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A message that names the file, the tier and the invalid value.
     pub fn parse(text: &str, file: &Path, registry: &Path) -> Result<Tiers> {
         let shown = file.display();
         let read: File = toml::from_str(text).map_err(|e| format!("{shown}: {e}"))?;

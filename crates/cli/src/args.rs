@@ -88,9 +88,14 @@ A program that fails is followed by stage-out all the same; what it had not made
 is not missed.")]
     Run(Run),
     /// Run a program that sees the pool under the mount prefix
-    #[command(
-        after_help = "Example:\n  forebay exec -- ls -l /fb\n  forebay exec -- ./solver /fb/case\n  mpiexec -n 8 forebay exec -- ./solver /fb/case\n\nWhere a host has several nodes of a pool, the program uses the one that --node or FOREBAY_NODE\nnames; else ranks of mpiexec and srun are spread over them; else it is the lowest."
-    )]
+    #[command(after_help = "\
+Example:
+  forebay exec -- ls -l /fb
+  forebay exec -- ./solver /fb/case
+  mpiexec -n 8 forebay exec -- ./solver /fb/case
+
+Where a host has several nodes of a pool, the program uses the one that --node or FOREBAY_NODE
+names; else ranks of mpiexec and srun are spread over them; else it is the lowest.")]
     Exec(Exec),
     /// Copy files into a pool or out of it: parallel, verified, repeatable
     #[command(after_help = "\
@@ -462,9 +467,12 @@ pub struct Stage {
 #[derive(Debug, Subcommand)]
 pub enum Direction {
     /// From the file system, or from a bucket, to the pool
-    #[command(
-        after_help = "Example:\n  forebay stage in ./case /case\n  forebay stage in s3://my-bucket/case /case\n  forebay stage in ./mesh ./deck.txt /case\n  forebay stage in --dry-run --exclude '*.tmp' ./case /case"
-    )]
+    #[command(after_help = "\
+Example:
+  forebay stage in ./case /case
+  forebay stage in s3://my-bucket/case /case
+  forebay stage in ./mesh ./deck.txt /case
+  forebay stage in --dry-run --exclude '*.tmp' ./case /case")]
     In(Pair),
     /// From the pool to the file system, or to a bucket
     #[command(after_help = "Example:\n  forebay stage out /case/results ./results

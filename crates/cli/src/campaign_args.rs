@@ -118,7 +118,7 @@ pub struct Create {
     /// How long it lasts [default: as the tier says]
     #[arg(long = "for", value_name = "TIME")]
     pub time: Option<Span>,
-    /// What happens to the data at the end: archive, delete, keep or move:TIER [default: as the
+    /// Action on the data at the end: archive, delete, keep or move:TIER [default: as the
     /// tier says]
     #[arg(long, value_name = "WHAT")]
     pub at_end: Option<String>,

@@ -92,7 +92,7 @@ impl Copier<'_> {
         self.session.complain(&node.shown, what);
     }
 
-    /// What is at the destination; None: nothing.
+    /// Metadata of the destination; None if nothing exists there.
     fn existing(&self, (base, name): (ObjectId, &[u8]), follow: Follow) -> Result<Option<Stat>> {
         let fs = self.fs();
         match errno(fs.at(base, name, follow, |place| fs.stat_place(place))) {
