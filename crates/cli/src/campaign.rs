@@ -7,7 +7,7 @@ use crate::files::user_name;
 use crate::lifetime::Span;
 use crate::output::{json, say, write};
 use crate::tables::table;
-use crate::{down, up};
+use crate::{down, site, up};
 use forebay_bucket::Address;
 use forebay_campaign::area::Area;
 use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
@@ -382,6 +382,7 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
     if let Some(excess) = c.excess() {
         say(format!("warning: '{}' exceeds its quota: {excess}", c.name));
     }
+    site::complete(&mut a.media, &mut a.nodes)?;
     let name = c.name.clone();
     // The record comes first: a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {

@@ -54,6 +54,7 @@ mod rules;
 mod run;
 mod set;
 mod signals;
+mod site;
 mod slow;
 mod stage;
 mod stage_command;
@@ -132,10 +133,20 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     }
     let pool = cli.pool();
     match cli.command {
-        Command::Up(a) if a.nodes.mpi => mpi::up(&pool, &a),
-        Command::Up(a) => up::up(&pool, &a),
+        Command::Up(mut a) => {
+            if !a.reopen {
+                site::complete(&mut a.media, &mut a.nodes)?;
+            }
+            match a.nodes.mpi {
+                true => mpi::up(&pool, &a),
+                false => up::up(&pool, &a),
+            }
+        }
         Command::Down(a) => down::down(&pool, &a),
-        Command::Run(a) => run::run(given.as_deref(), &a),
+        Command::Run(mut a) => {
+            site::complete(&mut a.media, &mut a.nodes)?;
+            run::run(given.as_deref(), &a)
+        }
         Command::Exec(a) => exec::exec(&pool, &a),
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),

@@ -1,8 +1,10 @@
 //! Directories: their entries lie on all nodes, and their times on one.
 //!
 //! A listing asks one node after the other, and on each node one shard after the other. The
-//! position has node, shard and name, so a listing can be continued after changes. Times of a
-//! directory of another node are told in steps of [`TICK`].
+//! position has node, shard and name, so a listing can be continued after changes. A node that
+//! can't be reached is left out, and the listing ends with an error instead of the end: what the
+//! others have can be saved while a node is dead, and nobody takes the listing for a whole one.
+//! Times of a directory of another node are told in steps of [`TICK`].
 
 use crate::Cluster;
 use crate::peers::Bytes;
@@ -23,7 +25,7 @@ impl<'a> Cluster<'a> {
     /// (that entry then counts as not returned) or all have been listed.
     ///
     /// # Errors
-    /// EIO.
+    /// EHOSTDOWN, after the entries of all other nodes: a node can't be asked. EIO.
     pub fn list(
         &self,
         dir: ObjectId,
@@ -46,7 +48,13 @@ impl<'a> Cluster<'a> {
                 position.shard += base;
                 more?
             } else {
-                self.list_away(node, dir, position, &mut each)?
+                match self.list_away(node, dir, position, &mut each) {
+                    Err(Errno::HOSTDOWN) => {
+                        position.is_partial = true;
+                        true
+                    }
+                    more => more?,
+                }
             };
             if !more {
                 return Ok(());
@@ -54,7 +62,10 @@ impl<'a> Cluster<'a> {
             position.shard = ((position.shard >> NODE_SHIFT) + 1) << NODE_SHIFT;
             position.name.clear();
         }
-        Ok(())
+        match position.is_partial {
+            true => Err(Errno::HOSTDOWN),
+            false => Ok(()),
+        }
     }
 
     /// As [`Cluster::list`], of what another node has; false if `each` had enough.
@@ -75,7 +86,7 @@ impl<'a> Cluster<'a> {
             let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
             for Listed(shard, name, entry) in list.0 {
                 let entry = match entry {
-                    None => self.lookup(dir, &name)?,
+                    None => self.settled(dir, &name, position)?,
                     known => known,
                 };
                 if entry.is_some_and(|e| !each(&name, e)) {
@@ -105,6 +116,7 @@ impl<'a> Cluster<'a> {
         let mut position = DirPosition {
             shard: usize::try_from(shard).map_err(|_| Errno::PROTO)?,
             name,
+            is_partial: false,
         };
         if position.name.len() > forebay_store::NAME_MAX {
             return Err(Errno::PROTO);
@@ -153,7 +165,7 @@ impl<'a> Cluster<'a> {
                 })?;
             // Waits for those who are at it, which can't be done in the middle of a scan.
             if let Some(name) = unsure {
-                let entry = self.lookup(dir, &name)?;
+                let entry = self.settled(dir, &name, position)?;
                 if entry.is_some_and(|e| !each(&name, e)) {
                     return Ok(false);
                 }
@@ -165,6 +177,23 @@ impl<'a> Cluster<'a> {
             }
         }
         Ok(true)
+    }
+
+    /// An entry that was about to change. One that waits for a node which can't be reached is left
+    /// out, as that node's entries are.
+    fn settled(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        position: &mut DirPosition,
+    ) -> Result<Option<Entry>> {
+        match self.lookup(dir, name) {
+            Err(Errno::HOSTDOWN) => {
+                position.is_partial = true;
+                Ok(None)
+            }
+            found => found,
+        }
     }
 
     /// Notes that an entry of `dir` was made or removed at `t`.

@@ -52,6 +52,23 @@ struct Dirty {
     inode: Inode,
 }
 
+/// Why a directory's or an object's changes aren't at the origin while a node of the pool is dead.
+const NAMES_MISSING: &str =
+    "a node of the pool doesn't answer (forebay status): names that it keeps can't be listed";
+const NODE_AWAY: &str = "its node of the pool doesn't answer (forebay status)";
+
+/// What a pass finds in one directory.
+struct Visit<'a> {
+    dir: ObjectId,
+    at: &'a [u8],
+    lag: Duration,
+    /// Directories in it.
+    below_it: Vec<(ObjectId, Vec<u8>)>,
+    /// Files to be written back.
+    dirty: Vec<Dirty>,
+    has_written: bool,
+}
+
 impl Origin {
     /// Writes changes back until the pool is removed.
     pub fn drain_for_ever(&self) {
@@ -99,6 +116,9 @@ impl Origin {
 
     /// Calls `each` for all objects below a path of the origin that are in the pool: with the
     /// directory, the path at the origin, the entry, the inode.
+    ///
+    /// # Errors
+    /// EHOSTDOWN, after all objects of other nodes: a node can't be asked. Those of `each`.
     pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
@@ -107,11 +127,21 @@ impl Origin {
             let kind = top.mode & libc::S_IFMT;
             return each(ObjectId(0), relative, Entry { id, kind }, &self.inode(id)?);
         }
+        let mut partly = Ok(());
         while let Some((dir, at)) = todo.pop() {
-            for (name, entry) in self.entries(dir)? {
+            let mut entries = Vec::new();
+            match self.entries_into(dir, &mut entries) {
+                Err(Errno::HOSTDOWN) => partly = Err(Errno::HOSTDOWN),
+                listed => listed?,
+            }
+            for (name, entry) in entries {
                 let path = below(&at, &name);
                 let inode = match self.inode(entry.id) {
                     Err(Errno::NOENT) => continue,
+                    Err(Errno::HOSTDOWN) => {
+                        partly = Err(Errno::HOSTDOWN);
+                        continue;
+                    }
                     inode => inode?,
                 };
                 if inode.is_dir() && !inode.origin.is_released() {
@@ -120,19 +150,27 @@ impl Origin {
                 each(dir, &path, entry, &inode)?;
             }
         }
-        Ok(())
+        partly
     }
 
     /// The entries of a directory that are in the pool.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: a node can't be asked.
     pub fn entries(&self, dir: ObjectId) -> Result<Vec<(Vec<u8>, Entry)>> {
         let mut entries = Vec::new();
-        self.fs
-            .cluster()
-            .list(dir, &mut DirPosition::default(), |name, entry| {
-                entries.push((name.to_vec(), entry));
-                true
-            })?;
+        self.entries_into(dir, &mut entries)?;
         Ok(entries)
+    }
+
+    /// As [`Volume::entries`](Self::entries); the list gets those of nodes that can be asked.
+    fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
+        let mut position = DirPosition::default();
+        let cluster = self.fs.cluster();
+        cluster.list(dir, &mut position, |name, entry| {
+            entries.push((name.to_vec(), entry));
+            true
+        })
     }
 
     /// One pass over all below a path. Changes younger than `lag` wait.
@@ -217,105 +255,123 @@ impl Origin {
         is_wanted: &dyn Fn(&[u8]) -> bool,
         pass: &mut Pass,
     ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
-        let (mut below_it, mut dirty) = (Vec::new(), Vec::new());
-        let mut has_written = false;
         let Some(_held) = self.held_at(dir, at)? else {
             // Renamed meanwhile.
             pass.young += 1;
-            return Ok(below_it);
+            return Ok(Vec::new());
         };
-        for (name, entry) in self.entries(dir)? {
-            let path = below(at, &name);
-            let mode = match entry.kind {
-                libc::S_IFDIR => self.config.mode_of_dir(&self.pool_path(&path)),
-                _ => self.config.mode_of(&self.pool_path(&path)),
-            };
-            if !is_wanted(&name) || !mode.is_written() {
-                let is_below = entry.kind == libc::S_IFDIR && mode != OriginMode::Off;
-                if is_below && is_wanted(&name) {
-                    below_it.push((entry.id, path));
-                }
-                continue;
-            }
-            let inode = match self.inode(entry.id) {
-                Err(Errno::NOENT) => continue,
-                inode => inode?,
-            };
-            let mark = inode.origin;
-            let mut lag = lag;
-            if is_early(&inode) {
-                self.has_early.store(true, Relaxed);
-                // One that is open goes on changing.
-                if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
-                    lag = Duration::ZERO;
-                }
-            } else if pass.only_early && !inode.is_dir() {
-                continue;
-            }
-            match inode.kind() {
-                libc::S_IFDIR => {
-                    if !is_made(&mark) {
-                        match self.make_directory(entry.id, dir, &name, &path) {
-                            Ok(true) => has_written = true,
-                            Ok(false) | Err(Errno::NOENT) => {
-                                pass.young += 1;
-                                continue;
-                            }
-                            Err(e) => {
-                                pass.failed.push((path, self.side.explain(e)));
-                                continue;
-                            }
-                        }
-                    }
-                    if mark.synced != self.print_of_dir(entry.id, &inode)? {
-                        pass.late.insert(path.clone(), entry.id);
-                    }
-                    if !mark.is_released() {
-                        below_it.push((entry.id, path));
-                    }
-                }
-                libc::S_IFREG | libc::S_IFLNK if inode.nlink > 1 => {
-                    let names = pass.linked.entry(entry.id.0).or_default();
-                    names.push((dir, path));
-                }
-                libc::S_IFREG if is_clean(&inode) => {}
-                libc::S_IFREG if is_young(&inode, lag) => pass.young += 1,
-                libc::S_IFREG if mark.is_released() => {
-                    if let Err(e) = self.write_attributes(entry.id, &path) {
-                        pass.failed.push((path, self.side.explain(e)));
-                    }
-                }
-                libc::S_IFREG => {
-                    let id = entry.id;
-                    dirty.push(Dirty { id, name, inode });
-                }
-                libc::S_IFLNK if mark.state != OriginState::None && is_clean(&inode) => {}
-                libc::S_IFLNK if is_young(&inode, lag) => pass.young += 1,
-                libc::S_IFLNK => match self.write_symlink(entry.id, (dir, &name), &path, &inode) {
-                    Ok(()) => has_written = true,
-                    Err(Errno::NOENT) => {}
-                    Err(e) => pass.failed.push((path, self.side.explain(e))),
-                },
-                _ => {}
+        let mut visit = Visit {
+            dir,
+            at,
+            lag,
+            below_it: Vec::new(),
+            dirty: Vec::new(),
+            has_written: false,
+        };
+        let mut entries = Vec::new();
+        match self.entries_into(dir, &mut entries) {
+            Err(Errno::HOSTDOWN) => pass.failed.push((at.to_vec(), NAMES_MISSING.into())),
+            listed => listed?,
+        }
+        for (name, entry) in entries.into_iter().filter(|(name, _)| is_wanted(name)) {
+            match self.pass_entry(&mut visit, name.clone(), entry, pass) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::HOSTDOWN) => pass.failed.push((below(at, &name), NODE_AWAY.into())),
+                Err(e) => pass.failed.push((below(at, &name), self.side.explain(e))),
             }
         }
-        if !dirty.is_empty() {
-            has_written = true;
+        if !visit.dirty.is_empty() {
+            visit.has_written = true;
             let most = match self.side.bucket() {
                 Some(_) => OBJECTS,
                 None => BATCH,
             };
             let began = Instant::now();
-            let written = batches(dirty, most)
+            let written = batches(std::mem::take(&mut visit.dirty), most)
                 .into_iter()
                 .try_for_each(|batch| self.write_files(dir, at, batch, pass));
             pass.wrote += began.elapsed();
             written?;
         }
-        if has_written {
+        if visit.has_written {
             pass.late.insert(at.to_vec(), dir);
         }
-        Ok(below_it)
+        Ok(visit.below_it)
+    }
+
+    /// One entry of a directory: what is new at once, files later as a list.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: the object's node can't be asked. ENOENT: removed meanwhile. Those of the origin.
+    fn pass_entry(
+        &self,
+        visit: &mut Visit<'_>,
+        name: Vec<u8>,
+        entry: Entry,
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let path = below(visit.at, &name);
+        let mode = match entry.kind {
+            libc::S_IFDIR => self.config.mode_of_dir(&self.pool_path(&path)),
+            _ => self.config.mode_of(&self.pool_path(&path)),
+        };
+        if !mode.is_written() {
+            if entry.kind == libc::S_IFDIR && mode != OriginMode::Off {
+                visit.below_it.push((entry.id, path));
+            }
+            return Ok(());
+        }
+        let inode = self.inode(entry.id)?;
+        let mark = inode.origin;
+        let mut lag = visit.lag;
+        if is_early(&inode) {
+            self.has_early.store(true, Relaxed);
+            // One that is open goes on changing.
+            if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
+                lag = Duration::ZERO;
+            }
+        } else if pass.only_early && !inode.is_dir() {
+            return Ok(());
+        }
+        match inode.kind() {
+            libc::S_IFDIR => {
+                if !is_made(&mark) {
+                    match self.make_directory(entry.id, visit.dir, &name, &path) {
+                        Ok(true) => visit.has_written = true,
+                        Ok(false) | Err(Errno::NOENT) => {
+                            pass.young += 1;
+                            return Ok(());
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+                if mark.synced != self.print_of_dir(entry.id, &inode)? {
+                    pass.late.insert(path.clone(), entry.id);
+                }
+                if !mark.is_released() {
+                    visit.below_it.push((entry.id, path));
+                }
+            }
+            libc::S_IFREG | libc::S_IFLNK if inode.nlink > 1 => {
+                let names = pass.linked.entry(entry.id.0).or_default();
+                names.push((visit.dir, path));
+            }
+            libc::S_IFREG if is_clean(&inode) => {}
+            libc::S_IFREG if is_young(&inode, lag) => pass.young += 1,
+            libc::S_IFREG if mark.is_released() => self.write_attributes(entry.id, &path)?,
+            libc::S_IFREG => {
+                let id = entry.id;
+                visit.dirty.push(Dirty { id, name, inode });
+            }
+            libc::S_IFLNK if mark.state != OriginState::None && is_clean(&inode) => {}
+            libc::S_IFLNK if is_young(&inode, lag) => pass.young += 1,
+            libc::S_IFLNK => {
+                self.write_symlink(entry.id, (visit.dir, &name), &path, &inode)?;
+                visit.has_written = true;
+            }
+            _ => {}
+        }
+        Ok(())
     }
 
     /// Makes a directory at the origin that only the pool has. False: it has lost its name.

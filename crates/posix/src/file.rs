@@ -341,8 +341,9 @@ impl Fs {
                 take
             })?;
         }
-        o.shard.store(position.shard as u32, Relaxed);
-        cluster.objects().open_set_name(o, &position.name);
+        let (shard, name) = position.packed();
+        o.shard.store(shard, Relaxed);
+        cluster.objects().open_set_name(o, name);
         o.offset.store(to, Release);
         Ok(to)
     }
@@ -392,18 +393,16 @@ impl Fs {
         }
         let mut name = Vec::new();
         cluster.objects().open_name(o, &mut name);
-        let mut position = DirPosition {
-            shard: o.shard.load(Relaxed) as usize,
-            name,
-        };
+        let mut position = DirPosition::from_packed(o.shard.load(Relaxed), name);
         // What was told isn't told again, even if the rest can't be had.
         let listed = cluster.list(dir, &mut position, |name, e| {
             let more = each(name, e.id.0, e.kind, offset + 1);
             offset += u64::from(more);
             more
         });
-        o.shard.store(position.shard as u32, Relaxed);
-        cluster.objects().open_set_name(o, &position.name);
+        let (shard, name) = position.packed();
+        o.shard.store(shard, Relaxed);
+        cluster.objects().open_set_name(o, name);
         o.offset.store(offset, Release);
         cluster.watches().tell_open(open, libc::IN_ACCESS);
         listed

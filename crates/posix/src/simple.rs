@@ -191,6 +191,16 @@ impl Fs {
     /// # Errors
     /// As opendir(3) and readdir(3).
     pub fn list(&self, path: &[u8]) -> Result<Vec<DirEntry>> {
+        let mut entries = Vec::new();
+        self.list_into(path, &mut entries)?;
+        Ok(entries)
+    }
+
+    /// As [`Fs::list`]; `entries` gets those that could be had, also if others couldn't.
+    ///
+    /// # Errors
+    /// As opendir(3) and readdir(3). EHOSTDOWN with entries: those of a node are missing.
+    pub fn list_into(&self, path: &[u8], entries: &mut Vec<DirEntry>) -> Result<()> {
         self.simple(path, true, |p| {
             let e = p.existing()?;
             if e.kind != libc::S_IFDIR {
@@ -198,7 +208,8 @@ impl Fs {
             }
             self.with_entries(self.dir_info(e.id)?)?;
             self.show_outer(e.id)?;
-            let mut entries = Vec::new();
+            // The path may have been resolved anew after others changed it.
+            entries.clear();
             self.cluster()
                 .list(e.id, &mut Default::default(), |name, e| {
                     entries.push(DirEntry {
@@ -207,8 +218,7 @@ impl Fs {
                         kind: e.kind,
                     });
                     true
-                })?;
-            Ok(entries)
+                })
         })
     }
 

@@ -18,6 +18,11 @@ pub trait Place: Sync {
     fn stat(&self, path: &[u8], follow: bool) -> Result<Meta>;
     /// Names in a directory, without `.` and `..`.
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>>;
+    /// As [`Place::list`]; `names` gets those that could be had, also if others couldn't.
+    fn list_into(&self, path: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
+        *names = self.list(path)?;
+        Ok(())
+    }
     /// Opens for reading; doesn't follow a symbolic link at the end of the path unless `follow`.
     fn open(&self, path: &[u8], follow: bool) -> Result<Self::File<'_>>;
     /// Creates the temporary file of `to`, exclusively, for reading and writing, with mode 0600.

@@ -46,12 +46,16 @@ impl Place for PoolPlace<'_> {
     }
 
     fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let entries = self.fs.list(path)?;
-        Ok(entries
-            .into_iter()
-            .map(|e| e.name)
-            .filter(|n| n != b"." && n != b"..")
-            .collect())
+        let mut names = Vec::new();
+        self.list_into(path, &mut names)?;
+        Ok(names)
+    }
+
+    fn list_into(&self, path: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
+        let mut entries = Vec::new();
+        let listed = self.fs.list_into(path, &mut entries);
+        *names = entries.into_iter().map(|e| e.name).collect();
+        listed
     }
 
     fn open(&self, path: &[u8], follow: bool) -> Result<PoolFile<'_>> {
@@ -150,6 +154,7 @@ impl Place for PoolPlace<'_> {
     fn explain(&self, error: Errno) -> String {
         match error {
             Errno::NOSPC => "the pool is full, or its files media are and the file may lie nowhere else; start one with more --media".to_owned(),
+            Errno::HOSTDOWN => "a node of the pool doesn't answer; forebay status says which".to_owned(),
             error => explain(error),
         }
     }

@@ -287,10 +287,13 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
     /// Lists one directory: creates its directories, collects its files.
     fn visit(&self, d: &Entry, found: &Mutex<(Vec<Entry>, Vec<Entry>)>) {
         let src = self.source(&d.below);
-        let names = match self.from.list(&src) {
-            Ok(names) => names,
-            Err(e) => return self.fail_source(&d.below, "can't be listed", e),
-        };
+        let mut names = Vec::new();
+        match self.from.list_into(&src, &mut names) {
+            Ok(()) => {}
+            // What the other nodes have is staged all the same.
+            Err(e) if !names.is_empty() => self.fail_source(&d.below, "was listed in part", e),
+            Err(e) => self.fail_source(&d.below, "can't be listed", e),
+        }
         for name in names {
             if self.progress.stopped() {
                 return;

@@ -22,6 +22,28 @@ use std::sync::atomic::Ordering::*;
 pub struct DirPosition {
     pub shard: usize,
     pub name: Vec<u8>,
+    /// A node that couldn't be asked was left out: the listing ends with an error.
+    pub is_partial: bool,
+}
+
+/// Of [`DirPosition::packed`].
+const PARTIAL: u32 = 1 << 31;
+
+impl DirPosition {
+    /// The position as a number and a name, for an open directory's entry in a table.
+    pub fn packed(&self) -> (u32, &[u8]) {
+        let partial = if self.is_partial { PARTIAL } else { 0 };
+        (self.shard as u32 & !PARTIAL | partial, &self.name)
+    }
+
+    /// From [`DirPosition::packed`].
+    pub fn from_packed(shard: u32, name: Vec<u8>) -> DirPosition {
+        DirPosition {
+            shard: (shard & !PARTIAL) as usize,
+            name,
+            is_partial: shard & PARTIAL != 0,
+        }
+    }
 }
 
 /// Bytes of entries that one message takes.

@@ -80,7 +80,7 @@ pub enum RenameMode {
 }
 
 /// Attributes to change; None leaves an attribute as it is.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttr {
     /// Permission bits.
     pub mode: Option<u32>,

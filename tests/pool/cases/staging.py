@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from harness import Failed, Skipped, alive, case, comm, kill, wait_until
-from .nodes import NODES, POOL, node, tidy, up
+from .nodes import NODES, POOL, node, on, tidy, up
 
 FILES, LARGE = 240, 16
 
@@ -133,6 +133,75 @@ def staging_deaths(t):
     wait_until(lambda: t.fb("stage", "--pool", POOL, "in", top, "/other", rc=None, timeout=60).rc == 0, 20,
                "staging after the restart")
     t.same(t.walk(top), t.walk("/fb/other", POOL), "the pool")
+    tidy(t)
+
+
+@case(120)
+def staging_with_a_dead_node(t):
+    """What living nodes have is saved; what is missing is named, and comes when the node is back."""
+    if NODES == 1:
+        return
+    origin = t.work + "/origin"
+    os.mkdir(origin)
+    up(t, "--patience", "2", "--origin", origin + "=/origin")
+    t.fb("origin", "hold", "--pool", POOL)
+    made = {"%d-%d" % (rank, n) for rank in range(NODES) for n in range(20)}
+    dead = NODES - 2
+
+    def make(top):
+        """Directories whose record is on a living node: the first that can be looked at without the dead one."""
+        t.exec(POOL, "mkdir", *("%s/out%d" % (top, n) for n in range(8)))
+        node(t, "kill", dead)
+        r = t.exec(POOL, "sh", "-c", "for d in %s/out*; do test -d $d && basename $d; done" % top, rc=None)
+        node(t, "restart", dead)
+        wait_until(lambda: t.exec(POOL, "ls", top, rc=None).rc == 0, 20, "the node")
+        found = "%s/%s" % (top, r.out.split()[0])
+        for rank in range(NODES):
+            t.command(on(t, rank, "sh", "-c", "for n in $(seq 0 19); do echo %d-$n > %s/%d-$n; done" % (
+                rank, found, rank)))
+        return found
+    out, written = make("/fb"), make("/fb/origin")
+    node(t, "kill", dead)
+
+    # A program gets the others' names, and then an error: it can't take them for all.
+    r = t.command(on(t, 0, "ls", out), rc=2)
+    seen = set(r.out.split())
+    r.says("reading directory.*Host is down")
+    t.ok(seen < made and len(seen) > len(made) // 3, "%d names" % len(seen))
+    t.ok(set(t.fb("ls", "--pool", POOL, out, rc=1).out.split()) <= seen, "forebay ls")
+    # A file is saved if its bytes and its name are on living nodes.
+    expected = {name for name in seen if not name.startswith("%d-" % dead)}
+
+    def holds(top, names):
+        t.ok(set(os.listdir(top)) == names, "%s has %s, not %s" % (top, sorted(os.listdir(top)), sorted(names)))
+        for name in names:
+            with open("%s/%s" % (top, name)) as f:
+                t.ok(f.read() == name + "\n", name)
+    began = time.monotonic()
+    told = report(t, "out", out, t.work + "/saved", rc=120)
+    t.ok(time.monotonic() - began < 20, "%.1f s" % (time.monotonic() - began))
+    holds(t.work + "/saved", expected)
+    failed = {f["path"].rpartition("/")[2]: f["what"] for f in told["failures"]}
+    top = os.path.basename(out)
+    t.ok(set(failed) == {top} | seen - expected, json.dumps(told))
+    t.ok("listed in part" in failed[top], failed[top])
+
+    # The same of an origin.
+    t.fb("origin", "resume", "--pool", POOL)
+    r = t.fb("origin", "sync", "--pool", POOL, rc=None, timeout=60)
+    t.ok(r.rc != 0 and "names that it keeps" in r.told(), r.told())
+    there_at = origin + "/" + os.path.basename(written)
+    t.ok(os.path.isdir(there_at), "the origin has %s: %s" % (os.listdir(origin), r.told()))
+    there = set(os.listdir(there_at))
+    t.ok(len(there) > len(made) // 3 and there <= made, "the origin has %s: %s" % (sorted(there), r.told()))
+    holds(there_at, there)
+    t.ok(not any(name.startswith("%d-" % dead) for name in there), there)
+
+    node(t, "restart", dead)
+    wait_until(lambda: report(t, "out", out, t.work + "/saved", rc=None)["failed"] == 0, 20, "the second time")
+    holds(t.work + "/saved", made)
+    t.fb("origin", "sync", "--pool", POOL, timeout=60)
+    holds(there_at, made)
     tidy(t)
 
 

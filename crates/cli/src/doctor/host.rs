@@ -1,7 +1,7 @@
 //! Checks of this host: kernel, /proc, memory, limits, files beside the command.
 
 use super::Finding;
-use crate::exec;
+use crate::{exec, site};
 use forebay_client::{Host, check_home, home};
 use forebay_media::{format_size, memory};
 use rustix::process::{Resource, getrlimit};
@@ -19,7 +19,7 @@ const MAPPINGS: u64 = 65_530;
 pub fn checks() -> Vec<Finding> {
     let mut all = vec![kernel(), proc(), shm(), pools(), ram()];
     all.extend(limits());
-    all.extend([mappings(), library()]);
+    all.extend([mappings(), library(), configuration()]);
     all
 }
 
@@ -69,6 +69,26 @@ fn free(path: &Path) -> Option<(u64, u64)> {
         s.f_bavail.saturating_mul(s.f_frsize),
         s.f_blocks.saturating_mul(s.f_frsize),
     ))
+}
+
+fn configuration() -> Finding {
+    let why = "defaults and limits for pools: the user's file, the site's";
+    let (mut found, mut wrong) = (Vec::new(), Vec::new());
+    for file in site::files() {
+        match file {
+            Ok(path) => found.push(path.display().to_string()),
+            Err(message) => wrong.push(message),
+        }
+    }
+    if !wrong.is_empty() {
+        return Finding::ok("forebay.toml", why, wrong.join("; "))
+            .prevents("correct it; docs/reference/configuration.md has all keys");
+    }
+    let found = match found.is_empty() {
+        true => "none; all options have their own defaults".into(),
+        false => found.join(", "),
+    };
+    Finding::ok("forebay.toml", why, found)
 }
 
 fn shm() -> Finding {

@@ -184,13 +184,13 @@ impl Lister<'_> {
     ) -> Result<(), Fail> {
         let mut pending = vec![(title, path)];
         while let Some((title, path)) = pending.pop() {
-            let entries = match self.fs.list(&path) {
-                Ok(entries) => entries,
-                Err(e) => {
-                    self.complain(&title, e);
+            let mut entries = Vec::new();
+            if let Err(e) = self.fs.list_into(&path, &mut entries) {
+                self.complain(&title, e);
+                if entries.is_empty() {
                     continue;
                 }
-            };
+            }
             let mut names: Vec<Vec<u8>> = entries
                 .into_iter()
                 .map(|e| e.name)

@@ -107,9 +107,11 @@ impl Directories<Call<'_>> for Server {
         };
         store
             .cross_node()
-            .while_frozen(frozen, |_, _| match store.object_away(id) {
-                Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
-                None => store.names().set_attr_here(id, &set),
+            .while_told(frozen, Unreachable::of_set_attr(&set), |_, _| {
+                match store.object_away(id) {
+                    Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
+                    None => store.names().set_attr_here(id, &set),
+                }
             })
     }
 
@@ -156,6 +158,32 @@ impl<'a> Cluster<'a> {
     }
 }
 
+/// Whether names can change while a node can't be told of it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unreachable {
+    Forbids,
+    /// The node learns of it when it is back, before it changes anything of another node: its
+    /// requests have an old epoch, which is refused.
+    IsLeftOut,
+}
+
+impl Unreachable {
+    /// Marks of an origin are left out, so that changes are written back also while a node is dead.
+    /// Objects of the dead node aren't, and names that it keeps of others' objects change only by
+    /// requests to these. All nodes need to know where a directory becomes released: whoever
+    /// changes it afterwards has its entries brought in before.
+    fn of_set_attr(set: &SetAttr) -> Unreachable {
+        let is_only_mark = SetAttr {
+            origin: None,
+            ..*set
+        } == SetAttr::default();
+        match set.origin {
+            Some(mark) if is_only_mark && !mark.is_released() => Unreachable::IsLeftOut,
+            _ => Unreachable::Forbids,
+        }
+    }
+}
+
 impl<'a> CrossNode<'a> {
     /// Runs `change`, which found directory `dir` not empty, again if that was an entry that was
     /// about to go, or didn't count yet.
@@ -188,6 +216,16 @@ impl<'a> CrossNode<'a> {
         dir: ObjectId,
         change: impl FnOnce(u64, bool) -> Result<()>,
     ) -> Result<()> {
+        self.while_told(dir, Unreachable::Forbids, change)
+    }
+
+    /// As [`CrossNode::while_frozen`], for changes that unreachable nodes needn't know of.
+    fn while_told(
+        &self,
+        dir: ObjectId,
+        unreachable: Unreachable,
+        change: impl FnOnce(u64, bool) -> Result<()>,
+    ) -> Result<()> {
         let nodes = self.other_nodes()?;
         let others: Vec<_> = nodes
             .nodes()
@@ -202,14 +240,17 @@ impl<'a> CrossNode<'a> {
         for told in self.ask_each(&others, request::FREEZE, &(epoch, dir)) {
             match told {
                 Ok(entries) => empty &= !entries,
+                Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
                 Err(e) => result = Err(e),
             }
         }
         if result == Err(Errno::STALE) {
             // Another node knows a later epoch: this one's control region was made anew.
             for node in &others {
-                self.names()
-                    .raise_epoch(self.ask(*node, request::EPOCH, &())?);
+                match self.ask(*node, request::EPOCH, &()) {
+                    Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
+                    epoch => self.names().raise_epoch(epoch?),
+                }
             }
         }
         let result = result.and_then(|()| change(self.names().names_epoch(), empty));

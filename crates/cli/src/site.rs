@@ -1,0 +1,421 @@
+//! What a site, and a user, say once for all pools: `/etc/forebay/forebay.toml`.
+//!
+//! A site's file has defaults for options of `up` and `run`, and limits. A user's file,
+//! `~/.config/forebay/forebay.toml`, has defaults only, which go before the site's; an option on the
+//! command line goes before both. `$FOREBAY_CONFIG` names a file instead of the site's.
+//!
+//! A file with an unknown key, or an invalid value, is refused with its line: a limit that was
+//! misspelled would limit nothing. Limits keep users from mistakes. They are no boundary against
+//! users who want to exceed them: daemons run with the user's rights, and have no others.
+//! docs/reference/configuration.md lists all keys.
+
+use crate::fail::Fail;
+use crate::files::user_name;
+use crate::lifetime::Span;
+use crate::pool_args::{Media, Nodes};
+use forebay_bucket::Address;
+use forebay_media::{MediumKind, MediumSpec, format_size, parse_size};
+use forebay_pool::launch::Listen;
+use serde::Deserialize;
+use std::net::IpAddr;
+use std::path::{Component, Path, PathBuf};
+use toml::Spanned;
+
+const SITE: &str = "/etc/forebay/forebay.toml";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    defaults: Defaults,
+    #[serde(default)]
+    limits: Limits,
+}
+
+/// Values of options that aren't given.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Defaults {
+    media: Option<Vec<Spanned<String>>>,
+    mount: Option<String>,
+    reserve: Option<Spanned<String>>,
+    ttl: Option<Spanned<String>>,
+    idle: Option<Spanned<String>>,
+    listen: Option<Spanned<String>>,
+    encrypt: Option<bool>,
+}
+
+/// The most that a pool may be.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Limits {
+    /// Of each node: memory media, and `files` media together.
+    memory: Option<Spanned<String>>,
+    files: Option<Spanned<String>>,
+    nodes: Option<u32>,
+    ttl: Option<Spanned<String>>,
+    /// Directories in which `files` media may lie.
+    directories: Option<Vec<PathBuf>>,
+    /// Directories, and `s3://BUCKET` or `s3://` for all, that may be origins.
+    origins: Option<Vec<String>>,
+    /// Networks on which daemons may listen.
+    networks: Option<Vec<Spanned<String>>>,
+}
+
+/// A file that was read: what it says, and where it was.
+#[derive(Debug)]
+struct Read {
+    path: PathBuf,
+    text: String,
+    file: File,
+}
+
+/// Completes the options of a new pool, and checks them against the site's limits.
+///
+/// # Errors
+/// A file that can't be read or has an invalid value, with its line; the limit that is exceeded.
+pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
+    let site = read(&site_file())?;
+    let user = match user_file() {
+        Some(path) => read(&path)?,
+        None => None,
+    };
+    if let Some(user) = &user
+        && !user.file.limits.is_empty()
+    {
+        let (path, site) = (user.path.display(), site_file());
+        return Err(Fail::usage(format!(
+            "{path}: [limits] belong into the site's file, {}",
+            site.display()
+        )));
+    }
+    for read in user.iter().chain(&site) {
+        read.fill(media, nodes)?;
+    }
+    match site {
+        Some(site) => site.check(media, nodes),
+        None => Ok(()),
+    }
+}
+
+/// The files that are there, for `forebay doctor`; an error is one of them.
+pub fn files() -> Vec<Result<PathBuf, String>> {
+    let paths = user_file().into_iter().chain([site_file()]);
+    let all = paths.map(|path| match read(&path) {
+        Ok(read) => Ok(read.map(|r| r.path)),
+        Err(fail) => Err(fail.message),
+    });
+    all.filter_map(Result::transpose).collect()
+}
+
+fn variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name)
+        .filter(|v| !v.is_empty())
+        .map(PathBuf::from)
+}
+
+fn site_file() -> PathBuf {
+    variable("FOREBAY_CONFIG").unwrap_or_else(|| SITE.into())
+}
+
+fn user_file() -> Option<PathBuf> {
+    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
+    Some(config.join("forebay/forebay.toml"))
+}
+
+/// A file; None if it isn't there.
+fn read(path: &Path) -> Result<Option<Read>, Fail> {
+    let text = match std::fs::read_to_string(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(|e| Fail::failed(format!("{}: {e}", path.display())))?,
+    };
+    let read = Read::parse(path, text)?;
+    // So that a mistake in it shows at once, whatever is asked for.
+    read.defaults()?;
+    read.bounds()?;
+    Ok(Some(read))
+}
+
+/// [`Defaults`] as options have them.
+struct Values {
+    media: Option<Vec<MediumSpec>>,
+    reserve: Option<u64>,
+    ttl: Option<Span>,
+    idle: Option<Span>,
+    listen: Option<Listen>,
+}
+
+/// [`Limits`] as numbers.
+struct Bounds {
+    memory: Option<u64>,
+    files: Option<u64>,
+    ttl: Option<u64>,
+    networks: Option<Vec<Listen>>,
+}
+
+impl Limits {
+    fn is_empty(&self) -> bool {
+        let sizes = self.memory.is_none() && self.files.is_none() && self.nodes.is_none();
+        let places = self.directories.is_none() && self.origins.is_none();
+        sizes && places && self.ttl.is_none() && self.networks.is_none()
+    }
+}
+
+impl Read {
+    fn parse(path: &Path, text: String) -> Result<Read, Fail> {
+        let failed = |e| Fail::usage(format!("{}: {e}", path.display()));
+        Ok(Read {
+            path: path.to_owned(),
+            file: toml::from_str(&text).map_err(failed)?,
+            text,
+        })
+    }
+
+    /// A value as `parse` reads it.
+    fn value<T>(
+        &self,
+        value: Option<&Spanned<String>>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<T>, Fail> {
+        let Some(value) = value else {
+            return Ok(None);
+        };
+        let failed = |why| {
+            let line = self.text[..value.span().start].lines().count().max(1);
+            let path = self.path.display();
+            Fail::usage(format!("{path}, line {line}: {why}"))
+        };
+        parse(value.get_ref()).map(Some).map_err(failed)
+    }
+
+    fn list<T>(
+        &self,
+        values: Option<&Vec<Spanned<String>>>,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Result<Option<Vec<T>>, Fail> {
+        let Some(values) = values else {
+            return Ok(None);
+        };
+        let all: Result<Vec<Option<T>>, Fail> =
+            values.iter().map(|v| self.value(Some(v), &parse)).collect();
+        Ok(Some(all?.into_iter().flatten().collect()))
+    }
+
+    fn defaults(&self) -> Result<Values, Fail> {
+        let d = &self.file.defaults;
+        let user = || user_name(rustix::process::getuid().as_raw());
+        let medium = |text: &str| text.replace("{user}", &user()).parse();
+        Ok(Values {
+            media: self.list(d.media.as_ref(), medium)?,
+            reserve: self.value(d.reserve.as_ref(), parse_size)?,
+            ttl: self.value(d.ttl.as_ref(), str::parse)?,
+            idle: self.value(d.idle.as_ref(), str::parse)?,
+            listen: self.value(d.listen.as_ref(), str::parse)?,
+        })
+    }
+
+    fn bounds(&self) -> Result<Bounds, Fail> {
+        let l = &self.file.limits;
+        if l.memory.is_some() && self.file.defaults.media.is_none() {
+            let path = self.path.display();
+            return Err(Fail::usage(format!(
+                "{path}: limits.memory needs defaults.media: a pool takes a quarter of the memory otherwise"
+            )));
+        }
+        Ok(Bounds {
+            memory: self.value(l.memory.as_ref(), parse_size)?,
+            files: self.value(l.files.as_ref(), parse_size)?,
+            ttl: self.value(l.ttl.as_ref(), forebay_media::parse_time)?,
+            networks: self.list(l.networks.as_ref(), str::parse)?,
+        })
+    }
+
+    /// Sets options that aren't set yet.
+    fn fill(&self, media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
+        let values = self.defaults()?;
+        if media.media.is_empty() {
+            media.media = values.media.unwrap_or_default();
+        }
+        let mount = &self.file.defaults.mount;
+        // A pool with an origin is at the origin's path.
+        if media.mount.is_none() && media.origin.origin.is_none() {
+            media.mount.clone_from(mount);
+        }
+        media.reserve = media.reserve.or(values.reserve);
+        media.ttl = media.ttl.or(values.ttl);
+        media.idle = media.idle.or(values.idle);
+        // Pools of several nodes on this host stay on loopback.
+        if nodes.listen.is_none() && nodes.nodes.is_none() {
+            nodes.listen = values.listen;
+        }
+        nodes.encrypt |= self.file.defaults.encrypt.unwrap_or(false);
+        Ok(())
+    }
+
+    /// Whether a pool is within the limits.
+    fn check(&self, media: &Media, nodes: &Nodes) -> Result<(), Fail> {
+        let (limits, bounds) = (&self.file.limits, self.bounds()?);
+        let path = self.path.display();
+        let refused = |what: String| Err(Fail::usage(format!("{what} ({path})")));
+        let sum = |is_memory: bool| {
+            let of_kind = |m: &&MediumSpec| (m.kind == MediumKind::Memory) == is_memory;
+            media.media.iter().filter(of_kind).map(|m| m.capacity).sum()
+        };
+        for (name, limit, is_memory) in [
+            ("memory", bounds.memory, true),
+            ("files", bounds.files, false),
+        ] {
+            let wanted: u64 = sum(is_memory);
+            if let Some(limit) = limit.filter(|limit| wanted > *limit) {
+                let (wanted, limit) = (format_size(wanted), format_size(limit));
+                return refused(format!(
+                    "{name} media of {wanted} on each node; this site allows {limit}"
+                ));
+            }
+        }
+        if let Some(allowed) = &limits.directories {
+            for medium in &media.media {
+                if let MediumKind::Files(dir) = &medium.kind
+                    && !allowed.iter().any(|above| is_below(dir, above))
+                {
+                    let dir = dir.display();
+                    return refused(format!(
+                        "this site allows no files media in {dir}, but in {}",
+                        listed(allowed.iter().map(|d| d.display()))
+                    ));
+                }
+            }
+        }
+        if let (Some(allowed), Some(origin)) = (&limits.origins, &media.origin.origin)
+            && !allowed.iter().any(|above| is_origin_below(origin, above))
+        {
+            return refused(format!(
+                "this site doesn't allow {origin} as an origin, but what is below {}",
+                listed(allowed)
+            ));
+        }
+        let count = nodes.nodes.unwrap_or(0).max(nodes.hosts.len() as u32);
+        if let Some(limit) = limits.nodes.filter(|limit| count > *limit) {
+            return refused(format!("{count} nodes; this site allows {limit}"));
+        }
+        if let Some(limit) = bounds.ttl {
+            match media.ttl {
+                Some(Span::Of(seconds)) if seconds <= limit => {}
+                // The end of the batch job is the default.
+                None if std::env::var_os("SLURM_JOB_ID").is_some() => {}
+                _ => {
+                    let hours = limit as f64 / 3600.0;
+                    return refused(format!(
+                        "a pool lives for {hours} h at most on this site: say how long with --ttl"
+                    ));
+                }
+            }
+        }
+        if let (Some(allowed), Some(Listen::Network(address, length))) =
+            (&bounds.networks, &nodes.listen)
+            && !allowed.iter().any(|n| contains(n, *address, *length))
+        {
+            return refused(format!(
+                "daemons may not listen on {address}/{length} on this site"
+            ));
+        }
+        Ok(())
+    }
+}
+
+fn listed(all: impl IntoIterator<Item = impl ToString>) -> String {
+    let all: Vec<String> = all.into_iter().map(|d| d.to_string()).collect();
+    all.join(", ")
+}
+
+/// Whether a path is a directory or below it, as far as the words say. Links are resolved where
+/// something is there.
+fn is_below(path: &Path, above: &Path) -> bool {
+    let resolved = path.ancestors().find_map(|there| {
+        let rest = path.strip_prefix(there).ok()?;
+        Some(there.canonicalize().ok()?.join(rest))
+    });
+    let path = resolved.unwrap_or_else(|| path.to_owned());
+    let above = above.canonicalize().unwrap_or_else(|_| above.to_owned());
+    !path.components().any(|c| c == Component::ParentDir) && path.starts_with(above)
+}
+
+fn is_origin_below(origin: &str, above: &str) -> bool {
+    let (is_bucket, above_is) = (|t: &str| Address::parse(t.as_bytes()).is_some(), above);
+    if is_bucket(origin) {
+        let above = above_is.trim_end_matches('/');
+        return match origin.strip_prefix(above) {
+            Some(rest) => above == "s3:" || rest.is_empty() || rest.starts_with('/'),
+            None => false,
+        };
+    }
+    // DIR=AT: the path in the pool doesn't matter here.
+    let dir = origin.split('=').next().unwrap_or(origin);
+    !above_is.starts_with("s3:") && is_below(Path::new(dir), Path::new(above_is))
+}
+
+fn contains(network: &Listen, address: IpAddr, length: u8) -> bool {
+    match network {
+        Listen::Network(_, own) => *own <= length && !network.pick(&[address]).is_empty(),
+        Listen::All | Listen::Loopback => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Read, Fail> {
+        let read = Read::parse(Path::new("/f"), text.to_owned())?;
+        read.defaults()?;
+        read.bounds()?;
+        Ok(read)
+    }
+
+    fn error(text: &str) -> String {
+        parse(text).expect_err(text).message
+    }
+
+    #[test]
+    fn mistakes_are_named_with_their_line() {
+        assert!(error("[limits]\nmemroy = '1G'\n").contains("memroy"));
+        assert!(error("[defaults]\n\nttl = '3x'\n").starts_with("/f, line 3: "));
+        assert!(
+            error("[defaults]\nmedia = ['memory:1G',\n 'memory']\n").starts_with("/f, line 3: ")
+        );
+        assert!(error("[limits]\nmemory = '1G'\n").contains("defaults.media"));
+        assert!(error("[limits]\nnodes = -1\n").contains("nodes"));
+        assert!(error("\0").starts_with("/f: "));
+    }
+
+    #[test]
+    fn a_directory_is_below_another_by_whole_names() {
+        assert!(is_below(
+            Path::new("/no/where/a/b"),
+            Path::new("/no/where/a")
+        ));
+        assert!(!is_below(
+            Path::new("/no/where/ab"),
+            Path::new("/no/where/a")
+        ));
+        assert!(!is_below(
+            Path::new("/no/where/a/../../b"),
+            Path::new("/no/where/a")
+        ));
+        assert!(is_origin_below("s3://one/two", "s3://one"));
+        assert!(is_origin_below("s3://one/two", "s3://"));
+        assert!(!is_origin_below("s3://ones/two", "s3://one"));
+        assert!(!is_origin_below("/no/where", "s3://"));
+    }
+
+    #[test]
+    fn a_network_contains_smaller_ones() {
+        let network: Listen = "10.1.0.0/16".parse().unwrap();
+        let asks = |text: &str| match text.parse().unwrap() {
+            Listen::Network(address, length) => contains(&network, address, length),
+            _ => false,
+        };
+        assert!(asks("10.1.2.0/24") && asks("10.1.0.0/16"));
+        assert!(!asks("10.0.0.0/8") && !asks("10.2.0.0/16"));
+    }
+}
