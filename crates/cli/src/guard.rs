@@ -44,7 +44,7 @@ pub fn divide() -> Result<Result<Ward, u8>, Fail> {
 fn watch(from: PipeReader) -> u8 {
     // Only the daemon may keep the descriptors that the launcher reads.
     silence();
-    if keeper::on_term() == OnTerm::Stays {
+    if keeper::on_term(false) == OnTerm::Stays {
         // With its end, Slurm would kill the daemon.
         // SAFETY: no handler of this program is replaced.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };

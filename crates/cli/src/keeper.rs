@@ -32,7 +32,12 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
         }
         lifetime::watch(pool);
         crate::metrics::serve(pool);
-        save_on_term(term, Arc::new(OnceLock::from(pool.clone())), on_term());
+        let of_job = Plan::read(dir).is_ok_and(|plan| plan.of_job);
+        save_on_term(
+            term,
+            Arc::new(OnceLock::from(pool.clone())),
+            on_term(of_job),
+        );
         background::is_ready();
     };
     if let Ok(plan) = Plan::read(dir) {
@@ -94,12 +99,22 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// In a Slurm job, daemons stay: it sends SIGTERM to all of the job's processes at once, and SIGKILL
-/// KillWait later (30 s by default).
-pub fn on_term() -> OnTerm {
-    match std::env::var_os("SLURM_JOB_ID") {
-        Some(_) => OnTerm::Stays,
-        None => OnTerm::Ends,
+/// The jobs of schedulers that end a job by SIGTERM to all of its processes at once, and SIGKILL some
+/// time later: Slurm, PBS, LSF, Flux.
+const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
+
+/// Whether this process belongs to a batch job.
+pub fn is_in_job() -> bool {
+    let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    JOBS.iter().any(|name| is_set(&name))
+}
+
+/// In a batch job, daemons stay. `of_job`: so was the process that started the pool; a remote shell
+/// need not hand the environment on.
+pub fn on_term(of_job: bool) -> OnTerm {
+    match of_job || is_in_job() {
+        true => OnTerm::Stays,
+        false => OnTerm::Ends,
     }
 }
 

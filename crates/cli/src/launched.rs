@@ -56,7 +56,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     keeper::raise_descriptors();
     keeper::spare_memory(&plan.limits);
     let pool = Arc::new(OnceLock::new());
-    keeper::save_on_term(term, pool.clone(), keeper::on_term());
+    keeper::save_on_term(term, pool.clone(), keeper::on_term(plan.of_job));
     let ward = Arc::new(Mutex::new(ward));
     let heir = ward.clone();
     let host = Host {

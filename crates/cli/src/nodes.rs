@@ -4,7 +4,7 @@ use crate::args::{Media, Nodes};
 use crate::fail::Fail;
 use crate::output::say;
 use crate::peers::at_host;
-use crate::{capacity, down, lifetime, origin, prefix};
+use crate::{capacity, down, keeper, lifetime, origin, prefix};
 use forebay_client::{Pool, PoolError, PoolState, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
@@ -193,6 +193,7 @@ pub fn start(
         within: Duration::from_secs_f64(a.within),
         limits,
         lifetime: lifetime::of_new(media.ttl, media.idle, &media.media),
+        of_job: keeper::is_in_job(),
     };
     let begin = Begin {
         me: 0,

@@ -75,20 +75,7 @@ struct Read {
 /// # Errors
 /// A file that can't be read or has an invalid value, with its line; the limit that is exceeded.
 pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
-    let site = read(&site_file())?;
-    let user = match user_file() {
-        Some(path) => read(&path)?,
-        None => None,
-    };
-    if let Some(user) = &user
-        && !user.file.limits.is_empty()
-    {
-        let (path, site) = (user.path.display(), site_file());
-        return Err(Fail::usage(format!(
-            "{path}: [limits] belong into the site's file, {}",
-            site.display()
-        )));
-    }
+    let (user, site) = (read_user()?, read(&site_file())?);
     for read in user.iter().chain(&site) {
         read.fill(media, nodes)?;
     }
@@ -100,12 +87,12 @@ pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
 
 /// The files that are there, for `forebay doctor`; an error is one of them.
 pub fn files() -> Vec<Result<PathBuf, String>> {
-    let paths = user_file().into_iter().chain([site_file()]);
-    let all = paths.map(|path| match read(&path) {
+    let all = [read_user(), read(&site_file())];
+    let all = all.map(|file| match file {
         Ok(read) => Ok(read.map(|r| r.path)),
         Err(fail) => Err(fail.message),
     });
-    all.filter_map(Result::transpose).collect()
+    all.into_iter().filter_map(Result::transpose).collect()
 }
 
 fn variable(name: &str) -> Option<PathBuf> {
@@ -116,11 +103,6 @@ fn variable(name: &str) -> Option<PathBuf> {
 
 fn site_file() -> PathBuf {
     variable("FOREBAY_CONFIG").unwrap_or_else(|| SITE.into())
-}
-
-fn user_file() -> Option<PathBuf> {
-    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")))?;
-    Some(config.join("forebay/forebay.toml"))
 }
 
 /// A file; None if it isn't there.
@@ -134,6 +116,23 @@ fn read(path: &Path) -> Result<Option<Read>, Fail> {
     read.defaults()?;
     read.bounds()?;
     Ok(Some(read))
+}
+
+/// The user's file; None if it isn't there.
+fn read_user() -> Result<Option<Read>, Fail> {
+    let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
+    let Some(config) = config else {
+        return Ok(None);
+    };
+    let user = read(&config.join("forebay/forebay.toml"))?;
+    match &user {
+        Some(user) if !user.file.limits.is_empty() => Err(Fail::usage(format!(
+            "{}: [limits] belong into the site's file, {}",
+            user.path.display(),
+            site_file().display()
+        ))),
+        _ => Ok(user),
+    }
 }
 
 /// [`Defaults`] as options have them.

@@ -83,6 +83,7 @@ fn plan(r: &mut Random) -> Plan {
         home: Some("/h".into()),
         listen: *r.one_of(&[Listen::All, Listen::Loopback, "10.0.0.0/8".parse().unwrap()]),
         encrypt: r.once_in(2),
+        of_job: r.once_in(2),
         patience: Duration::from_millis(r.below(100_000) as u64),
         lease: Duration::from_millis(r.below(100_000) as u64),
         within: Duration::from_millis(r.below(100_000) as u64),

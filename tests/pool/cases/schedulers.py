@@ -2,9 +2,10 @@
 scripts fit the command, not that they fit the schedulers."""
 import os
 import shutil
+import signal
 import zlib
 
-from harness import ROOT_OF_TESTS, Skipped, case
+from harness import ROOT_OF_TESTS, Skipped, case, kill, wait_until
 
 EXAMPLES = os.path.join(ROOT_OF_TESTS, "..", "examples")
 HOSTS = ["h1", "h2", "h3"]
@@ -64,3 +65,21 @@ def scheduler_scripts(t):
             t.ok([" ".join(line.split()) for line in f] == wanted, "%s: %s" % (name, r.told()))
         shutil.rmtree(t.work + "/output")
         t.nothing_left(name)
+
+
+@case(60)
+def scheduler_that_ends_a_job(t):
+    """PBS, LSF and Flux send SIGTERM to all of a job's processes at once, daemons included: results are saved."""
+    script = "echo $$ > /fb/out; touch %s/started; sleep 60 & wait" % t.work
+    for number, variable in enumerate(("PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")):
+        nodes = ["--nodes", "3"] if number == 0 else []
+        running = t.start([t.forebay, "run", "--pool", "job", "--media", "memory:64M", *nodes,
+                           "--out", "/out:%s/" % t.work, "--", "sh", "-c", script], env={**os.environ, variable: "17.server"})
+        wait_until(lambda: os.path.exists(t.work + "/started"), 20, "the program")
+        for pid in t.ours():
+            kill(pid, signal.SIGTERM)
+        r = t.finish(running, rc=None, timeout=20)
+        t.ok(os.path.exists(t.work + "/out"), "%s: %s" % (variable, r.told()))
+        os.unlink(t.work + "/started")
+        os.unlink(t.work + "/out")
+        t.nothing_left(variable)

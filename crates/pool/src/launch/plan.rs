@@ -152,6 +152,9 @@ pub struct Plan {
     /// The pool's lifetime, from the start of each node.
     #[serde(default)]
     pub lifetime: Lifetime,
+    /// The process that starts the pool belongs to a batch job.
+    #[serde(default)]
+    pub of_job: bool,
 }
 
 fn lease() -> Duration {
