@@ -112,7 +112,7 @@ demo-gain: build
 
 # Pages, man pages and the reference of the C interface.
 site:
-	python3 docs/site/build.py
+	python3 packaging/site/build.py
 
 # Parts of their own: the use-case kernels, the rules of programs, instructions, and metadata in etcd
 # (make bench ONLY=kernels, rules, instructions, tracing, interference, origins, etcd)
