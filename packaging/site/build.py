@@ -40,7 +40,8 @@ class Failed(Exception):
 
 def run(*command, **more):
     try:
-        done = subprocess.run(command, timeout=LIMIT, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **more)
+        done = subprocess.run(command, timeout=LIMIT, cwd=ROOT, text=True, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, **more)
     except FileNotFoundError:
         raise Failed("%s isn't here: tests/install-packages" % command[0]) from None
     if done.returncode:
@@ -122,7 +123,9 @@ def man_pages(forebay):
         # Headings below that of the page; anchors are this page's own.
         text = re.sub(r"<(/?)h1\b", r"<\1h2", text)
         does = re.search(r'id="NAME".*?<p class="Pp">.*? - (.*?)</p>', text, re.S)
-        rows.append("| [%s](%s.md) | %s |" % (page, page, does.group(1).replace("\n", " ").replace("|", "\\|") if does else ""))
+        if not does:
+            raise Failed("%s doesn't say what it does" % name)
+        rows.append("| [%s](%s.md) | %s |" % (page, page, does.group(1).replace("\n", " ").replace("|", "\\|")))
         written("docs/reference/man/%s.md" % page, "# %s(1)\n\n%s\n" % (page, text.replace("\n\n", "\n")))
     head = "# Man pages\n\nThe command makes these pages itself (`forebay man DIR`); `make install` installs them.\n"
     written("docs/reference/man/index.md", head + "\n| page | does |\n|---|---|\n" + "\n".join(rows) + "\n")
@@ -216,7 +219,8 @@ def environment():
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--forebay", default=os.path.join(TARGET, "release", "forebay"), help="the command whose man pages are shown")
+    parser.add_argument("--forebay", default=os.path.join(TARGET, "release", "forebay"),
+                        help="the command whose man pages are shown")
     parser.add_argument("--prepare", action="store_true", help="only fetch mkdocs")
     options = parser.parse_args()
     python = environment()
@@ -226,8 +230,7 @@ def main():
         shutil.rmtree(place, ignore_errors=True)
     copied = pages()
     commands, headers = man_pages(options.forebay), c_reference()
-    for name in ("style.css",):
-        shutil.copyfile(os.path.join(HERE, name), os.path.join(SOURCE, name))
+    shutil.copyfile(os.path.join(HERE, "style.css"), os.path.join(SOURCE, "style.css"))
     with open(os.path.join(HERE, "mkdocs.yml")) as f:
         settings = f.read()
     for place, value in (("@SOURCE@", SOURCE), ("@SITE@", SITE), ("hooks.py", os.path.join(HERE, "hooks.py"))):
@@ -239,7 +242,8 @@ def main():
     paths = {**os.environ, "PYTHONPATH": HERE, "PYTHONDONTWRITEBYTECODE": "1", "NO_MKDOCS_2_WARNING": "1"}
     run(python, "-m", "mkdocs", "build", "--strict", "--config-file", config, env=paths)
     links = check()
-    print("passed site: %d files of the repository, %d man pages, %d headers, %d links" % (copied, commands, headers, links))
+    print("passed site: %d files of the repository, %d man pages, %d headers, %d links" % (
+        copied, commands, headers, links))
     print("%s/index.html" % SITE)
     print("1 passed, 0 failed")
 
