@@ -43,7 +43,8 @@ def run(*command, **more):
         done = subprocess.run(command, timeout=LIMIT, cwd=ROOT, text=True, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, **more)
     except FileNotFoundError:
-        raise Failed("%s isn't here: tests/install-packages" % command[0]) from None
+        cure = "make build" if "/" in command[0] else "tests/install-packages"
+        raise Failed("%s isn't here: %s" % (command[0], cure)) from None
     if done.returncode:
         raise Failed("%s: exit code %d\n%s" % (" ".join(command), done.returncode, done.stdout))
     return done.stdout

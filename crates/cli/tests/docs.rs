@@ -417,3 +417,34 @@ fn each_variable_is_in_the_reference() {
         read_by_code.len()
     );
 }
+
+#[test]
+fn pages_name_this_release() {
+    let manifest = read("Cargo.toml");
+    let section = manifest.split("[workspace.package]").nth(1).unwrap();
+    let version = section.split("version = \"").nth(1).unwrap();
+    let version = version.split('"').next().unwrap();
+    let mut named = 0;
+    for page in pages() {
+        let text = read(&page);
+        for rest in ["forebay-", "forebay_", "forebay/", "Forebay-"]
+            .iter()
+            .flat_map(|mark| text.split(mark).skip(1))
+        {
+            let is_sign = |c: char| c.is_ascii_digit() || c == '.';
+            let release = rest.split(|c| !is_sign(c)).next().unwrap();
+            let release = release.trim_end_matches('.');
+            if release.split('.').count() == 3 && release.split('.').all(|n| !n.is_empty()) {
+                assert_eq!(
+                    release, version,
+                    "{page} names a release, and Cargo.toml another"
+                );
+                named += 1;
+            }
+        }
+    }
+    assert!(
+        named > 5,
+        "only {named} names of files of releases were found"
+    );
+}
