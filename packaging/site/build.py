@@ -166,18 +166,21 @@ def c_reference():
 
 
 class Page(html.parser.HTMLParser):
-    """The links and the anchors of a page."""
+    """The links and the anchors of a page, and what a browser loads for it."""
 
     def __init__(self, path):
         super().__init__()
-        self.links, self.anchors = [], set()
+        self.links, self.anchors, self.loaded = [], set(), []
         with open(path, errors="replace") as f:
             self.feed(f.read())
 
     def handle_starttag(self, tag, attributes):
         attributes = dict(attributes)
         self.anchors |= {attributes[name] for name in ("id", "name") if attributes.get(name)}
-        self.links += [attributes[name] for name in ("href", "src") if attributes.get(name)]
+        links = [attributes[name] for name in ("href", "src") if attributes.get(name)]
+        self.links += links
+        if tag != "a":
+            self.loaded += links
 
 
 def check():
@@ -196,6 +199,8 @@ def check():
             for link in page(path).links:
                 parts = urllib.parse.urlsplit(link)
                 if parts.scheme or parts.netloc:
+                    if link in page(path).loaded and parts.scheme in ("http", "https", ""):
+                        bad.append("%s: loads %s" % (os.path.relpath(path, SITE), link))
                     continue
                 at = urllib.parse.unquote(parts.path)
                 target = os.path.normpath(os.path.join(os.path.dirname(path), at)) if at else path
