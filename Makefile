@@ -1,5 +1,5 @@
 # `make` alone says what there is.
-.PHONY: help build wheel docs install dist dist-test test soak nodes suites networks powercuts models simulate simulate-planted races demo bench lint clean
+.PHONY: help build wheel docs install dist dist-test test soak nodes suites networks powercuts models simulate simulate-planted races demo demo-gain site bench lint clean
 
 help:
 	@echo 'make build  build everything, optimised (target/release)'
@@ -19,6 +19,8 @@ help:
 	@echo 'make simulate-planted       plant faults in the code, and see that the simulator finds them'
 	@echo 'make races run the tests of the store under ThreadSanitizer (needs the nightly toolchain with rust-src)'
 	@echo 'make demo   a genome pipeline in a pool, compared with the plain file system'
+	@echo 'make demo-gain  a small job on an emulated slow directory: there, in copies on tmpfs, in pools (1 minute; FUSE)'
+	@echo 'make site   the documentation as a web site: target/site/index.html (CI builds it; links are checked)'
 	@echo 'make bench  build and run the measurements (ONLY=nodes: those of several nodes; ONLY=kernels: use cases with their controls; ONLY=rules: programs with their rules; ONLY=instructions: instructions of each operation; ONLY=tracing: what tracepoints cost; ONLY=interference: a job beside a neighbour on a slow origin; ONLY=origins: what an origin costs and spares, beside copies by hand and caches; ONLY=etcd; ONLY=create,stat,...)'
 	@echo 'make lint   formatting and clippy'
 	@echo 'make clean  remove what was built'
@@ -104,6 +106,13 @@ races:
 
 demo:
 	examples/bowtie2/demo.sh
+
+demo-gain: build
+	python3 examples/gain/run.py
+
+# Pages, man pages and the reference of the C interface.
+site:
+	python3 packaging/site/build.py
 
 # Parts of their own: the use-case kernels, the rules of programs, instructions, and metadata in etcd
 # (make bench ONLY=kernels, rules, instructions, tracing, interference, origins, etcd)

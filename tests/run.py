@@ -114,6 +114,8 @@ STEPS = [
          " --set '--distribution striped consistency=session' " + KEPT_BACK, ["build"]),
     Step("programs-origin", "python3 tests/programs/run.py -j 2 --origin " + WITH_AN_ORIGIN
          + " && python3 tests/programs/run.py -j 2 --nodes 3 --origin " + WITH_AN_ORIGIN_OF_NODES, ["build"]),
+    # The documentation as a site: links that lead nowhere are errors.
+    Step("site", "python3 packaging/site/build.py", ["build", "python-packages"], limit=300),
     # Installs packages of what was built, and removes them; most of the time it waits for archives.
     Step("dist", "python3 tests/dist/run.py", ["build"], limit=900),
     # Alone: hundreds of processes at once, and ranks that never sleep while they wait for each other.

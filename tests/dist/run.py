@@ -6,7 +6,7 @@ own, and is entered with namespaces of its own for mounts and processes. For eac
 
   1. it is installed as its users would: dpkg, rpm, or tar in a home directory;
   2. a user without privileges runs a pipeline in a pool on one node and on two, and compares bytes;
-     of the tarball again after its directory was moved;
+     of the tarball again after its directory was moved, and the commands of docs/tutorial.md;
   3. the package is removed. Each file of the system is as it was, and no process is left.
 
     run.py                  packages of target/release, on this machine's release of Debian
@@ -27,6 +27,11 @@ import subprocess
 import sys
 import tempfile
 import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "pools"))
+
+import tutorial  # noqa: E402 (found by the path set above)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
@@ -239,6 +244,11 @@ def tarball(system, release):
     os.makedirs(system.at(HOME + "/software"))
     os.rename(system.at(HOME + "/" + name), system.at(HOME + "/software/moved"))
     system.demo(HOME + "/software/moved/bin")
+    why = tutorial.missing(system.enter("sh", "-s", user=USER, path=HOME + "/software/moved/bin",
+                                        script='cd "$HOME"\n' + tutorial.script()))
+    if why:
+        raise Failed("docs/tutorial.md: " + why)
+    shutil.rmtree(system.at(HOME + "/forebay-tutorial"))
     shutil.rmtree(system.at(HOME + "/software"))
     return said
 

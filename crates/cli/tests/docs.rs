@@ -345,3 +345,106 @@ fn each_decision_that_code_names_exists() {
     }
     assert!(named > 1, "only {named} decisions are named in the code");
 }
+
+/// All files below `dir` that are text, by their paths.
+fn texts(dir: &str, found: &mut Vec<(String, String)>) {
+    for entry in fs::read_dir(root().join(dir)).unwrap().map(Result::unwrap) {
+        let path = format!("{dir}/{}", entry.file_name().to_string_lossy());
+        if entry.file_type().unwrap().is_dir() {
+            texts(&path, found);
+        } else if let Ok(text) = fs::read_to_string(entry.path()) {
+            found.push((path, text));
+        }
+    }
+}
+
+/// The names `FOREBAY_...` in a text that stand behind one of these marks.
+fn variables<'t>(text: &'t str, marks: &[&str]) -> Vec<&'t str> {
+    let is_sign = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
+    let begins = |mark: &str| format!("{mark}FOREBAY_");
+    let found = marks.iter().flat_map(|mark| {
+        let behind = text.match_indices(&begins(mark)).collect::<Vec<_>>();
+        behind
+            .into_iter()
+            .map(move |(at, _)| &text[at + mark.len()..])
+    });
+    let names = found.map(|rest| rest.split(|c| !is_sign(c)).next().unwrap());
+    names.filter(|name| name.len() > "FOREBAY_".len()).collect()
+}
+
+#[test]
+fn each_variable_is_in_the_reference() {
+    let page = read("docs/reference/environment.md");
+    let told = variables(&page, &["`"]);
+    let mut files = Vec::new();
+    for entry in fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(Result::unwrap)
+    {
+        let source = format!("crates/{}/src", entry.file_name().to_string_lossy());
+        texts(&source, &mut files);
+    }
+    for dir in ["python/src", "packaging"] {
+        texts(dir, &mut files);
+    }
+    files.push(("hatch_build.py".into(), read("python/hatch_build.py")));
+    let mut read_by_code = Vec::new();
+    for (path, text) in &files {
+        // Variables of tests are for those who write them.
+        let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
+        if path.ends_with("/tests.rs") || path.contains("/tests/") {
+            continue;
+        }
+        for name in variables(text, &["\"", "'", "$", "${"]) {
+            let is_told = told.contains(&name);
+            assert!(
+                is_told,
+                "{path}: docs/reference/environment.md doesn't name {name}"
+            );
+            read_by_code.push(name);
+        }
+    }
+    for name in told {
+        let is_read = read_by_code.contains(&name);
+        assert!(
+            is_read,
+            "docs/reference/environment.md: no code reads {name}"
+        );
+    }
+    assert!(
+        read_by_code.len() > 30,
+        "only {} places were found",
+        read_by_code.len()
+    );
+}
+
+#[test]
+fn pages_name_this_release() {
+    let manifest = read("Cargo.toml");
+    let section = manifest.split("[workspace.package]").nth(1).unwrap();
+    let version = section.split("version = \"").nth(1).unwrap();
+    let version = version.split('"').next().unwrap();
+    let mut named = 0;
+    for page in pages() {
+        let text = read(&page);
+        for rest in ["forebay-", "forebay_", "forebay/", "Forebay-"]
+            .iter()
+            .flat_map(|mark| text.split(mark).skip(1))
+        {
+            let is_sign = |c: char| c.is_ascii_digit() || c == '.';
+            let release = rest.split(|c| !is_sign(c)).next().unwrap();
+            let release = release.trim_end_matches('.');
+            if release.split('.').count() == 3 && release.split('.').all(|n| !n.is_empty()) {
+                assert_eq!(
+                    release, version,
+                    "{page} names a release, and Cargo.toml another"
+                );
+                named += 1;
+            }
+        }
+    }
+    assert!(
+        named > 5,
+        "only {named} names of files of releases were found"
+    );
+}
