@@ -430,7 +430,7 @@ pub struct Run {
     /// Make a page about the run; the file must not exist yet
     #[arg(help_heading = "Afterwards", long, value_name = "FILE")]
     pub report: Option<PathBuf>,
-    /// Threads that stage; default: one per core
+    /// Threads that stage; default: one per core, at least 8, for a bucket 16
     #[arg(
         help_heading = "Staging",
         long,
@@ -499,7 +499,7 @@ pub struct Pair {
     /// Write nothing: list what would be copied, with sizes
     #[arg(long, help_heading = "What is staged")]
     pub dry_run: bool,
-    /// Threads that copy; default: one per core, at least 16 for a bucket
+    /// Threads that copy; default: one per core, at least 8, for a bucket 16
     #[arg(
         help_heading = "How",
         long,

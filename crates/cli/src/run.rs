@@ -130,7 +130,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         watching.end(&pool, words.join(" "));
     }
 
-    let missing = fetch(&pool, &outs, a.threads, status, &relay, &account);
+    let (missing, is_unmade) = fetch(&pool, &outs, a.threads, status, &relay, &account);
     if let Some(origin) = origin::status_of(&pool).filter(|_| written.is_ok()) {
         account.note(format!(
             "all changes are at the origin: {} file(s), {} read from it, {} file(s), {} written to it",
@@ -149,11 +149,11 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
         Err(e) => say(e.message),
     }
     let exit = exit_code(status);
-    if !missing.is_empty() {
+    if is_unmade || !missing.is_empty() {
         for words in &missing {
             say(format!(
-                "the rest is still in the pool; see to what is said above, or choose another directory, \
-                 and fetch it with: forebay stage {words} --pool {}",
+                "the rest is still in the pool; when the cause is mended, or to another directory, \
+                 fetch it with: forebay stage {words} --pool {}",
                 quoted(&name)
             ));
         }
@@ -258,7 +258,8 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         .map_err(|e| Fail::failed(format!("can't find out how the program ended: {e}")))
 }
 
-/// Stages out. Returns the incomplete transfers, as arguments of `forebay stage`.
+/// Stages out. Returns the incomplete transfers, as arguments of `forebay stage`, and whether the
+/// program hasn't made something that it should have.
 fn fetch(
     pool: &Arc<Pool>,
     pairs: &[(OsString, PathBuf)],
@@ -266,8 +267,8 @@ fn fetch(
     status: ExitStatus,
     relay: &Relay,
     account: &Account,
-) -> Vec<String> {
-    let mut missing = Vec::new();
+) -> (Vec<String>, bool) {
+    let (mut missing, mut is_unmade) = (Vec::new(), false);
     let how = How {
         threads,
         ..How::default()
@@ -280,6 +281,18 @@ fn fetch(
             account.note(format!(
                 "nothing staged out of {src}: the program failed without making it"
             ));
+            continue;
+        }
+        if there == Err(rustix::io::Errno::NOENT) {
+            let (config, path) = (pool.config(), String::from_utf8_lossy(&inside));
+            say(format!(
+                "{}: the program ended well, but hasn't made {}{path}; see what there is with: \
+                 forebay ls -R --pool {} /",
+                src.to_string_lossy(),
+                config.mount,
+                quoted(&config.name)
+            ));
+            is_unmade = true;
             continue;
         }
         let way = Way::Out(src, dst);
@@ -298,7 +311,7 @@ fn fetch(
             }
         }
     }
-    missing
+    (missing, is_unmade)
 }
 
 /// The bytes that each medium held.

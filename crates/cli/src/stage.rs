@@ -21,6 +21,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+/// Threads that stage from or to a directory, at least. One per core left a file system whose
+/// operations take 1 ms idle most of the time.
+const LEAST: usize = 8;
+
 /// Most failures that are listed one by one.
 const TOLD: usize = 10;
 
@@ -101,8 +105,10 @@ pub fn transfer(
     };
     let options = Options {
         threads: match how.threads {
-            0 if bucket.is_some() => {
-                std::thread::available_parallelism().map_or(THREADS, |n| THREADS.max(n.get()))
+            0 => {
+                // They wait for the slow side rather than compute.
+                let least = if bucket.is_some() { THREADS } else { LEAST };
+                std::thread::available_parallelism().map_or(least, |n| least.max(n.get()))
             }
             threads => threads,
         },

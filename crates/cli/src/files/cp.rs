@@ -7,6 +7,9 @@ use super::walk::{Node, Visitor, errno, walk};
 use crate::fail::Fail;
 use crate::file_args::Cp;
 use forebay_posix::{Errno, File, Follow, Fs, Goal, ObjectId, Place, Result, Stat, umask};
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 
 pub fn cp(name: &str, a: &Cp) -> std::result::Result<u8, Fail> {
     let session = Session::open(name)?;
@@ -18,6 +21,10 @@ pub fn cp(name: &str, a: &Cp) -> std::result::Result<u8, Fail> {
             target.path.clone(),
             !a.recursive,
         ) {
+            Err(Errno::NOENT) if is_outside(&target.shown) => {
+                let what = "isn't in the pool, but outside; bring it in with: forebay stage in";
+                session.complain(&target.shown, what);
+            }
             Err(e) => session.complain_errno(&target.shown, "can't be copied", e),
             Ok(node) if node.is_dir() && !a.recursive => {
                 let what = "is a directory; copy it with: forebay cp -r";
@@ -31,6 +38,11 @@ pub fn cp(name: &str, a: &Cp) -> std::result::Result<u8, Fail> {
         }
     }
     Ok(session.end())
+}
+
+/// Whether a path that the pool hasn't leads to something outside.
+fn is_outside(path: &[u8]) -> bool {
+    Path::new(OsStr::from_bytes(path)).exists()
 }
 
 /// Copies an object and all below it; with `preserve`, with owner, mode, times and attributes.
