@@ -16,6 +16,8 @@ use crate::pool_args::{Media, Nodes};
 use forebay_bucket::Address;
 use forebay_media::{MediumKind, MediumSpec, format_size, parse_size};
 use forebay_pool::launch::Listen;
+use rustix::fs::Access;
+use rustix::io::Errno;
 use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::{Component, Path, PathBuf};
@@ -124,7 +126,10 @@ fn read_user() -> Result<Option<Read>, Fail> {
     let Some(config) = config else {
         return Ok(None);
     };
-    let user = read(&config.join("forebay/forebay.toml"))?;
+    let path = config.join("forebay/forebay.toml");
+    // $HOME of another user, as after `setpriv`: what is in there isn't this user's.
+    let is_denied = rustix::fs::access(&path, Access::READ_OK) == Err(Errno::ACCESS);
+    let user = if is_denied { None } else { read(&path)? };
     match &user {
         Some(user) if !user.file.limits.is_empty() => Err(Fail::usage(format!(
             "{}: [limits] belong into the site's file, {}",
