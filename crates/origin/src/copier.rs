@@ -8,6 +8,7 @@
 
 use crate::moving::watched;
 use crate::serve::{Answers, Done};
+use crate::service::WRITERS;
 use crate::side::{Side, print};
 use forebay_client::Pool;
 use forebay_client::origin::{Order, OriginConfig, Request};
@@ -213,6 +214,7 @@ impl Copier {
         let pool = PoolPlace::new(&self.fs, &self.config.at);
         let options = Options {
             checksum: compares,
+            threads: WRITERS,
             only: Some(names),
             ..Options::stage_out()
         };

@@ -8,13 +8,13 @@
 
 use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
 use crate::puts::Put;
-use crate::service::{Origin, is_clean};
+use crate::service::{Origin, WRITERS, is_clean};
 use crate::side::{Bucket, below, is_cut_off, print, split};
 use forebay_client::origin::OriginMode;
 use forebay_posix::ObjectId;
 use forebay_staging::{
     Meta, Options, Place, PoolPlace, Report, StageError, Team, apply_attributes, apply_metadata,
-    part_name, stage, user_attributes,
+    map, part_name, stage, user_attributes,
 };
 use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
 use rustix::io::{Errno, Result};
@@ -614,7 +614,7 @@ impl Origin {
     fn looks(&self, dir: ObjectId, at: &[u8], list: &[Dirty]) -> Result<Vec<Looked>> {
         if self.side.bucket().is_none() {
             let look = |d: &Dirty| self.side.look(&below(at, &d.name));
-            return Ok(list.iter().map(look).collect());
+            return Ok(map(WRITERS, list, look));
         }
         if list.len() * LISTED >= self.entries(dir)?.len() {
             // A list has a thousand names for the price of two looks.
@@ -706,6 +706,7 @@ impl Origin {
         }
         let options = Options {
             checksum: compares,
+            threads: WRITERS,
             ..Options::stage_out()
         };
         let paths: Vec<_> = list.iter().map(|d| below(at, &d.name)).collect();
@@ -809,7 +810,8 @@ impl Origin {
             pass.young += list.len() as u64;
             return;
         }
-        for d in list {
+        let metas = map(WRITERS, &list, |d| self.side.meta(&below(at, &d.name)));
+        for (d, meta) in list.into_iter().zip(metas) {
             let path = below(at, &d.name);
             let target = self.side.show(&path);
             let failure = report.failures.iter().find(|f| f.path == target);
@@ -818,7 +820,9 @@ impl Origin {
                 Some(failure) => {
                     pass.failed.push((path, failure.what.clone()));
                 }
-                None => match self.is_written(d.id, &path, d.inode.ctime) {
+                None => match meta
+                    .and_then(|meta| self.has_version(d.id, &path, print(&meta), d.inode.ctime))
+                {
                     Ok(()) => self.ledger.written.add(1, d.inode.size),
                     // Removed meanwhile.
                     Err(Errno::NOENT) => {}

@@ -22,6 +22,9 @@ use twox_hash::XxHash3_64;
 
 /// Threads that list, fetch and write back one directory or file.
 pub const THREADS: usize = 4;
+/// Threads that write small files of one directory back. They wait for the origin most of the time:
+/// each file takes about ten operations there.
+pub const WRITERS: usize = 8;
 
 /// The service of one node.
 pub struct Origin {

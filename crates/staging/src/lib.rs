@@ -46,7 +46,7 @@ pub use meta::Meta;
 pub use mover::mover;
 pub use objects::{Objects, Source};
 pub use pace::Pace;
-pub use parallel::for_each;
+pub use parallel::{for_each, map};
 pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name, sweep as sweep_parts};
 pub use place::{Place, PlaceFile, explain};
 pub use plain::PlainPlace;

@@ -1,6 +1,24 @@
 //! Calls a function for many items on several threads.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// The results of `each` for all items, in their order; called as by [`for_each`].
+pub fn map<T: Sync, R: Send + Sync>(
+    threads: usize,
+    items: &[T],
+    each: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
+    let pairs: Vec<(&T, &OnceLock<R>)> = items.iter().zip(&results).collect();
+    for_each(threads, &pairs, |(item, result)| {
+        result.get_or_init(|| each(item));
+    });
+    results
+        .into_iter()
+        .filter_map(OnceLock::into_inner)
+        .collect()
+}
 
 /// Calls `each` once per item, from at most `threads` threads; returns when all are done. Items are
 /// taken in order, one at a time, so that a long one delays no others.
