@@ -415,16 +415,32 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
 struct Areas {
     /// `_dl_allocate_tls`.
     allocate: *mut c_void,
-    /// `_thread_db_sizeof_pthread`.
-    size: *mut c_void,
+    /// Bytes of a thread area behind thread-local storage: glibc's `struct pthread`.
+    size: usize,
 }
+
+/// Bytes of `struct pthread` from glibc 2.28 to 2.33, where no symbol tells it: libpthread was a
+/// library of its own then, which exports none.
+const SIZE_BEFORE_2_34: usize = 2304;
 
 impl Areas {
     fn of_libc() -> Option<Areas> {
         let allocate = symbol(c"_dl_allocate_tls")?;
-        let size = symbol(c"_thread_db_sizeof_pthread")?;
+        let size = match symbol(c"_thread_db_sizeof_pthread") {
+            // SAFETY: glibc's number, of 4 bytes.
+            Some(size) => unsafe { size.cast::<u32>().read() as usize },
+            None => size_by_version()?,
+        };
         Some(Areas { allocate, size })
     }
+}
+
+fn size_by_version() -> Option<usize> {
+    // SAFETY: glibc's, a text that stays.
+    let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
+    let (major, minor) = version.to_str().ok()?.split_once('.')?;
+    let minor: u32 = minor.split('.').next()?.parse().ok()?;
+    (major == "2" && (28..=33).contains(&minor)).then_some(SIZE_BEFORE_2_34)
 }
 
 /// Whether there can be shared-memory clones. If not, such children share all that they have with
@@ -447,7 +463,7 @@ unsafe fn make_area(s: &Stranger, libc: &Areas) -> bool {
     );
     // SAFETY: the loader's function, libc's number, and areas of that size.
     unsafe {
-        let size = libc.size.cast::<u32>().read() as usize;
+        let size = libc.size;
         let allocate = std::mem::transmute::<*mut c_void, Allocate>(libc.allocate);
         let area = allocate(std::ptr::null_mut()) as usize;
         if area == 0 {
