@@ -6,7 +6,7 @@
 //! several hard links to one file the first is a file like others; the rest are linked to it.
 
 use crate::job::{Entry, Job, lock};
-use crate::parallel::for_each;
+use crate::parallel::{for_each, map};
 use crate::part;
 use crate::place::{Meta, Place, join, split};
 use crate::report::Ledger;
@@ -191,7 +191,8 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             };
             while !level.is_empty() && !self.progress.stopped() {
                 let found = Mutex::new((Vec::new(), Vec::new()));
-                for_each(self.threads, &level, |d| self.visit(d, &found));
+                let each = (self.threads / level.len()).max(1);
+                for_each(self.threads, &level, |d| self.visit(d, each, &found));
                 let (directories, more) = found.into_inner().unwrap_or_else(|e| e.into_inner());
                 files.extend(more);
                 levels.push(std::mem::replace(&mut level, directories));
@@ -284,8 +285,9 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         false
     }
 
-    /// Lists one directory: creates its directories, collects its files.
-    fn visit(&self, d: &Entry, found: &Mutex<(Vec<Entry>, Vec<Entry>)>) {
+    /// Lists one directory: creates its directories, collects its files. `threads` look at its
+    /// entries.
+    fn visit(&self, d: &Entry, threads: usize, found: &Mutex<(Vec<Entry>, Vec<Entry>)>) {
         let src = self.source(&d.below);
         let mut names = Vec::new();
         match self.from.list_into(&src, &mut names) {
@@ -294,20 +296,20 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
             Err(e) if !names.is_empty() => self.fail_source(&d.below, "was listed in part", e),
             Err(e) => self.fail_source(&d.below, "can't be listed", e),
         }
-        for name in names {
+        if let Some(only) = &self.options.only {
+            names.retain(|name| only.contains(name));
+        }
+        let metas = map(threads, &names, |name| match self.progress.stopped() {
+            true => Err(Errno::CANCELED),
+            // In a damaged pool, or on another medium, a name may be a path that leads out of the
+            // target.
+            false if !is_name(name) => Err(Errno::ILSEQ),
+            false => self.from.stat(&join(&src, name), false),
+        });
+        for (name, meta) in names.into_iter().zip(metas) {
             if self.progress.stopped() {
                 return;
             }
-            if self
-                .options
-                .only
-                .as_ref()
-                .is_some_and(|only| !only.contains(&name))
-            {
-                continue;
-            }
-            // In a damaged pool, or on another medium, a name may be a path that leads out of the
-            // target.
             if !is_name(&name) {
                 let shown = name.escape_ascii().to_string();
                 self.ledger.fail(
@@ -317,7 +319,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
                 continue;
             }
             let below = join(&d.below, &name);
-            let meta = match self.from.stat(&join(&src, &name), false) {
+            let meta = match meta {
                 Ok(meta) => meta,
                 Err(e) => {
                     self.fail_source(&below, "can't be read", e);
