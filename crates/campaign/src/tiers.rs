@@ -20,7 +20,7 @@
 use crate::Result;
 use crate::record::AtEnd;
 use forebay_bucket::Address;
-use forebay_media::parse_time;
+use forebay_media::{format_size, parse_size, parse_time};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,9 @@ pub struct Tier {
     /// How long a campaign lasts there, if nobody says so, and at most. Seconds.
     pub usual: u64,
     pub longest: Option<u64>,
+    /// Limits on the quota of a campaign. Bytes and files.
+    pub largest: Option<u64>,
+    pub most_files: Option<u64>,
     pub at_end: AtEnd,
     pub grace: u64,
 }
@@ -79,6 +82,8 @@ struct TierText {
     path: String,
     usual: Option<String>,
     longest: Option<String>,
+    largest: Option<String>,
+    most_files: Option<u64>,
     at_end: Option<String>,
     grace: Option<String>,
 }
@@ -153,6 +158,11 @@ impl Tiers {
                 path: t.path.trim_end_matches('/').to_owned(),
                 usual,
                 longest,
+                largest: match &t.largest {
+                    Some(text) => Some(parse_size(text).map_err(of_tier)?),
+                    None => None,
+                },
+                most_files: t.most_files,
                 at_end: match &t.at_end {
                     Some(text) => AtEnd::parse(text).map_err(of_tier)?,
                     None => AtEnd::Delete,
@@ -244,6 +254,30 @@ impl Tiers {
 }
 
 impl Tier {
+    /// The quota of a campaign that asks for so many bytes and files; without a number, as many as
+    /// the tier allows.
+    ///
+    /// # Errors
+    /// The tier doesn't allow as many.
+    pub fn quota(
+        &self,
+        bytes: Option<u64>,
+        files: Option<u64>,
+    ) -> Result<(Option<u64>, Option<u64>)> {
+        let exceeds = |wanted: Option<u64>, most: Option<u64>| match (wanted, most) {
+            (Some(wanted), Some(most)) if wanted > most => Some(most),
+            _ => None,
+        };
+        if let Some(most) = exceeds(bytes, self.largest) {
+            let most = format_size(most);
+            return Err(format!("a campaign on this tier has {most} at most"));
+        }
+        if let Some(most) = exceeds(files, self.most_files) {
+            return Err(format!("a campaign on this tier has {most} files at most"));
+        }
+        Ok((bytes.or(self.largest), files.or(self.most_files)))
+    }
+
     /// The place of a campaign: a path, or `s3://BUCKET/PREFIX`.
     pub fn place_of(&self, owner: &str, name: &str) -> String {
         format!("{}/{name}", self.path.replace("{user}", owner))
@@ -305,6 +339,21 @@ mod tests {
     }
 
     #[test]
+    fn quotas_are_within_what_the_tier_allows() {
+        let tiers =
+            parse("[tier.a]\npath = '/a'\nlargest = '1K'\nmost_files = 5\n[tier.b]\npath = '/b'");
+        let tiers = tiers.unwrap();
+        let a = tiers.get("a").unwrap();
+        assert_eq!(a.quota(None, Some(3)), Ok((Some(1024), Some(3))));
+        assert!(a.quota(Some(1025), None).unwrap_err().contains("1.0 KiB"));
+        assert!(a.quota(None, Some(6)).unwrap_err().contains("5 files"));
+        assert_eq!(
+            tiers.get("b").unwrap().quota(Some(9), None),
+            Ok((Some(9), None))
+        );
+    }
+
+    #[test]
     fn what_is_wrong_is_told() {
         for (text, says) in [
             ("[tier.a]\npath = 'relative'", "neither an absolute path"),
@@ -323,6 +372,7 @@ mod tests {
                 "longer than",
             ),
             ("[tier.a]\npath = '/a'\nsize = 1", "unknown field"),
+            ("[tier.a]\npath = '/a'\nlargest = 'much'", "much"),
             ("archive = 'b'", "no tier 'b'"),
             ("[tier.1]\npath = '/a'", "begins with a letter"),
         ] {

@@ -1,7 +1,7 @@
 //! `forebay campaign`: storage with a quota and an end; and `forebay campaignd`, which watches it.
 
 use crate::args::{Down, Up};
-use crate::campaign_args::{CampaignCommand, Campaignd, Create, OfCampaign};
+use crate::campaign_args::{CampaignCommand, Campaignd, Create, Most, OfCampaign};
 use crate::fail::{Fail, code};
 use crate::files::user_name;
 use crate::lifetime::Span;
@@ -16,10 +16,13 @@ use forebay_campaign::service::{self, Options, words};
 use forebay_campaign::spec::Spec;
 use forebay_campaign::tiers::Tiers;
 use forebay_campaign::{moves, now};
+use forebay_client::origin::{Quota, Request};
 use forebay_client::{Pool, PoolState};
 use forebay_media::format_size;
 use std::time::{Duration, Instant};
 
+/// How old the count of a campaign's usage may be when a pool starts. Seconds.
+const COUNTED: u64 = 60;
 /// Longest name of a user. Bytes.
 const LONGEST_USER: usize = 64;
 
@@ -44,6 +47,9 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
             write((c.place + "\n").as_bytes())?;
         }
         OfCampaign::Extend { name, time } => extend(&mut hold(&name)?, &tiers, time)?,
+        OfCampaign::Quota { name, size, files } => {
+            quota(&mut hold(&name)?, &tiers, (size, files))?;
+        }
         OfCampaign::Share { name, users } => share(&mut hold(&name)?, &users)?,
         OfCampaign::Up(a) => return start(hold(&a.name)?, *a.up),
         OfCampaign::Down(a) => return stop(hold(&a.name)?, &a.down),
@@ -121,9 +127,11 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
     };
     let owner = user_name(rustix::process::getuid().as_raw());
     let begun = Campaign::new(&a.name, &owner);
+    let quota = tier.quota(a.size.or(spec.bytes), a.files.or(spec.files));
+    let (bytes, files) = quota.map_err(Fail::usage)?;
     let mut c = Campaign {
-        bytes: a.size.or(spec.bytes),
-        files: a.files.or(spec.files),
+        bytes,
+        files,
         place: tier.place_of(&owner, &a.name),
         tier: name,
         ends: begun.created + within(time, tier.usual, tier.longest)?,
@@ -314,6 +322,48 @@ fn extend(held: &mut Held, tiers: &Tiers, time: Span) -> Result<(), Fail> {
     Ok(())
 }
 
+fn quota(
+    held: &mut Held,
+    tiers: &Tiers,
+    (size, files): (Option<Most>, Option<Most>),
+) -> Result<(), Fail> {
+    if size.is_none() && files.is_none() {
+        return Err(Fail::usage(
+            "say which quota: --size SIZE, --files N, or both",
+        ));
+    }
+    let c = &mut held.campaign;
+    let tier = tiers.get(&c.tier).map_err(Fail::usage)?;
+    let bytes = size.map_or(c.bytes, |most| most.0);
+    let files = files.map_or(c.files, |most| most.0);
+    (c.bytes, c.files) = tier.quota(bytes, files).map_err(Fail::usage)?;
+    let words = service::quota_in_words(c);
+    c.note(format!("its quota is {words}"));
+    held.save().map_err(Fail::failed)?;
+    let c = &held.campaign;
+    say(format!("the quota of '{}' is {words}", c.name));
+    let Some(pool) = &c.pool else { return Ok(()) };
+    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
+        say(format!(
+            "its pool on {} has the old one; call this there, too",
+            pool.host
+        ));
+        return Ok(());
+    }
+    if Pool::state(&pool.name) == PoolState::Absent {
+        return Ok(());
+    }
+    let (bytes, files) = (c.bytes, c.files);
+    let told = Pool::open(&pool.name)?.ask_origin(&Request::Quota { bytes, files });
+    told.map_err(|refused| {
+        Fail::failed(format!(
+            "the quota is noted, but the pool '{}' doesn't know: {}; call this again",
+            pool.name, refused.error
+        ))
+    })?;
+    Ok(())
+}
+
 fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
     at_its_place(&held.campaign)?;
     let members: Result<Vec<Member>, Fail> = users
@@ -379,9 +429,20 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
         Some(Span::Of(seconds)) => seconds.min(left),
         _ => left,
     }));
+    if needs_count(c) {
+        service::measure(&mut held).map_err(Fail::failed)?;
+    }
+    let c = &held.campaign;
     if let Some(excess) = c.excess() {
         say(format!("warning: '{}' exceeds its quota: {excess}", c.name));
     }
+    let used = c.usage.unwrap_or_default();
+    a.media.origin.quota = Some(Quota {
+        bytes: c.bytes,
+        files: c.files,
+        used_bytes: used.bytes,
+        used_files: used.files,
+    });
     let name = c.name.clone();
     // The record comes first: a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {
@@ -396,6 +457,14 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
         held.save().map_err(Fail::failed)?;
     }
     result
+}
+
+/// Whether the last count of what a campaign with a quota uses is too old for a new pool.
+fn needs_count(c: &Campaign) -> bool {
+    let is_recent = c
+        .usage
+        .is_some_and(|u| now() < u.at.saturating_add(COUNTED));
+    (c.bytes.is_some() || c.files.is_some()) && !is_recent
 }
 
 fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {

@@ -190,6 +190,18 @@ fn in_words(s: &Status) -> String {
             s.waited
         );
     }
+    if let Some(q) = &s.quota {
+        let of = |most: Option<String>| most.map_or("no limit".into(), |most| format!("of {most}"));
+        let files = of(q.files.map(|most| most.to_string()));
+        let bytes = of(q.bytes.map(format_size));
+        let _ = writeln!(
+            text,
+            "  {:<26}{:>9} files{:>12}   ({files}; {bytes})",
+            "counts against the quota",
+            q.used_files,
+            format_size(q.used_bytes)
+        );
+    }
     let _ = writeln!(
         text,
         "  {:<26}{:>9} directories",

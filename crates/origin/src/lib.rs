@@ -45,6 +45,7 @@ mod outside;
 mod pass;
 mod paths;
 mod puts;
+mod quota;
 mod ranges;
 mod room;
 mod serve;
@@ -55,6 +56,7 @@ mod status;
 mod watches;
 mod writing;
 
+pub use quota::QuotaStatus;
 pub use status::{Problem, Status};
 
 use busy::Busy;
@@ -66,6 +68,7 @@ use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::{Pace, Place};
 use making::Making;
+use quota::Quota;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -103,6 +106,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let Some(config) = pool.config().origin.clone() else {
         return Ok(());
     };
+    if pool.config().has_quota() {
+        pool.store().quota().activate();
+    }
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
     if !config.is_bucket() {
         let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
@@ -130,6 +136,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let copiers = Copiers::load(pool.dir());
     let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let is_new = !pool.store().quota().was_seen();
+    let quota = Quota::load(kept, config.quota.as_ref(), is_new);
+    let quota = quota.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
     let origin = Arc::new(Origin {
         fs: Fs::for_origin(pool.clone()),
@@ -149,6 +158,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         watches: Watches::new(),
         copiers,
         ranges: Ranges::default(),
+        quota,
     });
     origin.prepare_root().map_err(failed)?;
     origin.stop_copiers();
@@ -158,6 +168,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         ("fb-outside", Origin::look_for_ever),
         ("fb-notices", Origin::notice_for_ever),
         ("fb-room", Origin::keep_room),
+        ("fb-quota", Origin::watch_quota),
     ] {
         let origin = origin.clone();
         let thread = std::thread::Builder::new().name(name.into());

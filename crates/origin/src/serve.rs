@@ -223,6 +223,12 @@ impl Answers for Origin {
                 };
             }
             Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
+            Request::Grant { node, bytes, files } => {
+                self.grant(*node, (*bytes, *files)).map_err(plain)?;
+            }
+            Request::Quota { bytes, files } => {
+                self.set_quota(*bytes, *files).map_err(plain)?;
+            }
             Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
             Request::Attributes { id, dir, name } => {
                 self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
@@ -309,6 +315,7 @@ impl Origin {
             is_held: self.settings.is_held(),
             watched_dirs: self.watches.watched(),
             other_nodes_bytes: self.copiers.bytes.load(Relaxed),
+            quota: self.quota_status(),
             ..Status::default()
         };
         self.forget_solved();

@@ -111,10 +111,13 @@ impl Fs {
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let counts = self.store().declared().counts();
                 let section = self.store().section()?;
-                match self
-                    .cluster()
-                    .create_open(p.dir.id, p.name, &new, p.epoch)?
-                {
+                let made = self.cluster().create_open(p.dir.id, p.name, &new, p.epoch);
+                if made.as_ref().is_err_and(|e| *e == Errno::DQUOT) {
+                    // Nobody waits for the origin service inside of a section.
+                    drop(section);
+                    return Err(self.granted_a_file());
+                }
+                match made? {
                     Ok((id, live, held)) => {
                         self.store()
                             .watches()
@@ -346,7 +349,13 @@ impl Fs {
         })?;
         let counts = cluster.declared().counts();
         let section = cluster.section()?;
-        let id = cluster.create_unnamed(e.id, &new)?;
+        let id = match cluster.create_unnamed(e.id, &new) {
+            Err(Errno::DQUOT) => {
+                drop(section);
+                return Err(self.granted_a_file());
+            }
+            made => made?,
+        };
         let (live, held) = cluster.live_acquire_held(id)?;
         cluster.objects().live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));

@@ -152,6 +152,16 @@ impl Fs {
         })
     }
 
+    /// The error of an operation that may make no object: ESTALE, which has it done again, if the
+    /// quota now grants one; else EDQUOT.
+    #[cold]
+    pub(crate) fn granted_a_file(&self) -> Errno {
+        match self.gets_quota(None, (0, 1)) {
+            true => Errno::STALE,
+            false => Errno::DQUOT,
+        }
+    }
+
     /// Creates at a place; EEXIST if something is there.
     fn create_new(&self, p: &EntryPlace<'_>, new: &NewObject<'_>) -> Result<ObjectId> {
         if p.entry.is_some() {
@@ -161,7 +171,11 @@ impl Fs {
         self.check_read_only(p.dir.id, p.name)?;
         let id = self
             .cluster()
-            .create_object(p.dir.id, p.name, new, p.epoch)?
+            .create_object(p.dir.id, p.name, new, p.epoch)
+            .map_err(|e| match e {
+                Errno::DQUOT => self.granted_a_file(),
+                e => e,
+            })?
             .map_err(|_| Errno::EXIST)?;
         if new.mode & S_IFMT == S_IFDIR {
             forebay_trace::event_of!(POSIX_DIRECTORY_MADE, p.name, id.0, p.dir.id.0);
@@ -344,7 +358,16 @@ impl Fs {
                 attributes: file.attributes,
             });
         }
-        let made = cluster.create_files(dir, &all, epoch);
+        let mut made = cluster.create_files(dir, &all, epoch);
+        let refused = made
+            .iter()
+            .filter(|made| **made == Err(Errno::DQUOT))
+            .count();
+        if refused > 0 && self.gets_quota(None, (0, refused as u64)) {
+            for one in made.iter_mut().filter(|one| **one == Err(Errno::DQUOT)) {
+                *one = Err(Errno::STALE);
+            }
+        }
         for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
             cluster
                 .watches()

@@ -15,6 +15,9 @@ use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
 
+/// How often a change is tried again that the quota grants: others may be faster.
+const QUOTA_ATTEMPTS: usize = 8;
+
 impl Fs {
     /// The pool's origin, if this view brings in what lies there.
     #[inline]
@@ -261,6 +264,37 @@ impl Fs {
         }
         let (id, bytes) = (self.description(open).id(), bytes as u64);
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
+    }
+
+    /// Has this pool's quota grant so many bytes more of a file, or so many objects more to this
+    /// node. False: there aren't as many left, or the pool has no quota.
+    #[cold]
+    pub(crate) fn gets_quota(&self, id: Option<ObjectId>, (bytes, files): (u64, u64)) -> bool {
+        if !self.has_origin() || is_answering() || !self.store().quota().is_active() {
+            return false;
+        }
+        let me = || self.pool().config().member.map_or(0, |member| member.node);
+        let node = id.map_or_else(me, |id| self.cluster().quota_node(id));
+        let grant = Request::Grant { node, bytes, files };
+        self.pool().ask_origin(&grant).is_ok()
+    }
+
+    /// Calls `change` of an open file, which may make it `bytes` longer; again, if the quota then
+    /// grants them.
+    pub(crate) fn with_quota<T>(
+        &self,
+        open: u32,
+        bytes: u64,
+        mut change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..QUOTA_ATTEMPTS {
+            match change() {
+                Err(Errno::DQUOT)
+                    if self.gets_quota(Some(self.description(open).id()), (bytes, 0)) => {}
+                done => return done,
+            }
+        }
+        change()
     }
 
     /// Has the origin get what was written to an open file, if its path's mode is write-through, or
