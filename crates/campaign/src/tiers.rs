@@ -19,6 +19,7 @@
 
 use crate::Result;
 use crate::record::AtEnd;
+use crate::registry::{EtcdPlace, RegistryPlace};
 use forebay_bucket::Address;
 use forebay_media::{format_size, parse_size, parse_time};
 use serde::Deserialize;
@@ -37,8 +38,8 @@ const WARN: [u64; 3] = [7 * 86_400, 86_400, 3600];
 pub struct Tiers {
     /// Where it was read.
     pub file: PathBuf,
-    /// The directory of the registry.
-    pub registry: PathBuf,
+    /// Where campaigns are noted.
+    pub registry: RegistryPlace,
     /// Seconds before the end, the longest first.
     pub warn: Vec<u64>,
     /// The program that sends a message, with its arguments: `{user}` and `{subject}` are replaced,
@@ -72,8 +73,21 @@ struct File {
     #[serde(default)]
     mail: Vec<String>,
     archive: Option<String>,
+    etcd: Option<EtcdText>,
     #[serde(default)]
     tier: BTreeMap<String, TierText>,
+}
+
+/// How the registry's etcd is reached. `{user}` is the user's name, and `~/` the home directory.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EtcdText {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    user: Option<String>,
+    #[serde(alias = "password-file")]
+    password_file: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -93,7 +107,7 @@ impl Tiers {
     ///
     /// # Errors
     /// The file can't be read or is invalid; the message says where.
-    pub fn read() -> Result<Tiers> {
+    pub fn read(user: &str) -> Result<Tiers> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
         let file = match variable("FOREBAY_CAMPAIGNS") {
@@ -116,14 +130,20 @@ impl Tiers {
         })?;
         let data = variable("XDG_DATA_HOME").map(PathBuf::from);
         let data = data.unwrap_or_else(|| home.join(".local/share"));
-        Tiers::parse(&text, &file, &data.join("forebay/campaigns"))
+        Tiers::parse(&text, &file, &data.join("forebay/campaigns"), (user, &home))
     }
 
-    /// Reads the text of a file. `registry`: where campaigns are noted, if it doesn't say so.
+    /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted, if
+    /// it doesn't say so.
     ///
     /// # Errors
     /// A message that names the file, the tier and the invalid value.
-    pub fn parse(text: &str, file: &Path, registry: &Path) -> Result<Tiers> {
+    pub fn parse(
+        text: &str,
+        file: &Path,
+        registry: &Path,
+        (user, home): (&str, &Path),
+    ) -> Result<Tiers> {
         let shown = file.display();
         let read: File = toml::from_str(text).map_err(|e| format!("{shown}: {e}"))?;
         let in_file = |e: String| format!("{shown}: {e}");
@@ -179,7 +199,8 @@ impl Tiers {
         }
         let all = Tiers {
             file: file.to_owned(),
-            registry: read.registry.map_or(registry.to_owned(), PathBuf::from),
+            registry: registry_place(read.registry, read.etcd, registry, (user, home))
+                .map_err(in_file)?,
             warn,
             mail: read.mail,
             archive: read.archive,
@@ -253,6 +274,55 @@ impl Tiers {
     }
 }
 
+fn registry_place(
+    given: Option<String>,
+    etcd: Option<EtcdText>,
+    usual: &Path,
+    (user, home): (&str, &Path),
+) -> Result<RegistryPlace> {
+    let Some(text) = given.as_deref().and_then(|text| text.strip_prefix("etcd:")) else {
+        if etcd.is_some() {
+            return Err("[etcd] is of no use: the registry is a directory".into());
+        }
+        return Ok(RegistryPlace::Directory(
+            given.map_or(usual.to_owned(), PathBuf::from),
+        ));
+    };
+    let mut place = EtcdPlace::parse(text)?;
+    if let Some(text) = etcd {
+        let own = |text: Option<String>| text.map(|text| text.replace("{user}", user));
+        let path = |text: Option<String>| -> Result<Option<PathBuf>> {
+            let Some(text) = own(text) else {
+                return Ok(None);
+            };
+            match text.strip_prefix("~/") {
+                Some(rest) => Ok(Some(home.join(rest))),
+                None if text.starts_with('/') => Ok(Some(text.into())),
+                None => Err(format!("[etcd]: '{text}' is no absolute path")),
+            }
+        };
+        place.authority = path(text.ca)?;
+        (place.certificate, place.key) = (path(text.cert)?, path(text.key)?);
+        (place.user, place.password_file) = (own(text.user), path(text.password_file)?);
+    }
+    let has_files = place.authority.is_some() || place.certificate.is_some();
+    match () {
+        () if place.certificate.is_some() != place.key.is_some() => {
+            Err("[etcd]: give both, cert and key, or neither".into())
+        }
+        () if place.user.is_some() != place.password_file.is_some() => {
+            Err("[etcd]: give both, user and password_file, or neither".into())
+        }
+        () if has_files && !place.has_tls => {
+            Err("[etcd]: certificates are for a registry with https://".into())
+        }
+        () if place.user.is_some() && !place.has_tls && !place.is_local() => {
+            Err("[etcd]: a password goes to another host by https:// only".into())
+        }
+        () => Ok(RegistryPlace::Etcd(place)),
+    }
+}
+
 impl Tier {
     /// The quota of a campaign that asks for so many bytes and files; without a number, as many as
     /// the tier allows.
@@ -320,7 +390,53 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Tiers> {
-        Tiers::parse(text, Path::new("t.toml"), Path::new("/reg"))
+        let me = ("ann", Path::new("/home/ann"));
+        Tiers::parse(text, Path::new("t.toml"), Path::new("/reg"), me)
+    }
+
+    #[test]
+    fn a_registry_in_etcd() {
+        let tiers = parse(
+            "registry = 'etcd:https://a,b:1/site'\n[etcd]\nca = '/etc/ca.pem'\nuser = '{user}'\n\
+             password-file = '~/.pw-{user}'\n",
+        );
+        let RegistryPlace::Etcd(place) = tiers.unwrap().registry else {
+            panic!("a directory");
+        };
+        assert_eq!(place.user.as_deref(), Some("ann"));
+        assert_eq!(place.password_file, Some("/home/ann/.pw-ann".into()));
+        assert_eq!(place.authority, Some("/etc/ca.pem".into()));
+        for (text, says) in [
+            ("registry = 'etcd:a/p'", "neither"),
+            ("registry = '/dir'\n[etcd]\nuser = 'a'", "of no use"),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nuser = 'a'",
+                "password_file",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\ncert = '/a'",
+                "cert and key",
+            ),
+            (
+                "registry = 'etcd:http://a/p'\n[etcd]\nca = '/a'",
+                "https://",
+            ),
+            (
+                "registry = 'etcd:http://a/p'\n[etcd]\nuser = 'a'\npassword_file = '/a'",
+                "https:// only",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nca = 'a'",
+                "absolute",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nx = 'a'",
+                "unknown field",
+            ),
+        ] {
+            let why = parse(text).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
     }
 
     #[test]

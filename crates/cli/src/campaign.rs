@@ -27,8 +27,9 @@ const COUNTED: u64 = 60;
 const LONGEST_USER: usize = 64;
 
 pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
-    let tiers = Tiers::read().map_err(Fail::usage)?;
-    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let me = user_name(rustix::process::getuid().as_raw());
+    let tiers = Tiers::read(&me).map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
     let hold = |name: &str| registry.hold(name, PATIENCE).map_err(Fail::failed);
     match a.what {
         OfCampaign::Create(a) => create(&registry, &tiers, &a)?,
@@ -524,8 +525,9 @@ fn delete(mut held: Held, is_now: bool) -> Result<(), Fail> {
 
 /// `forebay campaignd`.
 pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
-    let tiers = Tiers::read().map_err(Fail::usage)?;
-    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let me = user_name(rustix::process::getuid().as_raw());
+    let tiers = Tiers::read(&me).map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
     let seconds = |span: Span, name: &str| match span {
         Span::Of(seconds) => Ok(seconds),
         Span::Never => Err(Fail::usage(format!("{name}: give a time"))),

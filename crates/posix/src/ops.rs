@@ -152,16 +152,6 @@ impl Fs {
         })
     }
 
-    /// The error of an operation that may make no object: ESTALE, which has it done again, if the
-    /// quota now grants one; else EDQUOT.
-    #[cold]
-    pub(crate) fn granted_a_file(&self) -> Errno {
-        match self.gets_quota(None, (0, 1)) {
-            true => Errno::STALE,
-            false => Errno::DQUOT,
-        }
-    }
-
     /// Creates at a place; EEXIST if something is there.
     fn create_new(&self, p: &EntryPlace<'_>, new: &NewObject<'_>) -> Result<ObjectId> {
         if p.entry.is_some() {
@@ -169,13 +159,12 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_read_only(p.dir.id, p.name)?;
+        let make = || {
+            let cluster = self.cluster();
+            cluster.create_object(p.dir.id, p.name, new, p.epoch)
+        };
         let id = self
-            .cluster()
-            .create_object(p.dir.id, p.name, new, p.epoch)
-            .map_err(|e| match e {
-                Errno::DQUOT => self.granted_a_file(),
-                e => e,
-            })?
+            .with_quota_for((p.dir.id, p.name, new), make)?
             .map_err(|_| Errno::EXIST)?;
         if new.mode & S_IFMT == S_IFDIR {
             forebay_trace::event_of!(POSIX_DIRECTORY_MADE, p.name, id.0, p.dir.id.0);
@@ -363,7 +352,7 @@ impl Fs {
             .iter()
             .filter(|made| **made == Err(Errno::DQUOT))
             .count();
-        if refused > 0 && self.gets_quota(None, (0, refused as u64)) {
+        if refused > 0 && self.gets_quota(self.this_node(), (0, refused as u64)) {
             for one in made.iter_mut().filter(|one| **one == Err(Errno::DQUOT)) {
                 *one = Err(Errno::STALE);
             }
