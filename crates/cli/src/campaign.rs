@@ -5,6 +5,7 @@ use crate::campaign_args::{CampaignCommand, Campaignd, Create, Most, OfCampaign}
 use crate::fail::{Fail, code};
 use crate::files::user_name;
 use crate::lifetime::Span;
+use crate::origin::{quota_of, quota_words};
 use crate::output::{json, say, write};
 use crate::tables::table;
 use crate::{down, up};
@@ -52,7 +53,7 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
             quota(&mut hold(&name)?, &tiers, (size, files))?;
         }
         OfCampaign::Share { name, users } => share(&mut hold(&name)?, &users)?,
-        OfCampaign::Up(a) => return start(hold(&a.name)?, *a.up),
+        OfCampaign::Up(a) => return start(hold(&a.name)?, a.pool_name, *a.up),
         OfCampaign::Down(a) => return stop(hold(&a.name)?, &a.down),
         OfCampaign::Migrate { name, tier } => {
             let mut held = hold(&name)?;
@@ -141,6 +142,17 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         ..begun
     };
     c.note("created");
+    if a.if_absent
+        && registry
+            .list()
+            .map_err(Fail::failed)?
+            .0
+            .iter()
+            .any(|c| c.name == a.name)
+    {
+        let c = registry.get(&a.name).map_err(Fail::failed)?;
+        return write(format!("{}\n", c.place).as_bytes());
+    }
     let held = registry.add(c).map_err(Fail::failed)?;
     // The record comes first: without it nobody would end what was made.
     if let Err(why) = Area::open(&held.campaign.place).and_then(|area| area.make()) {
@@ -226,8 +238,10 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
         ("tier", c.tier.clone()),
         ("place", c.place.clone()),
         ("used", service::usage_in_words(c)),
+        ("in its pool", used_in_pool(c)),
         ("end", end),
     ];
+    rows.retain(|row| !row.1.is_empty());
     if !members.is_empty() {
         rows.push(("shared with", members.join(", ")));
     }
@@ -246,6 +260,13 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
     write(table(&rows, &[0, 1]).as_bytes())
+}
+
+/// What counts against the quota in the campaign's pool, if it runs on this host.
+fn used_in_pool(c: &Campaign) -> String {
+    let pool = c.pool.as_ref().and_then(|pool| Pool::open(&pool.name).ok());
+    let quota = pool.as_ref().and_then(quota_of);
+    quota.as_ref().map(quota_words).unwrap_or_default()
 }
 
 fn member_in_words(member: &Member) -> String {
@@ -401,7 +422,7 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
 }
 
 /// Starts a pool whose origin is the campaign's data, and which ends with it.
-fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
+fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fail> {
     let c = &held.campaign;
     at_its_place(c)?;
     if a.media.origin.origin.is_some() {
@@ -444,7 +465,12 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
         used_bytes: used.bytes,
         used_files: used.files,
     });
-    let name = c.name.clone();
+    let name = pool_name.unwrap_or_else(|| c.name.clone());
+    if Pool::state(&name) != PoolState::Absent {
+        return Err(Fail::failed(format!(
+            "there is a pool '{name}' already: choose another name with --as"
+        )));
+    }
     // The record comes first: a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
@@ -473,8 +499,11 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
         let name = &held.campaign.name;
         return Err(Fail::failed(format!("the campaign '{name}' has no pool")));
     };
-    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
-        is_used(&pool).map_err(Fail::failed)?;
+    // With --force, its user knows that it is gone: its host was switched off, say.
+    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
+        let why = is_used(&pool).err().unwrap_or_default();
+        let more = "or, if it is gone, here with --force";
+        return Err(Fail::failed(format!("{why}; {more}")));
     }
     let result = match Pool::state(&pool.name) {
         // It has ended by itself.

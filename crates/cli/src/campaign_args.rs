@@ -161,6 +161,9 @@ pub struct Create {
     /// How long data that are to be deleted can be restored after the end [default: as the tier says]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<Span>,
+    /// If there is one of this name already, leave it as it is
+    #[arg(long)]
+    pub if_absent: bool,
     /// Print the campaign as JSON
     #[arg(long)]
     pub json: bool,
@@ -169,6 +172,9 @@ pub struct Create {
 #[derive(Debug, Args)]
 pub struct CampaignUp {
     pub name: String,
+    /// The pool's name [default: the campaign's]
+    #[arg(long = "as", value_name = "POOL")]
+    pub pool_name: Option<String>,
     #[command(flatten)]
     pub up: Box<Up>,
 }

@@ -325,8 +325,19 @@ impl Client {
         }
         let request = request.config().timeout_recv_body(Some(bound)).build();
         request.send(body.as_bytes()).map_err(|error| {
-            use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
+            use std::io::ErrorKind::{
+                ConnectionRefused, HostUnreachable, InvalidData, NetworkUnreachable,
+            };
             match &error {
+                // No connection was made.
+                ureq::Error::Io(e) if e.kind() == InvalidData => {
+                    let name = &self.endpoints[endpoint].name;
+                    let text = format!(
+                        "etcd at {name}: its certificate, or ours, isn't accepted: {e}; see whether \
+                         the authority's certificate, the own one and its key are right"
+                    );
+                    Tried::Refused(Error::new(Errno::ACCESS, text))
+                }
                 ureq::Error::Io(e)
                     if matches!(
                         e.kind(),
@@ -561,6 +572,12 @@ fn not_etcd(content: &[u8]) -> String {
 /// The result for a refusal of etcd.
 fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
     let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
+        // The gateway can't say who the client is, and etcd would take the name for a user.
+        if content.starts_with(b"CommonName of client") {
+            let text = "etcd: a client's certificate must not have a common name (CN) where etcd \
+                        has users: make one without";
+            return Tried::Refused(Error::new(Errno::INVAL, text));
+        }
         let text = format!("HTTP status {status}, {}", not_etcd(content));
         return Tried::Lost(text);
     };

@@ -8,8 +8,8 @@
 //! A node that can't be reached keeps what it was granted. Changes that others make at the origin
 //! are added to `base` when the pool notices them; they are never refused.
 
-use crate::service::Origin;
 use forebay_client::origin::Quota as Limits;
+use forebay_posix::Fs;
 use forebay_store::quota::Amount;
 use rustix::io::{Errno, Result};
 use serde::{Deserialize, Serialize};
@@ -17,12 +17,9 @@ use std::collections::HashMap;
 use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 /// The file in which limits and usage outlive the service.
 const NAME: &str = "quota.json";
-/// How often usage is looked at, for reports and for a service that comes after a loss of power.
-const LOOK: Duration = Duration::from_secs(1);
 /// Stands for no limit: far from overflow.
 const ENDLESS: i64 = i64::MAX / 4;
 
@@ -42,6 +39,8 @@ struct State {
     kept: Kept,
     /// Last known of each node: what it uses and what it is granted.
     nodes: HashMap<u32, (Amount, Amount)>,
+    /// The content of the file, if it is known.
+    noted: Option<Kept>,
 }
 
 /// The quota; none if the pool has none.
@@ -123,7 +122,7 @@ impl Quota {
         };
         let state = State {
             kept,
-            nodes: HashMap::new(),
+            ..State::default()
         };
         let quota = Quota {
             file,
@@ -153,9 +152,83 @@ impl Quota {
     pub fn is_there(&self) -> bool {
         self.state().is_some()
     }
+
+    /// A node needs so many bytes and files. `fs`: the way to all nodes.
+    ///
+    /// # Errors
+    /// EDQUOT: there aren't as many left.
+    pub fn grant(&self, fs: &Fs, node: u32, (bytes, files): (u64, u64)) -> Result<()> {
+        let mut state = self.state();
+        let Some(state) = state.as_mut() else {
+            return Err(Errno::DQUOT);
+        };
+        let wanted = amount(bytes, files);
+        let (_, granted) = state.nodes.get(&node).copied().unwrap_or_default();
+        // Another one of that node has asked just before.
+        let used = state.exchange(fs, node, None)?;
+        let left = minus(granted, used);
+        match left.0 >= wanted.0 && left.1 >= wanted.1 {
+            true => Ok(()),
+            false => state.share_out(fs, node, wanted),
+        }
+    }
+
+    /// Sets other limits.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the pool has none; what writing the file says.
+    pub fn set(&self, fs: &Fs, bytes: Option<u64>, files: Option<u64>) -> Result<()> {
+        let mut state = self.state();
+        let state = state.as_mut().ok_or(Errno::OPNOTSUPP)?;
+        let kept = Kept {
+            bytes,
+            files,
+            ..state.kept
+        };
+        let saved = self.save(&kept);
+        saved.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        state.kept = kept;
+        // Less may be left than nothing: that is told to those who need more.
+        state.share_out(fs, 0, (0, 0))
+    }
+
+    /// Limits and usage; None in a pool without a quota.
+    pub fn status(&self, fs: &Fs) -> Option<QuotaStatus> {
+        let mut state = self.state();
+        let state = state.as_mut()?;
+        state.look(fs);
+        let used = plus(state.kept.base, state.kept.used);
+        Some(QuotaStatus {
+            bytes: state.kept.bytes,
+            files: state.kept.files,
+            used_bytes: used.0.max(0) as u64,
+            used_files: used.1.max(0) as u64,
+        })
+    }
+
+    /// Notes usage where the next service finds it.
+    pub fn note(&self, fs: &Fs) {
+        let mut state = self.state();
+        if let Some(state) = state.as_mut() {
+            state.look(fs);
+            // A failure is retried with the next call.
+            if state.noted != Some(state.kept) && self.save(&state.kept).is_ok() {
+                state.noted = Some(state.kept);
+            }
+        }
+    }
 }
 
 impl State {
+    /// Learns what all nodes use.
+    fn look(&mut self, fs: &Fs) {
+        for node in fs.cluster().quota_nodes() {
+            // Of one that can't be reached, the last known usage counts.
+            let _ = self.exchange(fs, node, None);
+        }
+        self.kept.used = self.used();
+    }
+
     fn used(&self) -> Amount {
         self.nodes
             .values()
@@ -163,24 +236,24 @@ impl State {
     }
 
     /// Has a node's grant set, if one is given, and learns what it uses.
-    fn exchange(&mut self, origin: &Origin, node: u32, granted: Option<Amount>) -> Result<Amount> {
+    fn exchange(&mut self, fs: &Fs, node: u32, granted: Option<Amount>) -> Result<Amount> {
         let known = self.nodes.entry(node).or_default();
         if let Some(granted) = granted {
             // Should the reply be lost, it may have either.
             known.1 = (known.1.0.max(granted.0), known.1.1.max(granted.1));
         }
-        let used = origin.fs.cluster().exchange_quota(node, granted)?;
+        let used = fs.cluster().exchange_quota(node, granted)?;
         known.0 = used;
         known.1 = granted.unwrap_or(known.1);
         Ok(used)
     }
 
     /// Shares out what is left; the node that needs it gets `wanted` first.
-    fn share_out(&mut self, origin: &Origin, needs: u32, wanted: Amount) -> Result<()> {
+    fn share_out(&mut self, fs: &Fs, needs: u32, wanted: Amount) -> Result<()> {
         let (mut reached, mut left) = (Vec::new(), self.kept.budget());
-        for node in origin.fs.cluster().quota_nodes() {
+        for node in fs.cluster().quota_nodes() {
             let known = self.nodes.get(&node).copied().unwrap_or_default();
-            match self.exchange(origin, node, Some(known.0)) {
+            match self.exchange(fs, node, Some(known.0)) {
                 Ok(used) => {
                     reached.push((node, used));
                     left = minus(left, used);
@@ -197,91 +270,12 @@ impl State {
         let files = shares(left.1, reached.len().max(1), first, wanted.1);
         for (i, (node, used)) in reached.into_iter().enumerate() {
             // One that can't be reached now has less than it might.
-            let _ = self.exchange(origin, node, Some(plus(used, (bytes[i], files[i]))));
+            let _ = self.exchange(fs, node, Some(plus(used, (bytes[i], files[i]))));
         }
         let is_enough = |left: i64, wanted: i64| wanted <= 0 || wanted <= left;
         match is_enough(left.0, wanted.0) && is_enough(left.1, wanted.1) {
             true => Ok(()),
             false => Err(Errno::DQUOT),
-        }
-    }
-}
-
-impl Origin {
-    /// A node needs so many bytes and files.
-    ///
-    /// # Errors
-    /// EDQUOT: there aren't as many left.
-    pub fn grant(&self, node: u32, (bytes, files): (u64, u64)) -> Result<()> {
-        let mut state = self.quota.state();
-        let Some(state) = state.as_mut() else {
-            return Err(Errno::DQUOT);
-        };
-        let wanted = amount(bytes, files);
-        let (_, granted) = state.nodes.get(&node).copied().unwrap_or_default();
-        // Another one of that node has asked just before.
-        let used = state.exchange(self, node, None)?;
-        let left = minus(granted, used);
-        match left.0 >= wanted.0 && left.1 >= wanted.1 {
-            true => Ok(()),
-            false => state.share_out(self, node, wanted),
-        }
-    }
-
-    /// Sets other limits.
-    ///
-    /// # Errors
-    /// EOPNOTSUPP: the pool has none; what writing the file says.
-    pub fn set_quota(&self, bytes: Option<u64>, files: Option<u64>) -> Result<()> {
-        let mut state = self.quota.state();
-        let state = state.as_mut().ok_or(Errno::OPNOTSUPP)?;
-        let kept = Kept {
-            bytes,
-            files,
-            ..state.kept
-        };
-        let saved = self.quota.save(&kept);
-        saved.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
-        state.kept = kept;
-        // Less may be left than nothing: that is told to those who need more.
-        state.share_out(self, 0, (0, 0))
-    }
-
-    /// Limits and usage; None in a pool without a quota.
-    pub fn quota_status(&self) -> Option<QuotaStatus> {
-        let mut state = self.quota.state();
-        let state = state.as_mut()?;
-        self.look_at_usage(state);
-        let used = plus(state.kept.base, state.used());
-        Some(QuotaStatus {
-            bytes: state.kept.bytes,
-            files: state.kept.files,
-            used_bytes: used.0.max(0) as u64,
-            used_files: used.1.max(0) as u64,
-        })
-    }
-
-    fn look_at_usage(&self, state: &mut State) {
-        for node in self.fs.cluster().quota_nodes() {
-            // Of one that can't be reached, the last known usage counts.
-            let _ = state.exchange(self, node, None);
-        }
-        state.kept.used = state.used();
-    }
-
-    /// Notes usage now and then, until the pool is removed.
-    pub fn watch_quota(&self) {
-        let mut noted = None;
-        while self.is_there() && self.quota.is_there() {
-            std::thread::sleep(LOOK);
-            let mut state = self.quota.state();
-            if let Some(state) = state.as_mut() {
-                self.look_at_usage(state);
-                // A failure is retried in the next turn.
-                if noted != Some(state.kept) && self.quota.save(&state.kept).is_ok() {
-                    noted = Some(state.kept);
-                }
-            }
         }
     }
 }

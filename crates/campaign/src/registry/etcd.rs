@@ -31,7 +31,7 @@ const SIGN: Duration = Duration::from_secs(2);
 /// Pause between two looks at another one's lock.
 const TURN: Duration = Duration::from_millis(100);
 /// How long requests are repeated while etcd can't be reached.
-const AWAY: Duration = Duration::from_secs(20);
+const AWAY: Duration = Duration::from_secs(10);
 /// Records that are read at once.
 const PAGE: usize = 200;
 /// Most bytes of a file with certificates.

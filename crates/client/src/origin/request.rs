@@ -108,6 +108,8 @@ pub enum Request {
         bytes: Option<u64>,
         files: Option<u64>,
     },
+    /// Limits and usage of the quota; the reply is empty if there is none.
+    Usage,
     /// How things stand.
     Status,
     /// To a copier, by the service of this number. Higher numbers replace lower ones.
@@ -149,6 +151,7 @@ impl Request {
             Request::Evict(path) => (6, (none, path.clone()), no, none),
             Request::Prefetch(path) => (7, (none, path.clone()), no, none),
             Request::Status => (8, no.clone(), no, none),
+            Request::Usage => (21, no.clone(), no, none),
             Request::Link { id, known, to } => (9, known.clone(), to.clone(), *id),
             Request::Room { id, bytes } => (11, (ObjectId(*bytes), Vec::new()), no, *id),
             Request::Grant { node, bytes, files } => {
@@ -273,6 +276,7 @@ impl Request {
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
             8 => Request::Status,
+            21 => Request::Usage,
             40..=44 => Request::Order {
                 service: dir.0,
                 order: match kind {
@@ -408,6 +412,7 @@ mod tests {
             Request::Evict(name.clone()),
             Request::Prefetch(name.clone()),
             Request::Status,
+            Request::Usage,
             Request::Order {
                 service: 3,
                 order: Order::Copy {
