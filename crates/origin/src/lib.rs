@@ -106,9 +106,6 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let Some(config) = pool.config().origin.clone() else {
         return Ok(());
     };
-    if pool.config().has_quota() {
-        pool.store().quota().activate();
-    }
     let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
     if !config.is_bucket() {
         let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
@@ -116,6 +113,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     }
     let member = pool.config().member;
     if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        if pool.config().has_quota() {
+            pool.store().quota().activate();
+        }
         if config.is_bucket() {
             return Ok(());
         }
@@ -161,6 +161,10 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         quota,
     });
     origin.prepare_root().map_err(failed)?;
+    if pool.config().has_quota() {
+        // From here on, all counts: programs come later.
+        pool.store().quota().activate();
+    }
     origin.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
     for (name, work) in [

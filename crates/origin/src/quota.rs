@@ -17,9 +17,12 @@ use std::collections::HashMap;
 use std::io::Error;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 /// The file in which limits and usage outlive the service.
 const NAME: &str = "quota.json";
+/// How long a node that couldn't be reached isn't asked: others would wait for it.
+const AWAY: Duration = Duration::from_secs(60);
 /// Stands for no limit: far from overflow.
 const ENDLESS: i64 = i64::MAX / 4;
 
@@ -39,6 +42,8 @@ struct State {
     kept: Kept,
     /// Last known of each node: what it uses and what it is granted.
     nodes: HashMap<u32, (Amount, Amount)>,
+    /// Nodes that couldn't be reached, and when.
+    away: HashMap<u32, Instant>,
     /// The content of the file, if it is known.
     noted: Option<Kept>,
 }
@@ -163,6 +168,8 @@ impl Quota {
             return Err(Errno::DQUOT);
         };
         let wanted = amount(bytes, files);
+        // It has just asked.
+        state.away.remove(&node);
         let (_, granted) = state.nodes.get(&node).copied().unwrap_or_default();
         // Another one of that node has asked just before.
         let used = state.exchange(fs, node, None)?;
@@ -194,9 +201,9 @@ impl Quota {
 
     /// Limits and usage; None in a pool without a quota.
     pub fn status(&self, fs: &Fs) -> Option<QuotaStatus> {
+        self.look(fs);
         let mut state = self.state();
         let state = state.as_mut()?;
-        state.look(fs);
         let used = plus(state.kept.base, state.kept.used);
         Some(QuotaStatus {
             bytes: state.kept.bytes,
@@ -206,11 +213,29 @@ impl Quota {
         })
     }
 
+    /// Learns what all nodes use. Nobody waits for it: a node may be slow to answer.
+    fn look(&self, fs: &Fs) {
+        let is_away = |node: u32| self.state().as_ref().is_none_or(|s| s.is_away(node));
+        for node in fs.cluster().quota_nodes() {
+            if is_away(node) {
+                continue;
+            }
+            let used = fs.cluster().exchange_quota(node, None);
+            if let Some(state) = self.state().as_mut() {
+                // Of one that can't be reached, the last known usage counts.
+                state.learn(node, used);
+            }
+        }
+        if let Some(state) = self.state().as_mut() {
+            state.kept.used = state.used();
+        }
+    }
+
     /// Notes usage where the next service finds it.
     pub fn note(&self, fs: &Fs) {
+        self.look(fs);
         let mut state = self.state();
         if let Some(state) = state.as_mut() {
-            state.look(fs);
             // A failure is retried with the next call.
             if state.noted != Some(state.kept) && self.save(&state.kept).is_ok() {
                 state.noted = Some(state.kept);
@@ -220,15 +245,6 @@ impl Quota {
 }
 
 impl State {
-    /// Learns what all nodes use.
-    fn look(&mut self, fs: &Fs) {
-        for node in fs.cluster().quota_nodes() {
-            // Of one that can't be reached, the last known usage counts.
-            let _ = self.exchange(fs, node, None);
-        }
-        self.kept.used = self.used();
-    }
-
     fn used(&self) -> Amount {
         self.nodes
             .values()
@@ -237,15 +253,38 @@ impl State {
 
     /// Has a node's grant set, if one is given, and learns what it uses.
     fn exchange(&mut self, fs: &Fs, node: u32, granted: Option<Amount>) -> Result<Amount> {
+        if self.is_away(node) {
+            return Err(Errno::HOSTDOWN);
+        }
         let known = self.nodes.entry(node).or_default();
         if let Some(granted) = granted {
             // Should the reply be lost, it may have either.
             known.1 = (known.1.0.max(granted.0), known.1.1.max(granted.1));
         }
-        let used = fs.cluster().exchange_quota(node, granted)?;
-        known.0 = used;
-        known.1 = granted.unwrap_or(known.1);
-        Ok(used)
+        let used = fs.cluster().exchange_quota(node, granted);
+        self.learn(node, used);
+        if let (Ok(_), Some(granted), Some(known)) = (used, granted, self.nodes.get_mut(&node)) {
+            known.1 = granted;
+        }
+        used
+    }
+
+    /// Notes what a node says that it uses.
+    fn learn(&mut self, node: u32, used: Result<Amount>) {
+        match used {
+            Ok(used) => {
+                self.nodes.entry(node).or_default().0 = used;
+                self.away.remove(&node);
+            }
+            Err(_) => {
+                self.away.insert(node, Instant::now());
+            }
+        }
+    }
+
+    fn is_away(&self, node: u32) -> bool {
+        let since = self.away.get(&node);
+        since.is_some_and(|since| since.elapsed() < AWAY)
     }
 
     /// Shares out what is left; the node that needs it gets `wanted` first.

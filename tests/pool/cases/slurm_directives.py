@@ -24,7 +24,7 @@ LINES = """#FB up --media memory:48M
 # Line, and what the job's output says of it.
 WRONG = {
     "#FB": "line 3, #FB: a command is missing",
-    "#FB down": "there is no 'down'; there are up, stage_in, stage_out",
+    "#FB down": "there is no 'down'; there are up, campaign, stage_in, stage_out",
     "#FB stage_in ./input": "stage_in takes SRC and DST",
     "#FB stage_in --force /input": "stage_in takes SRC and DST",
     "#FB stage_in $PWD/input /input": "'$PWD/input' has signs that no shell expands here",

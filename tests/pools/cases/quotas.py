@@ -72,8 +72,8 @@ def status(t, pool="case"):
     return t.fb("origin", "status", "--json", "--pool", pool).json()["quota"]
 
 
-def used(t):
-    found = status(t)
+def used(t, pool="case"):
+    found = status(t, pool)
     return found["used_bytes"], found["used_files"]
 
 
@@ -127,7 +127,10 @@ def quotas_of_one_node(t):
     t.bash("case", "cd %s; : > d/more; head -c 1000000 /dev/zero > d/large" % top)
     site.fb("quota", "case", "--size", "1M")
     t.bash("case", "cd %s; ! head -c 10 /dev/zero > d/y; rm d/y" % top)
-    t.fb("origin", "status", "--pool", "case").prints(r"counts against the quota .*of 30; of 1.0 MiB")
+    words = "quota .*2.4 MiB of 1.0 MiB, 22 of 30 files"
+    for told in (("origin", "status"), ("df",), ("status",)):
+        t.fb(*told, "--pool", "case").prints(words)
+    site.fb("show", "case").prints("in its pool +2.4 MiB of 1.0 MiB, 22 of 30 files")
     counted = used(t)
     site.fb("down", "case")
     usage = site.show("case")["usage"]
@@ -143,6 +146,48 @@ def quotas_of_one_node(t):
     t.fb("up", "--reopen", "--pool", "case")
     t.ok(used(t) == before, used(t))
     site.fb("down", "case")
+
+
+@case(limit=60)
+def quota_below_a_directory(t):
+    """A pool that isn't a campaign's; collections, staging, files that others make at the origin."""
+    top = os.path.join(t.disk, "origin")
+    os.mkdir(top)
+    with open(top + "/old", "wb") as f:
+        f.write(b"o" * 1000)
+    t.fb("up", "--pool", "p", "--quota-bytes", "1M", rc=2).says("--origin")
+    t.up("p", "--origin", top + "=/data", "--quota-bytes", "1M", "--quota-files", "12", "--origin-lag", "0.1")
+    t.ok(used(t, "p") == (1000, 1), used(t, "p"))
+    # What is beside the origin counts, too.
+    t.bash("p", "cd /fb; mkdir other; head -c 500000 /dev/zero > other/x; head -c 500000 /dev/zero > data/y; "
+           "! head -c 100000 /dev/zero > other/z; rm other/z")
+    t.ok(used(t, "p") == (1001000, 4), used(t, "p"))
+    os.mkdir(t.work + "/tree")
+    for name in "abc":
+        t.file("%s/tree/%s" % (t.work, name), 20000)
+    t.fb("stage", "in", "--pool", "p", t.work + "/tree", "/data/tree", rc=None).says("quota")
+    t.bash("p", "rm -r /fb/data/tree /fb/other")
+    t.ok(used(t, "p") == (501000, 2), used(t, "p"))
+    t.fb("stage", "in", "--pool", "p", t.work + "/tree", "/data/tree")
+    # Others change the origin: that counts, and is never refused.
+    t.fb("origin", "sync", "--pool", "p")
+    for n in range(7):
+        with open("%s/by-others-%d" % (top, n), "wb") as f:
+            f.write(b"b" * 100)
+    with open(top + "/old", "wb") as f:
+        f.write(b"n" * 3000)
+    os.unlink(top + "/y")
+    wanted = (3000 + 60000 + 700, 12)
+    wait_until(lambda: used(t, "p") == wanted, 20, lambda: "what others did: %s" % (used(t, "p"),))
+    t.bash("p", "cd /fb/data; ! : > new; cat by-others-3 > /dev/null; rm by-others-*; : > new")
+    t.ok(used(t, "p") == (63000, 6), used(t, "p"))
+    # Files that are removed by their last closing, by a process that is killed, too.
+    t.bash("p", "cd /fb/data; exec 3> gone; rm gone; head -c 100000 /dev/zero >&3; kill -9 $$", rc=None)
+    wait_until(lambda: used(t, "p") == (63000, 6), 15, lambda: "a killed process: %s" % (used(t, "p"),))
+    # Collections: files each, by the verbs.
+    t.fb("workspace", "create", "w", "--pool", "p", rc=None)
+    t.fb("down", "--pool", "p")
+    t.ok(sorted(os.listdir(top)) == ["new", "old", "tree"], os.listdir(top))
 
 
 @case(limit=90)
