@@ -18,6 +18,7 @@
 //! ```
 
 use crate::Result;
+use crate::area::POOL;
 use crate::record::AtEnd;
 use crate::registry::{EtcdPlace, RegistryPlace};
 use forebay_bucket::Address;
@@ -53,7 +54,7 @@ pub struct Tiers {
 /// A tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// The directory, or prefix of a bucket, in which campaigns lie; `{user}` is the owner's name.
+    /// The directory, prefix of a bucket, or `pool:NAME/PATH`, in which campaigns lie; `{user}` is the owner's name.
     path: String,
     /// How long a campaign lasts there, if nobody says so, and at most. Seconds.
     pub usual: u64,
@@ -93,7 +94,8 @@ struct EtcdText {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TierText {
-    path: String,
+    path: Option<String>,
+    pool: Option<String>,
     usual: Option<String>,
     longest: Option<String>,
     largest: Option<String>,
@@ -168,14 +170,29 @@ impl Tiers {
             if longest.is_some_and(|longest| usual > longest) {
                 return Err(of_tier("'usual' is longer than 'longest'".into()));
             }
-            if Address::parse(t.path.as_bytes()).is_none() && !t.path.starts_with('/') {
+            let path = match (&t.pool, &t.path) {
+                (None, Some(path)) => path.clone(),
+                (None, None) => return Err(of_tier("it has neither a path nor a pool".into())),
+                (Some(pool), path) => {
+                    let path = path.as_deref().unwrap_or("/campaigns/{user}");
+                    if pool.is_empty() || pool.contains('/') || !path.starts_with('/') {
+                        return Err(of_tier(
+                            "a pool is a name, and the path in it begins with a slash".into(),
+                        ));
+                    }
+                    format!("{POOL}{pool}{path}")
+                }
+            };
+            let is_place = Address::parse(path.as_bytes()).is_some()
+                || path.starts_with('/')
+                || path.starts_with(POOL) && t.pool.is_some();
+            if !is_place {
                 return Err(of_tier(format!(
-                    "'{}' is neither an absolute path nor s3://BUCKET/PREFIX",
-                    t.path
+                    "'{path}' is neither an absolute path nor s3://BUCKET/PREFIX"
                 )));
             }
             let tier = Tier {
-                path: t.path.trim_end_matches('/').to_owned(),
+                path: path.trim_end_matches('/').to_owned(),
                 usual,
                 longest,
                 largest: match &t.largest {
@@ -452,6 +469,27 @@ mod tests {
         assert_eq!(scratch.place_of("ann", "c"), "/s/ann/c");
         assert_eq!((scratch.usual, scratch.grace), (864_000, GRACE));
         assert!(tiers.get("nope").unwrap_err().contains("scratch, tape"));
+    }
+
+    #[test]
+    fn tiers_that_are_pools() {
+        let place = |text: &str| {
+            let tiers = parse(text).unwrap();
+            tiers.get("a").unwrap().place_of("ann", "c")
+        };
+        let usual = place("[tier.a]\npool = 'fast'");
+        assert_eq!(usual, "pool:fast/campaigns/ann/c");
+        let other = place("[tier.a]\npool = 'fast'\npath = '/x'");
+        assert_eq!(other, "pool:fast/x/c");
+        for (text, says) in [
+            ("path = 'pool:x/y'", "neither an absolute path"),
+            ("usual = '1d'", "neither a path nor a pool"),
+            ("pool = 'a/b'", "a pool is a name"),
+            ("pool = 'a'\npath = 'b'", "a pool is a name"),
+        ] {
+            let why = parse(&format!("[tier.a]\n{text}")).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::output::{json, say, write};
 use crate::tables::table;
 use crate::{down, up};
 use forebay_bucket::Address;
-use forebay_campaign::area::Area;
+use forebay_campaign::area::{Area, POOL};
 use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
 use forebay_campaign::registry::{Held, PATIENCE, Registry};
 use forebay_campaign::service::{self, Options, words};
@@ -46,7 +46,8 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
         OfCampaign::Path { name } => {
             let c = registry.get(&name).map_err(Fail::failed)?;
             at_its_place(&c)?;
-            write((c.place + "\n").as_bytes())?;
+            let area = Area::open(&c.place).map_err(Fail::failed)?;
+            write((area.path() + "\n").as_bytes())?;
         }
         OfCampaign::Extend { name, time } => extend(&mut hold(&name)?, &tiers, time)?,
         OfCampaign::Quota { name, size, files } => {
@@ -151,19 +152,24 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
             .any(|c| c.name == a.name)
     {
         let c = registry.get(&a.name).map_err(Fail::failed)?;
-        return write(format!("{}\n", c.place).as_bytes());
+        let area = Area::open(&c.place).map_err(Fail::failed)?;
+        return write(format!("{}\n", area.path()).as_bytes());
     }
     let held = registry.add(c).map_err(Fail::failed)?;
     // The record comes first: without it nobody would end what was made.
-    if let Err(why) = Area::open(&held.campaign.place).and_then(|area| area.make()) {
-        held.forget().map_err(Fail::failed)?;
-        return Err(Fail::failed(why));
-    }
+    let made = Area::open(&held.campaign.place).and_then(|area| area.make().map(|()| area.path()));
+    let path = match made {
+        Ok(path) => path,
+        Err(why) => {
+            held.forget().map_err(Fail::failed)?;
+            return Err(Fail::failed(why));
+        }
+    };
     let c = &held.campaign;
     if a.json {
         return json(c);
     }
-    write(format!("{}\n", c.place).as_bytes())?;
+    write(format!("{path}\n").as_bytes())?;
     say(format!(
         "the campaign '{}' lasts {}; start a pool for it with: forebay campaign up {}",
         c.name,
@@ -427,6 +433,12 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
     at_its_place(c)?;
     if a.media.origin.origin.is_some() {
         return Err(Fail::usage("the origin of a campaign's pool is its data"));
+    }
+    if c.place.starts_with(POOL) {
+        return Err(Fail::usage(format!(
+            "the data of '{}' are in a pool already: {}; programs use them there",
+            c.name, c.place
+        )));
     }
     if a.nodes.mpi {
         return Err(Fail::usage(
