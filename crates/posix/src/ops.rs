@@ -352,7 +352,7 @@ impl Fs {
             .iter()
             .filter(|made| **made == Err(Errno::DQUOT))
             .count();
-        if refused > 0 && self.gets_quota(self.this_node(), (0, refused as u64)) {
+        if refused > 0 && self.gets_quota(self.this_node(), (0, refused as u64))? {
             for one in made.iter_mut().filter(|one| **one == Err(Errno::DQUOT)) {
                 *one = Err(Errno::STALE);
             }

@@ -268,13 +268,19 @@ impl Fs {
 
     /// Has the pool's quota grant so many bytes and files more to a node. False: there aren't as many
     /// left, or the pool has no quota.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: only on another thread.
     #[cold]
-    pub(crate) fn gets_quota(&self, node: u32, (bytes, files): (u64, u64)) -> bool {
-        if !self.has_origin() || is_answering() || !self.store().quota().is_active() {
-            return false;
+    pub(crate) fn gets_quota(&self, node: u32, (bytes, files): (u64, u64)) -> Result<bool> {
+        if !self.has_origin() || !self.store().quota().is_active() {
+            return Ok(false);
+        }
+        if is_answering() {
+            return Err(ASIDE);
         }
         let grant = Request::Grant { node, bytes, files };
-        self.pool().ask_origin(&grant).is_ok()
+        Ok(self.pool().ask_origin(&grant).is_ok())
     }
 
     /// The number of this node.
@@ -314,7 +320,7 @@ impl Fs {
     ) -> Result<T> {
         for _ in 0..QUOTA_ATTEMPTS {
             match change() {
-                Err(Errno::DQUOT) if self.gets_quota(node(), wanted) => {}
+                Err(Errno::DQUOT) if self.gets_quota(node(), wanted)? => {}
                 done => return done,
             }
         }
