@@ -123,7 +123,6 @@ impl Client {
     /// # Errors
     /// EHOSTUNREACH if no endpoint has an address; EINVAL for certificates that can't be read.
     pub fn new(settings: Settings) -> Result<Client> {
-        let tls = tls_config(settings.tls.as_ref())?;
         let scheme = match settings.tls {
             Some(_) => "https",
             None => "http",
@@ -142,9 +141,13 @@ impl Client {
             .timeout_send_request(Some(ANSWER))
             .timeout_send_body(Some(ANSWER))
             .timeout_recv_response(Some(ANSWER))
-            .timeout_recv_body(Some(ANSWER))
-            .tls_config(tls)
-            .build();
+            .timeout_recv_body(Some(ANSWER));
+        #[cfg(feature = "tls")]
+        let config = config.tls_config(tls_config(settings.tls.as_ref())?);
+        if cfg!(not(feature = "tls")) && settings.tls.is_some() {
+            return Err(Error::new(Errno::OPNOTSUPP, "no TLS for etcd here"));
+        }
+        let config = config.build();
         let mut endpoints = Vec::new();
         let mut failed = Vec::new();
         for name in &settings.endpoints {
@@ -456,7 +459,7 @@ impl Client {
 }
 
 /// # Errors
-/// EINVAL: certificates that can't be read; EOPNOTSUPP: this program was built without TLS.
+/// EINVAL: certificates that can't be read.
 #[cfg(feature = "tls")]
 fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
     use ureq::tls::{
@@ -494,16 +497,6 @@ fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
         config = config.client_cert(Some(ClientCert::new_with_certs(&own, key)));
     }
     Ok(config.build())
-}
-
-/// # Errors
-/// EOPNOTSUPP: this program was built without TLS.
-#[cfg(not(feature = "tls"))]
-fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
-    match tls {
-        None => Ok(ureq::tls::TlsConfig::default()),
-        Some(_) => Err(Error::new(Errno::OPNOTSUPP, "no TLS for etcd here")),
-    }
 }
 
 fn read_lines<E: From<Error>>(

@@ -1,6 +1,7 @@
 """Quotas of campaigns: enforced by their pools, on all nodes and faces."""
 import os
 import signal
+import time
 
 from harness import alive, case, wait_until
 from cases.campaigns import Site, tree
@@ -229,3 +230,66 @@ def quotas_of_several_nodes(t):
     found = tree(top)
     t.ok(len(found) == 60 and all(len(v) in (10, 0) for v in found.values()), sorted(found))
     site.fb("show", "case").prints("61 of 61 files")
+
+
+# Makes, extends, cuts and removes files until it is killed.
+CHURN = r'''
+import os, random, sys
+top, me = sys.argv[1], sys.argv[2]
+draw = random.Random(me)
+print("begun", flush=True)
+while True:
+    path = "%s/%s-%d" % (top, me, draw.randrange(20))
+    try:
+        kind = draw.randrange(5)
+        if kind < 3:
+            with open(path, "ab") as f:
+                f.write(b"x" * draw.randrange(60000))
+        elif kind == 3:
+            os.truncate(path, draw.randrange(100000))
+        else:
+            os.unlink(path)
+    except OSError:
+        pass
+'''
+
+
+@case(limit=60)
+def quota_while_programs_are_killed(t):
+    """Charges of killed programs may be left, a part of a file each; never is more let through than the quota."""
+    site = Site(t)
+    site.fb("create", "case", "3M,100files,scratch,1d")
+    top = site.path("case")
+    site.fb("up", "case", "--nodes", "3", "--media", "memory:64M")
+    kills, running = 0, []
+    try:
+        for turn in range(4):
+            running = [t.start([t.forebay, "exec", "--pool", "case", "--node", str(n), "--", "python3", "-c",
+                                CHURN, top, "%d.%d" % (n, turn)]) for n in range(3)]
+            for p in running:
+                t.ok(p.stdout.readline() == b"begun\n", "it didn't begin")
+            time.sleep(0.4)
+            for p in running:
+                p.kill()
+                p.wait()
+                p.stdout.close()
+                p.stderr.close()
+                kills += 1
+    finally:
+        for p in running:
+            p.kill()
+            p.wait()
+    t.fb("origin", "sync", "--pool", "case")
+    there = tree(top)
+    size = sum(map(len, there.values()))
+    t.ok(size <= 3 << 20 and len(there) <= 100, "%d bytes in %d files were let through" % (size, len(there)))
+
+    def is_counted():
+        # What the dead had open is released by the keepers a moment later.
+        found = used(t)
+        return 0 <= found[0] - size <= kills * 60000 and 0 <= found[1] - len(there) <= kills
+
+    wait_until(is_counted, 15, lambda: "%d bytes in %d files are there, %s count" % (size, len(there), used(t)))
+    site.fb("down", "case")
+    usage = site.show("case")["usage"]
+    t.ok((usage["bytes"], usage["files"]) == (size, len(there)), usage)
