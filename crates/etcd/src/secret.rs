@@ -18,6 +18,8 @@ pub struct Login {
     pub password: String,
     /// The source of the password, for messages.
     pub from: String,
+    /// What to leave out if etcd knows no users, for messages.
+    pub surplus: String,
 }
 
 impl std::fmt::Debug for Login {
@@ -34,7 +36,7 @@ impl Login {
                 "see whether '{}' is a user there, and the password in {} is right",
                 self.user, self.from
             ),
-            _ => format!("if it knows no users, leave out the user '{}'", self.user),
+            _ => format!("if it knows no users, leave out {}", self.surplus),
         };
         Error::new(
             error.errno,

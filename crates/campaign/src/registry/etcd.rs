@@ -127,6 +127,7 @@ impl EtcdPlace {
             user: user.clone(),
             password: password_in(file).map_err(|e| e.text)?,
             from: file.display().to_string(),
+            surplus: "user and password_file in [etcd]".into(),
         }))
     }
 }

@@ -123,6 +123,7 @@ impl Place {
                 };
                 let user = user.to_owned();
                 Some(Login {
+                    surplus: format!("'{user}@'"),
                     user,
                     password,
                     from,
