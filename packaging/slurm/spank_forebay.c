@@ -37,6 +37,8 @@ struct pair {
 /* What the option and the script ask for. */
 struct wanted {
     char *media, *origin, *up[MOST_OPTIONS];
+    /* `#FB campaign NAME [SPEC]`; SPEC: it is made if it isn't there. */
+    char *campaign, *spec;
     struct pair in[MOST_PAIRS], out[MOST_PAIRS];
     int ups, ins, outs, has_origin, is_empty;
 };
@@ -252,7 +254,7 @@ static const char *read_directive(char *line, uint32_t job, struct wanted *wante
         count++;
     }
     if (count == 0)
-        return "a command is missing: up, stage_in, stage_out";
+        return "a command is missing: up, campaign, stage_in, stage_out";
     wanted->is_empty = 0;
     if (!strcmp(words[0], "up")) {
         for (int n = 1; n < count; n++) {
@@ -278,9 +280,22 @@ static const char *read_directive(char *line, uint32_t job, struct wanted *wante
         }
         return add_pair(wanted, is_in, words[1], words[2]);
     }
-    if (!strcmp(words[0], "campaign"))
-        return "campaign: the script itself starts its pool, by: forebay campaign up NAME";
-    snprintf(wrong, sizeof wrong, "there is no '%.100s'; there are up, stage_in, stage_out", words[0]);
+    if (!strcmp(words[0], "campaign")) {
+        if (count < 2 || count > 3 || words[1][0] == '-' || (count == 3 && words[2][0] == '-'))
+            return "campaign takes NAME and, if it is to be made, SPEC: campaign case7 100G,scratch,7d";
+        if (wanted->campaign)
+            return "a job has one campaign";
+        wanted->campaign = words[1];
+        wanted->spec = count == 3 ? words[2] : NULL;
+        /* Names have no commas: a word that has some says what a new campaign is to be. */
+        if (count == 2 && strchr(words[1], ',')) {
+            wanted->spec = words[1];
+            if (asprintf(&wanted->campaign, "job-%u", job) < 0)
+                return "no memory";
+        }
+        return NULL;
+    }
+    snprintf(wrong, sizeof wrong, "there is no '%.100s'; there are up, campaign, stage_in, stage_out", words[0]);
     return wrong;
 }
 
@@ -332,7 +347,10 @@ static const char *read_all(spank_t sp, int is_batch, struct wanted *wanted)
     const char *wrong = option_text ? parse(option_text, wanted) : NULL;
     if (wrong || !is_batch)
         return wrong;
-    return spank_get_item(sp, S_JOB_ID, &job) ? "no job" : read_script(sp, job, wanted);
+    wrong = spank_get_item(sp, S_JOB_ID, &job) ? "no job" : read_script(sp, job, wanted);
+    if (!wrong && wanted->campaign && wanted->has_origin)
+        return "the origin of a campaign's pool is its data: no other one";
+    return wrong;
 }
 
 /* `forebay stage DIRECTION SRC DST`. */
@@ -347,6 +365,20 @@ static int begin(spank_t sp, const char *pool, const struct wanted *wanted)
 {
     const char *up[MOST_WORDS] = {"up", "--pool", pool};
     int n = 3;
+    if (wanted->campaign && wanted->spec) {
+        const char *create[] = {"campaign", "create", "--if-absent", wanted->campaign, wanted->spec, NULL};
+        int code = run(sp, create, -1, NULL);
+        if (code != 0) {
+            fprintf(stderr, "forebay: there is no campaign %s, and it can't be made (exit code %d)\n",
+                    wanted->campaign, code);
+            return -1;
+        }
+    }
+    if (wanted->campaign) {
+        const char *of_campaign[] = {"campaign", "up", wanted->campaign, "--as", pool};
+        n = sizeof of_campaign / sizeof *of_campaign;
+        memcpy(up, of_campaign, sizeof of_campaign);
+    }
     if (wanted->media) {
         up[n++] = "--media";
         up[n++] = wanted->media;
@@ -365,7 +397,8 @@ static int begin(spank_t sp, const char *pool, const struct wanted *wanted)
     for (int i = 0; i < wanted->ins; i++)
         if (stage(sp, pool, "in", &wanted->in[i], NULL) != 0) {
             const char *down[] = {"down", "--force", "--pool", pool, NULL};
-            run(sp, down, -1, NULL);
+            const char *leave[] = {"campaign", "down", "--force", wanted->campaign, NULL};
+            run(sp, wanted->campaign ? leave : down, -1, NULL);
             fprintf(stderr, "forebay: stage-in failed; the job isn't run\n");
             return -1;
         }
@@ -385,7 +418,7 @@ static void end(spank_t sp, const char *pool, const struct wanted *wanted)
             sleep(1);
         missing |= tries == TRIES;
     }
-    if (wanted->has_origin) {
+    if (wanted->has_origin || wanted->campaign) {
         const char *sync[] = {"origin", "sync", "--pool", pool, NULL};
         missing |= run(sp, sync, -1, messages) != 0;
     }
@@ -394,7 +427,8 @@ static void end(spank_t sp, const char *pool, const struct wanted *wanted)
         return;
     }
     const char *down[] = {"down", "--force", "--pool", pool, NULL};
-    run(sp, down, -1, messages);
+    const char *leave[] = {"campaign", "down", "--force", wanted->campaign, NULL};
+    run(sp, wanted->campaign ? leave : down, -1, messages);
 }
 
 /* Gives a task the variables by which programs see the pool: those that `forebay exec` sets. */

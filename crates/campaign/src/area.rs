@@ -1,4 +1,5 @@
-//! The data of a campaign, where they are: a directory, or a prefix of a bucket.
+//! The data of a campaign, where they are: a directory, a directory of a running pool, or a prefix of
+//! a bucket.
 //!
 //! A directory can be *hidden*: renamed to a name beside its own, so that programs that come by the
 //! path find nothing. That is how data are kept in a grace period, and how nobody changes them while
@@ -7,20 +8,53 @@
 use crate::record::{Member, Usage};
 use crate::{Result, now};
 use forebay_bucket::{Address, BucketPlace};
-use forebay_staging::{Options, Place, PlainPlace, Progress, Report, Team, stage};
+use forebay_client::Pool;
+use forebay_posix::{Fail, Fs, ObjectId, RenameMode};
+use forebay_staging::{
+    Options, Place, PlainPlace, PoolPlace, Progress, Report, StageError, Team, stage,
+};
 use rustix::io::Errno;
 use std::fs::DirBuilder;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Arc;
 
+/// How a place in a pool begins.
+pub const POOL: &str = "pool:";
 /// How deep a directory's tree may be to be counted or removed. Directories.
 const DEEPEST: usize = 1000;
 
 pub enum Area {
     Directory(PathBuf),
+    Pool(Box<InPool>, Vec<u8>),
     Bucket(Box<BucketPlace>, Vec<u8>),
+}
+
+/// A running pool of this host.
+pub struct InPool {
+    name: String,
+    mount: String,
+    fs: Fs,
+}
+
+impl InPool {
+    fn open(name: &str) -> Result<InPool> {
+        let pool = Pool::open(name).map_err(|e| {
+            format!("the tier's pool '{name}' can't be used here: {e}; call this where it runs")
+        })?;
+        let mount = pool.config().mount.clone();
+        Ok(InPool {
+            name: name.to_owned(),
+            mount,
+            fs: Fs::for_staging(Arc::new(pool)),
+        })
+    }
+
+    fn place(&self) -> PoolPlace<'_> {
+        PoolPlace::new(&self.fs, &self.mount)
+    }
 }
 
 /// Calls a function of any [`Place`] with the place and path of an area.
@@ -28,17 +62,23 @@ macro_rules! at {
     ($area:expr, $f:expr $(, $more:expr)*) => {
         match $area {
             Area::Directory(path) => $f(&PlainPlace, path.as_os_str().as_bytes() $(, $more)*),
+            Area::Pool(pool, path) => $f(&pool.place(), path $(, $more)*),
             Area::Bucket(place, path) => $f(place.as_ref(), path $(, $more)*),
         }
     };
 }
 
 impl Area {
-    /// The area of a place: an absolute path, or `s3://BUCKET/PREFIX`. Nothing is asked yet.
+    /// The area of a place: an absolute path, `s3://BUCKET/PREFIX`, or `pool:NAME/PATH`. Nothing is
+    /// asked yet.
     ///
     /// # Errors
-    /// Credentials of the bucket are missing; the place is neither.
+    /// Credentials of the bucket are missing; the pool doesn't run here; the place is none of these.
     pub fn open(place: &str) -> Result<Area> {
+        if let Some((name, path)) = place.strip_prefix(POOL).and_then(|p| p.split_once('/')) {
+            let path = format!("/{path}").into_bytes();
+            return Ok(Area::Pool(Box::new(InPool::open(name)?), path));
+        }
         match Address::parse(place.as_bytes()) {
             Some(address) => {
                 let address = address?;
@@ -52,13 +92,28 @@ impl Area {
 
     /// The place, as [`Area::open`] reads it.
     pub fn place(&self) -> String {
+        match self {
+            Area::Pool(pool, path) => {
+                format!("{POOL}{}{}", pool.name, String::from_utf8_lossy(path))
+            }
+            _ => self.path(),
+        }
+    }
+
+    /// The path by which programs see it, or the bucket's address.
+    pub fn path(&self) -> String {
         at!(self, |place: &dyn Shown, path: &[u8]| place.shown(path))
     }
 
     /// The same area under its hidden name. None: it has none, as in a bucket.
     pub fn hidden(&self) -> Option<Area> {
-        let Area::Directory(path) = self else {
-            return None;
+        let path = match self {
+            Area::Directory(path) => path,
+            Area::Pool(..) => {
+                let (above, name) = self.place().rsplit_once('/').map(own)?;
+                return Area::open(&format!("{above}/.{name}.forebay-campaign")).ok();
+            }
+            Area::Bucket(..) => return None,
         };
         let name = path.file_name()?.to_string_lossy().into_owned();
         let hidden = path.with_file_name(format!(".{name}.forebay-campaign"));
@@ -102,6 +157,20 @@ impl Area {
                 }
                 DirBuilder::new().mode(0o700).create(path).map_err(failed)
             }
+            Area::Pool(pool, path) => {
+                let place = pool.place();
+                let mut at = Vec::new();
+                let parts: Vec<&[u8]> = path.split(|&b| b == b'/').skip(1).collect();
+                for (n, part) in parts.iter().enumerate() {
+                    at = below(&at, part);
+                    let is_last = n + 1 == parts.len();
+                    match place.mkdir(&at, if is_last { 0o700 } else { 0o755 }) {
+                        Err(Errno::EXIST) if !is_last => {}
+                        made => made.map_err(|e| failed(&place, &at, e))?,
+                    }
+                }
+                Ok(())
+            }
             Area::Bucket(place, path) => place
                 .mkdir(path, 0o700)
                 .map_err(|e| failed(place.as_ref(), path, e)),
@@ -113,7 +182,11 @@ impl Area {
     /// # Errors
     /// The directory can't be renamed, or both names exist.
     pub fn hide(&self, is_hidden: bool) -> Result<()> {
-        let (Area::Directory(seen), Some(Area::Directory(hidden))) = (self, self.hidden()) else {
+        let hidden = self.hidden();
+        if let (Area::Pool(pool, seen), Some(Area::Pool(_, hidden))) = (self, &hidden) {
+            return pool.hide(seen, hidden, is_hidden);
+        }
+        let (Area::Directory(seen), Some(Area::Directory(hidden))) = (self, hidden) else {
             return Ok(());
         };
         let (from, to) = match is_hidden {
@@ -171,40 +244,20 @@ impl Area {
             checksum,
             ..Options::stage_out()
         };
-        let (progress, team) = (Progress::default(), Team::default());
-        let report = match (self, to) {
-            (Area::Directory(a), Area::Directory(b)) => {
-                let (a, b) = (a.as_os_str().as_bytes(), b.as_os_str().as_bytes());
-                stage(&PlainPlace, a, &PlainPlace, b, &options, &progress, &team)
-            }
-            (Area::Directory(a), Area::Bucket(place, b)) => {
-                let a = a.as_os_str().as_bytes();
-                stage(
-                    &PlainPlace,
-                    a,
-                    place.as_ref(),
-                    b,
-                    &options,
-                    &progress,
-                    &team,
-                )
-            }
-            (Area::Bucket(place, a), Area::Directory(b)) => {
-                let b = b.as_os_str().as_bytes();
-                stage(
-                    place.as_ref(),
-                    a,
-                    &PlainPlace,
-                    b,
-                    &options,
-                    &progress,
-                    &team,
-                )
-            }
-            (Area::Bucket(one, a), Area::Bucket(two, b)) => {
-                stage(one.as_ref(), a, two.as_ref(), b, &options, &progress, &team)
-            }
-        };
+        fn from_one<P: Place>(from: &P, a: &[u8], to: &Area, options: &Options) -> Staged {
+            at!(to, to_other, from, a, options)
+        }
+        fn to_other<Q: Place, P: Place>(
+            to: &Q,
+            b: &[u8],
+            from: &P,
+            a: &[u8],
+            options: &Options,
+        ) -> Staged {
+            let (progress, team) = (Progress::default(), Team::default());
+            stage(from, a, to, b, options, &progress, &team)
+        }
+        let report = at!(self, from_one, to, &options);
         let report = report.map_err(|e| e.to_string())?;
         match report.failures.first() {
             None if report.complete() => Ok(report),
@@ -221,8 +274,12 @@ impl Area {
     /// # Errors
     /// It is a bucket, whose server decides that; `setfacl` isn't there, or refuses.
     pub fn share_with(&self, members: &[Member]) -> Result<()> {
-        let Area::Directory(path) = self else {
-            return Err("a bucket is shared by the settings of its server".into());
+        let path = match self {
+            Area::Directory(path) => path,
+            Area::Pool(..) => return Err("a pool is used by its own user only".into()),
+            Area::Bucket(..) => {
+                return Err("a bucket is shared by the settings of its server".into());
+            }
         };
         acl(path, &["-R", "-b"])?;
         // New files and directories get the same. Parents must be searchable by others.
@@ -234,6 +291,35 @@ impl Area {
             acl(path, &["-R", "-d", "-m", &entry])?;
         }
         Ok(())
+    }
+}
+
+type Staged = std::result::Result<Report, StageError>;
+
+fn own((above, name): (&str, &str)) -> (String, String) {
+    (above.to_owned(), name.to_owned())
+}
+
+impl InPool {
+    /// Renames a directory to its hidden name, or back. It may have been done already.
+    fn hide(&self, seen: &[u8], hidden: &[u8], is_hidden: bool) -> Result<()> {
+        let (from, to) = match is_hidden {
+            true => (seen, hidden),
+            false => (hidden, seen),
+        };
+        let place = self.place();
+        let is_there = |path: &[u8]| place.stat(path, false).is_ok();
+        if !is_there(from) && is_there(to) {
+            return Ok(());
+        }
+        let root = ObjectId::ROOT;
+        let renamed = self
+            .fs
+            .rename_at((root, from), (root, to), RenameMode::NoReplace);
+        renamed.map_err(|fail| match fail {
+            Fail::Errno(e) => failed(&place, from, e),
+            _ => format!("{} leads out of the pool", place.show(from)),
+        })
     }
 }
 

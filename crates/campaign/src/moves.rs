@@ -188,7 +188,8 @@ pub mod tests {
             "archive = 'slow'\n[tier.fast]\npath = '{0}/fast'\n[tier.slow]\npath = '{0}/slow'\n",
             top.display()
         );
-        Tiers::parse(&text, Path::new("t.toml"), &top.join("registry")).unwrap()
+        let me = ("me", Path::new("/"));
+        Tiers::parse(&text, Path::new("t.toml"), &top.join("registry"), me).unwrap()
     }
 
     /// A campaign with files on the fast tier.
@@ -196,7 +197,7 @@ pub mod tests {
         let top = std::env::temp_dir().join(format!("fbc-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&top);
         let tiers = tiers(&top);
-        let registry = Registry::open(&tiers.registry).unwrap();
+        let registry = Registry::open(&tiers.registry, "me").unwrap();
         let place = tiers.get("fast").unwrap().place_of("me", "c");
         Area::open(&place).unwrap().make().unwrap();
         fs::create_dir(Path::new(&place).join("d")).unwrap();

@@ -302,6 +302,17 @@ pub fn metrics(all: &[Campaign], failures: usize, at: u64) -> String {
     text + &format!("forebay_campaign_failures {failures}\n")
 }
 
+/// A campaign's quota in words: `100.0 TiB, 10000 files`.
+pub fn quota_in_words(c: &Campaign) -> String {
+    let bytes = c.bytes.map(format_size);
+    let files = c.files.map(|most| format!("{most} files"));
+    let both: Vec<String> = [bytes, files].into_iter().flatten().collect();
+    match both.is_empty() {
+        true => "without limits".into(),
+        false => both.join(", "),
+    }
+}
+
 /// A campaign's usage and quota in words: `3.0 GiB of 100.0 TiB, 12 of 10000 files`.
 pub fn usage_in_words(c: &Campaign) -> String {
     let Some(usage) = c.usage else {

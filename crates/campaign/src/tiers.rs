@@ -18,9 +18,11 @@
 //! ```
 
 use crate::Result;
+use crate::area::POOL;
 use crate::record::AtEnd;
+use crate::registry::{EtcdPlace, RegistryPlace};
 use forebay_bucket::Address;
-use forebay_media::parse_time;
+use forebay_media::{format_size, parse_size, parse_time};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -37,8 +39,8 @@ const WARN: [u64; 3] = [7 * 86_400, 86_400, 3600];
 pub struct Tiers {
     /// Where it was read.
     pub file: PathBuf,
-    /// The directory of the registry.
-    pub registry: PathBuf,
+    /// Where campaigns are noted.
+    pub registry: RegistryPlace,
     /// Seconds before the end, the longest first.
     pub warn: Vec<u64>,
     /// The program that sends a message, with its arguments: `{user}` and `{subject}` are replaced,
@@ -52,11 +54,14 @@ pub struct Tiers {
 /// A tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// The directory, or prefix of a bucket, in which campaigns lie; `{user}` is the owner's name.
+    /// The directory, prefix of a bucket, or `pool:NAME/PATH`, in which campaigns lie; `{user}` is the owner's name.
     path: String,
     /// How long a campaign lasts there, if nobody says so, and at most. Seconds.
     pub usual: u64,
     pub longest: Option<u64>,
+    /// Limits on the quota of a campaign. Bytes and files.
+    pub largest: Option<u64>,
+    pub most_files: Option<u64>,
     pub at_end: AtEnd,
     pub grace: u64,
 }
@@ -69,16 +74,32 @@ struct File {
     #[serde(default)]
     mail: Vec<String>,
     archive: Option<String>,
+    etcd: Option<EtcdText>,
     #[serde(default)]
     tier: BTreeMap<String, TierText>,
+}
+
+/// How the registry's etcd is reached. `{user}` is the user's name, and `~/` the home directory.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EtcdText {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+    user: Option<String>,
+    #[serde(alias = "password-file")]
+    password_file: Option<String>,
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct TierText {
-    path: String,
+    path: Option<String>,
+    pool: Option<String>,
     usual: Option<String>,
     longest: Option<String>,
+    largest: Option<String>,
+    most_files: Option<u64>,
     at_end: Option<String>,
     grace: Option<String>,
 }
@@ -88,7 +109,7 @@ impl Tiers {
     ///
     /// # Errors
     /// The file can't be read or is invalid; the message says where.
-    pub fn read() -> Result<Tiers> {
+    pub fn read(user: &str) -> Result<Tiers> {
         let variable = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty());
         let home = variable("HOME").map(PathBuf::from).unwrap_or_default();
         let file = match variable("FOREBAY_CAMPAIGNS") {
@@ -111,14 +132,20 @@ impl Tiers {
         })?;
         let data = variable("XDG_DATA_HOME").map(PathBuf::from);
         let data = data.unwrap_or_else(|| home.join(".local/share"));
-        Tiers::parse(&text, &file, &data.join("forebay/campaigns"))
+        Tiers::parse(&text, &file, &data.join("forebay/campaigns"), (user, &home))
     }
 
-    /// Reads the text of a file. `registry`: where campaigns are noted, if it doesn't say so.
+    /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted, if
+    /// it doesn't say so.
     ///
     /// # Errors
     /// A message that names the file, the tier and the invalid value.
-    pub fn parse(text: &str, file: &Path, registry: &Path) -> Result<Tiers> {
+    pub fn parse(
+        text: &str,
+        file: &Path,
+        registry: &Path,
+        (user, home): (&str, &Path),
+    ) -> Result<Tiers> {
         let shown = file.display();
         let read: File = toml::from_str(text).map_err(|e| format!("{shown}: {e}"))?;
         let in_file = |e: String| format!("{shown}: {e}");
@@ -143,16 +170,36 @@ impl Tiers {
             if longest.is_some_and(|longest| usual > longest) {
                 return Err(of_tier("'usual' is longer than 'longest'".into()));
             }
-            if Address::parse(t.path.as_bytes()).is_none() && !t.path.starts_with('/') {
+            let path = match (&t.pool, &t.path) {
+                (None, Some(path)) => path.clone(),
+                (None, None) => return Err(of_tier("it has neither a path nor a pool".into())),
+                (Some(pool), path) => {
+                    let path = path.as_deref().unwrap_or("/campaigns/{user}");
+                    if pool.is_empty() || pool.contains('/') || !path.starts_with('/') {
+                        return Err(of_tier(
+                            "a pool is a name, and the path in it begins with a slash".into(),
+                        ));
+                    }
+                    format!("{POOL}{pool}{path}")
+                }
+            };
+            let is_place = Address::parse(path.as_bytes()).is_some()
+                || path.starts_with('/')
+                || path.starts_with(POOL) && t.pool.is_some();
+            if !is_place {
                 return Err(of_tier(format!(
-                    "'{}' is neither an absolute path nor s3://BUCKET/PREFIX",
-                    t.path
+                    "'{path}' is neither an absolute path nor s3://BUCKET/PREFIX"
                 )));
             }
             let tier = Tier {
-                path: t.path.trim_end_matches('/').to_owned(),
+                path: path.trim_end_matches('/').to_owned(),
                 usual,
                 longest,
+                largest: match &t.largest {
+                    Some(text) => Some(parse_size(text).map_err(of_tier)?),
+                    None => None,
+                },
+                most_files: t.most_files,
                 at_end: match &t.at_end {
                     Some(text) => AtEnd::parse(text).map_err(of_tier)?,
                     None => AtEnd::Delete,
@@ -169,7 +216,8 @@ impl Tiers {
         }
         let all = Tiers {
             file: file.to_owned(),
-            registry: read.registry.map_or(registry.to_owned(), PathBuf::from),
+            registry: registry_place(read.registry, read.etcd, registry, (user, home))
+                .map_err(in_file)?,
             warn,
             mail: read.mail,
             archive: read.archive,
@@ -243,7 +291,80 @@ impl Tiers {
     }
 }
 
+fn registry_place(
+    given: Option<String>,
+    etcd: Option<EtcdText>,
+    usual: &Path,
+    (user, home): (&str, &Path),
+) -> Result<RegistryPlace> {
+    let Some(text) = given.as_deref().and_then(|text| text.strip_prefix("etcd:")) else {
+        if etcd.is_some() {
+            return Err("[etcd] is of no use: the registry is a directory".into());
+        }
+        return Ok(RegistryPlace::Directory(
+            given.map_or(usual.to_owned(), PathBuf::from),
+        ));
+    };
+    let mut place = EtcdPlace::parse(text)?;
+    if let Some(text) = etcd {
+        let own = |text: Option<String>| text.map(|text| text.replace("{user}", user));
+        let path = |text: Option<String>| -> Result<Option<PathBuf>> {
+            let Some(text) = own(text) else {
+                return Ok(None);
+            };
+            match text.strip_prefix("~/") {
+                Some(rest) => Ok(Some(home.join(rest))),
+                None if text.starts_with('/') => Ok(Some(text.into())),
+                None => Err(format!("[etcd]: '{text}' is no absolute path")),
+            }
+        };
+        place.authority = path(text.ca)?;
+        (place.certificate, place.key) = (path(text.cert)?, path(text.key)?);
+        (place.user, place.password_file) = (own(text.user), path(text.password_file)?);
+    }
+    let has_files = place.authority.is_some() || place.certificate.is_some();
+    match () {
+        () if place.certificate.is_some() != place.key.is_some() => {
+            Err("[etcd]: give both, cert and key, or neither".into())
+        }
+        () if place.user.is_some() != place.password_file.is_some() => {
+            Err("[etcd]: give both, user and password_file, or neither".into())
+        }
+        () if has_files && !place.has_tls => {
+            Err("[etcd]: certificates are for a registry with https://".into())
+        }
+        () if place.user.is_some() && !place.has_tls && !place.is_local() => {
+            Err("[etcd]: a password goes to another host by https:// only".into())
+        }
+        () => Ok(RegistryPlace::Etcd(place)),
+    }
+}
+
 impl Tier {
+    /// The quota of a campaign that asks for so many bytes and files; without a number, as many as
+    /// the tier allows.
+    ///
+    /// # Errors
+    /// The tier doesn't allow as many.
+    pub fn quota(
+        &self,
+        bytes: Option<u64>,
+        files: Option<u64>,
+    ) -> Result<(Option<u64>, Option<u64>)> {
+        let exceeds = |wanted: Option<u64>, most: Option<u64>| match (wanted, most) {
+            (Some(wanted), Some(most)) if wanted > most => Some(most),
+            _ => None,
+        };
+        if let Some(most) = exceeds(bytes, self.largest) {
+            let most = format_size(most);
+            return Err(format!("a campaign on this tier has {most} at most"));
+        }
+        if let Some(most) = exceeds(files, self.most_files) {
+            return Err(format!("a campaign on this tier has {most} files at most"));
+        }
+        Ok((bytes.or(self.largest), files.or(self.most_files)))
+    }
+
     /// The place of a campaign: a path, or `s3://BUCKET/PREFIX`.
     pub fn place_of(&self, owner: &str, name: &str) -> String {
         format!("{}/{name}", self.path.replace("{user}", owner))
@@ -286,7 +407,53 @@ mod tests {
     use super::*;
 
     fn parse(text: &str) -> Result<Tiers> {
-        Tiers::parse(text, Path::new("t.toml"), Path::new("/reg"))
+        let me = ("ann", Path::new("/home/ann"));
+        Tiers::parse(text, Path::new("t.toml"), Path::new("/reg"), me)
+    }
+
+    #[test]
+    fn a_registry_in_etcd() {
+        let tiers = parse(
+            "registry = 'etcd:https://a,b:1/site'\n[etcd]\nca = '/etc/ca.pem'\nuser = '{user}'\n\
+             password-file = '~/.pw-{user}'\n",
+        );
+        let RegistryPlace::Etcd(place) = tiers.unwrap().registry else {
+            panic!("a directory");
+        };
+        assert_eq!(place.user.as_deref(), Some("ann"));
+        assert_eq!(place.password_file, Some("/home/ann/.pw-ann".into()));
+        assert_eq!(place.authority, Some("/etc/ca.pem".into()));
+        for (text, says) in [
+            ("registry = 'etcd:a/p'", "neither"),
+            ("registry = '/dir'\n[etcd]\nuser = 'a'", "of no use"),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nuser = 'a'",
+                "password_file",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\ncert = '/a'",
+                "cert and key",
+            ),
+            (
+                "registry = 'etcd:http://a/p'\n[etcd]\nca = '/a'",
+                "https://",
+            ),
+            (
+                "registry = 'etcd:http://a/p'\n[etcd]\nuser = 'a'\npassword_file = '/a'",
+                "https:// only",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nca = 'a'",
+                "absolute",
+            ),
+            (
+                "registry = 'etcd:https://a/p'\n[etcd]\nx = 'a'",
+                "unknown field",
+            ),
+        ] {
+            let why = parse(text).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
     }
 
     #[test]
@@ -302,6 +469,42 @@ mod tests {
         assert_eq!(scratch.place_of("ann", "c"), "/s/ann/c");
         assert_eq!((scratch.usual, scratch.grace), (864_000, GRACE));
         assert!(tiers.get("nope").unwrap_err().contains("scratch, tape"));
+    }
+
+    #[test]
+    fn tiers_that_are_pools() {
+        let place = |text: &str| {
+            let tiers = parse(text).unwrap();
+            tiers.get("a").unwrap().place_of("ann", "c")
+        };
+        let usual = place("[tier.a]\npool = 'fast'");
+        assert_eq!(usual, "pool:fast/campaigns/ann/c");
+        let other = place("[tier.a]\npool = 'fast'\npath = '/x'");
+        assert_eq!(other, "pool:fast/x/c");
+        for (text, says) in [
+            ("path = 'pool:x/y'", "neither an absolute path"),
+            ("usual = '1d'", "neither a path nor a pool"),
+            ("pool = 'a/b'", "a pool is a name"),
+            ("pool = 'a'\npath = 'b'", "a pool is a name"),
+        ] {
+            let why = parse(&format!("[tier.a]\n{text}")).unwrap_err();
+            assert!(why.contains(says), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn quotas_are_within_what_the_tier_allows() {
+        let tiers =
+            parse("[tier.a]\npath = '/a'\nlargest = '1K'\nmost_files = 5\n[tier.b]\npath = '/b'");
+        let tiers = tiers.unwrap();
+        let a = tiers.get("a").unwrap();
+        assert_eq!(a.quota(None, Some(3)), Ok((Some(1024), Some(3))));
+        assert!(a.quota(Some(1025), None).unwrap_err().contains("1.0 KiB"));
+        assert!(a.quota(None, Some(6)).unwrap_err().contains("5 files"));
+        assert_eq!(
+            tiers.get("b").unwrap().quota(Some(9), None),
+            Ok((Some(9), None))
+        );
     }
 
     #[test]
@@ -323,6 +526,7 @@ mod tests {
                 "longer than",
             ),
             ("[tier.a]\npath = '/a'\nsize = 1", "unknown field"),
+            ("[tier.a]\npath = '/a'\nlargest = 'much'", "much"),
             ("archive = 'b'", "no tier 'b'"),
             ("[tier.1]\npath = '/a'", "begins with a letter"),
         ] {

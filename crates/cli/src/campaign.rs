@@ -1,31 +1,36 @@
 //! `forebay campaign`: storage with a quota and an end; and `forebay campaignd`, which watches it.
 
 use crate::args::{Down, Up};
-use crate::campaign_args::{CampaignCommand, Campaignd, Create, OfCampaign};
+use crate::campaign_args::{CampaignCommand, Campaignd, Create, Most, OfCampaign};
 use crate::fail::{Fail, code};
 use crate::files::user_name;
 use crate::lifetime::Span;
+use crate::origin::{quota_of, quota_words};
 use crate::output::{json, say, write};
 use crate::tables::table;
 use crate::{down, site, up};
 use forebay_bucket::Address;
-use forebay_campaign::area::Area;
+use forebay_campaign::area::{Area, POOL};
 use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
 use forebay_campaign::registry::{Held, PATIENCE, Registry};
 use forebay_campaign::service::{self, Options, words};
 use forebay_campaign::spec::Spec;
 use forebay_campaign::tiers::Tiers;
 use forebay_campaign::{moves, now};
+use forebay_client::origin::{Quota, Request};
 use forebay_client::{Pool, PoolState};
 use forebay_media::format_size;
 use std::time::{Duration, Instant};
 
+/// How old the count of a campaign's usage may be when a pool starts. Seconds.
+const COUNTED: u64 = 60;
 /// Longest name of a user. Bytes.
 const LONGEST_USER: usize = 64;
 
 pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
-    let tiers = Tiers::read().map_err(Fail::usage)?;
-    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let me = user_name(rustix::process::getuid().as_raw());
+    let tiers = Tiers::read(&me).map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
     let hold = |name: &str| registry.hold(name, PATIENCE).map_err(Fail::failed);
     match a.what {
         OfCampaign::Create(a) => create(&registry, &tiers, &a)?,
@@ -41,11 +46,15 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
         OfCampaign::Path { name } => {
             let c = registry.get(&name).map_err(Fail::failed)?;
             at_its_place(&c)?;
-            write((c.place + "\n").as_bytes())?;
+            let area = Area::open(&c.place).map_err(Fail::failed)?;
+            write((area.path() + "\n").as_bytes())?;
         }
         OfCampaign::Extend { name, time } => extend(&mut hold(&name)?, &tiers, time)?,
+        OfCampaign::Quota { name, size, files } => {
+            quota(&mut hold(&name)?, &tiers, (size, files))?;
+        }
         OfCampaign::Share { name, users } => share(&mut hold(&name)?, &users)?,
-        OfCampaign::Up(a) => return start(hold(&a.name)?, *a.up),
+        OfCampaign::Up(a) => return start(hold(&a.name)?, a.pool_name, *a.up),
         OfCampaign::Down(a) => return stop(hold(&a.name)?, &a.down),
         OfCampaign::Migrate { name, tier } => {
             let mut held = hold(&name)?;
@@ -121,9 +130,11 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
     };
     let owner = user_name(rustix::process::getuid().as_raw());
     let begun = Campaign::new(&a.name, &owner);
+    let quota = tier.quota(a.size.or(spec.bytes), a.files.or(spec.files));
+    let (bytes, files) = quota.map_err(Fail::usage)?;
     let mut c = Campaign {
-        bytes: a.size.or(spec.bytes),
-        files: a.files.or(spec.files),
+        bytes,
+        files,
         place: tier.place_of(&owner, &a.name),
         tier: name,
         ends: begun.created + within(time, tier.usual, tier.longest)?,
@@ -132,17 +143,33 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         ..begun
     };
     c.note("created");
+    if a.if_absent
+        && registry
+            .list()
+            .map_err(Fail::failed)?
+            .0
+            .iter()
+            .any(|c| c.name == a.name)
+    {
+        let c = registry.get(&a.name).map_err(Fail::failed)?;
+        let area = Area::open(&c.place).map_err(Fail::failed)?;
+        return write(format!("{}\n", area.path()).as_bytes());
+    }
     let held = registry.add(c).map_err(Fail::failed)?;
     // The record comes first: without it nobody would end what was made.
-    if let Err(why) = Area::open(&held.campaign.place).and_then(|area| area.make()) {
-        held.forget().map_err(Fail::failed)?;
-        return Err(Fail::failed(why));
-    }
+    let made = Area::open(&held.campaign.place).and_then(|area| area.make().map(|()| area.path()));
+    let path = match made {
+        Ok(path) => path,
+        Err(why) => {
+            held.forget().map_err(Fail::failed)?;
+            return Err(Fail::failed(why));
+        }
+    };
     let c = &held.campaign;
     if a.json {
         return json(c);
     }
-    write(format!("{}\n", c.place).as_bytes())?;
+    write(format!("{path}\n").as_bytes())?;
     say(format!(
         "the campaign '{}' lasts {}; start a pool for it with: forebay campaign up {}",
         c.name,
@@ -217,8 +244,10 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
         ("tier", c.tier.clone()),
         ("place", c.place.clone()),
         ("used", service::usage_in_words(c)),
+        ("in its pool", used_in_pool(c)),
         ("end", end),
     ];
+    rows.retain(|row| !row.1.is_empty());
     if !members.is_empty() {
         rows.push(("shared with", members.join(", ")));
     }
@@ -237,6 +266,13 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
         .map(|(name, value)| vec![name.to_owned(), value])
         .collect();
     write(table(&rows, &[0, 1]).as_bytes())
+}
+
+/// What counts against the quota in the campaign's pool, if it runs on this host.
+fn used_in_pool(c: &Campaign) -> String {
+    let pool = c.pool.as_ref().and_then(|pool| Pool::open(&pool.name).ok());
+    let quota = pool.as_ref().and_then(quota_of);
+    quota.as_ref().map(quota_words).unwrap_or_default()
 }
 
 fn member_in_words(member: &Member) -> String {
@@ -314,6 +350,48 @@ fn extend(held: &mut Held, tiers: &Tiers, time: Span) -> Result<(), Fail> {
     Ok(())
 }
 
+fn quota(
+    held: &mut Held,
+    tiers: &Tiers,
+    (size, files): (Option<Most>, Option<Most>),
+) -> Result<(), Fail> {
+    if size.is_none() && files.is_none() {
+        return Err(Fail::usage(
+            "say which quota: --size SIZE, --files N, or both",
+        ));
+    }
+    let c = &mut held.campaign;
+    let tier = tiers.get(&c.tier).map_err(Fail::usage)?;
+    let bytes = size.map_or(c.bytes, |most| most.0);
+    let files = files.map_or(c.files, |most| most.0);
+    (c.bytes, c.files) = tier.quota(bytes, files).map_err(Fail::usage)?;
+    let words = service::quota_in_words(c);
+    c.note(format!("its quota is {words}"));
+    held.save().map_err(Fail::failed)?;
+    let c = &held.campaign;
+    say(format!("the quota of '{}' is {words}", c.name));
+    let Some(pool) = &c.pool else { return Ok(()) };
+    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
+        say(format!(
+            "its pool on {} has the old one; call this there, too",
+            pool.host
+        ));
+        return Ok(());
+    }
+    if Pool::state(&pool.name) == PoolState::Absent {
+        return Ok(());
+    }
+    let (bytes, files) = (c.bytes, c.files);
+    let told = Pool::open(&pool.name)?.ask_origin(&Request::Quota { bytes, files });
+    told.map_err(|refused| {
+        Fail::failed(format!(
+            "the quota is noted, but the pool '{}' doesn't know: {}; call this again",
+            pool.name, refused.error
+        ))
+    })?;
+    Ok(())
+}
+
 fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
     at_its_place(&held.campaign)?;
     let members: Result<Vec<Member>, Fail> = users
@@ -350,11 +428,17 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
 }
 
 /// Starts a pool whose origin is the campaign's data, and which ends with it.
-fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
+fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fail> {
     let c = &held.campaign;
     at_its_place(c)?;
     if a.media.origin.origin.is_some() {
         return Err(Fail::usage("the origin of a campaign's pool is its data"));
+    }
+    if c.place.starts_with(POOL) {
+        return Err(Fail::usage(format!(
+            "the data of '{}' are in a pool already: {}; programs use them there",
+            c.name, c.place
+        )));
     }
     if a.nodes.mpi {
         return Err(Fail::usage(
@@ -379,11 +463,27 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
         Some(Span::Of(seconds)) => seconds.min(left),
         _ => left,
     }));
+    if needs_count(c) {
+        service::measure(&mut held).map_err(Fail::failed)?;
+    }
+    let c = &held.campaign;
     if let Some(excess) = c.excess() {
         say(format!("warning: '{}' exceeds its quota: {excess}", c.name));
     }
     site::complete(&mut a.media, &mut a.nodes)?;
-    let name = c.name.clone();
+    let used = c.usage.unwrap_or_default();
+    a.media.origin.quota = Some(Quota {
+        bytes: c.bytes,
+        files: c.files,
+        used_bytes: used.bytes,
+        used_files: used.files,
+    });
+    let name = pool_name.unwrap_or_else(|| c.name.clone());
+    if Pool::state(&name) != PoolState::Absent {
+        return Err(Fail::failed(format!(
+            "there is a pool '{name}' already: choose another name with --as"
+        )));
+    }
     // The record comes first: a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
@@ -399,13 +499,24 @@ fn start(mut held: Held, mut a: Up) -> Result<u8, Fail> {
     result
 }
 
+/// Whether the last count of what a campaign with a quota uses is too old for a new pool.
+fn needs_count(c: &Campaign) -> bool {
+    let is_recent = c
+        .usage
+        .is_some_and(|u| now() < u.at.saturating_add(COUNTED));
+    (c.bytes.is_some() || c.files.is_some()) && !is_recent
+}
+
 fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
     let Some(pool) = held.campaign.pool.clone() else {
         let name = &held.campaign.name;
         return Err(Fail::failed(format!("the campaign '{name}' has no pool")));
     };
-    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
-        is_used(&pool).map_err(Fail::failed)?;
+    // With --force, its user knows that it is gone: its host was switched off, say.
+    if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
+        let why = is_used(&pool).err().unwrap_or_default();
+        let more = "or, if it is gone, here with --force";
+        return Err(Fail::failed(format!("{why}; {more}")));
     }
     let result = match Pool::state(&pool.name) {
         // It has ended by itself.
@@ -456,8 +567,9 @@ fn delete(mut held: Held, is_now: bool) -> Result<(), Fail> {
 
 /// `forebay campaignd`.
 pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
-    let tiers = Tiers::read().map_err(Fail::usage)?;
-    let registry = Registry::open(&tiers.registry).map_err(Fail::failed)?;
+    let me = user_name(rustix::process::getuid().as_raw());
+    let tiers = Tiers::read(&me).map_err(Fail::usage)?;
+    let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
     let seconds = |span: Span, name: &str| match span {
         Span::Of(seconds) => Ok(seconds),
         Span::Never => Err(Fail::usage(format!("{name}: give a time"))),

@@ -47,6 +47,21 @@ Example:
         /// How much later
         time: Span,
     },
+    /// Change a campaign's quota, as far as its tier allows; its pool knows at once
+    #[command(after_help = "\
+Example:
+  forebay campaign quota case7 --size 200T
+  forebay campaign quota case7 --files none")]
+    Quota {
+        name: String,
+        /// Most bytes; none: as many as the tier allows [default: as before]
+        #[arg(long, value_name = "SIZE", value_parser = most_bytes)]
+        size: Option<Most>,
+        /// Most files, directories and links included; none: as many as the tier allows [default:
+        /// as before]
+        #[arg(long, value_name = "N", value_parser = most_files)]
+        files: Option<Most>,
+    },
     /// Say who else may use a campaign's data: these users, and no others
     #[command(after_help = "\
 Example:
@@ -101,6 +116,27 @@ it may be started again later, on other nodes. It ends with the campaign.")]
     },
 }
 
+/// A limit, or none.
+#[derive(Clone, Copy, Debug)]
+pub struct Most(pub Option<u64>);
+
+fn most_bytes(text: &str) -> Result<Most, String> {
+    match text {
+        "none" => Ok(Most(None)),
+        _ => forebay_media::parse_size(text).map(|most| Most(Some(most))),
+    }
+}
+
+fn most_files(text: &str) -> Result<Most, String> {
+    match text {
+        "none" => Ok(Most(None)),
+        _ => text
+            .parse()
+            .map(|most| Most(Some(most)))
+            .map_err(|_| format!("'{text}' is no number")),
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct Create {
     pub name: String,
@@ -125,6 +161,9 @@ pub struct Create {
     /// How long data that are to be deleted can be restored after the end [default: as the tier says]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<Span>,
+    /// If there is one of this name already, leave it as it is
+    #[arg(long)]
+    pub if_absent: bool,
     /// Print the campaign as JSON
     #[arg(long)]
     pub json: bool,
@@ -133,6 +172,9 @@ pub struct Create {
 #[derive(Debug, Args)]
 pub struct CampaignUp {
     pub name: String,
+    /// The pool's name [default: the campaign's]
+    #[arg(long = "as", value_name = "POOL")]
+    pub pool_name: Option<String>,
     #[command(flatten)]
     pub up: Box<Up>,
 }

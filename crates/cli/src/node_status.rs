@@ -5,11 +5,12 @@ use crate::fail::{Fail, code};
 use crate::found::{named, users};
 use crate::lifetime;
 use crate::mount::{Served, mounts};
+use crate::origin::{quota_line, quota_of};
 use crate::output::{json, say, seconds, write};
 use crate::survey::{Known, State, Survey};
 use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::requests::requests_sent;
-use forebay_client::{MediumUsage, home};
+use forebay_client::{MediumUsage, Pool, home};
 use forebay_media::format_size;
 use serde_json::{Value, json as value};
 use std::fmt::Write;
@@ -143,17 +144,19 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
         json(&value!({
             "name": name, "state": state, "mount": config.mount, "dir": dir,
             "uuid": config.uuid, "created": config.created, "uptime": uptime,
+            "quota": Pool::open(name).ok().as_ref().and_then(quota_of),
             "epoch": map.epoch(), "nodes": nodes.iter().map(|k| as_json(k, all)).collect::<Vec<_>>(),
         }))?;
         return Ok(code::OK);
     }
     let mut text = format!(
-        "pool       {name}, {}\nup for     {}\nseen under {}\ndirectory  {}\nnodes      {}, {up} up\n\n",
+        "pool       {name}, {}\nup for     {}\nseen under {}\ndirectory  {}\nnodes      {}, {up} up\n{}\n",
         state,
         seconds(uptime as f64),
         config.mount,
         dir.display(),
         nodes.len(),
+        Pool::open(name).map_or(String::new(), |pool| quota_line("   ", &pool)),
     );
     let titles = [
         "Node",
@@ -212,10 +215,14 @@ pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8,
         json(&value!({
             "name": name, "mount": config.mount, "media": sums.iter().map(medium).collect::<Vec<_>>(),
             "record_bytes": records, "nodes": nodes.len(), "missing": missing,
+            "quota": Pool::open(name).ok().as_ref().and_then(quota_of),
         }))?;
         return Ok(code::OK);
     }
     write(df_table(&sums, &config.mount, size).as_bytes())?;
+    if let Ok(pool) = Pool::open(name) {
+        write(quota_line("", &pool).as_bytes())?;
+    }
     if !missing.is_empty() {
         let list = missing
             .iter()

@@ -8,7 +8,7 @@ use crate::paths;
 use forebay_client::origin::{Refusal, Request};
 use forebay_client::{Pool, places};
 use forebay_media::format_size;
-use forebay_origin::{Problem, Status};
+use forebay_origin::{Problem, QuotaStatus, Status};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -110,6 +110,31 @@ pub fn status_of(pool: &Pool) -> Option<Status> {
     status(pool).ok()
 }
 
+/// The quota of a pool's origin, and what counts against it; None if there is none, or its service
+/// doesn't answer.
+pub fn quota_of(pool: &Pool) -> Option<QuotaStatus> {
+    pool.config().has_quota().then_some(())?;
+    let text = pool.ask_origin(&Request::Usage).ok()?;
+    serde_json::from_str(&text).ok()
+}
+
+/// Usage and quota in words: `2.0 MiB of 3.0 MiB, 20 of 30 files`.
+pub fn quota_words(q: &QuotaStatus) -> String {
+    let of = |used: String, most: Option<String>| match most {
+        Some(most) => format!("{used} of {most}"),
+        None => used,
+    };
+    let bytes = of(format_size(q.used_bytes), q.bytes.map(format_size));
+    let files = of(q.used_files.to_string(), q.files.map(|n| n.to_string()));
+    format!("{bytes}, {files} files")
+}
+
+/// A line about the quota, if the pool has one.
+pub fn quota_line(room: &str, pool: &Pool) -> String {
+    let words = quota_of(pool).map(|quota| format!("quota   {room} {}\n", quota_words(&quota)));
+    words.unwrap_or_default()
+}
+
 /// Waits until the origin service of a new pool takes requests.
 ///
 /// # Errors
@@ -189,6 +214,9 @@ fn in_words(s: &Status) -> String {
             "  writers waited for room {} time(s), {seconds:.1} s in all",
             s.waited
         );
+    }
+    if let Some(quota) = &s.quota {
+        let _ = writeln!(text, "  {:<26}{}", "quota", quota_words(quota));
     }
     let _ = writeln!(
         text,

@@ -2,7 +2,8 @@
 
 use clap::{Args, Subcommand};
 use forebay_bucket::Address;
-use forebay_client::origin::{OriginConfig, OriginMode, OriginRule};
+use forebay_campaign::area::Area;
+use forebay_client::origin::{OriginConfig, OriginMode, OriginRule, Quota};
 
 use crate::fail::Fail;
 use crate::output::say;
@@ -60,6 +61,16 @@ pub struct Origin {
         requires = "origin"
     )]
     pub origin_ranges: u64,
+    /// Most bytes that the files of the origin and the pool may have together: more fails with
+    /// EDQUOT
+    #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size, requires = "origin")]
+    pub quota_bytes: Option<u64>,
+    /// Most files that the origin and the pool may have together, directories and links included
+    #[arg(long, value_name = "N", requires = "origin")]
+    pub quota_files: Option<u64>,
+    /// The quota of the campaign whose pool it is.
+    #[arg(skip)]
+    pub quota: Option<Quota>,
 }
 
 #[derive(Debug, Args)]
@@ -174,13 +185,30 @@ impl Origin {
             timeout_ms: (self.origin_timeout * 1000.0) as u64,
             bandwidth: self.origin_bandwidth,
             ranges: self.origin_ranges,
+            quota: None,
         };
         if is_bucket && config.may_be(OriginMode::Off) {
             let why = "programs can't use objects of a bucket past the pool: no path may have the \
                        mode off, so give each --cache a mode, or --origin-mode";
             return Err(bad(why.into()));
         }
-        Ok((Some(config), mount))
+        let quota = self.quota_of(&config.path)?;
+        Ok((Some(OriginConfig { quota, ..config }), mount))
+    }
+
+    /// The quota, with what the origin has now; None if none is wanted.
+    fn quota_of(&self, path: &str) -> Result<Option<Quota>, Fail> {
+        if self.quota.is_some() || (self.quota_bytes, self.quota_files) == (None, None) {
+            return Ok(self.quota);
+        }
+        let counted = Area::open(path).and_then(|area| area.measure());
+        let used = counted.map_err(Fail::failed)?;
+        Ok(Some(Quota {
+            bytes: self.quota_bytes,
+            files: self.quota_files,
+            used_bytes: used.bytes,
+            used_files: used.files,
+        }))
     }
 
     /// The mode of paths that no pattern matches.

@@ -7,6 +7,7 @@ use crate::files::human;
 use crate::found::{absolute_dir, named, users};
 use crate::mount::{Served, mounts};
 use crate::node_status;
+use crate::origin::{quota_line, quota_of};
 use crate::output::{json, seconds, write};
 use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::{Pool, PoolState, places};
@@ -32,10 +33,14 @@ pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
     if a.json {
         let media: Vec<Value> = usage.iter().map(medium).collect();
         let records = pool.store().record_bytes().ok();
-        json(&value!({ "name": name, "mount": mount, "media": media, "record_bytes": records }))?;
+        json(&value!({
+            "name": name, "mount": mount, "media": media, "record_bytes": records,
+            "quota": quota_of(&pool),
+        }))?;
         return Ok(code::OK);
     }
     write(df_table(&usage, mount, size).as_bytes())?;
+    write(quota_line("", &pool).as_bytes())?;
     Ok(code::OK)
 }
 
@@ -69,7 +74,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
-            "lifetime": crate::lifetime::as_json(&pool),
+            "lifetime": crate::lifetime::as_json(&pool), "quota": quota_of(&pool),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
             "stuck": pool.store().recovery().stuck().iter()
@@ -121,6 +126,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
         named(&pids)
     };
     let _ = writeln!(text, "used by    {used_by}\nkeeper     {keeper}");
+    text += &quota_line("   ", &pool);
     if let Some(words) = crate::lifetime::words(&pool) {
         let _ = writeln!(text, "lifetime   {words}");
     }

@@ -91,6 +91,12 @@ pub struct Member {
 }
 
 impl PoolConfig {
+    /// Whether the pool has a quota.
+    pub fn has_quota(&self) -> bool {
+        let origin = self.origin.as_ref();
+        origin.is_some_and(|origin| origin.quota.is_some())
+    }
+
     /// Whether any medium is `files`.
     pub fn has_files(&self) -> bool {
         has_files(&self.media)

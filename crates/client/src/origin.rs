@@ -17,7 +17,7 @@ mod modes;
 mod request;
 
 pub use ask::{Asker, Refusal, ask, order};
-pub use config::{OriginConfig, OriginMode, OriginRule};
+pub use config::{OriginConfig, OriginMode, OriginRule, Quota};
 pub use forebay_cluster::serve::origin::{MESSAGE, PROGRESS, RESULT, SOCKET};
 pub use modes::{Lead, Modes, ModesAt};
 pub use request::{Order, Request, encode_result};

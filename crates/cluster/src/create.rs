@@ -237,15 +237,8 @@ impl<'a> Cluster<'a> {
         if Index::is_in_view(parent, name) {
             return self.lookup(parent, name)?.map(Err).ok_or(Errno::ROFS);
         }
-        let kind = new.mode & forebay_store::S_IFMT;
         let distribution = self.distribution_of(parent, new);
-        let local = match distribution {
-            Distribution::Striped(_) => false,
-            Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
-            Distribution::Local => kind == libc::S_IFREG,
-        };
-        // Nobody has written what stands for a file of the origin: all nodes get their share.
-        let local = local && new.stub.is_none();
+        let local = self.is_made_here(parent, new);
         let new = &NewObject {
             distribution: Some(distribution),
             ..*new
@@ -261,6 +254,18 @@ impl<'a> Cluster<'a> {
             return self.ask_to_make((home, request::CREATE), (parent, name), new, epoch, opened);
         }
         self.create_beside(parent, name, new, epoch, opened)
+    }
+
+    /// Whether an object is made on this node, wherever its entry lies, as long as there is room.
+    pub(crate) fn is_made_here(&self, parent: ObjectId, new: &NewObject<'_>) -> bool {
+        let kind = new.mode & forebay_store::S_IFMT;
+        let local = match self.distribution_of(parent, new) {
+            Distribution::Striped(_) => false,
+            Distribution::LocalAll => matches!(kind, libc::S_IFREG | libc::S_IFDIR),
+            Distribution::Local => kind == libc::S_IFREG,
+        };
+        // Nobody has written what stands for a file of the origin: all nodes get their share.
+        local && new.stub.is_none()
     }
 
     /// Makes an object and its entry, both here.

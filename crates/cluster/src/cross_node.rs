@@ -227,8 +227,9 @@ impl<'a> CrossNode<'a> {
                 btime: t,
                 ..Inode::default()
             };
-            if let Some(stub) = &new.stub {
-                stub.apply(&mut inode);
+            match &new.stub {
+                Some(stub) => stub.apply(&mut inode),
+                None => w.charge_file()?,
             }
             let tail = if is_dir { name.1 } else { &[] };
             w.put(shard, &Key::inode(id), &inode.encode(tail))?;

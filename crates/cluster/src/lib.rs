@@ -38,6 +38,7 @@ mod on_files;
 pub mod peers;
 mod pieces;
 mod placement_cache;
+mod quota;
 mod remove;
 mod rename;
 mod room;

@@ -146,6 +146,7 @@ pub struct Head {
 }
 
 /// Reads the content of a request. The error is EPROTO: the request is too short.
+#[derive(Clone)]
 pub struct Args<'a>(&'a [u8]);
 
 impl<'a> Args<'a> {

@@ -78,6 +78,7 @@ impl Origin {
         if cut {
             // If its process dies before it truncates the file, it is empty, not full of zeros.
             self.resize(id, 0).map_err(plain)?;
+            self.quota.others(-(inode.size as i64), 0);
             let mark = OriginMark {
                 state: OriginState::Archived,
                 synced: 0,
@@ -393,6 +394,7 @@ impl Origin {
         file.set_len(0)?;
         file.set_len(size)?;
         file.close()?;
+        self.quota.others(size as i64 - before.size as i64, 0);
         let set = SetAttr {
             mtime: Some(before.mtime),
             ..SetAttr::default()

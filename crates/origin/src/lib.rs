@@ -45,6 +45,7 @@ mod outside;
 mod pass;
 mod paths;
 mod puts;
+mod quota;
 mod ranges;
 mod room;
 mod serve;
@@ -55,6 +56,7 @@ mod status;
 mod watches;
 mod writing;
 
+pub use quota::QuotaStatus;
 pub use status::{Problem, Status};
 
 use busy::Busy;
@@ -66,6 +68,7 @@ use forebay_client::{Pool, PoolError};
 use forebay_posix::Fs;
 use forebay_staging::{Pace, Place};
 use making::Making;
+use quota::Quota;
 use rustix::io::Errno;
 use service::Origin;
 use settings::Settings;
@@ -110,6 +113,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     }
     let member = pool.config().member;
     if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        if pool.config().has_quota() {
+            pool.store().quota().activate();
+        }
         if config.is_bucket() {
             return Ok(());
         }
@@ -130,6 +136,9 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
     let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let copiers = Copiers::load(pool.dir());
     let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let is_new = !pool.store().quota().was_seen();
+    let quota = Quota::load(kept, config.quota.as_ref(), is_new);
+    let quota = quota.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
     let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
     let origin = Arc::new(Origin {
         fs: Fs::for_origin(pool.clone()),
@@ -149,8 +158,13 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         watches: Watches::new(),
         copiers,
         ranges: Ranges::default(),
+        quota,
     });
     origin.prepare_root().map_err(failed)?;
+    if pool.config().has_quota() {
+        // From here on, all counts: programs come later.
+        pool.store().quota().activate();
+    }
     origin.stop_copiers();
     serve::start(pool.dir(), &origin).map_err(failed)?;
     for (name, work) in [
@@ -158,6 +172,7 @@ pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
         ("fb-outside", Origin::look_for_ever),
         ("fb-notices", Origin::notice_for_ever),
         ("fb-room", Origin::keep_room),
+        ("fb-quota", Origin::watch_quota),
     ] {
         let origin = origin.clone();
         let thread = std::thread::Builder::new().name(name.into());

@@ -198,7 +198,15 @@ impl Origin {
             let epoch = self.fs.store().names().names_epoch();
             match self.fs.cluster().create_object(dir, name, &new, epoch) {
                 Err(Errno::STALE) => {}
-                made => return Ok(made?.is_ok()),
+                made => {
+                    let is_made = made?.is_ok();
+                    // What is there when its directory is listed first was counted before.
+                    if is_made && self.quota.is_there() && !self.inode(dir)?.origin.is_released() {
+                        let bytes = if meta.is_file() { meta.size as i64 } else { 0 };
+                        self.quota.others(bytes, 1);
+                    }
+                    return Ok(is_made);
+                }
             }
         }
         Err(Errno::BUSY)

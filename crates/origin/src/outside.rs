@@ -308,8 +308,10 @@ impl Origin {
 
     /// Gives a released file the attributes of the origin's version.
     pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
-        if self.inode(id)?.size != meta.size {
+        let size = self.inode(id)?.size;
+        if size != meta.size {
             self.resize(id, meta.size)?;
+            self.quota.others(meta.size as i64 - size as i64, 0);
         }
         let set = SetAttr {
             mode: Some(meta.permissions()),

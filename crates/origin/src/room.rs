@@ -16,7 +16,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How often the room in the media is looked at.
+/// How often the room in the media, and usage of the quota, are looked at.
 const LOOK: Duration = Duration::from_secs(1);
 /// Above this part of the media's capacity, clean files are evicted, down to the second part.
 const FULL: (u64, u64) = (85, 75);
@@ -185,6 +185,14 @@ impl Origin {
                     let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
                 }
             }
+        }
+    }
+
+    /// Notes what counts against the quota, until the pool is removed.
+    pub fn watch_quota(&self) {
+        while self.is_there() && self.quota.is_there() {
+            std::thread::sleep(LOOK);
+            self.quota.note(&self.fs);
         }
     }
 

@@ -223,6 +223,14 @@ impl Answers for Origin {
                 };
             }
             Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
+            Request::Grant { node, bytes, files } => {
+                let granted = self.quota.grant(&self.fs, *node, (*bytes, *files));
+                granted.map_err(plain)?;
+            }
+            Request::Quota { bytes, files } => {
+                let set = self.quota.set(&self.fs, *bytes, *files);
+                set.map_err(plain)?;
+            }
             Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
             Request::Attributes { id, dir, name } => {
                 self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
@@ -235,6 +243,14 @@ impl Answers for Origin {
             Request::Hold(is_held) => {
                 let set = self.settings.hold(*is_held);
                 set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Usage => {
+                let usage = self.quota.status(&self.fs);
+                let text = usage.map(|usage| serde_json::to_string(&usage));
+                return text
+                    .transpose()
+                    .map(Option::unwrap_or_default)
+                    .map_err(|_| plain(Errno::IO));
             }
             Request::Status => return self.status().map_err(plain),
             // Copiers of other nodes take those.
@@ -309,6 +325,7 @@ impl Origin {
             is_held: self.settings.is_held(),
             watched_dirs: self.watches.watched(),
             other_nodes_bytes: self.copiers.bytes.load(Relaxed),
+            quota: self.quota.status(&self.fs),
             ..Status::default()
         };
         self.forget_solved();

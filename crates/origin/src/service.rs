@@ -4,6 +4,7 @@ use crate::busy::Busy;
 use crate::copiers::Copiers;
 use crate::fills::Ranges;
 use crate::making::Making;
+use crate::quota::Quota;
 use crate::settings::Settings;
 use crate::side::{Side, attributes_of, print};
 use crate::status::Ledger;
@@ -53,6 +54,7 @@ pub struct Origin {
     pub copiers: Copiers,
     /// The files that are read by ranges.
     pub ranges: Ranges,
+    pub quota: Quota,
 }
 
 impl Origin {

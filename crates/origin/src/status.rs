@@ -1,5 +1,6 @@
 //! Counters of the service, and problems that its user should know.
 
+use crate::quota::QuotaStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -61,6 +62,8 @@ pub struct Status {
     /// Directories in which changes by other processes of this host are noticed at once.
     #[serde(default)]
     pub watched_dirs: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaStatus>,
     pub problems: Vec<Problem>,
     /// Problems that aren't listed here.
     pub more_problems: u64,

@@ -56,7 +56,7 @@ impl Fs {
             self.bring_range(from, start, len)?;
         }
         let mut done = 0;
-        let copy = || {
+        let mut copy = || {
             while done < len {
                 match cluster.copy((source, start + done), (live, to_start + done), len - done) {
                     Ok(0) => break,
@@ -68,7 +68,15 @@ impl Fs {
             }
             Ok(())
         };
-        self.changing(to, live, Change::From(Some(to_start)), copy)?;
+        match self.changing(to, live, Change::From(Some(to_start)), &mut copy) {
+            Err(Errno::DQUOT) => {
+                let more = (to_start + len).saturating_sub(self.size(live)?);
+                self.with_quota(to, more, || {
+                    self.changing(to, live, Change::From(Some(to_start)), &mut copy)
+                })?
+            }
+            done => done?,
+        }
         if at.is_none() {
             input.offset.store(start + done, Release);
         }

@@ -176,10 +176,27 @@ impl Fs {
         for _ in 0..ROOM_ATTEMPTS {
             match write() {
                 Err(Errno::NOSPC) if self.makes_room(open, from.len()) => {}
+                Err(Errno::DQUOT) => {
+                    let more = self.growth(open, offset, append, from.len())?;
+                    return self.with_quota(open, more, write);
+                }
                 done => return done,
             }
         }
         write()
+    }
+
+    /// By how many bytes a write makes an open file longer.
+    #[cold]
+    fn growth(&self, open: u32, offset: Option<u64>, append: bool, len: usize) -> Result<u64> {
+        let size = self.size(self.live_of(open)?)?;
+        let now = || self.store().objects().open_file(open).offset.load(Relaxed);
+        let at = if append {
+            size
+        } else {
+            offset.unwrap_or_else(now)
+        };
+        Ok(at.saturating_add(len as u64).saturating_sub(size))
     }
 
     fn write_once(
@@ -455,7 +472,14 @@ impl Fs {
         self.look_again_open(open);
         self.check_growth(live, size)?;
         let cut = || self.cluster().truncate(live, size);
-        self.changing(open, live, Change::Size(size), cut)?;
+        let change = || self.changing(open, live, Change::Size(size), cut);
+        match change() {
+            Err(Errno::DQUOT) => {
+                let more = size.saturating_sub(self.size(live)?);
+                self.with_quota(open, more, change)?;
+            }
+            done => done?,
+        }
         forebay_trace::event!(POSIX_TRUNCATED, self.id_of_open(open), size);
         self.store().watches().tell_open(open, libc::IN_MODIFY);
         Ok(())
@@ -486,7 +510,7 @@ impl Fs {
             let punch = || cluster.punch(live, at, len, grow);
             self.changing(open, live, Change::From(Some(at)), punch)
         };
-        match mode & !libc::FALLOC_FL_KEEP_SIZE {
+        let allocate = || match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => cluster
                 .recovery()
                 .with_room_of_the_dead(|| cluster.reserve_range(live, at, len, !keep))
@@ -498,7 +522,14 @@ impl Fs {
             libc::FALLOC_FL_PUNCH_HOLE if keep => zero(false),
             libc::FALLOC_FL_ZERO_RANGE => zero(!keep),
             _ => Err(Errno::OPNOTSUPP),
-        }?;
+        };
+        match allocate() {
+            Err(Errno::DQUOT) => {
+                let more = at.saturating_add(len).saturating_sub(self.size(live)?);
+                self.with_quota(open, more, allocate)?;
+            }
+            done => done?,
+        }
         forebay_trace::event!(POSIX_ALLOCATED, self.id_of_open(open), at, len, mode);
         cluster.watches().tell_open(open, libc::IN_MODIFY);
         Ok(())

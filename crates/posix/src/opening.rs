@@ -110,11 +110,14 @@ impl Fs {
                 self.check_read_only(p.dir.id, p.name)?;
                 let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
                 let counts = self.store().declared().counts();
-                let section = self.store().section()?;
-                match self
-                    .cluster()
-                    .create_open(p.dir.id, p.name, &new, p.epoch)?
-                {
+                let (section, made) = self.with_quota_for((p.dir.id, p.name, &new), || {
+                    let section = self.store().section()?;
+                    let made = self
+                        .cluster()
+                        .create_open(p.dir.id, p.name, &new, p.epoch)?;
+                    Ok((section, made))
+                })?;
+                match made {
                     Ok((id, live, held)) => {
                         self.store()
                             .watches()
@@ -345,8 +348,10 @@ impl Fs {
             e => e,
         })?;
         let counts = cluster.declared().counts();
-        let section = cluster.section()?;
-        let id = cluster.create_unnamed(e.id, &new)?;
+        let (section, id) = self.with_quota_for((e.id, b"", &new), || {
+            let section = cluster.section()?;
+            Ok((section, cluster.create_unnamed(e.id, &new)?))
+        })?;
         let (live, held) = cluster.live_acquire_held(id)?;
         cluster.objects().live_set_unlinked(id)?;
         let opened = Some((live, Some(held)));

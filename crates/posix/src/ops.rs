@@ -159,9 +159,12 @@ impl Fs {
         }
         self.cred().check_dir(p.dir, WRITE | EXEC)?;
         self.check_read_only(p.dir.id, p.name)?;
+        let make = || {
+            let cluster = self.cluster();
+            cluster.create_object(p.dir.id, p.name, new, p.epoch)
+        };
         let id = self
-            .cluster()
-            .create_object(p.dir.id, p.name, new, p.epoch)?
+            .with_quota_for((p.dir.id, p.name, new), make)?
             .map_err(|_| Errno::EXIST)?;
         if new.mode & S_IFMT == S_IFDIR {
             forebay_trace::event_of!(POSIX_DIRECTORY_MADE, p.name, id.0, p.dir.id.0);
@@ -344,7 +347,16 @@ impl Fs {
                 attributes: file.attributes,
             });
         }
-        let made = cluster.create_files(dir, &all, epoch);
+        let mut made = cluster.create_files(dir, &all, epoch);
+        let refused = made
+            .iter()
+            .filter(|made| **made == Err(Errno::DQUOT))
+            .count();
+        if refused > 0 && self.gets_quota(self.this_node(), (0, refused as u64))? {
+            for one in made.iter_mut().filter(|one| **one == Err(Errno::DQUOT)) {
+                *one = Err(Errno::STALE);
+            }
+        }
         for (file, _) in files.iter().zip(&made).filter(|(_, made)| made.is_ok()) {
             cluster
                 .watches()

@@ -11,9 +11,12 @@ use forebay_client::controls::Persistence;
 use forebay_client::origin::{Lead, OriginConfig, OriginMode, Request};
 use forebay_store::controls::declared;
 use forebay_store::process::{is_answering, write_notice};
-use forebay_store::{DirPosition, Entry, ObjectId, OriginState, RenameMode};
+use forebay_store::{DirPosition, Entry, NewObject, ObjectId, OriginState, RenameMode};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::Relaxed;
+
+/// How often a change is tried again that the quota grants: others may be faster.
+const QUOTA_ATTEMPTS: usize = 8;
 
 impl Fs {
     /// The pool's origin, if this view brings in what lies there.
@@ -261,6 +264,67 @@ impl Fs {
         }
         let (id, bytes) = (self.description(open).id(), bytes as u64);
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
+    }
+
+    /// Has the pool's quota grant so many bytes and files more to a node. False: there aren't as many
+    /// left, or the pool has no quota.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: only on another thread.
+    #[cold]
+    pub(crate) fn gets_quota(&self, node: u32, (bytes, files): (u64, u64)) -> Result<bool> {
+        if !self.has_origin() || !self.store().quota().is_active() {
+            return Ok(false);
+        }
+        if is_answering() {
+            return Err(ASIDE);
+        }
+        let grant = Request::Grant { node, bytes, files };
+        Ok(self.pool().ask_origin(&grant).is_ok())
+    }
+
+    /// The number of this node.
+    pub(crate) fn this_node(&self) -> u32 {
+        self.pool().config().member.map_or(0, |member| member.node)
+    }
+
+    /// Calls `change` of an open file, which may make it `bytes` longer; again, if the quota then
+    /// grants them.
+    pub(crate) fn with_quota<T>(
+        &self,
+        open: u32,
+        bytes: u64,
+        change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let node = || self.cluster().quota_node(self.description(open).id());
+        self.while_granted(node, (bytes, 0), change)
+    }
+
+    /// Calls `make`, which makes an object in a directory; again, if the quota then grants one. It
+    /// holds nothing when it fails: nobody waits for the origin service inside of a section.
+    pub(crate) fn with_quota_for<T>(
+        &self,
+        (dir, name, new): (ObjectId, &[u8], &NewObject<'_>),
+        make: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let node = || self.cluster().quota_node_of_new(dir, name, new);
+        self.while_granted(node, (0, 1), make)
+    }
+
+    #[inline]
+    fn while_granted<T>(
+        &self,
+        node: impl Fn() -> u32,
+        wanted: (u64, u64),
+        mut change: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        for _ in 0..QUOTA_ATTEMPTS {
+            match change() {
+                Err(Errno::DQUOT) if self.gets_quota(node(), wanted)? => {}
+                done => return done,
+            }
+        }
+        change()
     }
 
     /// Has the origin get what was written to an open file, if its path's mode is write-through, or

@@ -146,6 +146,8 @@ impl Fs {
         let (declared, laminated) = declared(word);
         may_wait(&declared.resolve(), laminated)
             && cluster.is_away(live)
+            // Too late, the program would hear that the quota is exceeded.
+            && !cluster.quota().is_active()
             && !cluster.mappings().may_be_copied(live)
             && id.0 != 0
     }

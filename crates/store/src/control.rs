@@ -43,7 +43,7 @@ pub const KEPT_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
 /// Longest path in bytes, the closing zero included.
 pub const PATH_MAX: usize = 4096;
 
-const MAGIC: u64 = 0x3531_4c54_4359_4246; // "FBYCTL15"
+const MAGIC: u64 = 0x3631_4c54_4359_4246; // "FBYCTL16"
 /// Tables grow by a quarter, but by no less and no more than so many bytes, if there is as much.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
 /// Bytes of each table that have memory from the beginning, and slots of processes whose areas do:

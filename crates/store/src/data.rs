@@ -435,6 +435,10 @@ impl<'s> Content<'s> {
         if offset > size || !grows {
             self.mappings().clear_tail(index, size, offset.max(size))?;
         }
+        // What it may become; what isn't written is taken back below.
+        let most = if grows { offset + len as u64 } else { 0 };
+        self.quota().grows(live, size, most)?;
+        let kept = |end: u64| self.quota().shrinks(live, most, end.max(size));
         let mut done = 0;
         let mut result = Ok(());
         while done < len && result.is_ok() {
@@ -449,6 +453,7 @@ impl<'s> Content<'s> {
             // All of it is appended, here or on other nodes. What was written behind the end isn't
             // part of the file: who has it next cuts it off.
             live.flags.fetch_or(flag::TORN, AcqRel);
+            kept(0);
             return Err(Errno::NOSPC);
         }
         if done > 0 {
@@ -456,9 +461,11 @@ impl<'s> Content<'s> {
             if end > size && grows {
                 live.size.store(end, Release);
             }
+            kept(end);
             self.touch(live);
             return Ok((offset, done));
         }
+        kept(0);
         result.map(|()| (offset, 0))
     }
 

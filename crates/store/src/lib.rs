@@ -21,7 +21,7 @@
 //! names ephemeral view index attributes dirs        names, attributes, and how they are found
 //! locks controls open watches mapped                who uses files, and for what
 //! parts copies data placements                      their bytes
-//! live foreign                                      open objects
+//! live foreign quota                                open objects
 //! shards journal                                    transactions
 //! views                                             Store's operations by theme
 //! node                                              Store; Foreign; this process's slot
@@ -73,6 +73,7 @@ pub mod parts;
 pub mod placements;
 pub mod process;
 mod quiescence;
+pub mod quota;
 mod record_tree;
 mod recount;
 mod recover;

@@ -89,6 +89,7 @@ impl<'s> Parts<'s> {
         if end > size {
             self.content().promote(index)?;
             self.mappings().clear_tail(index, size, end)?;
+            self.quota().grows(live, size, end)?;
             live.size.store(end, Release);
         }
         let t = now();

@@ -63,6 +63,10 @@ pub struct Write<'s> {
     names_change: bool,
     /// Whether it leaves something to the keeper.
     unsettled: bool,
+    /// Files charged to the quota; they are given back if it fails.
+    charged: i64,
+    /// Bytes and files that are given back to the quota once it is committed.
+    freed: (i64, i64),
     /// The changes, when there is more than one shard or a journal.
     log: Option<Vec<u8>>,
 }
@@ -177,6 +181,8 @@ impl Store {
             removing: 0,
             names_change: false,
             unsettled: false,
+            charged: 0,
+            freed: (0, 0),
             log: (set.0.count_ones() > 1 || self.durability().active_journal().is_some())
                 .then(Vec::new),
         };
@@ -201,6 +207,10 @@ impl Store {
         for shard in set.iter() {
             self.control.shard(shard).lock.release();
         }
+        self.quota().credit(match result {
+            Ok(_) => w.freed,
+            Err(_) => (0, w.charged),
+        });
         if w.unsettled && result.is_ok() {
             self.intents().leave_unsettled();
         }
@@ -436,6 +446,28 @@ impl<'s> Write<'s> {
             self.note(shard, key, None);
         }
         Ok(there)
+    }
+
+    /// Charges one object more to the quota, as long as this isn't undone.
+    ///
+    /// # Errors
+    /// EDQUOT.
+    pub fn charge_file(&mut self) -> Result<()> {
+        self.store.quota().charge_file()?;
+        self.charged += 1;
+        Ok(())
+    }
+
+    /// Takes back a charge: the object isn't made.
+    pub fn uncharge_file(&mut self) {
+        self.charged -= 1;
+        self.store.quota().credit((0, 1));
+    }
+
+    /// Gives bytes and files back to the quota, with the commit.
+    pub fn free_quota(&mut self, bytes: i64, files: i64) {
+        self.freed.0 += bytes;
+        self.freed.1 += files;
     }
 
     /// Makes room for changes of so many pages more than usual.

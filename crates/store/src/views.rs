@@ -106,6 +106,11 @@ view! {
 }
 
 view! {
+    /// The quota: what this node is granted, and what it uses: `quota.rs`.
+    Quota, quota
+}
+
+view! {
     /// The check of everything in a store: `fsck.rs`, `fsck/`.
     Checker, checker
 }

@@ -24,7 +24,7 @@ LINES = """#FB up --media memory:48M
 # Line, and what the job's output says of it.
 WRONG = {
     "#FB": "line 3, #FB: a command is missing",
-    "#FB down": "there is no 'down'; there are up, stage_in, stage_out",
+    "#FB down": "there is no 'down'; there are up, campaign, stage_in, stage_out",
     "#FB stage_in ./input": "stage_in takes SRC and DST",
     "#FB stage_in --force /input": "stage_in takes SRC and DST",
     "#FB stage_in $PWD/input /input": "'$PWD/input' has signs that no shell expands here",
@@ -36,10 +36,70 @@ WRONG = {
     "#FB up --hosts=n1": "--hosts isn't for a job's own pool",
     "#FB up --media $(touch evil)": "has signs that no shell expands here",
     "#FB up --mdia memory:1M": "unexpected argument '--mdia'",
-    "#FB campaign 100TB,10000files,scratch,2d": "the script itself starts its pool",
+    "#FB campaign": "campaign takes NAME",
+    "#FB campaign one\n#FB campaign two": "a job has one campaign",
+    "#FB campaign case\n#FB up --origin ./input": "the origin of a campaign's pool is its data",
+    "#FB campaign nothing-of-this-name": "the pool of this job can't be started",
     "#FB stage_in ./" + "x" * 5000 + " /input": "longer than 4094 bytes",
     "\n".join(["#FB stage_in ./input /input"] * 17): "line 19, #FB: more than 16 pairs",
 }
+
+
+TIERS = """registry = "%(top)s/registry"
+[tier.scratch]
+path = "%(top)s/scratch"
+longest = "10d"
+"""
+# The campaign's data are the pool, by their own path.
+OF_CAMPAIGN = """#!/bin/bash
+#SBATCH --nodes=3 --ntasks-per-node=1 --time=10
+#FB up --media memory:48M
+#FB %s
+set -e
+cd %s
+! head -c 3000000 /dev/zero > large
+rm -f large
+srun bash -c 'echo task $SLURM_PROCID, $(cat before 2>/dev/null) > out-$SLURM_PROCID'
+"""
+
+
+@case(60)
+def slurm_campaigns(t):
+    """Jobs with a line `#FB campaign`: the campaign is made and kept, and each job has a pool for it."""
+    with Slurm(t, "PlugStackConfig={base}/plugstack.conf\n", {"plugstack.conf": plugin(t)}) as cluster:
+        jobs = Jobs(t, cluster)
+        top = jobs.dir + "/site"
+        os.mkdir(top)
+        with open(top + "/tiers.toml", "w") as f:
+            f.write(TIERS % {"top": top})
+        env = {"FOREBAY_CAMPAIGNS": top + "/tiers.toml"}
+
+        def submit(line, at):
+            with open(jobs.dir + "/study.sh", "w") as f:
+                f.write(OF_CAMPAIGN % (line, at))
+            number = jobs.submit("--export=ALL,FOREBAY_CAMPAIGNS=" + env["FOREBAY_CAMPAIGNS"], "study.sh")
+            return number, jobs.wait(number)
+
+        def show(name):
+            return t.fb("campaign", "show", name, "--json", env=env).json()
+
+        at = top + "/scratch/study"
+        number, said = submit("campaign study 2M,100files,scratch,2d", at)
+        t.ok(sorted(os.listdir(at)) == ["out-0", "out-1", "out-2"], "%s %s" % (os.listdir(at), said))
+        t.ok(show("study")["pool"] is None and show("study")["usage"]["files"] == 3 and not pools(t), said)
+        with open(at + "/before", "w") as f:
+            f.write("the first job has ended")
+        number, said = submit("campaign study", at)
+        for n in range(3):
+            with open("%s/out-%d" % (at, n)) as f:
+                t.ok(f.read() == "task %d, the first job has ended\n" % n, said)
+        t.ok(show("study")["pool"] is None and not pools(t), said)
+        # One for this job, which outlives it.
+        with open(jobs.dir + "/study.sh", "w") as f:
+            f.write(OF_CAMPAIGN % ("campaign 2M,scratch,1d", top + "/scratch/job-$SLURM_JOB_ID"))
+        number = jobs.submit("--export=ALL,FOREBAY_CAMPAIGNS=" + env["FOREBAY_CAMPAIGNS"], "study.sh")
+        said = jobs.wait(number)
+        t.ok(len(os.listdir("%s/scratch/job-%s" % (top, number))) == 3 and not pools(t), said)
 
 
 # As a user without rights: %s is a file that only root can read.

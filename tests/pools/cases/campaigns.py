@@ -122,6 +122,38 @@ def campaign_with_pools(t):
 
 
 @case(limit=60)
+def campaign_on_a_tier_that_is_a_pool(t):
+    """Data in a running pool: counted, moved out and back, hidden for the grace period."""
+    site = Site(t)
+    with open(site.top + "/tiers.toml", "a") as f:
+        f.write('[tier.fast]\npool = "fast"\nlargest = "1M"\nat_end = "delete"\n')
+    site.fb("create", "case", "fast,1d", rc=1).says("the tier's pool 'fast' can't be used here").one_line()
+    site.fb("list").says("no campaigns")
+    t.up("fast")
+    site.fb("create", "case", "2M,fast,1d", rc=2).says("1.0 MiB at most")
+    path = site.fb("create", "case", "fast,1d").out.strip()
+    t.ok(path == site.path("case") and path.startswith("/fb/campaigns/"), path)
+    t.bash("fast", "cd {0}; mkdir d; seq 5000 > d/f; ln -s d/f l; stat -c %a .".format(path)).prints("^700$")
+    t.ok(site.fb("show", "case", "--count", "--json").json()["usage"]["files"] == 3, "the count")
+    site.fb("up", "case", "--media", "memory:64M", rc=2).says("in a pool already").one_line()
+    site.fb("share", "case", "nobody", rc=1).says("its own user only")
+    site.fb("migrate", "case", "scratch")
+    wanted = tree(site.path("case"))
+    t.ok(set(wanted) == {"d/f", "l"} and site.path("case").startswith(site.top), sorted(wanted))
+    t.bash("fast", "ls -A %s | wc -l" % os.path.dirname(path)).prints("^0$")
+    site.fb("migrate", "case", "fast")
+    t.ok(site.path("case") == path, site.path("case"))
+    t.bash("fast", "cd %s; seq 5000 | cmp - d/f; readlink l" % path).prints("^d/f$")
+    site.fb("delete", "case")
+    t.bash("fast", "! ls %s" % path)
+    site.fb("restore", "case", "--for", "1d")
+    t.bash("fast", "cat %s/l | wc -l" % path).prints("^5000$")
+    t.fb("down", "--pool", "fast", "--force")
+    site.fb("show", "case").prints("pool:fast/campaigns")
+    site.fb("migrate", "case", "scratch", rc=1).says("the tier's pool 'fast' can't be used here")
+
+
+@case(limit=60)
 def campaigns_that_end(t):
     """Warnings, ends, grace periods; two daemons at once, one of which is killed again and again."""
     site = Site(t)

@@ -68,6 +68,18 @@ pub struct OriginRule {
     pub mode: OriginMode,
 }
 
+/// Limits on what the origin and the pool have together, and what the origin has when the pool
+/// starts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Quota {
+    /// Most bytes of regular files; None: no limit.
+    pub bytes: Option<u64>,
+    /// Most files, directories and links included; None: no limit.
+    pub files: Option<u64>,
+    pub used_bytes: u64,
+    pub used_files: u64,
+}
+
 /// The slow store behind a pool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OriginConfig {
@@ -95,6 +107,8 @@ pub struct OriginConfig {
     /// Size from which a file that is opened for reading only comes in by ranges. Bytes.
     #[serde(default = "ranges")]
     pub ranges: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<Quota>,
 }
 
 fn ranges() -> u64 {
@@ -199,6 +213,7 @@ mod tests {
             timeout_ms: TIMEOUT_MS,
             bandwidth: None,
             ranges: RANGES,
+            quota: None,
         }
     }
 

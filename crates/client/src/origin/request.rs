@@ -101,6 +101,15 @@ pub enum Request {
     Settle(ObjectId),
     /// The pool is to show those entries of the directory that are at the origin only.
     Outer(ObjectId),
+    /// A node needs so many bytes and files more than it is granted of the quota.
+    Grant { node: u32, bytes: u64, files: u64 },
+    /// The quota's limits are these from now on; None: no limit.
+    Quota {
+        bytes: Option<u64>,
+        files: Option<u64>,
+    },
+    /// Limits and usage of the quota; the reply is empty if there is none.
+    Usage,
     /// How things stand.
     Status,
     /// To a copier, by the service of this number. Higher numbers replace lower ones.
@@ -142,8 +151,25 @@ impl Request {
             Request::Evict(path) => (6, (none, path.clone()), no, none),
             Request::Prefetch(path) => (7, (none, path.clone()), no, none),
             Request::Status => (8, no.clone(), no, none),
+            Request::Usage => (21, no.clone(), no, none),
             Request::Link { id, known, to } => (9, known.clone(), to.clone(), *id),
             Request::Room { id, bytes } => (11, (ObjectId(*bytes), Vec::new()), no, *id),
+            Request::Grant { node, bytes, files } => {
+                let node = node.to_le_bytes().to_vec();
+                (
+                    19,
+                    (ObjectId(*bytes), node),
+                    (ObjectId(*files), Vec::new()),
+                    none,
+                )
+            }
+            Request::Quota { bytes, files } => {
+                // A limit, and whether there is one.
+                let limit = |most: &Option<u64>| {
+                    (ObjectId(most.unwrap_or(0)), vec![u8::from(most.is_some())])
+                };
+                (20, limit(bytes), limit(files), none)
+            }
             Request::SyncFile { id, dir, name } => (12, (*dir, name.clone()), no, *id),
             Request::Pin { path, is_pinned } => {
                 (13 + u8::from(*is_pinned), (none, path.clone()), no, none)
@@ -223,6 +249,15 @@ impl Request {
                 to: (other, other_name),
             },
             11 => Request::Room { id, bytes: dir.0 },
+            19 => Request::Grant {
+                node: u32::from_le_bytes(name.try_into().ok()?),
+                bytes: dir.0,
+                files: other.0,
+            },
+            20 => Request::Quota {
+                bytes: (name == [1]).then_some(dir.0),
+                files: (other_name == [1]).then_some(other.0),
+            },
             12 => Request::SyncFile { id, dir, name },
             13 | 14 => Request::Pin {
                 path: name,
@@ -241,6 +276,7 @@ impl Request {
             6 => Request::Evict(name),
             7 => Request::Prefetch(name),
             8 => Request::Status,
+            21 => Request::Usage,
             40..=44 => Request::Order {
                 service: dir.0,
                 order: match kind {
@@ -332,6 +368,19 @@ mod tests {
             Request::Room { id, bytes: 5 << 32 },
             Request::Settle(id),
             Request::Outer(id),
+            Request::Grant {
+                node: 3,
+                bytes: 5 << 40,
+                files: 1,
+            },
+            Request::Quota {
+                bytes: Some(0),
+                files: None,
+            },
+            Request::Quota {
+                bytes: None,
+                files: Some(1 << 40),
+            },
             Request::SyncFile {
                 id,
                 dir: ObjectId(9),
@@ -363,6 +412,7 @@ mod tests {
             Request::Evict(name.clone()),
             Request::Prefetch(name.clone()),
             Request::Status,
+            Request::Usage,
             Request::Order {
                 service: 3,
                 order: Order::Copy {

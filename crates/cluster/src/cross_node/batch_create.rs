@@ -225,13 +225,20 @@ impl<'a> CrossNode<'a> {
     ) -> Result<Result<()>> {
         let (shard, name) = (self.shard_of(file.id), (parent, file.name));
         let away = self.entry_away(parent, file.name).is_some();
+        if let Err(e) = w.charge_file() {
+            return Ok(Err(e));
+        }
         if !away {
             match self.intents().check_note(w, name) {
-                Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
+                Err(Errno::AGAIN) => {
+                    w.uncharge_file();
+                    return Ok(Err(Errno::AGAIN));
+                }
                 checked => checked?,
             }
             let key = Key::entry(parent, file.name);
             if w.insert(shard, &key, &file.entry().encode())?.is_some() {
+                w.uncharge_file();
                 return Ok(Err(Errno::EXIST));
             }
         }

@@ -12,7 +12,7 @@
 //! - `dispatch`, which decodes the arguments, calls the handler and encodes its reply.
 //!
 //! Two requests with one number don't compile. Numbers are never used again for another request:
-//! below 128, the next one is 117.
+//! below 128, the next one is 118.
 
 use super::messages::{List, Record, Wire, decode, encode};
 use forebay_store::controls::DeclareOutcome;
@@ -655,6 +655,10 @@ requests! {
              node knows by this number; with its bytes: begins it.";
         IS_OPEN 116 is_open (id: ObjectId) -> bool,
             Leaf Harmless Brief Free None, "Whether any process has the file open.";
+        QUOTA 117 quota (granted: Option<(i64, i64)>) -> (i64, i64),
+            Leaf Harmless Brief Free None,
+            "Sets what the asked node is granted of the quota, if it is given: bytes and files. \
+             What it uses.";
     }
 
     /// Striped files, at their home, and the holders of their leases.

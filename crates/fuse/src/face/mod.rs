@@ -116,7 +116,18 @@ impl Face {
             face: self,
             fs: self.own.for_process(requester(head)),
         };
-        request.answer(head, args, reply)
+        let answer = request.answer(head, args.clone(), reply);
+        match answer {
+            // Removed files that are kept for a moment count, too.
+            Answer::Reply(Err(Errno::DQUOT)) if !self.recent.is_empty() => {
+                if let Err(e) = request.let_go() {
+                    return Answer::Reply(Err(e));
+                }
+                reply.clear();
+                request.answer(head, args, reply)
+            }
+            answer => answer,
+        }
     }
 
     /// Called if the kernel didn't take the reply: closes what the request opened.

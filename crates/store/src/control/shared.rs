@@ -3,7 +3,7 @@
 
 use super::free_list::FreeList;
 use super::layout::align;
-use super::states::{CopyState, JournalState, WatchState};
+use super::states::{CopyState, JournalState, QuotaState, WatchState};
 use crate::lock::Lock;
 use forebay_media::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
 use forebay_records::record::MAX_EXTENTS;
@@ -65,6 +65,7 @@ pub struct Header {
     /// When its keeper saw last that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't
     /// look.
     pub used: AtomicU64,
+    pub quota: QuotaState,
 }
 
 /// State of one shard of the records.

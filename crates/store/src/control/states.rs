@@ -1,11 +1,11 @@
 //! Parts of the header of the control region that belong to one module each: to the journal, to
 //! watches, and to copies of other nodes' files.
 //!
-//! This file defines only their layout: atomics, zeroed at first. `journal.rs`, `watches.rs` and
-//! `copies/keep.rs` say what the values mean and who may change them.
+//! This file defines only their layout: atomics, zeroed at first. `journal.rs`, `watches.rs`,
+//! `copies/keep.rs` and `quota.rs` say what the values mean and who may change them.
 
 use crate::lock::Lock;
-use forebay_media::atomics::{AtomicU32, AtomicU64};
+use forebay_media::atomics::{AtomicI64, AtomicU32, AtomicU64};
 
 /// Words of the filter of watches: 64 hashes each.
 pub(crate) const FILTER_WORDS: usize = 64;
@@ -74,4 +74,17 @@ pub struct CopyState {
     pub files: AtomicU64,
     /// Nothing is copied before this time, in nanoseconds since 1970.
     pub pause: AtomicU64,
+}
+
+/// The quota in the control region.
+#[repr(C, align(64))]
+pub struct QuotaState {
+    /// Whether there is one. It is set before the first operation.
+    pub active: AtomicU32,
+    /// Set by the service when it has seen this region: one that has lost it is a new one.
+    pub seen: AtomicU32,
+    pub used_bytes: AtomicI64,
+    pub used_files: AtomicI64,
+    pub granted_bytes: AtomicI64,
+    pub granted_files: AtomicI64,
 }

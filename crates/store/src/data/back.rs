@@ -170,8 +170,14 @@ impl Content<'_> {
         let shard = self.shard_of(id);
         let removed = self.write(self.names().object_set(id), Need::Removal, |w| {
             let record = w.get(shard, &Key::inode(id))?.and_then(Inode::decode);
-            if record.is_some_and(|(i, _)| i.nlink > 0) {
+            let record = record.map(|(inode, _)| inode);
+            if record.as_ref().is_some_and(|inode| inode.nlink > 0) {
                 return Ok(false);
+            }
+            if let Some(inode) = record.filter(|_| loaded && !id.is_part()) {
+                // The record's size is given back with it.
+                let size = live.size.load(Relaxed) as i64;
+                w.free_quota(size.wrapping_sub(inode.size as i64), 0);
             }
             self.names().remove_records(w, id, !loaded, &mut freed)?;
             if live.flags.load(Acquire) & flag::PARTS != 0 && !id.is_part() {

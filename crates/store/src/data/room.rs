@@ -34,9 +34,11 @@ impl<'s> Content<'s> {
         }
         if size > old {
             self.mappings().clear_tail(index, old, size)?;
+            self.quota().grows(live, old, size)?;
             live.size.store(size, Release);
         } else if size < old {
             self.shrink(index, size, old)?;
+            self.quota().shrinks(live, old, size);
         }
         self.touch(live);
         let mapped = size < old && Mappings::is_mapped(live);
@@ -185,10 +187,24 @@ impl<'s> Content<'s> {
             .check_change(lock.0, Change::Size(MAX_SIZE))?;
         self.note_change(index)?;
         self.promote(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if grow {
+            self.quota().grows(live, size, end)?;
+        }
+        let grown = self.reserve_locked(index, (offset, end), grow);
+        if grow && grown.is_err() {
+            self.quota().shrinks(live, end, live.size.load(Relaxed));
+        }
+        grown
+    }
+
+    /// The pages of a range, and the size, of a locked file.
+    fn reserve_locked(&self, index: u32, (offset, end): (u64, u64), grow: bool) -> Result<()> {
         for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
             self.ensure(index, chunk, pages((end - chunk * CHUNK).min(CHUNK)))?;
         }
-        let live = lock.0;
+        let live = self.objects().live(index);
         let size = live.size.load(Relaxed);
         if grow && end > size {
             self.unseal(index, size, size)?;
@@ -222,6 +238,7 @@ impl<'s> Content<'s> {
         }
         if grow && end > size {
             self.mappings().clear_tail(index, size, end)?;
+            self.quota().grows(live, size, end)?;
             live.size.store(end, Release);
         }
         self.touch(live);

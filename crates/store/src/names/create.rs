@@ -9,7 +9,7 @@ impl<'s> Names<'s> {
     ///
     /// # Errors
     /// ESTALE if names changed since `epoch`; EAGAIN: something has begun with the entry that isn't
-    /// finished; ENOSPC.
+    /// finished; ENOSPC; EDQUOT.
     pub fn create_here(
         &self,
         (parent, name): Named<'_>,
@@ -50,8 +50,9 @@ impl<'s> Names<'s> {
                 btime: t,
                 ..Inode::default()
             };
-            if let Some(stub) = &new.stub {
-                stub.apply(&mut inode);
+            match &new.stub {
+                Some(stub) => stub.apply(&mut inode),
+                None => w.charge_file()?,
             }
             let tail_bytes = match kind {
                 libc::S_IFDIR => {
@@ -97,7 +98,7 @@ impl<'s> Names<'s> {
     /// Makes an object without a name in `slot`, which is of this node.
     ///
     /// # Errors
-    /// ENOSPC.
+    /// ENOSPC, EDQUOT.
     pub fn create_unnamed_here(&self, slot: crate::Slot, new: &NewObject<'_>) -> Result<ObjectId> {
         let shard = slot.shard(self.envs.len());
         let t = now();
@@ -114,8 +115,9 @@ impl<'s> Names<'s> {
                 btime: t,
                 ..Inode::default()
             };
-            if let Some(stub) = &new.stub {
-                stub.apply(&mut inode);
+            match &new.stub {
+                Some(stub) => stub.apply(&mut inode),
+                None => w.charge_file()?,
             }
             w.put(shard, &Key::inode(id), &inode.encode(&[]))?;
             self.declared().note_maker(w, id, new, None)?;

@@ -71,6 +71,10 @@ impl<'s> Names<'s> {
     ) -> Result<()> {
         self.index().leave_index(w, id, inode)?;
         w.del(self.shard_of(id), &Key::inode(id))?;
+        if !id.is_part() {
+            let bytes = if inode.is_file() { inode.size } else { 0 };
+            w.free_quota(bytes as i64, 1);
+        }
         if inode.is_file() {
             if goes_with_maker(inode.controls) {
                 w.del(self.shard_of(id), &Key::maker(id))?;

@@ -11,7 +11,6 @@
 //! what its repetition created. So it is first forbidden by a *fence*, a key whose absence is one
 //! of its conditions; then its state is read.
 
-mod api;
 mod client;
 mod copy;
 mod create;
@@ -27,6 +26,7 @@ use crate::meta::undo::UndoLog;
 use crate::{Error, Meta, Predicate, Result, Uuid};
 use api::{Answer, Pair};
 use client::{Client, Trouble};
+use forebay_etcd::api;
 use fresh::Cache;
 use lease::Lease;
 use place::Place;

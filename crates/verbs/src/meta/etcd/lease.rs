@@ -5,7 +5,6 @@ use super::Shared;
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
 use rustix::io::Errno;
-use serde_json::json;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -35,23 +34,12 @@ struct State {
 impl Shared {
     /// Grants a lease of `seconds` seconds.
     pub(super) fn grant(&self, seconds: u64) -> Result<u64> {
-        let request = json!({"TTL": seconds.to_string()});
-        match self.client.ask("/v3/lease/grant", &request)?.lease.0 {
-            0 => Err(Error::new(Errno::PROTO, "etcd has granted no lease")),
-            id => Ok(id),
-        }
+        self.client.grant(seconds)
     }
 
     /// Renews the lease for its full time; false if it has expired.
     fn renew(&self, id: u64) -> Result<bool> {
-        let mut alive = false;
-        let request = json!({"ID": id.to_string()});
-        let path = "/v3/lease/keepalive";
-        self.client.lines(path, &request, RECEIPT, &mut |line| {
-            alive = line.result.is_some_and(|r| r.seconds.0 > 0);
-            Ok(false)
-        })?;
-        Ok(alive)
+        self.client.renew(id, RECEIPT)
     }
 }
 

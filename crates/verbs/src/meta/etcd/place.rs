@@ -5,9 +5,7 @@
 //! file that only its user can read, or in the environment.
 
 use crate::{Error, Result};
-use rustix::fs::{FileType, Mode, OFlags, fstat};
-use rustix::io::Errno;
-use std::io::Read;
+use forebay_etcd::secret::{Login, password_in};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,81 +15,6 @@ const PORT: &str = "2379";
 const PREFIX: &str = "forebay";
 /// The environment variable with the password.
 const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
-
-/// Most bytes of a file with a password.
-const LONGEST: u64 = 4096;
-
-/// The user who logs in.
-#[derive(Clone, PartialEq, Eq)]
-pub(super) struct Login {
-    pub user: String,
-    pub password: String,
-    /// The source of the password, for messages.
-    from: String,
-}
-
-impl std::fmt::Debug for Login {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} with the password in {}", self.user, self.from)
-    }
-}
-
-impl Login {
-    /// The message for a refused login, with what to do.
-    pub fn refused(&self, error: &Error) -> Error {
-        let hint = match error.errno() {
-            Errno::ACCESS => format!(
-                "see whether '{}' is a user there, and the password in {} is right",
-                self.user, self.from
-            ),
-            _ => format!("if it knows no users, leave out '{}@'", self.user),
-        };
-        Error::new(
-            error.errno(),
-            format!("login of '{}': {error}; {hint}", self.user),
-        )
-    }
-}
-
-/// Reads the password in a file: its first line.
-fn password_in(file: &Path) -> Result<String> {
-    let wrong = |errno, why: &str| {
-        let text = format!(
-            "the file {} with the password for etcd {why}",
-            file.display()
-        );
-        Error::new(errno, text)
-    };
-    let cannot = |e| {
-        Error::of(
-            format!("the file {} with the password for etcd", file.display()),
-            e,
-        )
-    };
-    // Opens without waiting, in case it is a FIFO.
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
-    let open = rustix::fs::open(file, flags, Mode::empty()).map_err(cannot)?;
-    let stat = fstat(&open).map_err(cannot)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(wrong(Errno::INVAL, "isn't a regular file"));
-    }
-    if stat.st_mode & 0o077 != 0 {
-        let why = format!(
-            "can be read or changed by others: chmod 600 {}",
-            file.display()
-        );
-        return Err(wrong(Errno::ACCESS, &why));
-    }
-    let mut text = String::new();
-    let read = std::fs::File::from(open)
-        .take(LONGEST)
-        .read_to_string(&mut text);
-    read.map_err(|e| wrong(Errno::INVAL, &format!("can't be read: {e}")))?;
-    match text.lines().next() {
-        None | Some("") => Err(wrong(Errno::INVAL, "has an empty first line")),
-        Some(line) => Ok(line.to_owned()),
-    }
-}
 
 /// A place of metadata in etcd.
 #[derive(Debug, PartialEq, Eq)]
@@ -200,6 +123,7 @@ impl Place {
                 };
                 let user = user.to_owned();
                 Some(Login {
+                    surplus: format!("'{user}@'"),
                     user,
                     password,
                     from,

@@ -1,4 +1,4 @@
-//! Messages to and from etcd: the JSON of its gateway (`/v3/...`), as far as the store needs it.
+//! Messages to and from etcd: the JSON of its gateway (`/v3/...`), as far as it is needed here.
 //!
 //! Keys and values are in base64, 64-bit numbers are texts, and zero values are absent. The
 //! functions here build requests, so that no other module has to know the names of fields. Replies
@@ -10,16 +10,16 @@ use serde::de::{Deserialize, Deserializer, Error as _};
 use serde_json::{Value, json};
 
 /// Keys from the first one up to, but without, the second one.
-pub(super) type Range = (Vec<u8>, Vec<u8>);
+pub type Range = (Vec<u8>, Vec<u8>);
 
 /// All keys with this prefix.
-pub(super) fn beginning(prefix: Vec<u8>) -> Range {
+pub fn beginning(prefix: Vec<u8>) -> Range {
     let end = behind(&prefix);
     (prefix, end)
 }
 
 /// The first key behind all with this prefix. The prefixes here are never all 0xff.
-pub(super) fn behind(prefix: &[u8]) -> Vec<u8> {
+pub fn behind(prefix: &[u8]) -> Vec<u8> {
     let mut end = prefix.to_vec();
     while let Some(last) = end.pop() {
         if last < 0xff {
@@ -36,69 +36,69 @@ fn text(bytes: &[u8]) -> String {
 
 // ---- operations of a transaction ----
 
-pub(super) fn put(key: &[u8], value: &[u8]) -> Value {
+pub fn put(key: &[u8], value: &[u8]) -> Value {
     json!({"request_put": {"key": text(key), "value": text(value)}})
 }
 
 /// Writes a key that is removed with the lease.
-pub(super) fn put_leased(key: &[u8], value: &[u8], lease: u64) -> Value {
+pub fn put_leased(key: &[u8], value: &[u8], lease: u64) -> Value {
     json!({"request_put": {"key": text(key), "value": text(value), "lease": lease.to_string()}})
 }
 
-pub(super) fn delete(key: &[u8]) -> Value {
+pub fn delete(key: &[u8]) -> Value {
     json!({"request_delete_range": {"key": text(key)}})
 }
 
-pub(super) fn delete_all((from, to): &Range) -> Value {
+pub fn delete_all((from, to): &Range) -> Value {
     json!({"request_delete_range": {"key": text(from), "range_end": text(to)}})
 }
 
-pub(super) fn get(key: &[u8]) -> Value {
+pub fn get(key: &[u8]) -> Value {
     json!({"request_range": {"key": text(key)}})
 }
 
 /// Reads the value as of a revision.
-pub(super) fn get_at(key: &[u8], revision: u64) -> Value {
+pub fn get_at(key: &[u8], revision: u64) -> Value {
     json!({"request_range": {"key": text(key), "revision": revision.to_string()}})
 }
 
 /// Counts the keys of a range.
-pub(super) fn count((from, to): &Range) -> Value {
+pub fn count((from, to): &Range) -> Value {
     json!({"request_range": {"key": text(from), "range_end": text(to), "count_only": true}})
 }
 
 /// Reads the first keys of a range, without values.
-pub(super) fn first_keys((from, to): &Range, most: usize) -> Value {
+pub fn first_keys((from, to): &Range, most: usize) -> Value {
     json!({"request_range": {
         "key": text(from), "range_end": text(to), "keys_only": true, "limit": most.to_string(),
     }})
 }
 
 /// A nested transaction with its own conditions.
-pub(super) fn nested(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
+pub fn nested(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
     json!({"request_txn": transaction(compare, then, otherwise)})
 }
 
 // ---- conditions of a transaction ----
 
-pub(super) fn absent(key: &[u8]) -> Value {
+pub fn absent(key: &[u8]) -> Value {
     json!({"key": text(key), "target": "CREATE", "result": "EQUAL", "create_revision": "0"})
 }
 
-pub(super) fn present(key: &[u8]) -> Value {
+pub fn present(key: &[u8]) -> Value {
     json!({"key": text(key), "target": "CREATE", "result": "GREATER", "create_revision": "0"})
 }
 
 /// The key was last changed at this revision.
-pub(super) fn unchanged(key: &[u8], revision: u64) -> Value {
+pub fn unchanged(key: &[u8], revision: u64) -> Value {
     json!({"key": text(key), "target": "MOD", "result": "EQUAL", "mod_revision": revision.to_string()})
 }
 
-pub(super) fn is(key: &[u8], value: &[u8]) -> Value {
+pub fn is(key: &[u8], value: &[u8]) -> Value {
     json!({"key": text(key), "target": "VALUE", "result": "EQUAL", "value": text(value)})
 }
 
-pub(super) fn none_in((from, to): &Range) -> Value {
+pub fn none_in((from, to): &Range) -> Value {
     json!({
         "key": text(from), "range_end": text(to),
         "target": "CREATE", "result": "EQUAL", "create_revision": "0",
@@ -107,12 +107,12 @@ pub(super) fn none_in((from, to): &Range) -> Value {
 
 // ---- requests ----
 
-pub(super) fn transaction(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
+pub fn transaction(compare: Vec<Value>, then: Vec<Value>, otherwise: Vec<Value>) -> Value {
     json!({"compare": compare, "success": then, "failure": otherwise})
 }
 
 /// Reads a page of a range, as of a revision (0: now).
-pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bool) -> Value {
+pub fn page((from, to): &Range, revision: u64, most: usize, keys_only: bool) -> Value {
     json!({
         "key": text(from), "range_end": text(to), "revision": revision.to_string(),
         "limit": most.to_string(), "keys_only": keys_only,
@@ -120,7 +120,7 @@ pub(super) fn page((from, to): &Range, revision: u64, most: usize, keys_only: bo
 }
 
 /// Watches changes of a range from a revision on.
-pub(super) fn watch((from, to): &Range, revision: u64) -> Value {
+pub fn watch((from, to): &Range, revision: u64) -> Value {
     json!({"create_request": {
         "key": text(from), "range_end": text(to), "start_revision": revision.to_string(),
     }})
@@ -130,11 +130,11 @@ pub(super) fn watch((from, to): &Range, revision: u64) -> Value {
 
 /// A 64-bit number, written as a text.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
-pub(super) struct Number(pub u64);
+pub struct Number(pub u64);
 
 /// Bytes in base64.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
-pub(super) struct Bytes(pub Vec<u8>);
+pub struct Bytes(pub Vec<u8>);
 
 impl<'de> Deserialize<'de> for Number {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Number, D::Error> {
@@ -158,7 +158,7 @@ impl<'de> Deserialize<'de> for Bytes {
 /// The cluster that replies, and its latest revision.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
-pub(super) struct Header {
+pub struct Header {
     pub cluster_id: Number,
     pub revision: Number,
 }
@@ -166,7 +166,7 @@ pub(super) struct Header {
 /// A key with its value and revisions.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
-pub(super) struct Pair {
+pub struct Pair {
     pub key: Bytes,
     pub value: Bytes,
     pub mod_revision: Number,
@@ -175,7 +175,7 @@ pub(super) struct Pair {
 /// A watched change.
 #[derive(serde::Deserialize, Clone, Default, Debug)]
 #[serde(default)]
-pub(super) struct Event {
+pub struct Event {
     /// PUT isn't written, being zero.
     #[serde(rename = "type")]
     pub kind: String,
@@ -185,7 +185,7 @@ pub(super) struct Event {
 /// The result of one operation of a transaction.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
-pub(super) struct Part {
+pub struct Part {
     response_range: Option<Answer>,
     response_txn: Option<Answer>,
 }
@@ -193,7 +193,7 @@ pub(super) struct Part {
 /// A reply of any kind.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
-pub(super) struct Answer {
+pub struct Answer {
     pub header: Header,
     // Ranges.
     pub kvs: Vec<Pair>,
@@ -214,7 +214,7 @@ pub(super) struct Answer {
 /// A line of a reply in lines.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
-pub(super) struct Line {
+pub struct Line {
     pub result: Option<Watched>,
     pub error: Option<Refusal>,
 }
@@ -222,7 +222,7 @@ pub(super) struct Line {
 /// Watched changes.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
-pub(super) struct Watched {
+pub struct Watched {
     pub header: Header,
     pub canceled: bool,
     pub compact_revision: Number,
@@ -235,7 +235,7 @@ pub(super) struct Watched {
 /// A refusal.
 #[derive(serde::Deserialize, Default, Debug)]
 #[serde(default)]
-pub(super) struct Refusal {
+pub struct Refusal {
     pub error: String,
     pub message: String,
     #[serde(alias = "grpc_code")]

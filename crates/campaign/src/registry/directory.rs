@@ -1,0 +1,140 @@
+//! Records in a directory: a file for each campaign, `NAME.json`.
+//!
+//! A file is replaced as a whole. The lock is that of `NAME.lock`; the kernel ends it with the
+//! process.
+
+use crate::Result;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+const TURN: Duration = Duration::from_millis(20);
+
+pub struct Directory {
+    dir: PathBuf,
+}
+
+#[derive(Debug)]
+pub struct Lock {
+    path: PathBuf,
+    _lock: OwnedFd,
+}
+
+impl Directory {
+    /// # Errors
+    /// The directory can't be made.
+    pub fn open(dir: &Path) -> Result<Directory> {
+        fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        Ok(Directory {
+            dir: dir.to_owned(),
+        })
+    }
+
+    /// Name, place and record of all campaigns.
+    ///
+    /// # Errors
+    /// The directory, or a file, can't be read.
+    pub fn list(&self) -> Result<Vec<(String, String, Vec<u8>)>> {
+        let mut all = Vec::new();
+        for entry in fs::read_dir(&self.dir).map_err(|e| self.failed(&e))? {
+            let name = entry.map_err(|e| self.failed(&e))?.file_name();
+            let Some(name) = name.to_str().and_then(|n| n.strip_suffix(".json")) else {
+                continue;
+            };
+            if let Some(bytes) = self.read(name)? {
+                let path = self.path(name).display().to_string();
+                all.push((name.to_owned(), path, bytes));
+            }
+        }
+        Ok(all)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(format!("{name}.json"))
+    }
+
+    fn failed(&self, why: &std::io::Error) -> String {
+        format!("{}: {why}", self.dir.display())
+    }
+
+    /// The record of a campaign, if there is one.
+    ///
+    /// # Errors
+    /// The file can't be read.
+    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let path = self.path(name);
+        match fs::read(&path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(format!("{}: {e}", path.display())),
+            Ok(bytes) => Ok(Some(bytes)),
+        }
+    }
+
+    /// The lock of a campaign. Its file stays, also when the campaign goes: removed, it could be held
+    /// twice.
+    ///
+    /// # Errors
+    /// Another process has it for longer than `patience`.
+    pub fn lock(&self, name: &str, patience: Duration) -> Result<Lock> {
+        let path = self.dir.join(format!("{name}.lock"));
+        let failed = |e: Errno| format!("{}: {e}", path.display());
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC;
+        let file = rustix::fs::open(&path, flags, Mode::RUSR | Mode::WUSR).map_err(failed)?;
+        let until = Instant::now() + patience;
+        loop {
+            match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => break,
+                Err(Errno::WOULDBLOCK) if Instant::now() < until => std::thread::sleep(TURN),
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(format!(
+                        "another process works on the campaign '{name}': try again later"
+                    ));
+                }
+                Err(e) => return Err(failed(e)),
+            }
+        }
+        Ok(Lock {
+            path: self.path(name),
+            _lock: file,
+        })
+    }
+}
+
+impl Lock {
+    /// Writes the record. It is on stable storage then.
+    ///
+    /// # Errors
+    /// The record can't be written; the earlier one stays.
+    pub fn write(&self, text: &[u8]) -> Result<()> {
+        let write = || -> std::io::Result<()> {
+            let beside = self.path.with_extension("new");
+            let mut file = fs::File::create(&beside)?;
+            file.write_all(text)?;
+            file.sync_all()?;
+            fs::rename(&beside, &self.path)?;
+            sync_parent(&self.path)
+        };
+        write().map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+
+    /// Removes the record.
+    ///
+    /// # Errors
+    /// The record can't be removed.
+    pub fn remove(&self) -> Result<()> {
+        fs::remove_file(&self.path)
+            .and_then(|()| sync_parent(&self.path))
+            .map_err(|e| format!("{}: {e}", self.path.display()))
+    }
+}
+
+fn sync_parent(path: &Path) -> std::io::Result<()> {
+    match path.parent() {
+        Some(dir) => fs::File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
