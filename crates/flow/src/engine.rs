@@ -1,0 +1,314 @@
+//! Moves runs on: starts them, notices their ends, adopts those of an earlier service.
+//!
+//! One thread, one pass after the other. What a pass needs to know is in the records and in the
+//! run's directory, so that a service which is killed at any point leaves nothing undone.
+//!
+//! ```text
+//! queued --> running --> succeeded | failed | cancelled
+//!    ^          |  '---> waiting (for an approval) --> queued
+//!    '--lost----'
+//! ```
+
+use crate::area::{Area, Fault};
+use crate::launch;
+use crate::records::{Executor, Run, Stage, State, Workflow};
+use crate::service::{Done, Service, Which};
+use crate::{Result, disk, now, slurm};
+use rustix::fs::FlockOperation;
+use std::collections::{HashMap, HashSet};
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two passes.
+const PASS: Duration = Duration::from_millis(300);
+/// How long a keeper may take to lock its run. Seconds.
+const BEGIN: u64 = 10;
+/// How long Snakemake may take to end once it is asked to. Seconds.
+const ENDING: u64 = 30;
+/// Time until what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+pub struct Engine {
+    service: Arc<Service>,
+    /// Keepers that this service has started.
+    children: HashMap<Which, Child>,
+    /// Process groups that were asked to end, by run.
+    asked: HashMap<Which, String>,
+    /// Workflows that a thread works on, and when work on them failed.
+    busy: Arc<Mutex<HashSet<(String, String)>>>,
+    failed: Arc<Mutex<HashMap<(String, String), Instant>>>,
+}
+
+/// What a look at a running run has found.
+enum Found {
+    Alive,
+    Exit(i32),
+    /// It isn't running, and has left no exit code.
+    Gone,
+}
+
+impl Engine {
+    pub fn new(service: Arc<Service>) -> Engine {
+        Engine {
+            service,
+            children: HashMap::new(),
+            asked: HashMap::new(),
+            busy: Arc::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    /// Makes passes until `is_over` says so.
+    pub fn work(&mut self, is_over: &dyn Fn() -> bool) {
+        while !is_over() {
+            self.pass();
+            std::thread::sleep(PASS);
+        }
+    }
+
+    fn pass(&mut self) {
+        let all: Vec<Workflow> = {
+            let records = self.service.records();
+            let is_due = |w: &&Workflow| w.state != Stage::Ready || w.is_active();
+            records.all().filter(is_due).cloned().collect()
+        };
+        for w in all {
+            match w.state {
+                Stage::Deleting => self.delete(w),
+                // A service that was killed has left it: this process makes none in this pass.
+                Stage::Making if w.created + launch::SHORT.as_secs() * 2 < now() => self.delete(w),
+                Stage::Making => {}
+                Stage::Ready => {
+                    for run in w.runs.iter().filter(|r| !r.state.is_over()) {
+                        if let Err(refusal) = self.step(&w, run) {
+                            let what = format!("{}/{}/{}", w.owner, w.name, run.number);
+                            self.service.tell(&format!("{what}: {}", refusal.message));
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Removes a workflow in a thread of its own.
+    fn delete(&mut self, w: Workflow) {
+        let key = (w.owner.clone(), w.name.clone());
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        if failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN) {
+            return;
+        }
+        drop(failed);
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if !busy.insert(key.clone()) {
+            return;
+        }
+        drop(busy);
+        let (service, busy, failed) = (
+            Arc::clone(&self.service),
+            Arc::clone(&self.busy),
+            Arc::clone(&self.failed),
+        );
+        std::thread::spawn(move || {
+            let account = service.account(&w.owner).map_err(|r| r.message);
+            if let Err(why) = account.and_then(|account| service.unmake(&account, &w, true)) {
+                service.tell(&format!("{}/{} can't be removed: {why}", w.owner, w.name));
+                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+                failed.insert(key.clone(), Instant::now());
+            }
+            let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+            busy.remove(&key);
+        });
+    }
+
+    fn step(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        match run.state {
+            State::Queued => self.start(w, run),
+            State::Running => {
+                if run.cancelled.is_some() {
+                    self.end(w, run)?;
+                }
+                let found = self.look(w, run)?;
+                self.ended(w, run, found)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn change(&self, w: &Workflow, run: &Run, change: impl FnOnce(&mut Run)) -> Result<()> {
+        let mut records = self.service.records();
+        records.change(&w.owner, &w.name, |w| {
+            if let Some(run) = w.run_mut(run.number) {
+                change(run);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Starts the next attempt. The record says so first: a keeper without a record would be lost.
+    fn start(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        let account = self.service.account(&w.owner);
+        let account = match account {
+            Ok(account) => account,
+            Err(refusal) => {
+                let end = |r: &mut Run| r.end(State::Failed, refusal.message);
+                return Ok(self.change(w, run, end)?);
+            }
+        };
+        self.change(w, run, |r| {
+            r.state = State::Running;
+            r.attempt += 1;
+            r.attempted = now();
+            r.message = format!("runs, attempt {}", r.attempt);
+        })?;
+        // Approvals and cancellations may have come since the pass began.
+        let w = self.service.workflow(&w.owner, &w.name)?;
+        let Some(run) = w.run(run.number) else {
+            return Ok(());
+        };
+        let places = self.service.places(&w, run.number);
+        let made = account.act().and_then(|_acting| {
+            disk::make_dir(places.run.parent().unwrap_or(&places.run), 0o700)?;
+            disk::make_dir(&places.run, 0o700)
+        });
+        let config = &self.service.config;
+        match made.and_then(|()| launch::start(config, &account, &w, run, &places)) {
+            Ok(child) => {
+                self.children.insert(which(&w, run), child);
+            }
+            Err(why) => self.change(&w, run, |r| r.end(State::Failed, why))?,
+        }
+        Ok(())
+    }
+
+    /// Whether a run goes on.
+    fn look(&mut self, w: &Workflow, run: &Run) -> Done<Found> {
+        let key = which(w, run);
+        let mut is_ours = false;
+        if let Some(child) = self.children.get_mut(&key) {
+            match child.try_wait() {
+                Ok(None) => is_ours = true,
+                _ => {
+                    self.children.remove(&key);
+                }
+            }
+        }
+        if is_ours || self.is_locked(w, run)? {
+            return Ok(Found::Alive);
+        }
+        let name = format!("exit-{}", run.attempt);
+        let (code, _) = self.service.run_file(w, run.number, &name, 0, 16)?;
+        match String::from_utf8_lossy(&code).trim().parse() {
+            Ok(code) => Ok(Found::Exit(code)),
+            Err(_) if now() < run.attempted + BEGIN && self.is_new(w, run)? => Ok(Found::Alive),
+            Err(_) => Ok(Found::Gone),
+        }
+    }
+
+    /// Whether the keeper may not have begun yet: it hasn't written its first line.
+    fn is_new(&self, w: &Workflow, run: &Run) -> Done<bool> {
+        let (_, size) = self.service.run_file(w, run.number, "lock", 0, 0)?;
+        let (log, _) = self.service.run_file(w, run.number, "log", 0, 1)?;
+        Ok(size == 0 && log.is_empty())
+    }
+
+    /// Whether a keeper or Snakemake lives: it holds the lock.
+    fn is_locked(&self, w: &Workflow, run: &Run) -> Done<bool> {
+        let account = self.service.account(&w.owner)?;
+        let _acting = account.act()?;
+        let area = match Area::open(&self.service.places(w, run.number).run) {
+            Err(Fault::Absent) => return Ok(false),
+            other => other?,
+        };
+        let file = match area.get("lock") {
+            Err(Fault::Absent) => return Ok(false),
+            other => other?.0,
+        };
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        Ok(locked == Err(rustix::io::Errno::WOULDBLOCK))
+    }
+
+    /// Asks a run that was cancelled to end: politely first, by force when it takes too long.
+    fn end(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        let key = which(w, run);
+        let (pid, _) = self.service.run_file(w, run.number, "pid", 0, 16)?;
+        let pid = String::from_utf8_lossy(&pid).trim().to_owned();
+        if pid.is_empty() || !self.is_locked(w, run)? {
+            return Ok(());
+        }
+        let account = self.service.account(&w.owner)?;
+        let is_late = run.cancelled.is_some_and(|at| at + ENDING < now());
+        if is_late {
+            launch::signal(&account, &pid, "KILL");
+        } else if self.asked.get(&key) != Some(&pid) {
+            launch::signal(&account, &pid, "INT");
+            self.asked.insert(key, pid);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, w: &Workflow, run: &Run, found: Found) -> Done<()> {
+        let most = self.service.config.limits.restarts;
+        let waiting = w.unapproved(run);
+        if let Found::Alive = found {
+            return Ok(());
+        }
+        if run.cancelled.is_some() && w.executor == Executor::Slurm {
+            let account = self.service.account(&w.owner)?;
+            let config = &self.service.config;
+            let command = |program: &str| {
+                let mut command = account.command(program);
+                command.envs(&config.environment);
+                command
+            };
+            if let Err(why) = slurm::clear(&run.id, &command) {
+                self.service.tell(&format!("{}/{}: {why}", w.owner, w.name));
+            }
+        }
+        self.asked.remove(&which(w, run));
+        self.change(w, run, |r| {
+            r.exit = match found {
+                Found::Exit(code) => Some(code),
+                _ => None,
+            };
+            match found {
+                _ if r.cancelled.is_some() => r.end(State::Cancelled, "was cancelled"),
+                Found::Exit(0) if waiting.is_empty() => r.end(State::Succeeded, "is done"),
+                Found::Exit(0) => {
+                    // An approval may have come while Snakemake ended.
+                    let left = waiting.iter().filter(|rule| {
+                        let is_same = |a: &&crate::records::Approval| a.rule == **rule;
+                        !r.approvals.iter().any(|a| is_same(&a))
+                    });
+                    let left: Vec<&str> = left.map(String::as_str).collect();
+                    r.state = match left.len() == waiting.len() {
+                        true => State::Waiting,
+                        false => State::Queued,
+                    };
+                    r.message = format!("waits for an approval of: {}", left.join(", "));
+                }
+                Found::Exit(code) => {
+                    let why = format!("Snakemake ended with exit code {code}: see the log");
+                    r.end(State::Failed, why);
+                }
+                _ if r.lost >= most => {
+                    r.end(State::Failed, format!("was lost {} times", r.lost + 1));
+                }
+                _ => {
+                    r.lost += 1;
+                    r.state = State::Queued;
+                    r.message = "was lost, and is started again".into();
+                }
+            }
+        })?;
+        if w.campaign.is_some() {
+            let (service, w) = (Arc::clone(&self.service), w.clone());
+            std::thread::spawn(move || service.count(&w, true));
+        }
+        Ok(())
+    }
+}
+
+fn which(w: &Workflow, run: &Run) -> Which {
+    (w.owner.clone(), w.name.clone(), run.number)
+}
