@@ -168,7 +168,7 @@ fn client(a: &Reach) -> Result<Client, Fail> {
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
         return Err(Fail::usage("the token has characters that tokens don't have"));
     }
-    let ca = a.ca.clone();
+    let ca = a.ca.clone().filter(|ca| !ca.as_os_str().is_empty());
     Client::new(&Settings { server, token, ca }).map_err(Fail::usage)
 }
 

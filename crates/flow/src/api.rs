@@ -402,7 +402,12 @@ impl Call<'_, '_> {
         if (bytes.len() as u64) < size {
             return Err(Refusal::new(400, "the body ended early"));
         }
-        serde_json::from_slice(&bytes).map_err(|e| Refusal::new(400, format!("the body: {e}")))
+        let bad = |e: serde_json::Error| Refusal::new(400, format!("the body: {e}"));
+        let value: Value = serde_json::from_slice(&bytes).map_err(bad)?;
+        match value.is_object() {
+            true => serde_json::from_value(value).map_err(bad),
+            false => Err(Refusal::new(400, "the body is no object of JSON")),
+        }
     }
 }
 

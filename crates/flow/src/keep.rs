@@ -95,8 +95,9 @@ fn run(kept: &Kept, log: &File) -> Result<i32> {
         command.stderr(copies.1.map_err(|e| e.to_string())?);
         Ok(())
     };
-    if kept.attempt > 1 {
-        // Whoever made Snakemake's lock is dead: the run's lock says so.
+    let before = kept.attempt.saturating_sub(1);
+    if before > 0 && !kept.dir.join(format!("exit-{before}")).exists() {
+        // The attempt before was killed. Whoever made Snakemake's lock is dead: the run's lock says so.
         if let Some(run) = &kept.slurm {
             slurm::clear(run, &|program| Command::new(program))?;
         }
