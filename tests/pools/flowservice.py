@@ -41,10 +41,27 @@ def snakemake(plugin=None):
     return os.path.normpath(found[0])
 
 
+def for_others(t, program):
+    """The same Snakemake by the system's Python, if it is the same version: other users can't use one in a home."""
+    (packages,) = glob.glob(os.path.join(os.path.dirname(program), "../lib/python*/site-packages"))
+    version = os.path.basename(os.path.dirname(packages))
+    if not os.path.exists("/usr/bin/" + version):
+        raise Skipped("the system has no %s for other users" % version)
+    for name in ("bin", "cache"):
+        os.mkdir(t.disk + "/" + name)
+    # Their homes need not be there, and Snakemake wants a cache.
+    os.chmod(t.disk + "/cache", 0o1777)
+    with open(t.disk + "/bin/snakemake", "w") as f:
+        f.write("#!/bin/sh\nexport XDG_CACHE_HOME=\"%s/cache/$(id -un)\" PYTHONPATH=\"$PYTHONPATH:%s\"\n"
+                "exec /usr/bin/%s -m snakemake \"$@\"\n" % (t.disk, os.path.normpath(packages), version))
+    os.chmod(t.disk + "/bin/snakemake", 0o755)
+    return t.disk + "/bin/snakemake"
+
+
 class Service:
     """`with Service(t) as s: s.fb("status")`. With `tls`, certificates are made for it."""
 
-    def __init__(self, t, limits="", environment=None, tls=False, env=None, plugin=None):
+    def __init__(self, t, limits="", environment=None, tls=False, env=None, plugin=None, others=False):
         self.t, self.top, self.process, self.env = t, t.disk + "/flow", None, env or {}
         os.mkdir(self.top)
         # Users reach what is theirs below.
@@ -53,7 +70,9 @@ class Service:
         self.state = self.top + "/state"
         with open(self.top + "/flow.toml", "w") as f:
             lines = "\n".join("%s = '%s'" % pair for pair in (environment or {}).items())
-            f.write(CONFIG.format(snakemake=snakemake(plugin), limits=limits, mark=t.mark, environment=lines))
+            program = snakemake(plugin)
+            program = for_others(t, program) if others else program
+            f.write(CONFIG.format(snakemake=program, limits=limits, mark=t.mark, environment=lines))
         self.ca = self.certificates() if tls else None
         self.port, self.log = None, self.top + "/log"
         self.token = self.make_token()

@@ -41,7 +41,7 @@ def flow_over_slurm(t):
             s.fb("init", "study", os.path.join(ROOT, "examples", "snakemake", "Snakefile"), "--executor", "slurm",
                  "--spec", "1G,scratch,1d")
             place = t.fb("campaign", "path", "study", env=env).out.strip()
-            s.fb("start", "study", "--jobs", "12", "--resource", "mem_mb=100", "--resource", "runtime=5")
+            s.fb("start", "study", "--jobs", "30", "--resource", "mem_mb=100", "--resource", "runtime=5")
             made = lambda: len(glob.glob(place + "/samples/*") + glob.glob(place + "/counts/*"))
             for at in sorted(draw.sample(range(1, 20), 2)):
                 wait_until(lambda: made() >= at or s.run("study", 1)["state"] == "failed", 90, lambda: s.run_log("study", 1))
