@@ -13,7 +13,7 @@ use forebay_flow::client::{Client, Settings};
 use forebay_flow::config::Config;
 use forebay_flow::serve::Listen;
 use forebay_flow::token::Scope;
-use forebay_flow::{account, api, keep, now, openapi, serve, token};
+use forebay_flow::{account, api, keep, now, serve, token};
 use forebay_media::format_size;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -40,7 +40,7 @@ pub fn flow(a: FlowCommand) -> Result<u8, Fail> {
         OfFlow::Approve(a) => approve(&a)?,
         OfFlow::Cancel(a) => cancel(&a)?,
         OfFlow::Delete(a) => delete(&a)?,
-        OfFlow::Openapi => json(&openapi::document(api::ROUTES))?,
+        OfFlow::Openapi => json(&api::document())?,
         OfFlow::Keep(a) => return keep(a),
     }
     Ok(code::OK)
@@ -87,7 +87,11 @@ fn token(a: &Token) -> Result<(), Fail> {
         return Ok(());
     }
     if a.list {
-        let mut rows = vec![["ID", "USER", "SCOPES", "ENDS IN"].map(String::from).to_vec()];
+        let mut rows = vec![
+            ["ID", "USER", "SCOPES", "ENDS IN"]
+                .map(String::from)
+                .to_vec(),
+        ];
         for t in token::list(&state).map_err(Fail::failed)? {
             let scopes: Vec<&str> = t.scopes.iter().map(|s| s.word()).collect();
             let left = match t.expires.saturating_sub(now()) {
@@ -166,7 +170,9 @@ fn client(a: &Reach) -> Result<Client, Fail> {
         }
     };
     if !token.bytes().all(|b| b.is_ascii_graphic()) {
-        return Err(Fail::usage("the token has characters that tokens don't have"));
+        return Err(Fail::usage(
+            "the token has characters that tokens don't have",
+        ));
     }
     let ca = a.ca.clone().filter(|ca| !ca.as_os_str().is_empty());
     Client::new(&Settings { server, token, ca }).map_err(Fail::usage)
@@ -343,10 +349,16 @@ fn status(a: &Status) -> Result<(), Fail> {
             return json(&json!({"run": run, "graph": graph}));
         }
         let mut rows = vec![
-            vec!["state".into(), format!("{}: {}", text(&run, "state"), text(&run, "message"))],
+            vec![
+                "state".into(),
+                format!("{}: {}", text(&run, "state"), text(&run, "message")),
+            ],
             vec!["begun".into(), ago(&run["begun"])],
             vec!["ended".into(), ago(&run["ended"])],
-            vec!["steps".into(), format!("{} of {}", graph["done"], graph["total"])],
+            vec![
+                "steps".into(),
+                format!("{} of {}", graph["done"], graph["total"]),
+            ],
         ];
         for job in graph["jobs"].as_array().into_iter().flatten() {
             let values = job["wildcards"].as_object().into_iter().flatten();
@@ -370,7 +382,11 @@ fn status(a: &Status) -> Result<(), Fail> {
     if campaign.is_object() {
         let size = |v: &Value| v.as_u64().map_or("-".into(), format_size);
         let used = size(&campaign["usage"]["bytes"]);
-        let what = format!("{}: {used} of {}", text(campaign, "name"), size(&campaign["bytes"]));
+        let what = format!(
+            "{}: {used} of {}",
+            text(campaign, "name"),
+            size(&campaign["bytes"])
+        );
         rows.push(vec!["campaign".into(), what]);
         rows.push(vec!["place".into(), text(campaign, "place").into()]);
     }
@@ -398,7 +414,11 @@ fn list(a: &List) -> Result<(), Fail> {
     for file in found["files"].as_array().into_iter().flatten() {
         let end = if file["kind"] == "directory" { "/" } else { "" };
         let size = format_size(file["size"].as_u64().unwrap_or(0));
-        rows.push(vec![size, ago(&file["changed"]), format!("{}{end}", text(file, "path"))]);
+        rows.push(vec![
+            size,
+            ago(&file["changed"]),
+            format!("{}{end}", text(file, "path")),
+        ]);
     }
     write(printable(&table(&rows, &[1, 2])).as_bytes())?;
     if found["is_complete"] == false {
@@ -431,7 +451,9 @@ fn number(client: &Client, workflow: &str, given: Option<u32>) -> Result<String,
     if let Some(given) = given {
         return Ok(given.to_string());
     }
-    let w = client.get(&["workflows", workflow], "").map_err(Fail::failed)?;
+    let w = client
+        .get(&["workflows", workflow], "")
+        .map_err(Fail::failed)?;
     let last = w["runs"].as_array().and_then(|runs| runs.last());
     match last.and_then(|run| run["number"].as_u64()) {
         Some(number) => Ok(number.to_string()),
@@ -469,15 +491,23 @@ fn approve(a: &Approve) -> Result<(), Fail> {
     client
         .act(&a.workflow, &number, Some(&a.rule))
         .map_err(Fail::failed)?;
-    note(format!("'{}' is approved for run {number} of '{}'", a.rule, a.workflow));
+    note(format!(
+        "'{}' is approved for run {number} of '{}'",
+        a.rule, a.workflow
+    ));
     Ok(())
 }
 
 fn cancel(a: &OfRun) -> Result<(), Fail> {
     let client = client(&a.reach)?;
     let number = number(&client, &a.workflow, a.run)?;
-    client.act(&a.workflow, &number, None).map_err(Fail::failed)?;
-    note(format!("run {number} of '{}' is being cancelled", a.workflow));
+    client
+        .act(&a.workflow, &number, None)
+        .map_err(Fail::failed)?;
+    note(format!(
+        "run {number} of '{}' is being cancelled",
+        a.workflow
+    ));
     Ok(())
 }
 
@@ -503,6 +533,9 @@ fn delete(a: &Delete) -> Result<(), Fail> {
             Ok(_) => std::thread::sleep(LOOK / 4),
         }
     }
-    say(format!("'{}' is still being deleted; see the service's messages", a.workflow));
+    say(format!(
+        "'{}' is still being deleted; see the service's messages",
+        a.workflow
+    ));
     Ok(())
 }

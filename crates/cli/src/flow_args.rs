@@ -85,7 +85,9 @@ Example:
     #[command(after_help = "Example:\n  forebay flow cancel study")]
     Cancel(OfRun),
     /// Delete files of a workflow, or the workflow with its logs and the campaign made for it
-    #[command(after_help = "Example:\n  forebay flow delete study input/old.csv\n  forebay flow delete study")]
+    #[command(
+        after_help = "Example:\n  forebay flow delete study input/old.csv\n  forebay flow delete study"
+    )]
     Delete(Delete),
     /// Print the OpenAPI document of the service's interface
     #[command(after_help = "Example:\n  forebay flow openapi > flow.json")]

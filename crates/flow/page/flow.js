@@ -23,8 +23,10 @@ function draw(name, attributes, text) {
   return element;
 }
 
-function say(text) {
+function say(text, passes) {
+  clearTimeout(shown.passing);
   if (at("message").textContent !== text) at("message").textContent = text;
+  if (passes) shown.passing = setTimeout(() => say(""), 8000);
 }
 
 // Replaces what is in an element, unless it is as it was: focus stays where it is.
@@ -166,7 +168,7 @@ function picture(graph) {
     g.append(draw("title", {}, label + ": " + job.state));
     g.append(draw("rect", {x, y, width: WIDE, height: HIGH, rx: 5}));
     g.append(draw("text", {x: x + 8, y: y + 16, class: "mark"}, MARKS[job.state] || ""));
-    g.append(draw("text", {x: x + 26, y: y + 16}, label.length > 19 ? label.slice(0, 18) + "…" : label));
+    g.append(draw("text", {x: x + 26, y: y + 16}, label.length > 17 ? label.slice(0, 16) + "…" : label));
     svg.append(g);
   });
   at("graph").replaceChildren(svg);
@@ -239,7 +241,7 @@ async function workflow(where) {
 }
 
 async function act(text, work) {
-  try { await work(); say(text); } catch (e) { failed(e); return; }
+  try { await work(); say(text, true); } catch (e) { failed(e); return; }
   await look();
 }
 

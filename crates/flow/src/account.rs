@@ -4,7 +4,7 @@
 //! file system ([`Account::act`]), and starts programs as that user by `setpriv`
 //! ([`Account::command`]). A service of another user serves that user only.
 
-use crate::{Result, names};
+use crate::{Result, names, programs};
 use rustix::process::{Gid, Uid};
 use rustix::thread::{set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::OsStr;
@@ -65,7 +65,10 @@ pub fn lookup(name: &str) -> Result<Account> {
     let [name, _, uid, gid, _, home, ..] = fields[..] else {
         return Err(format!("getent passwd {name}: no entry of a user"));
     };
-    let number = |text: &str| text.parse::<u32>().map_err(|_| format!("'{text}' is no id"));
+    let number = |text: &str| {
+        text.parse::<u32>()
+            .map_err(|_| format!("'{text}' is no id"))
+    };
     let groups = output("id", &["-G", name])?;
     let groups: Result<Vec<u32>> = groups.split_whitespace().map(number).collect();
     Ok(Account {
@@ -78,16 +81,7 @@ pub fn lookup(name: &str) -> Result<Account> {
 }
 
 fn output(program: &str, words: &[&str]) -> Result<String> {
-    let done = Command::new(program)
-        .args(words)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .map_err(|e| format!("{program}: {e}"))?;
-    match done.status.success() {
-        true => String::from_utf8(done.stdout).map_err(|_| format!("{program}: no UTF-8")),
-        false => Err(format!("{program} {}: {}", words.join(" "), done.status)),
-    }
+    programs::output(Command::new(program).args(words))
 }
 
 impl Account {

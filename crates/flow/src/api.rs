@@ -3,6 +3,7 @@
 
 use crate::graph;
 use crate::http::{Body, Head, Incoming, Reply, error};
+use crate::openapi::{self, Operation};
 use crate::records::{Parameters, Run, State, Workflow};
 use crate::service::{Done, NewWorkflow, Refusal, Service};
 use crate::token::{self, Scope};
@@ -18,18 +19,9 @@ pub const LOG_PIECE: u64 = 256 << 10;
 /// Most bytes that are read of what tells of jobs.
 const EVENTS: u64 = 32 << 20;
 
-/// One operation.
+/// One operation, and what carries it out.
 pub struct Route {
-    pub method: &'static str,
-    /// Parts in braces are parameters; `{path...}` takes all that is left.
-    pub path: &'static str,
-    /// What a token must allow; None: no token is needed.
-    pub scope: Option<Scope>,
-    pub about: &'static str,
-    /// The body: a schema's name, or `bytes`.
-    pub takes: Option<&'static str>,
-    /// The status of success, and the schema of its body.
-    pub gives: (u16, Option<&'static str>),
+    pub what: Operation,
     handle: fn(&mut Call<'_, '_>) -> Done<Reply>,
 }
 
@@ -47,30 +39,36 @@ use Scope::{Approve, Read as See, Start, Write};
 
 pub const ROUTES: &[Route] = &[
     Route {
-        method: "GET",
-        path: "/api/v1/openapi.json",
-        scope: None,
-        about: "This document",
-        takes: None,
-        gives: (200, Some("Any")),
-        handle: |_| Ok(found(&crate::openapi::document(ROUTES))),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/openapi.json",
+            scope: None,
+            about: "This document",
+            takes: None,
+            gives: (200, Some("Any")),
+        },
+        handle: |_| Ok(found(&document())),
     },
     Route {
-        method: "GET",
-        path: "/api/v1/me",
-        scope: Some(See),
-        about: "The token's user and scopes, and what the user may have",
-        takes: None,
-        gives: (200, Some("Me")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/me",
+            scope: Some(See),
+            about: "The token's user and scopes, and what the user may have",
+            takes: None,
+            gives: (200, Some("Me")),
+        },
         handle: me,
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows",
-        scope: Some(See),
-        about: "All workflows of the user",
-        takes: None,
-        gives: (200, Some("Workflows")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows",
+            scope: Some(See),
+            about: "All workflows of the user",
+            takes: None,
+            gives: (200, Some("Workflows")),
+        },
         handle: |c| {
             let records = c.service.records();
             let all: Vec<Value> = records.of(&c.user).map(|w| shown(w, false)).collect();
@@ -78,12 +76,14 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "POST",
-        path: "/api/v1/workflows",
-        scope: Some(Write),
-        about: "Makes a workflow with its directory, and a campaign if wanted",
-        takes: Some("NewWorkflow"),
-        gives: (201, Some("Workflow")),
+        what: Operation {
+            method: "POST",
+            path: "/api/v1/workflows",
+            scope: Some(Write),
+            about: "Makes a workflow with its directory, and a campaign if wanted",
+            takes: Some("NewWorkflow"),
+            gives: (201, Some("Workflow")),
+        },
         handle: |c| {
             let new: NewWorkflow = c.json()?;
             let w = c.service.create(&c.user, new)?;
@@ -91,12 +91,14 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}",
-        scope: Some(See),
-        about: "A workflow with its runs, and its campaign's use",
-        takes: None,
-        gives: (200, Some("Workflow")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}",
+            scope: Some(See),
+            about: "A workflow with its runs, and its campaign's use",
+            takes: None,
+            gives: (200, Some("Workflow")),
+        },
         handle: |c| {
             let w = c.workflow()?;
             let mut value = shown(&w, true);
@@ -107,24 +109,28 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "DELETE",
-        path: "/api/v1/workflows/{workflow}",
-        scope: Some(Write),
-        about: "Removes a workflow, its files and logs, and the campaign that was made for it",
-        takes: None,
-        gives: (202, None),
+        what: Operation {
+            method: "DELETE",
+            path: "/api/v1/workflows/{workflow}",
+            scope: Some(Write),
+            about: "Removes a workflow, its files and logs, and the campaign that was made for it",
+            takes: None,
+            gives: (202, None),
+        },
         handle: |c| {
             c.service.delete(&c.user, c.get("workflow"))?;
             Ok(empty(202))
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}/files",
-        scope: Some(See),
-        about: "Files and directories of a workflow, without Snakemake's own",
-        takes: None,
-        gives: (200, Some("Files")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}/files",
+            scope: Some(See),
+            about: "Files and directories of a workflow, without Snakemake's own",
+            takes: None,
+            gives: (200, Some("Files")),
+        },
         handle: |c| {
             let listed = |area: &crate::area::Area| area.list();
             let (files, all) = c.service.with_area(&c.user, c.get("workflow"), listed)?;
@@ -132,12 +138,14 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}/files/{path...}",
-        scope: Some(See),
-        about: "The bytes of a file",
-        takes: None,
-        gives: (200, Some("bytes")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}/files/{path...}",
+            scope: Some(See),
+            about: "The bytes of a file",
+            takes: None,
+            gives: (200, Some("bytes")),
+        },
         handle: |c| {
             let path = c.get("path");
             let get = |area: &crate::area::Area| area.get(path);
@@ -152,15 +160,20 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "PUT",
-        path: "/api/v1/workflows/{workflow}/files/{path...}",
-        scope: Some(Write),
-        about: "Uploads a file; it is replaced as a whole",
-        takes: Some("bytes"),
-        gives: (204, None),
+        what: Operation {
+            method: "PUT",
+            path: "/api/v1/workflows/{workflow}/files/{path...}",
+            scope: Some(Write),
+            about: "Uploads a file; it is replaced as a whole",
+            takes: Some("bytes"),
+            gives: (204, None),
+        },
         handle: |c| {
             let Some(size) = c.head.length else {
-                return Err(Refusal::new(411, "send the file's length, in Content-Length"));
+                return Err(Refusal::new(
+                    411,
+                    "send the file's length, in Content-Length",
+                ));
             };
             let (workflow, path) = (c.get("workflow").to_owned(), c.get("path").to_owned());
             let from: &mut dyn Read = c.body;
@@ -169,25 +182,30 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "DELETE",
-        path: "/api/v1/workflows/{workflow}/files/{path...}",
-        scope: Some(Write),
-        about: "Removes a file, a link, or an empty directory",
-        takes: None,
-        gives: (204, None),
+        what: Operation {
+            method: "DELETE",
+            path: "/api/v1/workflows/{workflow}/files/{path...}",
+            scope: Some(Write),
+            about: "Removes a file, a link, or an empty directory",
+            takes: None,
+            gives: (204, None),
+        },
         handle: |c| {
-            c.service.remove_file(&c.user, c.get("workflow"), c.get("path"))?;
+            c.service
+                .remove_file(&c.user, c.get("workflow"), c.get("path"))?;
             Ok(empty(204))
         },
     },
     Route {
-        method: "POST",
-        path: "/api/v1/workflows/{workflow}/runs",
-        scope: Some(Start),
-        about: "Starts a run. With a header Idempotency-Key, a repeated request starts nothing and \
+        what: Operation {
+            method: "POST",
+            path: "/api/v1/workflows/{workflow}/runs",
+            scope: Some(Start),
+            about: "Starts a run. With a header Idempotency-Key, a repeated request starts nothing and \
                 gives the run that the first one has started",
-        takes: Some("Parameters"),
-        gives: (201, Some("Run")),
+            takes: Some("Parameters"),
+            gives: (201, Some("Run")),
+        },
         handle: |c| {
             let parameters: Parameters = match c.head.length {
                 None | Some(0) => Parameters::default(),
@@ -201,24 +219,28 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}/runs/{run}",
-        scope: Some(See),
-        about: "A run: state, parameters, approvals",
-        takes: None,
-        gives: (200, Some("Run")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}/runs/{run}",
+            scope: Some(See),
+            about: "A run: state, parameters, approvals",
+            takes: None,
+            gives: (200, Some("Run")),
+        },
         handle: |c| {
             let (w, run) = c.run()?;
             Ok(found(&shown_run(&w, &run)))
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}/runs/{run}/graph",
-        scope: Some(See),
-        about: "The run's jobs, and which needs which",
-        takes: None,
-        gives: (200, Some("Graph")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}/runs/{run}/graph",
+            scope: Some(See),
+            about: "The run's jobs, and which needs which",
+            takes: None,
+            gives: (200, Some("Graph")),
+        },
         handle: |c| {
             let (w, run) = c.run()?;
             let text = |name: &str| -> Done<String> {
@@ -230,36 +252,43 @@ pub const ROUTES: &[Route] = &[
         },
     },
     Route {
-        method: "GET",
-        path: "/api/v1/workflows/{workflow}/runs/{run}/log",
-        scope: Some(See),
-        about: "Snakemake's messages from an offset (`from`, in bytes; negative: before the end)",
-        takes: None,
-        gives: (200, Some("Log")),
+        what: Operation {
+            method: "GET",
+            path: "/api/v1/workflows/{workflow}/runs/{run}/log",
+            scope: Some(See),
+            about: "Snakemake's messages from an offset (`from`, in bytes; negative: before the end)",
+            takes: None,
+            gives: (200, Some("Log")),
+        },
         handle: log,
     },
     Route {
-        method: "POST",
-        path: "/api/v1/workflows/{workflow}/runs/{run}/approve",
-        scope: Some(Approve),
-        about: "Approves a step: the run may begin this rule's jobs",
-        takes: Some("Rule"),
-        gives: (200, Some("Run")),
+        what: Operation {
+            method: "POST",
+            path: "/api/v1/workflows/{workflow}/runs/{run}/approve",
+            scope: Some(Approve),
+            about: "Approves a step: the run may begin this rule's jobs",
+            takes: Some("Rule"),
+            gives: (200, Some("Run")),
+        },
         handle: |c| {
             let rule: Rule = c.json()?;
             let number = c.number()?;
-            c.service.approve(&c.user, c.get("workflow"), number, &rule.rule)?;
+            c.service
+                .approve(&c.user, c.get("workflow"), number, &rule.rule)?;
             let (w, run) = c.run()?;
             Ok(found(&shown_run(&w, &run)))
         },
     },
     Route {
-        method: "POST",
-        path: "/api/v1/workflows/{workflow}/runs/{run}/cancel",
-        scope: Some(Start),
-        about: "Asks for a run's end",
-        takes: None,
-        gives: (202, Some("Run")),
+        what: Operation {
+            method: "POST",
+            path: "/api/v1/workflows/{workflow}/runs/{run}/cancel",
+            scope: Some(Start),
+            about: "Asks for a run's end",
+            takes: None,
+            gives: (202, Some("Run")),
+        },
         handle: |c| {
             let number = c.number()?;
             c.service.cancel(&c.user, c.get("workflow"), number)?;
@@ -268,6 +297,11 @@ pub const ROUTES: &[Route] = &[
         },
     },
 ];
+
+/// The OpenAPI document of all routes.
+pub fn document() -> Value {
+    openapi::document(ROUTES.iter().map(|r| &r.what))
+}
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -297,9 +331,9 @@ fn dispatch(
         .iter()
         .filter_map(|route| Some((route, matches(route, &head.path)?)))
         .collect();
-    let route = matching.iter().find(|(r, _)| r.method == head.method);
+    let route = matching.iter().find(|(r, _)| r.what.method == head.method);
     // What there is, is told to nobody without a token.
-    let needs_token = route.is_none_or(|(r, _)| r.scope.is_some());
+    let needs_token = route.is_none_or(|(r, _)| r.what.scope.is_some());
     let mut scopes = Vec::new();
     if needs_token {
         let token = bearer(head)
@@ -312,10 +346,13 @@ fn dispatch(
     let Some((route, parameters)) = route else {
         return Err(match matching.is_empty() {
             true => Refusal::new(404, "there is nothing at this path"),
-            false => Refusal::new(405, "this can't be done with that: see /api/v1/openapi.json"),
+            false => Refusal::new(
+                405,
+                "this can't be done with that: see /api/v1/openapi.json",
+            ),
         });
     };
-    if let Some(scope) = route.scope
+    if let Some(scope) = route.what.scope
         && !scopes.contains(&scope)
     {
         return Err(Refusal::new(
@@ -342,7 +379,7 @@ fn bearer(head: &Head) -> Option<&str> {
 fn matches(route: &Route, path: &[String]) -> Option<Vec<(&'static str, String)>> {
     let mut found = Vec::new();
     let mut rest = path.iter();
-    for part in route.path.trim_start_matches('/').split('/') {
+    for part in route.what.path.trim_start_matches('/').split('/') {
         let name = part.strip_prefix('{').and_then(|p| p.strip_suffix('}'));
         match name {
             None if rest.next()? == part => {}
@@ -395,10 +432,12 @@ impl Call<'_, '_> {
             ));
         }
         let mut bytes = Vec::new();
-        self.body.read_to_end(&mut bytes).map_err(|e| match e.kind() {
-            std::io::ErrorKind::TimedOut => Refusal::new(408, "the body came too slowly"),
-            _ => Refusal::new(400, "the body ended early"),
-        })?;
+        self.body
+            .read_to_end(&mut bytes)
+            .map_err(|e| match e.kind() {
+                std::io::ErrorKind::TimedOut => Refusal::new(408, "the body came too slowly"),
+                _ => Refusal::new(400, "the body ended early"),
+            })?;
         if (bytes.len() as u64) < size {
             return Err(Refusal::new(400, "the body ended early"));
         }
@@ -504,8 +543,8 @@ mod tests {
     #[test]
     fn each_path_has_its_route() {
         let find = |method: &str, text: &str| {
-            let found = ROUTES.iter().filter(|r| r.method == method);
-            let mut found = found.filter_map(|r| Some((r.path, matches(r, &path(text))?)));
+            let found = ROUTES.iter().filter(|r| r.what.method == method);
+            let mut found = found.filter_map(|r| Some((r.what.path, matches(r, &path(text))?)));
             let first = found.next();
             assert!(found.next().is_none(), "{text} has two routes");
             first
@@ -516,18 +555,56 @@ mod tests {
         assert!(find("GET", "api|v1|workflows|w|files").unwrap().1.len() == 1);
         // What is escaped stays one part.
         assert!(find("PUT", "api|v1|workflows|w|files|../../x").is_none());
-        for nothing in ["", "api", "api|v1", "api|v2|workflows", "api|v1|workflows|w|runs|1|x"] {
+        for nothing in [
+            "",
+            "api",
+            "api|v1",
+            "api|v2|workflows",
+            "api|v1|workflows|w|runs|1|x",
+        ] {
             assert!(find("GET", nothing).is_none(), "{nothing}");
         }
     }
 
     #[test]
     fn only_the_document_needs_no_token() {
-        let open: Vec<_> = ROUTES.iter().filter(|r| r.scope.is_none()).collect();
-        assert!(open.len() == 1 && open[0].path.ends_with("openapi.json"));
+        let open: Vec<_> = ROUTES.iter().filter(|r| r.what.scope.is_none()).collect();
+        assert!(open.len() == 1 && open[0].what.path.ends_with("openapi.json"));
         for route in ROUTES {
-            let changes = route.method != "GET";
-            assert_eq!(changes, route.scope != Some(Scope::Read) && route.scope.is_some());
+            let changes = route.what.method != "GET";
+            assert_eq!(
+                changes,
+                route.what.scope != Some(Scope::Read) && route.what.scope.is_some()
+            );
         }
+    }
+
+    #[test]
+    fn the_document_has_each_route_and_schema() {
+        let document = document();
+        let text = document.to_string();
+        for (n, _) in text.match_indices("#/components/schemas/") {
+            let name: &str = text[n + 21..].split('"').next().unwrap();
+            assert!(
+                document["components"]["schemas"][name].is_object(),
+                "{name}"
+            );
+        }
+        let paths = document["paths"].as_object().unwrap();
+        let all: usize = paths.values().map(|p| p.as_object().unwrap().len()).sum();
+        assert_eq!(all, ROUTES.len());
+    }
+
+    #[test]
+    fn the_reference_has_the_document() {
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/flow-openapi.json"
+        );
+        let kept: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        assert!(
+            kept == document(),
+            "run: forebay flow openapi > docs/reference/flow-openapi.json"
+        );
     }
 }

@@ -240,7 +240,7 @@ mod tests {
             std::os::unix::fs::symlink(to, inside.join(link)).unwrap();
         }
         let area = Area::open(&inside).unwrap();
-        let mut put = |path: &str| area.put(path, &mut "new".as_bytes(), 3);
+        let put = |path: &str| area.put(path, &mut "new".as_bytes(), 3);
         put("a/b/c").unwrap();
         assert!(matches!(put("dir/x"), Err(Fault::Absent)));
         assert!(matches!(put("../out/x"), Err(Fault::Path(_))));

@@ -92,7 +92,10 @@ impl Client {
     }
 
     /// Sends a request that changes nothing, or may be repeated.
-    fn ask(&self, send: &dyn Fn() -> std::result::Result<Response<ureq::Body>, ureq::Error>) -> Result<Value> {
+    fn ask(
+        &self,
+        send: &dyn Fn() -> std::result::Result<Response<ureq::Body>, ureq::Error>,
+    ) -> Result<Value> {
         let mut attempt = 1;
         loop {
             match send() {
@@ -112,7 +115,12 @@ impl Client {
     /// The service's message, or that it can't be reached.
     pub fn get(&self, parts: &[&str], query: &str) -> Result<Value> {
         let url = self.url(parts) + query;
-        self.ask(&|| self.agent.get(&url).header("authorization", self.bearer()).call())
+        self.ask(&|| {
+            self.agent
+                .get(&url)
+                .header("authorization", self.bearer())
+                .call()
+        })
     }
 
     fn post(&self, parts: &[&str], body: &Value, key: Option<&str>) -> Result<Value> {
@@ -128,7 +136,9 @@ impl Client {
         };
         match key {
             Some(_) => self.ask(&send),
-            None => send().map_err(|e| format!("{}: {e}", self.server)).and_then(read),
+            None => send()
+                .map_err(|e| format!("{}: {e}", self.server))
+                .and_then(read),
         }
     }
 
@@ -196,7 +206,9 @@ impl Client {
     pub fn download(&self, workflow: &str, path: &str, to: &mut dyn std::io::Write) -> Result<()> {
         let url = self.file(workflow, path);
         let request = self.agent.get(&url).header("authorization", self.bearer());
-        let response = request.call().map_err(|e| format!("{}: {e}", self.server))?;
+        let response = request
+            .call()
+            .map_err(|e| format!("{}: {e}", self.server))?;
         if !response.status().is_success() {
             return read(response).map(|_| ());
         }
@@ -214,7 +226,10 @@ impl Client {
             Some(path) => self.file(workflow, path),
             None => self.url(&["workflows", workflow]),
         };
-        let request = self.agent.delete(&url).header("authorization", self.bearer());
+        let request = self
+            .agent
+            .delete(&url)
+            .header("authorization", self.bearer());
         let sent = request.call().map_err(|e| format!("{}: {e}", self.server));
         sent.and_then(read).map(|_| ())
     }
@@ -244,9 +259,9 @@ fn trusted(path: &Path) -> Result<RootCerts> {
     let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     let mut all: Vec<Certificate<'static>> = Vec::new();
     for item in parse_pem(&text) {
-        match item.map_err(|e| format!("{}: {e}", path.display()))? {
-            PemItem::Certificate(certificate) => all.push(certificate),
-            _ => {}
+        let item = item.map_err(|e| format!("{}: {e}", path.display()))?;
+        if let PemItem::Certificate(certificate) = item {
+            all.push(certificate);
         }
     }
     match all.is_empty() {

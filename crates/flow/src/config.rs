@@ -103,8 +103,12 @@ impl Config {
         let Some(file) = file else {
             return Config::parse("", Path::new(""));
         };
-        let text = std::fs::read_to_string(file)
-            .map_err(|e| format!("can't read {}: {e} (docs/flow.md shows one)", file.display()))?;
+        let text = std::fs::read_to_string(file).map_err(|e| {
+            format!(
+                "can't read {}: {e} (docs/flow.md shows one)",
+                file.display()
+            )
+        })?;
         Config::parse(&text, file)
     }
 
@@ -158,7 +162,10 @@ mod tests {
         assert_eq!((all.limits.uploads, all.limits.runs), (2048, 4));
         assert_eq!(all.slurm, ["-x"]);
         for (text, says) in [
-            ("[limits]\nuploads = 'x'", "limits.uploads: 'x' is not a size"),
+            (
+                "[limits]\nuploads = 'x'",
+                "limits.uploads: 'x' is not a size",
+            ),
             ("a = 1", "unknown field"),
             ("[limits]\nruns = -1", "line 2"),
             ("[environment]\n'A B' = 'c'", "'A B' is no name"),

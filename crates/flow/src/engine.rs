@@ -13,7 +13,7 @@ use crate::area::{Area, Fault};
 use crate::launch;
 use crate::records::{Executor, Run, Stage, State, Workflow};
 use crate::service::{Done, Service, Which};
-use crate::{Result, disk, now, slurm};
+use crate::{Result, disk, now, programs, slurm};
 use rustix::fs::FlockOperation;
 use std::collections::{HashMap, HashSet};
 use std::process::Child;
@@ -77,13 +77,19 @@ impl Engine {
             match w.state {
                 Stage::Deleting => self.delete(w),
                 // A service that was killed has left it: this process makes none in this pass.
-                Stage::Making if w.created + launch::SHORT.as_secs() * 2 < now() => self.delete(w),
+                Stage::Making if w.created + programs::SHORT.as_secs() * 2 < now() => {
+                    self.delete(w)
+                }
                 Stage::Making => {}
                 Stage::Ready => {
                     for run in w.runs.iter().filter(|r| !r.state.is_over()) {
+                        if self.waits(&w) {
+                            continue;
+                        }
                         if let Err(refusal) = self.step(&w, run) {
                             let what = format!("{}/{}/{}", w.owner, w.name, run.number);
                             self.service.tell(&format!("{what}: {}", refusal.message));
+                            note_failure(&self.failed, &w);
                         }
                     }
                 }
@@ -91,34 +97,45 @@ impl Engine {
         }
     }
 
-    /// Removes a workflow in a thread of its own.
-    fn delete(&mut self, w: Workflow) {
+    /// Whether work on a workflow is left for later: a thread does some, or it failed a moment ago.
+    fn waits(&self, w: &Workflow) -> bool {
         let key = (w.owner.clone(), w.name.clone());
         let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
-        if failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN) {
-            return;
-        }
-        drop(failed);
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.contains(&key) || failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN)
+    }
+
+    /// Does something for a workflow that may take long, in a thread of its own.
+    fn aside(
+        &self,
+        w: &Workflow,
+        work: impl FnOnce(&Service, &Workflow) -> Result<()> + Send + 'static,
+    ) {
+        let key = (w.owner.clone(), w.name.clone());
         let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
         if !busy.insert(key.clone()) {
             return;
         }
         drop(busy);
-        let (service, busy, failed) = (
-            Arc::clone(&self.service),
-            Arc::clone(&self.busy),
-            Arc::clone(&self.failed),
-        );
+        let (service, w) = (Arc::clone(&self.service), w.clone());
+        let (busy, failed) = (Arc::clone(&self.busy), Arc::clone(&self.failed));
         std::thread::spawn(move || {
-            let account = service.account(&w.owner).map_err(|r| r.message);
-            if let Err(why) = account.and_then(|account| service.unmake(&account, &w, true)) {
-                service.tell(&format!("{}/{} can't be removed: {why}", w.owner, w.name));
-                let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
-                failed.insert(key.clone(), Instant::now());
+            if let Err(why) = work(&service, &w) {
+                service.tell(&format!("{}/{}: {why}", w.owner, w.name));
+                note_failure(&failed, &w);
             }
             let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
             busy.remove(&key);
         });
+    }
+
+    fn delete(&mut self, w: Workflow) {
+        if !self.waits(&w) {
+            self.aside(&w, |service, w| {
+                let account = service.account(&w.owner).map_err(|r| r.message)?;
+                service.unmake(&account, w, true)
+            });
+        }
     }
 
     fn step(&mut self, w: &Workflow, run: &Run) -> Done<()> {
@@ -254,16 +271,20 @@ impl Engine {
             return Ok(());
         }
         if run.cancelled.is_some() && w.executor == Executor::Slurm {
-            let account = self.service.account(&w.owner)?;
-            let config = &self.service.config;
-            let command = |program: &str| {
-                let mut command = account.command(program);
-                command.envs(&config.environment);
-                command
-            };
-            if let Err(why) = slurm::clear(&run.id, &command) {
-                self.service.tell(&format!("{}/{}: {why}", w.owner, w.name));
-            }
+            let (id, number) = (run.id.clone(), run.number);
+            self.aside(w, move |service, w| {
+                let account = service.account(&w.owner).map_err(|r| r.message)?;
+                slurm::clear(&id, &|program: &str| {
+                    let mut command = account.command(program);
+                    command.envs(&service.config.environment);
+                    command
+                })?;
+                let end = |r: &mut Run| r.end(State::Cancelled, "was cancelled");
+                let mut records = service.records();
+                records.change(&w.owner, &w.name, |w| w.run_mut(number).map(end))?;
+                Ok(())
+            });
+            return Ok(());
         }
         self.asked.remove(&which(w, run));
         self.change(w, run, |r| {
@@ -307,6 +328,11 @@ impl Engine {
         }
         Ok(())
     }
+}
+
+fn note_failure(failed: &Mutex<HashMap<(String, String), Instant>>, w: &Workflow) {
+    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    failed.insert((w.owner.clone(), w.name.clone()), Instant::now());
 }
 
 fn which(w: &Workflow, run: &Run) -> Which {

@@ -253,11 +253,17 @@ mod tests {
 {"event":"job","id""#;
         let graph = read(PLAN, events, false);
         let states: Vec<JobState> = graph.jobs.iter().map(|j| j.state).collect();
-        assert_eq!(states, [JobState::Succeeded, JobState::Running, JobState::Planned]);
+        assert_eq!(
+            states,
+            [JobState::Succeeded, JobState::Running, JobState::Planned]
+        );
         assert_eq!(graph.edges, [(0, 1), (0, 2), (1, 2)]);
         let layers: Vec<usize> = graph.jobs.iter().map(|j| j.layer).collect();
         assert_eq!(layers, [0, 1, 2]);
-        assert_eq!((graph.done, graph.total, graph.jobs[1].begun), (1, 2, Some(8)));
+        assert_eq!(
+            (graph.done, graph.total, graph.jobs[1].begun),
+            (1, 2, Some(8))
+        );
         assert_eq!(read(PLAN, events, true).jobs[1].state, JobState::Failed);
     }
 

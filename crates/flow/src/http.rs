@@ -75,6 +75,9 @@ pub enum Body {
     File(File, u64),
 }
 
+/// Answers requests.
+pub type Handler = dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync;
+
 /// The body of a request, to be read once.
 pub struct Incoming<'a> {
     channel: &'a mut Channel,
@@ -227,7 +230,7 @@ pub fn tls(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>> {
 pub fn serve(
     listener: &TcpListener,
     tls: Option<&Arc<ServerConfig>>,
-    handle: &Arc<dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync>,
+    handle: &Arc<Handler>,
     tell: fn(&str),
 ) -> ! {
     let open: Arc<Mutex<HashMap<IpAddr, usize>>> = Arc::default();
@@ -290,12 +293,7 @@ impl Drop for Place {
     }
 }
 
-fn connection(
-    tcp: TcpStream,
-    peer: SocketAddr,
-    tls: Option<Arc<ServerConfig>>,
-    handle: &(dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync),
-) {
+fn connection(tcp: TcpStream, peer: SocketAddr, tls: Option<Arc<ServerConfig>>, handle: &Handler) {
     let _ = tcp.set_nodelay(true);
     let timed = Timed {
         tcp,
@@ -334,7 +332,10 @@ fn connection(
         channel.close();
         // Bytes that nobody reads would have the kernel reset the connection, and take the reply back.
         channel.allow(DRAINING);
-        let _ = io::copy(&mut (&mut channel).take(left.clamp(1, DRAINED)), &mut io::sink());
+        let _ = io::copy(
+            &mut (&mut channel).take(left.clamp(1, DRAINED)),
+            &mut io::sink(),
+        );
     }
 }
 
@@ -415,9 +416,10 @@ fn parse(bytes: &[u8], peer: SocketAddr) -> std::result::Result<Head, (u16, Stri
     }
     let length = match all("content-length")[..] {
         [] => None,
-        [text] if text.len() < 19 && text.bytes().all(|b| b.is_ascii_digit()) => {
-            Some(text.parse().map_err(|_| bad("Content-Length is no number"))?)
-        }
+        [text] if text.len() < 19 && text.bytes().all(|b| b.is_ascii_digit()) => Some(
+            text.parse()
+                .map_err(|_| bad("Content-Length is no number"))?,
+        ),
         _ => return Err(bad("Content-Length is no number")),
     };
     if all("authorization").len() > 1 {
@@ -542,7 +544,10 @@ mod tests {
         )
         .unwrap();
         assert_eq!(head.path, ["api", "v1", "a b", "../c"]);
-        assert_eq!((head.query("x"), head.query("y")), (Some("\u{e4}"), Some("")));
+        assert_eq!(
+            (head.query("x"), head.query("y")),
+            (Some("\u{e4}"), Some(""))
+        );
         assert_eq!((head.length, head.field("host")), (Some(5), Some("x")));
         for (fields, status) in [
             ("Transfer-Encoding: chunked", 411),
@@ -555,11 +560,23 @@ mod tests {
             let text = format!("GET / HTTP/1.1\r\n{fields}\r\n\r\n");
             assert_eq!(parsed(&text).unwrap_err(), status, "{fields}");
         }
-        for line in ["GET * HTTP/1.1", "GET /%zz HTTP/1.1", "GET /%ff HTTP/1.1", "GET /%4 HTTP/1.1"] {
-            assert_eq!(parsed(&format!("{line}\r\n\r\n")).unwrap_err(), 400, "{line}");
+        for line in [
+            "GET * HTTP/1.1",
+            "GET /%zz HTTP/1.1",
+            "GET /%ff HTTP/1.1",
+            "GET /%4 HTTP/1.1",
+        ] {
+            assert_eq!(
+                parsed(&format!("{line}\r\n\r\n")).unwrap_err(),
+                400,
+                "{line}"
+            );
         }
         let many = "a: b\r\n".repeat(65);
-        assert_eq!(parsed(&format!("GET / HTTP/1.1\r\n{many}\r\n")).unwrap_err(), 431);
+        assert_eq!(
+            parsed(&format!("GET / HTTP/1.1\r\n{many}\r\n")).unwrap_err(),
+            431
+        );
         assert_eq!(decoded(&encoded("a/\u{e4} %")).unwrap(), "a/\u{e4} %");
     }
 

@@ -41,9 +41,9 @@ pub struct Kept {
 /// # Errors
 /// Another keeper has the run, or the directory can't be used.
 pub fn keep(kept: &Kept) -> Result<i32> {
-    // It fails if this process leads a group already, which is as good.
-    let _ = rustix::process::setsid();
     let failed = |e: &dyn std::fmt::Display| format!("{}: {e}", kept.dir.display());
+    // The service starts it without a group of its own, so that it can lead a session.
+    rustix::process::setsid().map_err(|e| failed(&e))?;
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
     let mode = Mode::RUSR | Mode::WUSR;
     let lock = rustix::fs::open(kept.dir.join("lock"), flags, mode).map_err(|e| failed(&e))?;

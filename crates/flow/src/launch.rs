@@ -3,20 +3,13 @@
 use crate::account::Account;
 use crate::config::Config;
 use crate::records::{Executor, Run, Workflow};
-use crate::{Result, slurm};
+use crate::{Result, programs, slurm};
 use std::ffi::OsString;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Stdio};
 
-/// Longest time of a short command, such as `forebay campaign`.
-pub const SHORT: Duration = Duration::from_secs(60);
-const TURN: Duration = Duration::from_millis(20);
 /// Jobs in Slurm at once, if nobody says so.
 const JOBS: u32 = 50;
-/// Most output of a short command that is read. Bytes.
-const MOST_OUTPUT: u64 = 1 << 20;
 
 /// Where a run's own files, and its workflow's, are.
 pub struct Places {
@@ -30,7 +23,13 @@ pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>,
     let p = &run.parameters;
     let mut all: Vec<String> = vec![config.snakemake.clone()];
     let mut add = |words: &[&str]| all.extend(words.iter().map(|w| (*w).to_owned()));
-    add(&["--snakefile", "Snakefile", "--logger", "forebay", "--nocolor"]);
+    add(&[
+        "--snakefile",
+        "Snakefile",
+        "--logger",
+        "forebay",
+        "--nocolor",
+    ]);
     if p.keep_going {
         add(&["--keep-going"]);
     }
@@ -100,8 +99,6 @@ pub fn start(
     command.env("PYTHONPATH", &places.plugin);
     command.env_remove("PYTHONHOME");
     command.stdout(Stdio::null()).stderr(Stdio::null());
-    // Signals to the service's group, as from a terminal, aren't the run's.
-    command.process_group(0);
     command.current_dir("/");
     command
         .spawn()
@@ -114,7 +111,8 @@ pub fn signal(account: &Account, pid: &str, name: &str) {
     if is_pid {
         let mut command = account.command("kill");
         command.args([&format!("-{name}"), "--", &format!("-{pid}")]);
-        let _ = command.stderr(Stdio::null()).stdout(Stdio::null()).status();
+        // A group that has gone meanwhile is none that could be signalled.
+        let _ = programs::output(&mut command);
     }
 }
 
@@ -125,43 +123,7 @@ pub fn signal(account: &Account, pid: &str, name: &str) {
 pub fn forebay(account: &Account, config: &Config, words: &[&str]) -> Result<String> {
     let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
     let mut command = account.command(own);
-    command.args(words).envs(&config.environment);
-    output(&mut command, SHORT)
-}
-
-fn output(command: &mut Command, most: Duration) -> Result<String> {
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| format!("forebay: {e}"))?;
-    let read = |from: Option<Box<dyn std::io::Read + Send>>| {
-        std::thread::spawn(move || {
-            let mut bytes = Vec::new();
-            if let Some(from) = from {
-                let _ = std::io::Read::take(from, MOST_OUTPUT).read_to_end(&mut bytes);
-            }
-            String::from_utf8_lossy(&bytes).into_owned()
-        })
-    };
-    use std::io::Read;
-    let out = read(child.stdout.take().map(|o| Box::new(o) as _));
-    let err = read(child.stderr.take().map(|o| Box::new(o) as _));
-    let until = Instant::now() + most;
-    let status = loop {
-        match child.try_wait().map_err(|e| e.to_string())? {
-            Some(status) => break status,
-            None if Instant::now() > until => {
-                let _ = child.kill();
-                let _ = child.wait();
-                return Err(format!("it took longer than {} s", most.as_secs()));
-            }
-            None => std::thread::sleep(TURN),
-        }
-    };
-    let joined = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();
-    let (out, err) = (joined(out), joined(err));
-    match status.success() {
-        true => Ok(out),
-        false => Err(err.trim().trim_start_matches("forebay: ").to_owned()),
-    }
+    programs::output(command.args(words).envs(&config.environment))
 }
 
 /// The directory of a run.

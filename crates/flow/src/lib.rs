@@ -24,6 +24,7 @@ pub mod launch;
 pub mod names;
 pub mod openapi;
 pub mod pages;
+pub mod programs;
 pub mod records;
 pub mod serve;
 pub mod service;

@@ -76,9 +76,7 @@ pub fn path_parts(path: &str) -> Result<Vec<&str>> {
                 return Err("a path is relative, without empty parts, '.' and '..'".into());
             }
             part if part.len() > LONGEST_NAME => {
-                return Err(format!(
-                    "a part of a path has {LONGEST_NAME} bytes at most"
-                ));
+                return Err(format!("a part of a path has {LONGEST_NAME} bytes at most"));
             }
             part if part.chars().any(char::is_control) => {
                 return Err("a path has no control characters".into());
@@ -98,7 +96,9 @@ pub fn path_parts(path: &str) -> Result<Vec<&str>> {
 /// A message: too long, begins with `-`, or has a control character.
 pub fn check_word(word: &str) -> Result<()> {
     match word.len() {
-        1..=LONGEST_VALUE if !word.starts_with('-') && !word.chars().any(char::is_control) => Ok(()),
+        1..=LONGEST_VALUE if !word.starts_with('-') && !word.chars().any(char::is_control) => {
+            Ok(())
+        }
         _ => Err(format!(
             "a target or value has 1 to {LONGEST_VALUE} bytes, no control characters, and doesn't \
              begin with '-'"
@@ -116,7 +116,17 @@ mod tests {
         for good in ["a", "case7", "a.b-c_d", "A", &"x".repeat(100)] {
             assert_eq!(check_name(good), Ok(()), "{good}");
         }
-        for bad in ["", ".a", "-a", "a/b", "a b", "ä", "<img>", "a\0", &"x".repeat(101)] {
+        for bad in [
+            "",
+            ".a",
+            "-a",
+            "a/b",
+            "a b",
+            "ä",
+            "<img>",
+            "a\0",
+            &"x".repeat(101),
+        ] {
             assert!(check_name(bad).is_err(), "{bad}");
         }
         for bad in ["", "1a", "a-b", "a b", "--config", "a\n"] {
@@ -132,8 +142,22 @@ mod tests {
         assert_eq!(path_parts("data/ä b.txt"), Ok(vec!["data", "ä b.txt"]));
         let (long, deep) = ("x".repeat(101), ["a"; 17].join("/"));
         for bad in [
-            "", "/", "/a", "a/", "a//b", ".", "..", "../a", "a/../b", "a/..", "./a", "a\0b", "a\nb",
-            ".snakemake/x", &long, &deep,
+            "",
+            "/",
+            "/a",
+            "a/",
+            "a//b",
+            ".",
+            "..",
+            "../a",
+            "a/../b",
+            "a/..",
+            "./a",
+            "a\0b",
+            "a\nb",
+            ".snakemake/x",
+            &long,
+            &deep,
         ] {
             assert!(path_parts(bad).is_err(), "{bad}");
         }

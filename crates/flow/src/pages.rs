@@ -6,9 +6,15 @@ use crate::http::{Body, Reply};
 pub fn find(path: &[String]) -> Option<Reply> {
     let parts: Vec<&str> = path.iter().map(String::as_str).collect();
     let (kind, text) = match parts[..] {
-        [""] => ("text/html; charset=utf-8", include_str!("../page/index.html")),
+        [""] => (
+            "text/html; charset=utf-8",
+            include_str!("../page/index.html"),
+        ),
         ["flow.css"] => ("text/css; charset=utf-8", include_str!("../page/flow.css")),
-        ["flow.js"] => ("text/javascript; charset=utf-8", include_str!("../page/flow.js")),
+        ["flow.js"] => (
+            "text/javascript; charset=utf-8",
+            include_str!("../page/flow.js"),
+        ),
         _ => return None,
     };
     Some(Reply {

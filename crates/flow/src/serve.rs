@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::engine::Engine;
-use crate::http::{self, Head, Incoming, Reply};
+use crate::http::{self, Handler, Head, Incoming, Reply};
 use crate::service::Service;
 use crate::{Result, api};
 use std::net::{SocketAddr, TcpListener};
@@ -57,10 +57,13 @@ pub fn serve(
         if head.method != "GET" || reply.status >= 400 {
             let time = began.elapsed().as_millis();
             let (peer, method, target) = (head.peer, &head.method, &head.target);
-            service.tell(&format!("{peer} {user} {method} {target} {} {time} ms", reply.status));
+            service.tell(&format!(
+                "{peer} {user} {method} {target} {} {time} ms",
+                reply.status
+            ));
         }
         reply
     };
-    let handle: Arc<dyn Fn(&Head, &mut Incoming<'_>) -> Reply + Send + Sync> = Arc::new(handle);
+    let handle: Arc<Handler> = Arc::new(handle);
     http::serve(&listener, tls.as_ref(), &handle, tell)
 }

@@ -110,15 +110,17 @@ pub struct NewCampaign {
 /// A run, by owner, workflow and number.
 pub type Which = (String, String, u32);
 /// What is known of users and campaigns, and since when.
-type Cache<K, V> = Mutex<HashMap<K, (V, Instant)>>;
+type Known<K, V> = HashMap<K, (V, Instant)>;
+/// A campaign, by owner and name: as the interface shows it.
+type Shown = Known<(String, String), Option<Value>>;
 
 pub struct Service {
     pub state: PathBuf,
     pub config: Config,
     own: Account,
     records: Mutex<Records>,
-    accounts: Cache<String, Account>,
-    usage: Cache<(String, String), Option<Value>>,
+    accounts: Mutex<Known<String, Account>>,
+    usage: Mutex<Shown>,
     tell: fn(&str),
     _lock: OwnedFd,
 }
@@ -132,7 +134,8 @@ impl Service {
         // Users reach their own areas below.
         let seen = if account::is_root() { 0o711 } else { 0o700 };
         disk::make_dir(state, seen)?;
-        let state = std::fs::canonicalize(state).map_err(|e| format!("{}: {e}", state.display()))?;
+        let state =
+            std::fs::canonicalize(state).map_err(|e| format!("{}: {e}", state.display()))?;
         let lock = disk::lock(&state.join("lock"))?;
         disk::make_dir(&state.join("tokens"), 0o700)?;
         disk::make_dir(&state.join("areas"), seen)?;
@@ -218,7 +221,10 @@ impl Service {
     /// 404
     pub fn workflow(&self, owner: &str, name: &str) -> Done<Workflow> {
         let records = self.records();
-        records.get(owner, name).cloned().ok_or_else(Refusal::absent)
+        records
+            .get(owner, name)
+            .cloned()
+            .ok_or_else(Refusal::absent)
     }
 
     fn ready(&self, owner: &str, name: &str) -> Done<Workflow> {
@@ -449,7 +455,8 @@ impl Service {
                         format!("a workflow has {} uploaded files at most", limits.files),
                     ));
                 }
-                w.uploads.insert(path.to_owned(), size.max(old.unwrap_or(0)));
+                w.uploads
+                    .insert(path.to_owned(), size.max(old.unwrap_or(0)));
                 Ok(old)
             })?;
             changed.ok_or_else(Refusal::absent)??
@@ -501,7 +508,10 @@ impl Service {
         let account = self.account(owner)?;
         let _acting = account.act()?;
         let area = Area::open(&self.work(&w)).map_err(|_| {
-            Refusal::new(409, "the workflow's directory isn't there: has its campaign ended?")
+            Refusal::new(
+                409,
+                "the workflow's directory isn't there: has its campaign ended?",
+            )
         })?;
         Ok(f(&area)?)
     }
@@ -538,7 +548,7 @@ impl Service {
                 format!("Idempotency-Key has 1 to {LONGEST_KEY} visible characters"),
             ));
         }
-        self.account(owner)?;
+        let account = self.account(owner)?;
         let w = self.ready(owner, name)?;
         let known = |w: &Workflow| {
             let same = |r: &&Run| key.is_some() && r.key == key;
@@ -547,6 +557,7 @@ impl Service {
         if let Some(run) = known(&w) {
             return Ok((run, false));
         }
+        self.find_campaign(&account, &w)?;
         let snakefile = self.with_area(owner, name, |area| area.get("Snakefile"));
         match snakefile {
             Ok(_) => {}
@@ -576,7 +587,10 @@ impl Service {
             if mine >= limits.runs {
                 return Err(Refusal::new(
                     429,
-                    format!("you have {mine} runs that aren't over; {} are allowed", limits.runs),
+                    format!(
+                        "you have {mine} runs that aren't over; {} are allowed",
+                        limits.runs
+                    ),
                 ));
             }
             if all >= limits.all_runs {
@@ -611,6 +625,26 @@ impl Service {
             Ok((run, true))
         })?;
         changed.ok_or_else(Refusal::absent)?
+    }
+
+    /// Notes where a workflow's campaign is now: it may have been moved to another tier.
+    fn find_campaign(&self, account: &Account, w: &Workflow) -> Done<()> {
+        let Some(campaign) = &w.campaign else {
+            return Ok(());
+        };
+        let words = ["campaign", "path", "--", &campaign.name];
+        let place = launch::forebay(account, &self.config, &words);
+        let place = place.map_err(|why| Refusal::new(409, why))?;
+        let place = place.trim();
+        if !place.starts_with('/') {
+            let why = format!("the campaign lies at {place}, where programs can't work");
+            return Err(Refusal::new(409, why));
+        }
+        self.change(w, |w| {
+            if let Some(campaign) = &mut w.campaign {
+                place.clone_into(&mut campaign.place);
+            }
+        })
     }
 
     fn with_run<T>(
@@ -717,12 +751,13 @@ impl Service {
         };
         if is_new {
             let key = (w.owner.clone(), campaign.name.clone());
-            self.cached().insert(key, (Some(value.clone()), Instant::now()));
+            self.cached()
+                .insert(key, (Some(value.clone()), Instant::now()));
         }
         Some(value)
     }
 
-    fn cached(&self) -> MutexGuard<'_, HashMap<(String, String), (Option<Value>, Instant)>> {
+    fn cached(&self) -> MutexGuard<'_, Shown> {
         self.usage.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -760,7 +795,9 @@ impl Service {
 /// Checks what becomes part of Snakemake's command line.
 fn check(p: &Parameters) -> Result<()> {
     if p.resources.len() > MOST_VALUES || p.config.len() > MOST_VALUES {
-        return Err(format!("there are {MOST_VALUES} resources and values at most"));
+        return Err(format!(
+            "there are {MOST_VALUES} resources and values at most"
+        ));
     }
     if p.targets.len() > MOST_VALUES {
         return Err(format!("there are {MOST_VALUES} targets at most"));

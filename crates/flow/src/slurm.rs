@@ -1,6 +1,6 @@
 //! Slurm's jobs of a run. The executor plug-in names them `fb-ID_UUID`, with the run's own ID.
 
-use crate::Result;
+use crate::{Result, programs};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ pub fn clear(run: &str, command: &dyn Fn(&str) -> Command) -> Result<()> {
         }
         let new: Vec<&String> = left.iter().filter(|id| !cancelled.contains(*id)).collect();
         if !new.is_empty() {
-            output(command("scancel").args(&new))?;
+            programs::output(command("scancel").args(&new))?;
             cancelled.extend(new.into_iter().cloned().collect::<Vec<_>>());
         }
         std::thread::sleep(TURN);
@@ -39,7 +39,7 @@ pub fn clear(run: &str, command: &dyn Fn(&str) -> Command) -> Result<()> {
 }
 
 fn jobs(run: &str, command: &dyn Fn(&str) -> Command) -> Result<Vec<String>> {
-    let text = output(command("squeue").args(["--me", "--noheader", "--format=%i %j"]))?;
+    let text = programs::output(command("squeue").args(["--me", "--noheader", "--format=%i %j"]))?;
     Ok(named(&text, &prefix(run)))
 }
 
@@ -50,18 +50,6 @@ fn named(text: &str, prefix: &str) -> Vec<String> {
         .filter(|(_, name)| name.trim().starts_with(&format!("{prefix}_")))
         .map(|(id, _)| id.to_owned())
         .collect()
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let shown = command.get_program().to_string_lossy().into_owned();
-    let done = command.output().map_err(|e| format!("{shown}: {e}"))?;
-    match done.status.success() {
-        true => Ok(String::from_utf8_lossy(&done.stdout).into_owned()),
-        false => Err(format!(
-            "{shown}: {}",
-            String::from_utf8_lossy(&done.stderr).trim()
-        )),
-    }
 }
 
 #[cfg(test)]

@@ -213,10 +213,19 @@ mod tests {
             assert_eq!(check(&state, &text), None);
             assert_eq!(check(&state, &format!("fbf_{text}")), None);
         }
-        for bad in ["", "fbf_", "fbf__", "fbf_../../x_y", "fbf_0123456789abcdef_"] {
+        for bad in [
+            "",
+            "fbf_",
+            "fbf__",
+            "fbf_../../x_y",
+            "fbf_0123456789abcdef_",
+        ] {
             assert_eq!(check(&state, bad), None);
         }
-        assert_eq!(Scope::parse_list("write,read,read"), Ok(vec![Scope::Read, Scope::Write]));
+        assert_eq!(
+            Scope::parse_list("write,read,read"),
+            Ok(vec![Scope::Read, Scope::Write])
+        );
         assert!(Scope::parse_list("all").is_err());
         std::fs::remove_dir_all(&state).unwrap();
     }
