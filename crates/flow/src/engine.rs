@@ -153,12 +153,9 @@ impl Engine {
     }
 
     fn change(&self, w: &Workflow, run: &Run, change: impl FnOnce(&mut Run)) -> Result<()> {
+        let number = run.number;
         let mut records = self.service.records();
-        records.change(&w.owner, &w.name, |w| {
-            if let Some(run) = w.run_mut(run.number) {
-                change(run);
-            }
-        })?;
+        records.change(&w.owner, &w.name, |w| w.run_mut(number).map(change))?;
         Ok(())
     }
 
@@ -172,13 +169,17 @@ impl Engine {
                 return Ok(self.change(w, run, end)?);
             }
         };
-        self.change(w, run, |r| {
-            r.state = State::Running;
-            r.attempt += 1;
-            r.attempted = now();
-            r.message = format!("runs, attempt {}", r.attempt);
+        self.service.records().change(&w.owner, &w.name, |w| {
+            // Approvals may have come since the pass began, or come until Snakemake ends.
+            let omitted = w.run(run.number).map(|r| w.unapproved(r));
+            if let Some(r) = w.run_mut(run.number) {
+                r.omitted = omitted.unwrap_or_default();
+                r.state = State::Running;
+                r.attempt += 1;
+                r.attempted = now();
+                r.message = format!("runs, attempt {}", r.attempt);
+            }
         })?;
-        // Approvals and cancellations may have come since the pass began.
         let w = self.service.workflow(&w.owner, &w.name)?;
         let Some(run) = w.run(run.number) else {
             return Ok(());
@@ -266,7 +267,6 @@ impl Engine {
 
     fn ended(&mut self, w: &Workflow, run: &Run, found: Found) -> Done<()> {
         let most = self.service.config.limits.restarts;
-        let waiting = w.unapproved(run);
         if let Found::Alive = found {
             return Ok(());
         }
@@ -294,19 +294,19 @@ impl Engine {
             };
             match found {
                 _ if r.cancelled.is_some() => r.end(State::Cancelled, "was cancelled"),
-                Found::Exit(0) if waiting.is_empty() => r.end(State::Succeeded, "is done"),
+                Found::Exit(0) if r.omitted.is_empty() => r.end(State::Succeeded, "is done"),
                 Found::Exit(0) => {
-                    // An approval may have come while Snakemake ended.
-                    let left = waiting.iter().filter(|rule| {
-                        let is_same = |a: &&crate::records::Approval| a.rule == **rule;
-                        !r.approvals.iter().any(|a| is_same(&a))
-                    });
-                    let left: Vec<&str> = left.map(String::as_str).collect();
-                    r.state = match left.len() == waiting.len() {
-                        true => State::Waiting,
-                        false => State::Queued,
+                    // Some of what was left out may have been approved meanwhile.
+                    let is_waiting = |rule: &&String| !r.approvals.iter().any(|a| a.rule == **rule);
+                    let left: Vec<&str> =
+                        r.omitted.iter().filter(is_waiting).map(|s| &**s).collect();
+                    (r.state, r.message) = match left.len() == r.omitted.len() {
+                        true => {
+                            let what = format!("waits for an approval of: {}", left.join(", "));
+                            (State::Waiting, what)
+                        }
+                        false => (State::Queued, "goes on with what was approved".into()),
                     };
-                    r.message = format!("waits for an approval of: {}", left.join(", "));
                 }
                 Found::Exit(code) => {
                     let why = format!("Snakemake ended with exit code {code}: see the log");

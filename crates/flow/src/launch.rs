@@ -62,10 +62,9 @@ pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>,
         all.push("--default-resources".into());
         all.extend(pairs(&p.resources));
     }
-    let waiting = workflow.unapproved(run);
-    if !waiting.is_empty() {
+    if !run.omitted.is_empty() {
         all.push("--omit-from".into());
-        all.extend(waiting);
+        all.extend(run.omitted.iter().cloned());
     }
     all.push("--".into());
     all.extend(p.targets.iter().cloned());

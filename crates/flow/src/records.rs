@@ -69,6 +69,8 @@ pub struct Run {
     pub key: Option<String>,
     pub parameters: Parameters,
     pub approvals: Vec<Approval>,
+    /// The rules that the latest attempt leaves out.
+    pub omitted: Vec<String>,
     /// How often Snakemake was started, and how often it was lost.
     pub attempt: u32,
     pub lost: u32,

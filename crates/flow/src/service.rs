@@ -614,6 +614,7 @@ impl Service {
                 key: key.clone(),
                 parameters,
                 approvals: Vec::new(),
+                omitted: Vec::new(),
                 attempt: 0,
                 lost: 0,
                 attempted: 0,

@@ -149,6 +149,16 @@ def flow_lost_runs(t):
         s.fb("cancel", "w").says("is being cancelled")
         run = wait_until(lambda: (r := s.run("w", 2))["state"] == "cancelled" and r, 40, lambda: s.run_log("w", 2))
         wait_until(lambda: not keepers(t), 5, "the end of Snakemake")
+        # An approval that comes before the run waits for it.
+        s.fb("init", "early", write(t, SLOW), "--approve", "last")
+        early = glob.glob(s.state + "/areas/*/early/work")[0]
+        s.fb("start", "early")
+        wait_until(lambda: os.path.exists(early + "/begun"), 20, "the job")
+        s.fb("approve", "early", "last")
+        with open(early + "/go", "w"):
+            pass
+        s.wait_for("early", 1, "succeeded")
+        t.ok(os.path.exists(early + "/end"), "what was approved wasn't done")
         s.fb("upload", "w", write(t, "rule all:\n  input: 'nowhere'\n"))
         s.fb("start", "w", "--wait", rc=1, timeout=40).says("run 3 has failed: forebay flow logs w 3")
         s.fb("logs", "w").prints("MissingInputException")
