@@ -10,7 +10,7 @@ import ssl
 import subprocess
 import time
 
-from harness import Failed, ROOT_OF_TESTS, Skipped, processes_with, wait_until
+from harness import Failed, ROOT_OF_TESTS, Skipped, kill, processes_with, wait_until
 
 ROOT = os.path.dirname(ROOT_OF_TESTS)
 ALL = "read,write,start,approve"
@@ -35,7 +35,8 @@ def snakemake(plugin=None):
     target = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
     found = glob.glob(os.path.join(target, "python", "*", "bin", "snakemake"))
     if plugin:
-        found = [f for f in found if glob.glob(os.path.join(os.path.dirname(f), "../lib/python*/site-packages", plugin))]
+        packages = "../lib/python*/site-packages/" + plugin
+        found = [f for f in found if glob.glob(os.path.join(os.path.dirname(f), packages))]
     if not found:
         raise Skipped("there is no Snakemake%s: tests/python/prepare.py" % (" with " + plugin if plugin else ""))
     return os.path.normpath(found[0])
@@ -80,8 +81,9 @@ class Service:
     def certificates(self):
         if not shutil.which("openssl"):
             raise Skipped("there is no openssl")
-        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-                        "-keyout", self.top + "/key.pem", "-out", self.top + "/cert.pem", "-days", "2", "-subj", "/CN=flow",
+        subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                        "-nodes", "-keyout", self.top + "/key.pem", "-out", self.top + "/cert.pem", "-days", "2",
+                        "-subj", "/CN=flow",
                         "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE"],
                        check=True, capture_output=True, timeout=20)
         return self.top + "/cert.pem"
@@ -90,14 +92,15 @@ class Service:
         who = ["--user", user] if user else []
         return self.t.fb("flow", "token", "--state", self.state, *who, "--scope", scope, "--for", time_left).out.strip()
 
-    def start(self):
-        """Starts the service, on the port that it had before."""
+    def start(self, command=None, state=None):
+        """Starts the service, on the port that it had before; by another command, with another state."""
+        command = command or [self.t.forebay, "flow", "serve"]
         words = ["--listen", "127.0.0.1:%d" % (self.port or 0), "--config", self.top + "/flow.toml"]
         if self.ca:
             words += ["--tls-cert", self.ca, "--tls-key", self.top + "/key.pem"]
         with open(self.log, "ab") as out:
             begin = out.tell()
-            self.process = self.t.start([self.t.forebay, "flow", "serve", "--state", self.state, *words], env=self.env,
+            self.process = self.t.start([*command, "--state", state or self.state, *words], env=self.env,
                                         stdout=out, stderr=out)
 
         def address():
@@ -124,14 +127,21 @@ class Service:
     def __exit__(self, *_):
         self.kill()
         # Runs outlive it: those of this test end here.
+        for pid in self.runs():
+            kill(pid)
+
+    def runs(self):
+        """Process ids of what keeps runs, and of Snakemakes."""
+        found = []
         for pid in processes_with("FOREBAY_TEST_MARK=" + self.t.mark):
             try:
                 with open("/proc/%d/cmdline" % pid, "rb") as f:
-                    words = f.read()
-                if b"snakemake" in words or b"\0keep\0" in words:
-                    os.kill(pid, signal.SIGKILL)
+                    words = f.read().split(b"\0")
             except OSError:
-                pass
+                continue
+            if b"keep" in words or any(w.endswith(b"/snakemake") for w in words):
+                found.append(pid)
+        return found
 
     def fb(self, *words, token=None, **more):
         env = {"FOREBAY_FLOW_SERVER": self.url, "FOREBAY_FLOW_TOKEN": token or self.token,

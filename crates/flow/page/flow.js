@@ -81,7 +81,8 @@ function place() {
 }
 
 function parsed() {
-  const parts = location.hash.split("/").slice(1).map(p => { try { return decodeURIComponent(p); } catch { return ""; } });
+  const decoded = part => { try { return decodeURIComponent(part); } catch { return ""; } };
+  const parts = location.hash.split("/").slice(1).map(decoded);
   return parts[0] === "w" && parts[1] ? {workflow: parts[1], run: Number(parts[2]) || 0} : null;
 }
 
@@ -140,18 +141,22 @@ function picture(graph) {
   for (const job of graph.jobs) counts[job.state] = (counts[job.state] || 0) + 1;
   const words = Object.entries(counts).map(([state, n]) => n + " " + state).join(", ");
   at("graph-about").textContent = graph.jobs.length ? graph.jobs.length + " jobs: " + words +
-    (graph.is_cut ? "; more aren't shown" : "") + (graph.jobs.length > MOST_DRAWN ? ". Too many to draw: see the table." : "")
-    : "The jobs aren't known yet.";
+    (graph.is_cut ? "; more aren't shown" : "") +
+    (graph.jobs.length > MOST_DRAWN ? ". Too many to draw: see the table." : "") : "The jobs aren't known yet.";
   if (!graph.jobs.length || graph.jobs.length > MOST_DRAWN) { at("graph").replaceChildren(); return; }
-  const rows = [];
-  const places = graph.jobs.map(job => {
-    rows[job.layer] = (rows[job.layer] || 0) + 1;
-    return {x: 12 + job.layer * COLUMN, y: 12 + (rows[job.layer] - 1) * ROW};
+  const columns = [], before = graph.jobs.map(() => []);
+  graph.jobs.forEach((job, n) => (columns[job.layer] = columns[job.layer] || []).push(n));
+  for (const [from, to] of graph.edges) if (before[to]) before[to].push(from);
+  const deepest = Math.max(...columns.map(column => column ? column.length : 0)), places = [];
+  columns.forEach((column, x) => {
+    // By name; or near what a job needs, so that few lines cross.
+    const mean = n => before[n].reduce((sum, m) => sum + (places[m] ? places[m].y : 0), 0) / before[n].length;
+    const names = graph.jobs.map(j => j.rule + Object.values(j.wildcards).join(" "));
+    column.sort((a, b) => before[a].length && before[b].length ? mean(a) - mean(b) : names[a] < names[b] ? -1 : 1);
+    const top = 12 + (deepest - column.length) * ROW / 2;
+    column.forEach((n, y) => { places[n] = {x: 12 + x * COLUMN, y: top + y * ROW}; });
   });
-  const deepest = Math.max(...rows.map(n => n || 0));
-  // Each column is centred on the highest one.
-  graph.jobs.forEach((job, n) => { places[n].y += (deepest - rows[job.layer]) * ROW / 2; });
-  const width = 24 + (rows.length - 1) * COLUMN + WIDE, height = 24 + (deepest - 1) * ROW + HIGH;
+  const width = 24 + (columns.length - 1) * COLUMN + WIDE, height = 24 + (deepest - 1) * ROW + HIGH;
   const svg = draw("svg", {width, height, viewBox: "0 0 " + width + " " + height, role: "img",
     "aria-label": "Graph of " + graph.jobs.length + " jobs: " + words + ". The table below has all of them."});
   for (const [from, to] of graph.edges) {

@@ -1,4 +1,4 @@
-//! The jobs of a run, from what Snakemake's plug-in (`page/plugin.py`) writes: a line for each event.
+//! The jobs of a run, from the lines that Snakemake's plug-in (`page/plugin.py`) writes.
 //!
 //! Two files: `plan`, all jobs before the first one began, and `events`, what happened. Numbers of
 //! jobs change from one attempt to the next, so a job is known by its rule and wildcards. Lines may

@@ -330,7 +330,7 @@ fn connection(tcp: TcpStream, peer: SocketAddr, tls: Option<Arc<ServerConfig>>, 
     channel.allow(BODY + Duration::from_secs(size / SLOWEST));
     if send(&mut channel, reply, size).is_ok() {
         channel.close();
-        // Bytes that nobody reads would have the kernel reset the connection, and take the reply back.
+        // Unread bytes would have the kernel reset the connection, and take the reply back.
         channel.allow(DRAINING);
         let _ = io::copy(
             &mut (&mut channel).take(left.clamp(1, DRAINED)),

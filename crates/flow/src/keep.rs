@@ -97,7 +97,7 @@ fn run(kept: &Kept, log: &File) -> Result<i32> {
     };
     let before = kept.attempt.saturating_sub(1);
     if before > 0 && !kept.dir.join(format!("exit-{before}")).exists() {
-        // The attempt before was killed. Whoever made Snakemake's lock is dead: the run's lock says so.
+        // The attempt before was killed: the run's lock says that Snakemake's has no owner.
         if let Some(run) = &kept.slurm {
             slurm::clear(run, &|program| Command::new(program))?;
         }

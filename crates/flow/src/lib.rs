@@ -1,7 +1,7 @@
 //! The workflow service: `forebay flow serve` starts and watches Snakemake runs beyond any session.
 //!
 //! Guarantees:
-//! - A run goes on while the service is dead: its Snakemake has a session of its own ([`keep`]). The
+//! - A run goes on while the service is dead: its Snakemake has its own session ([`keep`]). The
 //!   next service adopts it, or starts it again if it ended without an exit code ([`engine`]).
 //! - Records are replaced as a whole and synced ([`records`]); one service has a state directory.
 //! - Files of a user are touched with that user's rights only ([`account`]), and never through

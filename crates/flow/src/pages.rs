@@ -15,6 +15,8 @@ pub fn find(path: &[String]) -> Option<Reply> {
             "text/javascript; charset=utf-8",
             include_str!("../page/flow.js"),
         ),
+        // Browsers ask for it, and there is none.
+        ["favicon.ico"] => ("image/x-icon", ""),
         _ => return None,
     };
     Some(Reply {

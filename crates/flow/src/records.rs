@@ -162,7 +162,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Reads all records below a state directory. Those that can't be read are told, and left alone.
+    /// Reads all records below a state directory. Damaged ones are told, and left alone.
     ///
     /// # Errors
     /// The directory can't be read.

@@ -421,7 +421,7 @@ impl Service {
     /// Receives a file of `size` bytes.
     ///
     /// # Errors
-    /// 400: the path can't be one, or bytes are missing. 413, 507: too much. 409: it is a directory.
+    /// 400: a bad path, or bytes are missing. 413, 507: too much. 409: it is a directory.
     pub fn upload(
         &self,
         owner: &str,

@@ -5,7 +5,7 @@ import random
 import shutil
 
 from flowservice import ROOT, Service
-from harness import case, wait_until
+from harness import case, kill, wait_until
 from .slurm import Slurm
 
 TIERS = """
@@ -36,7 +36,8 @@ def flow_over_slurm(t):
         with open(t.disk + "/bin/srun", "w") as f:
             f.write("#!/bin/sh\nSLURM_CONF=%s exec %s \"$@\"\n" % (cluster.env["SLURM_CONF"], shutil.which("srun")))
         os.chmod(t.disk + "/bin/srun", 0o755)
-        env = {**cluster.env, "FOREBAY_CAMPAIGNS": t.disk + "/tiers.toml", "PATH": t.disk + "/bin:" + cluster.env["PATH"]}
+        env = {**cluster.env, "FOREBAY_CAMPAIGNS": t.disk + "/tiers.toml",
+               "PATH": t.disk + "/bin:" + cluster.env["PATH"]}
         with Service(t, env=env, environment=env, plugin="snakemake_executor_plugin_slurm") as s:
             s.fb("init", "study", os.path.join(ROOT, "examples", "snakemake", "Snakefile"), "--executor", "slurm",
                  "--spec", "1G,scratch,1d")
@@ -44,11 +45,12 @@ def flow_over_slurm(t):
             s.fb("start", "study", "--jobs", "30", "--resource", "mem_mb=100", "--resource", "runtime=5")
             made = lambda: len(glob.glob(place + "/samples/*") + glob.glob(place + "/counts/*"))
             for at in sorted(draw.sample(range(1, 20), 2)):
-                wait_until(lambda: made() >= at or s.run("study", 1)["state"] == "failed", 90, lambda: s.run_log("study", 1))
+                wait_until(lambda: made() >= at or s.run("study", 1)["state"] == "failed", 90,
+                           lambda: s.run_log("study", 1))
                 t.ok(made() >= at, "jobs fail:\n" + job_logs(place))
                 s.kill()
                 # Jobs begin and end while nobody looks.
-                wait_until(lambda: made() > at or os.path.exists(place + "/summary.csv"), 60, "more jobs without the service")
+                wait_until(lambda: made() > at, 60, "more jobs without the service")
                 s.start()
             run = s.wait_for("study", 1, "succeeded", seconds=150)
             t.ok(run["attempt"] == 1, run)
@@ -64,6 +66,14 @@ def flow_over_slurm(t):
             s.fb("init", "study", t.work + "/long")
             s.fb("start", "study", "--resource", "mem_mb=100", "--resource", "runtime=20")
             wait_until(lambda: os.path.exists(place + "/begun"), 60, lambda: s.run_log("study", 2))
+            # Its Snakemake is killed, and leaves a job: it goes before the run is started again.
+            jobs = lambda: cluster.say("squeue", "-h", "-t", "R,PD,CG", "-o", "%i").split()
+            (left,) = jobs()
+            os.unlink(place + "/begun")
+            for pid in s.runs():
+                kill(pid)
+            wait_until(lambda: os.path.exists(place + "/begun"), 90, lambda: s.run_log("study", 2))
+            t.ok(s.run("study", 2)["attempt"] == 2 and len(jobs()) == 1 and jobs() != [left], jobs())
             s.fb("cancel", "study")
             wait_until(lambda: s.run("study", 2)["state"] == "cancelled", 60, lambda: s.run_log("study", 2))
             t.ok(not cluster.say("squeue", "-h", "-t", "R,PD").split(), cluster.say("squeue"))
