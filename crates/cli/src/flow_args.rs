@@ -92,7 +92,8 @@ Example:
     /// Print the OpenAPI document of the service's interface
     #[command(after_help = "Example:\n  forebay flow openapi > flow.json")]
     Openapi,
-    #[command(hide = true)]
+    /// Runs beside a run's Snakemake; the service starts it
+    #[command(hide = true, after_help = "Example: none; the service starts it.")]
     Keep(Keep),
 }
 
