@@ -13,7 +13,7 @@ use crate::area::{Area, Fault};
 use crate::launch;
 use crate::records::{Executor, Run, Stage, State, Workflow};
 use crate::service::{Done, Service, Which};
-use crate::{Result, disk, now, programs, slurm};
+use crate::{Result, now, programs, slurm};
 use rustix::fs::FlockOperation;
 use std::collections::{HashMap, HashSet};
 use std::process::Child;
@@ -185,12 +185,9 @@ impl Engine {
             return Ok(());
         };
         let places = self.service.places(&w, run.number);
-        let made = account.act().and_then(|_acting| {
-            disk::make_dir(places.run.parent().unwrap_or(&places.run), 0o700)?;
-            disk::make_dir(&places.run, 0o700)
-        });
+        let log = account.act().and_then(|_acting| launch::prepare(&places));
         let config = &self.service.config;
-        match made.and_then(|()| launch::start(config, &account, &w, run, &places)) {
+        match log.and_then(|log| launch::start(config, &account, &w, run, &places, log)) {
             Ok(child) => {
                 self.children.insert(which(&w, run), child);
             }
@@ -270,6 +267,7 @@ impl Engine {
         if let Found::Alive = found {
             return Ok(());
         }
+        self.asked.remove(&which(w, run));
         if run.cancelled.is_some() && w.executor == Executor::Slurm {
             let (id, number) = (run.id.clone(), run.number);
             self.aside(w, move |service, w| {
@@ -286,7 +284,6 @@ impl Engine {
             });
             return Ok(());
         }
-        self.asked.remove(&which(w, run));
         self.change(w, run, |r| {
             r.exit = match found {
                 Found::Exit(code) => Some(code),

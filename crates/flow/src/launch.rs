@@ -3,8 +3,10 @@
 use crate::account::Account;
 use crate::config::Config;
 use crate::records::{Executor, Run, Workflow};
-use crate::{Result, programs, slurm};
+use crate::{Result, disk, programs, slurm};
 use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 
@@ -72,7 +74,8 @@ pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>,
     (os(all), os(plan))
 }
 
-/// Starts a run's next attempt: its keeper, which goes on without this process.
+/// Starts a run's next attempt: its keeper, which goes on without this process. `log` gets what the
+/// keeper has to say.
 ///
 /// # Errors
 /// It can't be started.
@@ -82,6 +85,7 @@ pub fn start(
     workflow: &Workflow,
     run: &Run,
     places: &Places,
+    log: File,
 ) -> Result<Child> {
     let (words, plan) = words(config, workflow, run);
     let own = std::env::current_exe().map_err(|e| format!("this program's path: {e}"))?;
@@ -97,11 +101,28 @@ pub fn start(
     command.envs(&config.environment);
     command.env("PYTHONPATH", &places.plugin);
     command.env_remove("PYTHONHOME");
-    command.stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdout(Stdio::null()).stderr(log);
     command.current_dir("/");
     command
         .spawn()
         .map_err(|e| format!("the run can't be started: {e}"))
+}
+
+/// Makes a run's directory, and opens its log, with the rights that this thread has.
+///
+/// # Errors
+/// They can't be made.
+pub fn prepare(places: &Places) -> Result<File> {
+    disk::make_dir(places.run.parent().unwrap_or(&places.run), 0o700)?;
+    disk::make_dir(&places.run, 0o700)?;
+    let path = places.run.join("log");
+    File::options()
+        .append(true)
+        .create(true)
+        // What a user has put there instead isn't followed or waited for.
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
+        .open(&path)
+        .map_err(|e| format!("{}: {e}", path.display()))
 }
 
 /// Sends a signal to a run's Snakemake, as its user: `pid` comes from a file of that user.
