@@ -165,7 +165,7 @@ def status(reply):
 @case(limit=90)
 def flow_attacks(t):
     """Paths that lead out, large bodies, names, tokens, slow and many clients: refused, and the service goes on."""
-    limits = "upload = '1M'\nuploads = '2M'\nfiles = 5\nruns = 1\nworkflows = 3"
+    limits = "upload = '1M'\nuploads = '2M'\nfiles = 6\nruns = 1\nworkflows = 3"
     with Service(t, limits=limits) as s:
         t.fb("flow", "serve", "--state", t.work + "/x", "--listen", "0.0.0.0:0", rc=1).says("--tls-cert")
         s.fb("status", rc=2, env={"FOREBAY_FLOW_SERVER": "http://192.0.2.1:1"}).says("isn't safe for a token")
@@ -191,6 +191,15 @@ def flow_attacks(t):
             t.ok(f.read() == "secret", "the link was followed")
         outside = [t.disk + "/x", s.state + "/areas/x", os.path.dirname(area) + "/x"]
         t.ok(not any(map(os.path.exists, outside)), "something was written outside")
+        half = head("PUT", "/api/v1/workflows/w/files/half", "Content-Length: 100", token=s.token) + b"half"
+        with socket.create_connection(("127.0.0.1", s.port)) as c:
+            c.sendall(half)
+            wait_until(lambda: glob.glob(area + "/.upload*"), 5, "half an upload")
+        # A sender of a byte now and then: it is cut below.
+        trickle, trickled = socket.create_connection(("127.0.0.1", s.port)), time.monotonic()
+        trickle.sendall(half.replace(b"/half", b"/trickle"))
+        halves = lambda: [f for f in os.listdir(area) if f.startswith(".upload")]
+        wait_until(lambda: len(halves()) == 1, 5, lambda: "what is left of half an upload: %s" % halves())
         # Sizes.
         t.ok(s.ask("PUT", "workflows/w/files/large", b"x" * (1 << 20) + b"x")[0] == 413, "a file that is too large")
         big = t.file(t.work + "/big", 3 << 20)
@@ -209,9 +218,6 @@ def flow_attacks(t):
         t.ok(status(s.raw(huge)) == 413, "a large body of JSON")
         t.ok(status(s.raw(head("GET", "/", "A: " + "x" * 20000))) == 431, "a large head")
         t.ok(status(s.raw(b"\x16\x03\x01garbage\r\n\r\n")) == 400, "garbage")
-        half = head("PUT", "/api/v1/workflows/w/files/half", "Content-Length: 100", token=s.token) + b"half"
-        with socket.create_connection(("127.0.0.1", s.port)) as c:
-            c.sendall(half)
         # Names and words.
         for name in ("../w", ".w", "-w", "a b", "<img src=x onerror=alert(1)>", "w" * 101, "", "ä", "a/b", "a\nb"):
             t.ok(s.ask("POST", "workflows", {"name": name})[0] == 400, name)
@@ -275,7 +281,12 @@ def flow_attacks(t):
         took = time.monotonic() - began
         t.ok(8 < took < 15, "slow clients were cut after %.1f s" % took)
         t.ok(s.ask("GET", "workflows")[0] == 200, "the service doesn't answer any more")
-        wait_until(lambda: not [f for f in os.listdir(area) if f.startswith(".upload")], 25, "half an upload is left")
+        trickle.sendall(b"x")
+        trickle.settimeout(30)
+        t.ok(status(trickle.recv(1000)) == 408 and 18 < time.monotonic() - trickled < 25, "a body that trickles")
+        trickle.close()
+        t.ok(not os.path.exists(area + "/trickle"), "an upload that wasn't whole is there")
+        wait_until(lambda: not halves(), 5, "half an upload is left")
         t.ok(not os.path.exists(area + "/half"), "half an upload")
         t.ok(s.process.poll() is None and "panicked" not in s.said(), s.said()[-2000:])
 
