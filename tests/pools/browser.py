@@ -84,15 +84,15 @@ class Browser:
                 return message["result"]
             self.events.append(message)
 
-    def open(self, path, script=True, width=1280):
-        return Opened(self, path, script, width)
+    def open(self, path, script=True, width=1280, scheme="file://"):
+        return Opened(self, scheme + path, script, width)
 
 
 class Opened:
-    """A file in a tab of its own."""
+    """A page in a tab of its own."""
 
-    def __init__(self, browser, path, script, width):
-        self.browser, self.url = browser, "file://" + path
+    def __init__(self, browser, url, script, width):
+        self.browser, self.url = browser, url
         target = browser.ask("Target.createTarget", url="about:blank")["targetId"]
         self.session = browser.ask("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
         for part in ("Page", "Network", "Runtime", "Log"):

@@ -22,7 +22,8 @@ TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
 NEEDS = ["fsspec>=2024.6", "numpy", "pytest>=8", "pytest-timeout", "pytest-asyncio"]
 # Programs of others that are run on a pool. With one Python: they are large.
 LIBRARIES = ["pandas", "pyarrow", "polars", "xarray", "zarr>=3", "dask[array,dataframe]", "distributed", "h5py", "meshio",
-             "mpi4py", "netCDF4", "snakemake>=9", "hatchling", "webdataset", "joblib", "nbclient", "nbformat", "ipykernel"]
+             "mpi4py", "netCDF4", "snakemake>=9", "snakemake-executor-plugin-slurm>=2.8",
+             "hatchling", "webdataset", "joblib", "nbclient", "nbformat", "ipykernel"]
 # They look at the package, and don't run it.
 CHECKERS = ["mypy>=1.15", "sphinx>=8"]
 TORCH = ["torch==2.15.0", "webdataset"]

@@ -5,6 +5,7 @@ use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::color::Color;
 use crate::fail::TABLE;
 use crate::file_args::{Cat, Cp, Df, Du, Find, Ls, Mkdir, Mv, Rm};
+use crate::flow_args::FlowCommand;
 use crate::origin_args::OriginCommand;
 pub use crate::pool_args::{Down, Media, Nodes, Up};
 use crate::trace_args::{Stats, Top, TraceCommand};
@@ -149,6 +150,17 @@ docs/campaigns.md explains it, and the file that names the tiers.")]
         after_help = "Example:\n  forebay campaignd --every 5m --metrics /var/lib/node_exporter/forebay.prom"
     )]
     Campaignd(Campaignd),
+    /// Workflows of Snakemake that run beyond any session: a service, and commands that ask it
+    #[command(after_help = "\
+Example:
+  forebay flow serve &
+  forebay flow token --scope read,write,start > ~/.config/forebay/flow-token
+  export FOREBAY_FLOW_SERVER=http://127.0.0.1:8443
+  forebay flow init study Snakefile
+  forebay flow start study --wait
+
+docs/flow.md explains it.")]
+    Flow(FlowCommand),
     /// List files in a pool
     #[command(after_help = "Example:\n  forebay ls -lh /case\n  forebay ls -lt /case/log")]
     Ls(Ls),

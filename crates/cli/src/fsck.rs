@@ -5,6 +5,7 @@ use crate::fail::Fail;
 use crate::found::{absolute_dir, named, users};
 use crate::output::{count, json, say, seconds, write};
 use forebay_client::{Place, Pool, PoolError, PoolState, places};
+use forebay_media::format_size;
 use forebay_store::Report;
 use serde_json::json as value;
 use std::sync::Arc;
@@ -59,7 +60,7 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
             .collect();
         json(&value!({
             "name": name, "clean": status == code::CLEAN, "online": report.others > 0,
-            "findings": findings, "more": report.more, "left_out": report.left_out,
+            "findings": findings, "more": report.more, "left_out": report.left_out, "lost_pages": report.lost_pages,
             "objects": report.objects, "entries": report.entries, "seconds": took,
         }))?;
         return Ok(status);
@@ -74,6 +75,13 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     }
     if let Some(left_out) = &report.left_out {
         text += &format!("not looked at: {left_out}\n");
+    }
+    if report.lost_pages > 0 {
+        text += &format!(
+            "{} of record files lost by killed processes ({}); nothing is damaged\n",
+            count(report.lost_pages, "page"),
+            format_size(report.lost_pages * 4096)
+        );
     }
     write(text.as_bytes())?;
     let what = format!(

@@ -29,6 +29,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
             "collection",
             "campaign",
             "campaignd",
+            "flow",
             "set",
             "rules",
             "violations",

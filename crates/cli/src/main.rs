@@ -23,6 +23,8 @@ mod exec;
 mod fail;
 mod file_args;
 mod files;
+mod flow;
+mod flow_args;
 mod foresight;
 mod found;
 mod fsck;
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
             | Command::Collection(_)
             | Command::Campaign(_)
             | Command::Campaignd(_)
+            | Command::Flow(_)
             | Command::Keeper { .. }
             | Command::Mover { .. }
             | Command::Reach { .. }
@@ -152,6 +155,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Campaign(a) => campaign::campaign(a),
         Command::Campaignd(a) => campaign::daemon(&a),
+        Command::Flow(a) => flow::flow(a),
         Command::Stage(a) => stage_command::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),
         Command::Ls(a) => files::ls(&pool, &a),

@@ -191,7 +191,13 @@ impl Checker<'_> {
             let file = std::fs::File::open(env.path())
                 .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
             let found = match meta {
-                Ok(meta) => record_tree::walk(&file, meta, &mut |_, _| ()),
+                Ok(meta) => {
+                    let walked = record_tree::walk(&file, meta, &mut |_, _| ());
+                    if walked.found.is_empty() {
+                        report.lost_pages += walked.lost;
+                    }
+                    walked.found
+                }
                 Err(what) => vec![what.clone()],
             };
             for what in found {

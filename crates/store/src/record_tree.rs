@@ -121,16 +121,28 @@ struct Walk<'a> {
     each: &'a mut dyn FnMut(&[u8], &[u8]),
 }
 
-/// Walks all pages and says what is wrong with them, a sentence each. `each` gets the
-/// records of the main tree, as far as they can be reached.
-pub(crate) fn walk(file: &File, meta: &Meta, each: &mut dyn FnMut(&[u8], &[u8])) -> Vec<String> {
+/// What a walk over a record file finds.
+pub(crate) struct Walked {
+    /// What is wrong, a sentence each.
+    pub found: Vec<String>,
+    /// Pages that are neither in use nor free. That is lost room, no damage.
+    pub lost: u64,
+}
+
+/// Walks all pages and says what is wrong with them. `each` gets the records of the main tree, as
+/// far as they can be reached.
+pub(crate) fn walk(file: &File, meta: &Meta, each: &mut dyn FnMut(&[u8], &[u8])) -> Walked {
     let len = file.metadata().map_or(0, |m| m.len());
     if meta.last < 1 || meta.last >= len / PAGE as u64 {
-        return vec![format!(
+        let last = format!(
             "its last page is to be {}, but it has {}",
             meta.last,
             len / PAGE as u64
-        )];
+        );
+        return Walked {
+            found: vec![last],
+            lost: 0,
+        };
     }
     let mut walk = Walk {
         file,
@@ -164,11 +176,10 @@ pub(crate) fn walk(file: &File, meta: &Meta, each: &mut dyn FnMut(&[u8], &[u8]))
         free.meet(page, 1, "the list of free pages");
     }
     let lost = (2..=meta.last).filter(|p| free.met[*p as usize / 64] >> (p % 64) & 1 == 0);
-    match lost.count() {
-        0 => {}
-        n => free.find(format!("{n} page(s) are neither in use nor free")),
+    Walked {
+        lost: lost.count() as u64,
+        found: free.found,
     }
-    free.found
 }
 
 const EMPTY: Tree = Tree {

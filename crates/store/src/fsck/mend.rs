@@ -127,7 +127,7 @@ impl Checker<'_> {
             };
             let file = std::fs::File::open(env.path()).map_err(|_| Errno::IO)?;
             let mut records = Vec::new();
-            record_tree::walk(&file, meta, &mut |key, value| {
+            let _ = record_tree::walk(&file, meta, &mut |key, value| {
                 records.push((key.to_vec(), without_seal(value).to_vec()))
             });
             let new = env.path().with_extension("mended");
