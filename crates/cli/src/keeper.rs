@@ -106,7 +106,7 @@ const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"
 /// Whether this process belongs to a batch job.
 pub fn is_in_job() -> bool {
     let is_set = |name: &&str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
-    JOBS.iter().any(|name| is_set(&name))
+    JOBS.iter().any(is_set)
 }
 
 /// In a batch job, daemons stay. `of_job`: so was the process that started the pool; a remote shell
