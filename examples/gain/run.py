@@ -243,8 +243,8 @@ def main():
         shutil.rmtree(base, ignore_errors=True)
     print("%d tasks: %d files of %d KiB, each read %d times, with a line of a log each time and a result;"
           " one shared file\nof %.0f MiB in turns of %d KiB. Slow directory (emulated): %g ms each operation, %d MiB/s;"
-          " %d cores. Seconds, %s\n" % (TASKS, Job.files, SIZE >> 10, PASSES, TASKS * Job.turns * TURN / MiB, TURN >> 10,
-                              ORIGIN["latency_ms"], ORIGIN["rate"] // MiB, os.cpu_count(),
+          " %d cores. Seconds, %s\n" % (TASKS, Job.files, SIZE >> 10, PASSES, TASKS * Job.turns * TURN / MiB,
+                              TURN >> 10, ORIGIN["latency_ms"], ORIGIN["rate"] // MiB, os.cpu_count(),
                               "one run" if options.runs == 1 else "medians of %d runs" % options.runs))
     titles = ("copy in", "small files", "shared file", "copy out", "all")
     print("%-38s %s" % ("", " ".join("%11s" % title for title in titles)))

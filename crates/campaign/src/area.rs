@@ -1,5 +1,5 @@
-//! The data of a campaign, where they are: a directory, a directory of a running pool, or a prefix of
-//! a bucket.
+//! The data of a campaign, where they are: a directory, a directory of a running pool, or a prefix
+//! of a bucket.
 //!
 //! A directory can be *hidden*: renamed to a name beside its own, so that programs that come by the
 //! path find nothing. That is how data are kept in a grace period, and how nobody changes them while
@@ -73,7 +73,8 @@ impl Area {
     /// asked yet.
     ///
     /// # Errors
-    /// Credentials of the bucket are missing; the pool doesn't run here; the place is none of these.
+    /// Credentials of the bucket are missing; the pool doesn't run here; the place is none of
+    /// these.
     pub fn open(place: &str) -> Result<Area> {
         if let Some((name, path)) = place.strip_prefix(POOL).and_then(|p| p.split_once('/')) {
             let path = format!("/{path}").into_bytes();
@@ -177,7 +178,7 @@ impl Area {
         }
     }
 
-    /// Renames a directory to its hidden name, or back. It may have been done already.
+    /// Renames a directory to its hidden name, or back. That may have been done already.
     ///
     /// # Errors
     /// The directory can't be renamed, or both names exist.
@@ -301,7 +302,7 @@ fn own((above, name): (&str, &str)) -> (String, String) {
 }
 
 impl InPool {
-    /// Renames a directory to its hidden name, or back. It may have been done already.
+    /// Renames a directory to its hidden name, or back. That may have been done already.
     fn hide(&self, seen: &[u8], hidden: &[u8], is_hidden: bool) -> Result<()> {
         let (from, to) = match is_hidden {
             true => (seen, hidden),

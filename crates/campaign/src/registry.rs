@@ -1,6 +1,6 @@
 //! The campaigns of a user: in a directory ([`directory`]), or in an etcd ([`etcd`]).
 //!
-//! Readers need no lock. Who changes a campaign holds its lock from reading to writing ([`Held`]). A
+//! Readers need no lock. A writer holds the campaign's lock from reading to writing ([`Held`]). A
 //! process that has lost its lock can't write any more.
 
 mod directory;

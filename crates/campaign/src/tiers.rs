@@ -54,7 +54,8 @@ pub struct Tiers {
 /// A tier.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tier {
-    /// The directory, prefix of a bucket, or `pool:NAME/PATH`, in which campaigns lie; `{user}` is the owner's name.
+    /// The directory, prefix of a bucket, or `pool:NAME/PATH`, in which campaigns lie; `{user}` is
+    /// the owner's name.
     path: String,
     /// How long a campaign lasts there, if nobody says so, and at most. Seconds.
     pub usual: u64,
@@ -135,8 +136,8 @@ impl Tiers {
         Tiers::parse(&text, &file, &data.join("forebay/campaigns"), (user, &home))
     }
 
-    /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted, if
-    /// it doesn't say so.
+    /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted,
+    /// if the file doesn't say so.
     ///
     /// # Errors
     /// A message that names the file, the tier and the invalid value.

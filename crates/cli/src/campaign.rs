@@ -268,7 +268,7 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
     write(table(&rows, &[0, 1]).as_bytes())
 }
 
-/// What counts against the quota in the campaign's pool, if it runs on this host.
+/// Usage that counts against the quota in the campaign's pool, if it runs on this host.
 fn used_in_pool(c: &Campaign) -> String {
     let pool = c.pool.as_ref().and_then(|pool| Pool::open(&pool.name).ok());
     let quota = pool.as_ref().and_then(quota_of);

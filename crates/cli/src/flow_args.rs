@@ -18,7 +18,8 @@ pub struct Reach {
     /// Address of the service: https://HOST:PORT
     #[arg(long, env = "FOREBAY_FLOW_SERVER", value_name = "URL")]
     pub server: Option<String>,
-    /// File with the token [default: ~/.config/forebay/flow-token]; $FOREBAY_FLOW_TOKEN is the token itself
+    /// File with the token [default: ~/.config/forebay/flow-token]; $FOREBAY_FLOW_TOKEN is the
+    /// token itself
     #[arg(long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
     /// Certificates to trust, instead of the public ones
@@ -99,7 +100,8 @@ Example:
 
 #[derive(Debug, Args)]
 pub struct Serve {
-    /// Directory of the service [default: /var/lib/forebay/flow; of others than root ~/.local/share/forebay/flow]
+    /// Directory of the service [default: /var/lib/forebay/flow; of others than root
+    /// ~/.local/share/forebay/flow]
     #[arg(long, env = "FOREBAY_FLOW_STATE", value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// Address and port
@@ -124,7 +126,7 @@ pub struct Token {
     /// The user as whom requests with this token act [default: you]
     #[arg(long)]
     pub user: Option<String>,
-    /// What the token allows: some of read,write,start,approve
+    /// Rights of the token: some of read,write,start,approve
     #[arg(long, value_name = "SCOPES", default_value = "read")]
     pub scope: String,
     /// How long it is valid

@@ -99,8 +99,8 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// The jobs of schedulers that end a job by SIGTERM to all of its processes at once, and SIGKILL some
-/// time later: Slurm, PBS, LSF, Flux.
+/// The jobs of schedulers that end a job by SIGTERM to all of its processes at once, and SIGKILL
+/// some time later: Slurm, PBS, LSF, Flux.
 const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
 
 /// Whether this process belongs to a batch job.

@@ -1,8 +1,8 @@
-//! What a site, and a user, say once for all pools: `/etc/forebay/forebay.toml`.
+//! Settings of a site, and of a user, for all pools: `/etc/forebay/forebay.toml`.
 //!
 //! A site's file has defaults for options of `up` and `run`, and limits. A user's file,
-//! `~/.config/forebay/forebay.toml`, has defaults only, which go before the site's; an option on the
-//! command line goes before both. `$FOREBAY_CONFIG` names a file instead of the site's.
+//! `~/.config/forebay/forebay.toml`, has defaults only, which go before the site's; an option on
+//! the command line goes before both. `$FOREBAY_CONFIG` names a file instead of the site's.
 //!
 //! A file with an unknown key, or an invalid value, is refused with its line: a limit that was
 //! misspelled would limit nothing. Limits keep users from mistakes. They are no boundary against

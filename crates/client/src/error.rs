@@ -115,7 +115,8 @@ impl fmt::Display for PoolError {
             ),
             PoolError::Foreign(dir, why) => write!(
                 f,
-                "{} can't be trusted: it {why}; nothing there was used; set FOREBAY_HOME (for a medium: --media) to a directory of your own that nobody else can write to",
+                "{} can't be trusted: it {why}; nothing there was used; \
+                 set FOREBAY_HOME (for a medium: --media) to a directory of your own that nobody else can write to",
                 dir.display()
             ),
             PoolError::Damaged { name, why } => write!(

@@ -23,7 +23,8 @@ impl Cluster<'_> {
         self.peers().map_or(0, |peers| peers.node_of(id.slot()).0)
     }
 
-    /// The node that counts an object which is about to be made: where it will lie, if there is room.
+    /// The node that counts an object which is about to be made: where it will lie, if there is
+    /// room.
     pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
         let Some(peers) = self.peers() else { return 0 };
         // One without a name is made here.
@@ -34,7 +35,7 @@ impl Cluster<'_> {
         away.unwrap_or(peers.this_node()).0
     }
 
-    /// Sets what a node is granted in all, if it is given. What it uses, after that.
+    /// Sets a node's total grant, if one is given. Returns the node's usage after that.
     ///
     /// # Errors
     /// EHOSTDOWN and the like: it isn't known whether the grant is set.

@@ -52,7 +52,7 @@ struct Endpoint {
 /// Certificates for endpoints with `https://`, in PEM.
 #[derive(Clone, Default)]
 pub struct Tls {
-    /// Those that are trusted; None: the system's.
+    /// Certificates of the trusted authorities; None: the system's.
     pub authority: Option<String>,
     /// The client's own certificate, and its private key.
     pub own: Option<(String, String)>,
@@ -81,7 +81,7 @@ pub struct Client {
     cluster: AtomicU64,
     user: Option<Login>,
     nobody: &'static str,
-    /// The token of the last login. It expires when unused for some minutes, and when etcd is
+    /// The token of the last login. A token expires when unused for some minutes, and when etcd is
     /// started again.
     token: Mutex<Option<String>>,
 }
@@ -104,7 +104,7 @@ impl From<Trouble> for Error {
 
 /// The result of a try at one endpoint.
 enum Tried {
-    /// It can't be reached: nothing was done.
+    /// The endpoint can't be reached: nothing was done.
     Away(String),
     /// A request was sent, and may have been carried out.
     Lost(String),
@@ -180,7 +180,7 @@ impl Client {
     /// Sends a request that may be carried out twice.
     ///
     /// # Errors
-    /// Those of etcd; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good reply.
+    /// Errors of etcd; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good reply.
     pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
         Ok(self.try_all(path, request, true)?)
     }
@@ -595,7 +595,7 @@ fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
             Errno::ACCESS
         }
         code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
-        // It has no leader, is busy, or gave up waiting: the request may still be carried out.
+        // etcd has no leader, is busy, or gave up waiting: the request may still be carried out.
         _ => return Tried::Lost(format!("HTTP status {status}, {text}")),
     };
     let hint = match errno {

@@ -2,8 +2,8 @@
 //!
 //! [`Client`] sends a request to one endpoint after the other, each with a time limit, and logs in
 //! where that is needed. [`api`] builds requests and reads replies. [`secret`] reads passwords and
-//! keys from files that only their user can read. Users are `verbs` (metadata stores) and `campaign`
-//! (the registry of a site).
+//! keys from files that only their user can read. Users are `verbs` (metadata stores) and
+//! `campaign` (the registry of a site).
 
 pub mod api;
 pub mod client;

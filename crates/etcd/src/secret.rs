@@ -18,7 +18,7 @@ pub struct Login {
     pub password: String,
     /// The source of the password, for messages.
     pub from: String,
-    /// What to leave out if etcd knows no users, for messages.
+    /// The settings to leave out if etcd knows no users, for messages.
     pub surplus: String,
 }
 
@@ -48,8 +48,8 @@ impl Login {
 /// Reads the password in a file: its first line.
 ///
 /// # Errors
-/// EACCES: others may read or change the file. EINVAL: it isn't a regular file, or its first line is
-/// empty; what open(2) says.
+/// EACCES: others may read or change the file. EINVAL: it isn't a regular file, or its first line
+/// is empty. Errors of open(2).
 pub fn password_in(file: &Path) -> Result<String> {
     let text = read(file, "the password", LONGEST)?;
     match text.lines().next() {

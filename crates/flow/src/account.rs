@@ -46,7 +46,7 @@ pub fn is_root() -> bool {
 /// The user that this process belongs to.
 ///
 /// # Errors
-/// It has no name.
+/// The user has no name in the system's databases.
 pub fn own() -> Result<Account> {
     let uid = rustix::process::getuid().as_raw();
     lookup(&uid.to_string())

@@ -332,7 +332,7 @@ fn dispatch(
         .filter_map(|route| Some((route, matches(route, &head.path)?)))
         .collect();
     let route = matching.iter().find(|(r, _)| r.what.method == head.method);
-    // What there is, is told to nobody without a token.
+    // Without a token, nobody is told which paths exist.
     let needs_token = route.is_none_or(|(r, _)| r.what.scope.is_some());
     let mut scopes = Vec::new();
     if needs_token {
@@ -553,7 +553,7 @@ mod tests {
         let (route, values) = find("PUT", "api|v1|workflows|w|files|a|b").unwrap();
         assert_eq!((route, values[1].1.as_str()), (files, "a/b"));
         assert!(find("GET", "api|v1|workflows|w|files").unwrap().1.len() == 1);
-        // What is escaped stays one part.
+        // A part with an escaped slash stays one part.
         assert!(find("PUT", "api|v1|workflows|w|files|../../x").is_none());
         for nothing in [
             "",

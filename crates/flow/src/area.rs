@@ -28,7 +28,7 @@ pub enum Fault {
     Path(String),
     /// There is none, or something on the way isn't a directory.
     Absent,
-    /// It is no regular file, or a directory that isn't empty.
+    /// The object is no regular file, or is a directory that isn't empty.
     Kind,
     /// The sender's bytes ended early, or came too slowly.
     Sender(io::Error),
@@ -58,7 +58,7 @@ impl Area {
     /// The directory at this path, which is the service's or a campaign's.
     ///
     /// # Errors
-    /// It can't be opened.
+    /// The directory can't be opened.
     pub fn open(path: &Path) -> Result<Area, Fault> {
         let top = rustix::fs::open(path, DIRECTORY, Mode::empty()).map_err(fault)?;
         Ok(Area { top })
@@ -81,7 +81,7 @@ impl Area {
         Ok((at, last))
     }
 
-    /// Writes a file of `size` bytes from a sender. It is whole, or isn't there.
+    /// Writes a file of `size` bytes from a sender. The file is whole, or isn't there.
     ///
     /// # Errors
     /// [`Fault`]
@@ -189,7 +189,7 @@ impl Area {
             match below(dir, name) {
                 Ok(_) if depth >= DEEPEST => all = false,
                 Ok(dir) => all &= self.walk(&dir, &format!("{path}/"), depth + 1, found)?,
-                // It has gone, or isn't this user's to read.
+                // The directory has gone, or this user may not read it.
                 Err(_) => all = false,
             }
         }

@@ -109,7 +109,7 @@ impl Client {
         }
     }
 
-    /// What is at a path.
+    /// The value at a path.
     ///
     /// # Errors
     /// The service's message, or that it can't be reached.

@@ -25,7 +25,7 @@ const LONGEST: u64 = 64 << 20;
 /// Makes a directory with this mode, unless it is there.
 ///
 /// # Errors
-/// It can't be made.
+/// The directory can't be made.
 pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
     match DirBuilder::new().mode(mode).create(path) {
         Err(e) if e.kind() != std::io::ErrorKind::AlreadyExists => Err(failed(path, &e)),
@@ -38,7 +38,7 @@ pub fn make_dir(path: &Path, mode: u32) -> Result<()> {
 /// Writes a record; the earlier one stays until the new one is on stable storage.
 ///
 /// # Errors
-/// It can't be written.
+/// The record can't be written.
 pub fn save(path: &Path, value: &impl Serialize) -> Result<()> {
     let text = serde_json::to_vec_pretty(value).map_err(|e| format!("{}: {e}", path.display()))?;
     replace(path, &text, 0o600)
@@ -47,7 +47,7 @@ pub fn save(path: &Path, value: &impl Serialize) -> Result<()> {
 /// Replaces a file.
 ///
 /// # Errors
-/// It can't be written.
+/// The file can't be written.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
     let beside = path.with_extension("new");
     let write = || -> std::io::Result<()> {
@@ -65,7 +65,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
 /// Removes a record.
 ///
 /// # Errors
-/// It can't be removed.
+/// The record can't be removed.
 pub fn remove(path: &Path) -> Result<()> {
     let removed = fs::remove_file(path).and_then(|()| sync_parent(path));
     removed.map_err(|e| failed(path, &e))
@@ -74,7 +74,7 @@ pub fn remove(path: &Path) -> Result<()> {
 /// Reads a record. None: there is none.
 ///
 /// # Errors
-/// It can't be read, or is no record.
+/// The file can't be read, or is no record.
 pub fn load<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     match fs::metadata(path) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),

@@ -1,6 +1,6 @@
 //! Moves runs on: starts them, notices their ends, adopts those of an earlier service.
 //!
-//! One thread, one pass after the other. What a pass needs to know is in the records and in the
+//! One thread, one pass after the other. All state that a pass needs is in the records and in the
 //! run's directory, so that a service which is killed at any point leaves nothing undone.
 //!
 //! ```text
@@ -40,11 +40,11 @@ pub struct Engine {
     failed: Arc<Mutex<HashMap<(String, String), Instant>>>,
 }
 
-/// What a look at a running run has found.
+/// The result of a look at a running run.
 enum Found {
     Alive,
     Exit(i32),
-    /// It isn't running, and has left no exit code.
+    /// The run isn't running, and has left no exit code.
     Gone,
 }
 

@@ -29,7 +29,7 @@ pub const HEAD: Duration = Duration::from_secs(10);
 pub const BODY: Duration = Duration::from_secs(20);
 /// Slowest sender or receiver. Bytes a second.
 pub const SLOWEST: u64 = 64 << 10;
-/// What is read of a body that was refused, so that the sender gets the reply. Bytes, and time.
+/// Limits on reading a body that was refused, so that the sender gets the reply. Bytes, and time.
 const DRAINED: u64 = 4 << 20;
 const DRAINING: Duration = Duration::from_secs(2);
 
@@ -61,7 +61,7 @@ impl Head {
     }
 }
 
-/// What is sent back.
+/// The reply to a request.
 pub struct Reply {
     pub status: u16,
     pub kind: &'static str,
@@ -350,7 +350,7 @@ pub fn error(status: u16, why: impl Into<String>) -> Reply {
     }
 }
 
-/// What can be wrong with a head: a status and a message; None: there is nobody to tell it.
+/// The fault of a head: a status and a message; None: there is nobody to tell it.
 type Bad = Option<(u16, String)>;
 
 /// Reads a head, and the bytes of the body that came with it.
@@ -474,7 +474,7 @@ pub fn encoded(text: &str) -> String {
     text.bytes().map(one).collect()
 }
 
-/// What pages may do: only what comes from the service itself.
+/// Content policy of pages: they may use only what comes from the service itself.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
@@ -497,7 +497,7 @@ fn send(channel: &mut Channel, reply: Reply, size: u64) -> io::Result<()> {
         Body::File(file, size) => {
             let sent = io::copy(&mut file.take(size), channel)?;
             if sent < size {
-                // It became shorter: the receiver sees that bytes are missing.
+                // The file became shorter: the receiver sees that bytes are missing.
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
         }

@@ -1,7 +1,7 @@
-//! The process beside a run's Snakemake: `forebay flow keep`. It runs as the run's user.
+//! The process beside a run's Snakemake: `forebay flow keep`, as the run's user.
 //!
-//! It has a session of its own, so it outlives the service. While it or Snakemake lives, `lock` in
-//! the run's directory is locked; when Snakemake ends, its exit code is in `exit-ATTEMPT`. A run
+//! The keeper has its own session, so it outlives the service. While it or Snakemake lives, `lock`
+//! in the run's directory is locked; when Snakemake ends, its exit code is in `exit-ATTEMPT`. A run
 //! that isn't locked and has no exit code was killed.
 
 use crate::{Result, disk, slurm};
@@ -21,7 +21,7 @@ const LOCK: Duration = Duration::from_secs(3);
 const PLAN: Duration = Duration::from_secs(300);
 const TURN: Duration = Duration::from_millis(50);
 
-/// What to keep.
+/// The attempt of a run that the keeper starts and watches.
 #[derive(Debug)]
 pub struct Kept {
     /// The run's directory, and where Snakemake works.

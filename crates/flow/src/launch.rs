@@ -78,7 +78,7 @@ pub fn words(config: &Config, workflow: &Workflow, run: &Run) -> (Vec<OsString>,
 /// keeper has to say.
 ///
 /// # Errors
-/// It can't be started.
+/// The keeper can't be started.
 pub fn start(
     config: &Config,
     account: &Account,
@@ -119,7 +119,7 @@ pub fn prepare(places: &Places) -> Result<File> {
     File::options()
         .append(true)
         .create(true)
-        // What a user has put there instead isn't followed or waited for.
+        // A link or a pipe that a user has put there isn't followed or waited for.
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK)
         .open(&path)
         .map_err(|e| format!("{}: {e}", path.display()))

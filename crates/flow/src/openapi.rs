@@ -3,12 +3,12 @@
 use crate::token::Scope;
 use serde_json::{Map, Value, json};
 
-/// What the interface can do at a path.
+/// An operation of the interface at a path.
 pub struct Operation {
     pub method: &'static str,
     /// Parts in braces are parameters; `{path...}` takes all that is left.
     pub path: &'static str,
-    /// What a token must allow; None: no token is needed.
+    /// The right that a token needs; None: no token is needed.
     pub scope: Option<Scope>,
     pub about: &'static str,
     /// The body: a schema's name, or `bytes`.

@@ -15,7 +15,7 @@ const MOST_OUTPUT: u64 = 4 << 20;
 /// Runs a program: its standard output.
 ///
 /// # Errors
-/// It can't be started, takes too long, or fails: then what it said.
+/// The program can't be started, takes too long, or fails: then its own message.
 pub fn output(command: &mut Command) -> Result<String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     command.stdin(Stdio::null());

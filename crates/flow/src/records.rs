@@ -1,4 +1,4 @@
-//! What the service knows: workflows and their runs, in memory and on disk.
+//! The service's state: workflows and their runs, in memory and on disk.
 
 use crate::names::check_name;
 use crate::{Result, disk, now};
@@ -79,14 +79,14 @@ pub struct Run {
     /// When somebody asked for its end.
     pub cancelled: Option<u64>,
     pub exit: Option<i32>,
-    /// What happened last, for people.
+    /// The last event, for people.
     pub message: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum State {
-    /// It is to be started.
+    /// The run is to be started.
     Queued,
     Running,
     /// All that needs no approval is done.
@@ -103,7 +103,7 @@ pub struct Approval {
     pub at: u64,
 }
 
-/// What a user asks of a run.
+/// A user's options for a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Parameters {
@@ -155,7 +155,7 @@ impl Run {
     }
 }
 
-/// All workflows, by owner and name. What changes is on stable storage before a call returns.
+/// All workflows, by owner and name. Changes are on stable storage before a call returns.
 pub struct Records {
     dir: PathBuf,
     all: BTreeMap<(String, String), Workflow>,
@@ -256,7 +256,7 @@ impl Records {
     /// Removes a record.
     ///
     /// # Errors
-    /// It can't be removed.
+    /// The record can't be removed.
     pub fn forget(&mut self, owner: &str, name: &str) -> Result<()> {
         disk::remove(&self.path(owner, name))?;
         self.all.remove(&(owner.to_owned(), name.to_owned()));

@@ -1,4 +1,4 @@
-//! What the service does for users: workflows, files, runs. Requests and the engine call it.
+//! The service's operations for users: workflows, files, runs. Requests and the engine call them.
 //!
 //! Locks: `records` is held for a change of a record and its write, and while nothing else is
 //! waited for. Programs and users' files are used without it.
@@ -83,7 +83,7 @@ impl From<Fault> for Refusal {
 
 pub type Done<T> = std::result::Result<T, Refusal>;
 
-/// What a user asks for a workflow.
+/// A user's request for a workflow.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct NewWorkflow {
@@ -109,7 +109,7 @@ pub struct NewCampaign {
 
 /// A run, by owner, workflow and number.
 pub type Which = (String, String, u32);
-/// What is known of users and campaigns, and since when.
+/// Facts about users and campaigns, each with the time of its look-up.
 type Known<K, V> = HashMap<K, (V, Instant)>;
 /// A campaign, by owner and name: as the interface shows it.
 type Shown = Known<(String, String), Option<Value>>;
@@ -713,7 +713,7 @@ impl Service {
         })
     }
 
-    /// What is known of a workflow's campaign: place, quota, usage, end. None: it has none.
+    /// A workflow's campaign: place, quota, usage, end. None: the workflow has none.
     pub fn campaign(&self, w: &Workflow) -> Option<Value> {
         let campaign = w.campaign.as_ref()?;
         let key = (w.owner.clone(), campaign.name.clone());

@@ -57,7 +57,7 @@ const NAMES_MISSING: &str =
     "a node of the pool doesn't answer (forebay status): names that it keeps can't be listed";
 const NODE_AWAY: &str = "its node of the pool doesn't answer (forebay status)";
 
-/// What a pass finds in one directory.
+/// The findings of a pass in one directory.
 struct Visit<'a> {
     dir: ObjectId,
     at: &'a [u8],
@@ -118,7 +118,7 @@ impl Origin {
     /// directory, the path at the origin, the entry, the inode.
     ///
     /// # Errors
-    /// EHOSTDOWN, after all objects of other nodes: a node can't be asked. Those of `each`.
+    /// EHOSTDOWN, after all objects of other nodes: a node can't be asked. Errors of `each`.
     pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
         let top = self.fs.stat(&self.pool_path(relative), false)?;
         let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
@@ -302,7 +302,8 @@ impl Origin {
     /// One entry of a directory: what is new at once, files later as a list.
     ///
     /// # Errors
-    /// EHOSTDOWN: the object's node can't be asked. ENOENT: removed meanwhile. Those of the origin.
+    /// EHOSTDOWN: the object's node can't be asked. ENOENT: removed meanwhile. Errors of the
+    /// origin.
     fn pass_entry(
         &self,
         visit: &mut Visit<'_>,

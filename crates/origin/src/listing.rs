@@ -200,7 +200,7 @@ impl Origin {
                 Err(Errno::STALE) => {}
                 made => {
                     let is_made = made?.is_ok();
-                    // What is there when its directory is listed first was counted before.
+                    // The first listing of a directory finds objects that were counted before.
                     if is_made && self.quota.is_there() && !self.inode(dir)?.origin.is_released() {
                         let bytes = if meta.is_file() { meta.size as i64 } else { 0 };
                         self.quota.others(bytes, 1);

@@ -1,9 +1,10 @@
 //! The quota of a pool's origin: grants to all nodes, which never exceed it together.
 //!
-//! What the origin has when the pool starts (`base`), and what all nodes use (`used`, which includes
-//! what isn't written back yet), is what counts against the limits. A node whose operation finds
-//! nothing left asks, and waits: all unused grants are taken back, the node gets what it needs, and
-//! the rest is shared out again. EDQUOT is told only if all that is left is too little.
+//! Two amounts count against the limits: the content of the origin when the pool starts (`base`),
+//! and the usage of all nodes (`used`, which includes what isn't written back yet). A node whose
+//! operation finds nothing left asks, and waits: all unused grants are taken back, the node gets
+//! what it needs, and the rest is shared out again. EDQUOT is told only if all that is left is too
+//! little.
 //!
 //! A node that can't be reached keeps what it was granted. Changes that others make at the origin
 //! are added to `base` when the pool notices them; they are never refused.
@@ -77,7 +78,7 @@ fn amount(bytes: u64, files: u64) -> Amount {
 }
 
 impl Kept {
-    /// What all nodes together may use.
+    /// The amount that all nodes together may use.
     fn budget(&self) -> Amount {
         let limit = |most: Option<u64>| most.unwrap_or(u64::MAX);
         minus(amount(limit(self.bytes), limit(self.files)), self.base)
@@ -168,7 +169,7 @@ impl Quota {
             return Err(Errno::DQUOT);
         };
         let wanted = amount(bytes, files);
-        // It has just asked.
+        // The node has just asked, so it isn't away.
         state.away.remove(&node);
         let (_, granted) = state.nodes.get(&node).copied().unwrap_or_default();
         // Another one of that node has asked just before.

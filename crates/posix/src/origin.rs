@@ -266,8 +266,8 @@ impl Fs {
         self.pool().ask_origin(&Request::Room { id, bytes }).is_ok()
     }
 
-    /// Has the pool's quota grant so many bytes and files more to a node. False: there aren't as many
-    /// left, or the pool has no quota.
+    /// Has the pool's quota grant so many bytes and files more to a node. False: there aren't as
+    /// many left, or the pool has no quota.
     ///
     /// # Errors
     /// [`ASIDE`]: only on another thread.

@@ -492,6 +492,8 @@ impl Inode {
             false => (OriginMark::default(), false),
             true => OriginMark::from_words([word(true, 0), word(true, 0), word(true, 0)])?,
         };
+        // Without a mark, there is no place for it.
+        let is_mapped = is_mapped && origin != OriginMark::default();
         let n32 = |at: usize| u32::from_le_bytes(fixed[at..at + 4].try_into().expect("4 bytes"));
         let inode = Inode {
             tail: fixed[1],

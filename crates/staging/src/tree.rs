@@ -292,7 +292,7 @@ impl<'a, S: Place, D: Place> Job<'a, S, D> {
         let mut names = Vec::new();
         match self.from.list_into(&src, &mut names) {
             Ok(()) => {}
-            // What the other nodes have is staged all the same.
+            // The entries on the other nodes are staged all the same.
             Err(e) if !names.is_empty() => self.fail_source(&d.below, "was listed in part", e),
             Err(e) => self.fail_source(&d.below, "can't be listed", e),
         }

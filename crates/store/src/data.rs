@@ -435,7 +435,8 @@ impl<'s> Content<'s> {
         if offset > size || !grows {
             self.mappings().clear_tail(index, size, offset.max(size))?;
         }
-        // What it may become; what isn't written is taken back below.
+        // The charge covers the largest size of the file; the part that isn't written is taken back
+        // below.
         let most = if grows { offset + len as u64 } else { 0 };
         self.quota().grows(live, size, most)?;
         let kept = |end: u64| self.quota().shrinks(live, most, end.max(size));

@@ -1,15 +1,15 @@
 //! The quota of a pool: how many files and bytes this node may still grant to programs.
 //!
-//! Each node has a grant (`granted`) and counts what it uses of it (`used`): one file for each inode
-//! here, and the sizes of regular files whose home is here. An operation that needs more than is
-//! left fails with EDQUOT and changes nothing. The grants of all nodes together never exceed the
+//! Each node has a grant (`granted`) and counts what it uses of it (`used`): one file for each
+//! inode here, and the sizes of regular files whose home is here. An operation that needs more than
+//! is left fails with EDQUOT and changes nothing. The grants of all nodes together never exceed the
 //! quota: the origin service (`crates/origin/src/quota.rs`) gives them, takes back what isn't used,
 //! and is asked by programs whose node has none left.
 //!
 //! Order: a charge adds to `used` first and looks at `granted` then; the service changes `granted`
-//! first and looks at `used` then. So at least one of both sees the other, and a grant that is taken
-//! back isn't used. A process that is killed between its charge and its change leaves the charge
-//! behind; the next pool of the campaign counts again.
+//! first and looks at `used` then. So at least one of both sees the other, and a grant that is
+//! taken back isn't used. A process that is killed between its charge and its change leaves the
+//! charge behind; the next pool of the campaign counts again.
 //!
 //! Exempt: objects that stand for what the origin has ([`crate::Stub`]), released files, whose size
 //! the service changes, and parts of striped files, whose size their home counts. A pool without a
@@ -58,7 +58,7 @@ impl<'s> Quota<'s> {
         self.state().seen.swap(1, SeqCst) != 0
     }
 
-    /// Sets what this node is granted in all, if it is given. What it uses.
+    /// Sets this node's total grant, if one is given. Returns the node's usage.
     pub fn exchange(self, granted: Option<Amount>) -> Amount {
         let state = self.state();
         if let Some((bytes, files)) = granted {
@@ -68,7 +68,7 @@ impl<'s> Quota<'s> {
         (state.used_bytes.load(SeqCst), state.used_files.load(SeqCst))
     }
 
-    /// What this node is granted in all.
+    /// The total grant of this node.
     pub fn granted(self) -> Amount {
         let state = self.state();
         (
@@ -89,7 +89,7 @@ impl<'s> Quota<'s> {
         }
     }
 
-    /// What was charged, or what was there, is no more.
+    /// Takes back a charge, or the usage of an object that has shrunk or gone.
     #[inline]
     pub(crate) fn credit(self, (bytes, files): Amount) {
         if (bytes, files) != (0, 0) && self.is_active() {

@@ -121,9 +121,9 @@ struct Walk<'a> {
     each: &'a mut dyn FnMut(&[u8], &[u8]),
 }
 
-/// What a walk over a record file finds.
+/// The findings of a walk over a record file.
 pub(crate) struct Walked {
-    /// What is wrong, a sentence each.
+    /// The faults, a sentence each.
     pub found: Vec<String>,
     /// Pages that are neither in use nor free. That is lost room, no damage.
     pub lost: u64,

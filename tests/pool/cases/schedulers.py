@@ -74,7 +74,8 @@ def scheduler_that_ends_a_job(t):
     for number, variable in enumerate(("PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID")):
         nodes = ["--nodes", "3"] if number == 0 else []
         running = t.start([t.forebay, "run", "--pool", "job", "--media", "memory:64M", *nodes,
-                           "--out", "/out:%s/" % t.work, "--", "sh", "-c", script], env={**os.environ, variable: "17.server"})
+                           "--out", "/out:%s/" % t.work, "--", "sh", "-c", script],
+                          env={**os.environ, variable: "17.server"})
         wait_until(lambda: os.path.exists(t.work + "/started"), 20, "the program")
         for pid in t.ours():
             kill(pid, signal.SIGTERM)

@@ -82,7 +82,8 @@ def slurm_node_that_dies(t):
         number = jobs.submit("--requeue", "run.sh")
         wait_until(lambda: os.path.exists(started), 30, lambda: "the tasks: " + jobs.output(number))
         said = node_dies(number, "stage-out is incomplete")
-        t.ok(re.search("/fb/output: (was listed in part|can't be listed): a node of the pool doesn't answer", said), said)
+        t.ok(re.search("/fb/output: (was listed in part|can't be listed): a node of the pool doesn't answer", said),
+             said)
         t.ok("the pool 'job-%s' stays" % number in said, said)
         t.ok(all(re.fullmatch("(last|part)-[0-5]", name) for name in os.listdir(output)), os.listdir(output))
         # Slurm sends the job again, which removes what the first run has left in memory.

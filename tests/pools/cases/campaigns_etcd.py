@@ -89,7 +89,8 @@ class Etcd:
         context = ssl.create_default_context(cafile=self.top + "/ca.pem")
         context.load_cert_chain(self.top + "/client.pem", self.top + "/client.key")
         headers = {"Authorization": token} if token else {}
-        asked = urllib.request.Request("https://localhost:%d/v3/%s" % (self.port, path), json.dumps(request).encode(), headers)
+        asked = urllib.request.Request("https://localhost:%d/v3/%s" % (self.port, path),
+                                       json.dumps(request).encode(), headers)
         with urllib.request.urlopen(asked, timeout=10, context=context) as reply:
             return json.load(reply)
 
@@ -111,7 +112,8 @@ class Etcd:
         for user, keys in (("ann", self.t.user), ("bob", "bob")):
             self.ask("auth/user/add", {"name": user, "password": "of " + user})
             self.ask("auth/role/add", {"name": user})
-            grant = {"permType": "READWRITE", "key": encoded("/site/%s/" % keys), "range_end": encoded("/site/%s0" % keys)}
+            grant = {"permType": "READWRITE", "key": encoded("/site/%s/" % keys),
+                     "range_end": encoded("/site/%s0" % keys)}
             self.ask("auth/role/grant", {"name": user, "perm": grant})
             self.ask("auth/user/grant", {"user": user, "role": user})
             with open("%s/%s.pw" % (self.top, user), "w") as f:

@@ -99,7 +99,8 @@ def quotas_of_one_node(t):
     with mounted(t, "case") as at:
         t.command(["python3", "-c", REFUSED, at, "bytes"]).prints("as it should be")
     # Through a mount, and by the origin service: what the origin has comes in, and leaves again.
-    t.bash("case", "cat %s/old > /dev/null; forebay=1; cmp %s/old <(head -c 500000 /dev/zero | tr '\\0' o)" % (top, top))
+    t.bash("case", "cat %s/old > /dev/null; forebay=1; "
+                   "cmp %s/old <(head -c 500000 /dev/zero | tr '\\0' o)" % (top, top))
     t.fb("origin", "sync", "--pool", "case")
     t.fb("origin", "evict", "--pool", "case")
     t.ok(used(t) == (2 << 20, 4), "after evicting: %s" % (used(t),))
@@ -115,7 +116,8 @@ def quotas_of_one_node(t):
     t.bash("case", "rm -f {0}/x; head -c 600000 /dev/zero > {0}/x; rm {0}/x".format(top))
     t.ok(used(t) == (left, 2), "after closing: %s" % (used(t),))
     # Files.
-    t.bash("case", "cd %s; mkdir d; for n in {1..17}; do : > d/$n; done; ! : > d/more; ls d | wc -l" % top).prints("^17$")
+    t.bash("case", "cd %s; mkdir d; for n in {1..17}; do : > d/$n; done; "
+                   "! : > d/more; ls d | wc -l" % top).prints("^17$")
     t.python("case", REFUSED, top, "files").prints("as it should be")
     with mounted(t, "case") as at:
         t.command(["python3", "-c", REFUSED, at, "files"]).prints("as it should be")
@@ -223,7 +225,8 @@ def quotas_of_several_nodes(t):
     t.ok(used(t) == (0, 0), used(t))
     made, _ = fill(10)
     t.ok(made == 60 and used(t) == (600, 60), "%d files, %s" % (made, used(t)))
-    t.fb("exec", "--pool", "case", "--node", "0", "--", "bash", "-c", "rm {0}/n1-0; : > {0}/again; ! : > {0}/more".format(top))
+    t.fb("exec", "--pool", "case", "--node", "0", "--", "bash", "-c",
+         "rm {0}/n1-0; : > {0}/again; ! : > {0}/more".format(top))
     site.fb("quota", "case", "--files", "61")
     t.fb("exec", "--pool", "case", "--node", "2", "--", "bash", "-c", "mkdir {0}/d; ! mkdir {0}/e".format(top))
     site.fb("down", "case")

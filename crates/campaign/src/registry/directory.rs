@@ -74,8 +74,8 @@ impl Directory {
         }
     }
 
-    /// The lock of a campaign. Its file stays, also when the campaign goes: removed, it could be held
-    /// twice.
+    /// The lock of a campaign. Its file stays, also when the campaign goes: removed, it could be
+    /// held twice.
     ///
     /// # Errors
     /// Another process has it for longer than `patience`.
@@ -105,7 +105,7 @@ impl Directory {
 }
 
 impl Lock {
-    /// Writes the record. It is on stable storage then.
+    /// Writes the record to stable storage.
     ///
     /// # Errors
     /// The record can't be written; the earlier one stays.

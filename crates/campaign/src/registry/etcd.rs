@@ -5,8 +5,8 @@
 //! PREFIX/OWNER/locks/NAME      who works on the campaign; on a lease of that process
 //! ```
 //!
-//! A process holds a lock as long as it keeps its lease alive. What it writes has two conditions: its
-//! lock is the one that it took, and the record is the one that it read. So a process that was
+//! A process holds a lock as long as it keeps its lease alive. A write has two conditions: the lock
+//! is the one that the process took, and the record is the one that it read. So a process that was
 //! stopped for longer than its lease can't write over what the next one has done. A request whose
 //! reply is lost is repeated only after a look at what became of it. While etcd is away, requests
 //! are repeated for [`AWAY`]; then the user is told, and what the record says goes on later.
@@ -59,7 +59,7 @@ impl EtcdPlace {
     /// Reads `http[s]://HOST[:PORT][,HOST[:PORT]...]/PREFIX`.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// A message that says why the text is invalid.
     pub fn parse(text: &str) -> Result<EtcdPlace> {
         let wrong = |why: &str| {
             format!(
@@ -271,7 +271,7 @@ impl Etcd {
             let both = || vec![api::get(&held.lock), api::get(&held.record)];
             let then = [vec![put], both()].concat();
             let request = api::transaction(free, then, both());
-            // It may be sent twice: then, the lock is found to be ours.
+            // The request may be sent twice: then, the lock is found to be ours.
             let asked = patiently(|| {
                 let asked = self.client.ask("/v3/kv/txn", &request);
                 asked.map_err(|e| (e.errno, e.text))

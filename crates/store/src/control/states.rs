@@ -79,7 +79,7 @@ pub struct CopyState {
 /// The quota in the control region.
 #[repr(C, align(64))]
 pub struct QuotaState {
-    /// Whether there is one. It is set before the first operation.
+    /// Whether there is one; set before the first operation.
     pub active: AtomicU32,
     /// Set by the service when it has seen this region: one that has lost it is a new one.
     pub seen: AtomicU32,
