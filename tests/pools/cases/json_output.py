@@ -73,6 +73,15 @@ def json_has_its_schema(t):
     t.file(t.work + "/origin/x", 10)
     fits("up", "up", "--json", "--pool", "slow", "--origin", t.work + "/origin", "--media",
          "memory:64M")
+    os.mkdir(t.work + "/tier")
+    with open(t.work + "/campaigns.toml", "w") as f:
+        f.write('registry = "%s/campaigns"\n[tier.scratch]\npath = "%s/tier"\n' % (t.work, t.work))
+    env = {**os.environ, "FOREBAY_CAMPAIGNS": t.work + "/campaigns.toml"}
+    fits("campaign", "campaign", "create", "c", "1G,100files,scratch,2d", "--json", env=env)
+    fits("campaign", "campaign", "show", "c", "--count", "--json", env=env)
+    t.fb("campaign", "up", "c", "--media", "memory:64M", env=env)
+    fits("campaigns", "campaign", "list", "--json", env=env)
+    t.fb("campaign", "down", "c", env=env)
     with open(t.work + "/rules.toml", "w") as f:
         f.write('[[rule]]\npath = "/ckpt/**"\nmutability = "immutable"\non_violation = "report"\n')
     t.fb("up", "--pool", "ruled", "--media", "memory:64M", "--rules", t.work + "/rules.toml")
@@ -108,6 +117,11 @@ def json_has_its_schema(t):
         fits("rules-explain", "rules", "explain", "/s/file", *of)
         fits("violations", "violations", *of)
         fits("fsck", "fsck", *of)
+        fits("stats", "stats", *of)
+        fits("trace-list", "trace", "list", *of)
+        t.fb("trace", "on", "CALL_ENTER", "--pool", pool)
+        fits("trace-status", "trace", "status", *of)
+        t.fb("trace", "off", "--all", "--pool", pool, rc=None)
         fits("pools", "pools", "--json")
         t.fb("workspace", "create", "w", "--meta", "a=b", "--pool", pool)
         t.fb("collection", "create", "w", "c", "--meta", "k=v", "--pool", pool)
