@@ -26,6 +26,9 @@ const NAME: &str = "quota.json";
 const AWAY: Duration = Duration::from_secs(60);
 /// Stands for no limit: far from overflow.
 const ENDLESS: i64 = i64::MAX / 4;
+/// A grant that allows nothing, also to a node whose usage is negative, because it has removed what
+/// was there before the pool.
+const NOTHING: Amount = (-ENDLESS, -ENDLESS);
 
 /// The content of the file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -292,8 +295,9 @@ impl State {
     fn share_out(&mut self, fs: &Fs, needs: u32, wanted: Amount) -> Result<()> {
         let (mut reached, mut left) = (Vec::new(), self.kept.budget());
         for node in fs.cluster().quota_nodes() {
-            let known = self.nodes.get(&node).copied().unwrap_or_default();
-            match self.exchange(fs, node, Some(known.0)) {
+            // Whatever the node uses less than was known, it may not use again before it has its
+            // share: what follows asks, and waits.
+            match self.exchange(fs, node, Some(NOTHING)) {
                 Ok(used) => {
                     reached.push((node, used));
                     left = minus(left, used);

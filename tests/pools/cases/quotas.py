@@ -285,7 +285,8 @@ def quota_while_programs_are_killed(t):
     t.fb("origin", "sync", "--pool", "case")
     there = tree(top)
     size = sum(map(len, there.values()))
-    t.ok(size <= 3 << 20 and len(there) <= 100, "%d bytes in %d files were let through" % (size, len(there)))
+    t.ok(size <= 3 << 20 and len(there) <= 100, "%d bytes in %d files were let through: %s; %s count" % (
+        size, len(there), sorted((name, len(text)) for name, text in there.items()), used(t)))
 
     def is_counted():
         # What the dead had open is released by the keepers a moment later.
