@@ -253,12 +253,7 @@ impl Client {
         body: &str,
     ) -> std::result::Result<Answer, Tried> {
         let mut response = self.begin(endpoint, path, body, ANSWER)?;
-        let content = response
-            .body_mut()
-            .with_config()
-            .limit(LONGEST)
-            .read_to_vec();
-        let content = content.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))?;
+        let content = content(&mut response)?;
         let answer = serde_json::from_slice::<Answer>(&content);
         let answer = answer.map_err(|_| Tried::Lost(not_etcd(&content)))?;
         self.check_cluster(answer.header.cluster_id.0)?;
@@ -280,12 +275,7 @@ impl Client {
         if status == 200 {
             return Ok(response);
         }
-        let content = response
-            .body_mut()
-            .with_config()
-            .limit(LONGEST)
-            .read_to_vec();
-        let content = content.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))?;
+        let content = content(&mut response)?;
         let why = refused(status, &content, self.nobody);
         if matches!(why, Tried::LoggedOut) {
             // Unless another thread has logged in meanwhile.
@@ -555,6 +545,13 @@ fn no_answer(whys: &[String], lost: bool) -> Error {
 fn logged_out() -> Error {
     let text = "etcd doesn't accept the login that it has just given; see whether all its members have the same users";
     Error::new(Errno::ACCESS, text)
+}
+
+/// The body of a reply.
+fn content(response: &mut ureq::http::Response<ureq::Body>) -> std::result::Result<Vec<u8>, Tried> {
+    let read = response.body_mut().with_config().limit(LONGEST);
+    let read = read.read_to_vec();
+    read.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))
 }
 
 fn not_etcd(content: &[u8]) -> String {

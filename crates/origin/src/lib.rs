@@ -54,6 +54,7 @@ mod settings;
 mod side;
 mod status;
 mod watches;
+mod write_back;
 mod writing;
 
 pub use quota::QuotaStatus;

@@ -193,6 +193,12 @@ def quota_below_a_directory(t):
     t.ok(sorted(os.listdir(top)) == ["new", "old", "tree"], os.listdir(top))
 
 
+def on_nodes(t, script, words):
+    """Starts a Python script on each of the three nodes; `words(node)` are its arguments."""
+    return [t.start([t.forebay, "exec", "--pool", "case", "--node", str(n), "--", "python3", "-c", script, *words(n)])
+            for n in range(3)]
+
+
 @case(limit=90)
 def quotas_of_several_nodes(t):
     """Programs of three nodes use up one quota: all of it, and never more; nothing accepted is lost."""
@@ -202,8 +208,7 @@ def quotas_of_several_nodes(t):
     site.fb("up", "case", "--nodes", "3", "--media", "memory:64M")
 
     def fill(size):
-        running = [t.start([t.forebay, "exec", "--pool", "case", "--node", str(n), "--", "python3", "-c",
-                            FILL, top, "n%d" % n, str(size)]) for n in range(3)]
+        running = on_nodes(t, FILL, lambda n: (top, "n%d" % n, str(size)))
         made = held = 0
         for p in running:
             out, err = p.communicate(timeout=40)
@@ -267,8 +272,7 @@ def quota_while_programs_are_killed(t):
     kills, running = 0, []
     try:
         for turn in range(4):
-            running = [t.start([t.forebay, "exec", "--pool", "case", "--node", str(n), "--", "python3", "-c",
-                                CHURN, top, "%d.%d" % (n, turn)]) for n in range(3)]
+            running = on_nodes(t, CHURN, lambda n: (top, "%d.%d" % (n, turn)))
             for p in running:
                 t.ok(p.stdout.readline() == b"begun\n", "it didn't begin")
             time.sleep(0.4)

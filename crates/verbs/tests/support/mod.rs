@@ -4,15 +4,16 @@
     reason = "each test that includes this file uses a part of it"
 )]
 
+mod dir;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 pub mod relay;
 
+pub use dir::Dir;
 use forebay_iov::backend::{Address, Backend, Object};
 use forebay_iov::meta::{New, Scope, Store};
 use forebay_iov::{Controls, Meta, Options, Predicate, Session, Workspace};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 pub fn meta(pairs: &[(&str, &str)]) -> Meta {
     let own = pairs.iter().map(|(k, v)| ((*k).into(), (*v).into()));
@@ -42,33 +43,6 @@ pub fn names(store: &dyn Store, scope: Scope, text: &str) -> Vec<String> {
     let predicate = Predicate::parse(text).unwrap();
     let found = store.search(scope, &predicate, usize::MAX).unwrap();
     found.into_iter().map(|r| r.name).collect()
-}
-
-/// A directory that goes at the end.
-pub struct Dir(pub PathBuf);
-
-impl Dir {
-    pub fn new() -> Dir {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let name = format!(
-            "forebay-verbs-{}-{}",
-            std::process::id(),
-            NEXT.fetch_add(1, Relaxed)
-        );
-        let dir = std::env::temp_dir().join(name);
-        std::fs::create_dir(&dir).unwrap();
-        Dir(dir)
-    }
-
-    pub fn text(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A session in memory with a workspace, and the back ends to be tested.
