@@ -8,7 +8,9 @@ use crate::Cluster;
 use crate::peers::requests::request;
 use forebay_controls::{Mutability, OnViolation, Parallelism};
 use forebay_store::control::open_flag::LAMINATES;
-use forebay_store::controls::{COUNTED, Change, Party, WRITES, check_word, declared, is_last};
+use forebay_store::controls::{
+    COUNTED, Change, Party, WRITES, check_word, declared, depends_on_size, is_last,
+};
 use forebay_store::locks::{LockType, Request, Sort};
 use forebay_store::parts::CHANGED;
 use forebay_store::process::Critical;
@@ -25,7 +27,12 @@ impl<'a> Cluster<'a> {
         if word == 0 {
             return Ok(());
         }
-        let judged = check_word(word, self.size(index)?, change);
+        // The nodes with its parts would be asked for its size at each write.
+        let size = match depends_on_size(word) {
+            true => self.size(index)?,
+            false => 0,
+        };
+        let judged = check_word(word, size, change);
         if judged.is_ok() || self.live_away(index).is_none() {
             return judged;
         }

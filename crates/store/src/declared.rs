@@ -166,6 +166,11 @@ pub fn check_word(word: u64, size: u64, change: Change) -> Result<()> {
     Err(Errno::PERM)
 }
 
+/// Whether it matters to [`check_word`] how long a file with this word is.
+pub fn depends_on_size(word: u64) -> bool {
+    word != 0 && declared(word).0.resolve().mutability == Mutability::Append
+}
+
 /// Whether the controls of a file of this size, laminated or not, allow the change.
 pub fn is_allowed(controls: &Controls, laminated: bool, size: u64, change: Change) -> bool {
     match controls.mutability {

@@ -476,15 +476,25 @@ def node_keeps_bytes_out_of_memory(t):
         t.ok(used("memory") == 0, "%d bytes of memory are used by what was moved" % used("memory"))
         t.bash("p", "md5sum < /fb/before | cmp - /fb/n/sum")
         # Full is full, with memory left.
-        full = t.bash("p", "head -c 210000000 /dev/zero > /fb/n/full", rc=1)
+        full = t.bash("p", "dd if=/dev/zero of=/fb/n/full bs=1M count=200", rc=1)
         full.says("No space left on device", "/fb/n/full: .* refused, its bytes may lie on files media only, which have no room left",
                   'persistence = "node"')
         t.ok(used("memory") == 0, "%d bytes of memory are used instead of files" % used("memory"))
         listed = t.fb("violations", "--pool", "p", "--json").json()
         t.ok(any(v["path"] == "/n/full" and v["control"] == 'persistence = "node"' for v in listed), "%s" % listed)
+        if nodes:
+            # Some of it lies on other nodes: writing there asks one of them, once.
+            before = asked(t)
+            t.bash("p", "dd if=/dev/zero of=/fb/n/full bs=8k count=100 seek=$((80 << 7)) conv=notrunc")
+            t.ok(100 <= asked(t) - before < 150, "%d questions to other nodes for 100 writes" % (asked(t) - before))
         t.bash("p", "head -c 5000000 /dev/zero > /fb/strict; rm /fb/n/full; echo x > /fb/n/again")
         t.fb("fsck", "--pool", "p")
         t.fb("down", "--pool", "p")
+
+
+def asked(t):
+    """How many questions programs of pool p have asked other nodes."""
+    return t.fb("stats", "--pool", "p", "--json").json()["asks"]["timed"]
 
 
 BURSTY = """
