@@ -1,10 +1,12 @@
-//! The campaigns of a user: in a directory ([`directory`]), or in an etcd ([`etcd`]).
+//! The campaigns of a user: in a directory ([`directory`]), or in an etcd ([`etcd`]); and who has
+//! campaigns ([`users`]).
 //!
 //! Readers need no lock. A writer holds the campaign's lock from reading to writing ([`Held`]). A
 //! process that has lost its lock can't write any more.
 
 mod directory;
 mod etcd;
+mod users;
 
 use crate::Result;
 use crate::record::{Campaign, FORMAT, check_name};
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use etcd::EtcdPlace;
+pub use users::{Everyone, IN_HOME};
 
 /// How long a command waits for another one that changes the same campaign.
 pub const PATIENCE: Duration = Duration::from_secs(10);

@@ -281,7 +281,9 @@ pub fn metrics(all: &[Campaign], failures: usize, at: u64) -> String {
             if let Some(value) = value(c) {
                 text += &format!(
                     "forebay_campaign_{name}{{campaign=\"{}\",owner=\"{}\",tier=\"{}\"}} {value}\n",
-                    c.name, c.owner, c.tier
+                    label(&c.name),
+                    label(&c.owner),
+                    label(&c.tier)
                 );
             }
         }
@@ -300,6 +302,13 @@ pub fn metrics(all: &[Campaign], failures: usize, at: u64) -> String {
     text += "# HELP forebay_campaign_failures Failures of the last pass.\n";
     text += "# TYPE forebay_campaign_failures gauge\n";
     text + &format!("forebay_campaign_failures {failures}\n")
+}
+
+/// A value of a label, with what Prometheus wants escaped.
+fn label(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
 }
 
 /// A campaign's quota in words: `100.0 TiB, 10000 files`.

@@ -20,7 +20,7 @@
 use crate::Result;
 use crate::area::POOL;
 use crate::record::AtEnd;
-use crate::registry::{EtcdPlace, RegistryPlace};
+use crate::registry::{EtcdPlace, Everyone, IN_HOME, RegistryPlace};
 use forebay_bucket::Address;
 use forebay_media::{format_size, parse_size, parse_time};
 use serde::Deserialize;
@@ -39,8 +39,9 @@ const WARN: [u64; 3] = [7 * 86_400, 86_400, 3600];
 pub struct Tiers {
     /// Where it was read.
     pub file: PathBuf,
-    /// Where campaigns are noted.
+    /// Where the user's campaigns are noted, and those of everyone.
     pub registry: RegistryPlace,
+    pub everyone: Everyone,
     /// Seconds before the end, the longest first.
     pub warn: Vec<u64>,
     /// The program that sends a message, with its arguments: `{user}` and `{subject}` are replaced,
@@ -131,9 +132,11 @@ impl Tiers {
                 file.display()
             )
         })?;
-        let data = variable("XDG_DATA_HOME").map(PathBuf::from);
-        let data = data.unwrap_or_else(|| home.join(".local/share"));
-        Tiers::parse(&text, &file, &data.join("forebay/campaigns"), (user, &home))
+        let registry = match variable("XDG_DATA_HOME") {
+            Some(data) => PathBuf::from(data).join("forebay/campaigns"),
+            None => home.join(IN_HOME),
+        };
+        Tiers::parse(&text, &file, &registry, (user, &home))
     }
 
     /// Reads the text of a file for a user, with this home. `registry`: where campaigns are noted,
@@ -215,10 +218,12 @@ impl Tiers {
             warn = times.map_err(in_file)?;
             warn.sort_by(|a, b| b.cmp(a));
         }
+        let (registry, everyone) =
+            registry_place(read.registry, read.etcd, registry, (user, home)).map_err(in_file)?;
         let all = Tiers {
             file: file.to_owned(),
-            registry: registry_place(read.registry, read.etcd, registry, (user, home))
-                .map_err(in_file)?,
+            registry,
+            everyone,
             warn,
             mail: read.mail,
             archive: read.archive,
@@ -297,14 +302,16 @@ fn registry_place(
     etcd: Option<EtcdText>,
     usual: &Path,
     (user, home): (&str, &Path),
-) -> Result<RegistryPlace> {
+) -> Result<(RegistryPlace, Everyone)> {
     let Some(text) = given.as_deref().and_then(|text| text.strip_prefix("etcd:")) else {
         if etcd.is_some() {
             return Err("[etcd] is of no use: the registry is a directory".into());
         }
-        return Ok(RegistryPlace::Directory(
-            given.map_or(usual.to_owned(), PathBuf::from),
-        ));
+        let Some(path) = given else {
+            return Ok((RegistryPlace::Directory(usual.to_owned()), Everyone::Homes));
+        };
+        let own = RegistryPlace::Directory(path.replace("{user}", user).into());
+        return Ok((own, Everyone::of_directories(&path)));
     };
     let mut place = EtcdPlace::parse(text)?;
     if let Some(text) = etcd {
@@ -337,7 +344,7 @@ fn registry_place(
         () if place.user.is_some() && !place.has_tls && !place.is_local() => {
             Err("[etcd]: a password goes to another host by https:// only".into())
         }
-        () => Ok(RegistryPlace::Etcd(place)),
+        () => Ok((RegistryPlace::Etcd(place.clone()), Everyone::Etcd(place))),
     }
 }
 

@@ -1,11 +1,11 @@
-//! `forebay campaign`: storage with a quota and an end; and `forebay campaignd`, which watches it.
+//! `forebay campaign`: storage with a quota and an end, which `campaignd.rs` watches.
 
 use crate::args::{Down, Up};
-use crate::campaign_args::{CampaignCommand, Campaignd, Create, Most, OfCampaign};
+use crate::campaign_args::{CampaignCommand, Create, Most, OfCampaign};
 use crate::fail::{Fail, code};
 use crate::files::user_name;
 use crate::lifetime::Span;
-use crate::origin::{quota_of, quota_words};
+use crate::origin::quota_words;
 use crate::output::{json, say, write};
 use crate::tables::table;
 use crate::{down, site, up};
@@ -13,14 +13,13 @@ use forebay_bucket::Address;
 use forebay_campaign::area::{Area, POOL};
 use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
 use forebay_campaign::registry::{Held, PATIENCE, Registry};
-use forebay_campaign::service::{self, Options, words};
+use forebay_campaign::service::{self, words};
 use forebay_campaign::spec::Spec;
 use forebay_campaign::tiers::Tiers;
 use forebay_campaign::{moves, now};
 use forebay_client::origin::{Quota, Request};
 use forebay_client::{Pool, PoolState};
 use forebay_media::format_size;
-use std::time::{Duration, Instant};
 
 /// How old the count of a campaign's usage may be when a pool starts. Seconds.
 const COUNTED: u64 = 60;
@@ -271,7 +270,7 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
 /// Usage that counts against the quota in the campaign's pool, if it runs on this host.
 fn used_in_pool(c: &Campaign) -> String {
     let pool = c.pool.as_ref().and_then(|pool| Pool::open(&pool.name).ok());
-    let quota = pool.as_ref().and_then(quota_of);
+    let quota = pool.as_ref().and_then(Pool::quota);
     quota.as_ref().map(quota_words).unwrap_or_default()
 }
 
@@ -312,7 +311,7 @@ fn unused(c: &Campaign) -> Result<(), Fail> {
     }
 }
 
-fn is_used(pool: &PoolOf) -> Result<bool, String> {
+pub fn is_used(pool: &PoolOf) -> Result<bool, String> {
     match pool.host == host() {
         true => Ok(Pool::state(&pool.name) != PoolState::Absent),
         false => Err(format!(
@@ -563,57 +562,4 @@ fn delete(mut held: Held, is_now: bool) -> Result<(), Fail> {
         "'{name}' has ended; for {grace}, its data come back with: forebay campaign restore {name}"
     ));
     Ok(())
-}
-
-/// `forebay campaignd`.
-pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
-    let me = user_name(rustix::process::getuid().as_raw());
-    let tiers = Tiers::read(&me).map_err(Fail::usage)?;
-    let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
-    let seconds = |span: Span, name: &str| match span {
-        Span::Of(seconds) => Ok(seconds),
-        Span::Never => Err(Fail::usage(format!("{name}: give a time"))),
-    };
-    let every = Duration::from_secs(seconds(a.every, "--every")?);
-    let options = Options {
-        count_every: match a.once {
-            true => 0,
-            false => seconds(a.count_every, "--count-every")?,
-        },
-        is_used: &is_used,
-        tell: &|name, what| match name {
-            "" => say(what),
-            name => say(format!("campaign '{name}': {what}")),
-        },
-    };
-    loop {
-        let began = Instant::now();
-        let (count, failures) = match service::pass(&registry, &tiers, &options) {
-            Ok(done) => done,
-            // A registry on a file system that is out of reach comes back.
-            Err(why) if !a.once => {
-                say(why);
-                (0, 1)
-            }
-            Err(why) => return Err(Fail::failed(why)),
-        };
-        if let Some(file) = &a.metrics {
-            let all = registry.list().map(|found| found.0).unwrap_or_default();
-            let text = service::metrics(&all, failures, now());
-            let beside = file.with_extension("new");
-            let written = std::fs::write(&beside, text);
-            if let Err(e) = written.and_then(|()| std::fs::rename(&beside, file)) {
-                say(format!("{}: {e}", file.display()));
-            }
-        }
-        if a.once {
-            return match failures {
-                0 => Ok(code::OK),
-                n => Err(Fail::failed(format!(
-                    "{n} of {count} campaigns: something failed; see above"
-                ))),
-            };
-        }
-        std::thread::sleep(every.saturating_sub(began.elapsed()));
-    }
 }

@@ -191,13 +191,19 @@ pub struct Campaignd {
     /// Time between two passes
     #[arg(long, value_name = "TIME", default_value = "1m")]
     pub every: Span,
-    /// How old a count of a campaign's usage may be
-    #[arg(long, value_name = "TIME", default_value = "10m")]
-    pub count_every: Span,
+    /// How old a count of a campaign's usage may be [default: 10m; with --once, all are counted]
+    #[arg(long, value_name = "TIME")]
+    pub count_every: Option<Span>,
     /// Write metrics for Prometheus to this file after each pass
     #[arg(long, value_name = "FILE")]
     pub metrics: Option<PathBuf>,
+    /// Print the campaigns as JSON after each pass
+    #[arg(long)]
+    pub json: bool,
     /// Make one pass, and end
     #[arg(long)]
     pub once: bool,
+    /// Work for all users who have campaigns, with the rights of each; only root can
+    #[arg(long)]
+    pub all_users: bool,
 }

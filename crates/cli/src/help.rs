@@ -6,6 +6,7 @@
 use crate::args::Cli;
 use clap::builder::StyledStr;
 use clap::builder::styling::Style;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ColorChoice, CommandFactory, FromArgMatches};
 use std::ffi::OsString;
 use std::fmt::Write;
@@ -58,8 +59,23 @@ pub fn parse(words: Vec<OsString>) -> Cli {
     let mut command = command().color(color_of_help(&words));
     let mut matches = command
         .try_get_matches_from_mut(words)
-        .unwrap_or_else(|e| e.exit());
+        .unwrap_or_else(|e| with_direction(e).exit());
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|e| e.format(&mut command).exit())
+}
+
+/// A complaint about `forebay stage SRC DST`, where the direction is missing, says so.
+fn with_direction(mut error: clap::Error) -> clap::Error {
+    let of_stage = matches!(
+        error.get(ContextKind::Usage),
+        Some(ContextValue::StyledStr(usage)) if usage.to_string().contains("forebay stage ")
+    );
+    if error.kind() == ErrorKind::InvalidSubcommand && of_stage {
+        let tip = "name the direction first: 'forebay stage in SRC DST' brings SRC into the pool, \
+                   'forebay stage out SRC DST' takes it out";
+        let tips = ContextValue::StyledStrs(vec![tip.into()]);
+        error.insert(ContextKind::Suggested, tips);
+    }
+    error
 }
 
 /// When help and complaints about usage have colours: they are printed before `--color` is parsed.
@@ -148,5 +164,16 @@ mod tests {
             }
         }
         assert!(text.contains("Exit codes:"));
+    }
+    #[test]
+    fn staging_without_a_direction_gets_a_tip() {
+        let complaint = |words: &[&str]| {
+            let error = command().try_get_matches_from(words).unwrap_err();
+            with_direction(error).to_string()
+        };
+        let text = complaint(&["forebay", "stage", "./data", "/data"]);
+        assert!(text.contains("forebay stage in SRC DST"), "{text}");
+        let text = complaint(&["forebay", "campaign", "crate"]);
+        assert!(!text.contains("SRC"), "{text}");
     }
 }

@@ -10,6 +10,7 @@ mod args;
 mod background;
 mod campaign;
 mod campaign_args;
+mod campaignd;
 mod capacity;
 mod clean;
 mod collection_args;
@@ -154,7 +155,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Workspace(a) => collections::workspace(&pool, &a),
         Command::Collection(a) => collections::collection(&pool, &a),
         Command::Campaign(a) => campaign::campaign(a),
-        Command::Campaignd(a) => campaign::daemon(&a),
+        Command::Campaignd(a) => campaignd::daemon(&a),
         Command::Flow(a) => flow::flow(a),
         Command::Stage(a) => stage_command::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),

@@ -5,7 +5,7 @@ use crate::fail::{Fail, code};
 use crate::found::{named, users};
 use crate::lifetime;
 use crate::mount::{Served, mounts};
-use crate::origin::{quota_line, quota_of};
+use crate::origin::quota_line;
 use crate::output::{json, say, seconds, write};
 use crate::survey::{Known, State, Survey};
 use crate::tables::{df_table, medium, percent, table, tables};
@@ -144,7 +144,7 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
         json(&value!({
             "name": name, "state": state, "mount": config.mount, "dir": dir,
             "uuid": config.uuid, "created": config.created, "uptime": uptime,
-            "quota": Pool::open(name).ok().as_ref().and_then(quota_of),
+            "quota": Pool::open(name).ok().as_ref().and_then(Pool::quota),
             "epoch": map.epoch(), "nodes": nodes.iter().map(|k| as_json(k, all)).collect::<Vec<_>>(),
         }))?;
         return Ok(code::OK);
@@ -215,7 +215,7 @@ pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8,
         json(&value!({
             "name": name, "mount": config.mount, "media": sums.iter().map(medium).collect::<Vec<_>>(),
             "record_bytes": records, "nodes": nodes.len(), "missing": missing,
-            "quota": Pool::open(name).ok().as_ref().and_then(quota_of),
+            "quota": Pool::open(name).ok().as_ref().and_then(Pool::quota),
         }))?;
         return Ok(code::OK);
     }

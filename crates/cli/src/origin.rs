@@ -5,10 +5,10 @@ use crate::found::open_all;
 use crate::origin_args::{OriginCommand, OriginWhat};
 use crate::output::{json, say, write};
 use crate::paths;
-use forebay_client::origin::{Refusal, Request};
+use forebay_client::origin::{QuotaStatus, Refusal, Request};
 use forebay_client::{Pool, places};
 use forebay_media::format_size;
-use forebay_origin::{Problem, QuotaStatus, Status};
+use forebay_origin::{Problem, Status};
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -110,14 +110,6 @@ pub fn status_of(pool: &Pool) -> Option<Status> {
     status(pool).ok()
 }
 
-/// The quota of a pool's origin, and what counts against it; None if there is none, or its service
-/// doesn't answer.
-pub fn quota_of(pool: &Pool) -> Option<QuotaStatus> {
-    pool.config().has_quota().then_some(())?;
-    let text = pool.ask_origin(&Request::Usage).ok()?;
-    serde_json::from_str(&text).ok()
-}
-
 /// Usage and quota in words: `2.0 MiB of 3.0 MiB, 20 of 30 files`.
 pub fn quota_words(q: &QuotaStatus) -> String {
     let of = |used: String, most: Option<String>| match most {
@@ -131,7 +123,9 @@ pub fn quota_words(q: &QuotaStatus) -> String {
 
 /// A line about the quota, if the pool has one.
 pub fn quota_line(room: &str, pool: &Pool) -> String {
-    let words = quota_of(pool).map(|quota| format!("quota   {room} {}\n", quota_words(&quota)));
+    let words = pool
+        .quota()
+        .map(|quota| format!("quota   {room} {}\n", quota_words(&quota)));
     words.unwrap_or_default()
 }
 

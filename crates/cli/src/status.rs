@@ -7,7 +7,7 @@ use crate::files::human;
 use crate::found::{absolute_dir, named, users};
 use crate::mount::{Served, mounts};
 use crate::node_status;
-use crate::origin::{quota_line, quota_of};
+use crate::origin::quota_line;
 use crate::output::{json, seconds, write};
 use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::{Pool, PoolState, places};
@@ -35,7 +35,7 @@ pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
         let records = pool.store().record_bytes().ok();
         json(&value!({
             "name": name, "mount": mount, "media": media, "record_bytes": records,
-            "quota": quota_of(&pool),
+            "quota": pool.quota(),
         }))?;
         return Ok(code::OK);
     }
@@ -74,7 +74,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
             "dir": absolute_dir(&pool), "uuid": c.uuid, "created": c.created, "uptime": uptime,
             "media": usage.iter().map(medium).collect::<Vec<_>>(), "record_bytes": records,
             "shards": c.shards, "processes": pids, "keeper": pool.keeper_pid(),
-            "lifetime": crate::lifetime::as_json(&pool), "quota": quota_of(&pool),
+            "lifetime": crate::lifetime::as_json(&pool), "quota": pool.quota(),
             "mounts": mounts(&pool).iter().map(Served::as_json).collect::<Vec<_>>(),
             "tables": tables(pool.store()),
             "stuck": pool.store().recovery().stuck().iter()

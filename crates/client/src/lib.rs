@@ -36,6 +36,7 @@ mod nodes;
 pub mod origin;
 pub mod private;
 pub mod requests;
+mod room;
 mod traced;
 mod violations;
 
@@ -52,6 +53,7 @@ pub use keeper::{Keeper, run_keeper};
 pub use keepers::{end_keeper, keeper_of, keeper_pid};
 pub use lifetime::{Lifetime, boot_clock};
 pub use nodes::{Place, PoolState, choose, places, take_over, write_kept};
+pub use room::Room;
 pub use violations::Violation;
 
 use forebay_cluster::peers::Peers;
@@ -464,6 +466,23 @@ impl Pool {
                 (size + u.used + u.available, used + u.used)
             })
         })
+    }
+
+    /// The quota of the pool's origin, and what counts against it; None if there is none, or the
+    /// origin service doesn't answer.
+    pub fn quota(&self) -> Option<origin::QuotaStatus> {
+        self.config.has_quota().then_some(())?;
+        let text = self.ask_origin(&origin::Request::Usage).ok()?;
+        serde_json::from_str(&text).ok()
+    }
+
+    /// What statfs(2) tells of the pool: the room of its media, or what its quota leaves of it.
+    pub fn room(&self) -> Room {
+        let media = Room::of_media(self.capacity());
+        match self.quota() {
+            Some(quota) => media.within(&quota),
+            None => media,
+        }
     }
 
     /// Process ids of the attached processes, without this one and the keeper.

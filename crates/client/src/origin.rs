@@ -20,7 +20,7 @@ pub use ask::{Asker, Refusal, ask, order};
 pub use config::{OriginConfig, OriginMode, OriginRule, Quota};
 pub use forebay_cluster::serve::origin::{MESSAGE, PROGRESS, RESULT, SOCKET};
 pub use modes::{Lead, Modes, ModesAt};
-pub use request::{Order, Request, encode_result};
+pub use request::{Order, QuotaStatus, Request, encode_result};
 
 /// A file in a node's directory: its pool has an origin.
 pub const SIGN: &str = "origin";

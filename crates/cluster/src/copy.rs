@@ -145,15 +145,14 @@ impl<'a> Cluster<'a> {
                 self.content()
                     .copy_here((from, at), (index, to_at), len, target.grows(), check)
             };
-            match self.recovery().with_room_of_the_dead(copy) {
+            match self.with_room_of_the_removed(copy) {
                 // Some of it lies on other nodes since just now.
                 Err(CHANGED) if self.is_away(from) => {}
                 done => return done,
             }
         }
         self.fetch(buffer, source, at, len)?;
-        self.recovery()
-            .with_room_of_the_dead(|| self.put_fetched(buffer, index, to_at, target))
+        self.with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
     }
 
     /// Reads up to `len` bytes of a source into the buffer.

@@ -194,7 +194,7 @@ impl<'a> Cluster<'a> {
         pieces.each().try_for_each(|(at, bytes)| {
             // SAFETY: a slice.
             let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
-            whole(self.recovery().with_room_of_the_dead(write)?.1, bytes.len())
+            whole(self.with_room_of_the_removed(write)?.1, bytes.len())
         })
     }
 

@@ -80,6 +80,19 @@ pub fn lookup(name: &str) -> Result<Account> {
     })
 }
 
+/// Names and home directories of the users that the system's databases list.
+///
+/// # Errors
+/// They can't be listed.
+pub fn homes() -> Result<Vec<(String, PathBuf)>> {
+    let all = output("getent", &["passwd"])?;
+    let user = |line: &str| {
+        let fields: Vec<&str> = line.split(':').collect();
+        Some(((*fields.first()?).to_owned(), PathBuf::from(fields.get(5)?)))
+    };
+    Ok(all.lines().filter_map(user).collect())
+}
+
 fn output(program: &str, words: &[&str]) -> Result<String> {
     programs::output(Command::new(program).args(words))
 }

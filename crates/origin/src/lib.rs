@@ -57,7 +57,6 @@ mod watches;
 mod write_back;
 mod writing;
 
-pub use quota::QuotaStatus;
 pub use status::{Problem, Status};
 
 use busy::Busy;

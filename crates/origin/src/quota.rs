@@ -9,7 +9,7 @@
 //! A node that can't be reached keeps what it was granted. Changes that others make at the origin
 //! are added to `base` when the pool notices them; they are never refused.
 
-use forebay_client::origin::Quota as Limits;
+use forebay_client::origin::{Quota as Limits, QuotaStatus};
 use forebay_posix::Fs;
 use forebay_store::quota::Amount;
 use rustix::io::{Errno, Result};
@@ -56,15 +56,6 @@ struct State {
 pub struct Quota {
     file: PathBuf,
     state: Mutex<Option<State>>,
-}
-
-/// Limits and usage, for reports. Bytes and files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct QuotaStatus {
-    pub bytes: Option<u64>,
-    pub files: Option<u64>,
-    pub used_bytes: u64,
-    pub used_files: u64,
 }
 
 fn plus(a: Amount, b: Amount) -> Amount {

@@ -1,6 +1,6 @@
 //! Counters of the service, and problems that its user should know.
 
-use crate::quota::QuotaStatus;
+use forebay_client::origin::QuotaStatus;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -170,8 +170,8 @@ impl Fs {
         from: UserSlice<'_>,
     ) -> Result<usize> {
         let write = || {
-            let recovery = self.store().recovery();
-            recovery.with_room_of_the_dead(|| self.write_once(open, offset, append, from))
+            let cluster = self.cluster();
+            cluster.with_room_of_the_removed(|| self.write_once(open, offset, append, from))
         };
         for _ in 0..ROOM_ATTEMPTS {
             match write() {
@@ -512,8 +512,7 @@ impl Fs {
         };
         let allocate = || match mode & !libc::FALLOC_FL_KEEP_SIZE {
             0 => cluster
-                .recovery()
-                .with_room_of_the_dead(|| cluster.reserve_range(live, at, len, !keep))
+                .with_room_of_the_removed(|| cluster.reserve_range(live, at, len, !keep))
                 .inspect_err(|e| {
                     if *e == Errno::NOSPC {
                         self.tell_full(open, live, &format!("reserving {len} bytes at {at}"));

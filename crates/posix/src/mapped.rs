@@ -42,7 +42,7 @@ impl Fs {
         let cluster = self.cluster();
         let merge = || cluster.merge(live, offset, before, now);
         let merge = || self.changing(open, live, Change::From(Some(offset)), merge);
-        let conflict = cluster.recovery().with_room_of_the_dead(merge)?;
+        let conflict = cluster.with_room_of_the_removed(merge)?;
         self.tell_bytes(open, now.len(), libc::IN_MODIFY);
         Ok(conflict)
     }

@@ -24,7 +24,7 @@ def job_logs(place):
     return "\n".join(texts)
 
 
-@case(240)
+@case(360)
 def flow_over_slurm(t):
     """A workflow of 30 jobs in a campaign runs to its end while the service is killed twice; another is cancelled."""
     with open(t.disk + "/tiers.toml", "w") as f:
@@ -52,7 +52,7 @@ def flow_over_slurm(t):
                 # Jobs begin and end while nobody looks.
                 wait_until(lambda: made() > at, 60, "more jobs without the service")
                 s.start()
-            run = s.wait_for("study", 1, "succeeded", seconds=150)
+            run = s.wait_for("study", 1, "succeeded", seconds=240)
             t.ok(run["attempt"] == 1, run)
             with open(place + "/summary.csv") as f:
                 t.ok(f.read().split() == ["s%02d,4000" % n for n in range(14)], "the result")

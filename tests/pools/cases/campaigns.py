@@ -1,6 +1,8 @@
 """Campaigns: their life from the first pool to the end, on tiers that are directories."""
 import glob
+import json
 import os
+import pwd
 import random
 import shutil
 import signal
@@ -274,6 +276,121 @@ def campaign_that_is_shared(t):
     site.fb("share", "c")
     t.ok(not as_nobody("cat %s/a" % path), "shared with nobody, and others may read")
     site.fb("share", "c", "-R", rc=2)
+
+
+OF_ALL = """
+registry = "{top}/{{user}}/registry"
+archive = "tape"
+mail = ["sh", "-c", "cat >> {top}/{{user}}/mail"]
+
+[tier.scratch]
+path = "{top}/{{user}}/scratch"
+at_end = "archive"
+grace = "2s"
+
+[tier.tape]
+path = "{top}/{{user}}/tape"
+"""
+
+
+@case(limit=60)
+def campaigns_of_all_users(t):
+    """A daemon of root works for each user with that user's rights, whatever the user's records say."""
+    names = ("games", "nobody")
+    if os.getuid() != 0 or not shutil.which("setpriv"):
+        raise Skipped("only root can act as other users")
+    program = t.forebay
+    top = os.path.join(t.disk, "site")
+    os.mkdir(top)
+    for at in (t.disk, top):
+        os.chmod(at, 0o755)
+    with open(top + "/tiers.toml", "w") as f:
+        f.write(OF_ALL.format(top=top))
+    env = {"FOREBAY_CAMPAIGNS": top + "/tiers.toml"}
+    for name in names:
+        os.mkdir("%s/%s" % (top, name))
+        os.chown("%s/%s" % (top, name), pwd.getpwnam(name).pw_uid, pwd.getpwnam(name).pw_gid)
+        os.chmod("%s/%s" % (top, name), 0o700)
+
+    def run(name, *words, **more):
+        user = pwd.getpwnam(name)
+        return t.command(["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups",
+                          *words], env={**env, "HOME": "%s/%s" % (top, name)}, **more)
+
+    def campaign(name, *words):
+        return run(name, program, "campaign", *words)
+
+    def daemon(*words, **more):
+        return t.command([program, "campaignd", "--all-users", *words], env=env, **more)
+    if subprocess.run(["setpriv", "--reuid", "nobody", "--clear-groups", program, "version"], stdout=subprocess.DEVNULL,
+                      stderr=subprocess.DEVNULL).returncode:
+        raise Skipped("others can't run " + program)
+    run("nobody", program, "campaignd", "--all-users", rc=2).says("only root can work for other users")
+    for name in names:
+        campaign(name, "create", "case", "scratch,1s")
+        run(name, "sh", "-c", "echo $1 > %s/%s/scratch/case/a" % (top, name), "sh", name)
+        campaign(name, "create", "lasts", "1G,scratch,1d")
+    time.sleep(1.1)
+    said = daemon("--once", "--json", "--metrics", top + "/metrics")
+    told = {(c["owner"], c["name"]): c["state"] for c in said.json()}
+    t.ok(told == {(name, of): state for name in names for of, state in (("case", "archived"), ("lasts", "active"))}, told)
+    for name in names:
+        at = "%s/%s/tape/case/a" % (top, name)
+        with open(at) as f:
+            t.ok(f.read() == name + "\n", at)
+        t.ok(os.stat(at).st_uid == pwd.getpwnam(name).pw_uid, "the owner of " + at)
+        with open("%s/%s/mail" % (top, name)) as f:
+            t.ok("The campaign 'case' has ended." in f.read(), "the mail of " + name)
+    with open(top + "/metrics") as f:
+        text = f.read()
+    for name in names:
+        of = '{campaign="lasts",owner="%s",tier="scratch"}' % name
+        t.ok("forebay_campaign_quota_bytes%s %d\n" % (of, 1 << 30) in text, text)
+    # One user's record names the other's data, and lines of metrics.
+    campaign("nobody", "create", "own", "scratch,1d")
+    run("nobody", "sh", "-c", "echo mine > %s/nobody/scratch/own/a" % top)
+    campaign("games", "create", "bad", "scratch,1s")
+    with open(top + "/games/registry/bad.json") as f:
+        record = json.load(f)
+    place = "%s/nobody/scratch/own" % top
+    record.update(place=place, owner="root", ends=record["created"])
+    with open(top + "/games/registry/bad.json", "w") as f:
+        json.dump(record, f)
+    with open(top + "/games/registry/lasts.json") as f:
+        record = json.load(f)
+    record.update(tier='x"} 1\nmade_up 1\n')
+    with open(top + "/games/registry/lasts.json", "w") as f:
+        json.dump(record, f)
+    os.makedirs(top + "/no-user/registry")
+    campaign("nobody", "create", "next", "scratch,1s")
+    time.sleep(1.1)
+    said = daemon("--once", "--json", "--metrics", top + "/metrics", rc=1)
+    said.says("games: campaign 'bad': .*Permission denied", "no-user: there is no user 'no-user'",
+              "something failed for games, no-user; see above")
+    told = {(c["owner"], c["name"]): c["state"] for c in said.json()}
+    t.ok(told["nobody", "next"] == "archived" and told["games", "bad"] == "active", told)
+    with open(place + "/a") as f:
+        t.ok(f.read() == "mine\n", "the other's data")
+    with open(top + "/metrics") as f:
+        t.ok(not any(line.startswith("made_up") for line in f) and "root" not in text, "lines were added to the metrics")
+    # As a service: killed at any time, and started again.
+    campaign("nobody", "create", "late", "scratch,2s")
+    command = [program, "campaignd", "--all-users", "--every", "1s"]
+    for _ in range(4):
+        service = t.start(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(random.random())
+        service.kill()
+        service.wait()
+    service = t.start(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: campaign("nobody", "show", "late", "--json").json()["state"] == "archived", 30, "the end")
+    finally:
+        service.kill()
+        service.wait()
+    one = {"FOREBAY_CAMPAIGNS": top + "/one.toml"}
+    with open(top + "/one.toml", "w") as f:
+        f.write('registry = "%s/one"\n[tier.scratch]\npath = "%s/one"\n' % (top, top))
+    t.command([program, "campaignd", "--all-users", "--once"], env=one, rc=1).says("is of one user", "{user}")
 
 
 @case(limit=90)

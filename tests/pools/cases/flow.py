@@ -46,7 +46,7 @@ def write(t, text, name="Snakefile"):
     return path
 
 
-@case(limit=120)
+@case(limit=200)
 def flow_through_deaths(t):
     """30 jobs in a campaign, over TLS, with a step to approve; the service is killed twice, the run itself once."""
     env = tiers(t)
@@ -72,12 +72,12 @@ def flow_through_deaths(t):
         t.ok(s.ask("POST", "workflows/study/runs", {})[0] == 409, "a second run beside the first")
         s.kill()
         s.start()
-        wait_until(lambda: glob.glob(place + "/samples/*"), 20, "the first job")
+        wait_until(lambda: glob.glob(place + "/samples/*"), 60, "the first job")
         s.kill()
         # Without a service the run goes on.
         made = lambda: len(glob.glob(place + "/samples/*") + glob.glob(place + "/counts/*"))
         before = made()
-        wait_until(lambda: made() > before, 20, "more jobs")
+        wait_until(lambda: made() > before, 60, "more jobs")
         s.start()
         run = s.wait_for("study", 1, "waiting")
         t.ok(run["waits_for"] == ["compare"] and run["attempt"] == 1, run)
@@ -105,14 +105,14 @@ def flow_through_deaths(t):
         t.ok(os.listdir(glob.glob(s.state + "/areas/*")[0]) == [], "files are left")
 
 
-@case(limit=90)
+@case(limit=200)
 def flow_lost_runs(t):
     """A run that is killed is started again; one that is cancelled ends; a second service is refused."""
     with Service(t) as s:
         s.fb("init", "w", write(t, SLOW))
         area = glob.glob(s.state + "/areas/*/w/work")[0]
         s.fb("start", "w")
-        wait_until(lambda: os.path.exists(area + "/begun"), 20, "the job")
+        wait_until(lambda: os.path.exists(area + "/begun"), 60, "the job")
         t.fb("flow", "serve", "--state", s.state, "--listen", "127.0.0.1:0", rc=1).says("another service")
         # Everything dies at once, as when the host does; the service is told by nobody.
         s.kill()
@@ -132,7 +132,7 @@ def flow_lost_runs(t):
         for name in ("begun", "go", "middle", "end"):
             os.unlink("%s/%s" % (area, name))
         s.fb("start", "w")
-        wait_until(lambda: os.path.exists(area + "/begun"), 20, "the job")
+        wait_until(lambda: os.path.exists(area + "/begun"), 60, "the job")
         t.ok(s.ask("DELETE", "workflows/w")[0] == 409, "a workflow with a run is deleted")
         s.fb("cancel", "w").says("is being cancelled")
         run = wait_until(lambda: (r := s.run("w", 2))["state"] == "cancelled" and r, 40, lambda: s.run_log("w", 2))
@@ -141,7 +141,7 @@ def flow_lost_runs(t):
         s.fb("init", "early", write(t, SLOW), "--approve", "last")
         early = glob.glob(s.state + "/areas/*/early/work")[0]
         s.fb("start", "early")
-        wait_until(lambda: os.path.exists(early + "/begun"), 20, "the job")
+        wait_until(lambda: os.path.exists(early + "/begun"), 60, "the job")
         s.fb("approve", "early", "last")
         with open(early + "/go", "w"):
             pass

@@ -81,6 +81,7 @@ def json_has_its_schema(t):
     fits("campaign", "campaign", "show", "c", "--count", "--json", env=env)
     t.fb("campaign", "up", "c", "--media", "memory:64M", env=env)
     fits("campaigns", "campaign", "list", "--json", env=env)
+    fits("campaigns", "campaignd", "--once", "--json", env=env)
     t.fb("campaign", "down", "c", env=env)
     with open(t.work + "/rules.toml", "w") as f:
         f.write('[[rule]]\npath = "/ckpt/**"\nmutability = "immutable"\non_violation = "report"\n')

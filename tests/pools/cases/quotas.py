@@ -29,6 +29,9 @@ except OSError as e:
 print(made, held, why)
 '''
 
+# What statfs(2) tells: bytes, free ones, files, free ones.
+STATFS = "import os, sys; s = os.statvfs(sys.argv[1]); print(s.f_blocks << 12, s.f_bavail << 12, s.f_files, s.f_favail)"
+
 # Each kind of growth that is to be refused, and one that isn't. Arguments: a directory with a file
 # `full`; whether bytes or files are used up.
 REFUSED = r'''
@@ -127,6 +130,11 @@ def quotas_of_one_node(t):
     t.bash("case", "cd %s/d; ln 2 3 2>/dev/null; mv 4 5; : > 4; ! : > more" % top)
     # More.
     site.fb("quota", "case", "--files", "30", "--size", "3M").says("quota of 'case' is 3.0 MiB, 30 files")
+    counted = used(t)
+    room = "^%d %d 30 %d$" % (3 << 20, (3 << 20) - counted[0] >> 12 << 12, 30 - counted[1])
+    t.python("case", STATFS, top).prints(room)
+    with mounted(t, "case") as at:
+        t.command(["python3", "-c", STATFS, at]).prints(room)
     t.bash("case", "cd %s; : > d/more; head -c 1000000 /dev/zero > d/large" % top)
     site.fb("quota", "case", "--size", "1M")
     t.bash("case", "cd %s; ! head -c 10 /dev/zero > d/y; rm d/y" % top)

@@ -192,6 +192,38 @@ impl Etcd {
         })
     }
 
+    /// The names below which there are keys. Each costs a request.
+    ///
+    /// # Errors
+    /// As for [`Etcd::open`]; etcd doesn't answer, or refuses.
+    pub fn users(place: &EtcdPlace) -> Result<Vec<String>> {
+        let all = Etcd::open(place, "")?;
+        let (mut from, to) = api::beginning(all.prefix.clone().into_bytes());
+        let skip = from.len();
+        let mut names = Vec::new();
+        loop {
+            let request = api::page(&(from, to.clone()), 0, 1, true);
+            let page = patiently(|| {
+                let asked = all.client.ask("/v3/kv/range", &request);
+                asked.map_err(|e| (e.errno, e.text))
+            });
+            let page = page.map_err(|why| format!("{}: {why}", all.name))?;
+            let Some(first) = page.kvs.first() else {
+                return Ok(names);
+            };
+            let rest = first.key.0.get(skip..).unwrap_or_default();
+            let name = rest.split(|&b| b == b'/').next().unwrap_or_default();
+            from = if name.len() < rest.len() {
+                names.extend(String::from_utf8(name.to_vec()));
+                // Behind all keys of this user, before those of a longer name.
+                api::behind(&first.key.0[..skip + name.len() + 1])
+            } else {
+                // No user's key.
+                [&first.key.0[..], &[0]].concat()
+            };
+        }
+    }
+
     /// Where a record is, for messages.
     pub fn shown(&self, name: &str) -> String {
         format!("{}/records/{name}", self.name)

@@ -3,6 +3,7 @@
 use super::{MESSAGE, RESULT};
 use forebay_store::ObjectId;
 use forebay_store::codec::{Wire, decode};
+use serde::{Deserialize, Serialize};
 
 /// An order of the service to the copier of another node, which moves the bytes of files that are
 /// there. Paths are relative to the origin.
@@ -108,12 +109,22 @@ pub enum Request {
         bytes: Option<u64>,
         files: Option<u64>,
     },
-    /// Limits and usage of the quota; the reply is empty if there is none.
+    /// Limits and usage of the quota: a [`QuotaStatus`] as JSON; the reply is empty if there is
+    /// none.
     Usage,
     /// How things stand.
     Status,
     /// To a copier, by the service of this number. Higher numbers replace lower ones.
     Order { service: u64, order: Order },
+}
+
+/// Limits of the quota, None if there is none, and what counts against it. Bytes and files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct QuotaStatus {
+    pub bytes: Option<u64>,
+    pub files: Option<u64>,
+    pub used_bytes: u64,
+    pub used_files: u64,
 }
 
 type Fields = (

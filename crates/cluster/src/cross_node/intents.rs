@@ -73,9 +73,50 @@ impl<'a> Cluster<'a> {
         }
         result.map(|()| count)
     }
+
+    /// As [`Recovery::with_room_of_the_dead`]; if there is still no room, once more after the parts
+    /// of this node's removed files are gone from the other nodes, for which the keeper takes up to
+    /// a second.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    ///
+    /// [`Recovery::with_room_of_the_dead`]: forebay_store::views::Recovery::with_room_of_the_dead
+    pub fn with_room_of_the_removed<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match self.recovery().with_room_of_the_dead(&f) {
+            Err(Errno::NOSPC) if self.cross_node().drop_removed_parts() => f(),
+            done => done,
+        }
+    }
 }
 
 impl<'a> CrossNode<'a> {
+    /// Drops the parts of files that this node has removed. Whether there were some.
+    #[cold]
+    fn drop_removed_parts(&self) -> bool {
+        if self.foreign.is_none() || !self.may_wait() {
+            return false;
+        }
+        let mut removed = Vec::new();
+        for env in &self.envs {
+            let scanned = env.snapshot().and_then(|snapshot| {
+                snapshot.scan(b"N", |key, value| {
+                    let note = Note::decode(value).map(|(note, _)| note);
+                    if let (Some((b'N', id, b"")), Some(Note::Parts)) = (parse_key(key), note) {
+                        removed.push(id);
+                    }
+                    true
+                })
+            });
+            if scanned.is_err() {
+                return false;
+            }
+        }
+        // A node that can't be reached keeps its parts; the keeper tries again.
+        let dropped = |id| self.settle_note((id, b"")) == Ok(true);
+        removed.into_iter().filter(|&id| dropped(id)).count() > 0
+    }
+
     /// Does `f` again as long as it finds a note on `name`, which is completed or waited for.
     pub(crate) fn retry_noted<T>(
         &self,

@@ -241,11 +241,16 @@ impl Call<'_> {
     fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
         const UNIT: u32 = 4096;
         self.let_go()?;
-        let (capacity, used) = self.fs().pool().capacity();
-        let blocks = capacity / u64::from(UNIT);
-        let free = (capacity - used.min(capacity)) / u64::from(UNIT);
-        let files = 1 << 32;
-        reply.u64(blocks).u64(free).u64(free).u64(files).u64(files);
+        let pool = self.fs().pool();
+        // For the quota, the origin's service is asked.
+        if is_answering() && pool.config().has_quota() {
+            return Err(ASIDE);
+        }
+        let room = pool.room();
+        let blocks = room.bytes / u64::from(UNIT);
+        let free = room.free_bytes / u64::from(UNIT);
+        reply.u64(blocks).u64(free).u64(free);
+        reply.u64(room.files).u64(room.free_files);
         reply.u32(UNIT).u32(255).u32(UNIT).u32(0).zeros(24);
         Ok(())
     }

@@ -178,17 +178,17 @@ pub unsafe fn statx(p: PathCall<'_>) -> i64 {
 /// # Safety
 /// `out` has room for a struct statfs.
 unsafe fn put_statfs(fs: &Fs, out: i64) -> Result<i64, Errno> {
-    let (capacity, used) = fs.pool().capacity();
+    let room = fs.pool().room();
     // SAFETY: all zeros is a valid struct statfs.
     let mut st: libc::statfs = unsafe { std::mem::zeroed() };
     st.f_type = MAGIC;
     st.f_bsize = 4096;
     st.f_frsize = 4096;
-    st.f_blocks = capacity / 4096;
-    st.f_bfree = (capacity - used.min(capacity)) / 4096;
+    st.f_blocks = room.bytes / 4096;
+    st.f_bfree = room.free_bytes / 4096;
     st.f_bavail = st.f_bfree;
-    st.f_files = 1 << 32;
-    st.f_ffree = 1 << 32;
+    st.f_files = room.files;
+    st.f_ffree = room.free_files;
     st.f_namelen = 255;
     // SAFETY: the caller's promise.
     unsafe { give(st, out) }
