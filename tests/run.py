@@ -95,7 +95,7 @@ STEPS = [
     # Background steps, those first that others wait for.
     Step("crates-build", "python3 tests/crates/run.py --build", ["build"], background=WAITED_FOR, limit=1800),
     Step("suites-build", "python3 tests/conformance/run.py --install", ["build"], background=WAITED_FOR, limit=1800),
-    Step("simulate", "make simulate SEEDS=1..120", ["packages"], background=NOT_WAITED_FOR, limit=1800),
+    Step("simulate", "make simulate SEEDS=1..80", ["packages"], background=NOT_WAITED_FOR, limit=1800),
     Step("models", "make models", ["packages"], background=NOT_WAITED_FOR, limit=1800),
     # cargo locks the directory of what it has built for both.
     Step("lint", "make lint", ["packages"], after=["crates"], background=NOT_WAITED_FOR, limit=1800),
