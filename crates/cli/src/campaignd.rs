@@ -26,8 +26,10 @@ use std::time::{Duration, Instant};
 
 /// How old a count of usage may be, unless it is said. Seconds.
 const COUNT_EVERY: u64 = 600;
-/// Passes of users that run at once.
+/// Passes of users that run at once, beside those that take longer than [`LONG`]: these move much
+/// data, or hang, and nobody else is to wait for them.
 const AT_ONCE: usize = 8;
+const LONG: Duration = Duration::from_secs(600);
 /// Most bytes that are read of what a pass says of its campaigns.
 const MOST_OUTPUT: u64 = 64 << 20;
 
@@ -129,7 +131,8 @@ struct Passes {
     count_every: u64,
     ended: (Sender<Passed>, Receiver<Passed>),
     waiting: VecDeque<String>,
-    running: BTreeSet<String>,
+    /// Since when.
+    running: BTreeMap<String, Instant>,
     /// What the last pass of each user has said.
     known: BTreeMap<String, Vec<Campaign>>,
     failed: BTreeSet<String>,
@@ -145,7 +148,7 @@ fn of_all_users(
         count_every,
         ended: channel(),
         waiting: VecDeque::new(),
-        running: BTreeSet::new(),
+        running: BTreeMap::new(),
         known: BTreeMap::new(),
         failed: BTreeSet::new(),
     };
@@ -178,7 +181,7 @@ impl Passes {
         self.known.retain(|name, _| names.contains(name));
         self.failed.retain(|name| names.contains(name));
         for name in names {
-            if !self.running.contains(&name) && !self.waiting.contains(&name) {
+            if !self.running.contains_key(&name) && !self.waiting.contains(&name) {
                 self.waiting.push_back(name);
             }
         }
@@ -187,21 +190,21 @@ impl Passes {
     /// Lets passes run until then, or until all have ended.
     fn go_on(&mut self, until: Option<Instant>) {
         loop {
-            while self.running.len() < AT_ONCE
+            while self.is_free()
                 && let Some(user) = self.waiting.pop_front()
             {
                 self.start(user);
             }
-            let next = match until {
-                None if self.running.is_empty() => return,
-                None => self.ended.1.recv().ok(),
-                Some(until) => {
-                    let left = until.saturating_duration_since(Instant::now());
-                    self.ended.1.recv_timeout(left).ok()
-                }
-            };
-            let Some(passed) = next else {
+            if until.is_none() && self.running.is_empty() {
                 return;
+            }
+            // Once in a while, one has become long, and another may start.
+            let left = until.map_or(LONG, |u| u.saturating_duration_since(Instant::now()));
+            let Ok(passed) = self.ended.1.recv_timeout(left) else {
+                match until {
+                    Some(_) => return,
+                    None => continue,
+                }
             };
             self.running.remove(&passed.user);
             match passed.is_well {
@@ -214,8 +217,13 @@ impl Passes {
         }
     }
 
+    fn is_free(&self) -> bool {
+        let short = |began: &&Instant| began.elapsed() < LONG;
+        self.running.values().filter(short).count() < AT_ONCE
+    }
+
     fn start(&mut self, user: String) {
-        self.running.insert(user.clone());
+        self.running.insert(user.clone(), Instant::now());
         let (tell, count_every) = (self.ended.0.clone(), self.count_every);
         std::thread::spawn(move || {
             let done = pass_of(&user, count_every);

@@ -373,6 +373,12 @@ def campaigns_of_all_users(t):
         t.ok(f.read() == "mine\n", "the other's data")
     with open(top + "/metrics") as f:
         t.ok(not any(line.startswith("made_up") for line in f) and "root" not in text, "lines were added to the metrics")
+    # A place for records that another user has made, or can write to.
+    for wrong in ("chown games", "chmod 777"):
+        t.command([*wrong.split(), top + "/nobody/registry"])
+        daemon("--once", rc=1).says("nobody: .*others can change the campaigns")
+        t.command(["chown", "nobody", top + "/nobody/registry"])
+        t.command(["chmod", "700", top + "/nobody/registry"])
     # As a service: killed at any time, and started again.
     campaign("nobody", "create", "late", "scratch,2s")
     command = [program, "campaignd", "--all-users", "--every", "1s"]

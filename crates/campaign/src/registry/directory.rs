@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use std::fs;
 use std::io::Write;
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -26,9 +27,24 @@ pub struct Lock {
 
 impl Directory {
     /// # Errors
-    /// The directory can't be made.
+    /// The directory can't be made, or others can change what is in it: whoever can change records
+    /// can have this user's data moved and removed.
     pub fn open(dir: &Path) -> Result<Directory> {
-        fs::create_dir_all(dir).map_err(|e| format!("{}: {e}", dir.display()))?;
+        let failed = |e| format!("{}: {e}", dir.display());
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(dir);
+        made.map_err(failed)?;
+        let found = fs::metadata(dir).map_err(failed)?;
+        let own = [rustix::process::geteuid().as_raw(), 0];
+        if !own.contains(&found.uid()) || found.mode() & 0o002 != 0 {
+            return Err(format!(
+                "{}: others can change the campaigns that are noted there; make it yours alone: \
+                 chmod 700, chown",
+                dir.display()
+            ));
+        }
         Ok(Directory {
             dir: dir.to_owned(),
         })
