@@ -329,7 +329,7 @@ def origin_of_a_run(t):
          "the result is wrong")
 
 
-@case(120)
+@case(240)
 def origin_of_a_genome_pipeline(t):
     """The demo's pipeline, unchanged, in the origin's own directory: the same results as without a pool."""
     examples = "/usr/share/doc/bowtie2/examples"
@@ -345,9 +345,9 @@ def origin_of_a_genome_pipeline(t):
             shutil.copy(os.path.join(examples, "reads", reads + ".fq.gz"), os.path.join(top, "reads"))
     env = {"LC_ALL": "C"}
     plain, origin = (os.path.join(t.disk, name) for name in ("plain", "origin"))
-    t.command([pipeline], cwd=plain, timeout=60, env=env)
+    t.command([pipeline], cwd=plain, timeout=110, env=env)
     t.fb("run", "--media", "memory:512M", "--origin", origin, "--report", os.path.join(t.disk, "page.html"), "--", pipeline,
-         cwd=origin, timeout=60, env=env).says("all changes are at the origin: ", "100.0% of the operations")
+         cwd=origin, timeout=110, env=env).says("all changes are at the origin: ", "100.0% of the operations")
     with open(os.path.join(t.disk, "page.html")) as page:
         t.ok("Load of the origin" in page.read(), "the report doesn't show what the origin was spared")
     t.same(tree(os.path.join(plain, "results")), tree(os.path.join(origin, "results")), "the results")
