@@ -4,7 +4,7 @@
 #[path = "../../verbs/tests/support/dir.rs"]
 mod dir;
 #[path = "../../verbs/tests/support/etcd.rs"]
-#[allow(dead_code, reason = "the tests of verbs use the rest")]
+#[expect(dead_code, reason = "the tests of verbs use the rest")]
 mod etcd;
 
 use dir::Dir;

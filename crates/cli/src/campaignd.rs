@@ -30,8 +30,10 @@ const COUNT_EVERY: u64 = 600;
 /// data, or hang, and nobody else is to wait for them.
 const AT_ONCE: usize = 8;
 const LONG: Duration = Duration::from_secs(600);
-/// Most bytes that are read of what a pass says of its campaigns.
-const MOST_OUTPUT: u64 = 64 << 20;
+/// Most bytes that are read of what a pass says of its campaigns, and to people. Its user may make
+/// it say anything.
+const MOST_OUTPUT: u64 = 8 << 20;
+const MOST_SAID: u64 = 1 << 20;
 
 fn seconds(span: Span, name: &str) -> Result<u64, Fail> {
     match span {
@@ -202,9 +204,13 @@ impl Passes {
             let left = until.map_or(LONG, |u| u.saturating_duration_since(Instant::now()));
             let Ok(passed) = self.ended.1.recv_timeout(left) else {
                 match until {
-                    Some(_) => return,
-                    None => continue,
+                    None if !self.waiting.is_empty() => continue,
+                    None => self.running.keys().for_each(|user| {
+                        say(format!("{user}: the pass takes long; it goes on by itself"));
+                    }),
+                    Some(_) => {}
                 }
+                return;
             };
             self.running.remove(&passed.user);
             match passed.is_well {
@@ -281,10 +287,11 @@ fn output_of(child: &mut Child) -> Result<String, String> {
 }
 
 /// Says what a user's pass says, with the user's name before it.
-fn pass_on(user: &str, from: ChildStderr) -> std::thread::JoinHandle<()> {
+fn pass_on(user: &str, mut from: ChildStderr) -> std::thread::JoinHandle<()> {
     let user = user.to_owned();
     std::thread::spawn(move || {
-        for line in BufReader::new(from).split(b'\n').map_while(Result::ok) {
+        let said = BufReader::new((&mut from).take(MOST_SAID));
+        for line in said.split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             let line = line.strip_prefix("forebay: ").unwrap_or(&line);
             let clean: String = line
@@ -295,5 +302,6 @@ fn pass_on(user: &str, from: ChildStderr) -> std::thread::JoinHandle<()> {
                 say(format!("{user}: {clean}"));
             }
         }
+        let _ = std::io::copy(&mut from, &mut std::io::sink());
     })
 }

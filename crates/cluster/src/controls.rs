@@ -27,12 +27,7 @@ impl<'a> Cluster<'a> {
         if word == 0 {
             return Ok(());
         }
-        // The nodes with its parts would be asked for its size at each write.
-        let size = match depends_on_size(word) {
-            true => self.size(index)?,
-            false => 0,
-        };
-        let judged = check_word(word, size, change);
+        let judged = check_word(word, self.size_for(index, word)?, change);
         if judged.is_ok() || self.live_away(index).is_none() {
             return judged;
         }
@@ -45,6 +40,18 @@ impl<'a> Cluster<'a> {
                 .store(inode.controls, Release);
         }
         check_word(inode.controls, inode.size, change)
+    }
+
+    /// The size of an open file, if it matters to the check of a change by this word; else 0: the
+    /// nodes with parts of it would be asked at each write.
+    ///
+    /// # Errors
+    /// As for [`Cluster::size`].
+    pub fn size_for(&self, index: u32, word: u64) -> Result<u64> {
+        match depends_on_size(word) {
+            true => self.size(index),
+            false => Ok(0),
+        }
     }
 
     /// Notes the word that came along with a file of another node, when it was opened.

@@ -17,8 +17,8 @@ use forebay_client::controls::{
 };
 use forebay_client::{Violation, impossible};
 use forebay_store::controls::{
-    Change, DeclareOutcome, LAMINATED, Opener, Party, SERVED, User, declared, depends_on_size,
-    goes_with_maker, is_allowed, pid_of_party, settled,
+    Change, DeclareOutcome, LAMINATED, Opener, Party, SERVED, User, declared, goes_with_maker,
+    is_allowed, pid_of_party, settled,
 };
 use forebay_store::process::{is_answering, pid, process_of, write_notice};
 use forebay_store::{Distribution, Inode, Maker, ObjectId, SetAttr, now};
@@ -488,13 +488,9 @@ impl Fs {
         }
         let (declared, laminated) = declared(word);
         let controls = declared.resolve();
-        let reported = controls.on_violation == OnViolation::Report && {
-            let size = match depends_on_size(word) {
-                true => self.cluster().size(live)?,
-                false => 0,
-            };
-            !is_allowed(&controls, laminated, size, change)
-        };
+        let size = || self.cluster().size_for(live, word);
+        let reported = controls.on_violation == OnViolation::Report
+            && !is_allowed(&controls, laminated, size()?, change);
         let at = match change {
             Change::From(at) => at.unwrap_or_default(),
             Change::Size(size) => size,

@@ -299,7 +299,8 @@ def campaigns_of_all_users(t):
     names = ("games", "nobody")
     if os.getuid() != 0 or not shutil.which("setpriv"):
         raise Skipped("only root can act as other users")
-    program = t.forebay
+    # A copy that other users can get to, wherever this checkout lies.
+    program = shutil.copy(t.forebay, os.path.join(t.disk, "forebay"))
     top = os.path.join(t.disk, "site")
     os.mkdir(top)
     for at in (t.disk, top):
@@ -322,9 +323,6 @@ def campaigns_of_all_users(t):
 
     def daemon(*words, **more):
         return t.command([program, "campaignd", "--all-users", *words], env=env, **more)
-    if subprocess.run(["setpriv", "--reuid", "nobody", "--clear-groups", program, "version"], stdout=subprocess.DEVNULL,
-                      stderr=subprocess.DEVNULL).returncode:
-        raise Skipped("others can't run " + program)
     run("nobody", program, "campaignd", "--all-users", rc=2).says("only root can work for other users")
     for name in names:
         campaign(name, "create", "case", "scratch,1s")
