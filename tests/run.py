@@ -69,9 +69,9 @@ def only(*names):
 
 
 THROUGH_A_MOUNT = only(
-    "bash-redirections", "c-names", "coreutils-attrs", "exec", "git", "libraries", "locks", "mmap",
-    "mmap-calls", "python-files", "replace", "rsync", "sandboxed", "sessions", "sqlite-concurrent",
-    "unreached")
+    "bash-redirections", "c-names", "coreutils-attrs", "exec", "git", "leases", "libraries", "locks",
+    "mmap", "mmap-calls", "privileges", "python-files", "replace", "rsync", "sandboxed", "sessions",
+    "sqlite-concurrent", "thread-credentials", "unreached")
 ON_FOUR_NODES = only(
     "bash-redirections", "beside", "c-data", "c-range-locks", "coreutils-listing", "git", "locks",
     "python-files", "rsync")
@@ -100,7 +100,7 @@ STEPS = [
     # cargo locks the directory of what it has built for both.
     Step("lint", "make lint", ["packages"], after=["crates"], background=NOT_WAITED_FOR, limit=1800),
     # Front steps, the long ones first.
-    Step("pool", "python3 tests/pool/run.py -j 2", ["build", "python-packages"]),
+    Step("nodes", "python3 tests/nodes/run.py -j 2", ["build", "python-packages"]),
     Step("pools", "python3 tests/pools/run.py -j 2", ["build", "python-packages"]),
     Step("crates", "python3 tests/crates/run.py -j 2", ["crates-build"], limit=1200),
     Step("conformance", "python3 tests/conformance/run.py -j 2", ["build", "suites-build"]),

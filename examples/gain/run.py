@@ -5,7 +5,7 @@ The job has four tasks. Each reads its part of many small files, several times, 
 a line of a log for each reading. Then all tasks write one shared file in turns of 8 KiB, and each reads back what
 another task has written.
 
-Everything is on this host. The slow directory is emulated by crates/slowfs: a latency of each operation and a rate
+Everything is on this host. The slow directory is emulated by tools/slowfs: a latency of each operation and a rate
 that all share, over FUSE, without a cache. "Two nodes" are two daemons here; their network is loopback. So look at
 what takes how many times as long, not at seconds. The results of all ways are compared byte for byte.
 """
@@ -32,7 +32,7 @@ TASKS = 4
 # Small files: their bytes, and how often each is read.
 SIZE, PASSES = 8192, 8
 # Bytes that a task writes to the shared file at once.
-TURN = 8192
+BYTES_PER_TURN = 8192
 # The slow directory: bytes per second, milliseconds of each operation.
 ORIGIN = {"rate": 200 * MiB, "latency_ms": 1}
 # Processes of the parallel copy by hand, and threads of staging.
@@ -81,7 +81,7 @@ class Job:
 
 def job(source, target, prefix, environment):
     """Runs the tasks together: seconds of their small files and of the shared file, by the slowest task."""
-    numbers = [str(number) for number in (TASKS, PASSES, Job.turns, TURN)]
+    numbers = [str(number) for number in (TASKS, PASSES, Job.turns, BYTES_PER_TURN)]
     words = [(prefix(task) + [sys.executable, "-c", TASK, source, target, str(task), *numbers], environment)
              for task in range(TASKS)]
     times = [tuple(map(float, line.split())) for line in pools.run_together("the job", words).strip().split("\n")]
@@ -159,7 +159,7 @@ def pool(slow, base, environment, nodes=1):
         def start():
             forebay.up()
             forebay("stage", "in", "--threads", str(COPIERS), slow + "/in", "/in")
-            forebay("mkdir", "/out")
+            forebay("exec", "--", "mkdir", "/fb/out")
             if nodes > 1:
                 forebay("set", "--distribution", "striped", "/out")
 
@@ -243,8 +243,8 @@ def main():
         shutil.rmtree(base, ignore_errors=True)
     print("%d tasks: %d files of %d KiB, each read %d times, with a line of a log each time and a result;"
           " one shared file\nof %.0f MiB in turns of %d KiB. Slow directory (emulated): %g ms each operation, %d MiB/s;"
-          " %d cores. Seconds, %s\n" % (TASKS, Job.files, SIZE >> 10, PASSES, TASKS * Job.turns * TURN / MiB,
-                              TURN >> 10, ORIGIN["latency_ms"], ORIGIN["rate"] // MiB, os.cpu_count(),
+          " %d cores. Seconds, %s\n" % (TASKS, Job.files, SIZE >> 10, PASSES, TASKS * Job.turns * BYTES_PER_TURN / MiB,
+                              BYTES_PER_TURN >> 10, ORIGIN["latency_ms"], ORIGIN["rate"] // MiB, os.cpu_count(),
                               "one run" if options.runs == 1 else "medians of %d runs" % options.runs))
     titles = ("copy in", "small files", "shared file", "copy out", "all")
     print("%-38s %s" % ("", " ".join("%11s" % title for title in titles)))

@@ -2,7 +2,7 @@
 """What a neighbour costs: the same job beside one that saturates the slow file system, directly on it and through Forebay.
 
 The job reads its inputs ten times and writes a result after each time. The neighbour reads and writes in bursts of random length
-(--seed). The file system is crates/slowfs: a rate that all share, and a latency; the kernel caches nothing of it. Runs take turns;
+(--seed). The file system is tools/slowfs: a rate that all share, and a latency; the kernel caches nothing of it. Runs take turns;
 each begins with an empty pool. `make bench ONLY=interference`. The table is Markdown: seconds.
 """
 import argparse

@@ -60,7 +60,7 @@ class Room:
         """What is proposed, (control, path, seconds saved or None), what runs took before, and what they took with it."""
         page, rules = self.watched(command), os.path.join(self.disk, "rules.toml")
         first = told(page, "--rules", rules)
-        proposals = [p for p in first["advice"]["proposals"] if p["toml"]]
+        proposals = [p for of in ("proposals", "fitting") for p in first["advice"][of] if p["toml"]]
         before, after = [seconds(first)], []
         for rep in range(reps if proposals else 0):
             if rep > 0:

@@ -2,7 +2,7 @@
 """What an origin costs and spares: IOR's patterns, and two jobs that share their input, on a slow file system.
 
 Beside a pool with an origin: the origin alone, its files copied by hand to local storage (shared memory), a cache per
-node (the kernel's, over the same file system), and a pool without an origin. The file system is crates/slowfs: a
+node (the kernel's, over the same file system), and a pool without an origin. The file system is tools/slowfs: a
 rate that all share, and a latency of each operation. All ways take turns, --runs times. `make bench ONLY=origins`.
 
 IOR's patterns, by processes that begin together: each file is written, then read ten times in pieces of 1 MiB; one

@@ -3,7 +3,7 @@
  *     cc -std=c11 -O2 -Iinclude -o cost examples/verbs/cost.c -Ltarget/release -lforebay_iov
  *     forebay up;  ./cost pool:default;  forebay down
  *
- * Nanoseconds for each call: on the back end `null` (what is left are the verbs themselves) and on the session's own.
+ * Nanoseconds for each call: on the back end `memory`, whose bytes are this process's, and on the session's own.
  */
 #define _POSIX_C_SOURCE 200809L
 
@@ -56,7 +56,7 @@ static void at_once(iov_workspace *workspace, const char *backend, const char *b
 static void in_batches(iov_session *session, iov_workspace *workspace, const char *bytes, long count)
 {
     enum { REQUESTS = 1000 };
-    const struct iov_options options = {.size = sizeof options, .backend = "null"};
+    const struct iov_options options = {.size = sizeof options, .backend = "memory"};
     iov_collection *collection;
     done(iov_collection_create(workspace, "cost", &options, &collection, NULL));
     long batches = (count + REQUESTS - 1) / REQUESTS;
@@ -71,7 +71,7 @@ static void in_batches(iov_session *session, iov_workspace *workspace, const cha
         done(iov_batch_result(batch));
         done(iov_batch_free(batch));
     }
-    printf("null, in batches of %d: %.0f ns\n", REQUESTS,
+    printf("memory, in batches of %d: %.0f ns\n", REQUESTS,
            (now() - began) / (double)(batches * REQUESTS));
     done(iov_collection_close(collection, NULL));
     done(iov_collection_delete(workspace, "cost", NULL));
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
     memset(bytes, 'x', sizeof bytes);
     done(iov_session_open(argv[1], &session));
     done(iov_workspace_create(session, "cost", NULL, 0, &workspace));
-    at_once(workspace, "null", bytes, count);
+    at_once(workspace, "memory", bytes, count);
     at_once(workspace, NULL, bytes, count);
     in_batches(session, workspace, bytes, count);
     done(iov_workspace_delete(workspace));

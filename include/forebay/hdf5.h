@@ -36,7 +36,7 @@ static inline herr_t H5Pset_fapl_forebay(hid_t fapl, const char *pool, const cha
 
 #ifdef H5_HAVE_PARALLEL
 /* As H5Pset_fapl_forebay, for files that all ranks of an MPI communicator open together, as those of
- * H5Pset_fapl_mpio are. Each rank writes its part into the pool itself. See docs/python.md.
+ * H5Pset_fapl_mpio are. Each rank writes its part into the pool itself. See docs/howto/python.md.
  *
  * info: MPI_INFO_NULL, or what programs get back by H5Pget_mpi_params; the driver reads none of it.
  *

@@ -1,6 +1,6 @@
 /* iov.h: Forebay's verbs. Workspaces, collections with metadata, and batches, for C.
  *
- * Link with -lforebay_iov. Concepts, controls and rules: docs/verbs.md. In short:
+ * Link with -lforebay_iov. Concepts, controls and rules: docs/howto/verbs.md. In short:
  *
  * - A session has a metadata store (a pool, or this process) and back ends, in which bytes lie.
  * - A workspace is a namespace in it; a collection is a sequence of bytes with a name, a UUID,
@@ -77,7 +77,7 @@ struct iov_record {
     struct iov_uuid uuid;
 };
 
-/* What a failure in a batch does (docs/verbs.md). */
+/* What a failure in a batch does (docs/howto/verbs.md). */
 enum iov_failure {
     IOV_STOP = 0,    /* requests that haven't begun are skipped */
     IOV_CONTINUE = 1, /* all requests run that don't need a failed one */
@@ -103,14 +103,14 @@ enum iov_status {
 /* ---- sessions ---- */
 
 /* Opens a session: "pool:NAME"; "pool": $FOREBAY_POOL, or the pool `default`; "memory": this
- * process only; "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]": an etcd (docs/verbs.md; attach a back
- * end then); "": $FOREBAY_METADATA, or else "pool". */
+ * process only; "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]": an etcd (docs/howto/verbs.md; attach a
+ * back end then); "": $FOREBAY_METADATA, or else "pool". */
 int iov_session_open(const char *place, iov_session **session);
 
 /* Ends the use of a session. It is freed with its last use. */
 int iov_session_close(iov_session *session);
 
-/* Attaches a back end under a name, by which collections name it. `kind` is memory, null,
+/* Attaches a back end under a name, by which collections name it. `kind` is memory,
  * directory or forebay; or, with a '/' in it, the path of a shared object (iov_backend.h). The
  * back end interprets `config`; NULL: "". */
 int iov_backend_attach(iov_session *session, const char *name, const char *kind, const char *config);

@@ -12,8 +12,8 @@
  *     written.result();              // throws iov::error if it wasn't done
  *
  * Failures throw iov::error, a std::system_error: code() is an errno in std::generic_category(),
- * what() ends with the message of iov_error(). The rules of docs/verbs.md for threads, forks and
- * buffers hold here.
+ * what() ends with the message of iov_error(). The rules of docs/howto/verbs.md for threads, forks
+ * and buffers hold here.
  */
 #ifndef FOREBAY_IOV_HPP
 #define FOREBAY_IOV_HPP

@@ -3,8 +3,8 @@
  * A back end is a shared object with the function iov_backend_ops(), which returns a table.
  * iov_backend_attach(session, NAME, "/path/to/it.so", CONFIGURATION) attaches it, as often as
  * wanted, with different configurations. It keeps the bytes of collections, and nothing else: not
- * their names, metadata and controls. docs/verbs.md has the concepts, examples/backends/ a working
- * example.
+ * their names, metadata and controls. docs/howto/verbs.md has the concepts, examples/backends/ a
+ * working example.
  *
  * Rules
  * - Several threads call functions at the same time, also for one object. No object is used while

@@ -9,7 +9,7 @@
  *
  * It guarantees: a file can be read when all of it is there, not before; what fails on one rank is
  * an exception (error) on all ranks; ranks write exclusive ranges and hold no lock. The layout is
- * that of Python's forebay.mesh: docs/meshes.md.
+ * that of Python's forebay.mesh: docs/howto/meshes.md.
  *
  * Header only; compile with HDF5's C library (1.10 or later, serial is enough: only metadata go
  * through it). iov_backend needs libforebay_iov: without it, define FOREBAY_MESH_NO_IOV. What needs

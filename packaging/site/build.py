@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Makes the documentation as a web site: target/site/index.html. `make site`.
 
-Pages are those of the repository as they stand: README.md, ARCHITECTURE.md, CHANGELOG.md and docs/, with what they
-link to. Links between them work unchanged, because the site has the repository's folders. Made besides: man pages
-(`forebay man`), the reference of the headers (Doxygen), lists of folders that pages link to.
+Pages are those of the repository as they stand: README.md and others at the top, and docs/, with what they link to.
+Links between them work unchanged, because the site has the repository's folders. Made besides: man pages (`forebay
+man`), the reference of the headers (Doxygen), lists of folders that pages link to.
 
 A link that leads nowhere, also to a heading, is an error, as is a page that the navigation (mkdocs.yml) lacks. Needs
 doxygen and mandoc (tests/install-packages), PyPI for mkdocs (requirements.txt), and what `make build` has built.
@@ -28,7 +28,7 @@ TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "
 SOURCE, SITE = os.path.join(TARGET, "site-source"), os.path.join(TARGET, "site")
 REQUIREMENTS = os.path.join(HERE, "requirements.txt")
 # Pages and folders of pages that are shown; what they link to comes along.
-SHOWN = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs"]
+SHOWN = ["README.md", "ARCHITECTURE.md", "HACKING.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "docs"]
 LINK = re.compile(r"\]\(([^)\s]+)")
 # Seconds for each program that is called.
 LIMIT = 300
@@ -136,7 +136,7 @@ def man_pages(forebay):
 C_PAGE = """# The C and C++ interface
 
 [The reference](c/index.html) is made of the comments of the headers, by Doxygen. Concepts, and rules for threads, forks
-and errors, are in [verbs](../verbs.md); [install](../install.md#programs-that-use-the-verbs) says how to link.
+and errors, are in [verbs](../howto/verbs.md); [install](../howto/install.md#programs-that-use-the-verbs) says how to link.
 
 | header | for |
 |---|---|

@@ -17,7 +17,7 @@ local program = "/usr/local/bin/forebay"
 local stage = "/etc/slurm/burst_buffer_stage"
 
 -- How far a script is read (bytes), and how many pairs there may be.
-local MOST_SCRIPT, MOST_PAIRS = 65536, 16
+local MAX_SCRIPT_BYTES, MAX_PAIRS = 65536, 16
 
 -- The requests of a script: {size, stage_in = {from, to, ...}, stage_out = {...}}; or nil, and what is wrong.
 local function read(path, job)
@@ -25,7 +25,7 @@ local function read(path, job)
     if not file then
         return nil, "the job's script can't be read"
     end
-    local text = file:read(MOST_SCRIPT) or ""
+    local text = file:read(MAX_SCRIPT_BYTES) or ""
     file:close()
     local found = { stage_in = {}, stage_out = {} }
     for line in text:gmatch("[^\r\n]+") do
@@ -49,7 +49,7 @@ local function read(path, job)
             if not (outside:match("^/") or outside:match("^s3://")) or not inside:match("^/") then
                 return nil, words[1] .. ": paths begin with /, since this isn't the job's directory"
             end
-            if #list == 2 * MOST_PAIRS then
+            if #list == 2 * MAX_PAIRS then
                 return nil, words[1] .. ": more than 16 lines"
             end
             list[#list + 1], list[#list + 2] = words[2], words[3]

@@ -24,9 +24,9 @@
 SPANK_PLUGIN(forebay, 1);
 
 /* Pairs to be staged in, and out; options of `#FB up`; words of a command. */
-enum { MOST_PAIRS = 16, MOST_OPTIONS = 32, MOST_WORDS = MOST_OPTIONS + 16 };
+enum { MAX_PAIRS = 16, MAX_OPTIONS = 32, MAX_WORDS = MAX_OPTIONS + 16 };
 /* How far a script is read for lines `#FB`, and the length of such a line. Bytes. */
-enum { MOST_SCRIPT = 65536, MOST_LINE = 4096 };
+enum { MAX_SCRIPT_BYTES = 65536, MAX_LINE_BYTES = 4096 };
 /* How long one command may take (seconds), and how often stage-out is tried. */
 enum { LIMIT = 3600, TRIES = 3 };
 
@@ -36,10 +36,10 @@ struct pair {
 
 /* What the option and the script ask for. */
 struct wanted {
-    char *media, *origin, *up[MOST_OPTIONS];
+    char *media, *origin, *up[MAX_OPTIONS];
     /* `#FB campaign NAME [SPEC]`; SPEC: it is made if it isn't there. */
     char *campaign, *spec;
-    struct pair in[MOST_PAIRS], out[MOST_PAIRS];
+    struct pair in[MAX_PAIRS], out[MAX_PAIRS];
     int ups, ins, outs, has_origin, is_empty;
 };
 
@@ -63,7 +63,7 @@ static struct spank_option option = {
 static const char *add_pair(struct wanted *wanted, int is_in, char *from, char *to)
 {
     int *count = is_in ? &wanted->ins : &wanted->outs;
-    if (*count == MOST_PAIRS)
+    if (*count == MAX_PAIRS)
         return "more than 16 pairs";
     (is_in ? wanted->in : wanted->out)[(*count)++] = (struct pair){from, to};
     return NULL;
@@ -146,8 +146,8 @@ static int run(spank_t sp, const char *const *words, int to, const char *message
         return -1;
     pid_t pid = fork();
     if (pid == 0) {
-        char *full[MOST_WORDS + 2] = {(char *)program};
-        for (int n = 0; n < MOST_WORDS && words[n]; n++)
+        char *full[MAX_WORDS + 2] = {(char *)program};
+        for (int n = 0; n < MAX_WORDS && words[n]; n++)
             full[n + 1] = (char *)words[n];
         const char *dir = variable(env, "SLURM_SUBMIT_DIR");
         sigset_t none;
@@ -192,13 +192,13 @@ static int run(spank_t sp, const char *const *words, int to, const char *message
     }
 }
 
-/* Copies the head of the script, MOST_SCRIPT bytes at most, to a file: with the user's rights, since the user may have
+/* Copies the head of the script, MAX_SCRIPT_BYTES bytes at most, to a file: with the user's rights, since the user may have
  * put anything in the script's place. -1: it can't be read. */
 static int copy_script(spank_t sp, const char *path, int to)
 {
     pid_t pid = fork();
     if (pid == 0) {
-        char block[MOST_SCRIPT];
+        char block[MAX_SCRIPT_BYTES];
         ssize_t got = 0, size = 0;
         sigset_t none;
         sigemptyset(&none);
@@ -218,7 +218,7 @@ static int copy_script(spank_t sp, const char *path, int to)
  * are never freed. */
 static char *expand(const char *word, uint32_t job, const char *also)
 {
-    char *text = malloc(MOST_LINE + 16 * strlen(word)), *to = text;
+    char *text = malloc(MAX_LINE_BYTES + 16 * strlen(word)), *to = text;
     for (; to && *word; word++) {
         unsigned char sign = *word;
         if (sign == '%' && word[1] == 'j') {
@@ -239,12 +239,12 @@ static char *expand(const char *word, uint32_t job, const char *also)
 static const char *read_directive(char *line, uint32_t job, struct wanted *wanted)
 {
     static char wrong[256];
-    char *words[MOST_OPTIONS + 1], *word, *rest = line;
+    char *words[MAX_OPTIONS + 1], *word, *rest = line;
     int count = 0;
     while ((word = strsep(&rest, " \t\r"))) {
         if (!*word)
             continue;
-        if (count > MOST_OPTIONS)
+        if (count > MAX_OPTIONS)
             return "more than 32 words";
         words[count] = expand(word, job, count && !strcmp(words[0], "up") ? "*" : "");
         if (!words[count]) {
@@ -265,7 +265,7 @@ static const char *read_directive(char *line, uint32_t job, struct wanted *wante
                     snprintf(wrong, sizeof wrong, "up: %s isn't for a job's own pool", ours[k]);
                     return wrong;
                 }
-            if (wanted->ups == MOST_OPTIONS)
+            if (wanted->ups == MAX_OPTIONS)
                 return "more than 32 options of up";
             wanted->has_origin |= !strcmp(words[n], "--origin") || !strncmp(words[n], "--origin=", 9);
             wanted->up[wanted->ups++] = words[n];
@@ -303,7 +303,7 @@ static const char *read_directive(char *line, uint32_t job, struct wanted *wante
  * is wrong with them. */
 static const char *read_script(spank_t sp, uint32_t job, struct wanted *wanted)
 {
-    static char wrong[512], line[MOST_LINE];
+    static char wrong[512], line[MAX_LINE_BYTES];
     int count = 0, is_rest = 0;
     char **words = NULL;
     const char *bad = NULL;
@@ -363,7 +363,7 @@ static int stage(spank_t sp, const char *pool, const char *direction, const stru
 /* The job's pool, with all that is to be staged in. */
 static int begin(spank_t sp, const char *pool, const struct wanted *wanted)
 {
-    const char *up[MOST_WORDS] = {"up", "--pool", pool};
+    const char *up[MAX_WORDS] = {"up", "--pool", pool};
     int n = 3;
     if (wanted->campaign && wanted->spec) {
         const char *create[] = {"campaign", "create", "--if-absent", wanted->campaign, wanted->spec, NULL};

@@ -1,4 +1,4 @@
-"""Recipes of docs/python.md: programs of others that keep what is temporary in a pool."""
+"""Recipes of docs/howto/python.md: programs of others that keep what is temporary in a pool."""
 
 import os
 import pathlib

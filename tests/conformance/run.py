@@ -66,7 +66,7 @@ MEDIA = {
 # Clients of dbench.
 CLIENTS = 4
 # stress-ng's stressors without --long, and the seconds of each.
-STRESSORS = ["inotify", "dnotify", "binderfs", "rename", "dentry"]
+STRESSORS = ["inotify", "binderfs", "rename", "dentry"]
 STRESS_SECONDS = 3
 # Its exit codes for "done" and "can't be done here".
 STRESS_DONE = (0, 3, 4)

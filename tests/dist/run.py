@@ -36,7 +36,7 @@ import tutorial  # noqa: E402 (found by the path set above)
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")))
-KEPT = os.path.join(TARGET, "dist-test")
+CACHE = os.path.join(TARGET, "dist-test")
 USER = 1234
 HOME = "/home/user"
 # How long a command may take: one in the bare system, and debootstrap. Seconds.
@@ -137,14 +137,14 @@ def archive():
 
 def bootstrapped(suite, address):
     """A directory with the bare system, made by debootstrap once, packed."""
-    os.makedirs(KEPT, exist_ok=True)
-    packed = os.path.join(KEPT, suite + ".tar")
+    os.makedirs(CACHE, exist_ok=True)
+    packed = os.path.join(CACHE, suite + ".tar")
     with open(packed + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if os.path.exists(packed):
             return packed
         began = time.monotonic()
-        with tempfile.TemporaryDirectory(prefix="bootstrap-", dir=KEPT) as room:
+        with tempfile.TemporaryDirectory(prefix="bootstrap-", dir=CACHE) as room:
             system = os.path.join(room, "root")
             run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "debootstrap", "--variant=minbase",
                  suite, system, address], BOOTSTRAP_LIMIT)
@@ -286,11 +286,11 @@ def test(suite, address, release, room):
 
 def rooms_of_the_dead():
     """Removes what runs that were killed have left."""
-    os.makedirs(KEPT, exist_ok=True)
-    for name in os.listdir(KEPT):
+    os.makedirs(CACHE, exist_ok=True)
+    for name in os.listdir(CACHE):
         made_by = re.match(r"run-(\d+)-", name)
         if made_by and not os.path.exists("/proc/" + made_by.group(1)):
-            shutil.rmtree(os.path.join(KEPT, name), ignore_errors=True)
+            shutil.rmtree(os.path.join(CACHE, name), ignore_errors=True)
 
 
 def main():
@@ -306,7 +306,7 @@ def main():
             raise Skipped("%s isn't here" % tool)
     address, own = archive()
     rooms_of_the_dead()
-    with tempfile.TemporaryDirectory(prefix="run-%d-" % os.getpid(), dir=KEPT) as room:
+    with tempfile.TemporaryDirectory(prefix="run-%d-" % os.getpid(), dir=CACHE) as room:
         release = options.release
         if not release:
             release = os.path.join(room, "release")

@@ -38,5 +38,5 @@ if __name__ == "__main__":
     spec = importlib.util.spec_from_file_location("pools_run", os.path.join(POOLS, "run.py"))
     pools_run = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pools_run)
-    pools_run.KEPT += ("FOREBAY_TEST_FACE", "FOREBAY_TEST_LONG", "FOREBAY_TEST_SUITES", "FOREBAY_TEST_TORCH")
+    pools_run.PASSED_VARIABLES += ("FOREBAY_TEST_FACE", "FOREBAY_TEST_LONG", "FOREBAY_TEST_SUITES", "FOREBAY_TEST_TORCH")
     sys.exit(pools_run.main())

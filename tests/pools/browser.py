@@ -14,13 +14,13 @@ OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm
            "--no-first-run", "--disable-background-networking", "--disable-component-update",
            "--remote-debugging-pipe")
 # How long the browser may take to answer. Seconds.
-PATIENCE = 30
+PAGE_TIMEOUT = 30
 
 
 def works(name):
     """Ubuntu's package holds only a script that asks for another one."""
     return shutil.which(name) and not subprocess.run(
-        [name, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE).returncode
+        [name, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=PAGE_TIMEOUT).returncode
 
 
 class Browser:
@@ -57,7 +57,7 @@ class Browser:
 
     def message(self):
         """The next message of the browser."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + PAGE_TIMEOUT
         while b"\0" not in self.unread:
             ready = select.select([self.back], [], [], max(0, until - time.monotonic()))[0]
             part = os.read(self.back, 1 << 20) if ready else b""

@@ -29,7 +29,7 @@ import harness  # noqa: E402 (found by the path set above)
 
 print_lock = threading.Lock()
 # The user's options for the cases.
-KEPT = ("FOREBAY_TEST_NODES", "FOREBAY_CHECK_SECONDS", "FOREBAY_KILLS", "FOREBAY_SEED")
+PASSED_VARIABLES = ("FOREBAY_TEST_NODES", "FOREBAY_CHECK_SECONDS", "FOREBAY_KILLS", "FOREBAY_SEED")
 
 
 def say(text):
@@ -64,7 +64,7 @@ class Runner:
             self.marks[mark] = (base, disk)
         log = os.path.join(base, "case.log")
         env = {k: v for k, v in os.environ.items()
-               if (k in KEPT or not k.startswith(("FOREBAY_", "PYTHON", "LC_"))) and k not in (
+               if (k in PASSED_VARIABLES or not k.startswith(("FOREBAY_", "PYTHON", "LC_"))) and k not in (
                    "LD_PRELOAD", "BASH_ENV", "ENV", "CDPATH", "TMPDIR", "POSIXLY_CORRECT",
                    "BLOCK_SIZE", "LS_COLORS")}
         env.update(LANG="C", LC_ALL="C", TZ="UTC", FOREBAY_HOME=os.path.join(base, "home"),

@@ -1,4 +1,4 @@
-"""A directory as a file system that can be slow, failing or dead: crates/slowfs, driven by tests."""
+"""A directory as a file system that can be slow, failing or dead: tools/slowfs, driven by tests."""
 import json
 import os
 import socket
@@ -11,7 +11,7 @@ MiB = 1 << 20
 class SlowFs:
     """`source`, shown at `at` until close(). It is unmounted also if this process is killed.
 
-    Settings (crates/slowfs/src/settings.rs): rate, latency_ms, contention_ms, seed, full, read_only, faults.
+    Settings (tools/slowfs/src/settings.rs): rate, latency_ms, contention_ms, seed, full, read_only, faults.
     """
 
     def __init__(self, program, source, at, control, cache=False, **settings):

@@ -53,6 +53,8 @@ SHOWN_LINES = 60
 NOT_THROUGH_FUSE = {
     "c-data": "RWF_NOAPPEND isn't passed on to a FUSE server",
     "c-descriptors": "epoll takes files of FUSE",
+    "c-answers": "FUSE's own: kcmp, locks, what is left of a removed directory",
+    "c-odd": "the kernel looks at arguments first, and says what it says of FUSE",
     "c-range-locks": "F_GETLK gives a process for a lock of a description",
     "links-into": "rename to another file system is EXDEV before it is looked what is there",
     "move-to-outside": "it goes up as many levels as there are above a directory in /tmp",
@@ -61,7 +63,12 @@ NOT_THROUGH_FUSE = {
 }
 # Cases that tell nothing with an origin, with reasons.
 NOT_WITH_AN_ORIGIN = {
+    "c-odd": "files at an origin aren't those of tmpfs",
     "move-to-outside": NOT_THROUGH_FUSE["move-to-outside"],
+}
+# The same with several nodes.
+NOT_ON_SEVERAL_NODES = {
+    "leases": "refused: other nodes wouldn't know them",
 }
 # The same where the origin's files are never in the pool: the kernel serves them.
 NOT_OFF = {
@@ -356,6 +363,8 @@ class Runner:
             raise Skip("with an origin: " + NOT_WITH_AN_ORIGIN[case.name])
         if self.options.origin == "bucket" and case.name in NOT_IN_A_BUCKET:
             raise Skip("with a bucket: " + NOT_IN_A_BUCKET[case.name])
+        if nodes > 1 and case.name in NOT_ON_SEVERAL_NODES:
+            raise Skip("several nodes: " + NOT_ON_SEVERAL_NODES[case.name])
         if self.options.origin == "off" and case.name in NOT_OFF:
             raise Skip("off: " + NOT_OFF[case.name])
         limit = case.timeout or self.options.timeout
@@ -408,10 +417,12 @@ class Runner:
                         self.check("forebay set", self.command(
                             [self.forebay, "set", "--pool", pool, "/case-" + case.name, *self.options.set.split()],
                             self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-set"))
+                    # Root's threads may take other ids for a while.
+                    others = ["--allow-other"] if os.getuid() == 0 else []
                     for k in (0, 1) if fuse else ():
                         node = ["--node", str((number + k) % nodes)] if nodes > 1 else []
                         self.check("forebay mount", self.command(
-                            [self.forebay, "mount", "--pool", pool, *node, seen[k]],
+                            [self.forebay, "mount", "--pool", pool, *node, *others, seen[k]],
                             self.environment(FOREBAY_TEST_POOL=pool), 60, log + "-mount"))
                     env["FOREBAY_POOL"] = pool
                     prefix = self.inside(pool, number)
@@ -675,7 +686,7 @@ def main():
                         help="how the cases see the pool (default preload)")
     parser.add_argument("--origin", nargs="?", const="plain", default="", choices=["plain", "slow", "off", "bucket"],
                         help="with an origin behind each pool, which is compared as well: a plain directory, one on a "
-                        "slow file system (crates/slowfs), one whose files are never in the pool, or a bucket (moto)")
+                        "slow file system (tools/slowfs), one whose files are never in the pool, or a bucket (moto)")
     parser.add_argument("--origin-in", metavar="DIR", help="the origins lie in this directory, of whatever file system "
                          "(root: they are mounted at their paths)")
     parser.add_argument("--nodes", type=int, default=1, help="nodes of the pools; the cases go round them, and "

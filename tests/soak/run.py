@@ -101,7 +101,7 @@ class Soak:
         t, r = self.t, random.Random(self.seed)
         until = time.monotonic() + seconds
         out = os.path.join(t.work, "out")
-        commands = [["ls", "/"], ["cat", "/f"], ["status"], ["df"], ["set", "/cli"],
+        commands = [["ls", "/"], ["find", "/f"], ["status"], ["df"], ["set", "/cli"],
                     ["stage", "in", os.path.join(HERE, "births.c"), "/cli/in"],
                     ["stage", "out", "/cli", out]]
         while time.monotonic() < until:

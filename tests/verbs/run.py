@@ -27,7 +27,7 @@ ROOT = os.path.dirname(os.path.dirname(HERE))
 TARGET = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "release")
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
 RECORD = os.path.join(HERE, "abi.txt")
-# Rust's types as C has them. Handles: crates/verbs/src/capi.
+# Rust's types as C has them. Handles: crates/faces/verbs/src/capi.
 TYPES = {
     "Session": "iov_session", "Workspace": "iov_workspace", "Collection": "iov_collection",
     "Collected": "iov_batch", "Records": "iov_records", "abi::Pair": "struct iov_pair",
@@ -71,9 +71,9 @@ def plain(c_type):
 
 
 def rust_signatures():
-    """The same of crates/verbs/src/capi."""
+    """The same of crates/faces/verbs/src/capi."""
     found = {}
-    folder = os.path.join(ROOT, "crates/verbs/src")
+    folder = os.path.join(ROOT, "crates/faces/verbs/src")
     files = [os.path.join(folder, "capi.rs")]
     files += [os.path.join(folder, "capi", f) for f in os.listdir(os.path.join(folder, "capi"))]
     for path in files:
@@ -201,7 +201,7 @@ def command_line(room, nodes):
         expect("its size", shown["size"], 5)
         expect("controls", json.loads(forebay("collection", "find", "w", "step < 4", "--json"))[0]["controls"],
                "mutability=append")
-        expect("a file", forebay("cat", "/w/big"), b"short")
+        expect("a file", forebay("exec", "--", "cat", "/fb/w/big"), b"short")
         # Rules hold for collections and workspaces as for files and directories.
         forebay("collection", "create", "w", "x.only-grows", "--control", "consistency=commit")
         expect("by a rule", json.loads(forebay("collection", "show", "w", "x.only-grows", "--json"))["controls"],
@@ -353,7 +353,7 @@ def command_line_etcd(room):
             forebay("collection", "put", "w", "b", "-", "--meta", "step=2", "--pool", "two", given=b"in two")
             expect("what is found", forebay("collection", "find", "w", "step >= 1"), "a\nb\n")
             expect("bytes", forebay("collection", "get", "w", "b", "--pool", "two"), "in two")
-            expect("the file", forebay("cat", "/w/a", "--pool", "one"), "in one")
+            expect("the file", forebay("exec", "--pool", "one", "--", "cat", "/fb/w/a"), "in one")
             forebay("collection", "get", "w", "a", "--pool", "two", status=1, says="the pool 'one'")
             shown = json.loads(forebay("collection", "show", "w", "a", "--json", "--pool", "two"))
             expect("its place", shown["place"][:14], "the pool 'one'")
@@ -441,7 +441,7 @@ def import_export_etcd(room, nodes):
                 expect("nodes that took part", len(report["nodes"]), nodes)
             expect("what was imported", names("collection", "find", "w", 'project = "import"'), sorted(files))
             expect("attributes", names("collection", "find", "w", "step >= 21"), ["f0021", "f0022"])
-            expect("a file", forebay("cat", "/w/f0021"), files["f0021"])
+            expect("a file", forebay("exec", "--", "cat", "/fb/w/f0021"), files["f0021"])
             expect("a collection", forebay("collection", "get", "w", "f0022"), files["f0022"])
             with open(os.path.join(source, "f0007"), "wb") as f:
                 files["f0007"] = b"another content"
@@ -470,7 +470,7 @@ def import_export_etcd(room, nodes):
             with open(os.path.join(other, "sound"), "wb") as f:
                 f.write(b"sound")
             forebay("collection", "import", "w", other, status=120, says="which no collection here has")
-            expect("what others have", forebay("cat", "/w/stray"), b"mine")
+            expect("what others have", forebay("exec", "--", "cat", "/fb/w/stray"), b"mine")
             expect("what came", forebay("collection", "get", "w", "sound"), b"sound")
             expect("no collection", names("collection", "find", "w", "not exists project"), ["sound"])
             forebay("exec", "--", "rm", "/fb/w/sound", "/fb/w/stray")

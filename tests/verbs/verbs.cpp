@@ -138,15 +138,16 @@ static void coroutines_and_memory(const char *place)
     for (auto &one : all)
         CHECK(fails(ENOENT, "absent", [&] { one.get(); }));
 
-    session.choose("/await/raw-*", "", "null");
+    session.attach("raw", "memory");
+    session.choose("/await/raw-*", "", "raw");
     session.choose("/await/*", "temporality=once", "memory");
     static_cast<void>(w.create("raw-1"));
     static_cast<void>(w.create("raw-2", {.backend = "memory"}));
     static_cast<void>(w.create("other", {.controls = "temporality=once"}));
-    CHECK(w.lookup("raw-1").backend == "null" && w.lookup("raw-2").backend == "memory");
+    CHECK(w.lookup("raw-1").backend == "raw" && w.lookup("raw-2").backend == "memory");
     CHECK(w.lookup("other").backend == "memory");
     CHECK(fails(ENODEV, "absent", [&] { session.choose("/**", "", "absent"); }));
-    CHECK(fails(EINVAL, "pattern", [&] { session.choose("/[", "", "null"); }));
+    CHECK(fails(EINVAL, "pattern", [&] { session.choose("/[", "", "raw"); }));
     for (const char *name : {"raw-1", "raw-2", "other"})
         w.remove(name);
 

@@ -46,7 +46,7 @@ fn table(t: &Table) -> Value {
 
 /// The entries in use of one node's tables, and the resources of its keeper or daemon.
 pub fn as_json(pool: &Pool) -> Value {
-    // A sleeping keeper hasn't cleaned up behind processes that ended meanwhile.
+    // A sleeping keeper hasn't cleaned up after processes that have ended meanwhile.
     pool.store().control().wake_keeper();
     let taken = pool.store().recovery().accounting();
     let (files, bytes) = files_below(pool.dir());
@@ -89,7 +89,7 @@ fn tables(taken: &Accounting, report: &mut Value) {
     });
 }
 
-/// The same in lines, for people.
+/// The pool's accounting as lines of text for people.
 pub fn in_words(pool: &Pool, text: &mut String) {
     let (files, bytes) = files_below(pool.dir());
     let mut line = |name: &str, what: String| {

@@ -4,7 +4,7 @@ use crate::campaign_args::{CampaignCommand, Campaignd};
 use crate::collection_args::{CollectionCommand, WorkspaceCommand};
 use crate::color::Color;
 use crate::fail::TABLE;
-use crate::file_args::{Cat, Cp, Df, Du, Find, Ls, Mkdir, Mv, Rm};
+use crate::file_args::{Df, Find, Ls};
 use crate::flow_args::FlowCommand;
 use crate::origin_args::OriginCommand;
 pub use crate::pool_args::{Down, Media, Nodes, Up};
@@ -31,10 +31,7 @@ pub struct Cli {
     /// No summaries, remarks and progress: only warnings and errors
     #[arg(long, short, global = true, help_heading = EVERY)]
     pub quiet: bool,
-    /// Also name what cp, mv, rm and mkdir have done
-    #[arg(long, short, global = true, conflicts_with = "quiet", help_heading = EVERY)]
-    pub verbose: bool,
-    /// Colours on the standard output
+    /// Colours on the standard output; auto: on a terminal, unless $NO_COLOR is set
     #[arg(
         long,
         global = true,
@@ -106,11 +103,11 @@ Example:
   forebay stage out /case/results s3://my-bucket/results
   forebay stage in --dry-run --exclude '*.tmp' ./case /case
 
-Outside the pool, SRC and DST are paths or buckets (docs/buckets.md). The content of a directory
-SRC becomes that of DST; several SRC go into DST by their names. A repetition moves only what
-differs.")]
+Outside the pool, SRC and DST are paths or buckets (docs/howto/buckets.md). The content of a
+directory SRC becomes that of DST; several SRC go into DST by their names. A repetition moves only
+what differs.")]
     Stage(Stage),
-    /// The slow store behind a pool: see what lies where, write back, evict, bring in
+    /// The slow store behind a pool: show where files lie, write back, evict, fetch
     #[command(after_help = "\
 Example:
   forebay up --origin /lustre/project/case
@@ -118,7 +115,7 @@ Example:
   forebay origin status
   forebay origin sync
 
-docs/origins.md explains it.")]
+docs/howto/origins.md explains it.")]
     Origin(OriginCommand),
     /// Make, find and remove workspaces, in which collections are
     #[command(
@@ -133,7 +130,7 @@ Example:
   forebay collection export campaign ./fields 'step >= 2'
 
 A workspace is a directory in the root of the pool, a collection a file in it, and metadata are its
-attributes `user.*`. With --store, both are known to an etcd. Predicates: docs/verbs.md.")]
+attributes `user.*`. With --store, both are known to an etcd. Predicates: docs/howto/verbs.md.")]
     Collection(CollectionCommand),
     /// Campaigns: storage with a quota and an end, which outlives jobs and pools
     #[command(after_help = "\
@@ -143,14 +140,14 @@ Example:
   forebay campaign down case7
   forebay campaign archive case7
 
-docs/campaigns.md explains it, and the file that names the tiers.")]
+docs/howto/campaigns.md explains it, and the file that names the tiers.")]
     Campaign(CampaignCommand),
-    /// Watch all campaigns: warn of their ends, do what is due then, count what they use
+    /// Watch all campaigns: warn before their ends, carry out what is due then, count their usage
     #[command(
         after_help = "Example:\n  forebay campaignd --every 5m --metrics /var/lib/node_exporter/forebay.prom"
     )]
     Campaignd(Campaignd),
-    /// Workflows of Snakemake that run beyond any session: a service, and commands that ask it
+    /// Workflows of Snakemake that outlive a login session: a service, and its commands
     #[command(after_help = "\
 Example:
   forebay flow serve &
@@ -159,36 +156,11 @@ Example:
   forebay flow init study Snakefile
   forebay flow start study --wait
 
-docs/flow.md explains it.")]
+docs/howto/flow.md explains it.")]
     Flow(FlowCommand),
     /// List files in a pool
     #[command(after_help = "Example:\n  forebay ls -lh /case\n  forebay ls -lt /case/log")]
     Ls(Ls),
-    /// Print files of a pool
-    #[command(after_help = "Example:\n  forebay cat /case/log")]
-    Cat(Cat),
-    /// Copy files inside a pool
-    #[command(after_help = "\
-Example:
-  forebay cp /case/input /case/input.old
-  forebay cp -r /case /case2
-
-The nodes that hold the bytes copy them. Files go into a pool and out of it by: forebay stage")]
-    Cp(Cp),
-    /// Rename or move files inside a pool
-    #[command(after_help = "Example:\n  forebay mv /case/run.tmp /case/run")]
-    Mv(Mv),
-    /// Remove files of a pool
-    #[command(after_help = "\
-Example:
-  forebay rm /case/log
-  forebay rm -rf /case/old
-
-Nothing is asked. Symbolic links are removed, not followed; the root of a pool stays.")]
-    Rm(Rm),
-    /// Make directories in a pool
-    #[command(after_help = "Example:\n  forebay mkdir -p /case/results/2026")]
-    Mkdir(Mkdir),
     /// Find files of a pool by name and type
     #[command(after_help = "\
 Example:
@@ -197,10 +169,7 @@ Example:
 
 Symbolic links aren't followed. The options may be written with one hyphen, as for find(1).")]
     Find(Find),
-    /// Show the room that files and directories of a pool take
-    #[command(after_help = "Example:\n  forebay du -sh /case\n  forebay du -d 1 -h")]
-    Du(Du),
-    /// Say what the I/O of a path needs, and how a directory's content is distributed; or show it
+    /// Declare the I/O needs of a path and how a directory's content is distributed; or show them
     #[command(after_help = "\
 Example:
   forebay set /ckpt mutability=immutable parallelism=exclusive
@@ -216,9 +185,10 @@ write, or that don't fit into one node. It is chosen while the
 directory is empty (a directory that isn't there is made), and those below follow.
 
 Controls that are said of a directory hold for what is made in it from then on. The values are
-explained in docs/semantics.md.")]
+explained in docs/explanation/semantics.md.")]
     Set(Set),
-    /// Rules that say by path what I/O needs: check a file of them, show a pool's, explain a path
+    /// Rules that declare the needs of I/O by path: check a file of them, show a pool's, explain a
+    /// path
     #[command(after_help = "\
 Example:
   forebay rules check rules.toml
@@ -234,16 +204,16 @@ A file of rules:
 
 For each control, the last rule counts that matches a path and says something about it.")]
     Rules(RulesCommand),
-    /// Record what happens where: switch tracepoints, print events, see where the time goes
+    /// Record events: switch tracepoints, print events, show where time is spent
     #[command(after_help = "\
 Example:
   forebay trace on create-analysis
   forebay exec -- ./program
   forebay trace costs
 
-docs/tracing.md explains it.")]
+docs/howto/tracing.md explains it.")]
     Trace(TraceCommand),
-    /// Say what a run did, as a page, and which rules would help it
+    /// Show what a run did, as a page, and which rules would help it
     #[command(after_help = "\
 Example:
   forebay run --report page.html -- ./program
@@ -252,9 +222,9 @@ Example:
   darshan-parser run.darshan > run.txt; forebay report --darshan run.txt --to page.html
 
 Without --to, the advice is printed: rules that the run's pattern suggests, what they would save and
-forbid. Nothing is applied. docs/tracing.md explains it.")]
+forbid. Nothing is applied. docs/howto/tracing.md explains it.")]
     Report(Report),
-    /// Show what was counted: operations, bytes, times, requests to other nodes
+    /// Show counters: operations, bytes, times, requests to other nodes
     #[command(after_help = "Example:\n  forebay stats\n  forebay stats --watch 5")]
     Stats(Stats),
     /// Watch a pool on the terminal: nodes, rates, latencies, slow operations, the busiest files
@@ -266,9 +236,9 @@ Example:
 
 Keys: q ends, s sorts by the next column, p shows processes, f shows files, space pauses, ? helps.
 Files need three tracepoints, which cost about 50 ns for each open, read and write while they are
-on. docs/tracing.md explains the screen.")]
+on. docs/howto/tracing.md explains the screen.")]
     Top(Top),
-    /// List what was done or refused against the controls of files
+    /// List operations that contradicted the controls of files, or were refused because of them
     #[command(after_help = "Example:\n  forebay violations")]
     Violations(Show),
     /// Mount a pool at a directory, for programs that `exec` can't reach
@@ -356,7 +326,7 @@ make install installs them.")]
         after_help = "Example:\n  forebay keeper --dir /dev/shm/forebay-1000/default"
     )]
     Keeper {
-        /// Keep the pool that is there
+        /// Keep the existing pool
         #[arg(long, required_unless_present = "launched")]
         dir: Option<PathBuf>,
         /// Take part in the start of a pool, by messages on standard input and output
@@ -390,13 +360,13 @@ pub struct NodeCommand {
 
 #[derive(Clone, Copy, Debug, Subcommand)]
 pub enum Drill {
-    /// Kill a node's daemon; what lies there can't be reached until it is restarted
+    /// Kill a node's daemon; the node's files can't be reached until it is restarted
     #[command(after_help = "Example:\n  forebay node kill 2")]
     Kill { node: u32 },
-    /// Start a node's daemon again; it goes on with what lies there
+    /// Start a node's daemon again, with the files that the node has
     #[command(after_help = "Example:\n  forebay node restart 2")]
     Restart { node: u32 },
-    /// Stop a node's daemon (SIGSTOP), as a host that hangs
+    /// Stop a node's daemon (SIGSTOP), as if its host hung
     #[command(after_help = "Example:\n  forebay node pause 2")]
     Pause { node: u32 },
     /// Let a paused daemon go on
@@ -409,23 +379,21 @@ pub struct Pools {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-    /// Remove stale pools: their keepers are dead and nobody uses them, or their time is over
+    /// Remove stale pools: those whose keepers are dead and that no process uses, and those whose
+    /// time limit has passed
     #[arg(long)]
     pub clean: bool,
     /// With --clean, also those that can be opened again, since all their media are `files`
     #[arg(long, requires = "clean")]
     pub all: bool,
-    /// With --clean, if hosts of other nodes can't be asked, this host's part alone: the job is over
+    /// With --clean: if hosts of other nodes can't be reached, remove this host's part alone, as
+    /// the job has ended
     #[arg(long, requires = "clean")]
     pub here: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Run {
-    #[command(flatten)]
-    pub media: Media,
-    #[command(flatten, next_help_heading = "Nodes")]
-    pub nodes: Nodes,
     /// Stage the file or the directory's content SRC (or s3://BUCKET/PREFIX) to /DST before;
     /// repeatable
     #[arg(help_heading = "Staging", long = "in", value_name = "SRC:/DST")]
@@ -436,9 +404,6 @@ pub struct Run {
     /// Leave the pool when all is done
     #[arg(help_heading = "Afterwards", long)]
     pub keep: bool,
-    /// No summary
-    #[arg(help_heading = "Afterwards", long, short)]
-    pub quiet: bool,
     /// Make a page about the run; the file must not exist yet
     #[arg(help_heading = "Afterwards", long, value_name = "FILE")]
     pub report: Option<PathBuf>,
@@ -451,8 +416,17 @@ pub struct Run {
         hide_default_value = true
     )]
     pub threads: usize,
+    #[command(flatten)]
+    pub media: Media,
+    #[command(flatten, next_help_heading = "Nodes")]
+    pub nodes: Nodes,
     /// The program and its arguments; all that follows the program is for it
-    #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        value_name = "CMD",
+        help_heading = "Program"
+    )]
     pub command: Vec<OsString>,
 }
 
@@ -497,15 +471,15 @@ pub struct Pair {
     /// Files, or directories whose content is staged; several go into DST, each by its name
     #[arg(required = true)]
     pub src: Vec<OsString>,
-    /// Where to
+    /// Destination
     #[arg(required = true)]
     pub dst: OsString,
-    /// Only what fits, with all below it; repeatable. A pattern without / fits names at any depth,
-    /// others paths relative to SRC: '*.h5', 'results/**'
+    /// Only files that match, and directories that match with all below; repeatable. A pattern
+    /// without / matches names at any depth, others paths relative to SRC: '*.h5', 'results/**'
     #[arg(long, value_name = "GLOB", help_heading = "What is staged")]
     pub include: Vec<String>,
-    /// Not what fits; repeatable, and stronger than --include. Directories that fit aren't looked
-    /// into
+    /// Not files that match; repeatable, and stronger than --include. Directories that match aren't
+    /// read
     #[arg(long, value_name = "GLOB", help_heading = "What is staged")]
     pub exclude: Vec<String>,
     /// Write nothing: list what would be copied, with sizes
@@ -567,7 +541,7 @@ Example:
         /// Print as JSON
         #[arg(long)]
         json: bool,
-        /// It needn't exist
+        /// The path needn't exist
         path: OsString,
     },
 }
@@ -577,10 +551,10 @@ pub struct Set {
     /// local, local-all or striped
     #[arg(long, value_name = "HOW")]
     pub distribution: Option<Distribution>,
-    /// Of striped files: a power of two from 1M to 1G [default: 1M]
+    /// For striped files: a power of two from 1M to 1G [default: 1M]
     #[arg(long, value_name = "SIZE", value_parser = chunk_size)]
     pub chunk_size: Option<ChunkSize>,
-    /// Print as JSON what is declared
+    /// Print the declared controls as JSON
     #[arg(long, conflicts_with_all = ["controls", "distribution"])]
     pub json: bool,
     /// The directory, or for controls a file
@@ -615,16 +589,28 @@ pub struct Mount {
     /// (ordinary users may do so if /etc/fuse.conf has user_allow_other)
     #[arg(long)]
     pub allow_other: bool,
-    /// Nothing can be changed through the mount (EROFS); others see what is changed elsewhere
+    /// Nothing can be changed through the mount (EROFS); changes made elsewhere are seen
     #[arg(long)]
     pub read_only: bool,
+    /// No programs can be started from the mount
+    #[arg(long)]
+    pub no_exec: bool,
+    /// Set-user-ID and set-group-ID bits count (for root only)
+    #[arg(long)]
+    pub suid: bool,
+    /// Devices can be opened (for root only)
+    #[arg(long)]
+    pub dev: bool,
+    /// Change --read-only and --no-exec of the existing mount, as root
+    #[arg(long, hide = true)]
+    pub remount: bool,
     /// Stay and serve the mount, until it is taken away
     #[arg(long)]
     pub foreground: bool,
-    /// Take the mount away when this process, and others that have joined, are gone
+    /// Unmount when this process, and others that have joined, have ended
     #[arg(long, value_name = "PID", hide = true)]
     pub until: Option<u32>,
-    /// The directory was made for the mount, and goes with it
+    /// The directory was made for the mount, and is removed with it
     #[arg(long, hide = true)]
     pub made: bool,
     /// The directory to mount at
@@ -633,11 +619,12 @@ pub struct Mount {
 
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// Also if programs use it: it is gone for new ones at once, for them when they end
+    /// Unmount even if programs use it: no new program can use it, and those that do keep it until
+    /// they end
     #[arg(long)]
     pub lazy: bool,
-    /// Also if it doesn't answer: the process that serves it is killed, and programs that wait for
-    /// it get an error (ENOTCONN, ECONNABORTED)
+    /// Unmount even if the server doesn't answer: it is killed, and programs that wait for it get
+    /// an error (ENOTCONN, ECONNABORTED)
     #[arg(long, conflicts_with = "lazy")]
     pub force: bool,
     /// The directory
@@ -646,7 +633,7 @@ pub struct Umount {
 
 #[derive(Debug, Args)]
 pub struct Fsck {
-    /// Repair what can be repaired; nobody may use the pool meanwhile
+    /// Repair what can be repaired; the pool must not be used meanwhile
     #[arg(long)]
     pub repair: bool,
     /// Print the findings as JSON
@@ -659,8 +646,8 @@ pub struct Status {
     /// Print as JSON
     #[arg(help_heading = "Form", long)]
     pub json: bool,
-    /// Also what of each table is in use: process and reader slots, live entries, descriptions,
-    /// locks, request cells, files; and the keeper's memory
+    /// Show usage of each table: process and reader slots, live entries, descriptions, locks,
+    /// request cells, files; and the keeper's memory
     #[arg(long)]
     pub all: bool,
 }
@@ -670,13 +657,13 @@ pub struct Report {
     /// The file for the page; else the advice is printed
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
-    /// Of the events in a file that forebay trace record --on io-pattern has written
+    /// Analyse the events in a file that forebay trace record --on io-pattern has written
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Of a page that was made before
+    /// Use the data of a page that was made before
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     pub page: Option<PathBuf>,
-    /// Of a run without Forebay: the text that darshan-parser prints of its log
+    /// Analyse a run without Forebay: the text that darshan-parser prints of its log
     #[arg(long, value_name = "FILE", conflicts_with_all = ["from", "page"])]
     pub darshan: Option<PathBuf>,
     /// Compare two pages
@@ -685,7 +672,7 @@ pub struct Report {
     /// Write the proposed rules to a file, for forebay up --rules
     #[arg(long, value_name = "FILE", conflicts_with = "compare")]
     pub rules: Option<PathBuf>,
-    /// Print what the page is made of, and the advice, as JSON
+    /// Print the page's data and the advice as JSON
     #[arg(long, conflicts_with = "to")]
     pub json: bool,
 }

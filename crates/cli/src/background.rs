@@ -7,7 +7,7 @@ use std::process::{ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a background process may take to be ready.
-const PATIENCE: Duration = Duration::from_secs(15);
+const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A command that runs this program again.
 pub fn command() -> Command {
@@ -51,10 +51,10 @@ pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Closes all descriptors from 3 on: this process has inherited them and knows nothing of them.
+/// Closes all descriptors from 3 on: this process has inherited them and doesn't use them.
 ///
-/// The system call itself, since glibc has a function for it from 2.34 on only. Linux has the call from 5.9
-/// on; before that the open descriptors are listed and closed one by one.
+/// The system call itself, since glibc has a function for it from 2.34 on only. Linux has the call
+/// from 5.9 on; before that the open descriptors are listed and closed one by one.
 pub fn close_inherited() {
     // SAFETY: only descriptors that nothing in this process uses.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
@@ -76,7 +76,7 @@ pub fn close_inherited() {
 /// Waits for the line that reports it.
 fn waits_for(out: &ChildStdout) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + READY_TIMEOUT;
     while let Some(left) = until.checked_duration_since(Instant::now()) {
         let wait = rustix::time::Timespec::try_from(left).ok();
         match poll(&mut [PollFd::new(out, PollFlags::IN)], wait.as_ref()) {
@@ -91,8 +91,8 @@ fn waits_for(out: &ChildStdout) -> bool {
 
 /// Reports that this background process is ready.
 pub fn is_ready() {
-    // SAFETY: both are open; the standard output becomes the log, which tells the starter that
-    // nothing more is to come.
+    // SAFETY: both are open; the standard output becomes the log, which tells the starter that no
+    // more output follows.
     unsafe {
         libc::write(1, c"ready\n".as_ptr().cast(), 6);
         libc::dup2(2, 1);

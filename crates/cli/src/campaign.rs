@@ -2,17 +2,17 @@
 
 use crate::args::{Down, Up};
 use crate::campaign_args::{CampaignCommand, Create, Most, OfCampaign};
-use crate::fail::{Fail, code};
+use crate::fail::{Fail, code, note};
 use crate::files::user_name;
 use crate::lifetime::Span;
 use crate::origin::quota_words;
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::tables::table;
 use crate::{down, site, up};
-use forebay_bucket::Address;
+use forebay_backing::Address;
 use forebay_campaign::area::{Area, POOL};
 use forebay_campaign::record::{AtEnd, Campaign, Member, PoolOf, State};
-use forebay_campaign::registry::{Held, PATIENCE, Registry};
+use forebay_campaign::registry::{Held, LOCK_TIMEOUT, Registry};
 use forebay_campaign::service::{self, words};
 use forebay_campaign::spec::Spec;
 use forebay_campaign::tiers::Tiers;
@@ -24,13 +24,13 @@ use forebay_media::format_size;
 /// How old the count of a campaign's usage may be when a pool starts. Seconds.
 const COUNTED: u64 = 60;
 /// Longest name of a user. Bytes.
-const LONGEST_USER: usize = 64;
+const MAX_USER_NAME_BYTES: usize = 64;
 
 pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
     let me = user_name(rustix::process::getuid().as_raw());
     let tiers = Tiers::read(&me).map_err(Fail::usage)?;
     let registry = Registry::open(&tiers.registry, &me).map_err(Fail::failed)?;
-    let hold = |name: &str| registry.hold(name, PATIENCE).map_err(Fail::failed);
+    let hold = |name: &str| registry.hold(name, LOCK_TIMEOUT).map_err(Fail::failed);
     match a.what {
         OfCampaign::Create(a) => create(&registry, &tiers, &a)?,
         OfCampaign::List { json } => list(&registry, json)?,
@@ -151,11 +151,12 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
             .any(|c| c.name == a.name)
     {
         let c = registry.get(&a.name).map_err(Fail::failed)?;
+        at_its_place(&c)?;
         let area = Area::open(&c.place).map_err(Fail::failed)?;
         return write(format!("{}\n", area.path()).as_bytes());
     }
     let held = registry.add(c).map_err(Fail::failed)?;
-    // The record comes first: without it nobody would end what was made.
+    // The record is written first: without it no process would remove the data.
     let made = Area::open(&held.campaign.place).and_then(|area| area.make().map(|()| area.path()));
     let path = match made {
         Ok(path) => path,
@@ -169,7 +170,21 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         return json(c);
     }
     write(format!("{path}\n").as_bytes())?;
-    say(format!(
+    if tiers.is_no_scratch(&c.tier) {
+        note(format!(
+            "SCRATCH isn't set, or names no directory, so the data lie at {}",
+            c.place
+        ));
+    }
+    if tiers.are_own {
+        note(format!(
+            "no file names tiers, so it lies in a directory of yours; name others in {} \
+             (docs/howto/campaigns.md), and let cron call `forebay campaignd --once`, which does what \
+             is due at its end",
+            tiers.file.display()
+        ));
+    }
+    print_notice(format!(
         "the campaign '{}' lasts {}; start a pool for it with: forebay campaign up {}",
         c.name,
         words(c.left(c.created)),
@@ -183,7 +198,7 @@ fn list(registry: &Registry, as_json: bool) -> Result<(), Fail> {
     if as_json {
         json(&all)?;
     } else if all.is_empty() && bad.is_empty() {
-        say("no campaigns; make one with: forebay campaign create NAME");
+        print_notice("no campaigns; make one with: forebay campaign create NAME");
     } else {
         let mut rows = vec![
             ["NAME", "STATE", "TIER", "ENDS IN", "USED", "QUOTA", "PLACE"]
@@ -283,7 +298,7 @@ fn member_in_words(member: &Member) -> String {
     format!("{}{rights}", member.user)
 }
 
-/// Fails unless the data are where the record says, for programs.
+/// Fails unless the data are at the place in the record, for programs.
 fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     let name = &c.name;
     match (&c.moving, c.state) {
@@ -312,12 +327,13 @@ fn unused(c: &Campaign) -> Result<(), Fail> {
 }
 
 pub fn is_used(pool: &PoolOf) -> Result<bool, String> {
-    match pool.host == host() {
-        true => Ok(Pool::state(&pool.name) != PoolState::Absent),
-        false => Err(format!(
+    if pool.host == host() {
+        Ok(Pool::state(&pool.name) != PoolState::Absent)
+    } else {
+        Err(format!(
             "the pool '{}' was started on {}: remove it there, with: forebay campaign down {}",
             pool.name, pool.host, pool.name
-        )),
+        ))
     }
 }
 
@@ -339,9 +355,9 @@ fn extend(held: &mut Held, tiers: &Tiers, time: Span) -> Result<(), Fail> {
     c.note(format!("extended by {}", words(more)));
     held.save().map_err(Fail::failed)?;
     let c = &held.campaign;
-    say(format!("'{}' ends in {}", c.name, words(left)));
+    print_notice(format!("'{}' ends in {}", c.name, words(left)));
     if let Some(pool) = &c.pool {
-        say(format!(
+        print_notice(format!(
             "its pool '{}' ends when it was to end before",
             pool.name
         ));
@@ -368,10 +384,10 @@ fn quota(
     c.note(format!("its quota is {words}"));
     held.save().map_err(Fail::failed)?;
     let c = &held.campaign;
-    say(format!("the quota of '{}' is {words}", c.name));
+    print_notice(format!("the quota of '{}' is {words}", c.name));
     let Some(pool) = &c.pool else { return Ok(()) };
     if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent {
-        say(format!(
+        print_notice(format!(
             "its pool on {} has the old one; call this there, too",
             pool.host
         ));
@@ -402,7 +418,7 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
             };
             let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.@".contains(c);
             match user.len() {
-                1..=LONGEST_USER if user.chars().all(is_good) && !user.starts_with('-') => {
+                1..=MAX_USER_NAME_BYTES if user.chars().all(is_good) && !user.starts_with('-') => {
                     Ok(Member {
                         user: user.to_owned(),
                         may_write,
@@ -418,9 +434,10 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
     let area = Area::open(&held.campaign.place).map_err(Fail::failed)?;
     area.share_with(&members).map_err(Fail::failed)?;
     let names: Vec<String> = members.iter().map(member_in_words).collect();
-    held.campaign.note(match names.is_empty() {
-        true => "shared with nobody".into(),
-        false => format!("shared with {}", names.join(", ")),
+    held.campaign.note(if names.is_empty() {
+        "shared with nobody".into()
+    } else {
+        format!("shared with {}", names.join(", "))
     });
     held.campaign.members = members;
     held.save().map_err(Fail::failed)
@@ -467,7 +484,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
     }
     let c = &held.campaign;
     if let Some(excess) = c.excess() {
-        say(format!("warning: '{}' exceeds its quota: {excess}", c.name));
+        print_notice(format!("warning: '{}' exceeds its quota: {excess}", c.name));
     }
     site::complete(&mut a.media, &mut a.nodes)?;
     let used = c.usage.unwrap_or_default();
@@ -483,7 +500,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
             "there is a pool '{name}' already: choose another name with --as"
         )));
     }
-    // The record comes first: a campaign that ends waits for its pool.
+    // The record is written first: a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
         host: host(),
@@ -498,7 +515,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
     result
 }
 
-/// Whether the last count of what a campaign with a quota uses is too old for a new pool.
+/// Whether the last count of usage of a campaign with a quota is too old for a new pool.
 fn needs_count(c: &Campaign) -> bool {
     let is_recent = c
         .usage
@@ -511,14 +528,15 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
         let name = &held.campaign.name;
         return Err(Fail::failed(format!("the campaign '{name}' has no pool")));
     };
-    // With --force, its user knows that it is gone: its host was switched off, say.
+    // With --force, the user knows that the pool doesn't exist any more: its host was switched off,
+    // say.
     if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
         let why = is_used(&pool).err().unwrap_or_default();
         let more = "or, if it is gone, here with --force";
         return Err(Fail::failed(format!("{why}; {more}")));
     }
     let result = match Pool::state(&pool.name) {
-        // It has ended by itself.
+        // The pool has ended by itself.
         PoolState::Absent => code::OK,
         _ => down::down(&pool.name, a)?,
     };
@@ -528,7 +546,7 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
     Ok(result)
 }
 
-/// Moves data, and says where they are.
+/// Moves data, and prints their new place.
 fn moved(
     held: &mut Held,
     work: impl FnOnce(&mut Held) -> forebay_campaign::Result<()>,
@@ -536,13 +554,14 @@ fn moved(
     let result = work(held);
     let c = &held.campaign;
     if let Err(why) = result {
-        let later = match c.moving.is_some() || !c.leftovers.is_empty() {
-            true => "; the move has begun, and `forebay campaignd` goes on with it",
-            false => "",
+        let later = if c.moving.is_some() || !c.leftovers.is_empty() {
+            "; the move has begun, and `forebay campaignd` goes on with it"
+        } else {
+            ""
         };
         return Err(Fail::failed(format!("{why}{later}")));
     }
-    say(format!("'{}' is at {}", c.name, c.place));
+    print_notice(format!("'{}' is at {}", c.name, c.place));
     Ok(())
 }
 
@@ -551,14 +570,14 @@ fn delete(mut held: Held, is_now: bool) -> Result<(), Fail> {
     let name = held.campaign.name.clone();
     if is_now {
         moves::remove(held).map_err(Fail::failed)?;
-        say(format!("'{name}' and its data are removed"));
+        print_notice(format!("'{name}' and its data are removed"));
         return Ok(());
     }
     at_its_place(&held.campaign)?;
     held.campaign.ends = now();
     moves::expire(&mut held).map_err(Fail::failed)?;
     let grace = words(held.campaign.grace);
-    say(format!(
+    print_notice(format!(
         "'{name}' has ended; for {grace}, its data come back with: forebay campaign restore {name}"
     ));
     Ok(())

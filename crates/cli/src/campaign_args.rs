@@ -33,7 +33,7 @@ Example:
         /// Print JSON
         #[arg(long)]
         json: bool,
-        /// Count now what it uses
+        /// Count the campaign's usage now
         #[arg(long)]
         count: bool,
     },
@@ -54,15 +54,15 @@ Example:
   forebay campaign quota case7 --files none")]
     Quota {
         name: String,
-        /// Most bytes; none: as many as the tier allows [default: as before]
+        /// Maximum number of bytes; none: as many as the tier allows [default: as before]
         #[arg(long, value_name = "SIZE", value_parser = most_bytes)]
         size: Option<Most>,
-        /// Most files, directories and links included; none: as many as the tier allows [default:
-        /// as before]
+        /// Maximum number of files, directories and links included; none: as many as the tier
+        /// allows [default: as before]
         #[arg(long, value_name = "N", value_parser = most_files)]
         files: Option<Most>,
     },
-    /// Say who else may use a campaign's data: these users, and no others
+    /// Set which other users may use a campaign's data: these and no others
     #[command(after_help = "\
 Example:
   forebay campaign share case7 ann bob:ro
@@ -71,7 +71,7 @@ Example:
 Access control lists of the file system are set for that (setfacl).")]
     Share {
         name: String,
-        /// Users; with `:ro`, who may only read
+        /// Users; with `:ro`, users that may only read
         users: Vec<String>,
     },
     /// Start a pool for a campaign: its data at the pool's speed, by their own path
@@ -81,8 +81,8 @@ Example:
   forebay exec --pool case7 -- ./solver /scratch/me/case7/input
   forebay campaign down case7
 
-The pool has the campaign's name, and the campaign's data as its origin (docs/origins.md), so that
-it may be started again later, on other nodes. It ends with the campaign.")]
+The pool has the campaign's name, and the campaign's data as its origin (docs/howto/origins.md), so
+that it may be started again later, on other nodes. It ends with the campaign.")]
     Up(CampaignUp),
     /// Remove a campaign's pool; its data are at their place then
     #[command(after_help = "Example:\n  forebay campaign down case7")]
@@ -97,7 +97,8 @@ it may be started again later, on other nodes. It ends with the campaign.")]
     #[command(after_help = "Example:\n  forebay campaign restore case7 --for 7d")]
     Restore {
         name: String,
-        /// To this tier [default: the one that it was on; of an archived one the only tier]
+        /// Tier to move to [default: the one that it was on; for an archived campaign the only
+        /// tier]
         #[arg(long)]
         tier: Option<String>,
         /// For how long [default: as the tier says]
@@ -140,12 +141,12 @@ fn most_files(text: &str) -> Result<Most, String> {
 #[derive(Debug, Args)]
 pub struct Create {
     pub name: String,
-    /// All in a word: SIZE,NUMBERfiles,TIER,TIME; each part may be missing
+    /// All settings in one word: SIZE,NUMBERfiles,TIER,TIME; each part may be missing
     pub spec: Option<String>,
-    /// Most bytes
+    /// Maximum number of bytes
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
     pub size: Option<u64>,
-    /// Most files, directories and links included
+    /// Maximum number of files, directories and links included
     #[arg(long, value_name = "N")]
     pub files: Option<u64>,
     /// The tier [default: the only one]
@@ -158,10 +159,10 @@ pub struct Create {
     /// tier says]
     #[arg(long, value_name = "WHAT")]
     pub at_end: Option<String>,
-    /// How long data that are to be deleted can be restored after the end [default: as the tier says]
+    /// How long deleted data can be restored after the end [default: the tier's]
     #[arg(long, value_name = "TIME")]
     pub grace: Option<Span>,
-    /// If there is one of this name already, leave it as it is
+    /// If a campaign of this name exists already, leave it as it is
     #[arg(long)]
     pub if_absent: bool,
     /// Print the campaign as JSON
@@ -206,4 +207,7 @@ pub struct Campaignd {
     /// Work for all users who have campaigns, with the rights of each; only root can
     #[arg(long)]
     pub all_users: bool,
+    /// With --all-users: end a user's pass after this time; the next one carries on
+    #[arg(long, value_name = "TIME", default_value = "1d")]
+    pub pass_limit: Span,
 }

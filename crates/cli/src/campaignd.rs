@@ -1,39 +1,43 @@
-//! `forebay campaignd`: counts what campaigns use, warns, and does what is due at their end.
+//! `forebay campaignd`: counts the usage of campaigns, warns, and carries out what is due at their
+//! end.
 //!
-//! A pass is about the campaigns of the user who runs it. With `--all-users`, a process of root only
-//! finds out who has campaigns; the pass of a user is a process of that user, so no record and no
-//! path leads further than its user could go anyway. Passes of users run beside each other. A pass
-//! may take long, since it moves data: until it ends, that user gets no other.
+//! A pass is about the campaigns of the user who runs it. With `--all-users`, a process of root
+//! only finds out who has campaigns; the pass of a user is a process of that user, so no record and
+//! no path leads further than its user could go anyway. Passes of users run beside each other. A
+//! pass may take long, since it moves data: until it ends, that user gets no other.
 
 use crate::campaign::is_used;
 use crate::campaign_args::Campaignd;
 use crate::fail::{Fail, code};
 use crate::files::user_name;
 use crate::lifetime::Span;
-use crate::output::{json, say};
+use crate::output::{json, print_notice};
 use forebay_campaign::now;
 use forebay_campaign::record::Campaign;
 use forebay_campaign::registry::Registry;
 use forebay_campaign::service::{self, Options};
 use forebay_campaign::tiers::Tiers;
 use forebay_flow::account;
+use forebay_runtime::untrusted;
+use rustix::process::{Pid, Signal, kill_process_group};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStderr, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How old a count of usage may be, unless it is said. Seconds.
+/// Default maximum age of a count of usage. Seconds.
 const COUNT_EVERY: u64 = 600;
-/// Passes of users that run at once, beside those that take longer than [`LONG`]: these move much
-/// data, or hang, and nobody else is to wait for them.
-const AT_ONCE: usize = 8;
+/// Maximum number of users' passes that run at once, not counting those that take longer than
+/// [`LONG`]: these move much data, or hang, and other users must not wait for them.
+const MAX_CONCURRENT_PASSES: usize = 8;
 const LONG: Duration = Duration::from_secs(600);
-/// Most bytes that are read of what a pass says of its campaigns, and to people. Its user may make
-/// it say anything.
-const MOST_OUTPUT: u64 = 8 << 20;
-const MOST_SAID: u64 = 1 << 20;
+/// Maximum number of bytes that are read of a pass's output, about its campaigns and to people. Its
+/// user may make it print anything.
+const MAX_OUTPUT_BYTES: u64 = 8 << 20;
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 
 fn seconds(span: Span, name: &str) -> Result<u64, Fail> {
     match span {
@@ -46,6 +50,7 @@ fn seconds(span: Span, name: &str) -> Result<u64, Fail> {
 pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
     let every = Duration::from_secs(seconds(a.every, "--every")?);
     let usual = if a.once { 0 } else { COUNT_EVERY };
+    let pass_limit = Duration::from_secs(seconds(a.pass_limit, "--pass-limit")?);
     let given = a.count_every.map(|span| seconds(span, "--count-every"));
     let count_every = given.transpose()?.unwrap_or(usual);
     let me = user_name(rustix::process::getuid().as_raw());
@@ -54,7 +59,7 @@ pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
         true if !account::is_root() => Err(Fail::usage(
             "--all-users: only root can work for other users",
         )),
-        true => of_all_users(a, &tiers, every, count_every),
+        true => of_all_users(a, &tiers, every, (count_every, pass_limit)),
         false => of_one_user(a, (&me, &tiers), every, count_every),
     }
 }
@@ -70,17 +75,17 @@ fn of_one_user(
         count_every,
         is_used: &is_used,
         tell: &|name, what| match name {
-            "" => say(what),
-            name => say(format!("campaign '{name}': {what}")),
+            "" => print_notice(what),
+            name => print_notice(format!("campaign '{name}': {what}")),
         },
     };
     loop {
         let began = Instant::now();
         let (count, failures) = match service::pass(&registry, tiers, &options) {
             Ok(done) => done,
-            // A registry on a file system that is out of reach comes back.
+            // A registry on an unreachable file system will be reachable again.
             Err(why) if !a.once => {
-                say(why);
+                print_notice(why);
                 (0, 1)
             }
             Err(why) => return Err(Fail::failed(why)),
@@ -91,7 +96,9 @@ fn of_one_user(
             return match failures {
                 0 => Ok(code::OK),
                 n => Err(Fail::failed(format!(
-                    "{n} of {count} campaigns: something failed; see above"
+                    "{n} {} in a pass over {count} {}; see above",
+                    if n == 1 { "failure" } else { "failures" },
+                    if count == 1 { "campaign" } else { "campaigns" },
                 ))),
             };
         }
@@ -99,7 +106,7 @@ fn of_one_user(
     }
 }
 
-/// Writes what is known after a pass, as far as it is asked for.
+/// Writes the results of a pass, as far as they are asked for.
 fn report(a: &Campaignd, all: impl FnOnce() -> Vec<Campaign>, failures: usize) -> Result<(), Fail> {
     if !a.json && a.metrics.is_none() {
         return Ok(());
@@ -113,15 +120,15 @@ fn report(a: &Campaignd, all: impl FnOnce() -> Vec<Campaign>, failures: usize) -
 
 fn write_metrics(file: &Path, text: &str) {
     let beside = file.with_extension("new");
-    let written = std::fs::write(&beside, text);
+    let written = untrusted::create(&beside, 0o644).and_then(|mut f| f.write_all(text.as_bytes()));
     if let Err(e) = written.and_then(|()| std::fs::rename(&beside, file)) {
-        say(format!("{}: {e}", file.display()));
+        print_notice(format!("{}: {e}", file.display()));
     }
 }
 
 // ---- all users ----
 
-/// What the pass of a user came to: the campaigns, if it got so far, and whether all went well.
+/// The result of a user's pass: the campaigns, if it got so far, and whether all went well.
 struct Passed {
     user: String,
     campaigns: Option<Vec<Campaign>>,
@@ -130,12 +137,15 @@ struct Passed {
 
 /// The passes of all users.
 struct Passes {
+    /// How old a count of usage may be. Seconds.
     count_every: u64,
+    /// The longest time that a pass may take.
+    limit: Duration,
     ended: (Sender<Passed>, Receiver<Passed>),
     waiting: VecDeque<String>,
     /// Since when.
     running: BTreeMap<String, Instant>,
-    /// What the last pass of each user has said.
+    /// The messages of each user's last pass.
     known: BTreeMap<String, Vec<Campaign>>,
     failed: BTreeSet<String>,
 }
@@ -144,10 +154,11 @@ fn of_all_users(
     a: &Campaignd,
     tiers: &Tiers,
     every: Duration,
-    count_every: u64,
+    (count_every, limit): (u64, Duration),
 ) -> Result<u8, Fail> {
     let mut passes = Passes {
         count_every,
+        limit,
         ended: channel(),
         waiting: VecDeque::new(),
         running: BTreeMap::new(),
@@ -159,26 +170,27 @@ fn of_all_users(
         match tiers.everyone.names(account::homes) {
             Ok(names) => passes.begin(names),
             Err(why) if a.once => return Err(Fail::failed(why)),
-            Err(why) => say(why),
+            Err(why) => print_notice(why),
         }
         passes.go_on((!a.once).then_some(until));
         let all = || passes.known.values().flatten().cloned().collect();
         report(a, all, passes.failed.len())?;
         if a.once {
             let failed: Vec<&str> = passes.failed.iter().map(String::as_str).collect();
-            return match failed.is_empty() {
-                true => Ok(code::OK),
-                false => Err(Fail::failed(format!(
+            return if failed.is_empty() {
+                Ok(code::OK)
+            } else {
+                Err(Fail::failed(format!(
                     "something failed for {}; see above",
                     failed.join(", ")
-                ))),
+                )))
             };
         }
     }
 }
 
 impl Passes {
-    /// These users are to have a pass.
+    /// Adds users that are to have a pass.
     fn begin(&mut self, names: Vec<String>) {
         self.known.retain(|name, _| names.contains(name));
         self.failed.retain(|name| names.contains(name));
@@ -189,7 +201,7 @@ impl Passes {
         }
     }
 
-    /// Lets passes run until then, or until all have ended.
+    /// Lets passes run until `until`, or until all have ended.
     fn go_on(&mut self, until: Option<Instant>) {
         loop {
             while self.is_free()
@@ -206,16 +218,17 @@ impl Passes {
                 match until {
                     None if !self.waiting.is_empty() => continue,
                     None => self.running.keys().for_each(|user| {
-                        say(format!("{user}: the pass takes long; it goes on by itself"));
+                        print_notice(format!("{user}: the pass takes long; it goes on by itself"));
                     }),
                     Some(_) => {}
                 }
                 return;
             };
             self.running.remove(&passed.user);
-            match passed.is_well {
-                true => self.failed.remove(&passed.user),
-                false => self.failed.insert(passed.user.clone()),
+            if passed.is_well {
+                self.failed.remove(&passed.user)
+            } else {
+                self.failed.insert(passed.user.clone())
             };
             if let Some(campaigns) = passed.campaigns {
                 self.known.insert(passed.user, campaigns);
@@ -225,19 +238,19 @@ impl Passes {
 
     fn is_free(&self) -> bool {
         let short = |began: &&Instant| began.elapsed() < LONG;
-        self.running.values().filter(short).count() < AT_ONCE
+        self.running.values().filter(short).count() < MAX_CONCURRENT_PASSES
     }
 
     fn start(&mut self, user: String) {
         self.running.insert(user.clone(), Instant::now());
-        let (tell, count_every) = (self.ended.0.clone(), self.count_every);
+        let (tell, count_every, limit) = (self.ended.0.clone(), self.count_every, self.limit);
         std::thread::spawn(move || {
-            let done = pass_of(&user, count_every);
+            let done = pass_of(&user, count_every, limit);
             let (campaigns, is_well) = done.unwrap_or_else(|why| {
-                say(format!("{user}: {why}"));
+                print_notice(format!("{user}: {why}"));
                 (None, false)
             });
-            // Without a receiver, nobody waits for it any more.
+            // Without a receiver, no thread waits for it any more.
             let _ = tell.send(Passed {
                 user,
                 campaigns,
@@ -247,8 +260,11 @@ impl Passes {
     }
 }
 
-/// Runs a pass as a user, and passes on what it says to people.
-fn pass_of(user: &str, count_every: u64) -> Result<(Option<Vec<Campaign>>, bool), String> {
+/// The result of a pass: the campaigns, if it got so far, and whether all went well.
+type Outcome = Result<(Option<Vec<Campaign>>, bool), String>;
+
+/// Runs a pass as a user, for at most `limit`, and forwards its messages to people.
+fn pass_of(user: &str, count_every: u64, limit: Duration) -> Outcome {
     let account = account::lookup(user)?;
     let forebay = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
     let mut command = account.command(forebay);
@@ -257,12 +273,29 @@ fn pass_of(user: &str, count_every: u64) -> Result<(Option<Vec<Campaign>>, bool)
         command.arg(format!("--count-every={count_every}s"));
     }
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = command.spawn().map_err(|e| format!("its pass: {e}"))?;
-    let said = child.stderr.take().map(|from| pass_on(user, from));
+    command.process_group(0);
+    let child = command.spawn().map_err(|e| format!("its pass: {e}"))?;
+    let group = Pid::from_child(&child);
+    let (tell, ended) = channel();
+    let name = user.to_owned();
+    // Not joined: a process that has left the group may keep the pipes open.
+    std::thread::spawn(move || tell.send(follow(&name, child)));
+    ended.recv_timeout(limit).unwrap_or_else(|_| {
+        let _ = kill_process_group(group, Signal::KILL);
+        Err(format!(
+            "its pass took longer than {} s (--pass-limit), and was ended; the next one carries on",
+            limit.as_secs()
+        ))
+    })
+}
+
+/// Waits for the end of a user's pass.
+fn follow(user: &str, mut child: Child) -> Outcome {
+    let messages = child.stderr.take().map(|from| pass_on(user, from));
     let text = output_of(&mut child);
     let ended = child.wait().map_err(|e| format!("its pass: {e}"))?;
-    if let Some(said) = said {
-        let _ = said.join();
+    if let Some(messages) = messages {
+        let _ = messages.join();
     }
     let mut campaigns: Option<Vec<Campaign>> = match text?.trim() {
         "" => None,
@@ -278,7 +311,7 @@ fn pass_of(user: &str, count_every: u64) -> Result<(Option<Vec<Campaign>>, bool)
 fn output_of(child: &mut Child) -> Result<String, String> {
     let mut text = String::new();
     if let Some(mut out) = child.stdout.take() {
-        let read = (&mut out).take(MOST_OUTPUT).read_to_string(&mut text);
+        let read = (&mut out).take(MAX_OUTPUT_BYTES).read_to_string(&mut text);
         read.map_err(|e| format!("its campaigns: {e}"))?;
         // The rest, so that the pass doesn't wait for a reader.
         let _ = std::io::copy(&mut out, &mut std::io::sink());
@@ -286,12 +319,12 @@ fn output_of(child: &mut Child) -> Result<String, String> {
     Ok(text)
 }
 
-/// Says what a user's pass says, with the user's name before it.
+/// Prints the messages of a user's pass, with the user's name in front.
 fn pass_on(user: &str, mut from: ChildStderr) -> std::thread::JoinHandle<()> {
     let user = user.to_owned();
     std::thread::spawn(move || {
-        let said = BufReader::new((&mut from).take(MOST_SAID));
-        for line in said.split(b'\n').map_while(Result::ok) {
+        let messages = BufReader::new((&mut from).take(MAX_MESSAGE_BYTES));
+        for line in messages.split(b'\n').map_while(Result::ok) {
             let line = String::from_utf8_lossy(&line);
             let line = line.strip_prefix("forebay: ").unwrap_or(&line);
             let clean: String = line
@@ -299,7 +332,7 @@ fn pass_on(user: &str, mut from: ChildStderr) -> std::thread::JoinHandle<()> {
                 .map(|c| if c.is_control() { '?' } else { c })
                 .collect();
             if !clean.is_empty() {
-                say(format!("{user}: {clean}"));
+                print_notice(format!("{user}: {clean}"));
             }
         }
         let _ = std::io::copy(&mut from, &mut std::io::sink());

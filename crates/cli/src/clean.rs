@@ -1,29 +1,30 @@
 //! `forebay pools --clean`: removes stale pools.
 //!
 //! A pool is stale if all its keepers on this host are dead and no process uses it, or if its time
-//! is over ([`crate::lifetime`]). All others stay, each with a reason: pools in use, pools that can
-//! be opened again (unless `--all`), pools of other hosts, and pools that can't be inspected.
+//! limit has passed ([`crate::lifetime`]). All other pools stay, each with a reason: pools in use,
+//! pools that can be opened again (unless `--all`), pools of other hosts, and pools that can't be
+//! inspected.
 
 use crate::args::{Down, Pools};
 use crate::down::down;
 use crate::fail::{Fail, code};
 use crate::found::{named, open_each, users};
 use crate::lifetime;
-use crate::output::{json, note, say};
+use crate::output::{json, note, print_notice};
 use forebay_client::{Pool, PoolState, home, places};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::time::{Duration, Instant};
 
 /// How long another process that cleans is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
+const CLEAN_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The result for one pool.
 struct Outcome {
     name: String,
     removed: bool,
     why: String,
-    /// It should have been removed, or may be in the way: a person has to decide.
+    /// The pool should have been removed, or may be in the way: a person has to decide.
     unclear: bool,
 }
 
@@ -42,24 +43,25 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
     } else {
         for o in &all {
             let what = if o.removed { "removed" } else { "stays" };
-            say(format!("pool '{}' {what}: {}", o.name, o.why));
+            print_notice(format!("pool '{}' {what}: {}", o.name, o.why));
         }
         if all.is_empty() {
             note("you have no pools on this node");
         }
     }
-    Ok(match all.iter().any(|o| o.unclear) {
-        true => code::FAILED,
-        false => code::OK,
+    Ok(if all.iter().any(|o| o.unclear) {
+        code::FAILED
+    } else {
+        code::OK
     })
 }
 
-/// Keeps others from cleaning at the same time: half a pool looks damaged. None if there are no
-/// pools, or another one takes longer than [`PATIENCE`].
+/// Excludes other processes that clean: half a pool looks damaged. None if there are no pools, or
+/// another process takes longer than [`CLEAN_LOCK_TIMEOUT`].
 fn alone() -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(home(), flags, Mode::empty()).ok()?;
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + CLEAN_LOCK_TIMEOUT;
     while flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
         if Instant::now() > until {
             return None;
@@ -72,8 +74,8 @@ fn alone() -> Option<OwnedFd> {
 fn outcome(name: String, a: &Pools) -> Outcome {
     let (removed, why, unclear) = match stale(&name, a.all) {
         Err((why, unclear)) => (false, why, unclear),
-        // No keeper of it runs here, and its time or its job is over: other hosts see to their own
-        // share.
+        // No keeper of the pool runs here, and its time limit has passed or its job has ended:
+        // other hosts remove their own share.
         Ok((why, is_over)) if is_over || a.here => {
             match remove(&name, false).or_else(|_| remove(&name, true)) {
                 Ok(()) => (true, why, false),
@@ -93,8 +95,8 @@ fn outcome(name: String, a: &Pools) -> Outcome {
     }
 }
 
-/// Why a pool is to be removed, and whether its share on this host can be removed alone; otherwise
-/// why it stays, and whether that is unclear.
+/// Decides whether a pool is stale. Ok: the reason to remove it, and whether its share on this host
+/// can be removed alone. Err: the reason to keep it, and whether that is unclear.
 fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, bool)> {
     let places = places(name);
     let mut running = None;

@@ -35,7 +35,7 @@ pub struct Known {
         env = "FOREBAY_METADATA"
     )]
     pub store: Option<String>,
-    /// Where the bytes of collections lie that name the back end NAME: in files below the directory
+    /// Where the bytes of collections lie that have the back end NAME: in files below the directory
     /// DIR; repeatable
     #[arg(long = "attach", global = true, value_name = "NAME=DIR", value_parser = attached)]
     pub attached: Vec<(String, String)>,
@@ -44,7 +44,7 @@ pub struct Known {
 /// Which back end gets the bytes.
 #[derive(Debug, Args)]
 pub struct Target {
-    /// The back end of what is new: one of --attach, or `forebay`, the pool (default: the pool, if
+    /// The back end of new objects: one of --attach, or `forebay`, the pool (default: the pool, if
     /// there is one)
     #[arg(long, value_name = "NAME")]
     pub backend: Option<String>,
@@ -52,7 +52,7 @@ pub struct Target {
 
 /// Metadata and controls of a new workspace or collection.
 #[derive(Debug, Args)]
-pub struct Said {
+pub struct NewAttributes {
     /// Metadata; repeatable
     #[arg(long = "meta", value_name = "KEY=VALUE", value_parser = pair)]
     pub meta: Vec<(String, String)>,
@@ -65,16 +65,16 @@ pub enum OfWorkspace {
     Create {
         name: String,
         #[command(flatten)]
-        said: Said,
+        new_attributes: NewAttributes,
     },
     /// List the workspaces
     #[command(after_help = "Example:\n  forebay workspace list")]
     List {
-        /// Print all that is known of them as JSON
+        /// Print the complete records as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show what is known of a workspace
+    /// Show the record of a workspace
     #[command(after_help = "Example:\n  forebay workspace show campaign")]
     Show {
         name: String,
@@ -82,11 +82,11 @@ pub enum OfWorkspace {
         #[arg(long)]
         json: bool,
     },
-    /// List the workspaces whose metadata fit
+    /// List the workspaces whose metadata match
     #[command(after_help = "Example:\n  forebay workspace find 'owner = \"me\"'")]
     Find {
         predicate: String,
-        /// Print all that is known of them as JSON
+        /// Print the complete records as JSON
         #[arg(long)]
         json: bool,
     },
@@ -105,8 +105,8 @@ pub enum OfCollection {
         workspace: String,
         name: String,
         #[command(flatten)]
-        said: Said,
-        /// What its use needs, such as mutability=append; repeatable
+        new_attributes: NewAttributes,
+        /// The controls that its use needs, such as mutability=append; repeatable
         #[arg(long = "control", value_name = "CONTROL=VALUE")]
         controls: Vec<String>,
         #[command(flatten)]
@@ -116,11 +116,11 @@ pub enum OfCollection {
     #[command(after_help = "Example:\n  forebay collection list campaign")]
     List {
         workspace: String,
-        /// Print all that is known of them as JSON
+        /// Print the complete records as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Show what is known of a collection
+    /// Show the record of a collection
     #[command(after_help = "Example:\n  forebay collection show campaign pressure.3")]
     Show {
         workspace: String,
@@ -129,18 +129,19 @@ pub enum OfCollection {
         #[arg(long)]
         json: bool,
     },
-    /// List the collections whose metadata fit
+    /// List the collections whose metadata match
     #[command(
         after_help = "Example:\n  forebay collection find campaign 'project = \"mcse\" and step >= 2'"
     )]
     Find {
         workspace: String,
         predicate: String,
-        /// Print all that is known of them as JSON
+        /// Print the complete records as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Write a file to a collection, which is made if need be; what was in it goes
+    /// Write a file to a collection, which is created if necessary; its previous content is
+    /// replaced
     #[command(
         after_help = "Example:\n  forebay collection put campaign pressure.3 p3.dat --meta step=3\n  date | forebay collection put campaign log -"
     )]
@@ -150,7 +151,7 @@ pub enum OfCollection {
         /// `-`: the standard input
         file: PathBuf,
         #[command(flatten)]
-        said: Said,
+        new_attributes: NewAttributes,
         #[command(flatten)]
         into: Target,
     },
@@ -173,14 +174,14 @@ links are left out, and named. A repetition moves only what differs.")]
         workspace: String,
         directory: PathBuf,
         #[command(flatten)]
-        said: Said,
+        new_attributes: NewAttributes,
         #[command(flatten)]
         into: Target,
         /// Print the report as JSON
         #[arg(long)]
         json: bool,
     },
-    /// Make files of collections: all, or those whose metadata fit
+    /// Make files of collections: all, or those whose metadata match
     #[command(after_help = "\
 Example:
   forebay collection export campaign ./fields 'step >= 2'
@@ -221,7 +222,7 @@ fn attached(text: &str) -> Result<(String, String), String> {
     }
 }
 
-impl Said {
+impl NewAttributes {
     pub fn meta(&self) -> Meta {
         self.meta.iter().cloned().collect()
     }

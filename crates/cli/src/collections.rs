@@ -7,10 +7,11 @@ mod records;
 mod transfer;
 
 use crate::collection_args::{
-    CollectionCommand, FILES, Known, OfCollection, OfWorkspace, Said, Target, WorkspaceCommand,
+    CollectionCommand, FILES, Known, NewAttributes, OfCollection, OfWorkspace, Target,
+    WorkspaceCommand,
 };
 use crate::fail::{Fail, code};
-use crate::output::{json, quoted, say, write};
+use crate::output::{json, print_notice, quoted, write};
 use forebay_iov::{
     Collection, Errno, Error, Key, Meta, Options, Predicate, Record, Session, Workspace,
     read_controls, write_controls,
@@ -106,8 +107,11 @@ impl<'a> At<'a> {
 pub fn workspace(pool: &str, a: &WorkspaceCommand) -> Result<u8, Fail> {
     let at = At::new(pool, &a.known)?;
     match &a.what {
-        OfWorkspace::Create { name, said } => {
-            Workspace::create(&at.open()?, name, &said.meta()).map_err(failed)?;
+        OfWorkspace::Create {
+            name,
+            new_attributes,
+        } => {
+            Workspace::create(&at.open()?, name, &new_attributes.meta()).map_err(failed)?;
         }
         OfWorkspace::List { json } => {
             let all = Workspace::search(&at.open()?, &Predicate::everything());
@@ -136,12 +140,12 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
         OfCollection::Create {
             workspace,
             name,
-            said,
+            new_attributes,
             controls,
             into,
         } => {
             let options = Options {
-                meta: said.meta(),
+                meta: new_attributes.meta(),
                 controls: read_controls(&controls.join(",")).map_err(failed)?,
                 backend: into.backend.clone(),
             };
@@ -177,7 +181,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             }
             if at.knows(&record.backend) {
                 match Collection::open(&workspace, Key::Name(name)) {
-                    // It lies in another pool.
+                    // The collection lies in another pool.
                     Err(e) if e.errno() == Errno::NODEV => {}
                     opened => {
                         let collection = opened.map_err(failed)?;
@@ -191,9 +195,9 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             workspace,
             name,
             file,
-            said,
+            new_attributes,
             into,
-        } => put(&at.load(workspace)?, name, file, said, into)?,
+        } => put(&at.load(workspace)?, name, file, new_attributes, into)?,
         OfCollection::Get {
             workspace,
             name,
@@ -206,12 +210,12 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
         OfCollection::Import {
             workspace,
             directory,
-            said,
+            new_attributes,
             into,
             json,
         } => {
             let (into, json) = (into.backend.as_deref(), *json);
-            return transfer::import(&at, workspace, directory, said, into, json);
+            return transfer::import(&at, workspace, directory, new_attributes, into, json);
         }
         OfCollection::Export {
             workspace,
@@ -227,7 +231,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
                 .filter_map(Result::err)
                 .collect();
             let last = errors.pop();
-            errors.iter().for_each(say);
+            errors.iter().for_each(print_notice);
             last.map_or(Ok(()), |error| Err(failed(error)))?;
         }
     }
@@ -288,13 +292,14 @@ fn put(
     workspace: &Workspace,
     name: &str,
     file: &Path,
-    said: &Said,
+    new_attributes: &NewAttributes,
     into: &Target,
 ) -> Result<(), Fail> {
     let cannot = |e| Fail::failed(format!("{}: can't be read: {e}", file.display()));
-    let mut from: Box<dyn Read> = match file.as_os_str() == "-" {
-        true => Box::new(std::io::stdin().lock()),
-        false => Box::new(std::fs::File::open(file).map_err(cannot)?),
+    let mut from: Box<dyn Read> = if file.as_os_str() == "-" {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(std::fs::File::open(file).map_err(cannot)?)
     };
     // Read before the collection is truncated, since this fails for a directory.
     let mut block = vec![0; BLOCK];
@@ -302,7 +307,7 @@ fn put(
     let collection = match Collection::open(workspace, Key::Name(name)) {
         Err(e) if e.errno() == Errno::NOENT => {
             let options = Options {
-                meta: said.meta(),
+                meta: new_attributes.meta(),
                 backend: into.backend.clone(),
                 ..Options::default()
             };
@@ -310,7 +315,7 @@ fn put(
         }
         Ok(there) => there
             .truncate(0)
-            .and_then(|()| there.set_meta(&said.changes()))
+            .and_then(|()| there.set_meta(&new_attributes.changes()))
             .map(|()| there),
         failed => failed,
     };

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
-    /// On a terminal, unless $NO_COLOR is set
+    // No help text: clap would print all options of each command in its long form.
     #[default]
     Auto,
     Always,
@@ -36,8 +36,9 @@ pub fn choose(color: Color) {
 
 /// The text in a colour, if there are colours.
 pub fn painted(text: &[u8], sgr: &str) -> Vec<u8> {
-    match IS_ON.load(Relaxed) {
-        true => [b"\x1b[", sgr.as_bytes(), b"m", text, b"\x1b[0m"].concat(),
-        false => text.to_vec(),
+    if IS_ON.load(Relaxed) {
+        [b"\x1b[", sgr.as_bytes(), b"m", text, b"\x1b[0m"].concat()
+    } else {
+        text.to_vec()
     }
 }

@@ -6,7 +6,7 @@
 //! there.
 
 use crate::found::absolute_dir;
-use crate::output::say;
+use crate::output::print_notice;
 use forebay_client::{Pool, dead_end};
 use forebay_posix::ObjectId;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -99,7 +99,7 @@ pub fn hand_on(pool: &Pool, command: &mut Command) {
             let text = dead_end::describe(id, absolute_dir(pool).as_os_str().as_bytes());
             command.env(name, std::ffi::OsString::from_vec(text));
         }
-        Some((_, dir)) => say(format!(
+        Some((_, dir)) => print_notice(format!(
             "warning: the working directory lies in another pool ({}), which programs in pool '{}' don't see: their relative paths fail; begin them in another directory",
             dir.display(),
             pool.config().name

@@ -1,7 +1,7 @@
 //! `forebay doctor`: whether a pool can work on this host, and if not, what to do.
 //!
 //! Each check is one function that returns a [`Finding`]. The last check starts a small pool, runs
-//! a program in it and removes it, so what no other check knows shows there.
+//! a program in it and removes it, which finds problems that no other check knows.
 
 mod host;
 mod reach;
@@ -16,9 +16,9 @@ use serde_json::{Value, json as value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ok,
-    /// It works, with a restriction.
+    /// The feature works, with a restriction.
     Warning,
-    /// It can't work.
+    /// The feature can't work.
     Missing,
 }
 
@@ -31,14 +31,14 @@ struct Finding {
     needed: bool,
     /// The fact.
     found: String,
-    /// What Forebay needs it for.
+    /// The purpose for which Forebay needs it.
     why: &'static str,
     /// The remedy; empty if all is well.
     remedy: String,
 }
 
 impl Finding {
-    /// All is well.
+    /// The feature works.
     fn ok(name: &'static str, why: &'static str, found: impl Into<String>) -> Finding {
         Finding {
             name,
@@ -50,7 +50,7 @@ impl Finding {
         }
     }
 
-    /// It works, with a restriction.
+    /// A finding of a feature that works with a restriction.
     fn warns(self, remedy: impl Into<String>) -> Finding {
         self.with(State::Warning, remedy.into())
     }
@@ -101,9 +101,10 @@ impl Finding {
         let word = String::from_utf8_lossy(&word);
         let head = format!("{word} {:12} {}\n", self.name, self.found);
         let indent = " ".repeat(22);
-        match self.remedy.is_empty() {
-            true => format!("{head}{indent}{}\n", self.why),
-            false => format!("{head}{indent}{}\n{indent}do: {}\n", self.why, self.remedy),
+        if self.remedy.is_empty() {
+            format!("{head}{indent}{}\n", self.why)
+        } else {
+            format!("{head}{indent}{}\n{indent}do: {}\n", self.why, self.remedy)
         }
     }
 }

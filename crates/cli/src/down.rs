@@ -3,7 +3,7 @@
 use crate::args::Down;
 use crate::fail::{Fail, code};
 use crate::found::{end_users, named, open_all, open_each, users};
-use crate::output::{note, say, seconds};
+use crate::output::{age, note, print_notice};
 use crate::peers::Peers;
 use crate::{lifetime, mount, origin, stats};
 use forebay_client::{Pool, PoolError, PoolState, boot_clock, places};
@@ -77,7 +77,15 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             tell_what_was_done(name);
         }
         if state == PoolState::Stale {
-            note(format!("the keeper of pool '{name}' was dead already"));
+            let places = places(name);
+            let dead = places.iter().filter(|p| p.state() != PoolState::Running);
+            let dead: Vec<String> = dead.filter_map(|p| p.node).map(|n| n.to_string()).collect();
+            note(match dead.len() {
+                // A pool of one node.
+                0 => format!("the keeper of pool '{name}' was dead already"),
+                1 => format!("node {} was dead already", dead[0]),
+                _ => format!("nodes {} were dead already", dead.join(", ")),
+            });
         }
     }
     remove(name, peers.as_ref())?;
@@ -87,8 +95,10 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
 /// Prints the summary of a pool that is about to be removed.
 fn tell_what_was_done(name: &str) {
     match stats::of_all(name, false) {
-        Ok(counted) => stats::summary(&stats::sum(&counted)).iter().for_each(say),
-        Err(e) => say(e.message),
+        Ok(counted) => stats::summary(&stats::sum(&counted), None)
+            .iter()
+            .for_each(print_notice),
+        Err(e) => print_notice(e.message),
     }
 }
 
@@ -102,7 +112,7 @@ fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
         None => Ok(()),
         Some(_) => Err(Fail::failed(format!(
             "the pool '{name}' was used in the last {}",
-            seconds(limit as f64)
+            age(limit)
         ))),
     }
 }
@@ -124,7 +134,7 @@ pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
     end_users(&pools);
     drop(pools);
     if let Err(e) = remove(name, Peers::of(name).as_ref()) {
-        say(format!(
+        print_notice(format!(
             "warning: the pool could not be removed: {}",
             e.message
         ));

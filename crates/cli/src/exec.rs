@@ -1,4 +1,4 @@
-//! `forebay exec`, and how a program comes to see a pool: by the preloaded library, and by the
+//! `forebay exec`, and how a program gets access to a pool: by the preloaded library, and by the
 //! variables that name the pool.
 
 use crate::args::Exec;
@@ -112,9 +112,12 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
     }
     // An empty part of a list is the working directory.
-    let is_inside = |text: &[u8]| match text.is_empty() {
-        true => cwd::is_in(pool),
-        false => paths::is_under(Path::new(OsStr::from_bytes(text)), pool),
+    let is_inside = |text: &[u8]| {
+        if text.is_empty() {
+            cwd::is_in(pool)
+        } else {
+            paths::is_under(Path::new(OsStr::from_bytes(text)), pool)
+        }
     };
     let leads_inside = |list: &[u8]| list.split(|b| b":; ".contains(b)).any(is_inside);
     let variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
@@ -163,11 +166,22 @@ fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     Some(program.into())
 }
 
+/// Commands of shells that are no programs.
+const OF_SHELLS: [&str; 8] = [
+    "cd", "export", "source", ".", "alias", "ulimit", "umask", "eval",
+];
+
 /// The error for a program that could not be started, with the exit code of shells.
 pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
     let program = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {
-        let hint = "check its name and PATH";
+        let hint = if program.contains(' ') {
+            "if that is a command line, write its words without quotes around them".to_owned()
+        } else if OF_SHELLS.contains(&&*program) {
+            format!("it belongs to shells: forebay exec -- sh -c '{program} ...'")
+        } else {
+            "check its name and PATH".to_owned()
+        };
         return Fail::new(
             code::NOT_FOUND,
             format!("{program}: there is no such program; {hint}"),

@@ -1,9 +1,9 @@
 //! Errors as the user sees them, and the exit codes.
 
-use forebay_client::PoolError;
+use forebay_client::{PoolError, Starting};
 use std::fmt::Display;
 use std::io::Write;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// Exit codes. The table for users is [`TABLE`] and docs/reference/cli.md.
 pub mod code {
@@ -57,59 +57,110 @@ impl Fail {
     /// Prints the message, if there is one.
     pub fn print(&self) {
         if !self.message.is_empty() {
-            say(&self.message);
+            print_notice(&self.message);
         }
     }
 }
 
 /// Prints one line for the user, `forebay: …`. Ignores a stderr that can't be written.
-pub fn say(message: impl std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "forebay: {message}");
+pub fn print_notice(message: impl std::fmt::Display) {
+    let text = without_escapes(&without_numbers(message));
+    let _ = writeln!(std::io::stderr(), "forebay: {text}");
 }
 
-/// How much is said: 0 for `-q`, 2 for `-v`.
-static LEVEL: AtomicU8 = AtomicU8::new(1);
+/// A message without control characters but newlines and tabs: names in it may be others', and a
+/// terminal would obey them.
+fn without_escapes(text: &str) -> String {
+    let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
+    text.chars()
+        .map(|c| if harmless(c) { c } else { '?' })
+        .collect()
+}
 
-/// Sets how much is said.
-pub fn set_level(quiet: bool, verbose: bool) {
-    LEVEL.store(if quiet { 0 } else { 1 + u8::from(verbose) }, Relaxed);
+/// Removes from a message the numbers that std and rustix append to errors: `No such file or
+/// directory (os error 2)`.
+fn without_numbers(message: impl Display) -> String {
+    const BEFORE: &str = " (os error ";
+    let text = message.to_string();
+    let mut parts = text.split(BEFORE);
+    let mut short = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => short += rest,
+            _ => short = short + BEFORE + part,
+        }
+    }
+    short
+}
+
+/// Whether `-q` was given.
+static QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Leaves summaries and remarks out.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Relaxed);
 }
 
 /// Whether `-q` was given.
 pub fn is_quiet() -> bool {
-    LEVEL.load(Relaxed) == 0
+    QUIET.load(Relaxed)
 }
 
 /// Prints a summary or remark: not with `-q`.
 pub fn note(message: impl Display) {
     if !is_quiet() {
-        say(message);
-    }
-}
-
-/// Prints one step of the work: with `-v` only.
-pub fn detail(message: impl Display) {
-    if LEVEL.load(Relaxed) > 1 {
-        say(message);
+        print_notice(message);
     }
 }
 
 impl From<PoolError> for Fail {
     fn from(e: PoolError) -> Fail {
+        let e = match e {
+            // Half a pool: of one that is being made, that is no damage.
+            PoolError::Damaged { name, .. } if Starting::is_held(&name) => {
+                PoolError::Starting(name)
+            }
+            e => e,
+        };
         let code = match e {
             PoolError::Invalid(_) => code::USAGE,
             PoolError::Exists(_)
             | PoolError::ExistsStale(_)
+            | PoolError::Starting(_)
             | PoolError::Io { .. }
             | PoolError::Daemon(_) => code::FAILED,
             PoolError::Absent(_)
             | PoolError::Foreign(..)
-            | PoolError::Elsewhere(_)
+            | PoolError::OtherHost(_)
             | PoolError::Blind
             | PoolError::Damaged { .. }
             | PoolError::Lost(_)
             | PoolError::NoCheckpoint(_) => code::NO_POOL,
         };
         Fail::new(code, e)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_have_words_only() {
+        let io = std::io::Error::from_raw_os_error(2);
+        let text = without_numbers(format!("a: {io}; b: {io}"));
+        assert_eq!(
+            text,
+            "a: No such file or directory; b: No such file or directory"
+        );
+        let odd = "x (os error y) (os error";
+        assert_eq!(without_numbers(odd), odd);
+    }
+
+    #[test]
+    fn names_reach_no_terminal_with_escapes() {
+        let odd = "/fb/\x1b[31mred\u{9b}0m\r: can't be read;\n\tnext: ü";
+        let shown = without_escapes(odd);
+        assert_eq!(shown, "/fb/?[31mred?0m?: can't be read;\n\tnext: ü");
     }
 }

@@ -1,6 +1,7 @@
-//! The arguments of commands for files in a pool: ls, cat, df, rm, mkdir, mv, cp, du, find.
+//! The arguments of commands for files in a pool: ls, df, find.
 //!
-//! Their letters are those of coreutils. So `-h` is a form of sizes here, and help is `--help`.
+//! The options' letters are those of coreutils. So `-h` is a form of sizes here, and help is
+//! `--help`.
 
 use clap::{ArgAction, Args};
 use std::ffi::OsString;
@@ -14,7 +15,7 @@ pub struct Ls {
     /// Names that begin with a dot, too
     #[arg(short, help_heading = "What is shown")]
     pub all: bool,
-    /// Directories themselves instead of what is in them
+    /// Directories themselves instead of their entries
     #[arg(short = 'd', help_heading = "What is shown")]
     pub directory: bool,
     /// Directories below, too
@@ -50,16 +51,9 @@ pub struct Ls {
 }
 
 #[derive(Debug, Args)]
-pub struct Cat {
-    /// Files to print, one after the other
-    #[arg(required = true)]
-    pub paths: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
 #[command(disable_help_flag = true)]
 pub struct Df {
-    /// Sizes as 1.5K, 64M, 2.0G
+    /// As always: sizes with their unit
     #[arg(short = 'h', long = "human-readable", help_heading = "Form")]
     pub human: bool,
     /// Print as JSON
@@ -68,97 +62,11 @@ pub struct Df {
     /// Print help
     #[arg(long, action = ArgAction::Help)]
     help: Option<bool>,
-}
-
-#[derive(Debug, Args)]
-pub struct Rm {
-    /// Directories with all that is in them, too; symbolic links aren't followed
-    #[arg(short = 'r', short_alias = 'R', long)]
-    pub recursive: bool,
-    /// What isn't there is no error
-    #[arg(short, long)]
-    pub force: bool,
-    /// What to remove
-    #[arg(required_unless_present = "force")]
-    pub paths: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub struct Mkdir {
-    /// Missing directories above them, too; one that exists is no error
-    #[arg(short, long)]
-    pub parents: bool,
-    /// The directories
-    #[arg(required = true)]
-    pub paths: Vec<OsString>,
-}
-
-#[derive(Debug, Args)]
-pub struct Mv {
-    /// What exists already at the destination is left as it is
-    #[arg(short, long)]
-    pub no_clobber: bool,
-    /// What to move
-    #[arg(required = true)]
-    pub src: Vec<OsString>,
-    /// The new name, or a directory to move it into
-    #[arg(required = true)]
-    pub dst: OsString,
-}
-
-#[derive(Debug, Args)]
-pub struct Cp {
-    /// Directories with all that is in them, too; symbolic links are copied as links
-    #[arg(short = 'r', short_alias = 'R', long)]
-    pub recursive: bool,
-    /// Keep mode, owner, times and user.* attributes
-    #[arg(short, long)]
-    pub preserve: bool,
-    /// What to copy
-    #[arg(required = true)]
-    pub src: Vec<OsString>,
-    /// The name of the copy, or a directory to copy it into
-    #[arg(required = true)]
-    pub dst: OsString,
-}
-
-#[derive(Debug, Args)]
-#[command(disable_help_flag = true)]
-pub struct Du {
-    /// Of each path the sum only
-    #[arg(short, help_heading = "What is shown")]
-    pub summarize: bool,
-    /// Files, too, not directories only
-    #[arg(short, conflicts_with = "summarize", help_heading = "What is shown")]
-    pub all: bool,
-    /// Directories down to this depth only; 0: the paths themselves
-    #[arg(
-        short = 'd',
-        long = "max-depth",
-        value_name = "N",
-        conflicts_with = "summarize",
-        help_heading = "What is shown"
-    )]
-    pub depth: Option<usize>,
-    /// Sizes of files in bytes, instead of the room that they take in KiB
-    #[arg(short, help_heading = "Form")]
-    pub bytes: bool,
-    /// Sizes as 1.5K, 64M, 2.0G
-    #[arg(short = 'h', long = "human-readable", help_heading = "Form")]
-    pub human: bool,
-    /// Print as JSON
-    #[arg(long, help_heading = "Form")]
-    pub json: bool,
-    /// Print help
-    #[arg(long, action = ArgAction::Help)]
-    help: Option<bool>,
-    /// What to measure; default: /
-    pub paths: Vec<OsString>,
 }
 
 #[derive(Debug, Args)]
 pub struct Find {
-    /// Only names that fit: * ? [a-z] {a,b}; also written -name
+    /// Only names that match: * ? [a-z] {a,b}; also written -name
     #[arg(long, value_name = "GLOB", help_heading = "What is found")]
     pub name: Option<String>,
     /// Only files (f), directories (d), symbolic links (l), FIFOs (p), sockets (s); also -type
@@ -169,7 +77,7 @@ pub struct Find {
         help_heading = "What is found"
     )]
     pub types: Vec<Kind>,
-    /// At most so many names below the paths; also -maxdepth
+    /// Maximum number of names below the paths; also -maxdepth
     #[arg(long = "maxdepth", value_name = "N", help_heading = "What is found")]
     pub depth: Option<usize>,
     /// End each path with a zero byte instead of a new line; also -print0
@@ -178,7 +86,7 @@ pub struct Find {
     /// Print as JSON
     #[arg(long, conflicts_with = "print0", help_heading = "Form")]
     pub json: bool,
-    /// Where to search, below; default: /
+    /// Where to search, directories below included; default: /
     pub paths: Vec<OsString>,
 }
 

@@ -7,24 +7,26 @@ use crate::flow_args::{
     Serve, Start, Status, Token, Upload,
 };
 use crate::lifetime::Span;
-use crate::output::{json, note, say, write};
+use crate::output::{json, note, print_notice, write};
 use crate::tables::table;
+use forebay_campaign::spec::Spec;
 use forebay_flow::client::{Client, Settings};
 use forebay_flow::config::Config;
 use forebay_flow::serve::Listen;
 use forebay_flow::token::Scope;
 use forebay_flow::{account, api, keep, now, serve, token};
 use forebay_media::format_size;
+use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time between two looks at a run.
+/// Pause between two checks of a run.
 const LOOK: Duration = Duration::from_secs(1);
-/// How long the removal of a workflow is waited for. Looks.
+/// Maximum number of checks, one per [`LOOK`], whether a workflow has been removed.
 const REMOVAL: u32 = 60;
-/// Most files that one command uploads.
-const MOST_FILES: usize = 10_000;
+/// Maximum number of files that one command uploads.
+const MAX_UPLOADED_FILES: usize = 10_000;
 
 pub fn flow(a: FlowCommand) -> Result<u8, Fail> {
     match a.what {
@@ -74,8 +76,8 @@ fn serve(a: &Serve) -> Result<(), Fail> {
         tls: a.tls_cert.clone().zip(a.tls_key.clone()),
     };
     let state = made(a.state.as_ref())?;
-    let ready = |url: &str| say(format!("flow: serves at {url}"));
-    let tell = |what: &str| say(format!("flow: {what}"));
+    let ready = |url: &str| print_notice(format!("flow: serves at {url}"));
+    let tell = |what: &str| print_notice(format!("flow: {what}"));
     serve::serve(&state, config, &listen, &ready, tell).map_err(Fail::failed)
 }
 
@@ -83,7 +85,7 @@ fn token(a: &Token) -> Result<(), Fail> {
     let state = made(a.state.as_ref())?;
     if let Some(id) = &a.revoke {
         token::revoke(&state, id).map_err(Fail::failed)?;
-        say(format!("the token '{id}' is refused from now on"));
+        print_notice(format!("the token '{id}' is refused from now on"));
         return Ok(());
     }
     if a.list {
@@ -160,7 +162,7 @@ fn client(a: &Reach) -> Result<Client, Fail> {
             let home = PathBuf::from(variable("HOME").unwrap_or_default());
             let usual = config.unwrap_or_else(|| home.join(".config"));
             let file = file.clone().unwrap_or(usual.join("forebay/flow-token"));
-            let text = std::fs::read_to_string(&file).map_err(|e| {
+            let text = untrusted::read_text(&file, Links::Named, MAX_SETTINGS).map_err(|e| {
                 let shown = file.display();
                 Fail::usage(format!(
                     "{shown}: {e}; put a token of `forebay flow token` there"
@@ -184,12 +186,20 @@ fn init(a: &Init) -> Result<(), Fail> {
         Executor::Local => "local",
         Executor::Slurm => "slurm",
     };
-    let campaign = match (&a.campaign, &a.spec) {
+    let path = ["workflows", a.workflow.as_str()];
+    let is_there = client.get(&path, "").is_ok();
+    let mut spec = a.spec.clone();
+    if let (None, None, false, Some(file)) = (&a.campaign, &a.spec, is_there, &a.snakefile) {
+        spec = of_rules(file)?;
+        if let Some(spec) = &spec {
+            note(format!("the rules ask for a campaign: {spec}"));
+        }
+    }
+    let campaign = match (&a.campaign, &spec) {
         (None, None) => Value::Null,
         (name, spec) => json!({"name": name, "spec": spec}),
     };
-    let path = ["workflows", a.workflow.as_str()];
-    if client.get(&path, "").is_ok() {
+    if is_there {
         if !campaign.is_null() || !a.approve.is_empty() {
             return Err(Fail::usage(format!(
                 "there is a workflow '{}' already: its campaign and approvals stay as they are",
@@ -220,6 +230,29 @@ fn init(a: &Init) -> Result<(), Fail> {
     Ok(())
 }
 
+/// The campaign that the rules of a Snakefile ask for. The workflow works in it, so that there is
+/// one for all of them.
+fn of_rules(file: &Path) -> Result<Option<String>, Fail> {
+    let shown = file.display();
+    let text = untrusted::read_text(file, Links::Follow, MAX_SETTINGS)
+        .map_err(|e| Fail::failed(format!("{shown}: {e}")))?;
+    let all = forebay_flow::resources::campaigns(&text);
+    for spec in &all {
+        let in_file = |why| Fail::usage(format!("{shown}: campaign \"{spec}\": {why}"));
+        Spec::parse(spec).map_err(in_file)?;
+    }
+    match &all[..] {
+        [] => Ok(None),
+        [spec] => Ok(Some(spec.clone())),
+        _ => Err(Fail::usage(format!(
+            "{shown}: its rules ask for {} campaigns ({}), and a workflow works in one: say which \
+             with --spec",
+            all.len(),
+            all.join("; ")
+        ))),
+    }
+}
+
 fn upload(a: &Upload) -> Result<(), Fail> {
     let client = client(&a.reach)?;
     let mut all = Vec::new();
@@ -245,8 +278,8 @@ fn upload(a: &Upload) -> Result<(), Fail> {
 /// The files at and below a path, and their paths at the service.
 fn collect(file: &Path, path: &str, all: &mut Vec<(PathBuf, String)>) -> Result<(), Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("{}: {e}", file.display()));
-    if all.len() >= MOST_FILES {
-        return Err(Fail::usage(format!("more than {MOST_FILES} files")));
+    if all.len() >= MAX_UPLOADED_FILES {
+        return Err(Fail::usage(format!("more than {MAX_UPLOADED_FILES} files")));
     }
     if !std::fs::metadata(file).map_err(failed)?.is_dir() {
         all.push((file.to_owned(), path.to_owned()));
@@ -291,20 +324,32 @@ fn start(a: &Start) -> Result<(), Fail> {
     if a.json {
         json(&run)?;
     } else {
-        let message = run["message"].as_str().unwrap_or_default();
-        note(format!("run {number} of '{}' {message}", a.workflow));
+        note(format!(
+            "run {number} of '{}': {}",
+            a.workflow,
+            in_words(&run)
+        ));
     }
     match run["state"].as_str() {
-        Some("failed" | "cancelled") => Err(Fail::failed(format!(
+        Some("failed") => Err(Fail::failed(format!(
             "run {number} has failed: forebay flow logs {} {number}",
             a.workflow
         ))),
+        Some("cancelled") => Err(Fail::failed(format!("run {number} was cancelled"))),
         _ => Ok(()),
     }
 }
 
 fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or("-")
+}
+
+/// A run's state, and what there is to say about it.
+fn in_words(run: &Value) -> String {
+    match run["message"].as_str() {
+        None | Some("") => text(run, "state").into(),
+        Some(message) => format!("{}: {message}", text(run, "state")),
+    }
 }
 
 fn ago(value: &Value) -> String {
@@ -349,10 +394,7 @@ fn status(a: &Status) -> Result<(), Fail> {
             return json(&json!({"run": run, "graph": graph}));
         }
         let mut rows = vec![
-            vec![
-                "state".into(),
-                format!("{}: {}", text(&run, "state"), text(&run, "message")),
-            ],
+            vec!["state".into(), in_words(&run)],
             vec!["begun".into(), ago(&run["begun"])],
             vec!["ended".into(), ago(&run["ended"])],
             vec![
@@ -391,8 +433,7 @@ fn status(a: &Status) -> Result<(), Fail> {
         rows.push(vec!["place".into(), text(campaign, "place").into()]);
     }
     for run in w["runs"].as_array().into_iter().flatten() {
-        let what = format!("{}: {}", text(run, "state"), text(run, "message"));
-        rows.push(vec![format!("run {}", run["number"]), what]);
+        rows.push(vec![format!("run {}", run["number"]), in_words(run)]);
     }
     write(printable(&table(&rows, &[0, 1])).as_bytes())
 }
@@ -422,7 +463,7 @@ fn list(a: &List) -> Result<(), Fail> {
     }
     write(printable(&table(&rows, &[1, 2])).as_bytes())?;
     if found["is_complete"] == false {
-        say("there are more files, which aren't listed");
+        print_notice("there are more files, which aren't listed");
     }
     Ok(())
 }
@@ -437,7 +478,7 @@ fn get(a: &Get) -> Result<(), Fail> {
     };
     let failed = |e: std::io::Error| Fail::failed(format!("{}: {e}", to.display()));
     let beside = to.with_extension("forebay-part");
-    let mut file = std::fs::File::create(&beside).map_err(failed)?;
+    let mut file = untrusted::create(&beside, 0o666).map_err(failed)?;
     let done = client.download(&a.workflow, &a.path, &mut file);
     if let Err(why) = done {
         let _ = std::fs::remove_file(&beside);
@@ -533,7 +574,7 @@ fn delete(a: &Delete) -> Result<(), Fail> {
             Ok(_) => std::thread::sleep(LOOK / 4),
         }
     }
-    say(format!(
+    print_notice(format!(
         "'{}' is still being deleted; see the service's messages",
         a.workflow
     ));

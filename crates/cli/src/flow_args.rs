@@ -37,7 +37,7 @@ pub enum Executor {
 
 #[derive(Debug, Subcommand)]
 pub enum OfFlow {
-    /// Serve: start and watch runs, until SIGTERM; runs go on without the service
+    /// Serve: start and watch runs, until SIGTERM; runs continue without the service
     #[command(after_help = "\
 Example:
   forebay flow serve --listen 0.0.0.0:8443 --tls-cert cert.pem --tls-key key.pem
@@ -53,7 +53,7 @@ Example:
   forebay flow token --list
   forebay flow token --revoke 0123456789abcdef")]
     Token(Token),
-    /// Make a workflow with its working directory, or give one that is there a new Snakefile
+    /// Make a workflow with its working directory, or give an existing one a new Snakefile
     #[command(after_help = "\
 Example:
   forebay flow init study Snakefile --executor slurm --spec 1T,scratch,7d --approve publish")]
@@ -76,7 +76,7 @@ Example:
     /// Get a file from a workflow's directory
     #[command(after_help = "Example:\n  forebay flow get study results/summary.csv summary.csv")]
     Get(Get),
-    /// Print what Snakemake said in a run
+    /// Print Snakemake's output of a run
     #[command(after_help = "Example:\n  forebay flow logs study --follow")]
     Logs(Logs),
     /// Approve a step for which a run waits
@@ -107,7 +107,7 @@ pub struct Serve {
     /// Address and port
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8443")]
     pub listen: SocketAddr,
-    /// Limits, paths, options for Snakemake (TOML; docs/flow.md)
+    /// Limits, paths, options for Snakemake (TOML; docs/howto/flow.md)
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Certificates of the service (PEM)
@@ -179,7 +179,7 @@ pub struct Start {
     pub workflow: String,
     /// Rules or files to make [default: the first rule]
     pub targets: Vec<String>,
-    /// Most jobs at once; cores with the local executor
+    /// Maximum number of jobs at once; cores with the local executor
     #[arg(long, value_name = "N")]
     pub jobs: Option<u32>,
     /// Default resource of jobs, as for Snakemake: mem_mb, runtime, slurm_partition
@@ -191,7 +191,7 @@ pub struct Start {
     /// Go on with other jobs when one has failed
     #[arg(long)]
     pub keep_going: bool,
-    /// Wait until the run is over, or needs an approval; fail if it has failed
+    /// Wait until the run has ended, or needs an approval; fail if it has failed
     #[arg(long)]
     pub wait: bool,
     /// Print the run as JSON
@@ -228,7 +228,7 @@ pub struct Get {
     pub workflow: String,
     /// The file, below the workflow's directory
     pub path: String,
-    /// Where to put it [default: standard output]
+    /// File to write [default: standard output]
     pub to: Option<PathBuf>,
     #[command(flatten)]
     pub reach: Reach,
@@ -239,7 +239,7 @@ pub struct Logs {
     pub workflow: String,
     /// Number of the run [default: the latest]
     pub run: Option<u32>,
-    /// Print what comes, until the run is over
+    /// Print output as it arrives, until the run has ended
     #[arg(long, short)]
     pub follow: bool,
     #[command(flatten)]

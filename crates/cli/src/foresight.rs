@@ -1,7 +1,7 @@
 //! Checks before a run begins: hours of waiting, copying and work shouldn't end at a wrong name.
 //!
-//! A check only refuses what can't work. What may be made or brought in by then passes: programs in
-//! the pool, destinations that the program makes.
+//! A check only refuses what can't work. Paths that may be made or fetched until then pass:
+//! programs in the pool, destinations that the program makes.
 
 use crate::args::Run;
 use crate::exec;
@@ -54,7 +54,7 @@ fn check_source(src: &Path) -> Result<(), Fail> {
     match std::fs::metadata(src) {
         Ok(_) => Ok(()),
         Err(e) => {
-            let why = forebay_staging::explain(
+            let why = forebay_backing::explain(
                 rustix::io::Errno::from_io_error(&e).unwrap_or(rustix::io::Errno::IO),
             );
             let text = format!(
@@ -66,7 +66,7 @@ fn check_source(src: &Path) -> Result<(), Fail> {
     }
 }
 
-/// The destination, or the nearest directory above it that is there, can be written.
+/// Checks that the destination, or the nearest existing directory above it, can be written.
 fn check_destination(dst: &Path) -> Result<(), Fail> {
     let whole = std::path::absolute(dst).unwrap_or_else(|_| dst.to_owned());
     let there = whole
@@ -77,12 +77,13 @@ fn check_destination(dst: &Path) -> Result<(), Fail> {
     };
     let why = if !there.is_dir() {
         // A file may be replaced by a file.
-        match there == whole {
-            true => return check_destination(whole.parent().unwrap_or(Path::new("/"))),
-            false => "is no directory".to_owned(),
+        if there == whole {
+            return check_destination(whole.parent().unwrap_or(Path::new("/")));
+        } else {
+            "is no directory".to_owned()
         }
     } else if let Err(e) = access(there, Access::WRITE_OK | Access::EXEC_OK) {
-        format!("can't be written ({})", forebay_staging::explain(e))
+        format!("can't be written ({})", forebay_backing::explain(e))
     } else {
         return Ok(());
     };
@@ -124,8 +125,5 @@ fn check_program(program: &OsStr, prefixes: &[String]) -> Result<(), Fail> {
         let path = dir.join(program);
         may_be_inside(&path) || access(&path, Access::EXEC_OK).is_ok() && path.is_file()
     });
-    match found {
-        true => Ok(()),
-        false => missing(),
-    }
+    if found { Ok(()) } else { missing() }
 }

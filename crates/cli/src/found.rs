@@ -2,12 +2,11 @@
 
 use crate::fail::Fail;
 use crate::lifetime;
-use crate::output::say;
-use forebay_client::{Pool, PoolError, places};
-pub use forebay_store::process::is_stopped;
+use crate::output::print_notice;
+use forebay_client::{Pool, PoolError, death, places};
 use forebay_store::process::{Life, life};
 use rustix::process::{Pid, Signal, kill_process};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,17 +19,24 @@ pub fn absolute_dir(pool: &Pool) -> PathBuf {
 pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
     let pool = Arc::new(Pool::open_node(name, node)?);
     if pool.keeper_pid().is_none() {
-        say(match pool.config().member.map(|m| m.node) {
+        print_notice(match pool.config().member.map(|m| m.node) {
             Some(node) => format!(
-                "warning: the daemon of node {node} of pool '{name}' is dead; start it again with: forebay node restart {node} --pool {name}"
+                "warning: the daemon of node {node} of pool '{name}' is dead{}; start it again with: forebay node restart {node} --pool {name}",
+                why_dead(pool.dir())
             ),
             None => format!(
-                "warning: the keeper of pool '{name}' is dead; start it again with: forebay up --reopen --pool {name}"
+                "warning: the keeper of pool '{name}' is dead{}; start it again with: forebay up --reopen --pool {name}",
+                why_dead(pool.dir())
             ),
         });
     }
     lifetime::warn(&pool);
     Ok(pool)
+}
+
+/// Why the keeper of the pool or node in `dir` has died, in brackets; empty if that isn't known.
+pub fn why_dead(dir: &Path) -> String {
+    death::of_keeper(dir).map_or(String::new(), |why| format!(" ({why})"))
 }
 
 /// Time that a process has between SIGTERM and SIGKILL.
@@ -75,9 +81,9 @@ pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     pids
 }
 
-/// Waits until no process uses the pool, for at most `patience`. Returns whether that is so.
-pub fn wait_for_users(pools: &[Arc<Pool>], patience: Duration) -> bool {
-    let until = Instant::now() + patience;
+/// Waits until no process uses the pool, for at most `timeout`. Returns whether that is so.
+pub fn wait_for_users(pools: &[Arc<Pool>], timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
     while !users(pools).is_empty() {
         if Instant::now() >= until {
             return false;

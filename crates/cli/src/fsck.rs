@@ -3,7 +3,7 @@
 use crate::args::Fsck;
 use crate::fail::Fail;
 use crate::found::{absolute_dir, named, users};
-use crate::output::{count, json, say, seconds, write};
+use crate::output::{count, json, print_notice, seconds, write};
 use forebay_client::{Place, Pool, PoolError, PoolState, places};
 use forebay_media::format_size;
 use forebay_store::Report;
@@ -19,8 +19,13 @@ mod code {
     pub const FAILED: u8 = 8;
 }
 
+/// Pause between two checks of state that may change meanwhile.
+const AGAIN: Duration = Duration::from_millis(300);
 /// How long the keeper may take to release what a dead process held.
 const RELEASE: Duration = Duration::from_secs(3);
+/// How long the keepers may take to complete intents over several nodes, and to remove the parts of
+/// removed files. A difference between nodes that lasts longer is a finding.
+const COMPLETION: Duration = Duration::from_secs(10);
 
 pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
@@ -44,6 +49,9 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
         }
         report.join(one);
     }
+    if report.left_out.is_none() && report.findings.iter().all(|f| f.repaired) {
+        compare_nodes(name, &places, a.repair, &mut report)?;
+    }
     let took = began.elapsed().as_secs_f64();
     let repaired = report.findings.iter().filter(|f| f.repaired).count() as u64;
     let left = report.findings.len() as u64 + report.more - repaired;
@@ -60,7 +68,8 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
             .collect();
         json(&value!({
             "name": name, "clean": status == code::CLEAN, "online": report.others > 0,
-            "findings": findings, "more": report.more, "left_out": report.left_out, "lost_pages": report.lost_pages,
+            "findings": findings, "more": report.more, "left_out": report.left_out,
+            "lost_pages": report.lost_pages, "unasked": report.unasked,
             "objects": report.objects, "entries": report.entries, "seconds": took,
         }))?;
         return Ok(status);
@@ -83,6 +92,12 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
             format_size(report.lost_pages * 4096)
         );
     }
+    if report.unasked > 0 {
+        text += &format!(
+            "{} not compared with other nodes, since the time for it was over; no damage is known\n",
+            count(report.unasked, "record")
+        );
+    }
     write(text.as_bytes())?;
     let what = format!(
         "pool '{name}': {}, {} looked at in {}",
@@ -95,18 +110,148 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     );
     match status {
         code::CLEAN => write(format!("{what}; clean\n").as_bytes())?,
-        code::REPAIRED => say(format!("{what}; {} repaired", count(repaired, "finding"))),
-        _ if a.repair => say(format!(
+        code::REPAIRED => print_notice(format!("{what}; {} repaired", count(repaired, "finding"))),
+        _ if left == 0 => print_notice(format!("{what}; not everything could be looked at")),
+        _ if a.repair => print_notice(format!(
             "{what}; {} repaired, {left} not: stage out what you need and remove the pool",
             count(repaired, "finding")
         )),
-        _ if left > 0 => say(format!(
+        _ => print_notice(format!(
             "{what}; {}; stage out what is precious, then: forebay fsck --repair --pool {name}",
             count(left, "finding")
         )),
-        _ => say(format!("{what}; not everything could be looked at")),
     }
     Ok(status)
+}
+
+/// Compares what the nodes of a running pool say of each other; with `repair`, and if all of them
+/// run on this host, makes it fit. Changes during the comparison are no findings, nor are changes
+/// that the keepers complete within [`COMPLETION`]: only differences that are found each time until
+/// then count.
+fn compare_nodes(
+    name: &str,
+    places: &[Place],
+    repair: bool,
+    report: &mut Report,
+) -> Result<(), Fail> {
+    let open = |place: &Place| {
+        let pool = Arc::new(Pool::open_dir(&place.dir).ok()?);
+        place.node.map(|node| (node, pool))
+    };
+    let is_running = |place: &&Place| place.state() == PoolState::Running;
+    let (numbers, pools): (Vec<u32>, Vec<Arc<Pool>>) =
+        places.iter().filter(is_running).filter_map(open).unzip();
+    let all = |report: &mut Report| {
+        let (mut found, mut failed) = (Vec::new(), None);
+        report.unasked = 0;
+        for (node, pool) in numbers.iter().zip(&pools) {
+            match compare(pool) {
+                Ok(mut one) => {
+                    for f in &mut one.findings {
+                        f.what = format!("node {node}: {}", f.what);
+                    }
+                    found.append(&mut one.findings);
+                    report.unasked += one.unasked;
+                }
+                Err(e) => failed = Some(e),
+            }
+        }
+        if let Some(e) = failed {
+            let e = std::io::Error::from(e);
+            let what = format!(
+                "what the nodes say of each other, since one can't be asked ({e}): bring it back \
+                 (forebay status --pool {name}; forebay node --pool {name} restart N), and repeat this"
+            );
+            report.left_out.get_or_insert(what);
+        }
+        found
+    };
+    let mut found = all(report);
+    let until = Instant::now() + COMPLETION;
+    while !found.is_empty() && report.left_out.is_none() && Instant::now() < until {
+        std::thread::sleep(AGAIN);
+        let again = all(report);
+        found.retain(|f| again.iter().any(|g| g.what == f.what));
+    }
+    let nodes = pools.first().and_then(|pool| pool.config().member.as_ref());
+    let are_all_here = nodes.is_some_and(|m| m.nodes as usize == pools.len());
+    if repair && are_all_here && !found.is_empty() {
+        // Programs may have attached since each node was checked alone.
+        check_unused(name, &pools)?;
+        match settle_notes(&pools) {
+            Ok(()) => {
+                for pool in &pools {
+                    // Failures are found again.
+                    let _ = pool.cluster().mend_across();
+                }
+            }
+            Err(why) => print_notice(format!(
+                "what differs between nodes isn't repaired, since operations that they began can't \
+                 be completed: {why}"
+            )),
+        }
+        let after = all(report);
+        for f in &mut found {
+            f.repaired = !after.iter().any(|g| g.what == f.what);
+        }
+    }
+    report.findings.append(&mut found);
+    for pool in &pools {
+        let _ = pool.store().recovery().detach();
+    }
+    Ok(())
+}
+
+/// Completes operations over several nodes that processes of `pools`, all nodes of one pool, have
+/// begun. Called before [`mend_across`] compares nodes, since half of a rename looks like damage.
+///
+/// # Errors
+/// Why it isn't complete within [`COMPLETION`].
+///
+/// [`mend_across`]: forebay_client::Cluster::mend_across
+pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
+    let until = Instant::now() + COMPLETION;
+    loop {
+        let (mut pending, mut failed) = (false, None);
+        for pool in pools {
+            let cluster = pool.cluster();
+            // One node's intents may have to wait for another's; the keepers complete them, too.
+            let settled = cluster.settle_notes();
+            match settled.and_then(|n| Ok(n > 0 || cluster.has_notes()?)) {
+                Ok(some) => pending |= some,
+                Err(e) => failed = Some(std::io::Error::from(e).to_string()),
+            }
+        }
+        match failed {
+            None if !pending => return Ok(()),
+            _ if Instant::now() < until => std::thread::sleep(AGAIN),
+            failed => return Err(failed.unwrap_or_else(|| "some stay incomplete".into())),
+        }
+    }
+}
+
+/// A repair needs a pool that no process uses.
+fn check_unused(name: &str, pools: &[Arc<Pool>]) -> Result<(), Fail> {
+    let pids = users(pools);
+    if pids.is_empty() {
+        return Ok(());
+    }
+    let named = named(&pids);
+    let what =
+        format!("the pool '{name}' is in use by {named}; a repair has to be alone: end them first");
+    Err(Fail::new(code::FAILED, what))
+}
+
+/// Checks this node's records against those of the other nodes. A daemon may have just been
+/// started.
+fn compare(pool: &Pool) -> rustix::io::Result<Report> {
+    let until = Instant::now() + RELEASE;
+    loop {
+        match pool.cluster().inspect_across() {
+            Err(rustix::io::Errno::HOSTDOWN) if Instant::now() < until => std::thread::sleep(AGAIN),
+            result => return result,
+        }
+    }
 }
 
 /// Checks a pool, which may be in use meanwhile.
@@ -120,7 +265,7 @@ fn check(pool: &Pool) -> Result<Report, String> {
             .inspect()
             .map_err(|e| words(pool, e))?;
         // The keeper may not have released yet what a process held that has just died, or may have
-        // done so during the check.
+        // released it during the check.
         if report.is_clean()
             || pool.keeper_pid().is_none()
             || !before && !pool.store().recovery().is_unsettled()
@@ -146,13 +291,7 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     let before = place.state();
     let made_anew = forebay_client::mend_files(place).map_err(|e| failed(&e))?;
     let pool = Arc::new(Pool::open_dir(&place.dir).map_err(|e| failed(&e))?);
-    let pids = users(std::slice::from_ref(&pool));
-    if !pids.is_empty() {
-        return Err(failed(&format!(
-            "the pool '{name}' is in use by {}; a repair has to be alone: end them first",
-            named(&pids)
-        )));
-    }
+    check_unused(name, std::slice::from_ref(&pool))?;
     forebay_client::end_keeper(pool.dir())?;
     if place.node.is_some() {
         // A node's daemon uses its store; having ended it just now is no finding.

@@ -1,8 +1,10 @@
 //! The guard of a node that starts: the process that the launcher waits for.
 //!
 //! It forks the daemon and watches it. When the pool runs, the guard ends, and so the launch does
-//! (ssh has done its work then); the daemon goes on by itself. If the daemon is killed before that,
-//! the guard removes what the daemon had begun to make. The death of a guard does no harm.
+//! (ssh has done its work then); the daemon goes on by itself. If the daemon is killed before it
+//! serves, the guard removes what the daemon had begun to make. From then on, before anybody is told
+//! that the pool is up, nothing is removed: the node can be started again. The death of a guard does
+//! no harm.
 
 use crate::fail::Fail;
 use crate::keeper::{self, OnTerm};
@@ -19,7 +21,7 @@ impl Ward {
         let _ = writeln!(self.0, "{text}");
     }
 
-    /// Reports that nothing needs to be removed any more: the pool runs, or nothing is left.
+    /// Records that nothing needs to be removed any more: the pool runs, or nothing is left.
     pub fn is_settled(&mut self) {
         let _ = writeln!(self.0);
     }
@@ -30,7 +32,7 @@ impl Ward {
 pub fn divide() -> Result<Result<Ward, u8>, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
     let (hears, tells) = std::io::pipe().map_err(failed)?;
-    // SAFETY: no other thread runs; the child goes on with all it needs.
+    // SAFETY: no other thread runs; the child has all it needs.
     match unsafe { libc::fork() } {
         -1 => Err(failed(std::io::Error::last_os_error())),
         0 => Ok(Ok(Ward(tells))),

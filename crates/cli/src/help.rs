@@ -2,6 +2,9 @@
 //!
 //! clap lists all commands in one block. [`command`] replaces that block in the help of `forebay`
 //! by one for each row of [`GROUPS`]. A command in no row is listed at the end, so none is hidden.
+//!
+//! The help of a command describes its purpose first, with an example, and then its options. An
+//! unknown command name gets a tip ([`TIPS`]).
 
 use crate::args::Cli;
 use clap::builder::StyledStr;
@@ -17,10 +20,7 @@ const GROUPS: [(&str, &[&str]); 6] = [
         "Commands to start and end pools",
         &["run", "up", "exec", "down", "mount", "umount", "pools"],
     ),
-    (
-        "Commands for files in a pool",
-        &["ls", "cat", "cp", "mv", "rm", "mkdir", "find", "du", "df"],
-    ),
+    ("Commands for files in a pool", &["ls", "find", "df"]),
     (
         "Commands to move and describe data",
         &[
@@ -47,11 +47,77 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
 ];
 
+/// The help of a command. clap puts an empty line before what comes after the usage.
+const OF_COMMAND: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
+
+/// Words that users of other programs type, and what they mean.
+const TIPS: [(&[&str], &str); 13] = [
+    (
+        &["put", "upload", "import", "load", "push"],
+        "'forebay stage in SRC DST' copies files into a pool",
+    ),
+    (
+        &["get", "download", "export", "save", "pull", "fetch"],
+        "'forebay stage out SRC DST' copies files out of a pool",
+    ),
+    (
+        &["sync", "rsync"],
+        "'forebay stage in SRC DST' and 'forebay stage out SRC DST' copy what differs; \
+         'forebay origin sync' writes back to an origin",
+    ),
+    (
+        &["list", "dir", "tree"],
+        "'forebay ls -R PATH' lists files of a pool, 'forebay pools' your pools",
+    ),
+    (
+        &["delete", "remove", "del", "unlink"],
+        "'forebay exec -- rm /fb/...' removes files of a pool",
+    ),
+    (
+        &["copy"],
+        "'forebay exec -- cp /fb/... /fb/...' copies files inside a pool",
+    ),
+    (
+        &["move", "rename"],
+        "'forebay exec -- mv /fb/... /fb/...' renames files of a pool",
+    ),
+    (
+        &["start", "create", "init", "new"],
+        "'forebay up' starts a pool, 'forebay run' one for a program",
+    ),
+    (
+        &["stop", "destroy", "kill", "end", "quit"],
+        "'forebay down' removes a pool",
+    ),
+    (
+        &["show", "info", "ps", "state"],
+        "'forebay status' shows a pool",
+    ),
+    (
+        &["check", "repair"],
+        "'forebay fsck' checks a pool, 'forebay doctor' this host",
+    ),
+    (&["unmount"], "'forebay umount DIR' takes a mount away"),
+    (
+        &["stat"],
+        "'forebay ls -ld PATH' shows a file of a pool, 'forebay rules explain PATH' its controls",
+    ),
+];
+
+/// Programs that had commands of their own once: scripts may still use these.
+const REMOVED: [&str; 6] = ["cat", "cp", "mv", "rm", "mkdir", "du"];
+
 /// The command line with its help by purpose.
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let template = template(&command);
-    command.help_template(template)
+    explained(command).help_template(template)
+}
+
+/// With the help of all its commands.
+fn explained(command: clap::Command) -> clap::Command {
+    let command = command.help_template(OF_COMMAND);
+    command.mut_subcommands(explained)
 }
 
 /// Parses the arguments of this process. On wrong usage, and for `--help`, prints and exits.
@@ -59,11 +125,11 @@ pub fn parse(words: Vec<OsString>) -> Cli {
     let mut command = command().color(color_of_help(&words));
     let mut matches = command
         .try_get_matches_from_mut(words)
-        .unwrap_or_else(|e| with_direction(e).exit());
+        .unwrap_or_else(|e| with_tip(with_name(with_direction(e))).exit());
     Cli::from_arg_matches_mut(&mut matches).unwrap_or_else(|e| e.format(&mut command).exit())
 }
 
-/// A complaint about `forebay stage SRC DST`, where the direction is missing, says so.
+/// Adds to an error about `forebay stage SRC DST` that the direction is missing.
 fn with_direction(mut error: clap::Error) -> clap::Error {
     let of_stage = matches!(
         error.get(ContextKind::Usage),
@@ -76,6 +142,76 @@ fn with_direction(mut error: clap::Error) -> clap::Error {
         error.insert(ContextKind::Suggested, tips);
     }
     error
+}
+
+/// Adds to an error about `forebay status NAME` or `-p NAME` how a pool is named, and to one about
+/// `forebay stage in SRC` that the destination is missing.
+fn with_name(mut error: clap::Error) -> clap::Error {
+    let usage = match error.get(ContextKind::Usage) {
+        Some(ContextValue::StyledStr(usage)) => usage.to_string(),
+        _ => return error,
+    };
+    let tip = match (error.kind(), error.get(ContextKind::InvalidArg)) {
+        (ErrorKind::UnknownArgument, Some(ContextValue::String(wrong))) => {
+            let is_option = wrong.starts_with('-');
+            if wrong == "-p" {
+                "a pool is named with '--pool NAME'".into()
+            } else if !is_option && usage.trim_end().ends_with("[OPTIONS]") {
+                format!("a pool is named with '--pool {wrong}'")
+            } else {
+                return error;
+            }
+        }
+        (ErrorKind::MissingRequiredArgument, _) if usage.contains("forebay stage ") => {
+            "both are needed: SRC, what is copied, and DST, where to".into()
+        }
+        _ => return error,
+    };
+    let tips = ContextValue::StyledStrs(vec![StyledStr::from(tip)]);
+    error.insert(ContextKind::Suggested, tips);
+    error
+}
+
+/// Adds to an error about an unknown command which command to use.
+fn with_tip(mut error: clap::Error) -> clap::Error {
+    let of_forebay = matches!(
+        error.get(ContextKind::Usage),
+        Some(ContextValue::StyledStr(usage)) if usage.to_string().contains("forebay [OPTIONS]")
+    );
+    let wrong = match error.get(ContextKind::InvalidSubcommand) {
+        Some(ContextValue::String(wrong)) if of_forebay => wrong.clone(),
+        _ => return error,
+    };
+    let known = TIPS
+        .iter()
+        .find(|(words, _)| words.contains(&wrong.as_str()));
+    let program = if REMOVED.contains(&wrong.as_str()) {
+        Some(format!(
+            "'forebay exec -- {wrong} ...' does it, with all options of {wrong}; it sees the pool \
+             under /fb"
+        ))
+    } else {
+        is_program(&wrong).then(|| {
+            format!(
+                "programs see a pool under its prefix: 'forebay exec -- {wrong} /fb/...' runs \
+                 {wrong} on its files"
+            )
+        })
+    };
+    let mut tips = Vec::from_iter(known.map(|(_, tip)| (*tip).into()));
+    tips.extend(program.map(StyledStr::from));
+    if !tips.is_empty() {
+        error.insert(ContextKind::Suggested, ContextValue::StyledStrs(tips));
+        error.remove(ContextKind::SuggestedSubcommand);
+    }
+    error
+}
+
+/// Whether there is a program of this name on `$PATH`.
+fn is_program(name: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let is_name = !name.is_empty() && !name.contains('/');
+    is_name && std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
 /// When help and complaints about usage have colours: they are printed before `--color` is parsed.
@@ -165,6 +301,99 @@ mod tests {
         }
         assert!(text.contains("Exit codes:"));
     }
+
+    #[test]
+    fn help_says_first_what_a_command_is_for() {
+        let text = |name: &str| {
+            let words = ["forebay", "help", name];
+            command()
+                .try_get_matches_from(words)
+                .unwrap_err()
+                .to_string()
+        };
+        let run = text("run");
+        let lines: Vec<&str> = run.lines().collect();
+        let at = |what: &str| {
+            let found = lines
+                .iter()
+                .position(|line| line.trim_start().starts_with(what));
+            found.unwrap_or_else(|| panic!("no {what} in:\n{run}"))
+        };
+        assert!(lines.len() < 110, "{} lines", lines.len());
+        assert!(at("Example:") < 6 && at("Example:") < at("Staging:"));
+        assert!(at("Staging:") < at("Media:") && at("Media:") < at("Nodes:"));
+        assert_eq!(run.matches("--quiet").count(), 1);
+        // The program isn't an option of nodes.
+        assert!(at("<CMD>...") > at("Program:"));
+        for name in ["up", "stage", "exec", "df", "top"] {
+            let text = text(name);
+            let example = text.find("Example:").unwrap();
+            assert!(
+                example < text.find("-h, --help").or(text.find("--help")).unwrap(),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn commands_of_other_programs_get_a_tip() {
+        let complaint = |words: &[&str]| {
+            let error = command().try_get_matches_from(words).unwrap_err();
+            with_tip(with_direction(error)).to_string()
+        };
+        for (word, tip) in [
+            ("put", "forebay stage in SRC DST"),
+            ("get", "forebay stage out SRC DST"),
+            ("stat", "forebay ls -ld PATH"),
+            ("tail", "forebay exec -- tail /fb/..."),
+            ("touch", "forebay exec -- touch /fb/..."),
+            ("stop", "forebay down"),
+        ] {
+            let text = complaint(&["forebay", word]);
+            assert!(text.contains(tip), "{word}: {text}");
+        }
+        for word in REMOVED {
+            let text = complaint(&["forebay", word, "-r", "/a", "/b"]);
+            let tip = format!("'forebay exec -- {word} ...' does it, with all options of {word}");
+            assert!(text.contains(&tip), "{word}: {text}");
+        }
+        // A suggestion that clap knows better stays: a word that is nearly right.
+        let text = complaint(&["forebay", "statsu"]);
+        assert!(text.contains("status"), "{text}");
+        let text = complaint(&["forebay", "campaign", "get"]);
+        assert!(!text.contains("stage out"), "{text}");
+        let names: Vec<String> = listed(&Cli::command())
+            .into_iter()
+            .map(|(n, _)| n)
+            .collect();
+        for (words, _) in TIPS {
+            for word in words {
+                assert!(!names.iter().any(|n| n == word), "{word} is a command");
+            }
+        }
+    }
+
+    #[test]
+    fn a_pool_that_is_named_without_its_option_gets_a_tip() {
+        let complaint = |words: &[&str]| {
+            let error = command().try_get_matches_from(words).unwrap_err();
+            with_tip(with_name(with_direction(error))).to_string()
+        };
+        for name in ["status", "down", "df", "up", "fsck", "stats"] {
+            let text = complaint(&["forebay", name, "mine"]);
+            assert!(text.contains("'--pool mine'"), "{text}");
+        }
+        let text = complaint(&["forebay", "exec", "-p", "x"]);
+        assert!(text.contains("'--pool NAME'"), "{text}");
+        let text = complaint(&["forebay", "stage", "in", "x"]);
+        assert!(text.contains("both are needed"), "{text}");
+        let text = complaint(&["forebay", "down", "--forse"]);
+        assert!(
+            text.contains("--force") && !text.contains("--pool"),
+            "{text}"
+        );
+    }
+
     #[test]
     fn staging_without_a_direction_gets_a_tip() {
         let complaint = |words: &[&str]| {

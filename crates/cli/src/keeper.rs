@@ -4,7 +4,7 @@ use crate::addresses;
 use crate::background;
 use crate::fail::Fail;
 use crate::lifetime;
-use crate::output::say;
+use crate::output::print_notice;
 use forebay_client::{Pool, PoolConfig};
 use forebay_pool::Limits;
 use forebay_pool::launch::{Plan, Running};
@@ -24,10 +24,10 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     let _ = rustix::process::setsid();
     let term = hold_term();
     background::close_inherited();
-    raise_descriptors();
+    prepare_process();
     let ready = |pool: &Arc<Pool>| {
         if let Err(e) = forebay_origin::start(pool) {
-            say(&e);
+            print_notice(&e);
             std::process::exit(1);
         }
         lifetime::watch(pool);
@@ -53,24 +53,45 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
         forebay_client::run_keeper(dir, ready)
     };
     ended.map_err(|e| {
-        say(&e);
+        print_notice(&e);
         Fail::failed("")
     })?;
     Ok(0)
 }
 
-/// Raises the limit of descriptors to its maximum: a keeper or daemon has connections and files for
-/// all that it serves.
-pub fn raise_descriptors() {
-    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let maximum = getrlimit(Resource::Nofile).maximum;
+/// OOM score adjustment of keepers and daemons, where they may lower it: killing them frees none of
+/// the pool's memory, which is shared, and costs the node.
+const OOM_SCORE_ADJ: i32 = -500;
+
+/// Settings of a keeper's or daemon's process. It serves many, so its limits of open files and of
+/// file sizes become the highest that it may have; and others are killed first if memory runs out.
+pub fn prepare_process() {
+    use rustix::process::Resource;
+    for (limit, what) in [
+        (Resource::Nofile, "open files"),
+        (Resource::Fsize, "file sizes"),
+    ] {
+        if let Err(e) = raise(limit) {
+            print_notice(format!("keeper: can't raise its limit of {what}: {e}"));
+        }
+    }
+    let before = std::fs::read_to_string("/proc/self/oom_score_adj");
+    let before: Option<i32> = before.ok().and_then(|text| text.trim().parse().ok());
+    if before.is_some_and(|before| before > OOM_SCORE_ADJ) {
+        // Without the permission to lower it, the value stays.
+        let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ.to_string());
+    }
+}
+
+/// Raises a soft limit to the hard one.
+pub fn raise(limit: rustix::process::Resource) -> rustix::io::Result<()> {
+    use rustix::process::{Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(limit).maximum;
     let all = Rlimit {
         current: maximum,
         maximum,
     };
-    if let Err(e) = setrlimit(Resource::Nofile, all) {
-        say(format!("keeper: can't raise its limit of open files: {e}"));
-    }
+    setrlimit(limit, all)
 }
 
 /// With limited memory, makes the allocator return free memory at once, and keep little for each
@@ -112,9 +133,10 @@ pub fn is_in_job() -> bool {
 /// In a batch job, daemons stay. `of_job`: so was the process that started the pool; a remote shell
 /// need not hand the environment on.
 pub fn on_term(of_job: bool) -> OnTerm {
-    match of_job || is_in_job() {
-        true => OnTerm::Stays,
-        false => OnTerm::Ends,
+    if of_job || is_in_job() {
+        OnTerm::Stays
+    } else {
+        OnTerm::Ends
     }
 }
 
@@ -122,12 +144,12 @@ pub fn on_term(of_job: bool) -> OnTerm {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum OnTerm {
     Ends,
-    /// The process goes on: in a batch job that is being ended, what is in the pool can be fetched
-    /// until the processes are killed.
+    /// The process continues: in a batch job that is being ended, files can be copied out of the
+    /// pool until the processes are killed.
     Stays,
 }
 
-/// From now on SIGTERM first saves everything of the process's pool, if it has one by then, to
+/// From now on SIGTERM first saves everything of the process's pool, if it has one at that time, to
 /// stable storage, and then ends the process, unless it is to stay.
 pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: OnTerm) {
     let _ = std::thread::Builder::new().spawn(move || {
@@ -139,13 +161,16 @@ pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: 
                 std::process::exit(128 + libc::SIGTERM);
             };
             if let Err(e) = pool.store().durability().sync_all() {
-                say(format!("keeper: can't save the pool: {e}"));
+                print_notice(format!("keeper: can't save the pool: {e}"));
             }
             if then == OnTerm::Ends {
-                let _ = pool.store().recovery().detach();
+                // Other threads may be in the middle of something.
+                let _ = pool.store().recovery().end();
                 std::process::exit(0);
             }
-            say("keeper: the job is being ended; the pool is there until this process is killed");
+            print_notice(
+                "keeper: the job is being ended; the pool is there until this process is killed",
+            );
         }
     });
 }

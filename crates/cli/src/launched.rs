@@ -53,12 +53,12 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         // SAFETY: no other thread runs yet.
         unsafe { std::env::set_var("FOREBAY_HOME", home) };
     }
-    keeper::raise_descriptors();
+    keeper::prepare_process();
     keeper::spare_memory(&plan.limits);
     let pool = Arc::new(OnceLock::new());
     keeper::save_on_term(term, pool.clone(), keeper::on_term(plan.of_job));
     let ward = Arc::new(Mutex::new(ward));
-    let heir = ward.clone();
+    let (heir, settled) = (ward.clone(), ward.clone());
     let host = Host {
         media: media(&begin),
         listen: listen(&begin),
@@ -67,23 +67,23 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
                 .unwrap_or_else(PoisonError::into_inner)
                 .makes(config);
         }),
+        settled: Box::new(move || {
+            let mut ward = settled.lock().unwrap_or_else(PoisonError::into_inner);
+            ward.is_settled();
+        }),
     };
     let launcher = launcher(&plan);
     let own = Own::new(begin.clone(), host);
     let own = drive(&begin, &*launcher, from, to, own);
-    let settle = || {
+    let Some(own) = own else {
         let mut ward = ward.lock().unwrap_or_else(PoisonError::into_inner);
         ward.is_settled();
-    };
-    let Some(own) = own else {
-        settle();
         return Ok(1);
     };
     let log = File::options()
         .create(true)
         .append(true)
         .open(own.dir().join("keeper.log"));
-    settle();
     if let Ok(log) = log {
         turn(1, &log);
         turn(2, &log);
@@ -98,7 +98,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
         Some(running) => {
             let _ = pool.set(running.pool().clone());
             if let Err(e) = forebay_origin::start(running.pool()) {
-                crate::output::say(&e);
+                crate::output::print_notice(&e);
             }
             lifetime::watch(running.pool());
             crate::metrics::serve(running.pool());
@@ -119,13 +119,16 @@ fn take(fd: i32) -> std::io::Result<File> {
 }
 
 fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
-    // The node with the origin has to see it, and all if programs use the origin's own files: said
-    // here, before anything is made.
+    // The node with the origin must be able to reach it, and all nodes if programs use the origin's
+    // own files: checked here, before anything is made.
     let origin = begin.plan.origin.as_ref();
     let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
-    let unseen = |o: &OriginConfig| match o.is_bucket() {
-        true => forebay_origin::check(o).err(),
-        false => o.unseen(),
+    let unseen = |o: &OriginConfig| {
+        if o.is_bucket() {
+            forebay_origin::check(o).err()
+        } else {
+            o.unseen()
+        }
     };
     if let Some(origin) = origin.filter(needs)
         && let Some(why) = unseen(origin)

@@ -1,4 +1,4 @@
-//! Ends pools whose time is over: `--ttl`, `--idle`, or the end of the batch job.
+//! Ends pools when their time limit has passed (`--ttl`, `--idle`) or the batch job has ended.
 //!
 //! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that records when
 //! the pool was last used and checks whether a limit is reached. It then calls `forebay down`, as a
@@ -6,7 +6,7 @@
 //! daemons, that of node 0 acts first; the others follow later, in case it is dead.
 
 use crate::background;
-use crate::output::{say, seconds};
+use crate::output::{age, print_notice};
 use forebay_client::{Lifetime, Pool, PoolConfig, boot_clock};
 use forebay_media::{MediumKind, MediumSpec, parse_time};
 use std::process::{Command, Stdio};
@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Longest time to live, and idle limit. Seconds.
-const LONGEST: u64 = 10 * 365 * 86_400;
+const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
 /// How often limits are checked: a tenth of the nearer one, between these bounds.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(30);
@@ -87,7 +87,7 @@ fn job_left() -> Option<(u64, String)> {
         }
         None => scontrol(&job),
     };
-    left.map(|left| (left.clamp(1, LONGEST), job))
+    left.map(|left| (left.clamp(1, MAX_LIFETIME_SECONDS), job))
 }
 
 /// A job's remaining time, from `scontrol`: its limit minus its run time. None without a timely
@@ -101,7 +101,7 @@ fn scontrol(job: &str) -> Option<u64> {
         .spawn()
         .ok()?;
     let until = Instant::now() + SCONTROL;
-    // Its line is shorter than a pipe's buffer.
+    // The line is shorter than a pipe's buffer.
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -151,25 +151,21 @@ pub fn words(pool: &Pool) -> Option<String> {
             "its time is over ({}): it is removed as soon as nobody uses it",
             lifetime.why
         )),
-        (Some(left), _) => parts.push(format!(
-            "is removed in {} ({})",
-            seconds(left as f64),
-            lifetime.why
-        )),
+        (Some(left), _) => parts.push(format!("is removed in {} ({})", age(left), lifetime.why)),
         (None, Some(_)) => parts.push("its time to live belongs to another boot".into()),
         (None, None) => {}
     }
     if let (Some(idle), Some(left)) = (lifetime.idle, lifetime.idle_left(last_used(pool))) {
         parts.push(format!(
             "is removed when nobody uses it for {} ({} left)",
-            seconds(idle as f64),
-            seconds(left as f64)
+            age(idle),
+            age(left)
         ));
     }
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The same for `status --json`.
+/// The lifetime as JSON, for `status --json`.
 pub fn as_json(pool: &Pool) -> serde_json::Value {
     let lifetime = &pool.config().lifetime;
     serde_json::json!({
@@ -184,16 +180,16 @@ pub fn warn(pool: &Pool) {
     if let (Some(left), Some(ttl)) = (lifetime.left(), lifetime.ttl)
         && left <= WARN.min(ttl / 10)
     {
-        say(format!(
+        print_notice(format!(
             "warning: the pool '{}' is removed in {} ({}), or as soon as nobody uses it then",
             pool.config().name,
-            seconds(left as f64),
+            age(left),
             lifetime.why
         ));
     }
 }
 
-/// Starts the thread that watches the lifetime of a pool, if it has limits. For its keeper.
+/// Starts the thread that watches the lifetime of a pool, if it is limited. Called by its keeper.
 pub fn watch(pool: &Arc<Pool>) {
     if !pool.config().lifetime.any() {
         return;
@@ -207,7 +203,7 @@ pub fn watch(pool: &Arc<Pool>) {
         pool,
     };
     if let Err(e) = thread.spawn(move || watcher.run()) {
-        say(format!(
+        print_notice(format!(
             "keeper: nobody watches over the pool's lifetime: {e}"
         ));
     }
@@ -227,7 +223,7 @@ impl Watcher {
     fn run(mut self) {
         let lifetime = self.pool.config().lifetime.clone();
         let node = self.pool.config().member.map_or(0, |m| m.node);
-        // So that two nodes don't do it at once.
+        // A delay, so that two nodes don't remove the pool at once.
         let later = match node {
             0 => 0,
             n => OTHERS_LATER + u64::from(n % 64),
@@ -244,7 +240,7 @@ impl Watcher {
             } else if let Some(limit) = lifetime.idle
                 && over(idle, self.unused().saturating_sub(limit))
             {
-                let why = format!("nobody has used it for {}", seconds(limit as f64));
+                let why = format!("nobody has used it for {}", age(limit));
                 self.remove(Some(limit), &why);
             }
             let near = longest(left).min(longest(idle)).min(longest(lifetime.idle));
@@ -279,10 +275,10 @@ impl Watcher {
             .into_iter()
             .any(|at| left <= at && self.warned > at);
         if due && left > 0 {
-            say(format!(
+            print_notice(format!(
                 "keeper: the pool '{}' is removed in {} ({}), or as soon as nobody uses it then; stage out what you need",
                 self.pool.config().name,
-                seconds(left as f64),
+                age(left),
                 lifetime.why
             ));
         }
@@ -299,7 +295,7 @@ impl Watcher {
         }
         let home = forebay_client::home();
         command.env("FOREBAY_HOME", std::path::absolute(&home).unwrap_or(home));
-        say(format!(
+        print_notice(format!(
             "keeper: removing the pool '{}': {why}",
             config.name
         ));
@@ -309,9 +305,9 @@ impl Watcher {
             Ok(done) => String::from_utf8_lossy(&done.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        // It was used again, or a host can't be reached: try again later.
+        // The pool was used again, or a host can't be reached: try again later.
         if failed != self.reported {
-            say(format!("keeper: not removed: {failed}"));
+            print_notice(format!("keeper: not removed: {failed}"));
         }
         self.reported = failed;
         std::thread::sleep(Duration::from_secs(1));

@@ -37,10 +37,11 @@ mod lifetime;
 mod metrics;
 mod mount;
 mod mount_copies;
+mod mount_helper;
 mod mount_users;
 mod mover;
 mod mpi;
-mod node;
+mod node_command;
 mod node_status;
 mod nodes;
 mod origin;
@@ -79,15 +80,25 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-/// The system's allocator; a mount's server has a reserve besides.
+/// The system's allocator; a mount's server also has a reserve.
 #[global_allocator]
 static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
 
 fn main() -> ExitCode {
+    forebay_runtime::defect::report();
     without_preload();
+    survive_file_size_limit();
     // A reader that closes our output is no error, unless there is work to finish.
-    let cli = help::parse(file_args::with_hyphens(std::env::args_os()));
-    fail::set_level(cli.quiet, cli.verbose);
+    let words = match mount_helper::translated(std::env::args_os().collect()) {
+        Ok(Some(words)) => words,
+        Ok(None) => return ExitCode::SUCCESS,
+        Err(fail) => {
+            fail.print();
+            return ExitCode::from(fail.code);
+        }
+    };
+    let cli = help::parse(file_args::with_hyphens(words));
+    fail::set_quiet(cli.quiet);
     color::choose(cli.color);
     if !matches!(
         cli.command,
@@ -141,9 +152,10 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
             if !a.reopen {
                 site::complete(&mut a.media, &mut a.nodes)?;
             }
-            match a.nodes.mpi {
-                true => mpi::up(&pool, &a),
-                false => up::up(&pool, &a),
+            if a.nodes.mpi {
+                mpi::up(&pool, &a)
+            } else {
+                up::up(&pool, &a)
             }
         }
         Command::Down(a) => down::down(&pool, &a),
@@ -160,13 +172,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Stage(a) => stage_command::stage(&pool, &a),
         Command::Origin(a) => origin::origin(&pool, &a),
         Command::Ls(a) => files::ls(&pool, &a),
-        Command::Cat(a) => files::cat(&pool, &a.paths),
-        Command::Cp(a) => files::cp(&pool, &a),
-        Command::Mv(a) => files::mv(&pool, &a),
-        Command::Rm(a) => files::rm(&pool, &a),
-        Command::Mkdir(a) => files::mkdir(&pool, &a),
         Command::Find(a) => files::find(&pool, &a),
-        Command::Du(a) => files::du(&pool, &a),
         Command::Set(a) => set::set(&pool, &a),
         Command::Rules(a) => rules::rules(&pool, &a.what),
         Command::Trace(a) => trace::trace(&pool, &a),
@@ -181,7 +187,7 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
         Command::Fsck(a) => fsck::fsck(&pool, &a),
         Command::Pools(a) if a.clean => clean::clean(&a),
         Command::Pools(a) => status::pools(a.json),
-        Command::Node(a) => node::drill(&pool, a.what),
+        Command::Node(a) => node_command::drill(&pool, a.what),
         Command::Doctor(a) => doctor::doctor(&a),
         Command::Version(a) => version::version(a.json),
         Command::Completions { shell } => completions::completions(shell),
@@ -193,8 +199,25 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     }
 }
 
+/// A file that is larger than the limit of file sizes allows fails with EFBIG, and doesn't end this
+/// process silently. A handler, not SIG_IGN, which programs would inherit.
+fn survive_file_size_limit() {
+    extern "C" fn nothing(_: i32) {}
+    let handler: extern "C" fn(i32) = nothing;
+    // SAFETY: no thread runs yet; the handler does nothing, and SA_RESTART hides it from calls.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        libc::sigaction(libc::SIGXFSZ, std::ptr::null(), &mut action);
+        if action.sa_sigaction == libc::SIG_DFL {
+            action.sa_sigaction = handler as libc::sighandler_t;
+            action.sa_flags = libc::SA_RESTART;
+            libc::sigaction(libc::SIGXFSZ, &action, std::ptr::null_mut());
+        }
+    }
+}
+
 /// Started by a program inside a pool, this process would open the pool twice: through the
-/// preloaded library and by itself. It needs only the latter, so it starts itself again.
+/// preloaded library and itself. It needs only the latter, so it starts itself again.
 fn without_preload() {
     const MARK: &str = "FOREBAY_CLI_BARE";
     let Some(list) = std::env::var_os("LD_PRELOAD") else {

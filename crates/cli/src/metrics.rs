@@ -4,7 +4,7 @@
 //! DIR/metrics.sock http://localhost/metrics`. `forebay stats --prometheus` prints the same for all
 //! nodes, for collectors that read files.
 
-use crate::output::say;
+use crate::output::print_notice;
 use forebay_client::{Place, Pool, places};
 use forebay_report::node::Node;
 use forebay_report::totals::{Durations, Totals, of_node};
@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The socket's name in the node's directory.
 const SOCKET: &str = "metrics.sock";
 /// How long a client may take to send its request and to take the answer.
-const PATIENCE: Duration = Duration::from_secs(5);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest request. Bytes.
 const REQUEST: usize = 8 << 10;
 
@@ -158,7 +158,7 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
         let alive = processes.iter().filter(|p| p.process != 0).count();
         all.push((node, pool, totals, alive));
     }
-    // All samples of a metric come together.
+    // All samples of a metric are written together.
     for (name, ..) in METRICS {
         text.head(name);
         for (node, opened, totals, alive) in &all {
@@ -180,7 +180,7 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
                         text.histogram(name, &format!(",operation=\"{kind}\""), &counted.durations);
                     }
                 }
-                "forebay_requests_seconds" => text.histogram(name, "", &totals.asks),
+                "forebay_requests_seconds" => text.histogram(name, "", &totals.requests),
                 "forebay_lock_wait_seconds" => text.histogram(name, "", &totals.waits),
                 "forebay_sent_bytes_total" => text.put(name, "", totals.sent),
                 "forebay_received_bytes_total" => text.put(name, "", totals.received),
@@ -214,7 +214,7 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
     Ok(text.text)
 }
 
-/// Serves the metrics of a node, on threads of this process, until the pool is gone.
+/// Serves the metrics of a node, on threads of this process, until the pool is removed.
 pub fn serve(pool: &Arc<Pool>) {
     let dir = pool.dir().to_owned();
     let path = dir.join(SOCKET);
@@ -222,7 +222,7 @@ pub fn serve(pool: &Arc<Pool>) {
     let _ = std::fs::remove_file(&path);
     let listener = match UnixListener::bind(&path) {
         Ok(listener) => listener,
-        Err(e) => return say(format!("keeper: no metrics: {}: {e}", path.display())),
+        Err(e) => return print_notice(format!("keeper: no metrics: {}: {e}", path.display())),
     };
     let weak = Arc::downgrade(pool);
     let thread = std::thread::Builder::new().name("fb-metrics".into());
@@ -235,15 +235,15 @@ pub fn serve(pool: &Arc<Pool>) {
         }
     });
     if let Err(e) = started {
-        say(format!("keeper: no metrics: {e}"));
+        print_notice(format!("keeper: no metrics: {e}"));
     }
 }
 
 /// Answers one request. None: the pool no longer exists.
 fn answer(mut client: &UnixStream, dir: &Path, pool: &Weak<Pool>) -> Option<()> {
     let pool = pool.upgrade()?;
-    let _ = client.set_read_timeout(Some(PATIENCE));
-    let _ = client.set_write_timeout(Some(PATIENCE));
+    let _ = client.set_read_timeout(Some(CLIENT_TIMEOUT));
+    let _ = client.set_write_timeout(Some(CLIENT_TIMEOUT));
     let mut request = vec![0; REQUEST];
     let mut len = 0;
     while !request[..len].windows(4).any(|w| w == b"\r\n\r\n") && len < REQUEST {
@@ -296,7 +296,7 @@ mod tests {
             "# Metrics\n\nOf each node, in Prometheus' text format; labels `pool` and `node`, and those named.\n\
              Made from the table in `crates/cli/src/metrics.rs` by\n\
              `FOREBAY_WRITE_DOCS=1 cargo test -p forebay-cli metrics`. How to get them:\n\
-             [tracing](../tracing.md#metrics).\n\n| metric | type | what | more labels |\n|---|---|---|---|\n",
+             [tracing](../howto/tracing.md#metrics).\n\n| metric | type | what | more labels |\n|---|---|---|---|\n",
         );
         for (name, kind, what) in METRICS {
             let labels = match *name {

@@ -1,20 +1,20 @@
 //! `forebay mount` and `umount`: a pool as a file system of the kernel, and the process that serves
 //! it.
 //!
-//! Each mount has a file in its pool's directory, `mounts/PID`, with the path of the mount: from it
-//! `forebay down` knows what to unmount; and `mounts/PID.device` with its device, by which copies in
-//! other mount namespaces are found.
+//! Each mount has a file in its pool's directory, `mounts/PID`, with the path of the mount: it
+//! tells `forebay down` what to unmount; and `mounts/PID.device` with its device, by which copies
+//! in other mount namespaces are found.
 
 use crate::args::{Mount, Umount};
 use crate::fail::{Fail, code};
 use crate::found::runs;
-use crate::output::say;
-use crate::{background, found, mount_copies as copies, mount_users as users};
+use crate::output::print_notice;
+use crate::{background, found, keeper, mount_copies as copies, mount_users as users};
 use forebay_client::origin::OriginMode;
 use forebay_client::private::{self, Above};
-use forebay_client::{Pool, places};
+use forebay_client::{Pool, PoolError, places};
 use forebay_fuse::{Mounted, Options, mount_at, mounted, unmount};
-use forebay_store::threads::start;
+use forebay_runtime::threads::start;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json as value};
@@ -25,11 +25,11 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// How long a process takes at most to end after its mount is gone, unless something is in its way.
-const AT_ONCE: Duration = Duration::from_millis(500);
-/// How long a process may take to end after its mount is gone.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// How long a server that is told to end waits for programs that use the mount.
+/// Maximum time a process takes to end after its mount was removed, unless something delays it.
+const QUICK_END_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum time to wait for a process to end after its mount was removed.
+const MOUNT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a server that was told to end waits for programs that use the mount.
 const GRACE: Duration = Duration::from_millis(300);
 /// How long a server that isn't needed any more may take to reply to the kernel's last messages.
 const SETTLING: Duration = Duration::from_millis(20);
@@ -37,7 +37,19 @@ const SETTLING: Duration = Duration::from_millis(20);
 const STACK: usize = 512 << 10;
 
 pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
+    if a.remount {
+        return remount(a);
+    }
     let dir = resolve(&a.dir)?;
+    if (a.suid || a.dev) && !rustix::process::geteuid().is_root() {
+        return Err(Fail::usage(
+            "--suid and --dev are for root; leave them out (a mount of yours has neither)",
+        ));
+    }
+    if a.foreground {
+        // This process writes for others, whose own limits the kernel applies.
+        let _ = keeper::raise(rustix::process::Resource::Fsize);
+    }
     let pool = found::open(name, a.node)?;
     may_be_mounted(&pool)?;
     if a.foreground {
@@ -56,6 +68,16 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     if a.read_only {
         command.arg("--read-only");
     }
+    let more = [
+        ("--no-exec", a.no_exec),
+        ("--suid", a.suid),
+        ("--dev", a.dev),
+    ];
+    command.args(
+        more.iter()
+            .filter(|(_, is_set)| *is_set)
+            .map(|(flag, _)| flag),
+    );
     if let Some(pid) = a.until {
         command.args(["--until", &pid.to_string()]);
     }
@@ -67,21 +89,45 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
+fn options(a: &Mount, name: String) -> Options {
+    Options {
+        name,
+        allow_other: a.allow_other,
+        read_only: a.read_only,
+        no_exec: a.no_exec,
+        suid: a.suid,
+        dev: a.dev,
+    }
+}
+
+/// `mount -o remount`: what the kernel allows at a mount.
+fn remount(a: &Mount) -> Result<u8, Fail> {
+    let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
+    let shown = dir.display();
+    if mounted(&dir).is_none() {
+        return Err(Fail::failed(format!("{shown}: no pool is mounted there")));
+    }
+    forebay_fuse::remount(&dir, &options(a, String::new()))
+        .map_err(|e| Fail::failed(format!("can't change the mount at {shown}: {e}")))?;
+    Ok(code::OK)
+}
+
 /// Refuses pools that a mount can't show: the kernel would need the origin's own files in it.
 fn may_be_mounted(pool: &Pool) -> Result<(), Fail> {
     let origin = pool.config().origin.as_ref();
-    match origin.is_some_and(|origin| origin.may_be(OriginMode::Off)) {
-        false => Ok(()),
-        true => Err(Fail::usage(format!(
+    if origin.is_some_and(|origin| origin.may_be(OriginMode::Off)) {
+        Err(Fail::usage(format!(
             "the pool '{}' can't be mounted: paths of its origin have the mode off, which a mount can't show; \
              use forebay exec, or start a pool without them: --origin-mode read-only",
             pool.config().name
-        ))),
+        )))
+    } else {
+        Ok(())
     }
 }
 
 pub fn umount(a: &Umount) -> Result<u8, Fail> {
-    // Not resolved through the mount: its server may be dead.
+    // Not resolved through the mount, whose server may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
     let Some(source) = mounted(&dir) else {
@@ -120,7 +166,7 @@ fn kill_server(source: &str, dir: &Path) {
                 std::fs::read(entry.path()).is_ok_and(|at| at == dir.as_os_str().as_bytes());
             if is_it && serves(pid, dir) {
                 let _ = Pid::from_raw(pid).map(|pid| kill_process(pid, Signal::KILL));
-                let until = Instant::now() + PATIENCE;
+                let until = Instant::now() + MOUNT_TIMEOUT;
                 while runs(pid as u32) && Instant::now() < until {
                     std::thread::sleep(Duration::from_millis(2));
                 }
@@ -151,7 +197,7 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     let is = |e: &io::Error, errno: Errno| e.raw_os_error() == Some(errno.raw_os_error());
     let dead = std::fs::metadata(&given).is_err_and(|e| is(&e, Errno::NOTCONN));
     if dead && mounted(&given).is_some() {
-        say(format!(
+        print_notice(format!(
             "{shown}: the process that served the mount there is dead; mounting again"
         ));
         let _ = unmount(&given, true);
@@ -163,8 +209,12 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     })?;
     // If another user could replace the directory, that replacement would be mounted over.
     private::check(&dir, Above::Any).map_err(|e| {
+        let why = match e {
+            PoolError::Foreign(at, why) => format!("{}: it {why}", at.display()),
+            e => e.to_string(),
+        };
         Fail::failed(format!(
-            "can't mount at {shown}: {e}; give an empty directory of your own"
+            "can't mount at {shown}: {why}; give an empty directory of your own"
         ))
     })?;
     if let Some(source) = mounted(&dir) {
@@ -182,11 +232,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
-    let options = Options {
-        name: format!("forebay:{}", pool.config().name),
-        allow_other: a.allow_other,
-        read_only: a.read_only,
-    };
+    let options = options(a, format!("forebay:{}", pool.config().name));
     let record = registry(&pool)?.join(std::process::id().to_string());
     let failed = |e: io::Error| Fail::failed(format!("can't mount at {shown}: {e}"));
     let mounted = Mounted::new(pool.clone(), dir, &options).map_err(failed)?;
@@ -202,10 +248,12 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let (at, mine) = (dir.to_owned(), record.clone());
         let _ = start(Builder::new(), STACK, 0, move || {
             users::wait(&mine);
-            // Its reply comes after the kernel's messages about the last files closed.
+            // The reply to this request comes after the kernel's messages about the last closed
+            // files.
             let _ = rustix::fs::statfs(&at);
             std::thread::sleep(SETTLING);
-            // Programs with files open there go on; this process ends after the last of them.
+            // Programs with open files there can continue; this process ends after the last of
+            // them.
             let _ = unmount(&at, true);
         });
     }
@@ -235,13 +283,13 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     served
 }
 
-/// Ends the process that serves a mount. If that couldn't be stopped in order, what it holds is
+/// Ends the process that serves a mount. If it couldn't be stopped in order, what it holds is
 /// released after its end, as for any killed process.
 fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
         let _ = pool.store().recovery().detach();
     }
-    // Last: `forebay down` waits for us until it is gone.
+    // Last: `forebay down` waits until this record is removed.
     let _ = std::fs::remove_file(record);
     let _ = std::fs::remove_file(device_of(record));
     users::end(record);
@@ -275,7 +323,7 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
         let (dir, made) = match place_at(prefix) {
             Ok(made) => (prefix.to_owned(), made),
             Err(why) => {
-                say(format!(
+                print_notice(format!(
                     "can't mount at {}: {why}; programs that don't see the pool find their working \
                         directory in it by a private mount, but no path under {0}",
                     prefix.display()
@@ -387,11 +435,12 @@ impl Served {
     /// For `forebay status`.
     pub fn words(&self) -> String {
         let shown = self.dir.display();
-        match runs(self.pid) {
-            true => format!("{shown}, served by process {}", self.pid),
-            false => format!(
+        if runs(self.pid) {
+            format!("{shown}, served by process {}", self.pid)
+        } else {
+            format!(
                 "{shown}, whose process is dead; take it away with: forebay umount --lazy {shown}"
-            ),
+            )
         }
     }
 }
@@ -442,19 +491,20 @@ pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
             Ok(()) => {}
         }
     }
-    if all_end(&mounts, AT_ONCE) {
+    if all_end(&mounts, QUICK_END_TIMEOUT) {
         return Ok(());
     }
     if !force {
         pools.iter().try_for_each(|p| end_copies(p, &mounts))?;
     }
-    all_end(&mounts, PATIENCE);
+    all_end(&mounts, MOUNT_TIMEOUT);
     Ok(())
 }
 
-/// Waits at most `patience` until no process serves these mounts any more. Whether that is so.
-fn all_end(mounts: &[Served], patience: Duration) -> bool {
-    let until = Instant::now() + patience;
+/// Waits at most `timeout` until no process serves these mounts any more. Returns whether that is
+/// so.
+fn all_end(mounts: &[Served], timeout: Duration) -> bool {
+    let until = Instant::now() + timeout;
     while mounts.iter().any(|m| runs(m.pid)) {
         if Instant::now() >= until {
             return false;
@@ -464,7 +514,7 @@ fn all_end(mounts: &[Served], patience: Duration) -> bool {
     true
 }
 
-/// Ends the processes that serve nothing but copies of this pool's mounts that nobody uses.
+/// Ends the processes that serve only copies of this pool's mounts that no process uses.
 ///
 /// # Errors
 /// If a copy is in use.

@@ -14,7 +14,7 @@ use std::path::Path;
 
 /// Processes that use a copy of a mount of these devices (`MAJOR:MINOR`); None if there is no copy.
 ///
-/// Processes that this user can't look at are left out: other users', which can't see the mount
+/// Processes that this user can't examine are left out: other users', which can't see the mount
 /// unless that was allowed, and the few that are protected, such as a container's first one.
 pub fn users(mounts: &[String]) -> Option<Vec<u32>> {
     let (mut namespaces, mut copies) = (HashSet::new(), HashSet::new());
@@ -41,7 +41,7 @@ fn processes() -> Vec<u32> {
     entries.filter_map(pid).filter(|&pid| pid != me).collect()
 }
 
-/// Those of the devices that a table of mounts has.
+/// The device numbers of the given mounts in a table of mounts.
 fn devices(table: &str, mounts: &[String]) -> HashSet<u64> {
     let device = |line: &str| {
         let (left, right) = line.split_once(" - ")?;

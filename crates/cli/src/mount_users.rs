@@ -1,5 +1,5 @@
-//! The programs for which a pool is mounted (`forebay exec --with-mount`): the last of them to end
-//! takes the mount with it.
+//! The programs for which a pool is mounted (`forebay exec --with-mount`): when the last of them
+//! ends, the pool is unmounted.
 //!
 //! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty
 //! file for each program, named by its process id. Lock: a process that adds a program holds the
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How often to check whether a program runs, if the kernel has no pidfd.
-const PAUSE: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 fn dir_of(record: &Path) -> PathBuf {
     let mut dir = record.as_os_str().to_owned();
@@ -53,7 +53,7 @@ pub fn join(record: &Path, pid: u32) -> bool {
     }
 }
 
-/// Waits until all programs are gone, and removes the record.
+/// Waits until all programs have ended, and removes the record.
 pub fn wait(record: &Path) {
     let dir = dir_of(record);
     loop {
@@ -89,7 +89,7 @@ fn wait_for(pid: u32) {
         Err(rustix::io::Errno::SRCH) => {}
         Err(_) => {
             while runs(pid) {
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }

@@ -19,11 +19,11 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// The variable that passes the key and a rank's addresses to [`reach`]: never on a command line.
-pub use forebay_pool::launch::launcher::REACH;
+use forebay_pool::launch::launcher::REACH;
 
 /// How long a caller may take to prove that it holds the key.
 const PROVES: Duration = Duration::from_secs(1);
-/// Most addresses that a rank publishes.
+/// Maximum number of addresses that a rank publishes.
 const ADDRESSES: usize = 8;
 
 fn number(name: &str) -> Option<u32> {
@@ -105,13 +105,12 @@ fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fai
         .map_err(lost)?;
     let key = parse_key(&key).ok_or_else(|| Fail::failed("rank 0 has published no key"))?;
     let ended = serve(name, &listener, &key, pmi.rank, Instant::now() + within)?;
-    match ended {
-        true => {
-            pmi.end().map_err(lost)?;
-            Ok(code::OK)
-        }
+    if ended {
+        pmi.end().map_err(lost)?;
+        Ok(code::OK)
+    } else {
         // Rank 0 reports the cause, and its end ends all.
-        false => Ok(code::FAILED),
+        Ok(code::FAILED)
     }
 }
 
@@ -150,7 +149,7 @@ fn serve(
         return Ok(false);
     };
     let _ = std::thread::Builder::new().spawn(move || {
-        // When the caller is gone, the daemon sees the end of its input.
+        // When the caller has ended, the daemon sees the end of its input.
         while let Ok(piece) = reader.next_piece() {
             if piece.is_empty() || to.write_all(&piece).is_err() {
                 break;

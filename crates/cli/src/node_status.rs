@@ -2,11 +2,11 @@
 
 use crate::accounting;
 use crate::fail::{Fail, code};
-use crate::found::{named, users};
+use crate::found::{named, users, why_dead};
 use crate::lifetime;
 use crate::mount::{Served, mounts};
 use crate::origin::quota_line;
-use crate::output::{json, say, seconds, write};
+use crate::output::{age, json, print_notice, write};
 use crate::survey::{Known, State, Survey};
 use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::requests::requests_sent;
@@ -45,7 +45,7 @@ fn as_json(k: &Known, all: bool) -> Value {
     if let Some(here) = &k.here {
         report["dir"] = value!(here.place.dir);
         report["keeper"] = value!(here.keeper);
-        report["questions"] = value!(requests_sent(&here.place.dir).ok());
+        report["requests"] = value!(requests_sent(&here.place.dir).ok());
         if let Some(pool) = &here.pool {
             report["lifetime"] = lifetime::as_json(pool);
             if all {
@@ -67,7 +67,7 @@ fn row(k: &Known) -> Vec<String> {
     let none = || "-".to_owned();
     let used = k.use_of.as_ref();
     let bytes = used.map(|u| u.media.iter().map(|m| m.used).sum::<u64>());
-    let since = k.since.map(|s| seconds(now().saturating_sub(s) as f64));
+    let since = k.since.map(|s| age(now().saturating_sub(s)));
     let address = k.node.addresses.first();
     let pid = k.here.as_ref().and_then(|h| h.keeper);
     vec![
@@ -89,7 +89,10 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
     let number = k.node.number;
     let what = match k.state {
         State::Dead => Some(format!(
-            "node {number}: its daemon is dead; start it again with: forebay node restart {number} --pool {name}"
+            "node {number}: its daemon is dead{}; start it again with: forebay node restart {number} --pool {name}",
+            k.here
+                .as_ref()
+                .map_or(String::new(), |here| why_dead(&here.place.dir))
         )),
         State::Paused => Some(format!(
             "node {number}: its daemon is stopped; let it go on with: forebay node resume {number} --pool {name}"
@@ -134,9 +137,10 @@ fn remarks(k: &Known, name: &str, text: &mut String) {
 pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
     let Survey { config, map, nodes } = Survey::of(name)?;
     let up = nodes.iter().filter(|k| k.state == State::Up).count();
-    let state = match up == nodes.len() {
-        true => "running",
-        false => "degraded",
+    let state = if up == nodes.len() {
+        "running"
+    } else {
+        "degraded"
     };
     let uptime = (now() as i64 - config.created).max(0);
     let dir = std::path::absolute(home().join(name)).unwrap_or_else(|_| home().join(name));
@@ -152,7 +156,7 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
     let mut text = format!(
         "pool       {name}, {}\nup for     {}\nseen under {}\ndirectory  {}\nnodes      {}, {up} up\n{}\n",
         state,
-        seconds(uptime as f64),
+        age(uptime as u64),
         config.mount,
         dir.display(),
         nodes.len(),
@@ -204,7 +208,7 @@ fn sums(nodes: &[Known]) -> Vec<MediumUsage> {
     sums
 }
 
-pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8, Fail> {
+pub fn df(name: &str, as_json_text: bool) -> Result<u8, Fail> {
     let Survey { config, nodes, .. } = Survey::of(name)?;
     let sums = sums(&nodes);
     let missing: Vec<&Known> = nodes.iter().filter(|k| k.use_of.is_none()).collect();
@@ -219,7 +223,7 @@ pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8,
         }))?;
         return Ok(code::OK);
     }
-    write(df_table(&sums, &config.mount, size).as_bytes())?;
+    write(df_table(&sums, &config.mount).as_bytes())?;
     if let Ok(pool) = Pool::open(name) {
         write(quota_line("", &pool).as_bytes())?;
     }
@@ -227,7 +231,7 @@ pub fn df(name: &str, as_json_text: bool, size: fn(u64) -> String) -> Result<u8,
         let list = missing
             .iter()
             .map(|k| format!("{} ({})", k.node.number, k.node.name));
-        say(format!(
+        print_notice(format!(
             "warning: not counted, because out of reach: node {}",
             list.collect::<Vec<_>>().join(", ")
         ));

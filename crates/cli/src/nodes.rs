@@ -2,10 +2,10 @@
 
 use crate::args::{Media, Nodes};
 use crate::fail::Fail;
-use crate::output::say;
+use crate::output::print_notice;
 use crate::peers::at_host;
 use crate::{capacity, down, keeper, lifetime, origin, prefix};
-use forebay_client::{Pool, PoolError, PoolState, home, places};
+use forebay_client::{Pool, PoolError, PoolState, Starting, home, places};
 use forebay_media::format_size;
 use forebay_placement::{Node, map::MediumKind};
 use forebay_pool::Limits;
@@ -22,7 +22,7 @@ use zeroize::Zeroizing;
 
 /// Number of daemons that each daemon launches.
 const FAN_OUT: u32 = 16;
-/// Most missing nodes that a message names.
+/// Maximum number of missing nodes that a message names.
 const NAMED: usize = 5;
 
 /// The hosts of the wanted nodes and how they are reached; None for a pool of one node, here.
@@ -133,7 +133,7 @@ fn plan_is_local(how: &How, hosts: &[String]) -> bool {
 /// Warns that limits have no effect in a pool of one node.
 pub fn warn_of_limits(a: &Nodes) {
     if limits(a).any() {
-        say(
+        print_notice(
             "warning: --cpus, --memory and --bandwidth are for daemons that serve other nodes; a pool of one node has none",
         );
     }
@@ -153,6 +153,7 @@ pub fn start(
         .wanted(media.mount.as_deref(), prefix::wanted(media))?;
     let (mount, warning) = prefix::check(&mount, &media.media)?;
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
+    let _starting = Starting::begin(name)?;
     absent(name)?;
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();
@@ -163,7 +164,9 @@ pub fn start(
         }
         warnings.extend(capacity::check(&each, hosts.len(), media.force)?);
     }
-    warnings.iter().for_each(|w| say(format!("warning: {w}")));
+    warnings
+        .iter()
+        .for_each(|w| print_notice(format!("warning: {w}")));
     let listen = a.listen.unwrap_or(match how {
         _ if plan_is_local(&how, &hosts) => Listen::Loopback,
         _ => Listen::All,
@@ -188,7 +191,7 @@ pub fn start(
         home: home.map(|_| std::path::absolute(self::home()).unwrap_or_else(|_| self::home())),
         listen,
         encrypt: a.encrypt,
-        patience: Duration::from_secs_f64(a.patience),
+        request_timeout: Duration::from_secs_f64(a.patience),
         lease: Duration::from_secs_f64(a.lease),
         within: Duration::from_secs_f64(a.within),
         limits,
@@ -211,7 +214,7 @@ pub fn start(
             Ok((begin.plan, nodes))
         }
         Outcome::Failed(missing) => {
-            // Nothing is left, unless node 0 was killed at the very last moment.
+            // Nothing is left, unless node 0 was killed just before.
             down::remove_plan(&begin.plan);
             Err(Fail::failed(format!(
                 "the pool '{name}' can't start: {}; nothing of it is left",
@@ -328,14 +331,13 @@ pub fn team(pool: &Pool) -> Team {
     let here: BTreeSet<u32> = places(&plan.name).iter().filter_map(|p| p.node).collect();
     let mover = |(node, host): (u32, &String)| {
         let arguments = ["mover", "--pool", &plan.name, "--node", &node.to_string()];
-        let command = match here.contains(&node) {
-            true => {
-                let itself = executable().unwrap_or_else(|_| plan.executable.clone());
-                let mut command = Command::new(itself);
-                command.args(arguments).env_remove("LD_PRELOAD");
-                command
-            }
-            false => at_host(&plan, host, &arguments),
+        let command = if here.contains(&node) {
+            let itself = executable().unwrap_or_else(|_| plan.executable.clone());
+            let mut command = Command::new(itself);
+            command.args(arguments).env_remove("LD_PRELOAD");
+            command
+        } else {
+            at_host(&plan, host, &arguments)
         };
         Mover {
             node,

@@ -1,9 +1,9 @@
-//! `forebay origin`: the slow store behind a pool, seen and told from the command line.
+//! `forebay origin`: shows and controls the slow store behind a pool.
 
 use crate::fail::{Fail, code};
 use crate::found::open_all;
 use crate::origin_args::{OriginCommand, OriginWhat};
-use crate::output::{json, say, write};
+use crate::output::{count, json, print_notice, write};
 use crate::paths;
 use forebay_client::origin::{QuotaStatus, Refusal, Request};
 use forebay_client::{Pool, places};
@@ -28,17 +28,18 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
         OriginWhat::Status { json: true } => json(&status(&pool)?)?,
         OriginWhat::Status { json: false } => write(in_words(&status(&pool)?).as_bytes())?,
         OriginWhat::Sync { path } => {
-            pool.ask_origin(&Request::Sync(inside(path)))
+            pool.ask_origin(&Request::Sync { path: inside(path) })
                 .map_err(|refusal| not_written(name, &refusal))?;
-            say("all changes are at the origin");
+            print_notice("all changes are at the origin");
         }
         OriginWhat::Evict { path } => {
             let text = pool
-                .ask_origin(&Request::Evict(inside(path)))
+                .ask_origin(&Request::Evict { path: inside(path) })
                 .map_err(refused)?;
             let (files, bytes) = text.split_once(' ').unwrap_or(("0", "0"));
             let bytes = format_size(bytes.parse().unwrap_or(0));
-            say(format!("evicted {files} file(s), {bytes}"));
+            let files = count(files.parse().unwrap_or(0), "file");
+            print_notice(format!("evicted {files}, {bytes}"));
         }
         OriginWhat::Pin { paths } => {
             let mut files = 0;
@@ -49,10 +50,12 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
                     is_pinned: true,
                 };
                 pool.ask_origin(&pin).map_err(refused)?;
-                let text = pool.ask_origin(&Request::Prefetch(path)).map_err(refused)?;
+                let text = pool
+                    .ask_origin(&Request::Prefetch { path })
+                    .map_err(refused)?;
                 files += text.parse().unwrap_or(0);
             }
-            say(format!("pinned; brought in {files} file(s)"));
+            print_notice(format!("pinned; brought in {}", count(files, "file")));
         }
         OriginWhat::Unpin { paths } => {
             for path in paths {
@@ -63,37 +66,43 @@ pub fn origin(name: &str, a: &OriginCommand) -> Result<u8, Fail> {
             }
         }
         OriginWhat::Hold => {
-            pool.ask_origin(&Request::Hold(true)).map_err(refused)?;
-            say("nothing is written back until: forebay origin resume");
+            pool.ask_origin(&Request::Hold { is_held: true })
+                .map_err(refused)?;
+            print_notice("nothing is written back until: forebay origin resume");
         }
         OriginWhat::Resume => {
-            pool.ask_origin(&Request::Hold(false)).map_err(refused)?;
+            pool.ask_origin(&Request::Hold { is_held: false })
+                .map_err(refused)?;
         }
         OriginWhat::Prefetch { paths } => {
             let mut files = 0;
             for path in paths {
                 let path = paths::in_pool(path, &pool);
-                let text = pool.ask_origin(&Request::Prefetch(path)).map_err(refused)?;
+                let text = pool
+                    .ask_origin(&Request::Prefetch { path })
+                    .map_err(refused)?;
                 files += text.parse().unwrap_or(0);
             }
-            say(format!("brought in {files} file(s)"));
+            print_notice(format!("brought in {}", count(files, "file")));
         }
     }
     Ok(code::OK)
 }
 
 fn refused(refusal: Refusal) -> Fail {
-    let text = match refusal.text.is_empty() {
-        true => forebay_staging::explain(refusal.error),
-        false => refusal.text,
+    let text = if refusal.text.is_empty() {
+        forebay_backing::explain(refusal.error)
+    } else {
+        refusal.text
     };
     Fail::failed(text)
 }
 
 fn not_written(name: &str, refusal: &Refusal) -> Fail {
-    let text = match refusal.text.is_empty() {
-        true => forebay_staging::explain(refusal.error),
-        false => refusal.text.trim_end().to_owned(),
+    let text = if refusal.text.is_empty() {
+        forebay_backing::explain(refusal.error)
+    } else {
+        refusal.text.trim_end().to_owned()
     };
     Fail::new(
         code::STAGE_OUT,
@@ -150,12 +159,12 @@ pub fn is_ready(name: &str) -> Result<(), Fail> {
 /// Writes all changes of a pool back, if it has an origin.
 ///
 /// # Errors
-/// The changes that couldn't be written back, and how to go on.
+/// The changes that couldn't be written back, and what to do next.
 pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     match pool.config().origin {
         None => Ok(()),
         Some(_) => pool
-            .ask_origin(&Request::Sync(Vec::new()))
+            .ask_origin(&Request::Sync { path: Vec::new() })
             .map(|_| ())
             .map_err(|refusal| not_written(name, &refusal)),
     }
@@ -173,7 +182,7 @@ pub fn write_back_all(name: &str) -> Result<(), Fail> {
 }
 
 fn status(pool: &Pool) -> Result<Status, Fail> {
-    let text = pool.ask_origin(&Request::Status).map_err(refused)?;
+    let text = pool.ask_origin(&Request::Status {}).map_err(refused)?;
     serde_json::from_str(&text).map_err(|e| Fail::failed(format!("the origin's status: {e}")))
 }
 

@@ -1,18 +1,18 @@
 //! Options of origins: the slow store behind a pool.
 
 use clap::{Args, Subcommand};
-use forebay_bucket::Address;
+use forebay_backing::Address;
 use forebay_campaign::area::Area;
 use forebay_client::origin::{OriginConfig, OriginMode, OriginRule, Quota};
 
 use crate::fail::Fail;
-use crate::output::say;
+use crate::output::print_notice;
 use std::ffi::OsString;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Longest lag, and longest timeout. Seconds.
-const LONGEST_LAG: f64 = 86_400.0;
+const MAX_LAG_SECONDS: f64 = 86_400.0;
 /// Shortest timeout: signs of progress come once a second. Seconds.
 const SHORTEST_TIMEOUT: f64 = 2.0;
 
@@ -20,7 +20,7 @@ const SHORTEST_TIMEOUT: f64 = 2.0;
 pub struct Origin {
     /// Show the files of DIR, a directory of a slower file system, and write changes back to it:
     /// under its own path, or below the pool's directory AT. DIR may be a bucket,
-    /// s3://BUCKET/PREFIX (docs/origins.md)
+    /// s3://BUCKET/PREFIX (docs/howto/origins.md)
     #[arg(long, value_name = "DIR[=AT]")]
     pub origin: Option<String>,
     /// The mode of the origin's paths that match: off, read-only, write-back, write-through or
@@ -51,8 +51,8 @@ pub struct Origin {
     /// Limit on bytes per second from and to the origin, for all nodes together: 200M
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size, requires = "origin")]
     pub origin_bandwidth: Option<u64>,
-    /// Size from which a file that a program opens for reading only isn't brought in whole, but
-    /// range by range as it is read
+    /// Size from which a file that a program opens for reading only isn't fetched whole, but range
+    /// by range as it is read
     #[arg(
         long,
         value_name = "SIZE",
@@ -61,14 +61,15 @@ pub struct Origin {
         requires = "origin"
     )]
     pub origin_ranges: u64,
-    /// Most bytes that the files of the origin and the pool may have together: more fails with
-    /// EDQUOT
+    /// Maximum number of bytes that the files of the origin and the pool may have together: more
+    /// fails with EDQUOT
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size, requires = "origin")]
     pub quota_bytes: Option<u64>,
-    /// Most files that the origin and the pool may have together, directories and links included
+    /// Maximum number of files that the origin and the pool may have together, directories and
+    /// links included
     #[arg(long, value_name = "N", requires = "origin")]
     pub quota_files: Option<u64>,
-    /// The quota of the campaign whose pool it is.
+    /// The quota of the campaign to which the pool belongs.
     #[arg(skip)]
     pub quota: Option<Quota>,
 }
@@ -81,7 +82,7 @@ pub struct OriginCommand {
 
 #[derive(Debug, Subcommand)]
 pub enum OriginWhat {
-    /// Show what lies where, what was moved, and what couldn't be
+    /// Show where files lie, which were moved, and which couldn't be
     #[command(after_help = "Example:\n  forebay origin status --json")]
     Status {
         /// Print JSON
@@ -97,7 +98,7 @@ pub enum OriginWhat {
     /// Bring everything below these paths of the pool in, and keep it there
     #[command(after_help = "Example:\n  forebay origin pin /lustre/project/case/mesh")]
     Pin { paths: Vec<OsString> },
-    /// Let what is below these paths of the pool be evicted again
+    /// Let files below these paths of the pool be evicted again
     #[command(after_help = "Example:\n  forebay origin unpin /lustre/project/case/mesh")]
     Unpin { paths: Vec<OsString> },
     /// Write nothing back in the background, until `resume`
@@ -112,7 +113,7 @@ pub enum OriginWhat {
         /// Only below this path of the pool
         path: Option<OsString>,
     },
-    /// Bring in the bytes of files before they are used
+    /// Fetch the bytes of files before they are used
     #[command(after_help = "Example:\n  forebay origin prefetch /lustre/project/case/mesh")]
     Prefetch {
         /// Paths of the pool: files, or directories with all below them
@@ -169,10 +170,10 @@ impl Origin {
             (None, "/") if !is_bucket => path.clone(),
             (None, _) => "/fb".to_owned(),
         };
-        if !(0.0..=LONGEST_LAG).contains(&self.origin_lag) {
+        if !(0.0..=MAX_LAG_SECONDS).contains(&self.origin_lag) {
             return Err(Fail::usage("--origin-lag: 0 to 86400 seconds"));
         }
-        if !(SHORTEST_TIMEOUT..=LONGEST_LAG).contains(&self.origin_timeout) {
+        if !(SHORTEST_TIMEOUT..=MAX_LAG_SECONDS).contains(&self.origin_timeout) {
             return Err(Fail::usage("--origin-timeout: 2 to 86400 seconds"));
         }
         let config = OriginConfig {
@@ -214,9 +215,10 @@ impl Origin {
     /// The mode of paths that no pattern matches.
     fn other_mode(&self) -> OriginMode {
         let only_these = self.cache.iter().any(|given| !given.contains(':'));
-        self.origin_mode.unwrap_or(match only_these {
-            true => OriginMode::Off,
-            false => OriginMode::WriteBack,
+        self.origin_mode.unwrap_or(if only_these {
+            OriginMode::Off
+        } else {
+            OriginMode::WriteBack
         })
     }
 
@@ -230,7 +232,7 @@ impl Origin {
             Some(config) => match forebay_origin::check(config) {
                 Ok(true) => Ok(()),
                 Ok(false) => {
-                    say(format!("there is nothing below {} yet", config.path));
+                    print_notice(format!("there is nothing below {} yet", config.path));
                     Ok(())
                 }
                 Err(why) => Err(Fail::failed(format!("--origin {}: {why}", config.path))),
@@ -257,7 +259,7 @@ impl Origin {
     }
 }
 
-/// The path of a directory that is to be an origin.
+/// The path of a directory that is to be an origin, made absolute.
 fn directory(given: &str) -> Result<String, String> {
     let path = std::fs::canonicalize(Path::new(given)).map_err(|e| e.to_string())?;
     if !path.is_dir() {

@@ -1,7 +1,7 @@
 //! Printing: data to stdout, messages to stderr.
 
 use crate::fail::Fail;
-pub use crate::fail::{detail, is_quiet, note, say};
+pub use crate::fail::{is_quiet, note, print_notice};
 use std::io::Write;
 
 /// Prints data unchanged.
@@ -34,6 +34,15 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
+/// An age, of which whole seconds are known: `less than 1 s`, `12 s`, `2 min 5 s`.
+pub fn age(s: u64) -> String {
+    match s {
+        0 => "less than 1 s".into(),
+        1..100 => format!("{s} s"),
+        _ => seconds(s as f64),
+    }
+}
+
 /// `1 file`, `2 files`.
 pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
@@ -59,6 +68,9 @@ mod tests {
         assert_eq!(seconds(0.9999), "1.0 s");
         assert_eq!(seconds(125.0), "2 min 5 s");
         assert_eq!(seconds(7300.0), "2 h 1 min");
+        assert_eq!(age(0), "less than 1 s");
+        assert_eq!(age(5), "5 s");
+        assert_eq!(age(125), "2 min 5 s");
         assert_eq!(count(1, "file"), "1 file");
         assert_eq!(quoted("/a/b"), "/a/b");
         assert_eq!(quoted("it's"), "'it'\\''s'");

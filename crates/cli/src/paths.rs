@@ -6,8 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The path inside a pool for what the user wrote: `/x` and `/fb/x` are the same, and so is `x`,
-/// unless the working directory lies in that pool.
+/// The path inside a pool for a path that the user wrote: `/x` and `/fb/x` are the same, and so is
+/// `x`, unless the working directory lies in that pool.
 pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     let path = in_mount(written, &pool.config().mount);
     if written.as_bytes().starts_with(b"/") {

@@ -35,7 +35,7 @@ impl Peers {
     /// Like [`Peers::of`], but reports failures.
     ///
     /// # Errors
-    /// If the hosts can't be found out: there may be some.
+    /// If the hosts can't be determined: there may be some.
     pub fn look(name: &str) -> Result<Option<Peers>, Fail> {
         let places = places(name);
         let mut unread = None;
@@ -98,8 +98,8 @@ impl Peers {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Runs `forebay` with these arguments on all other hosts, several at a time. What each prints,
-    /// or why it failed.
+    /// Runs `forebay` with these arguments on all other hosts, several at a time. The output of
+    /// each host, or the reason of its failure.
     pub fn outputs(&self, arguments: &[&str]) -> Vec<(String, Result<Vec<u8>, Fail>)> {
         let hosts: Vec<&String> = self.hosts.iter().collect();
         let mut all = Vec::new();

@@ -18,22 +18,22 @@ pub struct Media {
     pub mount: Option<String>,
     #[command(flatten, next_help_heading = "Origin")]
     pub origin: Origin,
-    /// Room kept ready in each medium beyond what is used, so that writing is fast at once
+    /// Room kept ready in each medium beyond the room in use, so that writing is fast at once
     /// [default: 256M; at most an eighth of the medium]
     #[arg(help_heading = "Media", long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
     pub reserve: Option<u64>,
     /// Rules that say by path what I/O needs (see: forebay rules --help)
     #[arg(help_heading = "Rules and limits", long, value_name = "FILE")]
     pub rules: Option<PathBuf>,
-    /// Go on even if the pool is larger than what the host can hold, or, with run, if what is to be
-    /// staged in is larger than the pool
+    /// Continue even if the pool is larger than the host can hold, or, with run, if the files to be
+    /// staged in need more room than the pool has
     #[arg(help_heading = "Rules and limits", long)]
     pub force: bool,
-    /// Remove the pool after this time (2h, 90m, 1d), as soon as nobody uses it then; none: never
-    /// [default: in a Slurm job its end, for pools with memory; else none]
+    /// Remove the pool after this time (2h, 90m, 1d), or later as soon as it isn't used; none:
+    /// never [default: in a Slurm job its end, for pools with memory; else none]
     #[arg(help_heading = "Lifetime", long, value_name = "TIME")]
     pub ttl: Option<Span>,
-    /// Remove the pool when nobody has used it for this time (30m) [default: none]
+    /// Remove the pool when it hasn't been used for this time (30m) [default: none]
     #[arg(help_heading = "Lifetime", long, value_name = "TIME")]
     pub idle: Option<Span>,
 }
@@ -41,7 +41,7 @@ pub struct Media {
 /// On which nodes a pool is.
 #[derive(Debug, Args)]
 pub struct Nodes {
-    /// So many nodes, all on this host: for trying and testing
+    /// Number of nodes, all on this host: for trying and testing
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
     pub nodes: Option<u32>,
     /// A node on each of these hosts
@@ -80,7 +80,7 @@ pub struct Nodes {
     /// Cores for each daemon: how many, or a list such as 0-3,8 [default: all]
     #[arg(long, value_name = "N|LIST")]
     pub cpus: Option<Cpus>,
-    /// Memory of its own for each daemon, besides the media [default: up to about 600M under load]
+    /// Memory of each daemon itself, besides the media [default: up to about 600M under load]
     #[arg(long, value_name = "SIZE", value_parser = forebay_media::parse_size)]
     pub memory: Option<u64>,
     /// Bytes per second that each node may send to others, and receive [default: no limit]
@@ -91,7 +91,7 @@ pub struct Nodes {
     pub within: f64,
 }
 
-/// Seconds that somebody may wait.
+/// Parses the seconds of a request timeout.
 fn patience(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     if (0.1..=86_400.0).contains(&seconds) {
@@ -111,7 +111,7 @@ pub struct Up {
     pub media: Media,
     #[command(flatten, next_help_heading = "Nodes")]
     pub nodes: Nodes,
-    /// Go on with a pool whose keeper has died
+    /// Continue with a pool whose keeper has died
     #[arg(help_heading = "Reopening", long, conflicts_with_all = ["media", "nodes", "hosts", "mpi", "ttl", "idle"])]
     pub reopen: bool,
     /// With --reopen, after a reboot: the directory of its `files` medium
@@ -122,14 +122,14 @@ pub struct Up {
         requires = "reopen"
     )]
     pub from: Option<PathBuf>,
-    /// Print what was started as JSON
+    /// Print the started pool as JSON
     #[arg(help_heading = "Form", long)]
     pub json: bool,
 }
 
 #[derive(Debug, Args)]
 pub struct Down {
-    /// Don't say what was done in the pool
+    /// Don't print a summary of the work in the pool
     #[arg(long, short)]
     pub quiet: bool,
     /// End processes that use the pool; it's no error if there is no pool
@@ -141,10 +141,10 @@ pub struct Down {
     /// Only say whether it is in use
     #[arg(long, hide = true)]
     pub check: bool,
-    /// Only if nobody has used it for so many seconds
+    /// Only if the pool hasn't been used for this many seconds
     #[arg(long, hide = true)]
     pub unused: Option<u64>,
-    /// Not counting this process: it removes a pool of its own, of which it has memory mapped
+    /// Ignore this process: it removes its own pool, of which it has memory mapped
     #[arg(long, hide = true, value_name = "PID", conflicts_with = "force")]
     pub besides: Option<u32>,
 }

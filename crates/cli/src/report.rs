@@ -1,4 +1,5 @@
-//! `forebay report`, and `run --report`: one page that says what a run did, and what would help it.
+//! `forebay report`, and `run --report`: one page that shows what a run did, and what would help
+//! it.
 //!
 //! While the program runs, a thread writes its events to a file beside the page; programs wait for
 //! it rather than that events are lost. Counters are read before and after. The page is made at the
@@ -7,7 +8,7 @@
 use crate::args::Report;
 use crate::fail::{Fail, code};
 use crate::origin;
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::stats;
 use crate::trace::{gather, nodes, paths_of_directories};
 use forebay_client::{Pool, places};
@@ -18,6 +19,7 @@ use forebay_report::run::{Facts, MediumFacts, NodeFacts, OriginFacts, Run};
 use forebay_report::stream::Recording;
 use forebay_report::totals::{Process, Totals};
 use forebay_report::{analyse, compare, darshan, html, text};
+use forebay_runtime::untrusted::{self, Links};
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::path::{Path, PathBuf};
@@ -26,13 +28,16 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Pause between two looks at the rings.
-const PAUSE: Duration = Duration::from_millis(2);
+/// Pause between two reads of the rings.
+const RING_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 fn now() -> u64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |t| t.as_nanos() as u64)
 }
+
+/// Maximum size of an earlier report that is read. Bytes.
+const MAX_PAGE: u64 = 256 << 20;
 
 /// A run that is being watched.
 pub struct Watching {
@@ -78,7 +83,7 @@ impl Watching {
         let collector = thread.spawn(move || {
             while !ending.load(Acquire) && collector.failed.is_none() {
                 collector.turn();
-                std::thread::sleep(PAUSE);
+                std::thread::sleep(RING_POLL_INTERVAL);
             }
             collector.finish(paths_of_directories(&name))
         });
@@ -99,23 +104,24 @@ impl Watching {
         self.end = Some(now());
     }
 
-    /// Ends watching, and makes the page. A failure is printed; it doesn't change the run's outcome.
+    /// Ends watching, and makes the page. A failure is printed; it doesn't change the run's
+    /// outcome.
     pub fn end(self, pool: &Pool, command: String) {
         let end = self.end.unwrap_or_else(now);
         self.ends.store(true, Release);
         let collected = self.collector.join();
         let made = (|| {
             match collected {
-                Ok(Ok(Collected { refused: 1.., .. })) => say(
+                Ok(Ok(Collected { refused: 1.., .. })) => print_notice(
                     "--report: some processes had no room for events: too many at a time; \
                      the page is incomplete",
                 ),
                 Ok(Ok(_)) => {}
-                Ok(Err(e)) => say(format!(
+                Ok(Err(e)) => print_notice(format!(
                     "--report: {}: {e}; the page is incomplete",
                     self.events.display()
                 )),
-                Err(_) => say("--report: a thread failed; the page is incomplete"),
+                Err(_) => print_notice("--report: a thread failed; the page is incomplete"),
             }
             let file = File::open(&self.events).map_err(|e| e.to_string())?;
             let recording = Recording::read(file)?;
@@ -135,8 +141,8 @@ impl Watching {
         })();
         let _ = std::fs::remove_file(&self.events);
         match made {
-            Ok(()) => say(format!("the report is {}", self.page.display())),
-            Err(why) => say(format!("--report: {why}")),
+            Ok(()) => print_notice(format!("the report is {}", self.page.display())),
+            Err(why) => print_notice(format!("--report: {why}")),
         }
     }
 
@@ -221,7 +227,7 @@ pub fn report(pool: &str, a: &Report) -> Result<u8, Fail> {
         (None, Some(path)) => run_of(path)?,
         (None, None) => {
             let (recording, notes) = gather(pool, a.from.as_deref())?;
-            notes.iter().for_each(say);
+            notes.iter().for_each(print_notice);
             let counted = match a.from {
                 Some(_) => Vec::new(),
                 None => stats::of_all(pool, false)?,
@@ -257,11 +263,12 @@ fn words(advice: &Advice) -> String {
     let mut words = String::new();
     for p in &advice.proposals {
         words += &format!(
-            "{}: {} = {}\n  because {}\n  forbids {}\n",
+            "{}: {} = {}\n  because {}\n  saves   {}\n  forbids {}\n",
             text::shown(&p.path),
             p.control,
             p.value,
             text::shown(&p.why),
+            text::shown(&p.saves.reasoning),
             text::shown(&p.forbids)
         );
     }
@@ -272,10 +279,19 @@ fn words(advice: &Advice) -> String {
     for note in &advice.notes {
         words += &format!("{}\n", text::shown(note));
     }
-    if words.is_empty() {
-        words += "nothing to propose\n";
+    let mut begun = words;
+    if advice.proposals.is_empty() {
+        begun = format!("nothing to propose: no control would save this run anything\n{begun}");
     }
-    words
+    for p in &advice.fitting {
+        begun += &format!(
+            "{} = {} fits {}, for safety; it saves this run nothing\n",
+            p.control,
+            p.value,
+            text::shown(&p.path)
+        );
+    }
+    begun
 }
 
 fn print(text: &str) -> Result<u8, Fail> {
@@ -290,6 +306,7 @@ fn put(to: &Path, page: &str) -> Result<u8, Fail> {
 
 fn run_of(path: &Path) -> Result<Run, Fail> {
     let failed = |e: String| Fail::failed(format!("{}: {e}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|e| failed(e.to_string()))?;
+    let text =
+        untrusted::read_text(path, Links::Named, MAX_PAGE).map_err(|e| failed(e.to_string()))?;
     html::run_of(&text).map_err(failed)
 }

@@ -4,6 +4,7 @@ use crate::fail::Fail;
 use forebay_client::controls::Rules;
 use forebay_client::impossible;
 use forebay_media::MediumSpec;
+use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use std::path::Path;
 
 /// Reads the rules of a file; without a file, none. `mount` is the pool's prefix.
@@ -15,7 +16,7 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
         return Ok(Rules::default());
     };
     let shown = file.display();
-    let text = std::fs::read_to_string(file)
+    let text = untrusted::read_text(file, Links::Named, MAX_SETTINGS)
         .map_err(|e| Fail::usage(format!("can't read the rules in {shown}: {e}")))?;
     Rules::parse(&text, mount).map_err(|e| Fail::usage(format!("{shown}, {e}")))
 }
@@ -23,7 +24,7 @@ pub fn read(file: Option<&Path>, mount: &str) -> Result<Rules, Fail> {
 /// Like [`read`], for a pool with these media, and with or without an origin.
 ///
 /// # Errors
-/// As there; a rule that can't be kept there.
+/// Those of [`read`]; a rule that such a pool can't keep.
 pub fn read_for(
     file: Option<&Path>,
     mount: &str,
@@ -32,7 +33,7 @@ pub fn read_for(
 ) -> Result<Rules, Fail> {
     let rules = read(file, mount)?;
     for rule in rules.all() {
-        if let Some(why) = impossible(&rule.said.resolve(), media, has_origin) {
+        if let Some(why) = impossible(&rule.controls.resolve(), media, has_origin) {
             return Err(Fail::usage(format!(
                 "{}, line {}: {why}",
                 file.unwrap_or(Path::new("")).display(),

@@ -2,11 +2,11 @@
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::rule_file::read;
 use crate::{found, paths};
 use forebay_client::Pool;
-use forebay_client::controls::{Declared, Origin, Rule, Rules, Said};
+use forebay_client::controls::{Declared, Explanation, Origin, Rule, Rules};
 use forebay_posix::{Errno, Fs, ObjectId};
 use serde_json::{Value, json as value};
 use std::ffi::OsStr;
@@ -16,7 +16,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     match what {
         RulesWhat::Check { file, mount } => {
             let rules = read(Some(file), mount)?;
-            say(format!(
+            print_notice(format!(
                 "{}: {} rules, no error",
                 file.display(),
                 rules.all().len()
@@ -29,7 +29,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
                 return json(&all.iter().map(rule_as_json).collect::<Vec<_>>()).map(|()| code::OK);
             }
             if all.is_empty() {
-                say(
+                print_notice(
                     "this pool has no rules: every file is strict, unless declared otherwise with: forebay set",
                 );
             }
@@ -58,7 +58,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
 /// A rule as it is written.
 fn as_toml(rule: &Rule) -> String {
     let mut text = format!("[[rule]]\npath = {:?}\n", rule.pattern.text());
-    for (control, value) in rule.said.values() {
+    for (control, value) in rule.controls.values() {
         if let Some(value) = value {
             let _ = writeln!(text, "{control} = {value:?}");
         }
@@ -67,19 +67,19 @@ fn as_toml(rule: &Rule) -> String {
 }
 
 fn rule_as_json(rule: &Rule) -> Value {
-    let values = rule.said.values().into_iter();
+    let values = rule.controls.values().into_iter();
     let controls: serde_json::Map<String, Value> = values
         .filter_map(|(control, value)| Some((control.to_string(), value?.into())))
         .collect();
     value!({ "path": rule.pattern.text(), "controls": controls })
 }
 
-/// The controls of a path, and where each comes from.
+/// The controls of a path, and the rule or declaration from which each comes.
 #[derive(Default)]
 struct Explained {
     /// Control, value, origin.
     rows: Vec<[String; 3]>,
-    /// Of a directory in a pool of several nodes.
+    /// For a directory in a pool of several nodes.
     distribution: Option<String>,
     laminated: bool,
 }
@@ -139,14 +139,14 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
             if fs.pool().config().member.is_some() {
                 explained.distribution = Some(id.distribution().to_string());
             }
-            say(format!(
+            print_notice(format!(
                 "{shown} is a directory: this is what a new file gets in it, whatever its name"
             ));
             explained
         }
         Some((_, false, has, laminated)) => {
             if has.resolve() == Declared::NOTHING.resolve() && !laminated {
-                say(format!(
+                print_notice(format!(
                     "{shown} is there, and strict; rules count when a file is made"
                 ));
             }
@@ -165,7 +165,7 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// What a path leads to: object, whether it is a directory, its declared controls, whether it is
+/// The target of a path: object, whether it is a directory, its declared controls, whether it is
 /// laminated.
 type Found = (ObjectId, bool, Declared, bool);
 
@@ -193,7 +193,7 @@ fn of_file(has: &Declared, laminated: bool) -> Explained {
 }
 
 /// The controls of a new file, by the controls declared of its directory and by rules.
-fn of_new(rules: &Rules, by_rules: &[Said], above: Declared) -> Explained {
+fn of_new(rules: &Rules, by_rules: &[Explanation], above: Declared) -> Explained {
     let mut explained = Explained::default();
     for declared in by_rules {
         let of_directory = above

@@ -1,12 +1,12 @@
 //! `forebay run`: a pool for one program.
 //!
-//! The order of things decides what a failure costs. Nothing is made before the arguments, the
+//! The order of steps decides what a failure costs. Nothing is made before the arguments, the
 //! program, sources and destinations have been checked; the pool is removed only when every result
 //! has been staged out and verified, or was never made.
 
 use crate::args::Run;
 use crate::fail::{Fail, code};
-use crate::output::{quoted, say, seconds};
+use crate::output::{count, note, print_notice, quoted, seconds};
 use crate::report::Watching;
 use crate::signals::Relay;
 use crate::stage::{How, Way, room, summary, tell_troubles, transfer};
@@ -21,140 +21,189 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long processes that the program has left behind may go on.
+/// How long processes that the program has left behind may continue.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// The report on a run: a line for each step, as soon as it is done.
-struct Account {
-    quiet: bool,
+/// Sources and destinations.
+struct Pairs {
+    ins: Vec<(PathBuf, OsString)>,
+    outs: Vec<(OsString, PathBuf)>,
 }
 
-impl Account {
-    fn note(&self, line: impl std::fmt::Display) {
-        if !self.quiet {
-            say(line);
-        }
-    }
+/// The program's run.
+struct Ran {
+    status: ExitStatus,
+    took: Duration,
+    watching: Option<Watching>,
+}
+
+/// The state of the results when the program has ended.
+struct Saved {
+    /// The incomplete transfers, as arguments of `forebay stage`.
+    missing: Vec<String>,
+    /// The program hasn't made something that it should have.
+    is_unmade: bool,
+    /// The origin has all changes.
+    written: Result<(), Fail>,
 }
 
 pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     let relay = Relay::install();
-    let ins: Vec<(PathBuf, OsString)> = a
-        .stage_in
-        .iter()
-        .map(|t| paths::in_pair(t))
-        .collect::<Result<_, _>>()?;
-    let outs: Vec<(OsString, PathBuf)> = a
-        .stage_out
-        .iter()
-        .map(|t| paths::out_pair(t))
-        .collect::<Result<_, _>>()?;
-    exec::library()?;
-    foresight::check(a, &ins, &outs)?;
+    let pairs = checked(a)?;
     let name = name.map_or_else(|| format!("run-{}", std::process::id()), str::to_owned);
-    let account = Account { quiet: a.quiet };
+    let pool = Arc::new(start(&name, a)?);
+    let brought = bring(&pool, &pairs.ins, (a.threads, a.media.force), &relay);
+    let ran = match brought.and_then(|()| run_program(&pool, &name, a, &relay)) {
+        Ok(ran) => ran,
+        Err(fail) => {
+            remove(pool, &name);
+            return Err(fail);
+        }
+    };
+    end_left_behind(&name, a.keep);
+    let (status, took) = (ran.status, ran.took);
+    let saved = save(&pool, &name, a, ran, &pairs, &relay);
+    sum_up(&pool, &name, took, saved.written.is_ok());
+    judge(saved, &name, status)?;
+    if a.keep {
+        print_notice(format!(
+            "the pool '{name}' stays; remove it with: forebay down --pool {}",
+            quoted(&name)
+        ));
+    } else {
+        remove(pool, &name);
+    }
+    Ok(exit_code(status))
+}
 
+/// Checks all that can be checked before anything is made.
+fn checked(a: &Run) -> Result<Pairs, Fail> {
+    let ins = a.stage_in.iter().map(|t| paths::in_pair(t));
+    let outs = a.stage_out.iter().map(|t| paths::out_pair(t));
+    let pairs = Pairs {
+        ins: ins.collect::<Result<_, _>>()?,
+        outs: outs.collect::<Result<_, _>>()?,
+    };
+    exec::library()?;
+    foresight::check(a, &pairs.ins, &pairs.outs)?;
+    Ok(pairs)
+}
+
+/// Starts the pool.
+fn start(name: &str, a: &Run) -> Result<Pool, Fail> {
     let began = Instant::now();
     let (pool, what) = match nodes::wanted(&a.nodes)? {
         None => {
             nodes::warn_of_limits(&a.nodes);
-            let (pool, why) = up::create(&name, &a.media)?;
+            let (pool, why) = up::create(name, &a.media)?;
             let why = why.map(|w| format!(", {w}")).unwrap_or_default();
             let what = format!("{}{why}", up::describe(&pool.config().media));
             (pool, what)
         }
         Some(wanted) => {
-            let (plan, all) = nodes::start(&name, &a.media, &a.nodes, wanted)?;
+            let (plan, all) = nodes::start(name, &a.media, &a.nodes, wanted)?;
             // The host on which a pool is started need not have a node of it, but its users' hosts
             // must.
-            let pool = Pool::open(&name).inspect_err(|_| down::remove_plan(&plan))?;
+            let pool = Pool::open(name).inspect_err(|_| down::remove_plan(&plan))?;
             (pool, nodes::describe(&plan, &all))
         }
     };
-    let pool = Arc::new(pool);
-    account.note(format!(
+    note(format!(
         "pool '{name}' with {what}: {}",
         seconds(began.elapsed().as_secs_f64())
     ));
+    Ok(pool)
+}
 
-    if let Err(fail) = bring(&pool, &ins, (a.threads, a.media.force), &relay, &account) {
-        remove(pool, &name);
-        return Err(fail);
-    }
-
-    let watching = a.report.as_ref().map(|page| Watching::begin(&name, page));
-    let mut watching = match watching.transpose() {
-        Ok(watching) => watching,
-        Err(fail) => {
-            remove(pool, &name);
-            return Err(fail);
-        }
-    };
+/// Runs the program, watched if there is to be a report.
+fn run_program(pool: &Arc<Pool>, name: &str, a: &Run, relay: &Relay) -> Result<Ran, Fail> {
+    let watching = a.report.as_ref().map(|page| Watching::begin(name, page));
+    let mut watching = watching.transpose()?;
     let began = Instant::now();
-    let status = match execute(&pool, &a.command, &relay) {
+    let status = match execute(pool, &a.command, relay) {
         Ok(status) => status,
         Err(fail) => {
             if let Some(watching) = watching {
                 watching.abandon();
             }
-            remove(pool, &name);
             return Err(fail);
         }
     };
-    account.note(format!(
+    let took = began.elapsed();
+    note(format!(
         "ran {}: {}, {}",
         a.command[0].to_string_lossy(),
-        seconds(began.elapsed().as_secs_f64()),
+        seconds(took.as_secs_f64()),
         describe(status)
     ));
     if let Some(watching) = &mut watching {
         watching.program_ended();
     }
-    let all = found::open_all(&name);
+    Ok(Ran {
+        status,
+        took,
+        watching,
+    })
+}
+
+/// Ends processes that the program has left running, unless they `stay`.
+fn end_left_behind(name: &str, stay: bool) {
+    let all = found::open_all(name);
     let left = found::users(&all);
-    if !left.is_empty() && !a.keep && !found::wait_for_users(&all, LINGER) {
-        say(format!(
+    if !left.is_empty() && !stay && !found::wait_for_users(&all, LINGER) {
+        print_notice(format!(
             "warning: ended what the program had left running: {}",
             found::named(&left)
         ));
         found::end_users(&all);
     }
-    drop(all);
-    let written = origin::write_back(&name, &pool);
-    if let Some(watching) = watching {
-        let words: Vec<String> = a
-            .command
-            .iter()
-            .map(|w| quoted(&w.to_string_lossy()))
-            .collect();
-        watching.end(&pool, words.join(" "));
-    }
+}
 
-    let (missing, is_unmade) = fetch(&pool, &outs, a.threads, status, &relay, &account);
-    if let Some(origin) = origin::status_of(&pool).filter(|_| written.is_ok()) {
-        account.note(format!(
-            "all changes are at the origin: {} file(s), {} read from it, {} file(s), {} written to it",
-            origin.fetched_files,
+/// Has changes written to the origin, ends the report, and stages out.
+fn save(pool: &Arc<Pool>, name: &str, a: &Run, ran: Ran, pairs: &Pairs, relay: &Relay) -> Saved {
+    let written = origin::write_back(name, pool);
+    if let Some(watching) = ran.watching {
+        let words = a.command.iter().map(|w| quoted(&w.to_string_lossy()));
+        let words: Vec<String> = words.collect();
+        watching.end(pool, words.join(" "));
+    }
+    let (missing, is_unmade) = fetch(pool, &pairs.outs, a.threads, ran.status, relay);
+    Saved {
+        missing,
+        is_unmade,
+        written,
+    }
+}
+
+/// Notes on the end of a run: transfers, where the data lay, the program's operations.
+fn sum_up(pool: &Pool, name: &str, took: Duration, is_written: bool) {
+    if let Some(origin) = origin::status_of(pool).filter(|_| is_written) {
+        note(format!(
+            "all changes are at the origin: {}, {} read from it, {}, {} written to it",
+            count(origin.fetched_files, "file"),
             format_size(origin.fetched_bytes),
-            origin.written_files,
+            count(origin.written_files, "file"),
             format_size(origin.written_bytes)
         ));
     }
-    account.note(where_it_lay(&pool));
-    match stats::of_all(&name, false) {
+    note(where_it_lay(pool));
+    match stats::of_all(name, false) {
         Ok(counted) => {
-            let lines = stats::summary(&stats::sum(&counted));
-            lines.into_iter().for_each(|line| account.note(line));
+            let lines = stats::summary(&stats::sum(&counted), Some(took));
+            lines.into_iter().for_each(note);
         }
-        Err(e) => say(e.message),
+        Err(e) => print_notice(e.message),
     }
-    let exit = exit_code(status);
-    if is_unmade || !missing.is_empty() {
-        for words in &missing {
-            say(format!(
+}
+
+/// Fails if something isn't saved yet: the pool stays.
+fn judge(saved: Saved, name: &str, status: ExitStatus) -> Result<(), Fail> {
+    if saved.is_unmade || !saved.missing.is_empty() {
+        for words in &saved.missing {
+            print_notice(format!(
                 "the rest is still in the pool; when the cause is mended, or to another directory, \
                  fetch it with: forebay stage {words} --pool {}",
-                quoted(&name)
+                quoted(name)
             ));
         }
         return Err(Fail::new(
@@ -163,29 +212,17 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
                 "stage-out is incomplete, so the pool '{name}' stays (the program: {}); \
                  when you have everything, remove it with: forebay down --pool {}",
                 describe(status),
-                quoted(&name)
+                quoted(name)
             ),
         ));
     }
-    if let Err(fail) = written {
+    saved.written.map_err(|fail| {
         let stays = format!(
             "the pool '{name}' stays (the program: {})",
             describe(status)
         );
-        return Err(Fail::new(
-            code::STAGE_OUT,
-            format!("{}\n{stays}", fail.message),
-        ));
-    }
-    if a.keep {
-        say(format!(
-            "the pool '{name}' stays; remove it with: forebay down --pool {}",
-            quoted(&name)
-        ));
-    } else {
-        remove(pool, &name);
-    }
-    Ok(exit)
+        Fail::new(code::STAGE_OUT, format!("{}\n{stays}", fail.message))
+    })
 }
 
 /// Stages in. On failure the program isn't run.
@@ -194,7 +231,6 @@ fn bring(
     pairs: &[(PathBuf, OsString)],
     (threads, force): (usize, bool),
     relay: &Relay,
-    account: &Account,
 ) -> Result<(), Fail> {
     let how = How {
         threads,
@@ -211,7 +247,7 @@ fn bring(
         let report = transfer(pool, &way, &how, None, room, &|| relay.stopped())
             .map_err(|e| failed(e.to_string()))?;
         tell_troubles(&report);
-        account.note(format!("staged {}: {}", way.words(), summary(&report)));
+        note(format!("staged {}: {}", way.words(), summary(&report)));
         if !report.complete() {
             let first = report.failures.first();
             return Err(failed(first.map_or("interrupted".into(), |f| {
@@ -228,7 +264,7 @@ fn bring(
     Ok(())
 }
 
-/// Runs the program to its end, passing signals on to it.
+/// Runs the program to its end, forwarding signals to it.
 fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<ExitStatus, Fail> {
     let mut prepared = exec::prepare(pool, command)?;
     relay.unblock_in(&mut prepared);
@@ -266,7 +302,6 @@ fn fetch(
     threads: usize,
     status: ExitStatus,
     relay: &Relay,
-    account: &Account,
 ) -> (Vec<String>, bool) {
     let (mut missing, mut is_unmade) = (Vec::new(), false);
     let how = How {
@@ -278,14 +313,14 @@ fn fetch(
         let there = Fs::new(pool.clone()).stat(&inside, true);
         if !status.success() && there == Err(rustix::io::Errno::NOENT) {
             let src = src.to_string_lossy();
-            account.note(format!(
+            note(format!(
                 "nothing staged out of {src}: the program failed without making it"
             ));
             continue;
         }
         if there == Err(rustix::io::Errno::NOENT) {
             let (config, path) = (pool.config(), String::from_utf8_lossy(&inside));
-            say(format!(
+            print_notice(format!(
                 "{}: the program ended well, but hasn't made {}{path}; see what there is with: \
                  forebay ls -R --pool {} /",
                 src.to_string_lossy(),
@@ -300,13 +335,13 @@ fn fetch(
         match transfer(pool, &way, &how, None, None, &|| relay.stopped()) {
             Ok(report) => {
                 tell_troubles(&report);
-                account.note(format!("staged {}: {}", way.words(), summary(&report)));
+                note(format!("staged {}: {}", way.words(), summary(&report)));
                 if !report.complete() {
                     missing.push(way.words());
                 }
             }
             Err(e) => {
-                say(e);
+                print_notice(e);
                 missing.push(way.words());
             }
         }

@@ -7,7 +7,7 @@
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
-use crate::output::{json, say, write};
+use crate::output::{json, note, print_notice, write};
 use crate::{found, paths};
 use forebay_client::controls::{Declared, Persistence};
 use forebay_client::impossible;
@@ -60,7 +60,9 @@ fn set_distribution(fs: &Fs, a: &Set, path: &[u8], wanted: Distribution) -> Resu
     let shown = a.path.to_string_lossy();
     let one_node = fs.pool().config().member.is_none();
     if one_node {
-        say("this pool has one node: everything is local in it");
+        print_notice(
+            "this pool has one node, so its directories need no distribution: all data lie here",
+        );
     }
     let found = match fs.stat(path, true) {
         Err(Errno::NOENT) => None,
@@ -83,7 +85,11 @@ fn set_distribution(fs: &Fs, a: &Set, path: &[u8], wanted: Distribution) -> Resu
         }
     };
     fs.mkdir_with(path, mode, wanted)
-        .map_err(|e| failed(a, "make it", e))
+        .map_err(|e| failed(a, "make it", e))?;
+    if found.is_none() {
+        note(format!("{shown} was not there: it is made, as a directory"));
+    }
+    Ok(())
 }
 
 fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {

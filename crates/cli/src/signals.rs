@@ -11,7 +11,7 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub struct Relay {
     /// The program's process id while it runs.
     child: AtomicI32,
-    /// A signal has come while no program ran.
+    /// A signal has arrived while no program ran.
     stopped: AtomicBool,
     /// The original signal mask, for the program.
     before: OnceLock<libc::sigset_t>,

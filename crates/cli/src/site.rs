@@ -13,9 +13,10 @@ use crate::fail::Fail;
 use crate::files::user_name;
 use crate::lifetime::Span;
 use crate::pool_args::{Media, Nodes};
-use forebay_bucket::Address;
+use forebay_backing::Address;
 use forebay_media::{MediumKind, MediumSpec, format_size, parse_size};
 use forebay_pool::launch::Listen;
+use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use rustix::fs::Access;
 use rustix::io::Errno;
 use serde::Deserialize;
@@ -64,7 +65,7 @@ struct Limits {
     networks: Option<Vec<Spanned<String>>>,
 }
 
-/// A file that was read: what it says, and where it was.
+/// A file that was read: its content and path.
 #[derive(Debug)]
 struct Read {
     path: PathBuf,
@@ -87,7 +88,7 @@ pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
     }
 }
 
-/// The files that are there, for `forebay doctor`; an error is one of them.
+/// The files that exist, for `forebay doctor`; an error is one of them.
 pub fn files() -> Vec<Result<PathBuf, String>> {
     let all = [read_user(), read(&site_file())];
     let all = all.map(|file| match file {
@@ -107,9 +108,9 @@ fn site_file() -> PathBuf {
     variable("FOREBAY_CONFIG").unwrap_or_else(|| SITE.into())
 }
 
-/// A file; None if it isn't there.
+/// A file; None if it doesn't exist.
 fn read(path: &Path) -> Result<Option<Read>, Fail> {
-    let text = match std::fs::read_to_string(path) {
+    let text = match untrusted::read_text(path, Links::Named, MAX_SETTINGS) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|e| Fail::failed(format!("{}: {e}", path.display())))?,
     };
@@ -120,14 +121,14 @@ fn read(path: &Path) -> Result<Option<Read>, Fail> {
     Ok(Some(read))
 }
 
-/// The user's file; None if it isn't there.
+/// The user's file; None if it doesn't exist.
 fn read_user() -> Result<Option<Read>, Fail> {
     let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
     let Some(config) = config else {
         return Ok(None);
     };
     let path = config.join("forebay/forebay.toml");
-    // $HOME of another user, as after `setpriv`: what is in there isn't this user's.
+    // $HOME of another user, as after `setpriv`: the files there aren't this user's.
     let is_denied = rustix::fs::access(&path, Access::READ_OK) == Err(Errno::ACCESS);
     let user = if is_denied { None } else { read(&path)? };
     match &user {
@@ -332,8 +333,8 @@ fn listed(all: impl IntoIterator<Item = impl ToString>) -> String {
     all.join(", ")
 }
 
-/// Whether a path is a directory or below it, as far as the words say. Links are resolved where
-/// something is there.
+/// Whether a path is a directory or below it, by its components. Links are resolved if the path
+/// exists.
 fn is_below(path: &Path, above: &Path) -> bool {
     let resolved = path.ancestors().find_map(|there| {
         let rest = path.strip_prefix(there).ok()?;

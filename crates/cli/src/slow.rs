@@ -11,7 +11,7 @@ pub struct SlowOperation {
     pub node: u32,
     /// When it began. Nanoseconds since 1970.
     pub begin: u64,
-    /// How long it took.
+    /// Duration of the operation.
     pub nanoseconds: u64,
     pub operation: String,
     /// 0: it succeeded.
@@ -30,7 +30,7 @@ pub fn request(id: u64) -> String {
     format!("{node}.{process}.{number}")
 }
 
-/// The slow operations of a node, in no order. One that is being noted is left out.
+/// The slow operations of a node, in no order. One that is being recorded is left out.
 pub fn of_node(node: &Node) -> Vec<SlowOperation> {
     let scale = node.scale();
     let mut found = Vec::new();
@@ -47,8 +47,8 @@ pub fn of_node(node: &Node) -> Vec<SlowOperation> {
             process: (who >> 32) as u32,
             thread: who as u32,
             request: request(entry.request.load(Relaxed)),
-            requests_to_other_nodes: entry.asked.load(Relaxed),
-            nanoseconds_in_requests: scale.length(entry.asking.load(Relaxed)),
+            requests_to_other_nodes: entry.requests.load(Relaxed),
+            nanoseconds_in_requests: scale.length(entry.request_ticks.load(Relaxed)),
         };
         if number != 0 && entry.number.load(Acquire) == number {
             found.push(slow);

@@ -2,20 +2,21 @@
 //! the pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
 
 use crate::fail::Fail;
-use crate::output::{count, is_quiet, quoted, say, seconds};
+use crate::output::{count, is_quiet, print_notice, quoted, seconds};
 use crate::{nodes, paths};
-use forebay_bucket::{Address, BucketPlace, THREADS};
+use forebay_backing::{
+    Address, BucketStore, DirectoryStore, PoolStore, SlowStore, THREADS, explain, trimmed,
+};
 use forebay_client::Pool;
 use forebay_media::format_size;
 use forebay_posix::Fs;
 use forebay_staging::{
-    Names, Options, Place, PlainPlace, PoolPlace, Progress, Report, Room, Selection, StageError,
-    Team,
+    Names, Options, Progress, Report, Room, Selection, StageError, Team, conclude_salvage,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 /// operations take 1 ms idle most of the time.
 const LEAST: usize = 8;
 
-/// Most failures that are listed one by one.
-const TOLD: usize = 10;
+/// Maximum number of failures that are listed one by one.
+const MAX_LISTED_FAILURES: usize = 10;
 
 /// The source and destination of a staging.
 pub enum Way<'a> {
@@ -94,22 +95,17 @@ pub fn transfer(
     room: Option<Room>,
     stop: &(dyn Fn() -> bool + Sync),
 ) -> Result<Report, StageError> {
-    let outside = way.outside();
-    let bucket = match bucket(outside) {
-        None => None,
-        Some(Ok(bucket)) => Some(bucket),
-        Some(Err(what)) => {
-            let path = outside.display().to_string();
-            return Err(StageError { path, what });
-        }
+    let (store, path) = store_of(way.outside(), pool)?;
+    let (least, team) = if store.is_object_store() {
+        // Movers on other nodes don't have this user's credentials: this node copies all.
+        (THREADS, Team::default())
+    } else {
+        (LEAST, nodes::team(pool))
     };
     let options = Options {
         threads: match how.threads {
-            0 => {
-                // They wait for the slow side rather than compute.
-                let least = if bucket.is_some() { THREADS } else { LEAST };
-                std::thread::available_parallelism().map_or(least, |n| least.max(n.get()))
-            }
+            // The threads wait for the slower side more than they compute.
+            0 => std::thread::available_parallelism().map_or(least, |n| least.max(n.get())),
             threads => threads,
         },
         checksum: how.checksum,
@@ -123,51 +119,43 @@ pub fn transfer(
         }
     };
     let inside = paths::in_pool(way.inside(), pool);
-    if let Some((place, path)) = bucket {
-        // Movers on other nodes don't have this user's credentials: this node copies all.
-        let team = Team::default();
-        return watched(stop, |progress| {
-            carry(
-                pool,
-                (&place, &path),
-                &inside,
-                way,
-                &options,
-                progress,
-                &team,
-            )
-        });
-    }
-    if paths::is_under(outside, pool) {
-        return Err(StageError {
-            path: outside.display().to_string(),
-            what: format!(
-                "lies under the mount prefix {}, where only programs in the pool see anything; \
-                 name a path of the file system",
-                pool.config().mount
-            ),
-        });
-    }
-    let outside = crate::cwd::resolve(outside, pool);
-    let outside = outside.as_os_str().as_bytes();
-    let team = nodes::team(pool);
+    let there = (&*store, &path[..]);
     watched(stop, |progress| {
-        carry(
-            pool,
-            (&PlainPlace, outside),
-            &inside,
-            way,
-            &options,
-            progress,
-            &team,
-        )
+        carry(pool, there, &inside, way, &options, progress, &team)
     })
 }
 
+/// The store that `outside` names, and the path in it.
+fn store_of(outside: &Path, pool: &Arc<Pool>) -> Result<(Box<dyn SlowStore>, Vec<u8>), StageError> {
+    let failed = |what: String| StageError {
+        path: outside.display().to_string(),
+        what,
+    };
+    if let Some(bucket) = bucket(outside) {
+        let (bucket, path) = bucket.map_err(failed)?;
+        return Ok((Box::new(bucket), path));
+    }
+    if paths::is_under(outside, pool) {
+        return Err(failed(format!(
+            "lies under the mount prefix {}, where only programs in the pool see anything; name a \
+             path of the file system",
+            pool.config().mount
+        )));
+    }
+    let path = crate::cwd::resolve(outside, pool)
+        .into_os_string()
+        .into_vec();
+    let store = DirectoryStore::of(&path).map_err(|e| StageError {
+        path: String::from_utf8_lossy(&path).into_owned(),
+        what: format!("can't be reached: {}", explain(e)),
+    })?;
+    Ok((Box::new(store), path))
+}
+
 /// The bucket that `outside` names, and the path in it. None: it is a path of the file system.
-fn bucket(outside: &Path) -> Option<Result<(BucketPlace, Vec<u8>), String>> {
+fn bucket(outside: &Path) -> Option<Result<(BucketStore, Vec<u8>), String>> {
     let address = Address::parse(outside.as_os_str().as_bytes())?;
-    Some(address.and_then(|address| Ok((BucketPlace::open(&address)?, address.path))))
+    Some(address.and_then(|address| Ok((BucketStore::for_staging(&address)?, address.path))))
 }
 
 /// Whether a place outside the pool is a bucket.
@@ -180,7 +168,7 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     match bucket(outside) {
         None => Ok(()),
         Some(Err(what)) => Err(Fail::usage(format!("{}: {what}", outside.display()))),
-        Some(Ok((place, path))) => match place.stat(without_slashes(&path), true) {
+        Some(Ok((place, path))) => match place.stat(trimmed(&path), true) {
             Ok(_) | Err(rustix::io::Errno::NOENT) => Ok(()),
             Err(e) => {
                 let why = place.explain(e);
@@ -190,16 +178,10 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     }
 }
 
-/// A path without the slashes at its end; `/` stays.
-pub fn without_slashes(path: &[u8]) -> &[u8] {
-    let end = path.iter().rposition(|&b| b != b'/').map_or(1, |at| at + 1);
-    &path[..end.min(path.len())]
-}
-
 /// Stages between the pool and `outside`, a place and a path there.
 fn carry(
     pool: &Arc<Pool>,
-    (place, path): (&impl Place, &[u8]),
+    (place, path): (&dyn SlowStore, &[u8]),
     inside: &[u8],
     way: &Way<'_>,
     options: &Options,
@@ -207,11 +189,28 @@ fn carry(
     team: &Team,
 ) -> Result<Report, StageError> {
     let fs = Fs::for_staging(pool.clone());
-    let there = PoolPlace::new(&fs, &pool.config().mount);
+    let there = PoolStore::new(&fs, &pool.config().mount);
     match way {
         Way::In(..) => forebay_staging::stage(place, path, &there, inside, options, progress, team),
         Way::Out(..) => {
-            forebay_staging::stage(&there, inside, place, path, options, progress, team)
+            // While nodes are dead, files on the living ones are saved.
+            let salvage = there.salvage(inside).unwrap_or_else(|e| {
+                let (source, why) = (there.show(inside), there.explain(e));
+                print_notice(format!(
+                    "{source}: what is known of dead nodes' names can't be collected, so files \
+                     that only these names lead to aren't saved: {why}"
+                ));
+                None
+            });
+            let staged =
+                forebay_staging::stage(&there, inside, place, path, options, progress, team);
+            staged.map(|mut report| {
+                if let Some(salvage) = salvage.filter(|_| !options.dry_run) {
+                    let source = there.show(inside);
+                    conclude_salvage(&salvage, source, place, path, &mut report);
+                }
+                report
+            })
         }
     }
 }
@@ -245,7 +244,7 @@ fn watched<T>(stop: &(dyn Fn() -> bool + Sync), work: impl FnOnce(&Progress) -> 
     })
 }
 
-/// The room at the destination; None if that can't be found out.
+/// The room at the destination; None if it can't be determined.
 pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
     let (bytes, whose) = match way {
         Way::In(..) => {
@@ -341,13 +340,13 @@ pub fn tell_troubles(r: &Report) {
         (&r.warnings, "warning: ", r.warnings.len() as u64),
         (&r.failures, "", r.failed),
     ] {
-        for f in list.iter().take(TOLD) {
-            say(format!("{kind}{}: {}", f.path, f.what));
+        for f in list.iter().take(MAX_LISTED_FAILURES) {
+            print_notice(format!("{kind}{}: {}", f.path, f.what));
         }
-        if total > TOLD as u64 {
-            say(format!(
+        if total > MAX_LISTED_FAILURES as u64 {
+            print_notice(format!(
                 "{kind}and {} more; see all with --json",
-                total - TOLD as u64
+                total - MAX_LISTED_FAILURES as u64
             ));
         }
     }

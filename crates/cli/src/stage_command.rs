@@ -3,10 +3,9 @@
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
 use crate::found;
-use crate::output::{count, json, note, quoted, say, write};
-use crate::stage::{
-    How, Way, check_bucket, room, summary, tell_troubles, transfer, without_slashes,
-};
+use crate::output::{count, json, note, print_notice, quoted, write};
+use crate::stage::{How, Way, check_bucket, room, summary, tell_troubles, transfer};
+use forebay_backing::trimmed;
 use forebay_media::format_size;
 use forebay_staging::{Report, Room, Selection};
 use std::collections::HashSet;
@@ -40,7 +39,7 @@ fn destinations(pair: &Pair) -> Result<Vec<(&OsStr, OsString)>, Fail> {
     }
     let mut taken = HashSet::new();
     let one = |src: &'_ OsString| {
-        let path = without_slashes(src.as_bytes());
+        let path = trimmed(src.as_bytes());
         let name = path.rsplit(|&b| b == b'/').next().unwrap_or_default();
         let refuse = |what: &str| {
             let src = src.to_string_lossy();
@@ -56,7 +55,7 @@ fn destinations(pair: &Pair) -> Result<Vec<(&OsStr, OsString)>, Fail> {
                 "another source has the same name, and both would go to one place in DST",
             );
         }
-        let dst = without_slashes(pair.dst.as_bytes());
+        let dst = trimmed(pair.dst.as_bytes());
         let slash: &[u8] = if dst.ends_with(b"/") { b"" } else { b"/" };
         Ok(OsString::from_vec([dst, slash, name].concat()))
     };
@@ -85,9 +84,12 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
     let pool = found::open(name, None)?;
     let ways: Vec<Way<'_>> = pairs
         .iter()
-        .map(|(src, dst)| match is_in {
-            true => Way::In(Path::new(src), dst),
-            false => Way::Out(src, Path::new(dst)),
+        .map(|(src, dst)| {
+            if is_in {
+                Way::In(Path::new(src), dst)
+            } else {
+                Way::Out(src, Path::new(dst))
+            }
         })
         .collect();
     for way in &ways {
@@ -104,7 +106,7 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
             Err(e) if ways.len() == 1 => return Err(Fail::new(code::STAGE_OUT, e)),
             Err(e) => {
                 is_begun = false;
-                say(e);
+                print_notice(e);
             }
         }
     }
@@ -125,9 +127,10 @@ pub fn stage(name: &str, a: &Stage) -> Result<u8, Fail> {
         return Ok(code::OK);
     }
     let rest = command(name, a, "");
-    let what = match pair.dry_run {
-        true => "not all of it can be staged".to_owned(),
-        false => format!("staging is incomplete; stage the rest with: {rest}"),
+    let what = if pair.dry_run {
+        "not all of it can be staged".to_owned()
+    } else {
+        format!("staging is incomplete; stage the rest with: {rest}")
     };
     Err(Fail::new(code::STAGE_OUT, what))
 }
@@ -155,7 +158,7 @@ fn foretell(report: &Report, as_json: bool) -> Result<(), Fail> {
 fn warn_of_room(report: &Report, room: &Room) {
     let bytes: u64 = report.planned.iter().map(|p| p.bytes).sum();
     if bytes > room.bytes {
-        say(format!(
+        print_notice(format!(
             "warning: {} would be copied, but {} has {} free",
             format_size(bytes),
             room.whose,

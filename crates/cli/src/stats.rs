@@ -1,12 +1,13 @@
-//! `forebay stats`, and the summary at the end of a run: what the counters say.
+//! `forebay stats`, and the summary of counters at the end of a run.
 
 use crate::fail::{Fail, code};
-use crate::output::{count, json, say, write};
+use crate::output::{count, json, print_notice, write};
 use crate::peers::Peers;
 use crate::tables::table;
 use crate::trace::{end_by_signals, ended_by_signal, nodes, time};
 use crate::trace_args::Stats;
 use forebay_media::format_size;
+use forebay_report::text::share_of_run;
 use forebay_report::totals::{Counted, Process, Totals, of_node};
 use std::time::{Duration, Instant};
 
@@ -30,7 +31,7 @@ pub fn ask_host(pool: &str) -> [&str; 6] {
     ["stats", "--json", "--processes", "--here", "--pool", pool]
 }
 
-/// Counters that a host has printed; or a sentence that says why there are none.
+/// Counters that a host has printed; or a sentence about why there are none.
 pub fn read(host: &str, output: Result<Vec<u8>, Fail>) -> Result<Vec<Process>, String> {
     let bytes = output.map_err(|e| format!("{}; its counters are left out", e.message))?;
     serde_json::from_slice(&bytes).map_err(|e| format!("{host}: its counters can't be read: {e}"))
@@ -43,7 +44,7 @@ pub fn of_all(pool: &str, only_here: bool) -> Result<Vec<Process>, Fail> {
         for (host, output) in others.outputs(&ask_host(pool)) {
             match read(&host, output) {
                 Ok(theirs) => all.extend(theirs),
-                Err(why) => say(why),
+                Err(why) => print_notice(why),
             }
         }
     }
@@ -98,13 +99,11 @@ fn watch(pool: &str, a: &Stats, seconds: f64) -> Result<u8, Fail> {
         }
         let now = sum(&of_all(pool, a.here)?);
         let since = now.since(&before);
-        match a.json {
-            true => {
-                let line =
-                    serde_json::to_string(&since).map_err(|e| Fail::failed(e.to_string()))?;
-                write((line + "\n").as_bytes())?;
-            }
-            false => write((operation_table(&since, seconds) + "\n").as_bytes())?,
+        if a.json {
+            let line = serde_json::to_string(&since).map_err(|e| Fail::failed(e.to_string()))?;
+            write((line + "\n").as_bytes())?;
+        } else {
+            write((operation_table(&since, seconds) + "\n").as_bytes())?
         }
         before = now;
     }
@@ -162,12 +161,12 @@ fn operation_table(totals: &Totals, seconds: f64) -> String {
 }
 
 fn line_of_requests(totals: &Totals) -> String {
-    let (asks, waits) = (&totals.asks, &totals.waits);
+    let (requests, waits) = (&totals.requests, &totals.waits);
     let each = |mean: Option<f64>| mean.map_or(String::new(), |m| format!(", {} each", time(m)));
     format!(
         "\n{} to other nodes{}: {} sent, {} received\n{} for locks{}\n",
-        count(asks.timed, "request"),
-        each(asks.mean()),
+        count(requests.timed, "request"),
+        each(requests.mean()),
         format_size(totals.sent),
         format_size(totals.received),
         count(waits.timed, "wait"),
@@ -210,15 +209,16 @@ fn process_table(processes: &[Process]) -> String {
     table(&rows, &[2])
 }
 
-/// Summary of a pool's counters: two lines, or none if no operation was counted.
-pub fn summary(totals: &Totals) -> Vec<String> {
+/// Summary of a pool's counters: two lines, or none if no operation was counted. `took`: the run
+/// time of the program, for a run.
+pub fn summary(totals: &Totals, took: Option<Duration>) -> Vec<String> {
     let all = totals.all();
     if all.count == 0 {
         return Vec::new();
     }
     let kind = |name: &str| totals.operations.get(name).map_or(0, |c| c.count);
     let moved = totals.bytes("read") + totals.bytes("write");
-    let away = (totals.sent + totals.received).min(moved);
+    let remote_bytes = (totals.sent + totals.received).min(moved);
     vec![
         format!(
             "{} in the pool: {} created, {} read, {} written",
@@ -228,13 +228,16 @@ pub fn summary(totals: &Totals) -> Vec<String> {
             format_size(totals.bytes("write")),
         ),
         format!(
-            "{} of the operations{} stayed on their node; all processes together spent {} in them",
+            "{} of the operations{} stayed on their node; all processes together spent {} in them{}",
             share(all.count - all.remote.min(all.count), all.count),
             match moved {
                 0 => String::new(),
-                _ => format!(" and {} of the bytes", share(moved - away, moved)),
+                _ => format!(" and {} of the bytes", share(moved - remote_bytes, moved)),
             },
             time(totals.time()),
+            took.map_or(String::new(), |took| {
+                format!(": {}", share_of_run(totals.time(), took.as_nanos() as f64))
+            }),
         ),
     ]
 }
@@ -246,7 +249,8 @@ mod tests {
     #[test]
     fn a_summary_says_what_was_done() {
         let mut totals = Totals::default();
-        assert!(summary(&totals).is_empty());
+        let took = Some(Duration::from_secs(10));
+        assert!(summary(&totals, took).is_empty());
         let counted = |count, bytes, remote| Counted {
             count,
             bytes,
@@ -258,7 +262,7 @@ mod tests {
             .insert("write".into(), counted(3, 4 << 20, 1));
         totals.operations.insert("create".into(), counted(1, 0, 0));
         totals.sent = 1 << 20;
-        let lines = summary(&totals);
+        let lines = summary(&totals, took);
         assert_eq!(
             lines[0],
             "4 operations in the pool: 1 file created, 0 B read, 4.0 MiB written"
@@ -267,6 +271,17 @@ mod tests {
             lines[1].starts_with("75.0% of the operations and 75.0% of the bytes"),
             "{}",
             lines[1]
+        );
+        assert!(
+            lines[1].ends_with(": 0 % of the run's 10.0 s"),
+            "{}",
+            lines[1]
+        );
+        let of = |seconds: f64| share_of_run(seconds * 1e9, 10e9);
+        assert_eq!(of(1.25), "12 % of the run's 10.0 s");
+        assert_eq!(
+            of(45.0),
+            "on average 4.5 processes at a time, in the run's 10.0 s"
         );
     }
 }

@@ -3,12 +3,11 @@
 use crate::accounting;
 use crate::fail::{Fail, code};
 use crate::file_args::Df;
-use crate::files::human;
-use crate::found::{absolute_dir, named, users};
+use crate::found::{self, absolute_dir, named, users};
 use crate::mount::{Served, mounts};
 use crate::node_status;
 use crate::origin::quota_line;
-use crate::output::{json, seconds, write};
+use crate::output::{age, json, write};
 use crate::tables::{df_table, medium, percent, table, tables};
 use forebay_client::{Pool, PoolState, places};
 use forebay_media::format_size;
@@ -23,9 +22,8 @@ fn has_nodes(name: &str) -> bool {
 }
 
 pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
-    let size = if a.human { human } else { format_size };
     if has_nodes(name) {
-        return node_status::df(name, a.json, size);
+        return node_status::df(name, a.json);
     }
     let pool = Pool::open(name)?;
     let usage = pool.usage();
@@ -39,7 +37,7 @@ pub fn df(name: &str, a: &Df) -> Result<u8, Fail> {
         }))?;
         return Ok(code::OK);
     }
-    write(df_table(&usage, mount, size).as_bytes())?;
+    write(df_table(&usage, mount).as_bytes())?;
     write(quota_line("", &pool).as_bytes())?;
     Ok(code::OK)
 }
@@ -88,13 +86,16 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     }
     let keeper = match pool.keeper_pid() {
         Some(pid) => format!("process {pid}"),
-        None => format!("dead; start it again with: forebay up --reopen --pool {name}"),
+        None => format!(
+            "dead{}; start it again with: forebay up --reopen --pool {name}",
+            found::why_dead(pool.dir())
+        ),
     };
     let mut text = format!(
         "pool       {}, {}\nup for     {}\nseen under {}\ndirectory  {}\n",
         c.name,
         state_words(&state),
-        seconds(uptime as f64),
+        age(uptime as u64),
         c.mount,
         absolute_dir(&pool).display()
     );
@@ -109,9 +110,10 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
             percent(u.used, u.capacity),
             format_size(ready),
             format_size(u.reserve),
-            match ready > u.reserve {
-                true => "; the rest is being given back",
-                false => "",
+            if ready > u.reserve {
+                "; the rest is being given back"
+            } else {
+                ""
             }
         );
     }

@@ -2,12 +2,12 @@
 //! daemons otherwise.
 
 use crate::fail::Fail;
-use crate::found::is_stopped;
 use forebay_client::requests::Channel;
 use forebay_client::{MediumUsage, Place, Pool, PoolConfig, PoolError, keeper_pid, places};
 use forebay_cluster::peers::Peers;
 use forebay_placement::{Node, NodeId, PoolMap};
 use forebay_pool::daemon::{ABOUT, About, read_map};
+use forebay_runtime::process::is_stopped;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ pub struct Known {
     pub state: State,
     /// Since when it is in this state. Seconds since 1970.
     pub since: Option<u64>,
-    /// Why it can't be reached, or its data here not be looked at.
+    /// Why the node can't be reached, or its data here can't be read.
     pub why: Option<String>,
     pub use_of: Option<Use>,
     /// The node's data on this host, if it is here.
@@ -36,11 +36,11 @@ pub struct Known {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum State {
     Up,
-    /// Its daemon, on this host, doesn't run.
+    /// The node's daemon, on this host, doesn't run.
     Dead,
-    /// Its daemon, on this host, is stopped.
+    /// The node's daemon, on this host, is stopped.
     Paused,
-    /// It doesn't reply.
+    /// The node's daemon doesn't reply.
     Unreachable,
     /// No daemon on this host can be reachable.
     Unknown,
@@ -67,12 +67,12 @@ pub struct Use {
     pub processes: usize,
 }
 
-/// What can be read of a node on this host.
+/// The state of a node on this host, as far as it can be read.
 pub struct Here {
     pub place: Place,
     pub keeper: Option<u32>,
     pub pool: Option<Arc<Pool>>,
-    /// Why its data can't be looked at.
+    /// Why the node's data can't be read.
     why: Option<String>,
 }
 
@@ -94,9 +94,10 @@ impl Here {
         let Some(pid) = self.keeper else {
             return State::Dead;
         };
-        match is_stopped(pid) {
-            true => State::Paused,
-            false => State::Up,
+        if is_stopped(pid) {
+            State::Paused
+        } else {
+            State::Up
         }
     }
 
@@ -137,7 +138,8 @@ impl Survey {
         let reachable: Vec<NodeId> = reachable.into_iter().filter(can_answer).collect();
         let mut replies =
             asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &reachable));
-        // What the asking daemon knows of the silent nodes; it has tried them all by now.
+        // The requesting daemon's knowledge of the nodes that gave no reply; it has tried them all
+        // by this point.
         let silent = replies.values().any(Option::is_none);
         let own = asker.filter(|_| silent || reachable.len() < map.nodes().len());
         let own = own.and_then(|p| {

@@ -1,6 +1,7 @@
 //! Media and tables of a pool, for people and for programs.
 
 use forebay_client::MediumUsage;
+use forebay_media::format_size;
 use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
 use std::fmt::Write;
@@ -49,8 +50,8 @@ pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     text
 }
 
-/// Media in the form of df(1), with sizes in the form of `size`.
-pub fn df_table(usage: &[MediumUsage], mount: &str, size: fn(u64) -> String) -> String {
+/// Media in the form of df(1).
+pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
     let mut rows = vec![
         ["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"]
             .map(String::from)
@@ -59,9 +60,9 @@ pub fn df_table(usage: &[MediumUsage], mount: &str, size: fn(u64) -> String) -> 
     for u in usage {
         rows.push(vec![
             u.spec.to_string(),
-            size(u.capacity),
-            size(u.used),
-            size(u.available),
+            format_size(u.capacity),
+            format_size(u.used),
+            format_size(u.available),
             percent(u.used, u.capacity),
             mount.to_owned(),
         ]);

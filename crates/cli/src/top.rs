@@ -20,7 +20,7 @@ mod tests;
 mod view;
 
 use crate::fail::{Fail, code};
-use crate::output::{say, write};
+use crate::output::{print_notice, write};
 use crate::trace::{end_by_signals, ended_by_signal};
 use crate::trace_args::Top;
 use collect::Collector;
@@ -35,7 +35,7 @@ use view::View;
 /// Size of the screen of `--once`, unless given. Columns and lines.
 const SIZE: (u16, u16) = (100, 30);
 /// How long `--once` waits beyond its interval for nodes and hosts that don't answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub fn top(pool: &str, a: &Top) -> Result<u8, Fail> {
     if !a.once && !std::io::stdout().is_terminal() {
@@ -54,19 +54,20 @@ pub fn top(pool: &str, a: &Top) -> Result<u8, Fail> {
         plain: a.once,
         ..Look::default()
     };
-    let shown = match a.once {
-        true => once(&collector, look, a).map(|()| None),
-        false => terminal::show(&collector, look),
+    let shown = if a.once {
+        once(&collector, look, a).map(|()| None)
+    } else {
+        terminal::show(&collector, look)
     };
     collector.end();
     rings::end();
     if let Some(words) = shown? {
-        say(words);
+        print_notice(words);
     }
     Ok(code::OK)
 }
 
-/// Whether all that a screen shows is there, or known to be missing.
+/// Whether all data for a screen are available, or known to be missing.
 fn is_complete(known: &Known, files: bool) -> bool {
     let has_told = |s: &known::Source| s.before.is_some() || s.failed.is_some();
     (known.survey.is_some() || known.failed.is_some())
@@ -76,7 +77,7 @@ fn is_complete(known: &Known, files: bool) -> bool {
 
 /// Prints one screen.
 fn once(collector: &Collector, look: Look, a: &Top) -> Result<(), Fail> {
-    let until = Instant::now() + Duration::from_secs_f64(a.every) + PATIENCE;
+    let until = Instant::now() + Duration::from_secs_f64(a.every) + ANSWER_TIMEOUT;
     let view = loop {
         let known = collector.known();
         if let Some(gone) = &known.gone {

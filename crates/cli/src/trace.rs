@@ -1,7 +1,7 @@
-//! `forebay trace`: switching tracepoints, and what they have recorded.
+//! `forebay trace`: switching tracepoints, and showing their records.
 
 use crate::fail::{Fail, code};
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::peers::Peers;
 use crate::slow::{self, SlowOperation, request};
 use crate::tables::table;
@@ -26,9 +26,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// How long the recording pauses between two looks at the rings.
-const PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// How long the recording pauses between two reads of the rings.
+const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(2);
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn trace(pool: &str, command: &args::TraceCommand) -> Result<u8, Fail> {
     match &command.what {
@@ -120,8 +120,8 @@ fn profiles(as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The same on all other hosts of the pool.
-fn elsewhere(pool: &str, here: bool, arguments: &[&str]) -> Result<(), Fail> {
+/// Does the same on all other hosts of the pool.
+fn on_other_hosts(pool: &str, here: bool, arguments: &[&str]) -> Result<(), Fail> {
     match if here { None } else { Peers::look(pool)? } {
         Some(others) => others.each(&[arguments, &["--here", "--pool", pool]].concat()),
         None => Ok(()),
@@ -148,14 +148,15 @@ fn switch_on(pool: &str, a: &args::Switch) -> Result<u8, Fail> {
     let mut words = vec!["trace", "on"];
     words.extend(points.iter().map(|&i| POINTS[i].name));
     words.extend(keep.as_deref());
-    elsewhere(pool, a.here, &words)?;
+    on_other_hosts(pool, a.here, &words)?;
     Ok(code::OK)
 }
 
 fn switch_off(pool: &str, a: &args::Off) -> Result<u8, Fail> {
-    let points = match a.names.is_empty() {
-        true => (0..POINTS.len()).collect(),
-        false => chosen(&a.names).map_err(Fail::usage)?,
+    let points = if a.names.is_empty() {
+        (0..POINTS.len()).collect()
+    } else {
+        chosen(&a.names).map_err(Fail::usage)?
     };
     for node in nodes(pool)? {
         switch(&node, &points, false);
@@ -164,7 +165,7 @@ fn switch_off(pool: &str, a: &args::Off) -> Result<u8, Fail> {
     if !a.names.is_empty() {
         words.extend(points.iter().map(|&i| POINTS[i].name));
     }
-    elsewhere(pool, a.here, &words)?;
+    on_other_hosts(pool, a.here, &words)?;
     Ok(code::OK)
 }
 
@@ -205,9 +206,10 @@ fn status(pool: &str, as_json: bool) -> Result<u8, Fail> {
             let _ = writeln!(text, "  process {pid} records all events");
         }
     }
-    match as_json {
-        true => json(&reports)?,
-        false => write(text.as_bytes())?,
+    if as_json {
+        json(&reports)?
+    } else {
+        write(text.as_bytes())?
     }
     Ok(code::OK)
 }
@@ -224,7 +226,7 @@ fn of_rings(pool: &str) -> Result<Recording, Fail> {
             let ring = match found.ring {
                 Ok(ring) => ring,
                 Err(why) => {
-                    say(format!("{}: {why}; it is left out", found.path.display()));
+                    print_notice(format!("{}: {why}; it is left out", found.path.display()));
                     continue;
                 }
             };
@@ -249,7 +251,7 @@ fn of_rings(pool: &str) -> Result<Recording, Fail> {
     Ok(recording)
 }
 
-/// The events of all nodes, or of a file, with clocks aligned; and what is to be said about that.
+/// The events of all nodes, or of a file, with clocks aligned, and remarks about them.
 pub fn gather(pool: &str, from: Option<&Path>) -> Result<(Recording, Vec<String>), Fail> {
     let mut notes = Vec::new();
     if let Some(path) = from {
@@ -409,9 +411,10 @@ fn dump(pool: &str, a: &args::Dump) -> Result<u8, Fail> {
             perfetto(&recording, &mut out)?;
         } else {
             for event in &recording.events {
-                match a.from.json {
-                    true => writeln!(out, "{}", event_json(event, &recording))?,
-                    false => writeln!(out, "{}", line(event, &recording))?,
+                if a.from.json {
+                    writeln!(out, "{}", event_json(event, &recording))?
+                } else {
+                    writeln!(out, "{}", line(event, &recording))?
                 }
             }
         }
@@ -420,9 +423,9 @@ fn dump(pool: &str, a: &args::Dump) -> Result<u8, Fail> {
     printed.map_err(|e: std::io::Error| {
         Fail::failed(format!("can't write to the standard output: {e}"))
     })?;
-    notes.iter().for_each(say);
+    notes.iter().for_each(print_notice);
     if recording.events.is_empty() {
-        say("no events; forebay trace on switches tracepoints on");
+        print_notice("no events; forebay trace on switches tracepoints on");
     }
     Ok(code::OK)
 }
@@ -525,7 +528,7 @@ fn show_costs(pool: &str, a: &args::From) -> Result<u8, Fail> {
         return Ok(code::OK);
     }
     if costs.is_empty() {
-        notes.iter().for_each(say);
+        notes.iter().for_each(print_notice);
         return Err(Fail::failed(
             "no pairs of events; forebay trace on create-analysis switches some on",
         ));
@@ -553,9 +556,9 @@ fn show_costs(pool: &str, a: &args::From) -> Result<u8, Fail> {
         ]);
     }
     write(table(&rows, &[0]).as_bytes())?;
-    notes.iter().for_each(say);
+    notes.iter().for_each(print_notice);
     if !unfinished.is_empty() {
-        say(format!(
+        print_notice(format!(
             "{} began and didn't end, the last one: {}",
             unfinished.len(),
             line(&unfinished[unfinished.len() - 1], &recording)
@@ -607,7 +610,7 @@ fn show_request(pool: &str, a: &args::ShowRequest) -> Result<u8, Fail> {
         }
     }
     write(text.as_bytes())?;
-    notes.iter().for_each(say);
+    notes.iter().for_each(print_notice);
     Ok(code::OK)
 }
 
@@ -622,7 +625,7 @@ fn show_slow(pool: &str, a: &args::Slow) -> Result<u8, Fail> {
             let ticks = node.scale().ticks((bound * 1e6) as u64);
             node.shared().head.slow_bound.store(ticks, Release);
         }
-        elsewhere(
+        on_other_hosts(
             pool,
             a.here,
             &["trace", "slow", &format!("--bound={bound}")],
@@ -638,8 +641,8 @@ fn show_slow(pool: &str, a: &args::Slow) -> Result<u8, Fail> {
         {
             match output.map(|bytes| serde_json::from_slice::<Vec<SlowOperation>>(&bytes)) {
                 Ok(Ok(theirs)) => found.extend(theirs),
-                Ok(Err(e)) => say(format!("{host}: its answer can't be read: {e}")),
-                Err(e) => say(e.message),
+                Ok(Err(e)) => print_notice(format!("{host}: its answer can't be read: {e}")),
+                Err(e) => print_notice(e.message),
             }
         }
     }
@@ -649,7 +652,7 @@ fn show_slow(pool: &str, a: &args::Slow) -> Result<u8, Fail> {
         return Ok(code::OK);
     }
     if found.is_empty() {
-        say("no slow operations");
+        print_notice("no slow operations");
         return Ok(code::OK);
     }
     let mut rows = vec![
@@ -736,12 +739,12 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
     let until = a
         .length
         .map(|s| Instant::now() + Duration::from_secs_f64(s.clamp(0.0, 1e9)));
-    let mut pause = PAUSE;
+    let mut pause = FIRST_POLL_INTERVAL;
     let there = |pool: &str| !places(pool).is_empty();
     while !ended_by_signal() && until.is_none_or(|until| Instant::now() < until) && there(pool) {
         pause = match collector.turn() {
-            0 => (pause * 2).min(LONGEST_PAUSE),
-            _ => PAUSE,
+            0 => (pause * 2).min(MAX_POLL_INTERVAL),
+            _ => FIRST_POLL_INTERVAL,
         };
         if collector.failed.is_some() {
             break;
@@ -757,14 +760,14 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
         refused,
         ..
     } = collected;
-    say(format!("{events} events in {}", a.to.display()));
+    print_notice(format!("{events} events in {}", a.to.display()));
     if refused > 0 {
-        say(format!(
+        print_notice(format!(
             "{refused} processes had no room for events: too many at a time"
         ));
     }
     if lost > 0 {
-        say(format!(
+        print_notice(format!(
             "{lost} events came too fast and are lost; --wait makes programs wait for them"
         ));
     }

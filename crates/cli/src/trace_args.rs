@@ -51,14 +51,14 @@ Example:
 Ends with Ctrl-C, after --for, or with the pool. Events that come faster than they are written are
 lost, and counted; with --wait programs wait for them, unless the file can't be written any more.")]
     Record(Record),
-    /// Show where the time goes: how often and how long what was done, nested as it happened
+    /// Show where time is spent: number and duration of operations, nested as they happened
     #[command(after_help = "\
 Example:
   forebay trace on create-analysis
   forebay exec -- ./program
   forebay trace costs")]
     Costs(From),
-    /// Show the way of one request: what was done for it, on which node, when
+    /// Show the path of one request: the work for it, on each node, with times
     #[command(after_help = "\
 Example:
   forebay trace slow
@@ -79,7 +79,7 @@ Example:
 
 #[derive(Debug, Args)]
 pub struct ListPoints {
-    /// Only those that fit
+    /// Only those that match
     #[arg(value_name = "PATTERN")]
     pub patterns: Vec<String>,
     /// List profiles
@@ -137,7 +137,7 @@ pub struct Dump {
     /// Print in the Trace Event format
     #[arg(long, conflicts_with = "json")]
     pub perfetto: bool,
-    /// Write what the nodes on this host have as a stream
+    /// Write the events of the nodes on this host as a stream
     #[arg(long, hide = true)]
     pub stream: bool,
 }
@@ -147,13 +147,13 @@ pub struct Record {
     /// The file; it must not exist yet
     #[arg(long, value_name = "FILE")]
     pub to: PathBuf,
-    /// Tracepoints, patterns or profiles that are on meanwhile
+    /// Tracepoints, patterns or profiles to switch on for the recording
     #[arg(long, value_name = "NAME")]
     pub on: Vec<String>,
-    /// For so many seconds
+    /// For this many seconds
     #[arg(long = "for", value_name = "SECONDS")]
     pub length: Option<f64>,
-    /// Programs wait for events to be written, rather than that some are lost
+    /// Programs wait until their events are written, so that none is lost
     #[arg(long)]
     pub wait: bool,
 }
@@ -168,7 +168,7 @@ pub struct ShowRequest {
 
 #[derive(Debug, Args)]
 pub struct Slow {
-    /// From now on, note what takes longer than so many milliseconds; 0: nothing
+    /// From now on, record operations that take longer than this many milliseconds; 0: none
     #[arg(long, value_name = "MILLISECONDS")]
     pub bound: Option<f64>,
     /// Print as JSON
@@ -190,7 +190,7 @@ pub struct Stats {
     /// Print in Prometheus' text format, of the nodes on this host
     #[arg(long, conflicts_with_all = ["json", "processes", "watch"])]
     pub prometheus: bool,
-    /// Print what was counted in each SECONDS, until Ctrl-C
+    /// Print the counters of each interval of SECONDS, until Ctrl-C
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     pub watch: Option<f64>,
     /// Only the nodes on this host
@@ -200,7 +200,7 @@ pub struct Stats {
 
 #[derive(Debug, Args)]
 pub struct Top {
-    /// Seconds between two looks: 0.2 to 60
+    /// Seconds between two updates: 0.2 to 60
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0, value_parser = every)]
     pub every: f64,
     /// Show files and directories from the start: switches three tracepoints on until top ends
@@ -220,7 +220,7 @@ pub struct Top {
     pub processes: bool,
 }
 
-/// Seconds between two looks.
+/// Seconds between two updates.
 fn every(text: &str) -> Result<f64, String> {
     let seconds: f64 = text.parse().map_err(|_| "not a number of seconds")?;
     if (0.2..=60.0).contains(&seconds) {

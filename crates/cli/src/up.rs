@@ -4,14 +4,16 @@ use crate::args::{Media, Up};
 use crate::fail::{Fail, code};
 use crate::found::absolute_dir;
 use crate::origin_args::Origin;
-use crate::output::{json, say, seconds, write};
-use crate::{capacity, keeper, lifetime, node, nodes, prefix, rule_file};
+use crate::output::{is_quiet, json, print_notice, seconds, write};
+use crate::{capacity, fsck, keeper, lifetime, node_command, nodes, prefix, rule_file};
 use forebay_client::{
-    CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, places, take_over,
+    CreateOptions, Place, Pool, PoolConfig, PoolError, PoolState, Starting, places, take_over,
 };
 use forebay_media::{MediumSpec, format_size};
 use forebay_pool::launch::{How, Plan};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 /// Makes a pool and starts its keeper. Returns it, and the reason for its media.
@@ -38,18 +40,41 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         rules,
         origin,
     };
+    let starting = Starting::begin(name)?;
+    let limit = FileSizeLimit::raise();
     let excess = capacity::check(&options.media, 1, wanted.force)?;
     let lifetime = lifetime::of_new(wanted.ttl, wanted.idle, &options.media);
     let pool = Pool::create_for(&options, &lifetime)?;
     for warning in warning.into_iter().chain(excess) {
-        say(format!("warning: {warning}"));
+        print_notice(format!("warning: {warning}"));
     }
     if let Err(fail) = keeper::start(&absolute_dir(&pool)) {
         drop(pool);
         let _ = Pool::destroy(name);
         return Err(fail);
     }
+    drop((starting, limit));
     Ok((pool, why))
+}
+
+/// The limit of file sizes of this process, raised to the highest that it may have: for the files
+/// of a pool. Programs that this process runs later get the limit from before, since dropping this
+/// sets it again.
+struct FileSizeLimit(Rlimit);
+
+impl FileSizeLimit {
+    fn raise() -> FileSizeLimit {
+        let before = getrlimit(Resource::Fsize);
+        // If the limit can't be raised, making the files fails with a message.
+        let _ = keeper::raise(Resource::Fsize);
+        FileSizeLimit(before)
+    }
+}
+
+impl Drop for FileSizeLimit {
+    fn drop(&mut self) {
+        let _ = setrlimit(Resource::Fsize, self.0);
+    }
 }
 
 /// The media in words: `memory:1G, files:/ssd:10G (11.0 GiB)`.
@@ -90,7 +115,7 @@ fn report(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> R
             "capacity": c.media.iter().map(|m| m.capacity).sum::<u64>(),
             "note": note, "seconds": took,
         }))?;
-    } else {
+    } else if !is_quiet() {
         let note = note.map(|n| format!(", {n}")).unwrap_or_default();
         let line = format!(
             "pool '{}' is up: {}{note}; programs see it under {}; {}\n",
@@ -122,7 +147,7 @@ pub fn up_nodes(
             "media": plan.media.iter().map(ToString::to_string).collect::<Vec<_>>(),
             "capacity": nodes::capacity(&all), "seconds": took,
         }))?;
-    } else {
+    } else if !is_quiet() {
         let line = format!(
             "pool '{}' is up: {}; programs see it under {}; {}\n",
             plan.name,
@@ -170,7 +195,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
         // Opening the pool reports the error.
         PoolState::Damaged(_) | PoolState::Stale => {}
-        // Its keeper may well run.
+        // The pool's keeper may well run.
         PoolState::Unknown(why) => {
             return Err(Fail::failed(format!(
                 "the pool '{name}' can't be looked at, so nothing was done: {why}"
@@ -179,7 +204,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     take_over(name);
     let places = places(name);
-    // A user who reopens a pool whose time is over wants its files.
+    // A user who reopens a pool after its time limit wants its files.
     for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
         forebay_client::begin_lifetime(&place.dir)?;
     }
@@ -192,7 +217,10 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     let note = if busy.is_empty() {
         format!("reopened: {}", pool.settle()?)
     } else {
-        format!("reopened under {} process(es) that use it", busy.len())
+        match busy.len() {
+            1 => "reopened under 1 process that uses it".to_owned(),
+            n => format!("reopened under {n} processes that use it"),
+        }
     };
     keeper::start(&absolute_dir(&pool))?;
     Ok((pool, note))
@@ -203,7 +231,7 @@ fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
     let dead = places.iter().filter(|p| p.state() != PoolState::Running);
     let mut started = Vec::new();
     for place in dead {
-        node::restart(place)?;
+        node_command::restart(place)?;
         started.push(place.node.unwrap_or(0).to_string());
     }
     let note = format!("restarted on this host: node {}", started.join(", "));
@@ -238,9 +266,10 @@ fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, 
     let (mut missing, mut other_hosts) = (Vec::new(), Vec::new());
     for node in (0..plan.hosts.len() as u32).filter(|n| !here.contains(n)) {
         let same_host = here.iter().any(|&h| host(h) == host(node));
-        match plan.how == How::Local || same_host {
-            true => missing.push(node.to_string()),
-            false => other_hosts.push(host(node).to_owned()),
+        if plan.how == How::Local || same_host {
+            missing.push(node.to_string())
+        } else {
+            other_hosts.push(host(node).to_owned())
         }
     }
     if !missing.is_empty() {
@@ -272,7 +301,7 @@ fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, 
     };
     other_hosts.dedup();
     if !other_hosts.is_empty() {
-        say(format!(
+        print_notice(format!(
             "the other nodes of the pool '{name}' are on {}: run the same command there",
             other_hosts.join(", ")
         ));
@@ -294,11 +323,16 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
         keeper::start(&dir)?;
     }
-    let mut mended = 0;
+    let (mut mended, mut unsettled) = (0, None);
     if found.len() == found[0].config.member.map_or(1, |m| m.nodes as usize) {
-        for place in &places {
-            let pool = Pool::open_dir(&place.dir)?;
-            let fitted = pool.cluster().mend_across();
+        let pools = places.iter().map(|p| Pool::open_dir(&p.dir).map(Arc::new));
+        let pools = pools.collect::<Result<Vec<_>, _>>()?;
+        unsettled = fsck::settle_notes(&pools).err();
+        for (place, pool) in places.iter().zip(&pools) {
+            let fitted = match unsettled {
+                None => pool.cluster().mend_across(),
+                Some(_) => Ok(0),
+            };
             let _ = pool.store().recovery().detach();
             mended += fitted.map_err(|e| {
                 let why = std::io::Error::from(e);
@@ -313,6 +347,12 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
         "reopened {} nodes from their media ({records} record(s), {commits} later commit(s))",
         places.len()
     );
+    if let Some(why) = unsettled {
+        note += &format!(
+            "; they weren't compared with each other, since operations that they began can't be \
+             completed ({why}): forebay fsck --repair --pool {name} does it"
+        );
+    }
     if mended > 0 {
         note += &format!(
             "; {mended} name(s) or part(s) that not all nodes had noted were put in order"
@@ -352,12 +392,13 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     let mut found: Vec<Found> = dirs.filter_map(read).collect();
     found.retain(|f| f.config.name == name);
     found.sort_by_key(|f| (f.config.member.map(|m| m.node), f.dir.clone()));
-    match found.is_empty() {
-        false => Ok(found),
-        true => Err(Fail::new(
+    if found.is_empty() {
+        Err(Fail::new(
             code::NO_POOL,
             format!("there is nothing of a pool '{name}' in {}", from.display()),
-        )),
+        ))
+    } else {
+        Ok(found)
     }
 }
 

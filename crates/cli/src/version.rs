@@ -18,7 +18,7 @@ const FORMATS: [(&str, u32, &str); 2] = [
     ),
 ];
 
-/// What this build was built with.
+/// The features that this build was built with.
 fn features() -> Vec<&'static str> {
     let mut all = vec!["buckets", "fuse"];
     if cfg!(feature = "etcd") {

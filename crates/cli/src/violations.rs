@@ -2,7 +2,7 @@
 
 use crate::args::Show;
 use crate::fail::{Fail, code};
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::tables::table;
 use forebay_client::{Pool, places};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ pub fn list(name: &str, a: &Show) -> Result<u8, Fail> {
         return Ok(code::OK);
     }
     if all.is_empty() {
-        say("no violations");
+        print_notice("no violations");
         return Ok(code::OK);
     }
     let mut rows = vec![
@@ -43,7 +43,7 @@ pub fn list(name: &str, a: &Show) -> Result<u8, Fail> {
     }
     write(table(&rows, &[0, 2, 3, 4, 5]).as_bytes())?;
     if full {
-        say("the list is full: there were more");
+        print_notice("the list is full: there were more");
     }
     Ok(code::OK)
 }

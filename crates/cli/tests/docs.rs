@@ -1,21 +1,44 @@
-//! Docs against the code: numbers in `docs/internals.md` and `docs/semantics.md`, kinds of records,
-//! the functions that the newcomer's walk in `ARCHITECTURE.md` names, links, line lengths, words,
-//! and decisions' status. (`limits.rs` does the same for `docs/limits.md`.)
+//! Docs against the code: numbers in `docs/internals/formats.md` and
+//! `docs/explanation/semantics.md`, kinds of records, the functions that the newcomer's walk in
+//! `ARCHITECTURE.md` names, the map of the folders, links, line lengths, words, and decisions'
+//! status. (`limits.rs` does the same for `docs/reference/limits.md`.)
+
+mod workspace;
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::process::Command;
+use workspace::root;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+/// The page with the formats on media and in shared memory.
+const FORMATS: &str = "docs/internals/formats.md";
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
+/// A file of a crate by the crate's name, in whatever wing that is: `store/src/live.rs`.
+fn source(file: &str) -> String {
+    let (name, rest) = file.split_once('/').unwrap();
+    let crates = workspace::crates();
+    let dir = crates
+        .get(name)
+        .unwrap_or_else(|| panic!("no crate has {file}"));
+    fs::read_to_string(dir.join(rest)).unwrap_or_else(|e| panic!("{file}: {e}"))
+}
+
+/// Pages beside `docs/`. (CHANGELOG.md describes the past.)
+const AT_THE_TOP: [&str; 5] = [
+    "README.md",
+    "ARCHITECTURE.md",
+    "HACKING.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+];
+
 /// All Markdown files for people: below `docs/`, and at the top. By their paths from the top.
 fn pages() -> Vec<String> {
-    let mut pages: Vec<String> = ["README.md", "ARCHITECTURE.md"].map(String::from).to_vec();
+    let mut pages: Vec<String> = AT_THE_TOP.map(String::from).to_vec();
     let mut dirs = vec!["docs".to_owned()];
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(root().join(&dir)).unwrap().map(Result::unwrap) {
@@ -79,7 +102,7 @@ fn value(text: &str) -> Option<u64> {
 #[test]
 fn each_number_is_the_constants() {
     let mut compared = 0;
-    let pages = ["docs/internals.md", "docs/semantics.md"].map(|page| (page, read(page)));
+    let pages = [FORMATS, "docs/explanation/semantics.md"].map(|page| (page, read(page)));
     let tables = pages.iter().flat_map(|(page, text)| {
         let section = text.split("\n## Numbers of ").nth(1).unwrap();
         let section = section.split("\n## ").next().unwrap();
@@ -93,7 +116,7 @@ fn each_number_is_the_constants() {
         };
         let said: u64 = said.parse().unwrap_or_else(|_| panic!("a number: {line}"));
         let (file, constant) = quoted(place)[0].split_once(':').unwrap();
-        let source = read(&format!("crates/{file}"));
+        let source = source(file);
         let declared = format!("const {constant}: ");
         let values: Vec<Option<u64>> = source
             .split(&declared)
@@ -112,17 +135,14 @@ fn each_number_is_the_constants() {
 
 #[test]
 fn each_kind_of_record_is_in_the_table() {
-    let text = read("docs/internals.md");
+    let text = read(FORMATS);
     let section = text.split("\n## Records").nth(1).unwrap();
     let section = section.split("\n## ").next().unwrap();
     let mut told: Vec<char> = (section.lines())
         .filter_map(|line| line.strip_prefix("| `")?.chars().next())
         .collect();
-    let record = read("crates/records/src/record.rs");
-    let (parked, journal) = (
-        read("crates/records/src/lmdb/parked.rs"),
-        "pub const JOURNAL",
-    );
+    let record = source("records/src/record.rs");
+    let (parked, journal) = (source("records/src/lmdb/parked.rs"), "pub const JOURNAL");
     let tags = ["Key::new(b'", "key.bytes[0] = b'"];
     let mut made: Vec<char> = (tags.iter())
         .flat_map(|tag| record.split(tag).skip(1))
@@ -134,10 +154,7 @@ fn each_kind_of_record_is_in_the_table() {
     made.sort_unstable();
     made.dedup();
     assert!(made.len() > 12, "only {made:?} were found in the code");
-    assert_eq!(
-        told, made,
-        "kinds of records: docs/internals.md, and record.rs"
-    );
+    assert_eq!(told, made, "kinds of records: {FORMATS}, and record.rs");
 }
 
 #[test]
@@ -150,7 +167,7 @@ fn each_step_of_the_walk_is_a_function() {
         let Some((file, function)) = place.split_once(".rs:") else {
             continue;
         };
-        let source = read(&format!("crates/{file}.rs"));
+        let source = source(&format!("{file}.rs"));
         let is_there = ["(", "<"]
             .iter()
             .any(|end| source.contains(&format!("fn {function}{end}")));
@@ -163,6 +180,34 @@ fn each_step_of_the_walk_is_a_function() {
     for walk in walks {
         assert!(!walk.contains("\n11. "), "a walk has ten steps at most");
     }
+}
+
+#[test]
+fn the_map_is_that_of_the_folders() {
+    let script = root().join("packaging/site/map.py");
+    let check = Command::new("python3").arg(script).arg("--check").output();
+    let check = check.unwrap_or_else(|e| panic!("python3: {e}"));
+    let error = String::from_utf8_lossy(&check.stderr);
+    assert!(check.status.success(), "{error}");
+}
+
+/// In backquotes or code: `crates/cli/tests/docs.rs`, `tests/pools/cases`.
+#[test]
+fn each_file_that_developers_are_sent_to_exists() {
+    let is_sign = |c: char| c.is_alphanumeric() || "/._-".contains(c);
+    let begins = ["crates/", "tests/", "python/", "packaging/", "tools/"];
+    let mut named = 0;
+    for page in AT_THE_TOP {
+        let text = read(page);
+        for word in text.split(|c| !is_sign(c)) {
+            let path = word.trim_end_matches('.');
+            if begins.iter().any(|start| path.starts_with(start)) {
+                assert!(root().join(path).exists(), "{page}: there is no {path}");
+                named += 1;
+            }
+        }
+    }
+    assert!(named > 30, "only {named} files were found");
 }
 
 #[test]
@@ -305,7 +350,7 @@ fn words_of_the_glossary_are_used() {
     assert!(terms.len() > 40, "only {} terms were found", terms.len());
 }
 
-/// What follows the target of a link; all of it, where there is none.
+/// The text behind the target of a link; all of it, where there is none.
 fn after_link(text: &str) -> &str {
     match text.split_once(' ') {
         Some((target, rest)) if target.contains(".md") || target.contains("://") => rest,
@@ -319,7 +364,8 @@ fn each_decision_that_code_names_exists() {
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
-    let mut dirs = vec![root().join("crates")];
+    let mut dirs = ["crates", "tools"].map(|dir| root().join(dir)).to_vec();
+    dirs.retain(|dir| dir.exists());
     let mut named = 0;
     while let Some(dir) = dirs.pop() {
         for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
@@ -346,9 +392,12 @@ fn each_decision_that_code_names_exists() {
     assert!(named > 1, "only {named} decisions are named in the code");
 }
 
-/// All files below `dir` that are text, by their paths.
+/// All files below `dir`, if it is there, that are text, by their paths.
 fn texts(dir: &str, found: &mut Vec<(String, String)>) {
-    for entry in fs::read_dir(root().join(dir)).unwrap().map(Result::unwrap) {
+    let Ok(entries) = fs::read_dir(root().join(dir)) else {
+        return;
+    };
+    for entry in entries.map(Result::unwrap) {
         let path = format!("{dir}/{}", entry.file_name().to_string_lossy());
         if entry.file_type().unwrap().is_dir() {
             texts(&path, found);
@@ -377,20 +426,17 @@ fn each_variable_is_in_the_reference() {
     let page = read("docs/reference/environment.md");
     let told = variables(&page, &["`"]);
     let mut files = Vec::new();
-    for entry in fs::read_dir(root().join("crates"))
-        .unwrap()
-        .map(Result::unwrap)
-    {
-        let source = format!("crates/{}/src", entry.file_name().to_string_lossy());
-        texts(&source, &mut files);
+    for dir in ["crates", "tools"] {
+        texts(dir, &mut files);
     }
+    files.retain(|(path, _)| path.contains("/src/"));
     for dir in ["python/src", "packaging"] {
         texts(dir, &mut files);
     }
     files.push(("hatch_build.py".into(), read("python/hatch_build.py")));
     let mut read_by_code = Vec::new();
     for (path, text) in &files {
-        // Variables of tests are for those who write them.
+        // Variables that only tests use are left out.
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         if path.ends_with("/tests.rs") || path.contains("/tests/") {
             continue;

@@ -1,25 +1,36 @@
-//! The floors of the house: a crate depends on crates of lower floors only, and the modules of a
-//! crate import each other in one direction only.
+//! The house: wings of crates, which import in one direction, as the files of a folder do.
 //!
-//! Each manifest declares its crate's floor (`[package.metadata.forebay] floor = 3`). The picture
-//! in ARCHITECTURE.md shows the same. Imports of modules are read from the source
+//! `crates/base` knows nothing of pools; `crates/core` is the pool; `crates/faces` and
+//! `crates/services` stand beside each other on it; `crates/cli` is the command. `tools` isn't
+//! shipped, and nothing needs it but tests. Imports of files are read from the source
 //! (`floors/imports.rs`); what is built for tests only doesn't count.
 
 #[path = "floors/imports.rs"]
 mod imports;
 
+mod workspace;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+/// Wings, and those whose crates theirs may use, besides their own.
+const WINGS: [(&str, &[&str]); 6] = [
+    ("base", &[]),
+    ("core", &["base"]),
+    ("faces", &["base", "core"]),
+    ("services", &["base", "core"]),
+    ("cli", &["base", "core", "faces", "services"]),
+    ("tools", &["base", "core", "faces", "services", "cli"]),
+];
+
+/// Folders whose files import each other in circles, to be undone: crate, folder.
+const CIRCLES: [(&str, &str); 1] = [("pool", "daemon")];
 
 /// A crate of the workspace.
 struct Crate {
     dir: PathBuf,
-    floor: u32,
+    wing: String,
     /// All that it depends on, but for its tests.
     needs: BTreeSet<String>,
 }
@@ -27,12 +38,9 @@ struct Crate {
 /// The crates of the workspace by name, without `forebay-`.
 fn crates() -> BTreeMap<String, Crate> {
     let mut all = BTreeMap::new();
-    for entry in fs::read_dir(root().join("crates")).unwrap() {
-        let dir = entry.unwrap().path();
-        let Ok(manifest) = fs::read_to_string(dir.join("Cargo.toml")) else {
-            continue;
-        };
-        let (mut section, mut name, mut floor, mut needs) = ("", "", None, BTreeSet::new());
+    for (name, dir) in workspace::crates() {
+        let manifest = fs::read_to_string(dir.join("Cargo.toml")).unwrap();
+        let (mut section, mut needs) = ("", BTreeSet::new());
         for line in manifest.lines().map(str::trim) {
             if let Some(inner) = line.strip_prefix('[') {
                 section = inner.trim_end_matches(']');
@@ -43,35 +51,32 @@ fn crates() -> BTreeMap<String, Crate> {
             };
             let (key, value) = (key.trim(), value.trim());
             let is_needed = section.ends_with("dependencies") && !section.starts_with("dev-");
-            match (section, key) {
-                ("package", "name") => name = value.trim_matches('"'),
-                ("package.metadata.forebay", "floor") => floor = value.parse().ok(),
-                _ if is_needed && !line.starts_with('#') => {
-                    needs.insert(key.trim_end_matches(".workspace").to_owned());
-                }
-                _ => {}
+            if (section, key) == ("package", "name") {
+                assert_eq!(value.trim_matches('"'), format!("forebay-{name}"));
+            } else if is_needed && !line.starts_with('#') {
+                needs.insert(key.trim_end_matches(".workspace").to_owned());
             }
         }
-        let short = name.strip_prefix("forebay-").expect(name).to_owned();
-        let floor = floor.unwrap_or_else(|| panic!("{name} declares no floor"));
-        all.insert(short, Crate { dir, floor, needs });
+        let top = workspace::root();
+        let below = dir.strip_prefix(&top).unwrap().to_str().unwrap();
+        let wing = below.trim_start_matches("crates/").split('/').next();
+        let wing = wing.unwrap().to_owned();
+        all.insert(name, Crate { dir, wing, needs });
     }
-    assert!(all.len() > 15, "only {} crates were found", all.len());
     all
 }
 
 #[test]
-fn each_crate_depends_on_lower_floors_only() {
+fn each_wing_uses_those_below_it_only() {
     let all = crates();
     let mut wrong = Vec::new();
     for (name, one) in &all {
+        let below = WINGS.iter().find(|(wing, _)| *wing == one.wing);
+        let (_, below) = below.unwrap_or_else(|| panic!("{name} lies in no wing"));
         for needed in one.needs.iter().filter_map(|n| n.strip_prefix("forebay-")) {
-            let below = &all[needed];
-            if below.floor >= one.floor {
-                wrong.push(format!(
-                    "{name} (floor {}) depends on {needed} (floor {})",
-                    one.floor, below.floor
-                ));
+            let other = &all[needed].wing;
+            if *other != one.wing && !below.contains(&other.as_str()) {
+                wrong.push(format!("{}/{name} depends on {other}/{needed}", one.wing));
             }
         }
     }
@@ -97,51 +102,49 @@ fn the_store_needs_no_network() {
     }
 }
 
-/// The names in a row of boxes of the picture, `  5   | preload | | fuse |   faces`.
-fn boxes(line: &str) -> impl Iterator<Item = &str> {
-    let all = line.split('|').skip(1).step_by(2).map(str::trim);
-    all.filter(|name| !name.is_empty())
-}
-
+/// The picture in ARCHITECTURE.md shows each wing with its crates.
 #[test]
-fn the_picture_shows_the_floors_of_the_manifests() {
-    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
-    let floors = text.split_once("## The floors").expect("its heading").1;
-    let picture = floors.split("```").nth(1).expect("a picture");
-    let mut shown: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
-    for line in picture.lines().filter(|l| l.contains('|')) {
-        let number = line.split('|').next().unwrap().trim();
-        let number = number.parse().expect("each row has its floor");
-        let names = boxes(line).map(str::to_owned);
-        shown.entry(number).or_default().extend(names);
-    }
-    let mut declared: BTreeMap<u32, BTreeSet<String>> = BTreeMap::new();
+fn the_picture_shows_all_crates() {
+    let text = fs::read_to_string(workspace::root().join("ARCHITECTURE.md")).unwrap();
+    let picture = text.split("```").nth(1).expect("a picture");
+    let words: BTreeSet<&str> = picture.split(|c: char| !c.is_alphanumeric()).collect();
     for (name, one) in crates() {
-        declared.entry(one.floor).or_default().insert(name);
-    }
-    assert_eq!(shown, declared, "ARCHITECTURE.md (left), the manifests");
-    let table: BTreeSet<&str> = floors
-        .lines()
-        .filter_map(|l| l.strip_prefix("| ")?.split(" |").next())
-        .collect();
-    for name in declared.values().flatten() {
-        let has_row = table.contains(name.as_str());
-        assert!(has_row, "the table of ARCHITECTURE.md lacks {name}");
+        assert!(words.contains(name.as_str()), "the picture lacks {name}");
+        assert!(words.contains(one.wing.as_str()), "it lacks {}", one.wing);
     }
 }
 
 #[test]
-fn modules_import_in_one_direction() {
+fn files_beside_each_other_import_in_one_direction() {
     let mut wrong = Vec::new();
+    let mut looked = 0;
     for (name, one) in crates() {
-        let found = imports::of_crate(&one.dir.join("src"));
-        let cycles = imports::cycles(&found);
-        if !cycles.is_empty() {
-            wrong.push(format!(
-                "{name}: its modules import each other:\n{}",
-                imports::describe(&found, &cycles)
-            ));
+        let source = imports::Source::of_crate(&one.dir.join("src"));
+        for folder in source.folders() {
+            let mut found = source.imports(&folder);
+            if !folder.is_empty() {
+                // The items of a folder's own module are for those in it.
+                found.remove(imports::ROOT);
+                found.values_mut().for_each(|to| {
+                    to.remove(imports::ROOT);
+                });
+            }
+            looked += 1;
+            let cycles = imports::cycles(&found);
+            let path = folder.join("/");
+            let is_known = CIRCLES.contains(&(name.as_str(), path.as_str()));
+            assert!(
+                !is_known || !cycles.is_empty(),
+                "{name} {path} has no circle"
+            );
+            if !cycles.is_empty() && !is_known {
+                wrong.push(format!(
+                    "{name} {path}: its files import each other:\n{}",
+                    imports::describe(&found, &cycles)
+                ));
+            }
         }
     }
+    assert!(looked > 60, "only {looked} folders were found");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

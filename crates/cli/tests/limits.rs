@@ -1,12 +1,11 @@
-//! Docs against the code: each test that `docs/limits.md` names exists, each value that it
-//! gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
+//! Docs against the code: each test that `docs/reference/limits.md` names exists, each value that
+//! it gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
+
+mod workspace;
 
 use std::fs;
 use std::path::{Path, PathBuf};
-
-fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
-}
+use workspace::root;
 
 /// All files below `at` whose names end with `end`.
 fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
@@ -27,20 +26,26 @@ fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
 
 struct Row {
     line: usize,
+    limit: String,
     value: String,
     test: String,
 }
 
 fn rows() -> Vec<Row> {
-    let text = fs::read_to_string(root().join("docs/limits.md")).unwrap();
+    let text = fs::read_to_string(root().join("docs/reference/limits.md")).unwrap();
     let is_row = |line: &str| line.starts_with("| ") && !line.starts_with("| limit |");
     let lines = (1..).zip(text.lines()).filter(|(_, line)| is_row(line));
     lines
         .map(|(line, text)| {
             let cells: Vec<&str> = text.trim_matches('|').split(" | ").map(str::trim).collect();
-            assert_eq!(cells.len(), 4, "docs/limits.md:{line} has four cells");
+            assert_eq!(
+                cells.len(),
+                4,
+                "docs/reference/limits.md:{line} has four cells"
+            );
             Row {
                 line,
+                limit: cells[0].to_owned(),
                 value: cells[1].to_owned(),
                 test: cells[3].to_owned(),
             }
@@ -55,10 +60,21 @@ fn quoted(text: &str) -> Vec<(&str, &str)> {
     pairs.map(|pair| (pair[0], pair[1])).collect()
 }
 
+/// Branches that add the same row leave it twice when they are merged (.gitattributes).
+#[test]
+fn no_limit_has_two_rows() {
+    let mut limits: Vec<String> = rows().into_iter().map(|row| row.limit).collect();
+    limits.sort_unstable();
+    let twice = limits.windows(2).find(|pair| pair[0] == pair[1]);
+    assert_eq!(twice, None, "docs/reference/limits.md has a limit twice");
+}
+
 #[test]
 fn each_test_named_exists() {
     let (mut rust, mut python) = (Vec::new(), Vec::new());
-    files(&root().join("crates"), ".rs", &mut rust);
+    for top in ["crates", "tools"] {
+        files(&root().join(top), ".rs", &mut rust);
+    }
     files(&root().join("tests"), ".py", &mut python);
     let mut named = 0;
     for row in rows() {
@@ -66,7 +82,7 @@ fn each_test_named_exists() {
         let is_none = ["none", "(no test)", "-"].contains(&row.test.as_str());
         assert!(
             is_none || !tests.is_empty(),
-            "docs/limits.md:{}: a test, or none",
+            "docs/reference/limits.md:{}: a test, or none",
             row.line
         );
         for (_, test) in tests {
@@ -84,7 +100,7 @@ fn each_test_named_exists() {
                 || root().join(test).exists();
             assert!(
                 exists,
-                "docs/limits.md:{}: there is no test {test}",
+                "docs/reference/limits.md:{}: there is no test {test}",
                 row.line
             );
             named += 1;
@@ -93,14 +109,15 @@ fn each_test_named_exists() {
     assert!(named > 40, "only {named} tests were found in the table");
 }
 
-/// The value of an expression of whole numbers, `<<`, `*` and `+`, or of what is made of one
-/// number; None if it isn't as simple as that.
+/// The value of an expression of whole numbers, `<<`, `*` and `+`, or of a call with one number;
+/// None if it is more complex.
 fn value(text: &str) -> Option<u128> {
     let text = match text.strip_prefix("if cfg!(loom) {") {
         Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),
         None => text,
     };
-    let text = match text.split_once("::from_secs(") {
+    let of_duration = ["::from_secs(", "::from_millis("];
+    let text = match of_duration.iter().find_map(|unit| text.split_once(unit)) {
         Some((_, rest)) => rest.trim_end_matches(')'),
         None => text,
     };
@@ -114,7 +131,7 @@ fn value(text: &str) -> Option<u128> {
     match text.trim() {
         // Constants that others use.
         "MIB" => Some(1 << 20),
-        "SLOTS as usize / 16" => Some(4096),
+        "SLOTS as usize / 16" => Some(16384),
         text => number(text),
     }
 }
@@ -130,7 +147,9 @@ fn last_number(text: &str) -> Option<u128> {
 #[test]
 fn each_value_is_the_constants() {
     let mut rust = Vec::new();
-    files(&root().join("crates"), ".rs", &mut rust);
+    for top in ["crates", "tools"] {
+        files(&root().join(top), ".rs", &mut rust);
+    }
     let mut compared = 0;
     for row in rows() {
         for (before, name) in quoted(&row.value) {
@@ -150,7 +169,7 @@ fn each_value_is_the_constants() {
                 .collect();
             assert!(
                 said.is_some() && values.contains(&said),
-                "docs/limits.md:{}: {name} is {values:?} in the code, not {said:?}",
+                "docs/reference/limits.md:{}: {name} is {values:?} in the code, not {said:?}",
                 row.line
             );
             compared += 1;

@@ -1,5 +1,5 @@
 //! Pools of several nodes by the command line: started on one host or by a remote shell, found by
-//! programs, checked, removed; and what is left of a start that fails.
+//! programs, checked, removed; and the remains of a start that fails.
 
 mod place;
 
@@ -43,6 +43,8 @@ fn assert_nothing_left(p: &Place) {
     loop {
         let processes = processes(p);
         let mut files: Vec<_> = std::fs::read_dir(&p.home).unwrap().flatten().collect();
+        // The lock of a start stays if that is killed; it is empty, and the next one takes it.
+        files.retain(|f| !f.file_name().as_encoded_bytes().starts_with(b".starting-"));
         let media = std::fs::read_dir(p.at("ssd")).into_iter().flatten();
         files.extend(media.flatten());
         if processes.is_empty() && files.is_empty() {
@@ -167,7 +169,7 @@ fn a_process_finds_its_node() {
     for rank in 0..5 {
         let text = rank.to_string();
         assert_eq!(at(&[("PMI_RANK", &text)]).expect(0).out, node(rank % 3));
-        // The place on the host says more than that among all.
+        // The place on the host takes precedence over that among all ranks.
         let both = [("PMIX_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_RANK", &text)];
         assert_eq!(at(&both).expect(0).out, node(rank % 3));
         let both = [("FOREBAY_NODE", "1"), ("SLURM_LOCALID", &text)];
@@ -428,7 +430,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
     let mut failed = 0;
     for round in 0..rounds {
         let mut up = p.start(&["up", "--nodes", &nodes, "--media", &files]);
-        // By how far it is, not by time: the machine may be busy.
+        // The step at which to interrupt, by progress and not by time: the machine may be busy.
         let far = 1 + random.below(1 + 2 * count);
         let limit = Instant::now() + Duration::from_millis(300);
         let mut victims = Vec::new();
@@ -453,7 +455,8 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
         let words = killed.map_or("nobody".to_owned(), |k| k.1);
         match status {
             Some(said) if said.code == 0 => {
-                // It was over already, or the signal hit a guard, whose death does no harm.
+                // The process had ended already, or the signal hit a guard, whose death does no
+                // harm.
                 p.forebay(&["down", "--force"]).expect(0);
             }
             Some(said) => {
@@ -466,7 +469,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
             }
             None => {
                 failed += 1;
-                // It may have been over already.
+                // The process may have ended already.
                 until("the daemons to know", || {
                     let state = p.forebay(&["pools", "--json"]).json();
                     let state = &state[0]["state"];

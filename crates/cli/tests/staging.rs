@@ -150,7 +150,7 @@ fn what_cannot_be_staged_is_told() {
     p.up("memory:64M");
     let said = p.forebay(&["stage", "in", "tree", "/t"]).expect(0);
     said.says(&["tree/fifo: a FIFO, not staged", "1 skipped"]);
-    // One file in the way: the others arrive, and the staging is incomplete.
+    // One file blocks a path: the others arrive, and the staging is incomplete.
     std::fs::create_dir_all(p.at("out/a/x")).unwrap();
     std::fs::write(p.at("tree/b"), b"b").unwrap();
     report(&p, &["in", "tree", "/t"]);
@@ -248,7 +248,7 @@ fn a_full_pool_is_no_success() {
     );
     assert!(arrived.iter().all(|f| f.1 == 1 << 20), "short: {arrived:?}");
     assert!(!p.forebay(&["ls", "-a", "/t"]).out.contains("part"));
-    // What has arrived is right, and the room of the rest is free again.
+    // Files that have arrived are right, and the room of the rest is free again.
     let said = p.forebay(&["stage", "out", "/t", "back"]).expect(0);
     assert!(said.err.contains("staged out"));
     for (path, _) in arrived {
@@ -273,7 +273,7 @@ fn a_source_that_changes_is_noticed() {
     }
     let said = finish(child);
     if said.code == 0 {
-        // It began after the last change: then it must be complete.
+        // The scan began after the last change: then it must be complete.
         assert_eq!(
             p.pool_files("/"),
             [("/g".into(), path.metadata().unwrap().len())]

@@ -35,8 +35,11 @@ def call(*arguments: str, timeout: float | None = 120) -> str:
 
     Raises OSError with the command's own message.
     """
-    done = subprocess.run(
-        [program(), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    try:
+        done = subprocess.run(
+            [program(), *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout)
+    except subprocess.TimeoutExpired:
+        raise OSError(errno.ETIMEDOUT, "forebay %s: no end after %g s" % (arguments[0], timeout or 0)) from None
     if done.returncode:
         text = done.stderr.strip() or "forebay %s: exit code %d" % (arguments[0], done.returncode)
         raise OSError(errno.EIO, text)

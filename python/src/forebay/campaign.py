@@ -10,6 +10,7 @@ what the rules of a workflow ask for, and `Campaign.request` hands it to the com
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import datetime
 import re
@@ -89,13 +90,16 @@ class Campaign:
         lifetime = _largest(int(self.lifetime.total_seconds()), _SECONDS)
         return ",".join([size, *files, self.storage, lifetime])
 
-    def request(self, name: str) -> str:
+    def request(self, name: str, if_absent: bool = False) -> str:
         """Asks for it under a name (`forebay campaign create NAME TEXT`): the path of its data.
+
+        With `if_absent`, a campaign of this name is taken as it is.
 
         Raises OSError (EIO) with the command's message: there is no such storage, or there is a
         campaign of this name. Blocks until the command ends, at most two minutes.
         """
-        return call("campaign", "create", name, str(self)).strip()
+        more = ["--if-absent"] if if_absent else []
+        return call("campaign", "create", *more, name, str(self)).strip()
 
 
 def _part(part: str, text: str) -> tuple[str, Any]:
@@ -126,6 +130,15 @@ def _largest(value: int, units: dict[str, int]) -> str:
     return "%d%s" % (value // units[unit], unit)
 
 
+def _constant(raw: Any) -> str | None:
+    """The text of an expression of a command line that is a text, in quotes."""
+    try:
+        value = ast.literal_eval(raw)
+    except (ValueError, SyntaxError, TypeError):
+        return None
+    return value if isinstance(value, str) else None
+
+
 def of_rules(rules: Iterable[Any]) -> dict[Campaign, list[str]]:
     """What the rules of a Snakemake workflow ask for: each campaign, and the names of its rules.
 
@@ -140,7 +153,8 @@ def of_rules(rules: Iterable[Any]) -> dict[Campaign, list[str]]:
         try:
             text = getattr(resource, "value", resource)
         except ValueError:
-            continue  # A function: Snakemake evaluates it for each job.
+            # A function, which Snakemake evaluates for each job; or a default from the command line.
+            text = _constant(getattr(resource, "raw", None))
         if not isinstance(text, str):
             continue
         try:

@@ -1,4 +1,4 @@
-"""Controls: what a program says of its I/O (docs/semantics.md, "Controls")."""
+"""Controls: what a program says of its I/O (docs/explanation/semantics.md, "Controls")."""
 
 from __future__ import annotations
 

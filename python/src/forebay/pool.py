@@ -24,7 +24,8 @@ from .controls import Controls, text_of
 if TYPE_CHECKING:
     from typing_extensions import Buffer as BufferLike
 
-    from .spec import ForebayFileSystem
+    from fsspec.spec import AbstractFileSystem
+
     from .verbs import Session
 
 # A mode of open() to flags of os.open().
@@ -174,7 +175,7 @@ class PoolFile(io.RawIOBase):
         return size
 
     def sync(self) -> None:
-        """fsync: what it promises is in docs/semantics.md."""
+        """fsync: what it promises is in docs/explanation/semantics.md."""
         file = self._check()
         file.sync()
 
@@ -259,11 +260,11 @@ class Pool(_native.Pool):
 
         return Session("pool:%s" % self.name)
 
-    def filesystem(self, **options: Any) -> ForebayFileSystem:
-        """This pool for fsspec."""
-        from .spec import ForebayFileSystem
+    def filesystem(self, **options: Any) -> AbstractFileSystem:
+        """This pool for fsspec: a `forebay.spec.ForebayFileSystem`."""
+        import fsspec
 
-        return ForebayFileSystem(pool=self.name, **options)
+        return fsspec.filesystem("forebay", pool=self.name, **options)
 
     def open(
         self, path: str, mode: str = "r", buffering: int = -1, encoding: str | None = None,

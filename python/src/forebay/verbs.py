@@ -73,7 +73,7 @@ class Session:
         return self._native.search(query)
 
     def attach(self, name: str, kind: str, config: str = "") -> None:
-        """Attaches a back end under a name: `directory`, `forebay`, `memory`, `null`, or a shared object."""
+        """Attaches a back end under a name: `directory`, `forebay`, `memory`, or a shared object."""
         self._native.attach(name, kind, config)
 
     def backends(self) -> dict[str, str]:

@@ -247,7 +247,7 @@ def bucket_round_trip(t):
     t.ok(headers["x-amz-meta-mode"] == str(0o100600), "the mode didn't change: %s" % headers)
     # One file, and the whole bucket.
     stage(t, "in", "s3://%s/some/where/many/f5" % BUCKET, "/f5", server.port)
-    t.fb("cat", "/f5", "--pool", "p").prints("^new$")
+    t.exec("p", "cat", "/fb/f5").prints("^new$")
     stage(t, "out", "/f5", "s3://%s" % BUCKET, server.port)
     t.ok(server.ask("GET", "f5")[2] == b"new\n", "a file isn't in the bucket's root")
     # What a program has made, in one command.

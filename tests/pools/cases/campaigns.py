@@ -4,6 +4,7 @@ import json
 import os
 import pwd
 import random
+import resource
 import shutil
 import signal
 import subprocess
@@ -121,6 +122,37 @@ def campaign_with_pools(t):
     site.fb("delete", "case", "--now")
     t.ok(os.listdir(os.path.dirname(path)) == [], "something is left")
     site.fb("show", "case", rc=1).says("there is no campaign 'case'")
+
+
+@case(limit=60)
+def campaigns_without_a_file(t):
+    """Nobody has named tiers: they are the user's own directories, and the commands say where to change that."""
+    if os.path.exists("/etc/forebay/campaigns.toml"):
+        raise Skipped("this host has a file of tiers")
+    home, scratch = t.disk + "/home", t.disk + "/scratch"
+    for path in (home, scratch):
+        os.mkdir(path)
+    env = {"HOME": home, "SCRATCH": scratch, "WORK": t.disk + "/not-there", "FOREBAY_CAMPAIGNS": "",
+           "XDG_CONFIG_HOME": "", "XDG_DATA_HOME": ""}
+    fb = lambda *words, **more: t.fb("campaign", *words, env=env, **more)
+    made = fb("create", "case7", "100TB,10000files,scratch,2d")
+    t.ok(made.out.strip() == scratch + "/forebay-campaigns/case7" and os.path.isdir(made.out.strip()), made.out)
+    made.says("name others in %s/.config/forebay/campaigns.toml" % home)
+    at_home = fb("create", "notes", "--tier", "home").out.strip()
+    t.ok(at_home == home + "/.local/share/forebay/campaign-data/notes", at_home)
+    fb("create", "x", "1GB,work,1d", rc=2).says("no tier 'work' in your own directories", "there are: home, scratch")
+    # Without a tier, that for temporary data. It ends as others do.
+    place = fb("create", "short", "1s", "-q").out.strip()
+    t.ok(os.path.isdir(place), place)
+    wait_until(lambda: fb("show", "short", "--json").json()["ends"] <= time.time(), 5, "the end")
+    t.fb("campaignd", "--once", env=env)
+    t.ok(not os.path.exists(place) and fb("show", "short", "--json").json()["state"] == "expired", place)
+    # A file of the user's counts from then on.
+    os.makedirs(home + "/.config/forebay")
+    with open(home + "/.config/forebay/campaigns.toml", "w") as f:
+        f.write("[tier.mine]\npath = '%s/mine'\n" % t.disk)
+    made = fb("create", "other")
+    t.ok(made.out.strip() == t.disk + "/mine/other" and "name others" not in made.err, made.err)
 
 
 @case(limit=60)
@@ -371,6 +403,30 @@ def campaigns_of_all_users(t):
         t.ok(f.read() == "mine\n", "the other's data")
     with open(top + "/metrics") as f:
         t.ok(not any(line.startswith("made_up") for line in f) and "root" not in text, "lines were added to the metrics")
+    # Records that aren't regular files, or have no end: the others' are counted all the same, at once.
+    at = top + "/games/registry/"
+    os.mkfifo(at + "fifo.json")
+    os.symlink("/dev/zero", at + "zero.json")
+    with open(at + "long.json", "w") as f:
+        f.truncate(1 << 30)
+    began = time.monotonic()
+    said = daemon("--once", "--json", rc=1, timeout=20, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30)))
+    said.says("games: .*fifo.json: it is a FIFO, not a regular file", "games: .*zero.json: it is a symbolic link",
+              "games: .*long.json: it is longer than")
+    t.ok(time.monotonic() - began < 15, "a pass over such records takes %g s" % (time.monotonic() - began))
+    t.ok(("games", "bad") in {(c["owner"], c["name"]) for c in said.json()}, said.out)
+    for name in ("fifo", "zero", "long"):
+        os.unlink(at + name + ".json")
+    # A pass that doesn't end.
+    hangs = top + "/hangs"
+    os.mkdir(hangs)
+    with open(hangs + "/setpriv", "w") as f:
+        f.write("#!/bin/sh\nexec sleep 60\n")
+    os.chmod(hangs + "/setpriv", 0o755)
+    began = time.monotonic()
+    t.command([program, "campaignd", "--all-users", "--once", "--pass-limit", "1s"], rc=1,
+              env={**env, "PATH": hangs + ":" + os.environ["PATH"]}).says("nobody: its pass took longer than 1 s")
+    t.ok(time.monotonic() - began < 10, "the limit of a pass isn't kept")
     # A place for records that another user has made, or can write to.
     for wrong in ("chown games", "chmod 777"):
         t.command([*wrong.split(), top + "/nobody/registry"])

@@ -104,7 +104,7 @@ class Etcd:
         return True
 
     def users(self):
-        """As docs/campaigns.md shows it: everybody may change what is below their own name."""
+        """As docs/howto/campaigns.md shows it: everybody may change what is below their own name."""
         self.ask("auth/user/add", {"name": "root", "password": "of root"})
         self.ask("auth/role/add", {"name": "root"})
         self.ask("auth/user/grant", {"user": "root", "role": "root"})

@@ -1,8 +1,9 @@
-"""Commands for files in a pool: ls, cp, mv, rm, mkdir, find, du; and what the command says of itself."""
+"""Commands for files in a pool: ls, find; and what the command says of itself."""
+import json
 import os
 import shutil
 
-from harness import ROOT_OF_TESTS, case
+from harness import ROOT_OF_TESTS, Skipped, case
 
 # Files, a link to a directory, a link to nothing, a FIFO, a hole, two names of one file, odd names.
 TREE = r'''set -e; cd /fb; mkdir -p a/b/c a/empty other
@@ -42,154 +43,13 @@ def ls_options(t):
     ls("-l", "/a/hole").prints(" 3145732 ")
     ls("-d", "-R", rc=2).says("cannot be used with|can't be used with")
     ls("--help").prints("^Example", "human-readable")
-    t.fb("df", "-h", "--pool", "p").prints(r"^memory:64M +64M ")
-    t.fb("df", "--pool", "p").prints(r"^memory:64M +64\.0 MiB ")
+    # The same with and without -h: one number has one unit.
+    plain = t.fb("df", "--pool", "p").prints(r"^memory:64M +64\.0 MiB ")
+    t.ok(t.fb("df", "-h", "--pool", "p").out == plain.out, "df -h")
 
 
 @case(20)
-def removed_and_made(t):
-    t.up("p")
-    t.bash("p", TREE)
-    fb = lambda *words, **more: t.fb(*words, "--pool", "p", **more)  # noqa: E731 (short)
-    fb("mkdir", "/m", "/n").quiet()
-    fb("mkdir", "/m", "/o", rc=1).one_line().says("/m: can't be made: file exists")
-    fb("mkdir", "/x/y", rc=1).says("/x/y: can't be made: no such file")
-    fb("mkdir", "-p", "/x/y/z/", "/a/link/below", "/m").quiet()
-    fb("mkdir", "-p", "/a/one/d", rc=1).says("not a directory")
-    fb("mkdir", "-p", "/a/one", rc=1).says("file exists")
-    t.fb("mkdir", "--pool", "p", "--", "-d").quiet()
-    t.bash("p", "set -e; cd /fb; test -d o -a -d x/y/z -a -d other/below -a -d ./-d; umask 077")
-    # What can't be removed is named; the rest goes.
-    fb("rm", "/a/one", "/none", "/a", rc=1).says(
-        "/none: can't be removed: no such file", "/a: is a directory; .*forebay rm -r")
-    fb("rm", "-f", "/none", "/a/hole/x").quiet()
-    fb("rm", "-f").quiet()
-    fb("rm", rc=2)
-    for path in ("/", "/fb", "//", "/a/.", "/a/b/..", "/fb/"):
-        fb("rm", "-rf", path, rc=1).one_line()
-    # A link is removed, not followed, also with a slash.
-    fb("rm", "-r", "/a/link/", rc=1).says("not a directory")
-    fb("rm", "/a/hole/", rc=1).says("not a directory")
-    t.bash("p", "test -s /fb/other/kept -a -L /fb/a/link")
-    t.fb("rm", "-r", "--pool", "p", "--", "-d", "/x").quiet()
-    fb("rm", "-r", "/a", "/m").quiet()
-    t.bash("p", "set -e; test -s /fb/other/kept; test ! -e /fb/a; ls /fb").prints("^n$", "^other$")
-    # Very deep: longer than a path may be.
-    t.python("p", r'''
-import os
-os.chdir("/fb"); os.mkdir("deep"); os.chdir("deep")
-for i in range(60):
-    os.mkdir("d" * 100); os.chdir("d" * 100)
-open("end", "w").close()
-''')
-    t.ok(len(lines(fb("find", "/deep"))) == 62, "find in a deep tree")
-    fb("du", "-s", "/deep").prints(r"^24\d\t/deep$")
-    fb("rm", "-r", "/deep").quiet()
-    # Without permission: one line for each, and none for what they are in.
-    if os.getuid() != 0:
-        t.bash("p", "set -e; cd /fb; mkdir -p s/t; touch s/t/x s/y; chmod 555 s/t")
-        fb("rm", "-r", "/s", rc=1).one_line().says("/s/t/x: can't be removed: permission")
-        t.bash("p", "test -e /fb/s/t/x -a ! -e /fb/s/y; chmod 755 /fb/s/t")
-    t.ok(t.fb("rm", "/x", "--pool", "none", rc=3).says("there is no pool"), "")
-
-
-@case(20)
-def moved_and_copied(t):
-    t.up("p")
-    t.bash("p", TREE)
-    fb = lambda *words, **more: t.fb(*words, "--pool", "p", **more)  # noqa: E731 (short)
-    before = t.walk("/fb/a/b", "p")
-    # A tree, as cp -r copies it.
-    fb("cp", "-r", "/a", "/copy").quiet()
-    script = '''set -e; umask 022; cd /fb; cp -r a wanted; python3 - <<'E'
-import os, stat
-def look(top):
-    found = {}
-    for d, dirs, files in os.walk(top):
-        for n in dirs + files:
-            p = os.path.join(d, n); s = os.lstat(p)
-            what = os.readlink(p) if stat.S_ISLNK(s.st_mode) else b""
-            if stat.S_ISREG(s.st_mode):
-                what = open(p, "rb").read()
-            found[os.path.relpath(p, top)] = (s.st_mode, what)
-    return found
-a, b = look("copy"), look("wanted")
-assert a == b, (set(a.items()) ^ set(b.items()))
-assert os.stat("copy/hole").st_blocks * 512 < 1 << 20, "the hole was filled"
-E
-rm -r wanted'''
-    t.bash("p", script).quiet()
-    # Again: into the copy, which exists now.
-    fb("cp", "-r", "/a/b", "/copy").quiet()
-    fb("cp", "-r", "/a/b/", "/into-none/x", rc=1).says("no such file")
-    # As with cp -r, two names of a file become two files.
-    wanted = {name: [*what[:3], min(what[3], 1), what[4]] for name, what in before.items()}
-    t.same(wanted, t.walk("/fb/copy/b", "p"), "the copy")
-    fb("cp", "-r", "/a/.", "/other").quiet()
-    t.bash("p", "set -e; test -s /fb/other/b/two -a -s /fb/other/kept; rm -r /fb/other/[!k]*")
-    # Files: to a name, into a directory, onto another, through a link.
-    fb("cp", "/a/one", "/1").quiet()
-    fb("cp", "/a/one", "/a/b/two", "/other").quiet()
-    fb("cp", "/a/hole", "/1").quiet()
-    fb("cp", "-p", "/a/one", "/kept").quiet()
-    t.bash("p", '''set -e; cd /fb; cmp 1 a/hole; cmp other/two a/b/two; cmp other/one a/one
-        test "$(stat -c '%a %Y' kept)" = "$(stat -c '%a %Y' a/one)"
-        test "$(stat -c %Y 1)" != "$(stat -c %Y a/hole)"''').quiet()
-    for words, what in [
-            (["/a", "/x"], "is a directory; .*forebay cp -r"),
-            (["/a/one", "/a/one"], "onto itself"),
-            (["/a/one", "/a/b/again"], "onto itself"),
-            (["-r", "/a", "/a"], "into itself"),
-            (["-r", "/a/b", "/a/b/c/new"], "into itself"),
-            (["-r", "/a", "/1"], "a file is in the way"),
-            (["/a/dangling", "/x"], "no such file"),
-            (["/none", "/x"], "no such file"),
-            (["/a/one", "/1", "/none"], "several sources need one"),
-            (["/a/one", "/a/hole", "/1"], "several sources need one"),
-            (["/a/one", "/copy/one", "/other"], "an earlier source has become")]:
-        t.check("cp " + " ".join(words), lambda: fb("cp", *words, rc=1).one_line().says(what))
-    fb("cp", "/a", rc=2).says("DST")
-    fb("cp", "/a/fifo", "/x", rc=1).one_line().says("neither a file nor")
-    # rename(2): names, directories, over files, into directories.
-    t.bash("p", "rm -r /fb/a/a /fb/a/b/c/new")
-    before = t.walk("/fb/a/b", "p")
-    fb("mv", "/1", "/2").quiet()
-    fb("mv", "/2", "/kept", "/copy").quiet()
-    fb("mv", "/copy/2", "/copy/kept").quiet()
-    fb("mv", "-n", "/copy/kept", "/copy/one").quiet()
-    fb("mv", "/a/b", "/moved/").quiet()
-    t.same(before, t.walk("/fb/moved", "p"), "the directory that was moved")
-    t.bash("p", "set -e; cd /fb; test ! -e 1 -a ! -e 2 -a ! -e a/b; cmp copy/kept a/hole; ls copy/one")
-    fb("mv", "/a/link", "/a/dangling", "/other").quiet()
-    t.bash("p", "set -e; cd /fb; test -L other/link -a -L other/dangling -a -s other/kept")
-    fb("mv", "/a/one", "/moved/").quiet()
-    for words, what in [
-            (["/a", "/a"], "below it|same file"),
-            (["/a", "/a/x"], "below it"),
-            (["/moved/one", "/fb/moved/one"], "same file"),
-            (["/a", "/moved/two"], "not a directory"),
-            (["/moved/one", "/none/"], "not a directory"),
-            (["/none", "/x"], "no such file"),
-            (["/", "/x"], "by this name"),
-            (["/moved/.", "/x"], "by this name"),
-            (["/moved/one", "/moved/two", "/none"], "several sources need one")]:
-        t.check("mv " + " ".join(words), lambda: fb("mv", *words, rc=1).one_line().says(what))
-    # Two names of one file: the first one goes.
-    t.bash("p", "set -e; cd /fb; echo h > h1; ln h1 h2")
-    fb("mv", "/h1", "/h2").quiet()
-    t.bash("p", "set -e; cd /fb; test ! -e h1; grep -q h h2")
-    # Into a directory whose files lie on all nodes, and back.
-    t.up("n", "--nodes", "2")
-    t.bash("n", TREE)
-    t.fb("set", "--pool", "n", "--distribution", "striped", "/striped")
-    t.fb("cp", "-r", "--pool", "n", "/a", "/striped").quiet()
-    t.fb("mv", "--pool", "n", "/striped/a", "/back").quiet()
-    t.bash("n", "set -e; cd /fb; diff -r --no-dereference a/b back/b; cmp a/hole back/hole; ls striped"
-           ).quiet()
-
-
-@case(20)
-def found_and_measured(t):
+def found(t):
     t.up("p")
     t.bash("p", TREE)
     fb = lambda *words, **more: t.fb(*words, "--pool", "p", **more)  # noqa: E731 (short)
@@ -214,23 +74,16 @@ def found_and_measured(t):
     fb("find", "-name", "a/b", rc=2).says("no /")
     fb("find", "-name", "[", rc=2).says("without ]")
     fb("find", "-type", "x", rc=2).says("possible values")
-
-    # Which of two names of a file counts depends on the order.
-    t.bash("p", "rm /fb/a/b/again")
-
-    def du(ours, theirs):
-        a, b = lines(fb("du", *ours)), lines(t.bash("p", "cd /fb; du " + theirs))
-        t.ok(sorted(a) == sorted(b), "du %s: %s, not %s" % (ours, a, b))
-    du(["/fb/a"], "/fb/a")
-    du(["-s", "/fb/a", "/fb/other"], "-s /fb/a /fb/other")
-    du(["-h", "/fb/a"], "-h /fb/a")
-    du(["-a", "/fb/a/b"], "-a /fb/a/b")
-    du(["-d", "1", "/fb/a"], "-d 1 /fb/a")
-    du(["/fb/a/one", "/fb/a/link"], "/fb/a/one /fb/a/link")
-    fb("du", "-sb", "/a/hole").prints("^3145732\t/a/hole$")
-    one = fb("du", "-s", "--json", "/a/hole").json()[0]
-    t.ok(one["path"] == "/a/hole" and one["size"] == 3145732 and one["used"] < 1 << 20, str(one))
-    fb("du", "/none", rc=1).says("/none: .*no such file")
+    # Very deep: longer than a path may be.
+    t.python("p", r'''
+import os
+os.chdir("/fb"); os.mkdir("deep"); os.chdir("deep")
+for i in range(60):
+    os.mkdir("d" * 100); os.chdir("d" * 100)
+open("end", "w").close()
+''')
+    t.ok(len(lines(fb("find", "/deep"))) == 62, "find in a deep tree")
+    t.exec("p", "rm", "-r", "/fb/deep").quiet()
 
 
 @case(20)
@@ -318,14 +171,14 @@ def says_what_it_is(t):
 @case(20)
 def completed_and_explained(t):
     shown = t.fb("--help").quiet()
-    shown.prints("^Commands for files in a pool:", "^Commands to check and repair:", "^  rm  ")
+    shown.prints("^Commands for files in a pool:", "^Commands to check and repair:", "^  find  ")
     t.fb("man", t.work + "/man1").quiet()
     pages = os.listdir(t.work + "/man1")
     t.ok("forebay.1" in pages and "forebay-ls.1" in pages and "forebay-stage-in.1" in pages, str(pages))
-    text = open(t.work + "/man1/forebay-rm.1").read()
-    t.ok(".TH" in text and "recursive" in text and "Example" in text, text)
+    text = open(t.work + "/man1/forebay-find.1").read()
+    t.ok(".TH" in text and "maxdepth" in text and "Example" in text, text)
     if shutil.which("man"):
-        t.command(["man", "-l", t.work + "/man1/forebay-rm.1"], env={"MANPAGER": "cat"}).prints("recursive")
+        t.command(["man", "-l", t.work + "/man1/forebay-find.1"], env={"MANPAGER": "cat"}).prints("maxdepth")
     for shell, check in (("bash", ["bash", "-n"]), ("zsh", ["zsh", "-n"]), ("fish", ["fish", "-n"])):
         script = t.work + "/" + shell
         with open(script, "w") as f:
@@ -334,10 +187,10 @@ def completed_and_explained(t):
         if shutil.which(shell):
             t.command([*check, script]).quiet()
     # bash completes what was begun.
-    t.command(["bash", "-c", '''source "$1"; COMP_WORDS=(forebay du --max); COMP_CWORD=2
-        _forebay forebay --max du; echo "${COMPREPLY[*]}"
+    t.command(["bash", "-c", '''source "$1"; COMP_WORDS=(forebay find --max); COMP_CWORD=2
+        _forebay forebay --max find; echo "${COMPREPLY[*]}"
         COMP_WORDS=(forebay fs); COMP_CWORD=1; _forebay forebay fs forebay; echo "${COMPREPLY[*]}"
-        ''', "bash", t.work + "/bash"]).prints("^--max-depth$", "^fsck$").quiet()
+        ''', "bash", t.work + "/bash"]).prints("^--maxdepth$", "^fsck$").quiet()
     # All of it is installed.
     prefix = t.work + "/prefix"
     build = os.path.dirname(t.forebay)
@@ -355,12 +208,6 @@ def says_more_or_less(t):
     t.fb("stage", "in", "x", "/x", "--pool", "p").says("staged in x /x: ")
     t.ok(t.fb("stage", "-q", "in", "x", "/y", "--pool", "p").err == "", "stage -q says something")
     t.ok(t.fb("--quiet", "stage", "in", "none", "/y", "--pool", "p", rc=120).err != "", "no error")
-    t.fb("mkdir", "-v", "-p", "/d/e", "--pool", "p").says("made /d/e")
-    t.fb("cp", "-v", "-r", "/d", "/x", "/d2", "--pool", "p", rc=1)
-    t.fb("cp", "-v", "/x", "/d/e", "--pool", "p").says("copied /x")
-    t.fb("mv", "--verbose", "/x", "/z", "--pool", "p").says("moved /x")
-    t.fb("rm", "-rv", "/d", "--pool", "p").says("removed /d/e/x\n.*removed /d/e\n.*removed /d\n")
-    t.fb("rm", "-qv", "/z", "--pool", "p", rc=2).says("cannot be used with")
     t.bash("p", "mkdir /fb/d")
     t.ok("\x1b" not in t.fb("ls", "--pool", "p").out, "colours that nobody sees")
     t.ok("\x1b[1;34md\x1b[0m\n" in t.fb("ls", "--color", "always", "--pool", "p").out, "no colours")
@@ -370,3 +217,55 @@ def says_more_or_less(t):
     # A program's own options are its own.
     t.exec("p", "echo", "-q", "-v", "--color").prints("^-q -v --color$").quiet()
     t.fb("down", "-q", "--pool", "p").quiet()
+
+
+@case(30)
+def messages_for_people(t):
+    """What a new user reads: no 0 ms, no directory made unsaid, tips for other programs' commands, a fair count."""
+    t.up("p")
+    status = t.fb("status", "--pool", "p").prints("^up for +(less than 1 s|[0-9]+ s)$")
+    t.ok(" ms" not in status.out, status.out)
+    t.fb("set", "--distribution", "striped", "/new", "--pool", "p").says(
+        "has one node", "/new was not there: it is made, as a directory")
+    t.fb("set", "--distribution", "striped", "/new", "--pool", "p").says("has one node")
+    t.ok(t.fb("ls", "--pool", "p").out == "new\n", "the directory")
+    for word, tip in (("put", "forebay stage in SRC DST"), ("get", "forebay stage out SRC DST"),
+                      ("stat", "forebay ls -ld PATH"), ("tail", "forebay exec -- tail /fb/..."),
+                      ("touch", "forebay exec -- touch /fb/..."),
+                      *((word, "forebay exec -- %s ...' does it, with all options of %s" % (word, word))
+                        for word in ("cat", "cp", "mv", "rm", "mkdir", "du"))):
+        t.fb(word, "x", rc=2).says("unrecognized subcommand '%s'" % word, "tip: .*" + tip.replace(".", "[.]"))
+    for words, tip in ((["status", "mine"], "'--pool mine'"), (["exec", "-p", "x"], "'--pool NAME'"),
+                       (["stage", "in", "x"], "both are needed: SRC, what is copied, and DST, where to")):
+        t.fb(*words, rc=2).says("tip: .*" + tip)
+    t.ok("os error" not in t.fb("mount", "/no/such", "--pool", "p", rc=1).says("No such file or directory;").err, "numbers")
+    t.fb("exec", "--pool", "p", "--", "ls /fb", rc=127).says("without quotes around them")
+    t.fb("exec", "--pool", "p", "--", "cd", "/fb", rc=127).says("belongs to shells: forebay exec -- sh -c 'cd ...'")
+    # isatty() of a file asks the file system, and "no" is an answer.
+    t.bash("p", "python3 -c 'import os; f = open(\"/fb/f\", \"w\"); [os.isatty(f.fileno()) for _ in range(500)]'")
+    counted = t.fb("stats", "--pool", "p", "--json").json()["operations"]
+    errors = {kind: c["errors"] for kind, c in counted.items() if c["errors"]}
+    t.ok(sum(errors.values()) < 100 and sum(c["count"] for c in counted.values()) >= 500, errors)
+    t.fb("run", "--media", "memory:16M", "--force", "--", "sh", "-c", "echo x > /fb/x; sleep 0.2").says(
+        "all processes together spent .* in them: .* of the run's [0-9.]+ (s|ms)")
+    help_of_run = t.fb("help", "run").out
+    t.ok(help_of_run.index("Example:") < help_of_run.index("Staging:") < help_of_run.index("Media:"), help_of_run)
+    t.ok(len(help_of_run.splitlines()) < 110 and help_of_run.count("--quiet") == 1, help_of_run)
+
+
+@case(90)
+def benchmarks_of_others(t):
+    """tests/suites: one table beside tmpfs; what isn't there is skipped, and said; nothing is left behind."""
+    runner = os.path.join(ROOT_OF_TESTS, "suites", "run.py")
+    before = set(os.listdir("/dev/shm"))
+    made = t.command(["python3", runner, "--only", "dbench", "--only", "io500", "--place", "preload", "--json",
+                      t.work + "/figures"], env={"FOREBAY": t.forebay, "IO500": "/not/there"}, timeout=80)
+    if not shutil.which("dbench"):
+        raise Skipped("there is no dbench")
+    made.prints("^program +figure +tmpfs +preload +ratio$", "^dbench +file server, 2 clients, MB/s +[0-9.]+ +[0-9.]+ +[0-9.]+$",
+                "^skipped +io500: IO500=/not/there is no program$")
+    with open(t.work + "/figures") as f:
+        figures = json.load(f)
+    t.ok(not figures["failed"] and set(figures["figures"][0]["values"]) == {"tmpfs", "preload"}, figures)
+    left = [name for name in set(os.listdir("/dev/shm")) - before if name.startswith("forebay-suites-")]
+    t.ok(not left, left)

@@ -486,14 +486,14 @@ def node_keeps_bytes_out_of_memory(t):
             # Some of it lies on other nodes: writing there asks one of them, once.
             before = asked(t)
             t.bash("p", "dd if=/dev/zero of=/fb/n/full bs=8k count=100 seek=$((80 << 7)) conv=notrunc")
-            t.ok(100 <= asked(t) - before < 150, "%d questions to other nodes for 100 writes" % (asked(t) - before))
+            t.ok(100 <= asked(t) - before < 150, "%d requests to other nodes for 100 writes" % (asked(t) - before))
         t.bash("p", "head -c 5000000 /dev/zero > /fb/strict; rm /fb/n/full; echo x > /fb/n/again")
         t.fb("fsck", "--pool", "p")
         t.fb("down", "--pool", "p")
 
 
 def asked(t):
-    """How many questions programs of pool p have asked other nodes."""
+    """How many requests programs of pool p have asked other nodes."""
     return t.fb("stats", "--pool", "p", "--json").json()["asks"]["timed"]
 
 

@@ -78,7 +78,7 @@ def pool_of_another_user(t):
 
     def other(*argv, rc=None, **env):
         return t.command(list(argv), rc, env=env, **nobody)
-    for words in (["status"], ["df"], ["ls"], ["cat", "/x"], ["exec", "--", "cat", "/fb/x"],
+    for words in (["status"], ["df"], ["ls"], ["exec", "--", "cat", "/fb/x"],
                   ["down"], ["down", "--force"], ["up", "--reopen"],
                   ["stage", "out", "/x", "/tmp/never-made"]):
         r = other(own, words[0], "--pool", "p", *words[1:])

@@ -153,6 +153,26 @@ def flow_lost_runs(t):
         s.fb("delete", "w")
 
 
+@case(limit=60)
+def flow_in_the_campaign_of_a_resource(t):
+    """`resources: campaign=...` in a Snakefile is enough: the workflow works in that campaign, and ends it."""
+    env = tiers(t)
+    asks = 'rule all:\n    output: "end"\n    resources: campaign="1MB,100files,scratch,1d"\n    shell: "echo x > {output}"\n'
+    with Service(t, env=env, environment=env) as s:
+        s.fb("init", "study", write(t, asks)).says("the rules ask for a campaign: 1MB,100files,scratch,1d", "is ready")
+        made = t.fb("campaign", "show", "study", "--json", env=env).json()
+        t.ok((made["bytes"], made["files"], made["ends"] - made["created"]) == (10**6, 100, 86400), made)
+        s.fb("start", "study", "--wait", timeout=40).says("run 1 of 'study': succeeded: all jobs are done")
+        t.ok(sorted(f for f in os.listdir(made["place"]) if f[0] != ".") == ["Snakefile", "end"], os.listdir(made["place"]))
+        s.fb("status", "study", "1").prints("^state +succeeded: all jobs are done$")
+        s.fb("init", "wrong", write(t, asks.replace("1MB,", "much,")), rc=2).says('campaign "much,100files,scratch,1d"')
+        two = asks + asks.replace("all", "b").replace("1MB", "2MB").replace('"end"', '"b"')
+        s.fb("init", "two", write(t, two), rc=2).says("ask for 2 campaigns", "--spec")
+        t.ok(len(s.ask("GET", "workflows")[1]["workflows"]) == 1, "a workflow that was refused is there")
+        s.fb("delete", "study")
+        t.ok(not os.path.exists(made["place"]), "the campaign's data are left")
+
+
 def head(method, path, *fields, token=""):
     lines = ["%s %s HTTP/1.1" % (method, path), "Host: x", "Authorization: Bearer " + token, *fields, "", ""]
     return "\r\n".join(lines).encode()
@@ -160,6 +180,14 @@ def head(method, path, *fields, token=""):
 
 def status(reply):
     return int(reply.split(b" ", 2)[1]) if reply.startswith(b"HTTP/1.1 ") else None
+
+
+def unfinished(s, count):
+    """Connections whose requests don't come: half of them send the beginning of one."""
+    all_of = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(count)]
+    for n, c in enumerate(all_of):
+        c.sendall(b"GET / HT" if n % 2 == 0 else b"")
+    return all_of
 
 
 @case(limit=90)
@@ -261,13 +289,43 @@ def flow_attacks(t):
         code, text = s.ask("POST", "workflows/w2/runs", {})
         t.ok(code == 429 and "1 are allowed" in text["error"], text)
         s.ask("POST", "workflows/w/runs/1/cancel")
-        # Slow clients: heads and bodies that don't come, up to as many as one address may have.
+        # Slow clients: heads that don't come, from the address of a client with a token. It isn't held up, and the
+        # slowest get a 503.
+        slow = unfinished(s, 100)
+        for n in range(20):
+            at = time.monotonic()
+            t.ok(s.ask("GET", "workflows")[0] == 200, "a client behind the same address")
+            t.ok(time.monotonic() - at < 2, "it waited for %.1f s" % (time.monotonic() - at))
+            slow += unfinished(s, 5)
+        s.fb("status").prints("^w ")
+        first = slow.pop(0)
+        first.settimeout(5)
+        got = first.recv(1000)
+        t.ok(status(got) == 503 and b"\r\nRetry-After: 1\r\n" in got, "the slowest: %s" % got)
+        for c in slow:
+            c.close()
+        # Requests of one token in progress: no more than 32; another token has its own.
+        half = head("PUT", "/api/v1/workflows/w/files/f1", "Content-Length: 100", token=s.token)
+        mine = []
+
+        def refusal():
+            # Those that the service hasn't looked at yet count for their address, and may give way to later ones:
+            # there are as many as it takes.
+            for _ in range(40 if not mine else 4):
+                mine.append(socket.create_connection(("127.0.0.1", s.port)))
+                mine[-1].sendall(half)
+            code, answer = s.ask("GET", "me")
+            return code == 503 and answer["error"]
+
+        busy = wait_until(refusal, 10, "a token with 32 requests")
+        t.ok("32 requests of this token" in busy, busy)
+        t.ok(s.ask("GET", "me", token=s.make_token())[0] == 200, "another token")
+        for c in mine:
+            c.close()
+        wait_until(lambda: s.ask("GET", "me")[0] == 200, 5, "the token's requests to end")
+        # As many as one address may have are cut when their time is over.
         began = time.monotonic()
-        slow = [socket.create_connection(("127.0.0.1", s.port)) for _ in range(32)]
-        for n, c in enumerate(slow):
-            c.sendall(b"GET / HT" if n % 2 else b"")
-        time.sleep(0.3)
-        t.ok(s.raw(head("GET", "/")) == b"", "more connections than one address may have")
+        slow = unfinished(s, 32)
         for c in slow:
             c.settimeout(15)
             got = b""
@@ -454,9 +512,20 @@ def flow_page(t):
         t.ok(os.path.exists(place + "/end"), "the step didn't run")
         page.evaluate("document.getElementById('jobs-all').open = true")
         looks_good("succeeded")
+        # The result, and only that, as a file to fetch; each job with its time.
+        files = page.evaluate("[...document.querySelectorAll('#results button')].map(b => b.textContent)")
+        t.ok("end" in files and "middle" not in files, files)
+        times = page.evaluate("[...document.querySelectorAll('#jobs tr')].filter(r => r.children[0].textContent == 'slow')"
+                              ".map(r => r.children[3].textContent + '|' + r.children[4].textContent)")
+        t.ok(len(times) == 1 and times[0].split(" s|")[0].isdigit() and times[0].endswith("|middle"), times)
+        t.ok(page.evaluate("[...document.querySelectorAll('#graph .time')].some(e => e.textContent.endsWith(' s'))"),
+             "the picture has no times")
+        page.evaluate("URL.createObjectURL = blob => { window.fetched = blob.size; return '#fetched'; }")
+        page.evaluate("document.querySelector('#results button[data-path=end]').click()")
+        shows("window.fetched === 0", "the result was fetched")
         roles = names(page)
         headings = [n for r, n in roles if r == "heading"]
-        wanted = {"Forebay workflows", "study", "Campaign study", "Runs", "Run 1", "Jobs", "Log"}
+        wanted = {"Forebay workflows", "study", "Campaign study", "Runs", "Run 1", "Jobs", "Results", "Log"}
         t.ok(wanted <= set(headings), headings)
         t.ok(any(r == "main" for r, _ in roles), roles)
         t.ok(any("Graph of" in n for r, n in roles if r in ("image", "img")), roles)

@@ -102,7 +102,6 @@ def json_has_its_schema(t):
         t.bash(pool, "cd /fb; ln -s file s/link; mkfifo s/fifo; mkdir s/d")
         fits("ls", "ls", "-aR", *of)
         fits("find", "find", *of)
-        fits("du", "du", "-a", *of)
         fits("df", "df", *of)
         user = t.start_python(pool, "import sys; open('/fb/open', 'w'); print(flush=True); sys.stdin.read()",
                               stdin=-1)

@@ -270,7 +270,7 @@ def medium_that_is_in_use(t):
     kill(t.keeper("p"))
     t.fb(*reopen, env=other).prints("reopened from")
     try:
-        t.fb("cat", "--pool", "p", "/f", env=other).prints("^here$")
+        t.exec("p", "cat", "/fb/f", env=other).prints("^here$")
         t.fb("up", "--reopen", "--pool", "p", rc=1).says("is in use")
     finally:
         t.fb("down", "--pool", "p", "--force", env=other)

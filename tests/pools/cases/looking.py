@@ -109,6 +109,27 @@ def a_process_without_descriptors_is_alive(t):
     t.fb("down", "--pool", "p")
 
 
+@case(40)
+def a_keeper_that_cant_give_room_back_sleeps(t):
+    """Each unit of room has a file's bytes, most of it none: nothing can be given back, and nothing is to be done."""
+    t.up("p", media=["memory:16M"])
+    t.bash("p", 'for n in $(seq 12); do head -c 1M /dev/zero | tr "\\0" x > /fb/$n; done; truncate -s 4096 /fb/*')
+    keeper = t.fb("status", "--pool", "p", "--json").json()["keeper"]
+
+    def seconds():
+        with open("/proc/%d/stat" % keeper) as f:
+            fields = f.read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    # Room that was used in the last two periods of 5 s is kept.
+    time.sleep(11)
+    before = seconds()
+    time.sleep(2)
+    used = seconds() - before
+    t.ok(used < 0.2, "the keeper of an idle pool used the processor for %.2f of 2 s" % used)
+    t.fb("down", "--pool", "p").quiet()
+
+
 @case(60)
 def a_keeper_without_descriptors_reaps_nobody(t):
     """A keeper, or daemon, that can't open a file takes nothing from the programs of its node."""
@@ -178,7 +199,7 @@ except OSError as e:
     holder.stdin.write(b"\n")
     holder.stdin.flush()
     t.finish(holder)
-    t.fb("cat", "--pool", "p", "/f").prints("^held")
+    t.exec("p", "cat", "/fb/f").prints("^held")
     t.fb("down", "--pool", "p")
 
 

@@ -603,7 +603,7 @@ for path in sys.argv[1:]:
 
 @case(30)
 def mount_writes_from_kernel_memory(t):
-    """As documented in docs/limits.md: EFAULT by a mount, with nothing written; it works under `exec`."""
+    """As documented in docs/reference/limits.md: EFAULT by a mount, with nothing written; it works under `exec`."""
     outside = t.command([sys.executable, "-c", KERNELS, os.path.join(t.disk, "x")]).out.strip()
     if outside != "512 0 516":
         raise Skipped("there is no such memory here: " + outside)
@@ -615,7 +615,7 @@ def mount_writes_from_kernel_memory(t):
 
 
 def wait_until_kept(t, server, paths):
-    """Long enough that the kernel keeps these names (from Linux 6.16 on)."""
+    """Long enough that the kernel keeps these names (from Linux 6.2 on)."""
     def look():
         for path in paths:
             with contextlib.suppress(OSError):

@@ -280,6 +280,55 @@ def mount_mapped_and_resized(t):
     t.fb("down", "--pool", "p")
 
 
+# Takes a write lease on a file, says so, and gives it up some time after it is told to.
+LEASES = """
+import fcntl, os, signal, sys, time
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
+fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+for keeps in sys.argv[2:]:
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+    print("has it", flush=True)
+    assert signal.sigtimedwait([signal.SIGIO], 20), "nobody wants it"
+    time.sleep(float(keeps))
+    fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    print("gave it up", flush=True)
+    sys.stdin.readline()
+"""
+OPENS = "import os, sys; os.close(os.open(sys.argv[1], os.O_RDONLY))"
+
+
+@case(60)
+def mount_waits_for_leases(t):
+    """An open through a mount waits for the owner of a lease under exec, unless told or killed."""
+    t.up("p")
+    with mounted(t, "p") as at:
+        holder = t.start_python("p", LEASES, "/fb/f", "1", "3", stdin=subprocess.PIPE)
+        t.ok(holder.stdout.readline() == b"has it\n", "no lease")
+        try:
+            os.close(os.open(at + "/f", os.O_RDONLY | os.O_NONBLOCK))
+            raise Failed("it didn't have to wait")
+        except OSError as e:
+            t.ok(e.errno == errno.EAGAIN, "without a wait: %s" % e)
+        began = time.monotonic()
+        t.command([sys.executable, "-c", OPENS, at + "/f"])
+        t.ok(time.monotonic() - began > 0.3, "it didn't wait")
+        t.ok(holder.stdout.readline() == b"gave it up\n", "it was taken away")
+        holder.stdin.write(b"\n")
+        holder.stdin.flush()
+        t.ok(holder.stdout.readline() == b"has it\n", "no lease")
+        # Killed while it waits, it goes at once.
+        waits = t.start([sys.executable, "-c", OPENS, at + "/f"])
+        time.sleep(0.7)
+        t.ok(waits.poll() is None, "it doesn't wait")
+        began = time.monotonic()
+        waits.kill()
+        waits.communicate(timeout=10)
+        t.ok(time.monotonic() - began < 1.5, "it goes when the lease does")
+        t.finish(holder, feed=b"\n")
+        t.fb("umount", at)
+    t.fb("down", "--pool", "p")
+
+
 # A process that holds a lock, or wants one: on which file, of which kind, whether it waits.
 LOCK = '''
 import errno, fcntl, os, signal, struct, sys
@@ -535,7 +584,7 @@ def mount_of_ordinary_user(t):
     # In its own mount namespace: here, /dev/fuse may be for root alone.
     r = t.command(["unshare", "--mount", "bash", "-c", ORDINARY, "bash", own], timeout=40,
                   env={"FOREBAY_HOME": own + "/home"})
-    r.prints("^mine$", "^owner 65534$", "^root is kept out$", "^mounted again$", "^gone$")
+    r.prints("^--suid and --dev are for root", "^mine$", "^owner 65534$", "^root is kept out$", "^mounted again$", "^gone$")
 
 
 ORDINARY = r'''
@@ -544,6 +593,7 @@ mknod fuse c 10 229; chmod 666 fuse; mount --bind fuse /dev/fuse
 does() { timeout 20 setpriv --reuid 65534 --regid 65534 --clear-groups "$@"; }
 does ./forebay up --media memory:64M
 trap 'umount -l mnt 2> /dev/null || true; does ./forebay down --force 2> /dev/null || true' EXIT
+does ./forebay mount --suid mnt 2>&1 | sed 's/.*: --/--/'
 does ./forebay mount mnt
 does bash -c 'cd mnt; echo mine > f; cat f; stat -c "owner %u" f'
 ls mnt 2> /dev/null || echo "root is kept out"
@@ -583,6 +633,7 @@ def mount_refused(t):
     t.fb("mount", "--pool", "p", os.path.join(t.disk, "nowhere"), rc=1).says(
         "nowhere", "No such file").one_line()
     plain = t.file(os.path.join(t.disk, "plain"), 10)
-    t.fb("mount", "--pool", "p", plain, rc=1).says("plain").one_line()
+    r = t.fb("mount", "--pool", "p", plain, rc=1).says("plain: it is a link, or no directory; give an empty").one_line()
+    t.ok("FOREBAY_HOME" not in r.err, r.told())
     t.fb("mount", "--pool", "other", t.disk, rc=None).says("other", "forebay up|no pool").one_line()
     t.fb("down", "--pool", "p")

@@ -245,7 +245,7 @@ def a_pool_on_files_comes_back_from_its_media(t):
     for node in range(4):
         on(t, node, "import os\nif os.path.isdir('/fb/churn'):\n"
            " for n in os.listdir('/fb/churn'): open('/fb/churn/' + n, 'rb').read()")
-    # A rename over nodes that nobody synced may be half there (docs/semantics.md): both names, counted once.
+    # A rename over nodes that nobody synced may be half there (docs/explanation/semantics.md): both names, counted once.
     found = t.fb("fsck", "--pool", "p", rc=None)
     if found.rc != 0:
         t.ok(all("link count 1, but it should be 2" in line for line in found.out.splitlines()), found.out)

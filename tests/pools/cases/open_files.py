@@ -99,9 +99,12 @@ def no_room_for_another_open_file(t):
         raise Skipped("this machine has room for %d open files" % limit)
     each = limit // 7 + 1000
     need_descriptors(each)
+    t.bash("p", "mkdir -p /fb/tree/a/b; touch /fb/tree/a/f /fb/tree/a/b/g")
     started, opened, why = openers(t, 7, "same", each)
     t.ok(limit - 100 <= sum(opened) <= limit, "%d opened, %d should have been" % (sum(opened), limit))
     t.ok(set(why) <= {"ENFILE", "None"} and "ENFILE" in why, "why not more: %s" % why)
+    # Trees can be removed all the same.
+    t.exec("p", "rm", "-r", "/fb/tree").quiet()
     r = t.fb("status", "--pool", "p", timeout=60)
     r.prints("^files open %d of %d at most$" % (sum(opened), limit), "room for %d opened files .*ENFILE" % limit)
     log = os.path.join(t.pool_dir("p"), "keeper.log")
@@ -133,7 +136,7 @@ assert os.fstat(100000).st_size == 3
 
 @case(30)
 def names_and_sizes_that_are_too_much(t):
-    """The rows of docs/limits.md about files, names and attributes."""
+    """The rows of docs/reference/limits.md about files, names and attributes."""
     t.up("p")
     t.python("p", r'''
 import errno, os
@@ -164,4 +167,61 @@ for n in range(41):
 os.stat("/fb/l39")
 fails(errno.ELOOP, os.stat, "/fb/l40")
 ''').quiet()
+    t.fb("down", "--pool", "p")
+
+
+# COUNT files are open. LACKS: what the process lacks when it forks, `user` (it has become another one) or
+# `descriptors` (none is left). Its child closes one and writes to another; if COUNT is large, it opens one in place of it.
+CHILD = r'''
+import errno, os, resource, sys
+count, lacks = int(sys.argv[1]), sys.argv[2]
+hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2000), min(hard, 2000)))
+opened = [os.open("/fb/d/%d" % n, os.O_RDWR | os.O_CREAT) for n in range(count)]
+# What writing needs is open before nothing more can be.
+assert os.pwrite(opened[-1], b"parent" * 1000, 0) == 6000
+if lacks == "user":
+    os.setgroups([])
+    os.setresgid(65534, 65534, 65534)
+    os.setresuid(65534, 65534, 65534)
+else:
+    try:
+        while True:
+            os.open("/dev/null", os.O_RDONLY)
+    except OSError as e:
+        assert e.errno == errno.EMFILE, e
+child = os.fork()
+if child == 0:
+    os.close(opened[0])
+    assert os.write(opened[-1], b"child") == 5
+    # So many files have opened all records.
+    if lacks == "descriptors" and count > 1000:
+        os.close(os.open("/fb/d/0", os.O_RDWR))
+    os._exit(0)
+status = os.waitpid(child, 0)[1]
+assert status == 0, status
+assert os.pread(opened[-1], 9, 0) == b"childtpar"
+print("as it should be")
+'''
+
+
+@case(60)
+def children_of_those_that_lack_something(t):
+    """A process without a descriptor left, or that has become another user, forks: the child has what is open.
+    So do those whose area, or whose table of descriptors, has no memory yet."""
+    t.up("p")
+    t.bash("p", "mkdir -m 777 /fb/d")
+    lacks = ["descriptors"] + (["user"] if os.getuid() == 0 else [])
+    for lack in lacks:
+        for count in (2, 1500):
+            t.python("p", CHILD, str(count), lack).prints("^as it should be$")
+    # The areas of 64 slots have memory from the beginning.
+    waits = "import os\nos.listdir('/fb')\nprint('in', flush=True)\nos.read(0, 1)"
+    others = [t.start_python("p", waits, stdin=subprocess.PIPE) for _ in range(70)]
+    for other in others:
+        t.ok(other.stdout.readline() == b"in\n", "not attached")
+    for lack in lacks:
+        t.python("p", CHILD, "2", lack).prints("^as it should be$")
+    for other in others:
+        t.finish(other, feed=b"\n")
     t.fb("down", "--pool", "p")

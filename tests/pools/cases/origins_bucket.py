@@ -4,6 +4,7 @@ import os
 import random
 import re
 import subprocess
+import threading
 import time
 
 from cases.buckets import BUCKET, KEYS, Between, Server, at, error, free_port
@@ -192,6 +193,45 @@ def bucket_behind_a_pool_that_others_change(t):
     wait_until(lambda: t.bash("p", "ls /fb/odd", rc=None).rc == 0, 20, "the directory of others")
     t.ok(any("can't be the name of a file" in p["what"] for p in status(t)["problems"]), status(t))
     t.fb("down", "--pool", "p")
+    server.stop()
+
+
+@case(60)
+def bucket_whose_pool_links_files_that_are_being_written_back(t):
+    """A file that gets another name between the walk of a pass and its turn to be written: both names get its bytes."""
+    server = Server(t)
+    # More than are written together.
+    names = ["f%03d" % k for k in range(80)]
+    for name in names:
+        server.ask("PUT", "case/" + name, body=b"old\n")
+    goes_on, waiting, copied = threading.Event(), [], []
+
+    def before(request):
+        if request.method == "PUT" and "x-amz-copy-source" in request.headers:
+            copied.append(request.path)
+        elif request.method == "PUT":
+            waiting.append(request.path)
+            goes_on.wait(20)
+    up(t, Between(server, lambda *_: None, before).port, "--origin-lag", "0.2", origin=TOP)
+    t.bash("p", "cd /fb; cat f* > /dev/null")
+    t.fb("origin", "hold", "--pool", "p")
+    t.bash("p", "cd /fb; for f in f*; do echo new >> $f; done; sleep 0.3")
+    listed = t.bash("p", "ls -U /fb").out.split()
+    t.fb("origin", "resume", "--pool", "p")
+    wait_until(lambda: waiting, 10, "the first files being written")
+    chosen = listed[:3] + listed[-3:]
+    links = t.start([t.forebay, "exec", "--pool", "p", "--", "bash", "-c",
+                     'cd /fb; for f; do ln $f other-$f & done; wait', "bash", *chosen])
+    wait_until(lambda: copied, 10, "a copy of an object that waits for its turn")
+    goes_on.set()
+    t.ok(links.wait(30) == 0, "ln failed")
+    t.fb("origin", "sync", "--pool", "p", timeout=40).says("all changes are at the origin")
+    t.bash("p", "cd /fb; rm %s" % " ".join(chosen))
+    t.fb("origin", "sync", "--pool", "p", timeout=40).says("all changes are at the origin")
+    for name in chosen:
+        t.ok(content(server, "other-" + name) == b"old\nnew\n", "other-%s: %s" % (name, content(server, "other-" + name)))
+    t.ok(not [k for k in server.keys() if "conflict" in k], server.keys())
+    t.fb("down", "--pool", "p", timeout=40)
     server.stop()
 
 

@@ -1,4 +1,4 @@
-"""Origins that are slow, dead, failing or full: a file system that a test drives (crates/slowfs) lies behind."""
+"""Origins that are slow, dead, failing or full: a file system that a test drives (tools/slowfs) lies behind."""
 import contextlib
 import errno
 import hashlib

@@ -37,9 +37,9 @@ def pipes_and_exit_codes(t):
     out, err = p.communicate(data, 20)
     t.ok(p.returncode == 0 and err == b"" and out == data, "8 MiB through pipes are not the same")
     t.bash("p", "cmp /fb/copy /fb/second && stat -c %s /fb/copy").prints("^8388608$").quiet()
-    out = t.start([t.forebay, "cat", "/copy", "--pool", "p"]).communicate(timeout=20)[0]
-    t.ok(out == data, "forebay cat prints something else")
-    p = t.start(["bash", "-c", '"$0" cat /copy --pool p | head -c 10 | wc -c; echo ${PIPESTATUS[0]}',
+    out = t.start([t.forebay, "exec", "--pool", "p", "--", "cat", "/fb/copy"]).communicate(timeout=20)[0]
+    t.ok(out == data, "cat prints something else")
+    p = t.start(["bash", "-c", '"$0" exec --pool p -- cat /fb/copy | head -c 10 | wc -c; echo ${PIPESTATUS[0]}',
                  t.forebay])
     t.finish(p).prints("^10$").quiet()
     odd = ["a b", "", "x\ny", "*", "$HOME", "-n", "--", "ä", "'"]
@@ -133,7 +133,7 @@ def run_without_media(t):
     t.nothing_left("run")
     r = t.fb("run", "--keep", "--pool", "kept", "--", "bash", "-c", "echo k > /fb/k")
     r.says("the pool 'kept' stays", "forebay down --pool kept")
-    t.fb("cat", "/k", "--pool", "kept").prints("^k$")
+    t.exec("kept", "cat", "/fb/k").prints("^k$")
     t.fb("down", "--pool", "kept").quiet()
     t.nothing_left("down")
 
@@ -296,3 +296,11 @@ def no_room_for_addresses(t):
     r.prints("^cat: file: Transport endpoint is not connected$", "^inside$", "^file$", "^/$", r"^\.$")
     t.ok(r.out.count("not connected") >= 3 and "\nmade" not in r.out, "not refused: %s" % r.out)
     t.ok(sorted(os.listdir(t.disk)) == before, "something was written outside the pool")
+
+
+@case(20)
+def commands_of_ours_inside_a_pool(t):
+    # They are linked with an unwinder and keep their arguments and environment.
+    t.up("p")
+    t.bash("p", '"$F" pools; "$F" exec --pool p -- env; "$F" exec --pool p -- "$F" pools',
+           env={"F": t.forebay, "KEPT": "word"}).quiet().prints("^p .*\n(.*\n)*p ", "^KEPT=word$")

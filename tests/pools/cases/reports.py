@@ -8,6 +8,7 @@ The rule of comparison is exact. It has these parts:
 
 - A system call counts if one of its paths or its first descriptor is one of the directory. KINDS
   says which kind of operation it is.
+- isatty(3) asks for a terminal's settings: ENOTTY is an answer to it, not a failure.
 - fcntl with F_GETFD or F_SETFD is about a descriptor, not about a file: the kernel answers it.
 - A log holds times and process ids. Its other text is the same in both runs, and the bytes that it
   is longer or shorter by are added.
@@ -65,7 +66,7 @@ class Counts:
         self.files = collections.defaultdict(lambda: [0] * len(COLUMNS))
         self.renamed = {}
 
-    def add(self, call, args, result, top):
+    def add(self, call, args, result, top, error):
         kind = KIND_OF[call]
         if kind == "open" and "O_CREAT" in args:
             kind = "create"
@@ -75,7 +76,8 @@ class Counts:
             return
         counts = self.kinds[kind]
         counts[0] += 1
-        counts[2] += result < 0
+        is_answer = call == "ioctl" and error == "ENOTTY" and re.search(r", (TC|TIOC)", args)
+        counts[2] += result < 0 and not is_answer
         if kind in ("read", "write") and result >= 0:
             counts[1] += result
             file = self.files[inside[0][len(top):]]
@@ -121,9 +123,9 @@ def traced(t, words, top, env):
     for name in glob.glob(log + ".*"):
         with open(name, errors="backslashreplace") as f:
             for line in f:
-                found = re.match(r"(\w+)\((.*)\) += (-?\d+|\?)", line)
+                found = re.match(r"(\w+)\((.*)\) += (-?\d+|\?)(?: (E\w+))?", line)
                 if found and found.group(3) != "?":
-                    counts.add(found.group(1), found.group(2), int(found.group(3)), top)
+                    counts.add(found.group(1), found.group(2), int(found.group(3)), top, found.group(4))
                 elif top + "/" in line and not line.startswith(("+++", "---")):
                     raise Failed("a line of strace isn't understood: " + line)
     return counts

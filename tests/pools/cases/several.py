@@ -47,13 +47,13 @@ def two_pools(t):
          "pools --json: %s" % listed)
     # Which pool: --pool, else FOREBAY_POOL, else default.
     chosen = {"FOREBAY_POOL": "b"}
-    t.fb("cat", "/name", env=chosen).prints("^from b$")
-    t.fb("cat", "--pool", "a", "/name", env=chosen).prints("^from a$")
-    t.fb("cat", "/fba/name", "--pool", "a").prints("^from a$")
-    r = t.fb("cat", "/name", rc=3).one_line()
+    t.fb("exec", "--", "cat", "/fbb/name", env=chosen).prints("^from b$")
+    t.fb("exec", "--pool", "a", "--", "cat", "/fba/name", env=chosen).prints("^from a$")
+    t.fb("ls", "/fba/name", "--pool", "a").prints("^/fba/name$")
+    r = t.fb("ls", "/name", rc=3).one_line()
     r.says("there is no pool 'default'", "forebay up --pool default", "forebay pools")
     # Inside a pool that one is meant; another can be named.
-    t.exec("a", t.forebay, "cat", "/name").prints("^from a$")
+    t.exec("a", t.forebay, "ls", "/name", "/fba/name").prints("^/name$", "^/fba/name$")
     t.check("exec inside exec", lambda: t.exec(
         "a", t.forebay, "exec", "--pool", "b", "--", "cat", "/fbb/name").prints("^from b$"))
     t.up("a", rc=1).one_line().says("'a' exists already", "forebay down --pool a")

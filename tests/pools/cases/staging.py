@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 
-from harness import Failed, case, kill, wait_until
+from harness import Failed, Skipped, case, kill, wait_until
 
 
 def make_source(t, big=4):
@@ -178,3 +178,105 @@ def fetch_the_rest(t, r, wanted, dest):
     t.same(wanted, t.walk(dest), "what was fetched")
     t.fb(*printed_command(r, "down --pool"))
     t.nothing_left("down")
+
+
+@case(30)
+def missing_parents_follow_the_umask(t):
+    t.file(t.work + "/f", 10)
+    t.up("p")
+    out = t.work + "/out"
+    for umask, wanted in ((0o022, 0o755), (0o077, 0o700), (0o002, 0o775)):
+        at = "/m%o" % umask
+        t.command(["bash", "-c", "umask %o; %s stage in --pool p f %s/a/b/f" % (umask, t.forebay, at)])
+        t.bash("p", "stat -c %%a /fb%s /fb%s/a /fb%s/a/b" % (at, at, at)).prints(*["^%o$" % wanted])
+        t.command(["bash", "-c", "umask %o; %s stage out --pool p %s %s%s/x/y" % (umask, t.forebay, at, out, at)])
+        for name in ("", "/x", "/x/y", "/x/y/a", "/x/y/a/b"):
+            path = out + at + name
+            mode = os.stat(path).st_mode & 0o7777
+            t.ok(mode == wanted, "%s has mode %o with umask %o" % (path, mode, umask))
+    t.fb("down", "--pool", "p", "--force")
+
+
+def deep_tree(top, names, content):
+    """A file below so many directories, reached by descriptors; and what reads it again."""
+    at = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for name in names:
+        os.mkdir(name, dir_fd=at)
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    with open(os.open("file", os.O_WRONLY | os.O_CREAT, 0o640, dir_fd=at), "w") as f:
+        f.write(content)
+    os.symlink("target", "link", dir_fd=at)
+    os.utime("file", (1000000000, 1000000000), dir_fd=at)
+    os.close(at)
+
+
+def deep_file(top, names):
+    at = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for name in names:
+        below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=at)
+        os.close(at)
+        at = below
+    with open(os.open("file", os.O_RDONLY, dir_fd=at)) as f:
+        st = os.fstat(f.fileno())
+        found = (f.read(), st.st_mode & 0o7777, st.st_mtime, os.readlink("link", dir_fd=at))
+    os.close(at)
+    return found
+
+
+@case(60)
+def trees_deeper_than_path_max(t):
+    t.up("p")
+    for kind, names in (("long", ["n" * 200] * 45), ("many", ["d" * 9] * 450)):
+        source, back = "%s/%s" % (t.work, kind), "%s/%s-back" % (t.work, kind)
+        os.mkdir(source)
+        try:
+            deep_tree(source, names, kind)
+            t.fb("stage", "in", source, "/" + kind, "--pool", "p", timeout=30)
+            t.fb("stage", "out", "/" + kind, back, "--pool", "p", timeout=30)
+            t.ok(deep_file(back, names) == (kind, 0o640, 1000000000, "target"), deep_file(back, names))
+            # All is there: nothing is moved again.
+            r = t.fb("stage", "out", "/" + kind, back, "--pool", "p", "--json", timeout=30).json()
+            t.ok(r["moved_files"] == 0 and r["unchanged"] == 2, r)
+        finally:
+            # Python's own way recurses.
+            t.command(["rm", "-rf", source, back])
+        t.exec("p", "rm", "-r", "/fb/" + kind, timeout=30)
+    t.fb("fsck", "--pool", "p")
+    t.fb("down", "--pool", "p")
+
+
+@case(30)
+def times_beyond_those_of_a_pool(t):
+    source, back = t.disk + "/source", t.disk + "/back"
+    os.mkdir(source)
+    late = 12000000000  # in 2350
+    for name, at in (("now", 1700000000), ("late", late)):
+        t.file("%s/%s" % (source, name), 10)
+        os.utime("%s/%s" % (source, name), (at, at))
+    if os.stat(source + "/late").st_mtime != late:
+        raise Skipped("the file system has no such times")
+    t.up("p")
+    r = t.fb("stage", "in", source, "/in", "--pool", "p")
+    r.says("late: its time of modification can't be kept here")
+    t.ok("now: its time" not in r.err, r.err)
+    # Another content of the same size and, for a pool, the same time: noticed.
+    with open(source + "/late", "w") as f:
+        f.write("0123456789")
+    os.utime(source + "/late", (late + 5, late + 5))
+    t.fb("stage", "in", source, "/in", "--pool", "p")
+    t.bash("p", "cat /fb/in/late").prints("^0123456789$")
+    # What is saved where the origin of it still is keeps its time.
+    t.fb("stage", "out", "/in", source, "--pool", "p", "--checksum")
+    t.ok(os.stat(source + "/late").st_mtime == late + 5, "the time was changed")
+    # All calls give a file the closest time that a pool has, as the kernel does for file systems.
+    t.python("p", """import ctypes, os
+open('/fb/f', 'w').close()
+for call in ('utimes', 'utimensat'):
+    times = (ctypes.c_long * 4)(12000000000, 999999, 12000000000, 999999)
+    libc = ctypes.CDLL(None, use_errno=True)
+    got = libc.syscall(235, b'/fb/f', times) if call == 'utimes' else libc.utimensat(-100, b'/fb/f', times, 0)
+    print(call, got, int(os.stat('/fb/f').st_mtime))
+""").prints("^utimes 0 9223372036$", "^utimensat 0 9223372036$")
+    t.fb("down", "--pool", "p", "--force")

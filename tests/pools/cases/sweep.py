@@ -1,7 +1,7 @@
 """The sweep: each role under each lack. What happens is an error with a sentence, or nothing at all:
 no role is ended by a signal, nothing that was acknowledged is lost, and `fsck` is clean afterwards.
 
-The table of what was seen is in docs/operating/faults-sweep.md.
+The table of what was seen is in docs/internals/faults-sweep.md.
 """
 import glob
 import os

@@ -116,10 +116,10 @@ def wrong_usage(t):
     t.fb("--help").prints("Usage", "120").quiet()
     t.fb("--version").prints(r"^forebay \d")
     for c in (["up"], ["down"], ["run"], ["exec"], ["stage"], ["stage", "in"], ["stage", "out"],
-              ["ls"], ["cat"], ["df"], ["status"], ["pools"]):
+              ["ls"], ["find"], ["df"], ["status"], ["pools"]):
         t.fb(*c, "--help").prints("^Example", "^  forebay " + " ".join(c)).quiet()
     # A pool that isn't there: the same message and code of all.
-    for c in (["exec", "--", "true"], ["ls"], ["cat", "/x"], ["df"], ["status"], ["down"],
+    for c in (["exec", "--", "true"], ["ls"], ["find", "/x"], ["df"], ["status"], ["down"],
               ["stage", "in", t.work, "/x"], ["up", "--reopen"]):
         r = t.fb(c[0], "--pool", "none", *c[1:], rc=3)
         r.one_line().says("there is no pool 'none'", "forebay up --pool none", "forebay pools")

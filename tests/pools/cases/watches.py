@@ -44,6 +44,9 @@ def swept(t, pool):
 def watchers_killed(t):
     t.up("p")
     t.bash("p", "mkdir /fb/d; touch /fb/d/f")
+    # What inotify replaced isn't there, as in a kernel without it.
+    t.python("p", "import fcntl, os\nd = os.open('/fb/d', os.O_RDONLY)\n"
+             "fcntl.fcntl(d, fcntl.F_NOTIFY, fcntl.DN_CREATE)", rc=1).says("Errno 22")
     # One has it alone; of the other, a child has it when it is killed.
     alone = t.start_python("p", WATCH, "alone", "/fb/d", "/fb/d/f", stdout=subprocess.PIPE)
     lines = Lines(alone)

@@ -197,7 +197,7 @@ def forebay_again_in_a_working_directory_of_the_pool(t):
         "$F" exec --pool p -- sh -c 'pwd; cat victim; echo nested > result'
         "$F" exec --pool p -- ./script word
         "$F" exec --pool p -- sh -c 'cd build; "$F" exec --pool p -- cat a'
-        "$F" ls --pool p build; "$F" cat --pool p victim; cat /fb/w/result /fb/w/made-by-script''',
+        "$F" ls --pool p build; "$F" exec --pool p -- cat victim; cat /fb/w/result /fb/w/made-by-script''',
            env=env, cwd=outer).quiet().prints(
         "^/fb/w$", "^inner victim$", "^nested$", "^word$", "^inner build/a$", "^deep$")
     # Relative paths of the command line are those of the pool, too, or lead out of it.
@@ -283,6 +283,53 @@ def a_mount_for_one_program(t):
     t.ok(sorted(os.listdir(prefix)) == ["file"], "the prefix: %s" % os.listdir(prefix))
     wait_until(lambda: not [n for n in os.listdir(os.path.join(t.pool_dir("p"), "mounts")) if n != "log"],
                10, "nothing to be left of the mounts")
+
+
+INHERITS = r'''
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+/* Writes so many bytes. */
+int main(int argc, char **argv) {
+  static char b[1 << 16]; long left = atol(argv[1]);
+  for (memset(b, 'x', sizeof b); left > 0; ) {
+    long n = write(1, b, left < (long)sizeof b ? left : (long)sizeof b);
+    if (n < 0) return 9;
+    left -= n;
+  }
+  return 0;
+}
+'''
+
+
+@case(60)
+def descriptors_of_a_static_program_through_a_mount(t):
+    needs_fuse()
+    s = static(t)
+    prefix = os.path.join(t.disk, "fb")
+    os.mkdir(prefix)
+    t.up("p", mount=prefix)
+    # The file itself, where nobody shares the offset; in turns with others, who do.
+    script = '''cd "$P"; "$S" run stat -L -c %F /proc/self/fd/1 > kind; { "$S" run echo a; echo b; "$S" run echo c; } > turns
+        "$S" run echo d >> turns; echo in > in; "$S" run cat < in > out; exec 7<> two; "$S" run sh -c 'cat; echo x' <&7 >&7
+        echo y >&7; cat kind turns out two'''
+    t.fb("exec", "--pool", "p", "--with-mount", "--", "bash", "-c", script, env={"S": s, "P": prefix}).prints(
+        "^regular (empty )?file\na\nb\nc\nd\nin\nx\ny$")
+
+
+@case(60)
+def output_of_a_static_program_that_finds_no_room(t):
+    s = static(t, "s")
+    source, program = os.path.join(t.work, "writes.c"), os.path.join(t.work, "writes")
+    with open(source, "w") as c:
+        c.write(INHERITS)
+    t.command(["gcc", "-O1", "-w", "-static", "-o", program, source], timeout=60)
+    t.up("p", media=("memory:8M",))
+    # All of it is in the pipe when the program ends well: its parent hears of the loss.
+    fill = 'head -c 20M /dev/zero > /fb/fill 2> /dev/null; '
+    r = t.bash("p", fill + '"$W" 200000 > /fb/lost; echo "exit code $?"; "$W" 100000000 > /fb/lost; echo "exit code $?"',
+               env={"W": program, "S": s}, rc=None)
+    r.prints("^exit code 74$", "^exit code (9|141)$").says("not all that process [0-9]+ has written is in the pool")
 
 
 @case(20)

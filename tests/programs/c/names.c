@@ -50,7 +50,7 @@ static void by_proc(void) {
     sprintf(p, "/proc/%d/fd/%d", getpid(), fd); g = open(p, O_RDONLY); P(g >= 0); P(read(g, b, 9)); SAY("%.4s", b); close(g); P(stat(p, &s)); P(s.st_size);
     sprintf(p, "/proc/thread-self/fd/%d", fd); P(stat(p, &s)); sprintf(p, "/proc/self/task/%d/fd/%d", getpid(), fd); P(stat(p, &s)); P(s.st_size);
     sprintf(p, "/proc/self/fd/%d/f", d); P(stat(p, &s)); P(s.st_size); P(access(p, R_OK)); sprintf(p, "/proc/self/fd/%d/../l", d); P(lstat(p, &s)); P(S_ISLNK(s.st_mode));
-    P(stat("/proc/self/cwd", &s)); P(S_ISDIR(s.st_mode)); P(stat("/proc/self/cwd/d/f", &s)); P(s.st_size); P(open("/proc/self/cwd/d", O_RDONLY | O_DIRECTORY) >= 0); sprintf(p, "/proc/self/fd/%d", d); P(chdir(p)); P(access("f", F_OK)); P(chdir("/proc/self/cwd/..")); P(access("d/f", F_OK));
+    P(stat("/proc/self/cwd", &s)); P(S_ISDIR(s.st_mode)); P(stat("/proc/self/cwd/d/f", &s)); P(s.st_size); P(open("/proc/self/cwd/d", O_RDONLY | O_DIRECTORY) >= 0); sprintf(p, "/proc/self/fd/%d", d); P(chdir(p)); P(access("f", F_OK)); P(chdir("/proc/self/cwd/..")); P(access("d/f", F_OK)); { char at[PATH_MAX], r[PATH_MAX + 32]; getcwd(at, sizeof at); snprintf(r, sizeof r, "/proc/self/root%s/d/f", at); P(stat(r, &s)); P(s.st_size); P(truncate(r, 3)); P(stat("d/f", &s)); P(s.st_size); }
     dup2(fd, 0); P(stat("/dev/stdin", &s)); P(s.st_size); g = open("/dev/stdin", O_RDONLY); P(g >= 0); b[0] = 0; P(read(g, b, 9)); close(g); P(open("/dev/stdin", O_RDONLY | O_NOFOLLOW)); SAY("%s", link_of(fd)); rename("d/f", "d/f2"); SAY("%s", link_of(fd)); rename("d/f2", "d/f");
     P(fork() == 0 ? (sprintf(p, "/proc/%d/fd/%d", getppid(), fd), g = open(p, O_RDONLY), b[0] = 0, _exit(g >= 0 && read(g, b, 9) == 4 ? 0 : 1), 0) : 0); int st; wait(&st); P(st);
     close_range(3, 50, 0);

@@ -42,6 +42,10 @@ else
   fails chown 0:0 f
 fi
 [ -O f ] && echo mine
+# chown(-1, -1): no other owner, but a new change time, and no privileges.
+touch n; chmod 6755 n; before=$(stat -c %z n); sleep 0.02; chown : n; stat -c %a n
+[ "$before" != "$(stat -c %z n)" ] && echo a new change time
+before=$(stat -c %z d); sleep 0.02; chown : d; [ "$before" != "$(stat -c %z d)" ] && echo of a directory, too
 
 section times
 touch -d '2001-02-03 04:05:06.789012345' f; stat -c '%X %Y %x %y' f

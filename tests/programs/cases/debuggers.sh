@@ -31,6 +31,8 @@ for p in ./program "$OUTER/program"; do
   section strace
   strace -f -o "$OUTER/trace" -e trace=execve,execveat "$p" > out; cat out; grep -c ' execve.*= 0$' "$OUTER/trace"; rm "$OUTER/trace"
 done
+section the loader
+cp program "$OUTER/program"; ldd ./program | sed -n 's/ => .*//p' | grep -c libc.so; /lib64/ld-linux-x86-64.so.2 ./program; /lib64/ld-linux-x86-64.so.2 --library-path /tmp "$WORK/program"
 if type -P valgrind > /dev/null; then
   echo "valgrind is here" >&2
   # Not for a program in the pool: valgrind, which is no program of libc's, reads its file.
@@ -40,6 +42,12 @@ if type -P valgrind > /dev/null; then
     valgrind -q --error-exitcode=5 "$p" bad > /dev/null 2> "$OUTER/errors" && exit 1
     grep -q 'Invalid read of size 1' "$OUTER/errors"
   done
+  # Of a program in the pool a line says why valgrind doesn't find it.
+  rc=0; valgrind -q ./program > out 2> "$OUTER/errors" || rc=$?
+  case "${FOREBAY_DIR:+preload} $rc $(grep -c 'forebay: .*valgrind.*--with-mount' "$OUTER/errors")" in
+    'preload 127 1' | ' 0 0') echo "valgrind: as expected" >&2 ;;
+    *) echo "valgrind: $rc"; cat "$OUTER/errors" ;;
+  esac
   rm "$OUTER/errors"
 fi
 rm -f out "$OUTER/program" program

@@ -4,8 +4,8 @@
 //! All lie in one directory, `/`, with the beginning of this run as their time, as collections have
 //! none. Read-only.
 
+use forebay_backing::{Attributes, Meta, SlowStore, StoreFile};
 use forebay_iov::{Collection, Key, Record, Workspace};
-use forebay_staging::{Meta, Place, PlaceFile};
 use rustix::io::{Errno, Result};
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -52,26 +52,24 @@ impl Records {
             uid: rustix::process::geteuid().as_raw(),
             gid: rustix::process::getegid().as_raw(),
             size,
-            atime: self.began,
-            mtime: self.began,
-            ctime: self.began,
+            atime: self.began.into(),
+            mtime: self.began.into(),
+            ctime: self.began.into(),
         }
     }
 
-    fn opened(&self, path: &[u8]) -> Result<Bytes> {
+    fn opened(&self, path: &[u8]) -> Result<Box<Bytes>> {
         let record = self.record(path)?;
         let workspace = self.workspace.as_ref().ok_or(Errno::NODEV)?;
         let opened = Collection::open(workspace, Key::Uuid(record.uuid));
         let collection = opened.map_err(|e| e.errno())?;
         let size = collection.size().map_err(|e| e.errno())?;
         let meta = self.meta(libc::S_IFREG | 0o644, size);
-        Ok(Bytes { collection, meta })
+        Ok(Box::new(Bytes { collection, meta }))
     }
 }
 
-impl Place for Records {
-    type File<'a> = Bytes;
-
+impl SlowStore for Records {
     fn stat(&self, path: &[u8], _: bool) -> Result<Meta> {
         match path {
             b"/" => Ok(self.meta(libc::S_IFDIR | 0o755, 0)),
@@ -83,85 +81,20 @@ impl Place for Records {
         }
     }
 
-    fn list(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
+    fn list_into(&self, path: &[u8], names: &mut Vec<Vec<u8>>) -> Result<()> {
         match path {
-            b"/" => Ok(self.records.keys().cloned().collect()),
-            _ => Err(Errno::NOTDIR),
+            b"/" => *names = self.records.keys().cloned().collect(),
+            _ => return Err(Errno::NOTDIR),
         }
-    }
-
-    fn open(&self, path: &[u8], _: bool) -> Result<Bytes> {
-        self.opened(path)
-    }
-
-    fn create(&self, _: &[u8], _: &[u8]) -> Result<Bytes> {
-        Err(Errno::ROFS)
-    }
-
-    fn mkdir(&self, _: &[u8], _: u32) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn unlink(&self, _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn rmdir(&self, _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn rename(&self, _: &[u8], _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn link(&self, _: &[u8], _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn symlink(&self, _: &[u8], _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn readlink(&self, _: &[u8]) -> Result<Vec<u8>> {
-        Err(Errno::INVAL)
-    }
-
-    fn chmod(&self, _: &[u8], _: u32) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn chown(&self, _: &[u8], _: Option<u32>, _: Option<u32>) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn set_times(&self, _: &[u8], _: i64, _: i64) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn xattrs(&self, path: &[u8]) -> Result<Vec<Vec<u8>>> {
-        let keys = self.record(path)?.meta.keys();
-        Ok(keys.map(|key| [USER, key.as_bytes()].concat()).collect())
-    }
-
-    fn xattr(&self, path: &[u8], name: &[u8]) -> Result<Vec<u8>> {
-        let key = name
-            .strip_prefix(USER)
-            .and_then(|k| std::str::from_utf8(k).ok());
-        let meta = &self.record(path)?.meta;
-        let value = key.and_then(|key| meta.get(key));
-        value.map(|v| v.clone().into_bytes()).ok_or(Errno::NODATA)
-    }
-
-    fn set_xattr(&self, _: &[u8], _: &[u8], _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn remove_xattr(&self, _: &[u8], _: &[u8]) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
-    fn sync_all(&self, _: &[u8]) -> Result<()> {
         Ok(())
+    }
+
+    fn open(&self, path: &[u8], _: bool) -> Result<Box<dyn StoreFile + '_>> {
+        Ok(self.opened(path)?)
+    }
+
+    fn at<'a>(&'a self, path: &'a [u8]) -> Box<dyn Attributes + 'a> {
+        Box::new(At(self, path))
     }
 
     fn show(&self, path: &[u8]) -> String {
@@ -170,7 +103,30 @@ impl Place for Records {
     }
 }
 
-impl PlaceFile for Bytes {
+/// The collection at a path.
+struct At<'a>(&'a Records, &'a [u8]);
+
+impl Attributes for At<'_> {
+    fn stat(&self) -> Result<Meta> {
+        self.0.stat(self.1, false)
+    }
+
+    fn xattrs(&self) -> Result<Vec<Vec<u8>>> {
+        let keys = self.0.record(self.1)?.meta.keys();
+        Ok(keys.map(|key| [USER, key.as_bytes()].concat()).collect())
+    }
+
+    fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
+        let key = name
+            .strip_prefix(USER)
+            .and_then(|k| std::str::from_utf8(k).ok());
+        let meta = &self.0.record(self.1)?.meta;
+        let value = key.and_then(|key| meta.get(key));
+        value.map(|v| v.clone().into_bytes()).ok_or(Errno::NODATA)
+    }
+}
+
+impl StoreFile for Bytes {
     fn meta(&self) -> Result<Meta> {
         let size = self.collection.size().map_err(|e| e.errno())?;
         Ok(Meta { size, ..self.meta })
@@ -180,19 +136,12 @@ impl PlaceFile for Bytes {
         self.collection.read(buffer, at).map_err(|e| e.errno())
     }
 
-    fn write_at(&self, _: &[u8], _: u64) -> Result<usize> {
-        Err(Errno::ROFS)
-    }
-
-    fn set_len(&self, _: u64) -> Result<()> {
-        Err(Errno::ROFS)
-    }
-
     fn seek_data(&self, at: u64) -> Result<u64> {
         // Holes aren't known: all is data.
-        match at < self.meta()?.size {
-            true => Ok(at),
-            false => Err(Errno::NXIO),
+        if at < self.meta()?.size {
+            Ok(at)
+        } else {
+            Err(Errno::NXIO)
         }
     }
 
@@ -200,13 +149,7 @@ impl PlaceFile for Bytes {
         Ok(u64::MAX)
     }
 
-    fn sync(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn forget_cached(&self) {}
-
-    fn close(self) -> Result<()> {
+    fn close(self: Box<Self>) -> Result<()> {
         self.collection.close().map_err(|e| e.errno())
     }
 }

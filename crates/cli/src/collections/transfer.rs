@@ -6,18 +6,18 @@
 //! once, so the session is closed before its files are staged.
 
 use super::records::Records;
-use super::{At, FILES, Said, failed};
+use super::{At, FILES, NewAttributes, failed};
 use crate::fail::{Fail, code};
-use crate::output::{count, json, say};
+use crate::output::{count, json, print_notice};
 use crate::stage::{How, Way, summary, tell_troubles, transfer};
 use crate::{found, paths};
+use forebay_backing::{DirectoryStore, SlowStore, explain};
 use forebay_client::PoolConfig;
 use forebay_iov::meta::{Scope, check_changes, check_name};
 use forebay_iov::{Change, Collection, Key, Meta, Options, Predicate, Record, Session, Workspace};
 use forebay_posix::Fs;
 use forebay_staging::{
-    Failure, Names, Options as Staging, Place, PlaceFile, PlainPlace, Progress, Report, Team,
-    explain, stage, user_attributes,
+    Failure, Names, Options as Staging, Progress, Report, Team, stage, user_attributes,
 };
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,12 +29,12 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Collections that are made, and filled, at a time.
-const TOGETHER: usize = 256;
+const COLLECTIONS_PER_BATCH: usize = 256;
 /// Bytes of one read or write.
 const BLOCK: usize = 1 << 20;
-/// Most threads that copy through this process.
+/// Maximum number of threads that copy through this process.
 const THREADS: usize = 8;
-/// Most of its own failures and warnings that a report lists.
+/// Maximum number of its own failures and warnings that a report lists.
 const LISTED: usize = 1000;
 
 fn note(list: &mut Vec<Failure>, path: impl Into<String>, what: impl ToString) {
@@ -73,14 +73,15 @@ fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Resu
     }
     tell_troubles(&report);
     if !as_json {
-        say(format!("{what}: {}", summary(&report)));
+        print_notice(format!("{what}: {}", summary(&report)));
     }
-    match report.complete() {
-        true => Ok(code::OK),
-        false => Err(Fail::new(
+    if report.complete() {
+        Ok(code::OK)
+    } else {
+        Err(Fail::new(
             code::STAGE_OUT,
             format!("{what} is incomplete; repeat the command for the rest"),
-        )),
+        ))
     }
 }
 
@@ -125,7 +126,7 @@ fn listed(directory: &Path) -> Result<Vec<String>, Fail> {
     names.sort();
     left_out.sort();
     for name in &left_out {
-        say(format!(
+        print_notice(format!(
             "{name}: left out: only regular files whose names are UTF-8 and don't begin with '.' can be collections"
         ));
     }
@@ -136,7 +137,7 @@ pub(super) fn import(
     at: &At<'_>,
     workspace: &str,
     directory: &Path,
-    said: &Said,
+    new_attributes: &NewAttributes,
     into: Option<&str>,
     as_json: bool,
 ) -> Result<u8, Fail> {
@@ -155,7 +156,7 @@ pub(super) fn import(
         let staged = staged(at.pool, &way, only)?;
         let complete = staged.complete();
         add(&mut report, staged);
-        let changes = said.changes();
+        let changes = new_attributes.changes();
         if complete && !changes.is_empty() {
             let workspace = at.load(workspace)?;
             for name in &names {
@@ -165,7 +166,13 @@ pub(super) fn import(
         }
         return finish(report, began, &what, as_json);
     }
-    let inside = import_records(&loaded, directory, &names, (said, &into), &mut report)?;
+    let inside = import_records(
+        &loaded,
+        directory,
+        &names,
+        (new_attributes, &into),
+        &mut report,
+    )?;
     drop(loaded);
     if !inside.is_empty() {
         add(&mut report, staged(at.pool, &way, inside)?);
@@ -177,11 +184,12 @@ pub(super) fn import(
 fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, Fail> {
     let there: BTreeSet<String> = session.backends().into_iter().map(|(n, _)| n).collect();
     if let Some(into) = into {
-        return match there.contains(into) && at.knows(into) {
-            true => Ok(into.into()),
-            false => Err(Fail::usage(format!(
+        return if there.contains(into) && at.knows(into) {
+            Ok(into.into())
+        } else {
+            Err(Fail::usage(format!(
                 "--backend {into}: there is none of this name; attach its directory with --attach {into}=DIR"
-            ))),
+            )))
         };
     }
     match at.attached.first() {
@@ -208,7 +216,7 @@ fn import_records(
     workspace: &Workspace,
     directory: &Path,
     names: &[String],
-    (said, into): (&Said, &str),
+    (new_attributes, into): (&NewAttributes, &str),
     report: &mut Report,
 ) -> Result<Names, Fail> {
     let known = Collection::search(workspace, &Predicate::everything()).map_err(failed)?;
@@ -225,13 +233,13 @@ fn import_records(
         match metadata(&directory.join(name), name, report) {
             Err(e) => fail(report, name, format!("can't be read: {}", explain(e))),
             Ok(mut meta) => {
-                meta.extend(said.meta());
+                meta.extend(new_attributes.meta());
                 files.push(File { name, record, meta });
             }
         }
     }
     let mut inside = Names::new();
-    for some in files.chunks(TOGETHER) {
+    for some in files.chunks(COLLECTIONS_PER_BATCH) {
         let made = make(workspace, some, into, report);
         let mut through = Vec::new();
         for (file, made) in some.iter().zip(made) {
@@ -256,9 +264,11 @@ fn import_records(
 /// The attributes `user.*` of a file, as metadata; warns of invalid ones.
 fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno> {
     let path = path.as_os_str().as_bytes();
+    let place = DirectoryStore::beside(path)?;
     let mut meta = Meta::new();
-    for attribute in PlainPlace.xattrs(path)? {
-        let value = match PlainPlace.xattr(path, &attribute) {
+    let attributes = place.at(path);
+    for attribute in attributes.xattrs()? {
+        let value = match attributes.xattr(&attribute) {
             // Removed since they were listed.
             Err(Errno::NODATA) => continue,
             value => value?,
@@ -289,8 +299,8 @@ enum Made {
     Failed,
 }
 
-/// Makes the collections of those files that have none, together. Not in a batch, whose threads may
-/// hold the session a moment longer.
+/// Makes the collections of those files that have none, in one call. Not in a batch, whose threads
+/// may use the session a moment longer.
 fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Report) -> Vec<Made> {
     let missing = files.iter().filter(|file| file.record.is_none());
     let new = missing.map(|file| {
@@ -366,12 +376,11 @@ fn fill_all(
             match filled {
                 Ok((size, moved)) => {
                     report.bytes += size;
-                    match moved {
-                        true => {
-                            report.moved_files += 1;
-                            report.moved_bytes += size;
-                        }
-                        false => report.unchanged += 1,
+                    if moved {
+                        report.moved_files += 1;
+                        report.moved_bytes += size;
+                    } else {
+                        report.unchanged += 1
                     }
                 }
                 Err(what) => fail(&mut report, *name, what),
@@ -398,9 +407,9 @@ fn fill(
 ) -> Result<(u64, bool), String> {
     let cannot = |e| format!("can't be read: {}", explain(e));
     let of_verb = |e: forebay_iov::Error| e.to_string();
-    let file = PlainPlace
-        .open(path.as_os_str().as_bytes(), false)
-        .map_err(cannot)?;
+    let path = path.as_os_str().as_bytes();
+    let place = DirectoryStore::beside(path).map_err(cannot)?;
+    let file = place.open(path, false).map_err(cannot)?;
     let opened;
     let collection = match new {
         Some(new) => new,
@@ -510,7 +519,7 @@ pub(super) fn export(
                 &mut report,
                 export_files(at, workspace, directory, &inside)?,
             );
-            write_metadata(inside, directory, &mut report);
+            write_metadata(inside, directory, &mut report)?;
         }
     }
     finish(report, began, &what, as_json)
@@ -533,9 +542,17 @@ fn through(
     let records = Records::new(Some(workspace), records);
     let to = directory.as_os_str().as_bytes();
     let (progress, team) = (Progress::default(), Team::default());
-    let staged = stage(&records, b"/", &PlainPlace, to, &options, &progress, &team);
+    let place = place_of(directory)?;
+    let staged = stage(&records, b"/", &place, to, &options, &progress, &team);
     add(report, staged.map_err(|e| Fail::new(code::STAGE_OUT, e))?);
     Ok(())
+}
+
+fn place_of(directory: &Path) -> Result<DirectoryStore, Fail> {
+    DirectoryStore::of(directory.as_os_str().as_bytes()).map_err(|e| {
+        let why = explain(e);
+        Fail::failed(format!("{} can't be reached: {why}", directory.display()))
+    })
 }
 
 fn export_files(
@@ -570,19 +587,20 @@ fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
 }
 
 /// Writes metadata of collections in etcd as attributes of the staged files.
-fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) {
+fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) -> Result<(), Fail> {
+    let place = place_of(directory)?;
     let names: Vec<String> = records.iter().map(|r| r.name.clone()).collect();
     let records = Records::new(None, records);
     for name in names {
         let (path, from) = (directory.join(&name), format!("/{name}"));
         let to = path.as_os_str().as_bytes();
-        match user_attributes(&records, from.as_bytes(), &PlainPlace, to) {
+        match user_attributes(&*records.at(from.as_bytes()), &*place.at(to)) {
             Ok(false) => {}
             Ok(true) => {
                 let what = "its extended attributes can't be kept here, and were left out";
                 note(&mut report.warnings, path.display().to_string(), what);
             }
-            // It wasn't staged, and the report says so.
+            // The file wasn't staged, and the report says so.
             Err((_, Errno::NOENT)) if report.failed > 0 => {}
             Err((step, e)) => {
                 let text = format!("{step} failed: {}", explain(e));
@@ -590,4 +608,5 @@ fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) {
             }
         }
     }
+    Ok(())
 }

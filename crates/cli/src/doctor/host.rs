@@ -84,9 +84,10 @@ fn configuration() -> Finding {
         return Finding::ok("forebay.toml", why, wrong.join("; "))
             .prevents("correct it; docs/reference/configuration.md has all keys");
     }
-    let found = match found.is_empty() {
-        true => "none; all options have their own defaults".into(),
-        false => found.join(", "),
+    let found = if found.is_empty() {
+        "none; all options have their own defaults".into()
+    } else {
+        found.join(", ")
     };
     Finding::ok("forebay.toml", why, found)
 }
@@ -107,12 +108,13 @@ fn shm() -> Finding {
         );
     }
     let ram = memory::host().map_or(0, |h| h.limit);
-    match size < ram / 8 {
-        true => finding.warns(
+    if size < ram / 8 {
+        finding.warns(
             "small beside the memory: for large pools enlarge it \
              (mount -o remount,size=50% /dev/shm; in Docker: --shm-size), or use files media",
-        ),
-        false => finding,
+        )
+    } else {
+        finding
     }
 }
 
@@ -129,9 +131,9 @@ fn pools() -> Finding {
         Err(e) => Some(format!(
             "{}: {}",
             dir.display(),
-            forebay_staging::explain(e)
+            forebay_backing::explain(e)
         )),
-        // Others could put their own pools there.
+        // Otherwise other users could put their own pools there.
         Ok(()) => check_home().err().map(|e| e.to_string()),
     };
     match refused {
@@ -159,12 +161,13 @@ fn ram() -> Finding {
         format_size(left.limit)
     );
     let finding = Finding::ok("memory", why, found);
-    match free < LEAST {
-        true => finding.misses(
+    if free < LEAST {
+        finding.misses(
             "ask for more memory (Slurm: --mem), remove pools (forebay pools --clean), \
              or use files media: --media files:DIRECTORY:SIZE",
-        ),
-        false => finding,
+        )
+    } else {
+        finding
     }
 }
 
@@ -178,12 +181,13 @@ fn limits() -> Vec<Finding> {
         shown(files.maximum)
     );
     let finding = Finding::ok("open files", why, found);
-    let files = match files.maximum.is_some_and(|n| n < DESCRIPTORS) {
-        true => finding.warns(format!(
+    let files = if files.maximum.is_some_and(|n| n < DESCRIPTORS) {
+        finding.warns(format!(
             "for pools of many nodes, raise the hard limit to {DESCRIPTORS} or more: \
              nofile in /etc/security/limits.conf"
-        )),
-        false => finding,
+        ))
+    } else {
+        finding
     };
     let space = getrlimit(Resource::As).current;
     let why = "each process of a pool maps its media into its address space";
@@ -210,9 +214,10 @@ fn mappings() -> Finding {
         return Finding::ok("mappings", why, "unknown").warns("look at sysctl vm.max_map_count");
     };
     let finding = Finding::ok("mappings", why, format!("{number} (vm.max_map_count)"));
-    match number < MAPPINGS {
-        true => finding.warns(format!("sysctl vm.max_map_count={MAPPINGS}")),
-        false => finding,
+    if number < MAPPINGS {
+        finding.warns(format!("sysctl vm.max_map_count={MAPPINGS}"))
+    } else {
+        finding
     }
 }
 
@@ -222,12 +227,13 @@ fn library() -> Finding {
         Err(e) => Finding::ok("library", why, "not found").prevents(e.message),
         Ok(path) => {
             let finding = Finding::ok("library", why, path.display().to_string());
-            match path.with_file_name("libforebay_audit.so").is_file() {
-                true => finding,
-                false => finding.warns(
+            if path.with_file_name("libforebay_audit.so").is_file() {
+                finding
+            } else {
+                finding.warns(
                     "libforebay_audit.so isn't beside it: programs with shared libraries in the \
                      pool fail; install it there",
-                ),
+                )
             }
         }
     }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// How long a remote host may take to answer.
-const PATIENCE: Duration = Duration::from_secs(15);
+const HOST_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the trial may take.
 const TRIAL: Duration = Duration::from_secs(60);
 
@@ -34,7 +34,7 @@ fn fuse() -> Finding {
                 .misses("modprobe fuse; in Docker: --device /dev/fuse");
         }
         Err(e) => {
-            let found = format!("/dev/fuse: {}", forebay_staging::explain(e));
+            let found = format!("/dev/fuse: {}", forebay_backing::explain(e));
             return ok(&found).misses("let users read and write /dev/fuse: chmod 666 /dev/fuse");
         }
         Ok(()) => {}
@@ -59,9 +59,10 @@ fn ports() -> Finding {
         .filter(|ip| !ip.is_loopback())
         .map(ToString::to_string)
         .collect();
-    let found = match others.is_empty() {
-        true => format!("ports {range}; loopback only"),
-        false => format!("ports {range} on {}", others.join(", ")),
+    let found = if others.is_empty() {
+        format!("ports {range}; loopback only")
+    } else {
+        format!("ports {range} on {}", others.join(", "))
     };
     let finding = Finding::ok("ports", why, found);
     match (TcpListener::bind(("0.0.0.0", 0)), others.is_empty()) {
@@ -88,9 +89,9 @@ fn slurm() -> Finding {
     }
 }
 
-/// Runs a command for at most that time: whether it succeeded, and what it printed on either
+/// Runs a command for at most `timeout`: whether it succeeded, and what it printed on either
 /// output, at most a screen of it.
-fn run(mut command: Command, patience: Duration) -> Result<String, String> {
+fn run(mut command: Command, timeout: Duration) -> Result<String, String> {
     let (mut reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
     let errors = writer.try_clone().map_err(|e| e.to_string())?;
     command.stdin(Stdio::null()).stdout(writer).stderr(errors);
@@ -102,23 +103,24 @@ fn run(mut command: Command, patience: Duration) -> Result<String, String> {
         let _ = reader.by_ref().take(64 << 10).read_to_end(&mut text);
         String::from_utf8_lossy(&text).trim().to_owned()
     });
-    let until = Instant::now() + patience;
+    let until = Instant::now() + timeout;
     loop {
         match child.try_wait().map_err(|e| e.to_string())? {
             Some(status) => {
                 let text = text.join().unwrap_or_default();
-                return match status.success() {
-                    true => Ok(text),
-                    false => Err(format!(
+                return if status.success() {
+                    Ok(text)
+                } else {
+                    Err(format!(
                         "{status}: {}",
                         text.lines().last().unwrap_or("no output")
-                    )),
+                    ))
                 };
             }
             None if Instant::now() > until => {
                 let _ = child.kill();
                 let _ = child.wait();
-                return Err(format!("no answer within {} s", patience.as_secs()));
+                return Err(format!("no answer within {} s", timeout.as_secs()));
             }
             None => std::thread::sleep(Duration::from_millis(20)),
         }
@@ -143,7 +145,7 @@ pub fn remote(host: &str, rsh: &str) -> Finding {
     );
     command.arg(host).arg(words);
     let ours = format!("forebay {}", env!("CARGO_PKG_VERSION"));
-    match run(command, PATIENCE) {
+    match run(command, HOST_TIMEOUT) {
         Ok(text) if text.lines().any(|line| line == ours) => finding(format!("{host}: {ours}")),
         Ok(text) => {
             let last = text.lines().last().unwrap_or("nothing").to_owned();

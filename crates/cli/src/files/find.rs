@@ -1,30 +1,36 @@
 //! `forebay find`: the paths below directories, by name and type.
+//!
+//! Guarantees: symbolic links are never followed below the start. Each object is reached from its
+//! directory's id, so a directory that another process replaces by a link meanwhile leads nowhere
+//! else, and paths may be longer than PATH_MAX. Entries are visited in the order of their names.
+//! Depth costs memory only, no stack.
 
-use super::session::{Session, base_name};
-use super::shown::{kind_word, printable};
-use super::walk::{Node, Visitor, walk};
-use crate::fail::Fail;
+use super::shown::{join, kind_word, printable};
+use crate::fail::{Fail, code};
 use crate::file_args::Find;
-use crate::output::{json, write};
+use crate::found;
+use crate::output::{json, print_notice, write};
+use crate::paths::in_pool;
 use forebay_client::controls::Pattern;
-use forebay_posix::Errno;
+use forebay_posix::{self as posix, Errno, File, Follow, Fs, ObjectId, Place};
 use serde_json::{Value, json as value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 /// Text that is printed at once. Bytes.
-const BATCH: usize = 64 << 10;
+const BATCH_BYTES: usize = 64 << 10;
 
 pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
     let pattern = a.name.as_deref().map(pattern).transpose()?;
-    let session = Session::open(name)?;
+    let pool = found::open(name, None)?;
+    let fs = Fs::new(pool.clone());
     let mut finder = Finder {
-        session: &session,
+        fs: &fs,
         options: a,
         pattern,
         text: Vec::new(),
         found: Vec::new(),
-        printed: Ok(()),
+        failed: false,
     };
     let root = [OsString::from("/")];
     let wanted = if a.paths.is_empty() {
@@ -34,23 +40,19 @@ pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
     };
     for written in wanted {
         let shown = written.as_bytes();
-        match Node::start(&session.fs, shown, session.path(written), false) {
-            Err(e) => session.complain_errno(shown, "can't be searched", e),
-            Ok(node) => walk(&session.fs, node, &mut finder),
+        match Node::start(&fs, shown, in_pool(written, &pool)) {
+            Err(e) => finder.complain(shown, "can't be searched", e),
+            Ok(node) => finder.search(node)?,
         }
     }
-    let Finder {
-        text,
-        found,
-        printed,
-        ..
-    } = finder;
-    printed?;
-    match a.json {
-        true => json(&found)?,
-        false => write(&text)?,
+    if a.json {
+        json(&finder.found)?;
+    } else {
+        write(&finder.text)?;
     }
-    Ok(session.end())
+    let failed = finder.failed;
+    let _ = fs.store().recovery().detach();
+    Ok(if failed { code::FAILED } else { code::OK })
 }
 
 /// The pattern of one name.
@@ -62,63 +64,159 @@ fn pattern(glob: &str) -> Result<Pattern, Fail> {
     Pattern::parse(&format!("/{glob}")).map_err(|e| bad(&e.message))
 }
 
+/// An object of a tree.
+struct Node {
+    /// The entry's path: as the user wrote it, with the names below.
+    shown: Vec<u8>,
+    /// The directory from which `name` is resolved.
+    base: ObjectId,
+    /// A name; of the start, a path.
+    name: Vec<u8>,
+    id: ObjectId,
+    /// Type bits of the mode (S_IFMT).
+    kind: u32,
+    /// Names below the start.
+    depth: usize,
+}
+
+impl Node {
+    /// The start of a search at `path`.
+    ///
+    /// # Errors
+    /// As lstat(2); EXDEV: it leads out of the pool.
+    fn start(fs: &Fs, shown: &[u8], path: Vec<u8>) -> posix::Result<Node> {
+        let entry = fs.at(ObjectId::ROOT, &path, Follow::No, Place::existing);
+        let entry = entry.map_err(errno)?;
+        Ok(Node {
+            shown: shown.to_vec(),
+            base: ObjectId::ROOT,
+            name: path,
+            id: entry.id,
+            kind: entry.kind,
+            depth: 0,
+        })
+    }
+
+    /// The objects in it, sorted backwards: the last one comes first.
+    ///
+    /// # Errors
+    /// As open(2) and getdents(2); EXDEV: it leads out of the pool.
+    fn entries(&self, fs: &Fs) -> posix::Result<Vec<Node>> {
+        let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
+        let open = fs.open_at(self.base, &self.name, flags, 0).map_err(errno)?;
+        let mut entries = File::new(fs, open).entries()?;
+        entries.sort_unstable_by(|a, b| b.name.cmp(&a.name));
+        let below = entries.into_iter().map(|entry| Node {
+            shown: join(&self.shown, &entry.name),
+            base: self.id,
+            name: entry.name,
+            id: ObjectId(entry.ino),
+            kind: entry.kind,
+            depth: self.depth + 1,
+        });
+        Ok(below.collect())
+    }
+}
+
+/// The errno of a path that must lie in the pool: EXDEV for one that leads out of it.
+fn errno(fail: posix::Fail) -> Errno {
+    match fail {
+        posix::Fail::Errno(e) => e,
+        posix::Fail::Outside(_) | posix::Fail::Origin(_) => Errno::XDEV,
+    }
+}
+
 struct Finder<'a> {
-    session: &'a Session,
+    fs: &'a Fs,
     options: &'a Find,
     pattern: Option<Pattern>,
     text: Vec<u8>,
     found: Vec<Value>,
-    /// The first error of the output ends the search.
-    printed: Result<(), Fail>,
+    failed: bool,
 }
 
 impl Finder<'_> {
-    fn look(&mut self, node: &Node) {
+    /// Examines `start` and all entries below it.
+    ///
+    /// # Errors
+    /// The output's: they end the search.
+    fn search(&mut self, start: Node) -> Result<(), Fail> {
+        let mut pending = vec![start];
+        while let Some(node) = pending.pop() {
+            self.look(&node)?;
+            let is_entered = self.options.depth.is_none_or(|most| node.depth < most);
+            if node.kind != libc::S_IFDIR || !is_entered {
+                continue;
+            }
+            match node.entries(self.fs) {
+                Ok(entries) => pending.extend(entries),
+                Err(e) => self.complain(&node.shown, "can't be listed", e),
+            }
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, node: &Node) -> Result<(), Fail> {
         let types = &self.options.types;
         if !types.is_empty() && !types.iter().any(|t| t.bits() == node.kind) {
-            return;
+            return Ok(());
         }
-        let name = match base_name(&node.name) {
-            b"" => b"/",
-            name => name,
-        };
         if let Some(p) = &self.pattern
-            && !p.matches(p.below(p.root(), name))
+            && !p.matches(p.below(p.root(), base_name(&node.name)))
         {
-            return;
+            return Ok(());
         }
         if self.options.json {
             let path = String::from_utf8_lossy(&node.shown);
             let found = value!({ "path": path, "type": kind_word(node.kind) });
-            return self.found.push(found);
+            self.found.push(found);
+            return Ok(());
         }
-        match self.options.print0 {
-            true => self.text.extend([&node.shown[..], b"\0"].concat()),
-            false => self
-                .text
-                .extend([&printable(&node.shown)[..], b"\n"].concat()),
+        if self.options.print0 {
+            self.text.extend([&node.shown[..], b"\0"].concat());
+        } else {
+            let line = [&printable(&node.shown)[..], b"\n"].concat();
+            self.text.extend(line);
         }
-        if self.text.len() > BATCH && self.printed.is_ok() {
-            self.printed = write(&self.text);
+        if self.text.len() > BATCH_BYTES {
+            write(&self.text)?;
             self.text.clear();
         }
+        Ok(())
+    }
+
+    /// Names a path that failed, and the reason.
+    fn complain(&mut self, path: &[u8], what: &str, e: Errno) {
+        self.failed = true;
+        let why = match e {
+            Errno::XDEV => "it leads out of the pool, or is at the origin only".into(),
+            e => forebay_backing::explain(e),
+        };
+        print_notice(format!("{}: {what}: {why}", String::from_utf8_lossy(path)));
     }
 }
 
-impl Visitor for Finder<'_> {
-    fn enter(&mut self, node: &Node) -> bool {
-        self.look(node);
-        self.printed.is_ok() && self.options.depth.is_none_or(|most| node.depth < most)
-    }
+/// The last name of a path, without slashes; `/` for the root.
+fn base_name(path: &[u8]) -> &[u8] {
+    let mut names = path.split(|&b| b == b'/').rev();
+    names.find(|name| !name.is_empty()).unwrap_or(b"/")
+}
 
-    fn leave(&mut self, _: &Node) {}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-    fn file(&mut self, node: &Node) {
-        self.look(node);
-    }
-
-    fn unlisted(&mut self, directory: &Node, e: Errno) {
-        self.session
-            .complain_errno(&directory.shown, "can't be listed", e);
+    #[test]
+    fn names_of_paths() {
+        for (path, name) in [
+            ("/", "/"),
+            ("//", "/"),
+            ("/a", "a"),
+            ("/a/b//", "b"),
+            ("a/", "a"),
+            ("", "/"),
+        ] {
+            assert_eq!(base_name(path.as_bytes()), name.as_bytes());
+        }
     }
 }

@@ -1,13 +1,13 @@
 //! `forebay ls`, in the manner of coreutils.
 
-use super::session::join;
 use super::shown::{
-    coloured, group_name, human, kind_word, mode_text, printable, time_text, user_name,
+    coloured, group_name, human, join, kind_word, mode_text, printable, time_text, user_name,
 };
 use crate::fail::{Fail, code};
 use crate::file_args::Ls;
-use crate::output::{json, say, write};
+use crate::output::{json, print_notice, write};
 use crate::paths::in_pool;
+use forebay_backing::pool_time;
 use forebay_client::Pool;
 use forebay_posix::{Errno, Fs, Stat};
 use std::cmp::Ordering;
@@ -25,7 +25,7 @@ struct Row {
     stat: Stat,
     target: Option<Vec<u8>>,
     /// At the origin only.
-    is_outer: bool,
+    is_origin_only: bool,
 }
 
 struct Lister<'a> {
@@ -73,7 +73,7 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
                     name: written.as_bytes().to_vec(),
                     stat,
                     target,
-                    is_outer: false,
+                    is_origin_only: false,
                 });
             }
             Err(e) => lister.complain(written.as_bytes(), e),
@@ -115,7 +115,8 @@ fn is_dir(s: &Stat) -> bool {
 }
 
 fn of_kernel(m: &Metadata) -> Stat {
-    let time = |seconds: i64, rest: i64| seconds * 1_000_000_000 + rest;
+    let time =
+        |seconds: i64, rest: i64| pool_time(i128::from(seconds) * 1_000_000_000 + i128::from(rest));
     Stat {
         ino: m.ino(),
         mode: m.mode(),
@@ -137,10 +138,10 @@ impl Lister<'_> {
         self.failed = true;
         let why = match e {
             Errno::XDEV => "it is at the origin only, by its mode off".to_owned(),
-            e => forebay_staging::explain(e),
+            e => forebay_backing::explain(e),
         };
         let path = String::from_utf8_lossy(path);
-        say(format!("{path}: {why} in this pool"));
+        print_notice(format!("{path}: {why} in this pool"));
     }
 
     /// Where the origin has a file that it alone has, as far as its path is known.
@@ -207,11 +208,11 @@ impl Lister<'_> {
                     _ => join(&path, &name),
                 };
                 match self.stat(&full) {
-                    Ok((stat, is_outer)) => rows.push(Row {
+                    Ok((stat, is_origin_only)) => rows.push(Row {
                         target: self.target(&full, &stat),
                         name,
                         stat,
-                        is_outer,
+                        is_origin_only,
                     }),
                     // Removed since it was listed.
                     Err(Errno::NOENT) => {}
@@ -222,7 +223,7 @@ impl Lister<'_> {
             rows.sort_by(|x, y| order(options, (&x.name, &x.stat), (&y.name, &y.stat)));
             if self.options.recursive {
                 let below = rows.iter().rev().filter(|r| {
-                    is_dir(&r.stat) && !r.is_outer && r.name != b"." && r.name != b".."
+                    is_dir(&r.stat) && !r.is_origin_only && r.name != b"." && r.name != b".."
                 });
                 pending.extend(below.map(|r| (join(&title, &r.name), join(&path, &r.name))));
             }
@@ -261,9 +262,10 @@ impl Lister<'_> {
         }
         if directory.is_some() {
             let blocks: u64 = rows.iter().map(|r| r.stat.blocks).sum();
-            let total = match self.options.human {
-                true => human(blocks * 512),
-                false => blocks.div_ceil(2).to_string(),
+            let total = if self.options.human {
+                human(blocks * 512)
+            } else {
+                blocks.div_ceil(2).to_string()
             };
             text.extend(format!("total {total}\n").bytes());
         }

@@ -4,6 +4,12 @@ use crate::color::{BLUE, BOLD_GREEN, CYAN, YELLOW, painted};
 use std::ffi::CStr;
 use std::io::IsTerminal;
 
+/// `directory` and `name` as one path.
+pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
+    let slash: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
+    [directory, slash, name].concat()
+}
+
 /// A name or path as it is printed: on a terminal without control characters.
 pub fn printable(name: &[u8]) -> Vec<u8> {
     if !std::io::stdout().is_terminal() {
@@ -118,9 +124,10 @@ pub fn user_name(uid: u32) -> String {
         let mut entry: libc::passwd = std::mem::zeroed();
         let mut found = std::ptr::null_mut();
         libc::getpwuid_r(uid, &mut entry, space.as_mut_ptr(), space.len(), &mut found);
-        match found.is_null() {
-            true => uid.to_string(),
-            false => CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned(),
+        if found.is_null() {
+            uid.to_string()
+        } else {
+            CStr::from_ptr(entry.pw_name).to_string_lossy().into_owned()
         }
     }
 }
@@ -132,9 +139,10 @@ pub fn group_name(gid: u32) -> String {
         let mut entry: libc::group = std::mem::zeroed();
         let mut found = std::ptr::null_mut();
         libc::getgrgid_r(gid, &mut entry, space.as_mut_ptr(), space.len(), &mut found);
-        match found.is_null() {
-            true => gid.to_string(),
-            false => CStr::from_ptr(entry.gr_name).to_string_lossy().into_owned(),
+        if found.is_null() {
+            gid.to_string()
+        } else {
+            CStr::from_ptr(entry.gr_name).to_string_lossy().into_owned()
         }
     }
 }

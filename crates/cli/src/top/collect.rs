@@ -1,9 +1,9 @@
-//! The threads that look at a pool, so that the screen never waits.
+//! The threads that read a pool's state, so that the screen never waits.
 //!
 //! One reads the shared memory of this host's nodes, which takes no time. One asks the daemons for
 //! the states of nodes, which may wait as long as the pool's request timeout. Up to
-//! [`MOST_ASKERS`] run `forebay stats` on the other hosts; one that doesn't answer holds up only
-//! the hosts of the same thread. One looks up names of files. All write to one [`Known`].
+//! [`MAX_POLLING_THREADS`] run `forebay stats` on the other hosts; one that doesn't answer holds up
+//! only the hosts of the same thread. One looks up names of files. All write to one [`Known`].
 //!
 //! The mutex of `Known` is held for copying only; the one of the tally may be taken under it, not
 //! the other way round.
@@ -13,27 +13,28 @@ use super::known::{Known, Medium, NodeState, Stuck, Survey, Violations};
 use super::names::Found;
 use super::rings::Rings;
 use crate::fail::{Fail, code};
-use crate::found::{is_stopped, named, open_all};
+use crate::found::{named, open_all};
 use crate::peers::Peers;
 use crate::slow::SlowOperation;
 use crate::survey::{self, State};
 use crate::trace::nodes;
 use crate::{slow, stats};
 use forebay_client::{MediumUsage, Pool, keeper_pid, places};
+use forebay_runtime::process::is_stopped;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Threads that ask other hosts.
-const MOST_ASKERS: usize = 32;
-/// Longest pause of a thread between two looks at whether it is to end; and between two looks at
-/// the rings, which hold the newest events only.
+const MAX_POLLING_THREADS: usize = 32;
+/// Interval at which a thread checks whether it should end, and reads the rings again: they hold only
+/// the newest events.
 const STEP: Duration = Duration::from_millis(50);
-/// The slow operations of other hosts are asked for each so many intervals.
+/// The slow operations of other hosts are requested once in this many intervals for each host.
 const SLOW_EVERY: u32 = 5;
 /// Pause after names that weren't found.
-const UNNAMED_PAUSE: Duration = Duration::from_secs(1);
+const UNKNOWN_NAME_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 /// Violations that are kept for the screen.
 const LATEST_VIOLATIONS: usize = 50;
 
@@ -47,7 +48,7 @@ struct Shared {
     ends: AtomicBool,
 }
 
-/// The threads that look at a pool.
+/// The threads that collect a pool's figures.
 pub struct Collector {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
@@ -59,10 +60,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Collector {
-    /// Begins to look at the pool.
+    /// Begins to collect the pool's figures.
     ///
     /// # Errors
-    /// If the pool isn't there, or a thread can't be started.
+    /// If the pool doesn't exist, or a thread can't be started.
     pub fn begin(pool: &str, every: Duration, files: bool) -> Result<Collector, Fail> {
         drop(nodes(pool)?);
         let peers = Peers::look(pool)?;
@@ -95,7 +96,7 @@ impl Collector {
         collector.start("top-survey", Shared::survey)?;
         collector.start("top-names", Shared::names)?;
         if let Some(peers) = peers.map(Arc::new) {
-            let askers = hosts.len().min(MOST_ASKERS);
+            let askers = hosts.len().min(MAX_POLLING_THREADS);
             for i in 0..askers {
                 let mine: Vec<String> = hosts.iter().skip(i).step_by(askers).cloned().collect();
                 let peers = peers.clone();
@@ -128,7 +129,7 @@ impl Collector {
         self.shared.files.store(on, Release);
     }
 
-    /// Ends the threads. One that waits for a host is left behind: the process ends soon.
+    /// Ends the threads. One that waits for a host isn't joined: the process ends soon.
     pub fn end(self) {
         self.shared.ends.store(true, Release);
         let until = Instant::now() + Duration::from_secs(1);
@@ -148,7 +149,7 @@ impl Shared {
         self.ends.load(Acquire)
     }
 
-    /// Changes what is known.
+    /// Changes the collected figures.
     fn tell(&self, change: impl FnOnce(&mut Known)) {
         let mut known = lock(&self.known);
         change(&mut known);
@@ -175,9 +176,10 @@ impl Shared {
         while !self.ends() {
             let wanted = self.files.load(Acquire);
             if wanted != rings.is_some() {
-                rings = match wanted {
-                    true => Rings::begin(&self.pool).ok(),
-                    false => None,
+                rings = if wanted {
+                    Rings::begin(&self.pool).ok()
+                } else {
+                    None
                 };
                 if rings.is_none() {
                     super::rings::switch_off();
@@ -291,7 +293,7 @@ impl Shared {
                     Found::look(&self.pool, &unknown).tell(&mut lock(&self.tally));
                     // Files that were removed meanwhile have no names.
                     if !lock(&self.tally).unknown().is_empty() {
-                        pause = UNNAMED_PAUSE;
+                        pause = UNKNOWN_NAME_RETRY_INTERVAL;
                     }
                 }
             }
@@ -351,7 +353,7 @@ fn since(created: i64) -> Duration {
 /// The states of all nodes of a pool.
 ///
 /// # Errors
-/// If the pool isn't there or can't be read.
+/// If the pool doesn't exist or can't be read.
 fn look(name: &str) -> Result<Survey, Fail> {
     if !places(name).iter().any(|p| p.node.is_some()) {
         let pool = Pool::open(name)?;

@@ -212,7 +212,7 @@ fn in_io(view: &View) -> String {
 
 /// The panels of the left side (all important ones), and those of the right side.
 fn panels_of(view: &View, look: &Look, is_wide: bool, height: u16) -> (Vec<Panel>, Vec<Panel>) {
-    // Of many nodes those in trouble are shown, and the other panels keep their room.
+    // Of many nodes, only those with problems are shown, so that the other panels keep their room.
     let most = (height / 4).max(4) + 1;
     let are_many = view.nodes.len() >= usize::from(most);
     let nodes = Panel {
@@ -221,9 +221,10 @@ fn panels_of(view: &View, look: &Look, is_wide: bool, height: u16) -> (Vec<Panel
         is_main: !are_many,
     };
     let (operations, processes) = (panels::operations(view), panels::processes(view));
-    let (work, other) = match look.processes {
-        true => (processes, operations),
-        false => (operations, processes),
+    let (work, other) = if look.processes {
+        (processes, operations)
+    } else {
+        (operations, processes)
     };
     let mut side = Vec::new();
     // An empty list takes no room.

@@ -2,8 +2,8 @@
 //!
 //! Three points are enough: an opening names a file and its directory, and the end of a read or
 //! write says how many bytes it moved. Names of files are kept between intervals, at most
-//! [`MOST_NAMES`]; a file that was opened before the points were on is found in the tables of open
-//! files ([`super::names`]).
+//! [`MAX_CACHED_NAMES`]; a file that was opened before the points were on is found in the tables of
+//! open files ([`super::names`]).
 
 use forebay_trace::Point;
 use forebay_trace::read::Record;
@@ -18,9 +18,9 @@ pub const POINTS: [Point; 3] = [
 ];
 
 /// Limit on names of files that are kept. When it is reached, all are forgotten.
-const MOST_NAMES: usize = 100_000;
+const MAX_CACHED_NAMES: usize = 100_000;
 /// Limit on rows of each list.
-const MOST_ROWS: usize = 200;
+const MAX_ROWS: usize = 200;
 
 /// Use of a file in one interval.
 #[derive(Clone, Copy, Default)]
@@ -38,7 +38,7 @@ impl Use {
     }
 }
 
-/// A file or directory, and what was done to it. Per second.
+/// A file or directory, and the operations on it. Per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub path: String,
@@ -110,18 +110,18 @@ impl Tally {
         }
     }
 
-    /// Notes the name of a file.
+    /// Records the name of a file.
     pub fn name(&mut self, file: u64, directory: u64, name: &[u8]) {
-        if self.names.len() >= MOST_NAMES {
+        if self.names.len() >= MAX_CACHED_NAMES {
             self.names.clear();
         }
         let name = String::from_utf8_lossy(name).into_owned();
         self.names.insert(file, (directory, name));
     }
 
-    /// Notes the path of a directory.
+    /// Records the path of a directory.
     pub fn path(&mut self, directory: u64, path: &[u8]) {
-        if self.paths.len() >= MOST_NAMES {
+        if self.paths.len() >= MAX_CACHED_NAMES {
             self.paths.clear();
         }
         let path = String::from_utf8_lossy(path);
@@ -182,7 +182,7 @@ impl Tally {
 fn busiest(uses: &HashMap<u64, Use>, seconds: f64, path: impl Fn(u64) -> String) -> Vec<Row> {
     let mut all: Vec<(u64, Use)> = uses.iter().map(|(id, used)| (*id, *used)).collect();
     all.sort_by_key(|(id, u)| (std::cmp::Reverse((u.read + u.written, u.operations)), *id));
-    all.truncate(MOST_ROWS);
+    all.truncate(MAX_ROWS);
     let row = |(id, used): (u64, Use)| Row {
         path: path(id),
         operations: used.operations as f64 / seconds,

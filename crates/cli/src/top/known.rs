@@ -1,7 +1,7 @@
 //! All that is known of a pool: the latest readings of counters, states and lists, with times.
 //!
-//! The collecting threads ([`super::collect`]) write it; [`super::view`] computes from it what the
-//! screen shows. Plain data, so that tests can make it up.
+//! The collecting threads ([`super::collect`]) write it; [`super::view`] computes from it the
+//! content of the screen. Plain data, so that tests can make it up.
 
 use super::files::Hot;
 use crate::slow::SlowOperation;
@@ -96,16 +96,16 @@ pub struct Known {
     pub pool: String,
     /// How often all is read.
     pub every: Duration,
-    /// By host; the empty name is this host.
+    /// By host name; the empty name is this host.
     pub sources: BTreeMap<String, Source>,
     pub survey: Option<Survey>,
     pub stuck: Vec<Stuck>,
     pub violations: Violations,
     /// The busiest files, while their tracepoints are on.
     pub hot: Option<Hot>,
-    /// Why the nodes can't be looked at.
+    /// Why the nodes' figures can't be read.
     pub failed: Option<String>,
-    /// The pool is gone, with a sentence about that.
+    /// The pool was removed, with a sentence about that.
     pub gone: Option<String>,
     /// Incremented by every change.
     pub version: u64,

@@ -1,13 +1,13 @@
 //! Paths of directories, and names of files that were opened before their tracepoints were on.
 //!
-//! Looking a path up may ask other nodes, and so wait for one that doesn't answer: a thread of its
-//! own calls this.
+//! Looking a path up may require requests to other nodes, and so wait for one that doesn't answer:
+//! a separate thread does it.
 
 use super::files::{Tally, Unknown};
 use crate::found::open_all;
 use forebay_client::Pool;
 use forebay_store::ObjectId;
-use forebay_store::control::MAX_OPEN;
+use forebay_store::control_region::MAX_OPEN;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
@@ -56,7 +56,7 @@ impl Found {
         }
     }
 
-    /// Tells a tally the names.
+    /// Adds the names to a tally.
     pub fn tell(self, tally: &mut Tally) {
         for (file, (dir, name)) in self.files {
             tally.name(file, dir, &name);

@@ -16,7 +16,7 @@ use ratatui::style::{Color, Style};
 const BAR: u64 = 8;
 const SMALL_BAR: u64 = 3;
 /// Limit on rows of a list. The screen has fewer lines.
-const MOST_ROWS: usize = 300;
+const MAX_ROWS: usize = 300;
 
 /// A rate: `0`, `0.4`, `950`, `12.3k`, `1.2M`.
 pub fn rate(per_second: f64) -> String {
@@ -52,7 +52,7 @@ fn quantile(durations: &Durations, share: f64) -> String {
     duration(durations.quantile(share).map(|n| n as f64))
 }
 
-/// `████░░░░  52%`, with so many cells.
+/// `████░░░░  52%`, with this many cells.
 fn bar(medium: &Medium, cells: u64) -> String {
     let full = match medium.capacity {
         0 => 0,
@@ -190,8 +190,8 @@ pub fn processes(view: &View) -> Table {
             Column::number("TIME", 6, 5),
             Column::number("MEAN", 7, 3),
         ],
-        rows: view.processes.iter().take(MOST_ROWS).map(row).collect(),
-        more: view.processes.len().saturating_sub(MOST_ROWS),
+        rows: view.processes.iter().take(MAX_ROWS).map(row).collect(),
+        more: view.processes.len().saturating_sub(MAX_ROWS),
         is_open: false,
     }
 }

@@ -52,7 +52,7 @@ impl Rings {
     /// Switches the points on, and begins with the events from now on.
     ///
     /// # Errors
-    /// If the pool's nodes can't be looked at.
+    /// If the pool's nodes can't be read.
     pub fn begin(pool: &str) -> Result<Rings, Fail> {
         let mut next = HashMap::new();
         let nodes_here = nodes(pool)?;
@@ -82,7 +82,7 @@ impl Rings {
         })
     }
 
-    /// Adds the events since the last look to `tally`.
+    /// Adds the events since the last call to `tally`.
     pub fn read(&mut self, tally: &mut Tally) {
         let mut found = HashMap::new();
         for path in self

@@ -1,6 +1,7 @@
-//! Tables that fit: columns are left out, least important first, rather than that a number is cut.
+//! Tables that fit the width: columns are left out, least important first, so that no number is
+//! truncated.
 //!
-//! One column of a table may be elastic: a path, which gets what the others leave, and loses its
+//! One column of a table may be elastic: a path, which gets the remaining width, and loses its
 //! beginning if it is longer.
 
 use ratatui::buffer::Buffer;
@@ -29,7 +30,7 @@ pub struct Column {
 pub enum Align {
     Left,
     Right,
-    /// Left-aligned, with what the other columns leave.
+    /// Left-aligned; takes the width that the other columns leave.
     Elastic,
 }
 
@@ -84,9 +85,9 @@ pub struct Table {
     pub above: Option<String>,
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
-    /// Rows that exist besides.
+    /// Number of further rows.
     pub more: usize,
-    /// The rows are the first ones of a long list: how many there are besides isn't said.
+    /// The rows are the first ones of a long list: the number of the others isn't shown.
     pub is_open: bool,
 }
 
@@ -112,8 +113,8 @@ pub fn ending(text: &str, most: u16) -> String {
     format!("…{}", &text[from..])
 }
 
-/// The first of `parts` that fit into `most` columns, two columns apart: none is cut, but for a
-/// first one that is wider than all.
+/// The first of `parts` that fit into `most` columns, two columns apart: none is truncated, except
+/// a first one that is wider than `most`.
 pub fn fitting(parts: &[String], most: u16) -> String {
     let mut line = String::new();
     for part in parts.iter().filter(|p| !p.is_empty()) {
@@ -128,7 +129,7 @@ pub fn fitting(parts: &[String], most: u16) -> String {
 }
 
 impl Table {
-    /// How many lines all of it takes.
+    /// Number of lines of the whole table.
     pub fn height(&self) -> u16 {
         let above = u16::from(self.above.is_some());
         let rows = self.rows.len().min(1000) as u16;
@@ -181,12 +182,11 @@ impl Table {
             y += 1;
         }
         let room = usize::from(area.bottom().saturating_sub(y + 1));
-        let (shown, hidden) = match self.is_open || self.rows.len() <= room && self.more == 0 {
-            true => (self.rows.len().min(room), 0),
-            false => {
-                let shown = self.rows.len().min(room.saturating_sub(1));
-                (shown, self.rows.len() - shown + self.more)
-            }
+        let (shown, hidden) = if self.is_open || self.rows.len() <= room && self.more == 0 {
+            (self.rows.len().min(room), 0)
+        } else {
+            let shown = self.rows.len().min(room.saturating_sub(1));
+            (shown, self.rows.len() - shown + self.more)
         };
         let shown = &self.rows[..shown];
         let columns = self.fit(shown, area.width);

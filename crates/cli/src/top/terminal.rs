@@ -24,7 +24,7 @@ use std::io::{IsTerminal, Stdout};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// Longest wait for a key. Signals and new figures are looked at in between.
+/// Time limit of one wait for a key. After each wait, signals and new figures are checked.
 const STEP: Duration = Duration::from_millis(50);
 /// The age of the figures is drawn again after this time.
 const REDRAW: Duration = Duration::from_secs(1);
@@ -32,10 +32,11 @@ const REDRAW: Duration = Duration::from_secs(1);
 /// Whether the terminal is in raw mode.
 static RAW: AtomicBool = AtomicBool::new(false);
 
-/// The standard error output while it is put aside; -1: it isn't.
+/// The standard error output while it is redirected; -1: it isn't.
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
-/// Keeps messages of the pool's library (a node doesn't answer) off the screen, which says the same.
+/// Keeps messages of the pool's library (a node doesn't answer) off the screen, which shows the
+/// same.
 fn put_stderr_aside() {
     if !std::io::stderr().is_terminal() {
         return;
@@ -52,11 +53,11 @@ fn put_stderr_aside() {
     }
 }
 
-/// Gives the terminal back as it was, once. A terminal that is gone is ignored.
+/// Restores the terminal's state, once. A terminal that was closed is ignored.
 fn restore() {
     let kept = STDERR.swap(-1, AcqRel);
     if kept >= 0 {
-        // SAFETY: a descriptor of our own, which nobody else closes.
+        // SAFETY: a descriptor of our own, which no other thread closes.
         unsafe {
             libc::dup2(kept, 2);
             libc::close(kept);
@@ -88,15 +89,15 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Clears the screen, and draws all of it next time. (`Terminal::clear` would ask the terminal where
-/// its cursor is: not all answer.)
+/// Clears the screen, and redraws all of it next time. (`Terminal::clear` would ask the terminal
+/// for its cursor position: not all terminals answer.)
 fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
     let size = terminal.size()?;
     terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
-/// Ends the process when its terminal is gone. crossterm would try for ever to read from it, and
-/// see neither its own timeout nor our signals.
+/// Ends the process when its terminal is closed. crossterm would read from it for ever, and notice
+/// neither its own timeout nor our signals.
 fn watch_for_hangup() -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("top-terminal".into());
     let watch = || {
@@ -167,7 +168,7 @@ pub fn show(collector: &Collector, mut look: Look) -> Result<Option<String>, Fai
     clear(&mut terminal).map_err(failed)?;
     let (mut view, mut version, mut drawn) = (View::default(), None, None::<Instant>);
     while !ended_by_signal() {
-        // Of a thread that panicked, the message is on the terminal. (Released builds end with it.)
+        // After a panic in a thread, the message is on the terminal. (Released builds end with it.)
         if !RAW.load(Acquire) {
             return Err(Fail::failed("a thread failed"));
         }

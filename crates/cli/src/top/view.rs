@@ -14,14 +14,14 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Figures that are older than so many intervals, and this time, are said to be old.
+/// Figures that are older than this many intervals, and than this time, are marked as old.
 const LATE: (u32, Duration) = (3, Duration::from_secs(2));
 
 /// Activity of a node, a process or the pool. Per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     pub operations: f64,
-    /// Operations that asked other nodes.
+    /// Operations that sent requests to other nodes.
     pub remote: f64,
     pub read: f64,
     pub written: f64,
@@ -47,7 +47,7 @@ impl Figures {
             remote: per_second(all.remote.min(all.count)),
             read: per_second(totals.bytes("read") + totals.bytes("get")),
             written: per_second(totals.bytes("write") + totals.bytes("put")),
-            requests: per_second(totals.asks.timed),
+            requests: per_second(totals.requests.timed),
             time: totals.time() / 1e9 / seconds,
             timed: per_second(timed),
         }
@@ -107,7 +107,7 @@ pub struct ProcessRow {
     pub figures: Figures,
 }
 
-/// By what operations and processes are sorted.
+/// The column by which operations and processes are sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
     #[default]
@@ -164,12 +164,12 @@ pub struct View {
     pub hot: Option<Hot>,
     /// Whether some of the pool's nodes are on other hosts.
     pub has_other_hosts: bool,
-    /// Sentences about what is missing.
+    /// Sentences about missing data.
     pub notes: Vec<String>,
 }
 
 impl View {
-    /// Of what is known.
+    /// The view of the data known at `now`.
     pub fn of(known: &Known, now: Instant) -> View {
         let mut view = View {
             pool: known.pool.clone(),
@@ -362,7 +362,7 @@ fn processes<'a>(
         let since = match earlier.get(&key(p)) {
             Some(before) => p.totals.since(before),
             None if nodes.contains(&p.node) => p.totals.clone(),
-            // Its node wasn't there before: these aren't the counters of an interval.
+            // The node wasn't known before: these counters don't cover an interval.
             None => return None,
         };
         let figures = Figures::of(&since, seconds);

@@ -1,16 +1,16 @@
-//! Which top-level modules of a crate import which others, read from its source.
+//! Which modules of a folder import which others beside them, read from the source.
 //!
 //! The source is cut into tokens (no comments, no strings), code that is built for tests only is
-//! dropped, and every path that begins with `crate::` or `super::` is followed to the top-level
-//! module that it names. A name that the crate's root re-exports stands for the module that it
-//! comes from. Items that the root itself defines are a separate node, [`ROOT`]. Not seen: paths
+//! dropped, and every path that begins with `crate::` or `super::` is followed to the module of the
+//! folder that it names. A name that the folder's own module re-exports stands for the module that
+//! it comes from. Items that the folder's own module defines are a separate node, [`ROOT`]. Not seen: paths
 //! that macros put together, and methods of a type that another module adds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The node of what `lib.rs` or `main.rs` defines.
+/// The node for the folder's own module, as `lib.rs` is for a crate.
 pub const ROOT: &str = "(root)";
 
 /// Module to the modules it imports, each with a place that does so.
@@ -47,9 +47,10 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
                 let rest = &text[at + 1..];
                 let escaped = rest.starts_with('\\');
                 let first = rest.chars().next().map_or(0, char::len_utf8);
-                let end = match escaped {
-                    true => rest[2..].find('\'').map(|n| n + 3),
-                    false => rest[first..].starts_with('\'').then_some(first + 1),
+                let end = if escaped {
+                    rest[2..].find('\'').map(|n| n + 3)
+                } else {
+                    rest[first..].starts_with('\'').then_some(first + 1)
                 };
                 at += 1 + end.unwrap_or(0);
             }
@@ -102,7 +103,7 @@ fn closing(tokens: &[Token<'_>], at: usize) -> usize {
     tokens.len() - 1
 }
 
-/// Drops what is built for tests only. Names of modules that are, and lie in files of their own, go
+/// Drops code that is built for tests only. Names of test modules in files of their own are added
 /// to `in_files`.
 fn drop_tests<'a>(all: Vec<Token<'a>>, in_files: &mut BTreeSet<&'a str>) -> Vec<Token<'a>> {
     let mut dropped = vec![false; all.len()];
@@ -165,33 +166,41 @@ fn drop_tests<'a>(all: Vec<Token<'a>>, in_files: &mut BTreeSet<&'a str>) -> Vec<
     kept.map(|(token, _)| token).collect()
 }
 
-/// The first names of all paths in the use tree that begins at `at`: `a::b` is a, `{a, b::{c}}` are
-/// a and b.
-fn heads<'a>(tokens: &[Token<'a>], at: usize) -> Vec<&'a str> {
-    match tokens.get(at).map_or("", |t| t.text) {
-        "{" => {
-            let end = closing(tokens, at);
-            let mut found = vec![];
-            let (mut i, mut begins) = (at + 1, true);
-            while i < end {
-                match tokens[i].text {
-                    "," => begins = true,
-                    "{" => i = closing(tokens, i),
-                    name if begins => {
-                        found.push(name);
-                        begins = false;
-                    }
-                    _ => {}
-                }
-                i += 1;
-            }
-            found
+/// All paths in the use tree that begins at `at`: `a::{b, c::d}` is a::b and a::c::d.
+fn paths<'a>(tokens: &[Token<'a>], at: usize) -> Vec<Vec<&'a str>> {
+    let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
+    if text(at) != "{" {
+        let rest = if text(at + 1) == "::" {
+            at + 2
+        } else {
+            usize::MAX
+        };
+        let mut below = match text(rest) {
+            "" | "<" => vec![vec![]],
+            _ => paths(tokens, rest),
+        };
+        for path in &mut below {
+            path.insert(0, text(at));
         }
-        name => vec![name],
+        return below;
     }
+    let end = closing(tokens, at);
+    let (mut found, mut begins, mut i) = (vec![], true, at + 1);
+    while i < end {
+        if begins {
+            found.extend(paths(tokens, i));
+        }
+        begins = text(i) == ",";
+        i = if text(i) == "{" {
+            closing(tokens, i) + 1
+        } else {
+            i + 1
+        };
+    }
+    found
 }
 
-/// The names that a use tree brings in, each with the first part of its path.
+/// The names that a use tree imports, each with the first part of its path.
 fn brought<'a>(tokens: &[Token<'a>], head: Option<&'a str>, found: &mut Vec<(&'a str, &'a str)>) {
     let mut at = 0;
     while at < tokens.len() {
@@ -225,14 +234,16 @@ fn brought<'a>(tokens: &[Token<'a>], head: Option<&'a str>, found: &mut Vec<(&'a
     }
 }
 
-struct Root<'a> {
+/// A folder's own module.
+struct Own<'a> {
+    /// The modules in the folder.
     modules: BTreeSet<&'a str>,
-    /// Names that stand for something else: where they come from.
+    /// Aliases: names and the paths for which they stand.
     names: BTreeMap<&'a str, &'a str>,
 }
 
-impl Root<'_> {
-    /// The node that `crate::name` is in; None if it is of another crate.
+impl Own<'_> {
+    /// The node that `name` of the folder's own module is in; None if it is of another folder.
     fn node(&self, name: &str) -> Option<String> {
         if self.modules.contains(name) {
             return Some(name.to_owned());
@@ -265,102 +276,147 @@ fn files(dir: &Path, above: &[String], found: &mut Vec<(PathBuf, Vec<String>)>) 
     }
 }
 
-/// The imports among the top-level modules of the crate whose source lies in `src`.
-pub fn of_crate(src: &Path) -> Imports {
-    let mut all = Vec::new();
-    files(src, &[], &mut all);
-    let read = |path: &Path| fs::read_to_string(path).unwrap();
-    let texts: Vec<String> = all.iter().map(|(path, _)| read(path)).collect();
-    let mut parsed = Vec::new();
-    // Modules for tests only, with the names of those above them.
-    let mut for_tests: BTreeSet<Vec<String>> = BTreeSet::new();
-    for ((_, module), text) in all.iter().zip(&texts) {
-        let mut in_files = BTreeSet::new();
-        parsed.push(drop_tests(tokens(text), &mut in_files));
-        for name in in_files {
-            let mut of_it = module.clone();
-            of_it.push(name.to_owned());
-            for_tests.insert(of_it);
-        }
-    }
-    let is_for_tests =
-        |module: &[String]| (1..=module.len()).any(|n| for_tests.contains(&module[..n]));
-    let mut root = Root {
-        modules: BTreeSet::new(),
-        names: BTreeMap::new(),
-    };
-    for ((_, module), tokens) in all.iter().zip(&parsed).filter(|((_, m), _)| m.is_empty()) {
-        assert!(module.is_empty());
-        for (i, token) in tokens.iter().enumerate() {
-            if token.text == "mod"
-                && tokens
-                    .get(i + 2)
-                    .is_some_and(|t| t.text == ";" || t.text == "{")
-            {
-                root.modules.insert(tokens[i + 1].text);
-            }
-            if token.text == "use" {
-                let end = (i..tokens.len()).find(|&e| tokens[e].text == ";").unwrap();
-                let mut names = Vec::new();
-                brought(&tokens[i + 1..end], None, &mut names);
-                root.names.extend(names);
-            }
-        }
-    }
-    let mut imports = Imports::new();
-    for ((path, module), tokens) in all.iter().zip(&parsed) {
-        if is_for_tests(module) {
-            continue;
-        }
-        let own = module.first().map_or(ROOT, |m| m);
-        let file = path.strip_prefix(src).unwrap().display();
-        let to = imports.entry(own.to_owned()).or_default();
-        let mut note = |name: &str, line: usize| {
-            if let Some(node) = root.node(name).filter(|n| n != own) {
-                to.entry(node).or_insert_with(|| format!("{file}:{line}"));
-            }
+/// The source of a crate, without code that is built for tests only.
+pub struct Source {
+    /// Path from the crate's `src`, names of the module from the top, text.
+    files: Vec<(PathBuf, Vec<String>, String)>,
+}
+
+impl Source {
+    /// The source of the crate that lies in `src`.
+    pub fn of_crate(src: &Path) -> Source {
+        let mut all = Vec::new();
+        files(src, &[], &mut all);
+        let read = |(path, module): (PathBuf, Vec<String>)| {
+            let text = fs::read_to_string(&path).unwrap();
+            (path.strip_prefix(src).unwrap().to_owned(), module, text)
         };
-        // How many modules are open inside the file, and where they are closed.
-        let mut open: Vec<usize> = Vec::new();
-        let mut i = 0;
-        while i < tokens.len() {
-            open.retain(|&end| end > i);
-            let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
-            if text(i) == "mod" && text(i + 2) == "{" {
-                open.push(closing(tokens, i + 2));
-            }
-            let before = if i > 0 { text(i - 1) } else { "" };
-            let begins = before != "::" && before != ".";
-            if begins && text(i) == "crate" && text(i + 1) == "::" {
-                let names = heads(tokens, i + 2);
-                names.iter().for_each(|name| note(name, tokens[i].line));
-            } else if begins && text(i) == "super" && text(i + 1) == "::" {
-                let mut depth = module.len() + open.len();
-                while text(i) == "super" && text(i + 1) == "::" {
-                    depth -= 1;
-                    i += 2;
-                }
-                if depth == 0 {
-                    let names = heads(tokens, i);
-                    names.iter().for_each(|name| note(name, tokens[i].line));
-                }
-                continue;
-            } else if begins && module.is_empty() && text(i) == "use" && is_re_export(tokens, i) {
-                // Its path is no import of the root's own.
-                while text(i) != ";" {
-                    i += 1;
-                }
-            } else if begins
-                && module.is_empty()
-                && text(i + 1) == "::"
-                && root.modules.contains(text(i))
-            {
-                note(text(i), tokens[i].line);
-            }
-            i += 1;
+        let files: Vec<_> = all.into_iter().map(read).collect();
+        // Modules for tests only, with the names of those above them.
+        let mut for_tests: BTreeSet<Vec<String>> = BTreeSet::new();
+        for (_, module, text) in &files {
+            let mut in_files = BTreeSet::new();
+            drop_tests(tokens(text), &mut in_files);
+            let below = |name: &&str| [&module[..], &[(*name).to_owned()]].concat();
+            for_tests.extend(in_files.iter().map(below));
+        }
+        let is_for_tests =
+            |module: &[String]| (1..=module.len()).any(|n| for_tests.contains(&module[..n]));
+        let files = files.into_iter().filter(|(_, m, _)| !is_for_tests(m));
+        Source {
+            files: files.collect(),
         }
     }
-    imports
+
+    /// The modules that have a folder of their own, the crate itself first.
+    pub fn folders(&self) -> BTreeSet<Vec<String>> {
+        let above = |(_, module, _): &(PathBuf, Vec<String>, String)| {
+            let module = module.clone();
+            (0..module.len()).map(move |n| module[..n].to_vec())
+        };
+        self.files.iter().flat_map(above).collect()
+    }
+
+    /// The imports among the modules of a folder.
+    pub fn imports(&self, folder: &[String]) -> Imports {
+        let within = self.files.iter().filter(|(_, m, _)| m.starts_with(folder));
+        let parsed: Vec<_> = within
+            .map(|(path, module, text)| {
+                let tokens = drop_tests(tokens(text), &mut BTreeSet::new());
+                (path, &module[..], tokens)
+            })
+            .collect();
+        let mut own = Own {
+            modules: BTreeSet::new(),
+            names: BTreeMap::new(),
+        };
+        for (_, module, tokens) in &parsed {
+            if let Some(name) = module.get(folder.len()) {
+                own.modules.insert(name);
+                continue;
+            }
+            for (i, token) in tokens.iter().enumerate() {
+                let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
+                if token.text == "mod" && [";", "{"].contains(&text(i + 2)) {
+                    own.modules.insert(text(i + 1));
+                }
+                if token.text == "use" {
+                    let end = (i..tokens.len()).find(|&e| text(e) == ";").unwrap();
+                    let mut names = Vec::new();
+                    brought(&tokens[i + 1..end], None, &mut names);
+                    own.names.extend(names);
+                }
+            }
+        }
+        let mut imports = Imports::new();
+        for (path, module, tokens) in &parsed {
+            let node = module.get(folder.len()).map_or(ROOT, |name| name);
+            let to = imports.entry(node.to_owned()).or_default();
+            for (name, line) in names_of_folder(tokens, module, folder, &own) {
+                if let Some(other) = own.node(&name).filter(|other| other != node) {
+                    let place = || format!("{}:{line}", path.display());
+                    to.entry(other).or_insert_with(place);
+                }
+            }
+        }
+        imports
+    }
+}
+
+/// The names of the folder's own module that a file of the folder uses, with their lines.
+fn names_of_folder(
+    tokens: &[Token<'_>],
+    module: &[String],
+    folder: &[String],
+    own: &Own<'_>,
+) -> Vec<(String, usize)> {
+    let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
+    let mut found = Vec::new();
+    // Where the modules end that are open inside the file.
+    let mut open: Vec<usize> = Vec::new();
+    let mut i = 0;
+    while i < tokens.len() {
+        open.retain(|&end| end > i);
+        if text(i) == "mod" && text(i + 2) == "{" {
+            open.push(closing(tokens, i + 2));
+        }
+        let before = if i > 0 { text(i - 1) } else { "" };
+        let begins = before != "::" && before != ".";
+        let is_own = module.len() == folder.len();
+        let line = tokens[i].line;
+        if begins && text(i) == "crate" && text(i + 1) == "::" {
+            for path in paths(tokens, i + 2) {
+                let is_below = folder.iter().zip(&path).all(|(a, b)| a == b);
+                if is_below && let Some(name) = path.get(folder.len()) {
+                    found.push(((*name).to_owned(), line));
+                }
+            }
+        } else if begins && text(i) == "super" && text(i + 1) == "::" {
+            let mut depth = module.len() + open.len();
+            while text(i) == "super" && text(i + 1) == "::" {
+                depth -= 1;
+                i += 2;
+            }
+            for path in paths(tokens, i) {
+                let above = module[..depth.min(module.len())].iter().map(String::as_str);
+                let path: Vec<&str> = above.chain(path).collect();
+                let is_below = folder.iter().zip(&path).all(|(a, b)| a == b);
+                if is_below && let Some(name) = path.get(folder.len()) {
+                    found.push(((*name).to_owned(), line));
+                }
+            }
+            continue;
+        } else if begins && is_own && text(i) == "use" && is_re_export(tokens, i) {
+            // Its path is no import of the module's own.
+            while text(i) != ";" {
+                i += 1;
+            }
+        } else if begins && is_own && text(i + 1) == "::" && own.modules.contains(text(i)) {
+            found.push((text(i).to_owned(), line));
+        }
+        i += 1;
+    }
+    found
 }
 
 /// Whether the `use` at `at` has a visibility.

@@ -123,6 +123,15 @@ impl Place {
         self.at(name).to_str().unwrap().to_owned()
     }
 
+    /// The content of a file of a pool.
+    pub fn content(&self, path: &str, pool: &str) -> String {
+        let words = ["stage", "out", path, "content", "--pool", pool];
+        self.forebay(&words).expect(0);
+        let content = std::fs::read_to_string(self.at("content")).unwrap();
+        std::fs::remove_file(self.at("content")).unwrap();
+        content
+    }
+
     pub fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(FOREBAY);
         command

@@ -1,4 +1,7 @@
-"""Snakemake's files in a Forebay pool.
+"""Snakemake's files in a Forebay pool, and in the campaigns that rules ask for.
+
+A query `forebay://POOL/PATH` is a file of a pool. A relative path is a file of the workflow itself,
+which lies in a campaign or in the workflow's directory (_campaigns.py).
 
 A directory is listed once: all that is in it gets into Snakemake's cache. Where the local prefix lies
 in the pool, a file goes to a rule and comes back as a second name (hard link) of the same file;
@@ -13,7 +16,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import forebay
-from forebay.campaign import Campaign
 from snakemake_interface_common.exceptions import WorkflowError
 from snakemake_interface_storage_plugins.io import IOCacheStorageInterface, Mtime, get_constant_prefix
 from snakemake_interface_storage_plugins.settings import StorageProviderSettingsBase
@@ -31,9 +33,9 @@ from snakemake_interface_storage_plugins.storage_provider import (
     StorageQueryValidationResult,
 )
 
+from ._campaigns import AT_ITS_TIME, WITH_THE_WORKFLOW, Campaigns, Directory, parsed
+
 SCHEME = "forebay://"
-# In the environment of jobs: the campaign that the workflow has asked for.
-REQUESTED = "FOREBAY_SNAKEMAKE_CAMPAIGN"
 
 
 @dataclass
@@ -45,8 +47,16 @@ class StorageProviderSettings(StorageProviderSettingsBase):
     campaign: str | None = field(
         default=None,
         metadata={
-            "help": "Storage that the whole workflow asks for, as '100TB,10000files,scratch,2d': read at the start, "
-            "and made as the campaign snakemake-PID."
+            "help": "Storage for the files of all rules that ask for none by their resource 'campaign', as "
+            "'100TB,10000files,scratch,2d'."
+        },
+    )
+    campaign_end: str = field(
+        default=AT_ITS_TIME,
+        metadata={
+            "help": "When campaigns end: at their 'time', or with the 'workflow', if it succeeds: then their files "
+            "are copied to its directory before.",
+            "choices": [AT_ITS_TIME, WITH_THE_WORKFLOW],
         },
     )
 
@@ -55,20 +65,13 @@ class StorageProvider(StorageProviderBase):
     def __post_init__(self):
         self._pools = {}
         text = self.settings.campaign if self.settings is not None else None
-        # Jobs are processes of Snakemake, too: the first one has asked.
-        if text is not None and REQUESTED not in os.environ:
-            self._request(text)
-
-    def _request(self, text: str):
-        try:
-            campaign = Campaign.parse(text)
-        except ValueError as e:
-            raise WorkflowError("--storage-forebay-campaign", e) from e
-        os.environ[REQUESTED] = str(campaign)
-        try:
-            campaign.request("snakemake-%d" % os.getpid())
-        except OSError as e:
-            raise WorkflowError("the campaign %s wasn't granted" % campaign, e) from e
+        end = self.settings.campaign_end if self.settings is not None else AT_ITS_TIME
+        if end not in (AT_ITS_TIME, WITH_THE_WORKFLOW):
+            raise WorkflowError("--storage-forebay-campaign-end: '%s' or '%s', not %r"
+                                % (AT_ITS_TIME, WITH_THE_WORKFLOW, end))
+        if text is not None:
+            parsed(text)
+        self.campaigns = Campaigns(text, end, self.logger)
 
     def pool(self, name: str) -> forebay.Pool:
         """A pool, opened by this process."""
@@ -85,6 +88,7 @@ class StorageProvider(StorageProviderBase):
         return [
             ExampleQuery("forebay://default/case/mesh.h5", "a file of the pool 'default'", QueryType.ANY),
             ExampleQuery("forebay:///case/{sample}.txt", "a file of the pool in the settings", QueryType.ANY),
+            ExampleQuery("mapped/{sample}.bam", "a file of the workflow, in its rule's campaign", QueryType.ANY),
         ]
 
     def rate_limiter_key(self, query: str, operation: Any) -> Any:
@@ -103,8 +107,8 @@ class StorageProvider(StorageProviderBase):
             _, slash, path = query[len(SCHEME):].partition("/")
             if not slash or not path.strip("/"):
                 reason = "forebay://POOL/PATH: there is no path"
-        elif not query.startswith("/"):
-            reason = "it is neither forebay://POOL/PATH nor a path that begins with /"
+        elif not query:
+            reason = "it is neither forebay://POOL/PATH nor a path"
         if ".." in query.split("/"):
             reason = "'..' leads out of the pool's directory"
         return StorageQueryValidationResult(query, reason is None, reason)
@@ -113,6 +117,8 @@ class StorageProvider(StorageProviderBase):
         """One form for each file: forebay://POOL/path."""
         if query.startswith(SCHEME):
             name, _, path = query[len(SCHEME):].partition("/")
+        elif not query.startswith("/"):
+            return os.path.normpath(query)
         else:
             name, path = "", query
         own = self.settings.pool if self.settings is not None else None
@@ -122,11 +128,29 @@ class StorageProvider(StorageProviderBase):
 
 class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, StorageObjectTouch):
     def __post_init__(self):
-        self.pool_name, _, path = self.query[len(SCHEME):].partition("/")
+        self.is_of_workflow = not self.query.startswith(SCHEME)
+        if self.is_of_workflow:
+            self.pool_name, path = "workflow", self.query
+        else:
+            self.pool_name, _, path = self.query[len(SCHEME):].partition("/")
         self.path = "/" + path
 
     @property
-    def pool(self) -> forebay.Pool:
+    def _iofile(self):
+        return self.__dict__.get("_iofile")
+
+    @_iofile.setter
+    def _iofile(self, iofile):
+        # Snakemake sets it for the files of rules: nothing else tells which workflow this is.
+        self.__dict__["_iofile"] = iofile
+        rule = getattr(iofile, "rule", None)
+        if rule is not None:
+            self.provider.campaigns.belongs_to(rule.workflow)
+
+    @property
+    def pool(self) -> forebay.Pool | Directory:
+        if self.is_of_workflow:
+            return self.provider.campaigns.place(self.query)
         return self.provider.pool(self.pool_name)
 
     def _suffix(self, path: str) -> str:
@@ -137,6 +161,8 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
 
     def _local_in_pool(self) -> str | None:
         """Where the local path lies in this pool; None if it doesn't, or this process can't see it."""
+        if self.is_of_workflow:
+            return None
         mount = self.pool.mount.rstrip("/") + "/"
         local = os.path.abspath(self.local_path())
         if not local.startswith(mount):
@@ -207,7 +233,8 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
         try:
             for directory, _, others in self.pool.walk(top):
                 for name in others:
-                    yield "%s%s%s/%s" % (SCHEME, self.pool_name, directory.rstrip("/"), name)
+                    path = "%s/%s" % (directory.rstrip("/"), name)
+                    yield path[1:] if self.is_of_workflow else "%s%s%s" % (SCHEME, self.pool_name, path)
         except FileNotFoundError:
             return
 
@@ -264,7 +291,7 @@ class StorageObject(StorageObjectRead, StorageObjectWrite, StorageObjectGlob, St
         part = "%s.forebay-part-%d" % (path, os.getpid())
         if inner is not None:
             self.pool.link(inner, part)
-        else:
+        elif not (self.is_of_workflow and self.pool.linked(local, part)):
             with open(local, "rb") as source, self.pool.open(part, "wb") as target:
                 shutil.copyfileobj(source, target, 4 << 20)
             of = os.stat(local)

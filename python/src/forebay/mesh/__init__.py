@@ -11,7 +11,7 @@
 - `from_meshio`, `to_meshio`: all formats of meshio. `python -m forebay.mesh IN OUT` converts.
 
 It guarantees: a file is there with all that was written, or not at all; what is wrong on one rank
-is an exception on all. The layout, and what is checked: docs/meshes.md.
+is an exception on all. The layout, and what is checked: docs/howto/meshes.md.
 """
 
 from .backends import Iov, Mpio, Posix

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from ..pool import Pool
 
 # Longest piece of one call. Bytes; counts of MPI have 31 bits.
-LONGEST_CALL = 1 << 30
+MAX_CALL_BYTES = 1 << 30
 
 
 class OpenFile(Protocol):
@@ -81,12 +81,12 @@ class _File:
     def write(self, buffer: Any, at: int) -> None:
         view, done = memoryview(buffer).cast("B"), 0
         while done < len(view):
-            done += self._write(view[done : done + LONGEST_CALL], at + done)
+            done += self._write(view[done : done + MAX_CALL_BYTES], at + done)
 
     def read(self, buffer: Any, at: int) -> int:
         view, done = memoryview(buffer).cast("B"), 0
         while done < len(view):
-            n = self._read(view[done : done + LONGEST_CALL], at + done)
+            n = self._read(view[done : done + MAX_CALL_BYTES], at + done)
             if n == 0:
                 break
             done += n

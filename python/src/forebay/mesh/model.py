@@ -25,7 +25,7 @@ CELL_TYPES = {
 NODE = numpy.dtype("<i8")
 MARKER = numpy.dtype("<i4")
 # Longest name of data and of a marker. Bytes.
-LONGEST_NAME = 255
+MAX_NAME_BYTES = 255
 
 
 class MeshError(ValueError):
@@ -110,8 +110,8 @@ def _array(value: Any, what: str) -> Array:
 
 
 def _name(name: Any) -> str:
-    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > LONGEST_NAME:
-        raise MeshError("a name of data: %r; a text of 1 to %d bytes is needed" % (name, LONGEST_NAME))
+    if not isinstance(name, str) or not name or "\0" in name or len(name.encode()) > MAX_NAME_BYTES:
+        raise MeshError("a name of data: %r; a text of 1 to %d bytes is needed" % (name, MAX_NAME_BYTES))
     return name
 
 

@@ -32,7 +32,7 @@ PIECE = 1 << 21
 # Rows of ghosts that are less than this apart are read in one piece. Bytes.
 GAP = 1 << 14
 # Longest such piece. Bytes.
-LONGEST_PIECE = 1 << 24
+MAX_PIECE_BYTES = 1 << 24
 
 
 def write(mesh: Any, path: Path, backend: Any = "iov", *, comm: Any = None,
@@ -330,7 +330,7 @@ class _Rows:
 
     def read_some(self, dataset: Dataset, into: Array, which: Array) -> None:
         """Reads the rows `which`, ascending, in as few pieces as their gaps allow."""
-        near, longest = max(GAP // dataset.row_bytes, 1), max(LONGEST_PIECE // dataset.row_bytes, 1)
+        near, longest = max(GAP // dataset.row_bytes, 1), max(MAX_PIECE_BYTES // dataset.row_bytes, 1)
         begin = 0
         ends = numpy.append(numpy.flatnonzero(numpy.diff(which) > near) + 1, len(which))
         for end in ends:

@@ -1,0 +1,61 @@
+//! The vocabulary of I/O semantics: what an application may declare for an object.
+//!
+//! Seven controls, each a small closed set of values with a strict default, which is what POSIX
+//! promises for one file. [`Controls`] has a value for each; [`Declared`] only those that were
+//! declared; [`Rules`] declare by path.
+//!
+//! Pure data, no I/O. `docs/explanation/semantics.md` explains the values to readers and writers;
+//! higher wings enforce them. A value that a pool can't keep is refused with its name, so that no
+//! user relies on it.
+
+mod declared;
+mod glob;
+mod rules;
+mod words;
+
+pub use declared::{Declared, Syntax};
+pub use glob::{Pattern, PatternError};
+pub use rules::{At, Explanation, MAX_RULES, Origin, Rule, RuleError, Rules};
+pub use words::{
+    Consistency, Failure, Integrity, MAX_STALENESS_MS, Mutability, OnViolation, Parallelism,
+    Persistence, Temporality,
+};
+
+use serde::{Deserialize, Serialize};
+
+/// An object's seven controls, and the treatment of violations. The default is strict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Controls {
+    /// When other processes see a finished write.
+    pub consistency: Consistency,
+    /// Which processes may use the object at the same time.
+    pub parallelism: Parallelism,
+    /// How it changes after its creation.
+    pub mutability: Mutability,
+    /// How often, and in which rhythm, its data is used.
+    pub temporality: Temporality,
+    /// Which events its data outlives.
+    pub persistence: Persistence,
+    /// How damage of its stored bytes is noticed.
+    pub integrity: Integrity,
+    /// Reaction of a batch to a failed operation.
+    pub failure: Failure,
+    /// Treatment of an operation that the controls above rule out.
+    pub on_violation: OnViolation,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_strict() {
+        let c = Controls::default();
+        assert_eq!(c.consistency, Consistency::Sequential);
+        assert_eq!(c.parallelism, Parallelism::Shared);
+        assert_eq!(c.on_violation, OnViolation::Refuse);
+        assert_eq!(c.temporality, Temporality::Multiple);
+        assert_eq!(c.persistence, Persistence::Pool);
+    }
+}

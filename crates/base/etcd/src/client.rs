@@ -1,0 +1,617 @@
+//! Requests to etcd over HTTP, to one endpoint after the other, each with a time limit.
+//!
+//! A request without a reply may have been carried out. A caller that can't simply repeat it
+//! ([`Client::ask_once`]) gets [`Trouble::Lost`] and must read the state. Unreachable endpoints are
+//! skipped. When none can be reached, all are tried again for [`REQUEST_TIMEOUT`], as a restarted
+//! etcd is away for a second or two.
+//!
+//! Without TLS, names are resolved once. With TLS, connections use the names: certificates are for
+//! names.
+
+use crate::api::{Answer, Line, Refusal};
+use crate::secret::Login;
+use crate::{Error, Result};
+use rustix::io::Errno;
+use serde_json::{Value, json};
+use std::io::{BufRead, BufReader, Read};
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// How long requests are repeated.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(4);
+/// How long to wait for a connection.
+const CONNECT: Duration = Duration::from_secs(1);
+/// How long to wait for a reply to begin, and again for the rest of it.
+const ANSWER: Duration = Duration::from_secs(4);
+/// Pause between two rounds of tries.
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Maximum number of bytes of a reply.
+const MAX_REPLY_BYTES: u64 = 512 << 20;
+
+/// gRPC's numbers of failures.
+mod code {
+    pub const INVALID_ARGUMENT: i64 = 3;
+    pub const PERMISSION_DENIED: i64 = 7;
+    pub const RESOURCE_EXHAUSTED: i64 = 8;
+    pub const FAILED_PRECONDITION: i64 = 9;
+    pub const OUT_OF_RANGE: i64 = 11;
+    pub const UNAUTHENTICATED: i64 = 16;
+}
+
+/// etcd's message for a client that hasn't logged in.
+const NOBODY: &str = "user name is empty";
+
+struct Endpoint {
+    /// The endpoint as the user gave it.
+    name: String,
+    /// The URL with its address: names are resolved once.
+    url: String,
+}
+
+/// Certificates for endpoints with `https://`, in PEM.
+#[derive(Clone, Default)]
+pub struct Tls {
+    /// Certificates of the trusted authorities; None: the system's.
+    pub authority: Option<String>,
+    /// The client's own certificate, and its private key.
+    pub own: Option<(String, String)>,
+}
+
+/// How a cluster is reached.
+pub struct Settings {
+    /// `HOST:PORT` of each.
+    pub endpoints: Vec<String>,
+    /// None: plain HTTP.
+    pub tls: Option<Tls>,
+    pub login: Option<Login>,
+    /// Called by each thread that is started here, first.
+    pub in_thread: fn(),
+    /// Advice for users whose client etcd can't authenticate (no certificate or password).
+    pub nobody: &'static str,
+}
+
+/// Connections to the endpoints of a cluster.
+pub struct Client {
+    agent: ureq::Agent,
+    endpoints: Vec<Endpoint>,
+    /// The endpoint that replied last.
+    first: AtomicUsize,
+    /// The id of the cluster that replies; 0 until one has.
+    cluster: AtomicU64,
+    user: Option<Login>,
+    nobody: &'static str,
+    /// The token of the last login. A token expires when unused for some minutes, and when etcd is
+    /// started again.
+    token: Mutex<Option<String>>,
+}
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub enum Trouble {
+    /// The request wasn't carried out.
+    Failed(Error),
+    /// The request may have been carried out.
+    Lost(Error),
+}
+
+impl From<Trouble> for Error {
+    fn from(trouble: Trouble) -> Error {
+        let (Trouble::Failed(error) | Trouble::Lost(error)) = trouble;
+        error
+    }
+}
+
+/// The result of a try at one endpoint.
+enum Tried {
+    /// The endpoint can't be reached: nothing was done.
+    Unreachable(String),
+    /// A request was sent, and may have been carried out.
+    Lost(String),
+    /// The request was refused, for good.
+    Refused(Error),
+    /// The login has expired: nothing was done.
+    LoggedOut,
+}
+
+/// The errno for a revision that is compacted away.
+pub const COMPACTED: Errno = Errno::STALE;
+
+impl Client {
+    /// Connects to nothing yet.
+    ///
+    /// # Errors
+    /// EHOSTUNREACH if no endpoint has an address; EINVAL for certificates that can't be read.
+    pub fn new(settings: Settings) -> Result<Client> {
+        let scheme = match settings.tls {
+            Some(_) => "https",
+            None => "http",
+        };
+        let config = ureq::Agent::config_builder()
+            .http_status_as_error(false)
+            .proxy(None)
+            .max_redirects(0)
+            .user_agent("forebay")
+            .max_idle_connections(64)
+            .max_idle_connections_per_host(32)
+            .max_idle_age(Duration::from_secs(60))
+            // No limit for the whole request: for that, a thread would be started to resolve the
+            // name each time.
+            .timeout_connect(Some(CONNECT))
+            .timeout_send_request(Some(ANSWER))
+            .timeout_send_body(Some(ANSWER))
+            .timeout_recv_response(Some(ANSWER))
+            .timeout_recv_body(Some(ANSWER));
+        #[cfg(feature = "tls")]
+        let config = config.tls_config(tls_config(settings.tls.as_ref())?);
+        if cfg!(not(feature = "tls")) && settings.tls.is_some() {
+            return Err(Error::new(Errno::OPNOTSUPP, "no TLS for etcd here"));
+        }
+        let config = config.build();
+        let mut endpoints = Vec::new();
+        let mut failed = Vec::new();
+        for name in &settings.endpoints {
+            match resolve(name, settings.in_thread) {
+                Ok(address) => endpoints.push(Endpoint {
+                    name: name.clone(),
+                    url: match settings.tls {
+                        Some(_) => format!("{scheme}://{name}"),
+                        None => format!("{scheme}://{address}"),
+                    },
+                }),
+                Err(why) => failed.push(format!("{name}: {why}")),
+            }
+        }
+        if endpoints.is_empty() {
+            let text = format!("etcd can't be found: {}", failed.join("; "));
+            return Err(Error::new(Errno::HOSTUNREACH, text));
+        }
+        Ok(Client {
+            agent: ureq::Agent::new_with_config(config),
+            endpoints,
+            first: AtomicUsize::new(0),
+            cluster: AtomicU64::new(0),
+            user: settings.login,
+            nobody: settings.nobody,
+            token: Mutex::new(None),
+        })
+    }
+
+    /// Sends a request that may be carried out twice.
+    ///
+    /// # Errors
+    /// Errors of etcd; ETIMEDOUT, EHOSTUNREACH, EPROTO after some seconds without a good reply.
+    pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
+        Ok(self.try_all(path, request, true)?)
+    }
+
+    /// Sends a request that must not be carried out twice.
+    pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
+        self.try_all(path, request, false)
+    }
+
+    fn try_all(
+        &self,
+        path: &str,
+        request: &Value,
+        repeat: bool,
+    ) -> std::result::Result<Answer, Trouble> {
+        let body = request.to_string();
+        let until = Instant::now() + REQUEST_TIMEOUT;
+        loop {
+            let mut whys = Vec::new();
+            let mut lost = false;
+            for endpoint in self.in_turn() {
+                let tried = match self.try_one(endpoint, path, &body) {
+                    Err(Tried::LoggedOut) => self.try_one(endpoint, path, &body),
+                    tried => tried,
+                };
+                match tried {
+                    Ok(answer) => return Ok(answer),
+                    Err(Tried::Refused(error)) => return Err(Trouble::Failed(error)),
+                    Err(Tried::LoggedOut) => return Err(Trouble::Failed(logged_out())),
+                    Err(Tried::Unreachable(why)) => {
+                        whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                    }
+                    Err(Tried::Lost(why)) => {
+                        whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                        lost = true;
+                        if !repeat {
+                            return Err(Trouble::Lost(no_answer(&whys, lost)));
+                        }
+                    }
+                }
+                if Instant::now() > until {
+                    break;
+                }
+            }
+            if Instant::now() + RETRY_INTERVAL > until {
+                let error = no_answer(&whys, lost);
+                return Err(if lost {
+                    Trouble::Lost(error)
+                } else {
+                    Trouble::Failed(error)
+                });
+            }
+            std::thread::sleep(RETRY_INTERVAL);
+        }
+    }
+
+    /// The endpoints, the one that replied last first.
+    fn in_turn(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, n) = (self.first.load(Relaxed), self.endpoints.len());
+        (0..n).map(move |i| (first + i) % n)
+    }
+
+    fn token(&self) -> std::sync::MutexGuard<'_, Option<String>> {
+        self.token.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn try_one(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+    ) -> std::result::Result<Answer, Tried> {
+        let mut response = self.begin(endpoint, path, body, ANSWER)?;
+        let content = content(&mut response)?;
+        let answer = serde_json::from_slice::<Answer>(&content);
+        let answer = answer.map_err(|_| Tried::Lost(not_etcd(&content)))?;
+        self.check_cluster(answer.header.cluster_id.0)?;
+        self.first.store(endpoint, Relaxed);
+        Ok(answer)
+    }
+
+    /// Sends a request, logged in, and waits until its reply begins. A refusal is an error.
+    fn begin(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+        bound: Duration,
+    ) -> std::result::Result<ureq::http::Response<ureq::Body>, Tried> {
+        let login = self.login(endpoint)?;
+        let mut response = self.send(endpoint, path, body, login.as_deref(), bound)?;
+        let status = response.status().as_u16();
+        if status == 200 {
+            return Ok(response);
+        }
+        let content = content(&mut response)?;
+        let why = refused(status, &content, self.nobody);
+        if matches!(why, Tried::LoggedOut) {
+            // Unless another thread has logged in meanwhile.
+            let mut token = self.token();
+            if *token == login {
+                *token = None;
+            }
+        }
+        Err(why)
+    }
+
+    /// Checks that all endpoints are of one cluster.
+    fn check_cluster(&self, id: u64) -> std::result::Result<(), Tried> {
+        if id == 0 {
+            return Err(Tried::Lost(not_etcd(b"no cluster")));
+        }
+        match self.cluster.compare_exchange(0, id, Relaxed, Relaxed) {
+            Err(known) if known != id => Err(Tried::Lost(format!(
+                "it is of another cluster ({id:x}) than answered before ({known:x})"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    fn send(
+        &self,
+        endpoint: usize,
+        path: &str,
+        body: &str,
+        login: Option<&str>,
+        bound: Duration,
+    ) -> std::result::Result<ureq::http::Response<ureq::Body>, Tried> {
+        let url = format!("{}{path}", self.endpoints[endpoint].url);
+        let mut request = self
+            .agent
+            .post(url)
+            .header("Content-Type", "application/json");
+        if let Some(token) = login {
+            request = request.header("Authorization", token);
+        }
+        let request = request.config().timeout_recv_body(Some(bound)).build();
+        request.send(body.as_bytes()).map_err(|error| {
+            use std::io::ErrorKind::{
+                ConnectionRefused, HostUnreachable, InvalidData, NetworkUnreachable,
+            };
+            match &error {
+                // No connection was made.
+                ureq::Error::Io(e) if e.kind() == InvalidData => {
+                    let name = &self.endpoints[endpoint].name;
+                    let text = format!(
+                        "etcd at {name}: its certificate, or ours, isn't accepted: {e}; see whether \
+                         the authority's certificate, the own one and its key are right"
+                    );
+                    Tried::Refused(Error::new(Errno::ACCESS, text))
+                }
+                ureq::Error::Io(e)
+                    if matches!(
+                        e.kind(),
+                        ConnectionRefused | HostUnreachable | NetworkUnreachable
+                    ) =>
+                {
+                    Tried::Unreachable(e.to_string())
+                }
+                ureq::Error::ConnectionFailed | ureq::Error::Timeout(ureq::Timeout::Connect) => {
+                    Tried::Unreachable(error.to_string())
+                }
+                _ => Tried::Lost(error.to_string()),
+            }
+        })
+    }
+
+    /// The token of the login, if there is a user.
+    fn login(&self, endpoint: usize) -> std::result::Result<Option<String>, Tried> {
+        let Some(login) = &self.user else {
+            return Ok(None);
+        };
+        let mut token = self.token();
+        if token.is_none() {
+            let body = json!({"name": login.user, "password": login.password}).to_string();
+            let path = "/v3/auth/authenticate";
+            let mut response = self.send(endpoint, path, &body, None, ANSWER)?;
+            let status = response.status().as_u16();
+            let content = response
+                .body_mut()
+                .with_config()
+                .limit(1 << 20)
+                .read_to_vec();
+            // A login changes nothing.
+            let content = content.map_err(|e| Tried::Unreachable(e.to_string()))?;
+            if status != 200 {
+                return Err(match refused(status, &content, self.nobody) {
+                    Tried::Refused(e) => Tried::Refused(login.refused(&e)),
+                    other => other,
+                });
+            }
+            let answer = serde_json::from_slice::<Answer>(&content);
+            let answer = answer.map_err(|_| Tried::Unreachable(not_etcd(&content)))?;
+            *token = Some(answer.token);
+        }
+        Ok(token.clone())
+    }
+
+    /// Sends a request with a reply in lines, and reads them until the time limit `bound` or until
+    /// `each` returns false.
+    ///
+    /// # Errors
+    /// If no endpoint begins to reply, or one breaks off, or sends something invalid.
+    pub fn lines<E: From<Error>>(
+        &self,
+        path: &str,
+        request: &Value,
+        bound: Duration,
+        each: &mut dyn FnMut(Line) -> std::result::Result<bool, E>,
+    ) -> std::result::Result<(), E> {
+        let body = request.to_string();
+        let mut whys = Vec::new();
+        for endpoint in self.in_turn() {
+            let begun = match self.begin(endpoint, path, &body, bound) {
+                Err(Tried::LoggedOut) => self.begin(endpoint, path, &body, bound),
+                begun => begun,
+            };
+            let response = match begun {
+                Ok(response) => response,
+                Err(Tried::Refused(error)) => return Err(error.into()),
+                Err(Tried::LoggedOut) => return Err(logged_out().into()),
+                Err(Tried::Unreachable(why) | Tried::Lost(why)) => {
+                    whys.push(format!("{}: {why}", self.endpoints[endpoint].name));
+                    continue;
+                }
+            };
+            let body = response
+                .into_body()
+                .into_with_config()
+                .limit(MAX_REPLY_BYTES);
+            return read_lines(body.reader(), each);
+        }
+        Err(no_answer(&whys, true).into())
+    }
+
+    /// Grants a lease of `seconds` seconds.
+    ///
+    /// # Errors
+    /// As for [`Client::ask`].
+    pub fn grant(&self, seconds: u64) -> Result<u64> {
+        let request = json!({"TTL": seconds.to_string()});
+        match self.ask("/v3/lease/grant", &request)?.lease.0 {
+            0 => Err(Error::new(Errno::PROTO, "etcd has granted no lease")),
+            id => Ok(id),
+        }
+    }
+
+    /// Renews the lease for its full time; false if it has expired. `bound`: for each endpoint.
+    ///
+    /// # Errors
+    /// As for [`Client::lines`].
+    pub fn renew(&self, id: u64, bound: Duration) -> Result<bool> {
+        let mut alive = false;
+        let request = json!({"ID": id.to_string()});
+        self.lines("/v3/lease/keepalive", &request, bound, &mut |line| {
+            alive = line.result.is_some_and(|r| r.seconds.0 > 0);
+            Ok::<bool, Error>(false)
+        })?;
+        Ok(alive)
+    }
+
+    /// Ends a lease: its keys go.
+    ///
+    /// # Errors
+    /// As for [`Client::ask`].
+    pub fn revoke(&self, id: u64) -> Result<()> {
+        let request = json!({"ID": id.to_string()});
+        self.ask("/v3/lease/revoke", &request).map(|_| ())
+    }
+}
+
+/// # Errors
+/// EINVAL: certificates that can't be read.
+#[cfg(feature = "tls")]
+fn tls_config(tls: Option<&Tls>) -> Result<ureq::tls::TlsConfig> {
+    use ureq::tls::{
+        Certificate, ClientCert, PemItem, PrivateKey, RootCerts, TlsConfig, parse_pem,
+    };
+    let Some(tls) = tls else {
+        return Ok(TlsConfig::default());
+    };
+    let wrong = |what: &str| {
+        Error::new(
+            Errno::INVAL,
+            format!("{what} for etcd can't be read as PEM"),
+        )
+    };
+    let certificates = |text: &str, what: &str| -> Result<Vec<Certificate<'static>>> {
+        let mut all = Vec::new();
+        for item in parse_pem(text.as_bytes()) {
+            if let PemItem::Certificate(one) = item.map_err(|_| wrong(what))? {
+                all.push(one);
+            }
+        }
+        if all.is_empty() {
+            Err(wrong(what))
+        } else {
+            Ok(all)
+        }
+    };
+    let mut config = TlsConfig::builder();
+    if let Some(text) = &tls.authority {
+        let trusted = certificates(text, "the authority's certificate")?;
+        config = config.root_certs(RootCerts::from(trusted));
+    }
+    if let Some((text, key)) = &tls.own {
+        let own = certificates(text, "the own certificate")?;
+        let key = PrivateKey::from_pem(key.as_bytes()).map_err(|_| wrong("the private key"))?;
+        config = config.client_cert(Some(ClientCert::new_with_certs(&own, key)));
+    }
+    Ok(config.build())
+}
+
+fn read_lines<E: From<Error>>(
+    reader: impl Read,
+    each: &mut dyn FnMut(Line) -> std::result::Result<bool, E>,
+) -> std::result::Result<(), E> {
+    for line in BufReader::new(reader).split(b'\n') {
+        let line =
+            line.map_err(|e| Error::new(Errno::TIMEDOUT, format!("etcd's answer broke off: {e}")))?;
+        let read = serde_json::from_slice::<Line>(&line);
+        let read = read.map_err(|_| Error::new(Errno::PROTO, not_etcd(&line)))?;
+        if let Some(refusal) = read.error {
+            let text = format!("etcd: {}{}", refusal.error, refusal.message);
+            return Err(Error::new(Errno::IO, text).into());
+        }
+        if !each(read)? {
+            return Ok(());
+        }
+    }
+    Err(Error::new(Errno::TIMEDOUT, "etcd's answer ended too early").into())
+}
+
+/// Resolves the first address of `HOST:PORT`. The system may take longer for that than the time
+/// limit.
+fn resolve(endpoint: &str, in_thread: fn()) -> std::result::Result<SocketAddr, String> {
+    if let Ok(address) = endpoint.parse() {
+        return Ok(address);
+    }
+    let (send, receive) = mpsc::channel();
+    let name = endpoint.to_owned();
+    std::thread::spawn(move || {
+        in_thread();
+        let found = name.to_socket_addrs().map(|mut all| all.next());
+        let _ = send.send(found);
+    });
+    match receive.recv_timeout(ANSWER) {
+        Ok(Ok(Some(address))) => Ok(address),
+        Ok(Ok(None)) => Err("it has no address".into()),
+        Ok(Err(e)) => Err(e.to_string()),
+        Err(_) => Err(format!("no address within {} s", ANSWER.as_secs())),
+    }
+}
+
+fn no_answer(whys: &[String], lost: bool) -> Error {
+    let errno = if lost {
+        Errno::TIMEDOUT
+    } else {
+        Errno::HOSTUNREACH
+    };
+    let text = format!(
+        "no answer from etcd ({}); see whether it runs there, and whether that is its client port",
+        whys.join("; ")
+    );
+    Error::new(errno, text)
+}
+
+fn logged_out() -> Error {
+    let text = "etcd doesn't accept the login that it has just given; see whether all its members have the same users";
+    Error::new(Errno::ACCESS, text)
+}
+
+/// The body of a reply.
+fn content(response: &mut ureq::http::Response<ureq::Body>) -> std::result::Result<Vec<u8>, Tried> {
+    let read = response.body_mut().with_config().limit(MAX_REPLY_BYTES);
+    let read = read.read_to_vec();
+    read.map_err(|e| Tried::Lost(format!("its answer broke off: {e}")))
+}
+
+fn not_etcd(content: &[u8]) -> String {
+    let begin = String::from_utf8_lossy(&content[..content.len().min(40)]).into_owned();
+    format!("what answers isn't etcd 3.4 or later: {begin:?}")
+}
+
+/// The result for a refusal of etcd.
+fn refused(status: u16, content: &[u8], nobody: &str) -> Tried {
+    let Ok(refusal) = serde_json::from_slice::<Refusal>(content) else {
+        // The gateway doesn't know the client's user, and etcd would take the certificate's name
+        // for one.
+        if content.starts_with(b"CommonName of client") {
+            let text = "etcd: a client's certificate must not have a common name (CN) where etcd \
+                        has users: make one without";
+            return Tried::Refused(Error::new(Errno::INVAL, text));
+        }
+        let text = format!("HTTP status {status}, {}", not_etcd(content));
+        return Tried::Lost(text);
+    };
+    let text = if refusal.message.is_empty() {
+        refusal.error
+    } else {
+        refusal.message
+    };
+    // The login is older than a change of users or roles.
+    if text.contains("revision in header is old") || text.contains("auth store is old") {
+        return Tried::LoggedOut;
+    }
+    let errno = match refusal.code {
+        code::UNAUTHENTICATED => return Tried::LoggedOut,
+        code::OUT_OF_RANGE => COMPACTED,
+        code::PERMISSION_DENIED => Errno::ACCESS,
+        code::RESOURCE_EXHAUSTED if text.contains("database space") => Errno::NOSPC,
+        code::RESOURCE_EXHAUSTED if text.contains("larger than max") => Errno::TOOBIG,
+        code::INVALID_ARGUMENT if text.contains("too large") => Errno::TOOBIG,
+        code::INVALID_ARGUMENT
+            if text.contains(NOBODY) || text.contains("authentication failed") =>
+        {
+            Errno::ACCESS
+        }
+        code::INVALID_ARGUMENT | code::FAILED_PRECONDITION => Errno::INVAL,
+        // etcd has no leader, is busy, or gave up waiting: the request may still be carried out.
+        _ => return Tried::Lost(format!("HTTP status {status}, {text}")),
+    };
+    let hint = match errno {
+        Errno::ACCESS if refusal.code == code::PERMISSION_DENIED => {
+            "; the user needs a role that may read and write all keys below the prefix"
+        }
+        Errno::ACCESS if text.contains(NOBODY) => {
+            &format!("; it wants to know who you are: {nobody}")
+        }
+        _ => "",
+    };
+    Tried::Refused(Error::new(errno, format!("etcd: {text}{hint}")))
+}

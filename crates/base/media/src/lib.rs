@@ -1,0 +1,39 @@
+//! Media: where the bytes of a pool are stored on one node.
+//!
+//! A *medium* is a large *segment* (one file: in shared memory for `memory`, on any file system for
+//! `files`) of 1 MiB *cells*, from which *extents* (runs of 4 KiB pages inside one cell) are
+//! allocated. Its *map*, with two bits per page ("in use" and "initialised"), always lies in
+//! memory. All processes share it and change it with atomic operations only. So no process ever
+//! waits for another, and a killed one leaves at worst pages without an owner, which a sweep over
+//! the records finds.
+//!
+//! A page that isn't initialised reads as zero whatever it holds, so recycled extents needn't be
+//! cleared. Room is reserved with `fallocate` before a page is handed out: running out of space is
+//! an errno, never SIGBUS. `memory` is accessed by copying in a shared mapping; `files` by pread
+//! and pwrite, so that an I/O error is an errno.
+
+mod cells;
+mod extent;
+pub mod fault;
+#[cfg(all(test, loom))]
+mod loom_models;
+mod medium;
+pub mod memory;
+mod parking;
+mod pending;
+mod put;
+mod region;
+mod spec;
+mod sync;
+mod touched;
+
+pub use extent::{CELL_PAGES, Extent};
+pub use medium::{Medium, Usage};
+pub use pending::{Changes, Lacking};
+pub use put::{may_grow, put_all, set_size_limit, size_limit};
+pub use region::Region;
+pub use spec::{MediumKind, MediumSpec, format_size, parse_size, parse_time};
+pub use sync::{Observer, observe_syncs, sync_all, sync_data};
+
+/// Size of a page, the unit of allocation. Bytes.
+pub const PAGE: usize = 4096;

@@ -1,0 +1,130 @@
+//! Errors of the network crate. Every error names the peer.
+
+use crate::peer::Peer;
+use std::fmt;
+use std::net::SocketAddr;
+
+/// Why a request or a connection failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Error {
+    /// Nothing answers at the peer's address.
+    Unreachable {
+        /// The peer that was called.
+        peer: Peer,
+        /// The kernel's error.
+        why: String,
+    },
+    /// The peer closed the connection silently: it doesn't hold the key, or it is flooded.
+    Silent {
+        /// The peer that was called.
+        peer: Peer,
+    },
+    /// The peer has the key but uses another version of the protocol.
+    Version {
+        /// The peer that was called.
+        peer: Peer,
+        /// The peer's version.
+        theirs: u16,
+        /// This node's version.
+        ours: u16,
+    },
+    /// The peer holds the key and refuses the connection.
+    Refused {
+        /// The peer that refused.
+        peer: Peer,
+        /// The reason.
+        why: &'static str,
+    },
+    /// No reply by the deadline. Whether the request was carried out is unknown.
+    Deadline {
+        /// The peer that didn't answer.
+        peer: Peer,
+    },
+    /// The connection ended. Whether the request was carried out is unknown.
+    Cut {
+        /// The other end.
+        peer: Peer,
+        /// The reason.
+        why: String,
+    },
+    /// The connection has [`WINDOW`](crate::WINDOW) requests in progress already.
+    Full {
+        /// The peer with these requests.
+        peer: Peer,
+    },
+    /// The peer has the request but doesn't serve it.
+    NotServed {
+        /// The peer that refused.
+        peer: Peer,
+        /// The reason.
+        why: &'static str,
+    },
+    /// The checksum of the reply's body is wrong.
+    Damaged {
+        /// The sender.
+        peer: Peer,
+    },
+    /// A message exceeds a limit. Nothing was sent.
+    TooLarge {
+        /// The receiver.
+        peer: Peer,
+        /// The part that exceeds its limit.
+        what: &'static str,
+        /// Its size. Bytes.
+        size: usize,
+        /// The limit. Bytes.
+        limit: usize,
+    },
+    /// An address can't be listened on.
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// The kernel's error.
+        why: String,
+    },
+    /// The pool's key can't be read or written.
+    Key(String),
+    /// This process is out of descriptors, threads or randomness.
+    Local(String),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Unreachable { peer, why } => write!(f, "{peer} can't be reached: {why}"),
+            Error::Silent { peer } => write!(
+                f,
+                "{peer} closed the connection without an answer: it belongs to another pool, or has too many connections to answer"
+            ),
+            Error::Version { peer, theirs, ours } => write!(
+                f,
+                "{peer} speaks version {theirs} of the protocol, this node version {ours}: use the same release of Forebay on all nodes"
+            ),
+            Error::Refused { peer, why } => write!(f, "{peer} refused the connection: {why}"),
+            Error::Deadline { peer } => write!(f, "{peer} didn't answer in time"),
+            Error::Cut { peer, why } => write!(f, "the connection to {peer} ended: {why}"),
+            Error::Full { peer } => {
+                write!(
+                    f,
+                    "{peer} has as many requests in progress as the limit allows"
+                )
+            }
+            Error::NotServed { peer, why } => write!(f, "{peer} didn't serve the request: {why}"),
+            Error::Damaged { peer } => write!(f, "a body from {peer} arrived damaged"),
+            Error::TooLarge {
+                peer,
+                what,
+                size,
+                limit,
+            } => write!(
+                f,
+                "{what} of {size} bytes for {peer} is over the limit of {limit}"
+            ),
+            Error::Listen { address, why } => write!(f, "can't listen on {address}: {why}"),
+            Error::Key(why) => write!(f, "the pool's key: {why}"),
+            Error::Local(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,169 @@
+//! Input of a lane: the stage between frames and bodies, and the message whose body arrives.
+
+use crate::envelope::Header;
+use crate::handshake::Seal;
+use crate::sum::Sum;
+use crate::transport::{Incoming, Landing, Responder};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
+use std::net::TcpStream;
+
+/// Bytes of a body that are received and summed in one go: they stay in the cache.
+const STEP: usize = 128 << 10;
+
+/// A request and its responder.
+pub(super) type IncomingRequest = (Incoming, Responder);
+
+/// Received requests without a body that aren't served yet.
+#[derive(Default)]
+pub(super) struct Left {
+    /// Brief requests before the last one.
+    pub brief: Vec<IncomingRequest>,
+    pub last: Option<IncomingRequest>,
+}
+
+pub(super) struct Input {
+    pub nonce: u64,
+    pub left: Left,
+    /// The beginning of an incomplete frame.
+    pub rest: Vec<u8>,
+    pub stage: Stage,
+    /// Bytes received in all.
+    pub total: u64,
+    /// Value of `total` when the running timer was started; None: no timer runs.
+    pub watched: Option<u64>,
+}
+
+/// The message that comes next.
+pub(super) enum Stage {
+    Frames,
+    Body(Box<Arriving>),
+    Sum(Box<Arriving>),
+    /// None: the session has ended.
+    Closed,
+}
+
+/// A message whose body is arriving.
+pub(super) struct Arriving {
+    pub header: Header,
+    pub head: Vec<u8>,
+    /// None: no thread wants the body (any longer).
+    pub landing: Option<Box<dyn Landing>>,
+    pub length: usize,
+    pub at: usize,
+    pub sum: Sum,
+}
+
+impl Input {
+    pub fn new(nonce: u64) -> Input {
+        Input {
+            nonce,
+            left: Left::default(),
+            rest: Vec::new(),
+            stage: Stage::Frames,
+            total: 0,
+            watched: None,
+        }
+    }
+
+    /// Stops receiving. The last requests aren't served: they hold references to the session, which
+    /// would never be freed.
+    pub fn close(&mut self) {
+        self.stage = Stage::Closed;
+        self.rest = Vec::new();
+        self.left = Left::default();
+    }
+
+    pub fn is_partial(&self) -> bool {
+        !self.rest.is_empty() || matches!(self.stage, Stage::Body(_) | Stage::Sum(_))
+    }
+
+    pub fn open(&mut self, seal: &Seal, sealed: &[u8], plain: &mut [u8]) -> Result<usize, String> {
+        let n = seal.open(self.nonce, sealed, plain)?;
+        self.nonce += 1;
+        Ok(n)
+    }
+}
+
+pub(super) enum Got {
+    Bytes(usize),
+    Nothing,
+}
+
+pub(super) fn receive_into(socket: &TcpStream, room: &mut [u8]) -> Result<Got, String> {
+    match rustix::io::retry_on_intr(|| recv(socket, &mut *room, RecvFlags::empty())) {
+        Ok((0, _)) => Err("the other side closed it".into()),
+        Ok((n, _)) => Ok(Got::Bytes(n)),
+        Err(Errno::AGAIN) => Ok(Got::Nothing),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+impl Arriving {
+    /// Receives into the landing, or into `scratch` without one. Returns the number of bytes.
+    pub fn receive(&mut self, socket: &TcpStream, scratch: &mut [u8]) -> Result<usize, String> {
+        debug_assert!(self.at < self.length, "a body that arrives isn't whole");
+        let left = (self.length - self.at).min(STEP);
+        let (room, sum) = match &mut self.landing {
+            Some(landing) => (landing.piece(self.at), Some(&mut self.sum)),
+            None => (&mut *scratch, None),
+        };
+        let n = left.min(room.len());
+        if n == 0 {
+            return Err("a landing ended before its length".into());
+        }
+        let Got::Bytes(got) = receive_into(socket, &mut room[..n])? else {
+            return Ok(0);
+        };
+        if let Some(sum) = sum {
+            sum.add(&room[..got]);
+        }
+        self.at += got;
+        assert!(self.at <= self.length, "a body ends at its length");
+        Ok(got)
+    }
+
+    /// Takes bytes that were read with a frame.
+    pub fn take(&mut self, mut bytes: &[u8]) -> Result<(), String> {
+        assert!(
+            bytes.len() <= self.length - self.at,
+            "a body ends at its length"
+        );
+        let Some(landing) = &mut self.landing else {
+            self.at += bytes.len();
+            return Ok(());
+        };
+        self.sum.add(bytes);
+        while !bytes.is_empty() {
+            let room = landing.piece(self.at);
+            let n = bytes.len().min(room.len());
+            if n == 0 {
+                return Err("a landing ended before its length".into());
+            }
+            room[..n].copy_from_slice(&bytes[..n]);
+            self.at += n;
+            bytes = &bytes[n..];
+        }
+        Ok(())
+    }
+
+    /// Decrypts a piece into the landing.
+    pub fn open_chunk(
+        &mut self,
+        input: &mut Input,
+        seal: &Seal,
+        sealed: &[u8],
+        plain: &mut [u8],
+    ) -> Result<(), String> {
+        if let Some(landing) = &mut self.landing {
+            let room = landing.piece(self.at);
+            // The tag needs room, too; bytes after it are received later.
+            if room.len() >= sealed.len() {
+                self.at += input.open(seal, sealed, room)?;
+                return Ok(());
+            }
+        }
+        let n = input.open(seal, sealed, plain)?;
+        self.take(&plain[..n])
+    }
+}

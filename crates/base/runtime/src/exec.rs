@@ -1,0 +1,49 @@
+//! Threads that are about to execute another program.
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// Threads of this process that are about to execute another program.
+static EXECUTING: AtomicU32 = AtomicU32::new(0);
+
+thread_local! {
+    /// Whether this thread is about to execute another program.
+    ///
+    /// This has to be a thread-local. The thread that executes goes on to use the pool: it closes
+    /// descriptors and writes files back, by the same functions as all others. Each of them may
+    /// need the process's slot, and only there, far below, it matters which thread asks. An
+    /// argument would have to go through every operation of the store for this one question.
+    static EXECUTES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// While it exists, no other thread of this process takes a process slot: see [`begin_exec`].
+pub struct Executing(());
+
+/// Declares that this thread is about to execute another program. The new program takes over the
+/// process slot that its environment names. No other thread may take a slot after that environment
+/// was written. The new program wouldn't know that slot, and nobody would free it and its locks,
+/// since its owner, this process, is still alive.
+pub fn begin_exec() -> Executing {
+    EXECUTES.with(|e| e.set(true));
+    EXECUTING.fetch_add(1, SeqCst);
+    Executing(())
+}
+
+impl Drop for Executing {
+    fn drop(&mut self) {
+        EXECUTING.fetch_sub(1, SeqCst);
+        EXECUTES.with(|e| e.set(false));
+    }
+}
+
+/// Forgets all of this in a forked child, which has only the thread that forked.
+pub fn forget_exec() {
+    EXECUTING.store(0, SeqCst);
+    EXECUTES.with(|e| e.set(false));
+}
+
+/// Whether another thread is about to execute a program.
+#[inline]
+pub fn others_execute() -> bool {
+    EXECUTING.load(SeqCst) != 0 && !EXECUTES.with(Cell::get)
+}

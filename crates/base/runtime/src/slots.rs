@@ -1,0 +1,231 @@
+//! A table of processes in shared memory ([`Table`] says where the words of a slot lie).
+//!
+//! Every process that works on a shared memory region has a slot in the region's table. Its locks
+//! and entries there carry its *identity*, slot and generation of the slot, so that any process can
+//! release them when the owner is gone. A process that calls exec keeps its slot; a child gets its
+//! own before it runs.
+
+use crate::atomics::{AtomicU32, AtomicU64, Ordering::*};
+use crate::process::{
+    OF_PROCESS, PID_BITS, TIME, TIME_BITS, own_start, own_word_or_id, pid, pid_of, runs, state,
+    state_of, word, write_notice,
+};
+use rustix::io::Errno;
+use std::sync::atomic::AtomicBool;
+
+/// Maximum number of processes attached at the same time. Slots.
+pub const MAX_PROCESSES: usize = if cfg!(loom) { 4 } else { 4096 };
+
+/// Where the words of each slot lie. There are [`MAX_PROCESSES`] slots.
+pub trait Table {
+    /// The first `RESERVED_SLOTS` slots are a reserve: see [`use_reserve`].
+    const RESERVED_SLOTS: usize;
+    /// The slots below `FIRST` are cheaper to use than others, and are tried first.
+    const FIRST: usize;
+    /// State, process id and start time of the slot's owner in one word. 0: free.
+    fn owner(&self, slot: u32) -> &AtomicU64;
+    /// The counter of the slot's owners. It tells a lock left by an earlier owner from one of the
+    /// present owner.
+    fn generation(&self, slot: u32) -> &AtomicU32;
+    /// Identity of the process that holds the lock for which the slot's owner has been waiting for
+    /// a while; for reports.
+    fn waits_for(&self, slot: u32) -> &AtomicU32;
+}
+
+/// Like [`own_word`], but taken from this process's slot; None if `slot` is another process's, or
+/// its start time isn't known.
+pub fn noted_word(table: &impl Table, slot: u32) -> Option<u64> {
+    let owner = table.owner(slot).load(Acquire);
+    let noted = u64::from(state::USED) << (TIME_BITS + PID_BITS) | owner & OF_PROCESS;
+    (is_mine(table, slot) && owner & TIME != 0).then_some(noted)
+}
+
+/// Whether a running process is responsible for `slot`: its owner or, once that is dead, the
+/// process that reaps it.
+pub fn is_alive(table: &impl Table, slot: u32) -> bool {
+    if slot as usize >= MAX_PROCESSES {
+        return false;
+    }
+    let owner = table.owner(slot).load(Acquire);
+    state_of(owner) != state::FREE && runs(owner)
+}
+
+/// Bit that is set in every identity.
+pub const HELD: u32 = 1 << 30;
+const SLOT_BITS: u32 = MAX_PROCESSES.trailing_zeros();
+
+/// The identity (slot and generation) that the present owner of `slot` writes into the locks and
+/// entries that it holds.
+pub fn identity(table: &impl Table, slot: u32) -> u32 {
+    assert!((slot as usize) < MAX_PROCESSES, "there is a slot {slot}");
+    let generation = table.generation(slot).load(Relaxed);
+    HELD | (generation << SLOT_BITS & (HELD - 1)) | slot
+}
+
+/// Slot in an identity.
+#[inline]
+pub fn slot_of(identity: u32) -> u32 {
+    identity & ((1 << SLOT_BITS) - 1)
+}
+
+/// Whether the process that wrote `identity` still runs.
+pub fn identity_lives(table: &impl Table, id: u32) -> bool {
+    let slot = slot_of(id);
+    let owner = table.owner(slot).load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED)
+        && identity(table, slot) == id
+        && runs(owner)
+}
+
+/// Process id of the owner of the slot in `identity`, whether it still lives or not.
+pub fn pid_of_identity(table: &impl Table, identity: u32) -> u32 {
+    pid_of(table.owner(slot_of(identity)).load(Acquire))
+}
+
+/// Whether this process may use the reserve of every table: see [`use_reserve`].
+static USES_RESERVE: AtomicBool = AtomicBool::new(false);
+
+/// Lets this process use the last entries of every table from now on: process slots, live entries,
+/// descriptions, locks and reader slots. For commands that inspect a pool, repair it or save its
+/// data, and for keepers and daemons: they must work even when programs have used up the rest.
+pub fn use_reserve() {
+    USES_RESERVE.store(true, Relaxed);
+}
+
+/// Whether this process may use the reserve.
+#[inline]
+pub fn uses_reserve() -> bool {
+    USES_RESERVE.load(Relaxed)
+}
+
+/// Takes a free slot for this process.
+///
+/// # Errors
+/// EAGAIN if all slots are taken. ENOTCONN, EMFILE or ENFILE if this process's start time can't be
+/// read in /proc: without it no process could distinguish this one from a later one with its id. A
+/// line on standard error reports that.
+pub fn attach(table: &impl Table) -> Result<u32, Errno> {
+    let me = pid();
+    let started = own_start(me).map_err(|e| {
+        write_notice(format_args!(
+            "process {me} can't use the pool: its start time can't be read in /proc/{me}/stat ({}); {}",
+            std::io::Error::from(e),
+            match e {
+                Errno::MFILE | Errno::NFILE => "raise the limit of open files (ulimit -n)",
+                _ => "it needs a /proc in which it sees itself",
+            }
+        ));
+        match e {
+            Errno::MFILE | Errno::NFILE => e,
+            _ => Errno::NOTCONN,
+        }
+    })?;
+    take_free(table, word(state::USED, me, started))
+}
+
+/// Takes a slot of the reserve for this process, to release what dead processes hold.
+///
+/// # Errors
+/// EAGAIN if the reserve is used up.
+pub fn attach_kept<T: Table>(table: &T) -> Result<u32, Errno> {
+    let me = pid();
+    let mine = word(state::USED, me, own_start(me)?);
+    let free = |&i: &usize| {
+        let owner = table.owner(i as u32);
+        owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok()
+    };
+    let slot = (0..T::RESERVED_SLOTS).find(free);
+    slot.map(|i| i as u32).ok_or(Errno::AGAIN)
+}
+
+/// Takes a free slot on behalf of a child that is about to be created, and returns its identity.
+/// Until the slot is handed over or claimed, it counts as this process's.
+///
+/// # Errors
+/// EAGAIN if all slots are taken.
+pub fn reserve(table: &impl Table) -> Result<u32, Errno> {
+    let me = pid();
+    let slot = take_free(table, word(state::RESERVED, me, own_start(me).unwrap_or(0)))?;
+    debug_assert!(
+        is_mine(table, slot),
+        "a slot reserved for a child is its parent's"
+    );
+    Ok(identity(table, slot))
+}
+
+/// In the parent, as soon as there is the child `child`: the slot reserved for it counts as the
+/// child's, so that the slot isn't reaped if this process ends before the child has claimed it.
+pub fn hand_over(table: &impl Table, reserved: u32, child: u32) {
+    let owner = table.owner(slot_of(reserved));
+    let now = owner.load(Acquire);
+    if is_reserved(table, reserved, now) && pid_of(now) == pid() {
+        // If that fails, the child has claimed it.
+        let its = word(state::RESERVED, child, 0);
+        let _ = owner.compare_exchange(now, its, AcqRel, Relaxed);
+    }
+}
+
+/// Makes a slot that was reserved for this process its own. False: its parent was killed before it
+/// could hand the slot over, and the slot has been reaped. A child that can't read its start time
+/// has no way to report that; its owner word has none: see [`own_word_or_id`].
+pub fn claim(table: &impl Table, reserved: u32) -> bool {
+    let owner = table.owner(slot_of(reserved));
+    let mine = own_word_or_id();
+    loop {
+        let now = owner.load(Acquire);
+        if !is_reserved(table, reserved, now) {
+            return false;
+        }
+        // The exchange fails at most once: either the parent has handed the slot over, or somebody
+        // reaps it.
+        if owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok() {
+            return true;
+        }
+    }
+}
+
+/// Whether a slot whose owner word is `now` is still reserved by the holder of the identity
+/// `reserved`, which [`reserve`] returned.
+fn is_reserved(table: &impl Table, reserved: u32, now: u64) -> bool {
+    state_of(now) == state::RESERVED && identity(table, slot_of(reserved)) == reserved
+}
+
+/// Takes a free slot and stores this owner word in it.
+fn take_free<T: Table>(table: &T, mine: u64) -> Result<u32, Errno> {
+    let ordinary = MAX_PROCESSES - T::RESERVED_SLOTS;
+    let first = pid_of(mine) as usize;
+    // First the slots whose areas have memory, then any.
+    let among = |slots: usize| (0..slots).map(move |k| T::RESERVED_SLOTS + (first + k) % slots);
+    let ordinary = among(T::FIRST).chain(among(ordinary));
+    let kept = 0..if uses_reserve() { T::RESERVED_SLOTS } else { 0 };
+    for i in ordinary.chain(kept) {
+        let owner = table.owner(i as u32);
+        if owner.load(Relaxed) == 0 && owner.compare_exchange(0, mine, AcqRel, Relaxed).is_ok() {
+            return Ok(i as u32);
+        }
+    }
+    Err(Errno::AGAIN)
+}
+
+/// Makes this process the one that reaps `slot`, if the slot's process (or its last reaper) is
+/// dead.
+pub fn begin_reaping(table: &impl Table, slot: u32) -> bool {
+    let owner = &table.owner(slot);
+    let now = owner.load(Acquire);
+    if state_of(now) == state::FREE || runs(now) {
+        return false;
+    }
+    let me = pid();
+    // Should this process die meanwhile, others must be able to notice.
+    let Ok(started) = own_start(me) else {
+        return false;
+    };
+    let mine = word(state::REAPING, me, started);
+    owner.compare_exchange(now, mine, AcqRel, Relaxed).is_ok()
+}
+
+/// Whether `slot` belongs to this very process (after exec).
+pub fn is_mine(table: &impl Table, slot: u32) -> bool {
+    let owner = table.owner(slot).load(Acquire);
+    matches!(state_of(owner), state::RESERVED | state::USED) && pid_of(owner) == pid()
+}

@@ -1,0 +1,94 @@
+//! Starting threads where memory may be short.
+//!
+//! A thread allocates when it begins, where nothing can fail: Rust maps a stack for signals, and
+//! ends the process if it can't. So [`start`] first checks that the process, which may be at its
+//! limit of address space, has room for the threads that are about to begin. [`BEGINNING`] covers
+//! what others map in that moment.
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::io;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicUsize, Ordering::*};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Bytes of address space that must be left besides a thread's stack: for its signal stack and its
+/// first allocations.
+const BEGINNING: usize = 2 << 20;
+/// Bytes of the stack that Rust gives a thread by default.
+pub const STACK: usize = 2 << 20;
+/// Bytes of the stack of a thread that only watches something.
+const WATCH_STACK: usize = 256 << 10;
+/// Threads that were started and haven't begun yet.
+static STARTED: AtomicUsize = AtomicUsize::new(0);
+
+/// Starts a thread by `builder` with a stack of `stack` bytes. The thread's first steps may take
+/// `more` bytes.
+///
+/// # Errors
+/// ENOMEM if there may be no room for its beginning. Those of starting a thread.
+pub fn start<T: Send + 'static>(
+    builder: Builder,
+    stack: usize,
+    more: usize,
+    f: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    let others = STARTED.fetch_add(1, AcqRel);
+    let started = if has_room((others + 1) * (stack + more + BEGINNING)) {
+        builder.stack_size(stack).spawn(move || {
+            STARTED.fetch_sub(1, AcqRel);
+            f()
+        })
+    } else {
+        Err(Errno::NOMEM.into())
+    };
+    if started.is_err() {
+        STARTED.fetch_sub(1, AcqRel);
+    }
+    started
+}
+
+/// Starts a thread that calls `look` repeatedly until it returns None.
+///
+/// # Errors
+/// As for [`start`].
+pub fn watch(name: &str, mut look: impl FnMut() -> Option<()> + Send + 'static) -> io::Result<()> {
+    let watch = move || while look().is_some() {};
+    start(Builder::new().name(name.into()), WATCH_STACK, 0, watch).map(drop)
+}
+
+/// Waits until all threads started here have begun, 10 s at most. From then on a lack of memory
+/// doesn't end them.
+pub fn have_begun() {
+    let until = Instant::now() + Duration::from_secs(10);
+    while STARTED.load(Acquire) > 0 && Instant::now() < until {
+        std::thread::sleep(Duration::from_micros(100));
+    }
+}
+
+/// Whether `len` bytes can be mapped now.
+pub fn has_room(len: usize) -> bool {
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    unsafe {
+        mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE)
+            .is_ok_and(|at| munmap(at, len).is_ok())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_started_if_there_is_room() {
+        let thread = start(Builder::new(), 256 << 10, 0, || 7).unwrap();
+        have_begun();
+        assert_eq!(thread.join().unwrap(), 7);
+        let none = start(Builder::new(), 256 << 10, 1 << 50, || 7);
+        let error = none.unwrap_err().raw_os_error();
+        assert_eq!(error, Some(Errno::NOMEM.raw_os_error()));
+        have_begun();
+    }
+}

@@ -1,0 +1,144 @@
+//! Files in places that others may change: read whole, without waiting and without using much
+//! memory; made without following what others have put there.
+//!
+//! A FIFO or a device in the file's place is refused unread, also behind a symbolic link
+//! ([`Links::Named`] takes a FIFO); a file
+//! longer than the limit is refused; bytes that come while it is read don't count.
+
+use rustix::fs::{FileType, Mode, OFlags, fstat};
+use std::fs::File;
+use std::io::{Error, ErrorKind, Read, Result};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// Limit for settings and records that people or this program write. Bytes.
+pub const MAX_SETTINGS: u64 = 16 << 20;
+
+/// Whether a symbolic link, or a FIFO, may stand for the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Links {
+    /// For files that a user names to a command. A FIFO is waited for, as by any program:
+    /// `--config <(...)`.
+    Named,
+    /// For files at places that are known, and those that a service reads.
+    Follow,
+    /// For files in directories that others can change.
+    Refuse,
+}
+
+/// Opens a regular file for reading. Waits for another process only at a FIFO.
+///
+/// # Errors
+/// As open(2); [`ErrorKind::InvalidInput`] if it isn't a regular file.
+pub fn open(path: &Path, links: Links) -> Result<File> {
+    let mut flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    if links == Links::Refuse {
+        flags |= OFlags::NOFOLLOW;
+    }
+    // Asked before it is opened as well: the open of a device may have effects.
+    let looked = match links {
+        Links::Named | Links::Follow => rustix::fs::stat(path),
+        Links::Refuse => rustix::fs::lstat(path),
+    };
+    let takes_fifo = links == Links::Named;
+    let mode = looked?.st_mode;
+    check_kind(mode, takes_fifo)?;
+    if FileType::from_raw_mode(mode) == FileType::Fifo {
+        flags.remove(OFlags::NONBLOCK);
+    }
+    let file: OwnedFd = rustix::fs::open(path, flags, Mode::empty())?;
+    check_kind(fstat(&file)?.st_mode, takes_fifo)?;
+    Ok(file.into())
+}
+
+fn check_kind(mode: u32, takes_fifo: bool) -> Result<()> {
+    let what = match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => return Ok(()),
+        FileType::Fifo if takes_fifo => return Ok(()),
+        FileType::Directory => "a directory",
+        FileType::Symlink => "a symbolic link",
+        FileType::Fifo => "a FIFO",
+        FileType::Socket => "a socket",
+        _ => "a device",
+    };
+    let text = format!("it is {what}, not a regular file");
+    Err(Error::new(ErrorKind::InvalidInput, text))
+}
+
+/// The content of a regular file of at most `limit` bytes.
+///
+/// # Errors
+/// As [`open`]; [`ErrorKind::FileTooLarge`].
+pub fn read(path: &Path, links: Links, limit: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open(path, links)?.take(limit + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > limit {
+        let text = format!("it is longer than {limit} bytes");
+        return Err(Error::new(ErrorKind::FileTooLarge, text));
+    }
+    Ok(bytes)
+}
+
+/// As [`read`], of text.
+///
+/// # Errors
+/// As [`read`]; [`ErrorKind::InvalidData`] for text that isn't UTF-8.
+pub fn read_text(path: &Path, links: Links, limit: u64) -> Result<String> {
+    let bytes = read(path, links, limit)?;
+    String::from_utf8(bytes).map_err(|_| Error::new(ErrorKind::InvalidData, "it isn't UTF-8"))
+}
+
+/// Makes a file for writing. The file at the path is removed: it is neither followed nor written
+/// to.
+///
+/// # Errors
+/// As unlink(2) and open(2).
+pub fn create(path: &Path, mode: u32) -> Result<File> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != ErrorKind::NotFound => return Err(e),
+        _ => {}
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let file: OwnedFd = rustix::fs::open(path, flags, Mode::from_raw_mode(mode))?;
+    Ok(file.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn only_short_regular_files_are_read() {
+        let top = std::env::temp_dir().join(format!("fb-untrusted-{}", std::process::id()));
+        fs::create_dir_all(&top).unwrap();
+        let at = |name: &str| top.join(name);
+        fs::write(at("file"), "12345").unwrap();
+        symlink("file", at("link")).unwrap();
+        symlink("/dev/zero", at("zero")).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, at("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        for links in [Links::Follow, Links::Refuse] {
+            assert_eq!(read(&at("file"), links, 5).unwrap(), b"12345");
+            let kind = |name: &str| read(&at(name), links, 4).unwrap_err().kind();
+            assert_eq!(kind("file"), ErrorKind::FileTooLarge);
+            assert_eq!(kind("none"), ErrorKind::NotFound);
+            for refused in ["zero", "fifo", "."] {
+                assert_eq!(kind(refused), ErrorKind::InvalidInput, "{refused}");
+            }
+        }
+        assert!(read(&at("link"), Links::Follow, 5).is_ok());
+        // A user may name a FIFO, but no device.
+        let fifo = at("fifo");
+        let writer = std::thread::spawn(move || fs::write(fifo, "12345").unwrap());
+        assert_eq!(read(&at("fifo"), Links::Named, 5).unwrap(), b"12345");
+        writer.join().unwrap();
+        let device = read(&at("zero"), Links::Named, 5).unwrap_err();
+        assert_eq!(device.kind(), ErrorKind::InvalidInput);
+        assert!(read(&at("link"), Links::Refuse, 5).is_err());
+        create(&at("link"), 0o600).unwrap();
+        assert_eq!(read(&at("link"), Links::Refuse, 0).unwrap(), b"");
+        assert_eq!(read(&at("file"), Links::Refuse, 5).unwrap(), b"12345");
+        fs::remove_dir_all(&top).unwrap();
+    }
+}

@@ -1,0 +1,238 @@
+//! The memory of counters: kinds of operations, and the counters of each.
+//!
+//! A block belongs to a process. It stays when the process ends, until another one gets it, which
+//! adds the numbers to the node's [`Ended`] first ([`Block::hand_over`]).
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+macro_rules! operations {
+    ($($name:ident $text:literal)*) => {
+        /// A kind of operation.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Operation { $(#[doc = concat!("`", $text, "`")] $name),* }
+
+        /// All kinds.
+        pub const OPERATIONS: &[(Operation, &str)] = &[$((Operation::$name, $text)),*];
+    };
+}
+
+operations! {
+    Open "open"
+    Create "create"
+    Close "close"
+    Read "read"
+    Write "write"
+    Seek "seek"
+    Stat "stat"
+    List "list"
+    Access "access"
+    Mkdir "mkdir"
+    Remove "remove"
+    Rename "rename"
+    Link "link"
+    Attributes "attributes"
+    Truncate "truncate"
+    Sync "sync"
+    Lock "lock"
+    Map "map"
+    Other "other"
+    Get "get"
+    Put "put"
+}
+
+/// Places for kinds of operations.
+pub const KINDS: usize = 24;
+/// Lanes of a block; the last one is shared.
+pub const LANES: usize = 4;
+/// After the first [`FIRST`], one operation in `SAMPLE` of each frequent kind is timed.
+pub const SAMPLE: u64 = 16;
+/// Number of operations of each kind that are all timed at first.
+pub const FIRST: u64 = 64;
+/// Classes of durations: two for each power of two of ticks, from 2^[`LEAST`] on.
+pub const CLASSES: usize = 64;
+/// Durations below 2^LEAST ticks are in the first class.
+pub const LEAST: u32 = 6;
+
+const _: () = assert!(OPERATIONS.len() <= KINDS);
+
+/// Counters of one kind of operation.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Counts {
+    /// Operations that have ended.
+    pub count: AtomicU64,
+    /// Bytes that they moved.
+    pub bytes: AtomicU64,
+    /// How many failed.
+    pub errors: AtomicU64,
+    /// Number of operations that sent a request to another node.
+    pub remote: AtomicU64,
+    /// For how many those stand that were timed.
+    pub(crate) shown: AtomicU64,
+}
+
+/// Durations.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Times {
+    /// For how many the timed ones stand: all but the latest.
+    pub timed: AtomicU64,
+    /// The sum of their durations. Ticks.
+    pub ticks: AtomicU64,
+    /// How many in each class.
+    pub classes: [AtomicU64; CLASSES],
+}
+
+impl Times {
+    /// Adds one that stands for `n`.
+    pub(crate) fn add(&self, ticks: u64, n: u64) {
+        self.timed.fetch_add(n, Relaxed);
+        self.ticks.fetch_add(ticks.saturating_mul(n), Relaxed);
+        self.classes[class(ticks)].fetch_add(n, Relaxed);
+    }
+}
+
+/// The class of a duration in ticks.
+pub fn class(ticks: u64) -> usize {
+    let log = 63 - (ticks | 1).leading_zeros();
+    if log < LEAST {
+        return 0;
+    }
+    let class = (log - LEAST) * 2 + (ticks >> (log - 1) & 1) as u32;
+    (class as usize).min(CLASSES - 1)
+}
+
+/// Where class `class` begins. Ticks.
+pub fn begin_of_class(class: usize) -> u64 {
+    let (log, half) = (class as u32 / 2 + LEAST, class as u64 % 2);
+    (1 << log) + (half << (log - 1))
+}
+
+/// A lane of a block.
+#[repr(C)]
+pub struct Lane {
+    /// Id of the thread whose lane it is; 0: no thread's.
+    pub(crate) owner: AtomicU32,
+    pub(crate) kinds: [Counts; KINDS],
+}
+
+/// Requests to other nodes.
+#[repr(C)]
+pub struct Requests {
+    /// Bytes sent in their bodies.
+    pub sent: AtomicU64,
+    /// Bytes received.
+    pub received: AtomicU64,
+    /// Times of the operations.
+    pub times: Times,
+}
+
+/// Counters of a process. Zeroed memory is valid.
+#[repr(C, align(64))]
+pub struct Block {
+    /// Process id, of the first thread that counts; 0: nothing was counted.
+    pub process: AtomicU32,
+    /// The first 16 bytes of the program's name, as the kernel keeps it.
+    pub name: [AtomicU64; 2],
+    pub(crate) lanes: [Lane; LANES],
+    /// Durations, by kind.
+    pub times: [Times; KINDS],
+    /// Requests to other nodes.
+    pub requests: Requests,
+    /// Waits for locks inside the pool.
+    pub waits: Times,
+}
+
+/// Sum of the counters of ended processes.
+pub type Ended = Block;
+
+/// Numbers of one kind, read at some moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    /// As in [`Counts`].
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Failed operations.
+    pub errors: u64,
+    /// Number of operations that sent requests to other nodes.
+    pub remote: u64,
+}
+
+impl Block {
+    /// The sum of all lanes for a kind.
+    pub fn sum(&self, kind: usize) -> Sum {
+        let mut sum = Sum::default();
+        for lane in &self.lanes {
+            let counts = &lane.kinds[kind];
+            sum.count += counts.count.load(Relaxed);
+            sum.bytes += counts.bytes.load(Relaxed);
+            sum.errors += counts.errors.load(Relaxed);
+            sum.remote += counts.remote.load(Relaxed);
+        }
+        sum
+    }
+
+    /// The program's name.
+    pub fn program(&self) -> String {
+        let halves = [0, 1].map(|i| self.name[i].load(Relaxed).to_le_bytes());
+        let bytes = halves.as_flattened();
+        let end = bytes.iter().position(|&b| b == 0).unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
+
+    /// Adds all numbers to `to` and sets them to 0.
+    pub fn hand_over(&self, to: &Block) {
+        if self.process.swap(0, AcqRel) == 0 {
+            return;
+        }
+        let pass = |from: &AtomicU64, to: &AtomicU64| {
+            let n = from.swap(0, Relaxed);
+            if n != 0 {
+                to.fetch_add(n, Relaxed);
+            }
+        };
+        let times = |from: &Times, to: &Times| {
+            pass(&from.timed, &to.timed);
+            pass(&from.ticks, &to.ticks);
+            for (from, to) in from.classes.iter().zip(&to.classes) {
+                let n = from.swap(0, Relaxed);
+                if n != 0 {
+                    to.fetch_add(n, Relaxed);
+                }
+            }
+        };
+        for lane in &self.lanes {
+            lane.owner.store(0, Relaxed);
+            for (from, to) in lane.kinds.iter().zip(&to.lanes[0].kinds) {
+                pass(&from.count, &to.count);
+                pass(&from.bytes, &to.bytes);
+                pass(&from.errors, &to.errors);
+                pass(&from.remote, &to.remote);
+                pass(&from.shown, &to.shown);
+            }
+        }
+        for (from, to) in self.times.iter().zip(&to.times) {
+            times(from, to);
+        }
+        pass(&self.requests.sent, &to.requests.sent);
+        pass(&self.requests.received, &to.requests.received);
+        times(&self.requests.times, &to.requests.times);
+        times(&self.waits, &to.waits);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_ordered_and_cover_all() {
+        for class_number in 0..CLASSES {
+            assert_eq!(class(begin_of_class(class_number)), class_number);
+            assert_eq!(class(begin_of_class(class_number + 1) - 1), class_number);
+        }
+        assert_eq!((class(0), class(u64::MAX)), (0, CLASSES - 1));
+    }
+}

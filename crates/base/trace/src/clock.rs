@@ -1,0 +1,144 @@
+//! Ticks: the cheapest clock that all cores agree on.
+//!
+//! On x86-64 that is the time stamp counter, where the processor says that it is constant and never
+//! stops; elsewhere a tick is a nanosecond of CLOCK_MONOTONIC. Which one it is, a process that
+//! makes the shared memory notes there ([`crate::shared::Head`]), with a pair of times at that
+//! moment: with the pair of now, a reader finds how long a tick is.
+
+use rustix::time::{ClockId, clock_gettime};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// Whether a tick is one of the time stamp counter.
+static COUNTER: AtomicBool = AtomicBool::new(false);
+
+/// Chooses the clock of this process; see [`constant_counter`].
+pub(crate) fn choose(counter: bool) {
+    COUNTER.store(counter, Relaxed);
+}
+
+/// Nanoseconds of CLOCK_MONOTONIC.
+pub fn monotonic() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
+
+/// Nanoseconds since 1970.
+pub fn real() -> u64 {
+    nanoseconds(ClockId::Realtime)
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let t = clock_gettime(clock);
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Now. Ticks.
+#[inline]
+pub fn now() -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    if COUNTER.load(Relaxed) {
+        // SAFETY: every x86-64 processor has it.
+        return unsafe { core::arch::x86_64::_rdtsc() };
+    }
+    monotonic()
+}
+
+/// Whether the processor's time stamp counter has a constant rate and never stops, so that it may
+/// serve as a clock.
+pub fn constant_counter() -> bool {
+    cfg!(target_arch = "x86_64")
+        && std::fs::read_to_string("/proc/cpuinfo").is_ok_and(|text| {
+            let flags = text.lines().find(|l| l.starts_with("flags"));
+            let has = |flag: &str| flags.is_some_and(|l| l.split_whitespace().any(|f| f == flag));
+            has("constant_tsc") && has("nonstop_tsc")
+        })
+}
+
+/// One moment by three clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moment {
+    /// Ticks.
+    pub ticks: u64,
+    /// Nanoseconds of CLOCK_MONOTONIC.
+    pub monotonic: u64,
+    /// Nanoseconds since 1970.
+    pub real: u64,
+}
+
+impl Moment {
+    /// Now, by this process's clock.
+    pub fn now() -> Moment {
+        Moment {
+            ticks: now(),
+            monotonic: monotonic(),
+            real: real(),
+        }
+    }
+}
+
+/// How ticks become times.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scale {
+    begin: Moment,
+    /// Nanoseconds for a tick.
+    tick: f64,
+    /// Offset added to times of day, so that they agree with another node's clock. Nanoseconds.
+    pub offset: i64,
+}
+
+impl Scale {
+    /// From two moments of one machine, as far apart as possible.
+    pub fn between(begin: Moment, end: Moment) -> Scale {
+        let ticks = end.ticks.wrapping_sub(begin.ticks) as f64;
+        let time = end.monotonic.wrapping_sub(begin.monotonic) as f64;
+        Scale {
+            begin,
+            tick: if ticks > 0.0 && time > 0.0 {
+                time / ticks
+            } else {
+                1.0
+            },
+            offset: 0,
+        }
+    }
+
+    /// A time of day. Nanoseconds since 1970.
+    pub fn time(&self, ticks: u64) -> u64 {
+        let after = ticks.wrapping_sub(self.begin.ticks) as i64 as f64 * self.tick;
+        (self.begin.real as i64 + after as i64 + self.offset).max(0) as u64
+    }
+
+    /// A length of time. Nanoseconds.
+    pub fn length(&self, ticks: u64) -> u64 {
+        (ticks as f64 * self.tick) as u64
+    }
+
+    /// Ticks for this many nanoseconds.
+    pub fn ticks(&self, nanoseconds: u64) -> u64 {
+        (nanoseconds as f64 / self.tick) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scale_converts_both_ways() {
+        let begin = Moment {
+            ticks: 1000,
+            monotonic: 50,
+            real: 1_000_000,
+        };
+        let end = Moment {
+            ticks: 4000,
+            monotonic: 1050,
+            real: 1_001_000,
+        };
+        let scale = Scale::between(begin, end);
+        assert_eq!(scale.length(3000), 1000);
+        assert_eq!(scale.time(2500), 1_000_500);
+        assert_eq!(scale.ticks(1000), 3000);
+        // Two readings of a clock that stood still.
+        assert_eq!(Scale::between(begin, begin).length(7), 7);
+    }
+}

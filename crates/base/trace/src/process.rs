@@ -1,0 +1,130 @@
+//! Attaching the process to a pool's shared memory, and detaching it.
+//!
+//! A process is attached to the pool that it opened last, for as long as it has that pool open. The
+//! shared memory is mapped over a static; detaching maps zeroed memory of the process over it, so
+//! that a removed pool's memory can be freed.
+//!
+//! Attaching and detaching exclude each other. Waiting for the lock is bounded: in a forked child,
+//! the thread that held it may not exist.
+
+use crate::points::table;
+use crate::shared::{LEN, PLACE, Shared};
+use crate::{clock, count, ring, thread};
+use rustix::fd::AsFd;
+use rustix::io::Result;
+use rustix::mm::{MapFlags, ProtFlags};
+use std::ffi::c_void;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+
+/// Device and inode of the file that the process is attached to; inode 0: none.
+static DEVICE: AtomicU64 = AtomicU64::new(0);
+static INODE: AtomicU64 = AtomicU64::new(0);
+/// Number of [`Attached`] of the process for that file.
+static USERS: AtomicU32 = AtomicU32::new(0);
+/// Whether a thread attaches or detaches.
+static BUSY: AtomicBool = AtomicBool::new(false);
+/// Attempts to get a turn, with a yield between two.
+const ATTEMPTS: u32 = 10_000;
+
+/// The process has a pool open; dropping the last one of a pool detaches the process.
+pub struct Attached {
+    identity: (u64, u64),
+}
+
+struct Turn;
+
+impl Turn {
+    /// None if the lock wasn't free in time: tracing stays as it is.
+    fn take() -> Option<Turn> {
+        (0..ATTEMPTS).find_map(|_| {
+            if !BUSY.swap(true, Acquire) {
+                return Some(Turn);
+            }
+            std::thread::yield_now();
+            None
+        })
+    }
+
+    fn identity(&self) -> (u64, u64) {
+        (DEVICE.load(Relaxed), INODE.load(Relaxed))
+    }
+
+    fn set_identity(&self, (device, inode): (u64, u64)) {
+        DEVICE.store(device, Relaxed);
+        INODE.store(inode, Relaxed);
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        BUSY.store(false, Release);
+    }
+}
+
+/// Uses the shared memory that lies in `file` at `offset`; rings go to the directory `rings`. If it
+/// was made by another build, with other points, this process isn't traced.
+///
+/// # Errors
+/// Errors of fstat and mmap.
+pub fn attach(file: impl AsFd, offset: u64, rings: &Path) -> Result<Attached> {
+    let stat = rustix::fs::fstat(&file)?;
+    let attached = Attached {
+        identity: (stat.st_dev, stat.st_ino),
+    };
+    let Some(turn) = Turn::take() else {
+        return Ok(attached);
+    };
+    if turn.identity() == attached.identity {
+        // The same pool again: the process keeps its ring.
+        USERS.fetch_add(1, Relaxed);
+        return Ok(attached);
+    }
+    let map = |at: *mut c_void, flags: MapFlags| {
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = flags | MapFlags::SHARED | MapFlags::NORESERVE;
+        // SAFETY: a new mapping at an address that the kernel chooses, or one over the static,
+        // which has this length and alignment. All of both is atomics, so a process that reads at
+        // this moment reads the one or the other.
+        unsafe { rustix::mm::mmap(at, LEN, protection, flags, &file, offset) }
+    };
+    let base = map(std::ptr::null_mut(), MapFlags::empty())?;
+    // SAFETY: just mapped; atomics.
+    let found = unsafe { &*base.cast::<Shared>() };
+    let same = found.head.table.load(Acquire) == table();
+    let counter = found.head.counter.load(Relaxed) != 0;
+    // SAFETY: mapped above, and not used any more.
+    unsafe { rustix::mm::munmap(base, LEN)? };
+    if same {
+        map(PLACE.0.get().cast(), MapFlags::FIXED)?;
+        clock::choose(counter);
+        ring::forget();
+        ring::make_in(rings);
+        turn.set_identity(attached.identity);
+        USERS.store(1, Relaxed);
+    }
+    Ok(attached)
+}
+
+impl Drop for Attached {
+    fn drop(&mut self) {
+        let Some(turn) = Turn::take() else { return };
+        if turn.identity() != self.identity || USERS.fetch_sub(1, Relaxed) != 1 {
+            return;
+        }
+        ring::forget();
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED;
+        // SAFETY: zeroed memory over the static, as in `attach`.
+        let _ = unsafe { rustix::mm::mmap_anonymous(PLACE.0.get().cast(), LEN, protection, flags) };
+        turn.set_identity((0, 0));
+    }
+}
+
+/// In a forked child, on its only thread: nothing of the parent's is used any more.
+pub fn forked() {
+    BUSY.store(false, Release);
+    thread::forked();
+    ring::forget();
+    count::stop();
+}

@@ -1,0 +1,636 @@
+//! The keeper: one background process per pool, never on the path of an operation.
+//!
+//! It keeps some room reserved ahead of use (first touches of memory are slow), gives back room
+//! that hasn't been used for a while, releases what dead processes held, removes ephemeral files,
+//! and moves bursty files out of memory. While nobody is attached it sleeps, and checks once a
+//! minute that the pool still exists. Without a keeper the pool works on, only slower and without
+//! cleanup.
+//!
+//! For a pool with a journal, the keeper bounds what a loss of power can destroy: it syncs the
+//! journal every second and all bytes every 30 s.
+
+use crate::home::is_absent;
+use crate::host::Host;
+use crate::traced;
+use crate::{Pool, PoolError};
+use forebay_cluster::Cluster;
+use forebay_media::{Medium, MediumKind};
+use forebay_store::{Store, Table};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::thread::futex;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+const TICK: Duration = Duration::from_millis(100);
+/// Longest sleep. The keeper must notice that the pool's directory was removed by hand.
+const IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: 60,
+    tv_nsec: 0,
+};
+/// Shortest time between two reports that a table is full.
+const FULL_REPORT_INTERVAL: Duration = Duration::from_secs(60);
+/// How often watches without an owner are removed, if there are watches, and reader slots of the
+/// dead are freed.
+const SWEEP: Duration = Duration::from_secs(2);
+/// How often bursty files are moved from memory; and about how many bytes one turn moves.
+const DRAIN: Duration = Duration::from_secs(1);
+const MAX_DRAIN_BYTES: u64 = 256 << 20;
+/// How often the keeper searches for files of ended creators. Less often if a search takes more
+/// than a twentieth of the time.
+const EPHEMERAL_INTERVAL: Duration = Duration::from_secs(1);
+const FOLLOW_SHARE: u32 = 20;
+/// How long the keeper searches for intents of dead processes on other nodes: a request that they
+/// sent just before may still be carried out.
+const LATE: Duration = Duration::from_secs(15);
+/// Longest sleep while something is left to be synced.
+const SOON: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: 1,
+    tv_nsec: 0,
+};
+/// How long the locks and open files of a dead daemon are left unchanged.
+const GRACE: Duration = Duration::from_secs(2);
+/// How often other nodes are asked whether the owners of locks held here are alive.
+const ASK_OWNERS: Duration = Duration::from_secs(5);
+const ASK_OWNERS_IDLE: rustix::thread::Timespec = rustix::thread::Timespec {
+    tv_sec: ASK_OWNERS.as_secs() as i64,
+    tv_nsec: 0,
+};
+/// How often other nodes are asked whether the files that this node has copies of still exist.
+const SWEEP_COPIES: Duration = Duration::from_secs(5);
+const QUIET_TICK: Duration = Duration::from_secs(1);
+/// Room that was in use within the last one or two of these periods stays reserved.
+const PEAK_PERIOD: Duration = Duration::from_secs(5);
+/// Maximum number of cells (1 MiB each) whose room is given back in one turn.
+const GIVE_BACK_CELLS: usize = 256;
+/// How often the keeper recomputes how much room it may keep ready on this host.
+const SHARE_PERIOD: Duration = Duration::from_secs(5);
+/// How long no room is reserved ahead after the host had none.
+const NO_ROOM: Duration = Duration::from_secs(1);
+/// How often the journal, and everything, is synced.
+const SYNC_JOURNAL: Duration = Duration::from_secs(1);
+const SYNC_ALL: Duration = Duration::from_secs(30);
+
+/// Runs the keeper of the pool in `dir` until the pool is removed or the process is killed. Calls
+/// `ready` when it has taken charge. A caller that ends the process should call [`Store::sync_all`]
+/// before.
+///
+/// # Errors
+/// As for [`Pool::open`]; [`PoolError`] if the pool has a keeper already or its journal can't be
+/// continued.
+pub fn run_keeper(dir: &Path, ready: impl FnOnce(&Arc<Pool>)) -> Result<(), PoolError> {
+    let keeper = Keeper::take_charge(Arc::new(Pool::open_dir(dir)?))?;
+    ready(&keeper.pool);
+    keeper.run()
+}
+
+/// The process that keeps a pool.
+pub struct Keeper {
+    pool: Arc<Pool>,
+    /// Lock on keeper.pid, held while this exists.
+    _charge: OwnedFd,
+    /// Locks of the media on file systems.
+    _media: Vec<OwnedFd>,
+}
+
+impl Keeper {
+    /// Takes charge of an open pool.
+    ///
+    /// # Errors
+    /// [`PoolError::Exists`] if the pool has a keeper already; [`PoolError::Daemon`] if one with
+    /// another home has a medium; [`PoolError::Io`] if keeper.pid can't be opened or written.
+    pub fn take_charge(pool: Arc<Pool>) -> Result<Keeper, PoolError> {
+        let file = pool.dir().join("keeper.pid");
+        let failed = |e: Errno| PoolError::io("can't take charge of the pool", &file, e);
+        let fd = rustix::fs::open(
+            &file,
+            OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC,
+            Mode::from_raw_mode(0o600),
+        )
+        .map_err(failed)?;
+        // A process that asks for the keeper's process id holds the lock for an instant.
+        let mut tries = 0;
+        while rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_err() {
+            tries += 1;
+            if tries == 20 {
+                return Err(PoolError::Exists(pool.config().name.clone()));
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        rustix::fs::ftruncate(&fd, 0).map_err(failed)?;
+        rustix::io::pwrite(&fd, format!("{}\n", std::process::id()).as_bytes(), 0)
+            .map_err(failed)?;
+        crate::death::note_start(pool.dir());
+        let media = pool.config().hold_media(pool.dir())?;
+        Ok(Keeper {
+            pool,
+            _charge: fd,
+            _media: media,
+        })
+    }
+
+    /// The pool that is being kept.
+    pub fn pool(&self) -> &Arc<Pool> {
+        &self.pool
+    }
+
+    /// Keeps the pool until it is removed.
+    ///
+    /// # Errors
+    /// If the journal can't be continued.
+    pub fn run(self) -> Result<(), PoolError> {
+        if self.pool.config().member.is_some() {
+            let pool = self.pool.clone();
+            // Threads of their own: nothing else waits for a node that doesn't answer.
+            self.spawn("fb-copies", move || keep_copies(&pool))?;
+            let pool = self.pool.clone();
+            self.spawn("fb-makers", move || remove_ephemeral_files(&pool))?;
+        }
+        keep(&self.pool)
+    }
+
+    fn spawn(&self, name: &str, f: impl FnOnce() + Send + 'static) -> Result<(), PoolError> {
+        let thread = std::thread::Builder::new().name(name.into()).spawn(f);
+        thread.map(|_| ()).map_err(|e| {
+            let e = Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
+            PoolError::io("can't start a thread for", self.pool.dir(), e)
+        })
+    }
+}
+
+/// Removes ephemeral files.
+struct EphemeralFiles {
+    next: Instant,
+    reported: Option<Errno>,
+}
+
+impl EphemeralFiles {
+    fn new() -> EphemeralFiles {
+        EphemeralFiles {
+            next: Instant::now(),
+            reported: None,
+        }
+    }
+
+    /// Removes the ephemeral files of ended creators. Returns whether there are files of living
+    /// creators, or files that couldn't be removed.
+    fn step(&mut self, store: Cluster<'_>) -> bool {
+        let begun = Instant::now();
+        let followed = store.follow_creators();
+        self.next = begun + (begun.elapsed() * FOLLOW_SHARE).max(EPHEMERAL_INTERVAL);
+        let failed = followed.err();
+        // EHOSTDOWN is reported by the operations that need the node.
+        if let Some(e) = failed.filter(|e| failed != self.reported && *e != Errno::HOSTDOWN) {
+            eprintln!("forebay keeper: can't remove ephemeral files: {e}");
+        }
+        self.reported = failed;
+        followed.map_or(true, |f| f.left > 0)
+    }
+}
+
+/// Removes ephemeral files, on every node, until the pool is removed.
+fn remove_ephemeral_files(pool: &Pool) {
+    // Wait until other nodes have repeated which files they have open here.
+    std::thread::sleep(GRACE);
+    let mut ephemeral = EphemeralFiles::new();
+    while is_there(pool.dir()) {
+        ephemeral.step(pool.cluster());
+        std::thread::sleep(ephemeral.next.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Removes copies of remote files that no longer exist, until the pool is removed.
+fn keep_copies(pool: &Pool) {
+    let mut known = false;
+    while is_there(pool.dir()) {
+        // After a loss of power the number of copies is unknown.
+        if !known || pool.store().local_copies().copied().files > 0 {
+            // A failure is retried in the next turn.
+            known = pool.cluster().sweep_copies().is_ok();
+        }
+        std::thread::sleep(SWEEP_COPIES);
+    }
+}
+
+/// Something that the keeper does once in a while.
+struct Every {
+    period: Duration,
+    done: Instant,
+}
+
+impl Every {
+    /// Due for the first time in `period`.
+    fn new(period: Duration) -> Every {
+        Every {
+            period,
+            done: Instant::now(),
+        }
+    }
+
+    fn is_due(&self) -> bool {
+        self.done.elapsed() >= self.period
+    }
+
+    fn has_been_done(&mut self) {
+        self.done = Instant::now();
+    }
+}
+
+/// An error that is reported when it is another one than the last time.
+#[derive(Default)]
+struct Reported(Option<Errno>);
+
+impl Reported {
+    fn note(&mut self, failed: Option<Errno>, what: &str) {
+        if let Some(e) = failed.filter(|_| failed != self.0) {
+            eprintln!("forebay keeper: {what}: {e}");
+        }
+        self.0 = failed;
+    }
+}
+
+/// The keeper's tasks, and what they know from one turn to the next.
+struct Tasks<'a> {
+    pool: &'a Pool,
+    store: &'a Store,
+    cluster: Cluster<'a>,
+    /// The pool has several nodes.
+    among: bool,
+    /// Until then, other nodes repeat which files they have open here.
+    grace: Instant,
+    /// Intents may be left, of dead processes or of this node's previous daemon; and until when
+    /// some may still come.
+    unfinished: bool,
+    late: Instant,
+    ask_owners: Every,
+    release: Reported,
+    drain: Every,
+    drained: Reported,
+    ephemeral: EphemeralFiles,
+    /// There are ephemeral files.
+    made: bool,
+    /// How often an entry of a table was refused, as far as reported; and when that was.
+    refused: u32,
+    full_reported: Option<Instant>,
+    sweep: Every,
+    room: Vec<Room>,
+    used: u64,
+    saver: Saver,
+}
+
+/// The result of a turn.
+struct Turn {
+    /// The time until the next turn, while processes are attached.
+    pause: Duration,
+    /// Nothing is left to be done.
+    calm: bool,
+}
+
+impl<'a> Tasks<'a> {
+    fn new(pool: &'a Pool) -> Tasks<'a> {
+        let store = pool.store();
+        let among = pool.config().member.is_some();
+        Tasks {
+            pool,
+            store,
+            cluster: pool.cluster(),
+            among,
+            grace: Instant::now() + GRACE,
+            unfinished: among,
+            late: Instant::now(),
+            ask_owners: Every::new(ASK_OWNERS),
+            release: Reported::default(),
+            drain: Every::new(DRAIN),
+            drained: Reported::default(),
+            ephemeral: EphemeralFiles::new(),
+            made: false,
+            refused: 0,
+            full_reported: None,
+            sweep: Every::new(SWEEP),
+            room: store.media().iter().map(|_| Room::new()).collect(),
+            used: 0,
+            saver: Saver::new(store),
+        }
+    }
+
+    /// Whether other nodes need a moment to repeat which files they have open here.
+    fn waits_for_nodes(&self) -> bool {
+        self.among && Instant::now() < self.grace && self.store.recovery().is_unsettled()
+    }
+
+    /// All tasks that are due.
+    fn turn(&mut self) -> Turn {
+        let failed = self.release_dead();
+        let landed = self.move_bursty();
+        self.remove_ephemeral();
+        self.report_full_tables();
+        self.sweep();
+        let (quiet, settled) = self.keep_room();
+        let calm = self.saver.step(self.store)
+            && settled
+            && !self.unfinished
+            && failed.is_none()
+            && Instant::now() > self.late
+            && !landed
+            && !self.made
+            && !self.store.watches().has_watches();
+        let pause = if quiet { QUIET_TICK } else { TICK };
+        Turn { pause, calm }
+    }
+
+    /// Releases what dead processes held, here and on other nodes. When no other process is left,
+    /// this also recovers what was lost at the moment of a death. Returns the failure, if any.
+    fn release_dead(&mut self) -> Option<Errno> {
+        let reaped = self.store.recovery().reap();
+        self.unfinished |= self.among && reaped.as_ref().map_or(true, |r| r.processes > 0);
+        if self.unfinished {
+            self.late = Instant::now() + LATE;
+        }
+        let unsettled = &self.store.control().header().unsettled;
+        self.unfinished |= self.among && unsettled.swap(0, AcqRel) != 0;
+        if self.unfinished {
+            self.unfinished = self.cluster.settle_notes().is_err();
+        }
+        if self.among && self.ask_owners.is_due() {
+            let _ = self.cluster.check_lock_owners();
+            self.ask_owners.has_been_done();
+        }
+        let failed = reaped.and_then(|_| self.store.recovery().put_in_order());
+        let failed = failed.err();
+        self.release
+            .note(failed, "can't release what a dead process held");
+        failed
+    }
+
+    /// Moves bursty files out of memory: also the remains of the last process to end, before
+    /// sleeping. Returns whether some are left.
+    fn move_bursty(&mut self) -> bool {
+        if !self.store.content().drains() || !self.drain.is_due() && self.store.any_attached() {
+            return false;
+        }
+        let left = self.cluster.drain(MAX_DRAIN_BYTES);
+        self.drain.has_been_done();
+        self.drained
+            .note(left.err(), "can't move files from memory");
+        left.is_ok_and(|d| d.left > 0)
+    }
+
+    /// With several nodes, a thread of its own does that.
+    fn remove_ephemeral(&mut self) {
+        if !self.among && (Instant::now() >= self.ephemeral.next || !self.store.any_attached()) {
+            self.made = self.ephemeral.step(self.cluster);
+        }
+    }
+
+    fn report_full_tables(&mut self) {
+        let due = (self.full_reported).is_none_or(|at| at.elapsed() >= FULL_REPORT_INTERVAL);
+        if !due || self.store.recovery().refusals() == self.refused {
+            return;
+        }
+        self.refused = self.store.recovery().refusals();
+        self.full_reported = Some(Instant::now());
+        let tables = self.store.recovery().tables();
+        for text in tables.iter().filter_map(Table::complaint) {
+            eprintln!("forebay keeper: {text}");
+        }
+    }
+
+    /// Removes leftovers of the dead: watches, reader slots, cells of requests. A failure is retried
+    /// in the next turn.
+    fn sweep(&mut self) {
+        if !self.sweep.is_due() {
+            return;
+        }
+        let dir = self.pool.dir();
+        traced::look_after(dir, self.store.control().traced());
+        let _ = self.store.watches().sweep_watches();
+        let _ = self.store.recovery().sweep_readers();
+        if self.among {
+            self.unfinished |= Instant::now() < self.late && self.cluster.settle_notes().is_err();
+            let _ = crate::requests::reclaim_cells(dir);
+        }
+        self.sweep.has_been_done();
+    }
+
+    /// Keeps room reserved ahead of use. Returns whether as much is used as in the turn before, and
+    /// whether nothing is left to reserve or to give back.
+    fn keep_room(&mut self) -> (bool, bool) {
+        let (mut used, mut settled) = (0, true);
+        for (i, m) in self.store.media().iter().enumerate() {
+            used += m.usage().used;
+            settled &= self.room[i].step(self.store, m, self.pool.config().reserve_of(i));
+        }
+        let before = std::mem::replace(&mut self.used, used);
+        (used == before, settled)
+    }
+
+    /// Ends this process's own attachment (the keeper writes dead processes' files back). A daemon
+    /// stays attached: it has files open for other nodes. So does the keeper of a pool with an
+    /// origin: threads of the origin service have files open, and locks, by the keeper's slot.
+    fn detach(&self) {
+        if !self.among && self.pool.config().origin.is_none() {
+            let _ = self.store.recovery().detach();
+        }
+    }
+
+    /// Rests until the next turn. While no process is attached, an attachment (`seen` counts them)
+    /// ends the rest.
+    fn rest(&self, turn: &Turn, seen: u32) {
+        if self.store.any_attached() {
+            return std::thread::sleep(turn.pause);
+        }
+        // Owners on other nodes of locks held here may have died there.
+        let locked = self.among && self.store.locks().has_remote_locks();
+        let idle = match (turn.calm, locked) {
+            (true, false) => IDLE,
+            (true, true) => ASK_OWNERS_IDLE,
+            (false, _) => SOON,
+        };
+        let header = self.store.control().header();
+        header.keeper_sleeps.store(1, SeqCst);
+        let waited = futex::wait(&header.activity, futex::Flags::empty(), seen, Some(&idle));
+        header.keeper_sleeps.store(0, SeqCst);
+        // Something has happened meanwhile, perhaps by the keeper's own doing: where that fails
+        // again and again, it must not keep the processor busy.
+        if waited == Err(Errno::AGAIN) {
+            std::thread::sleep(turn.pause);
+        }
+    }
+}
+
+fn keep(pool: &Pool) -> Result<(), PoolError> {
+    let dir = pool.dir();
+    let store = pool.store();
+    // The keeper must be able to clean up after programs that have used up a resource. (A daemon
+    // also works for programs, and leaves the reserve to others.)
+    if pool.config().member.is_none() {
+        forebay_store::process::use_reserve();
+    }
+    if store.durability().journal_stopped() {
+        let failed = |e| PoolError::io("can't restart the journal of the pool", dir, e);
+        store.durability().restart_journal().map_err(failed)?;
+    }
+    let mut tasks = Tasks::new(pool);
+    loop {
+        let seen = store.control().header().activity.load(Acquire);
+        if !is_there(dir) {
+            return Ok(());
+        }
+        if tasks.waits_for_nodes() {
+            std::thread::sleep(TICK);
+            continue;
+        }
+        let turn = tasks.turn();
+        tasks.detach();
+        tasks.rest(&turn, seen);
+    }
+}
+
+/// Syncs changes of a pool with `files` media.
+struct Saver {
+    journal: Instant,
+    all: Instant,
+    /// The journal's end at the last complete sync.
+    saved: u64,
+    failed: bool,
+}
+
+impl Saver {
+    fn new(store: &Store) -> Saver {
+        Saver {
+            journal: Instant::now(),
+            all: Instant::now(),
+            saved: store.durability().journal_end(),
+            failed: false,
+        }
+    }
+
+    /// Carries out the syncs that are due. Returns whether nothing is left to sync.
+    fn step(&mut self, store: &Store) -> bool {
+        if self.failed {
+            return true;
+        }
+        let result = self.save(store);
+        if let Err(e) = result {
+            // Reported once: operations that need the guarantee get the error themselves.
+            eprintln!("forebay keeper: can't write to stable storage: {e}");
+            self.failed = e == Errno::IO;
+        }
+        !store.durability().has_unsynced() && store.durability().journal_end() == self.saved
+    }
+
+    fn save(&mut self, store: &Store) -> Result<(), Errno> {
+        let now = Instant::now();
+        if store.durability().checkpoint_wanted() {
+            store.durability().checkpoint()?;
+        }
+        if now - self.all >= SYNC_ALL && store.durability().journal_end() != self.saved {
+            store.durability().sync_all()?;
+            (self.all, self.saved) = (now, store.durability().journal_end());
+        }
+        if now - self.journal >= SYNC_JOURNAL && store.durability().has_unsynced() {
+            store.durability().end_limbo()?;
+            self.journal = now;
+        }
+        Ok(())
+    }
+}
+
+/// Reserve of one medium: the room kept ready, and the room given back.
+struct Room {
+    /// Maximum number of bytes in use since `since`, and in the period before.
+    peak: u64,
+    before: u64,
+    since: Instant,
+    /// The keeper's share of the room that may be kept ready on this host, and when it was
+    /// computed.
+    share: u64,
+    looked: Option<Instant>,
+    /// The host had no room; nothing is reserved until then.
+    none_until: Option<Instant>,
+}
+
+impl Room {
+    const CELL: u64 = 1 << 20;
+
+    fn new() -> Room {
+        Room {
+            peak: 0,
+            before: 0,
+            since: Instant::now(),
+            share: 0,
+            looked: None,
+            none_until: None,
+        }
+    }
+
+    /// Reserves room ahead of use, up to `most` bytes, and gives back the rest. That the file
+    /// system is full shows when the room is needed. Returns whether nothing is left to do.
+    fn step(&mut self, store: &Store, m: &Medium, most: u64) -> bool {
+        if self.looked.is_none_or(|at| at.elapsed() >= SHARE_PERIOD) {
+            self.share = match m.kind() {
+                MediumKind::Memory => Host::look().ready_each(),
+                MediumKind::Files(_) => u64::MAX,
+            };
+            self.looked = Some(Instant::now());
+        }
+        let goal = most.min(self.share);
+        let used = m.usage().used;
+        if self.since.elapsed() >= PEAK_PERIOD {
+            (self.before, self.peak, self.since) = (self.peak, used, Instant::now());
+        }
+        self.peak = self.peak.max(used);
+        if self.none_until.is_none_or(|until| Instant::now() >= until) {
+            let filled = top_up(store, m, goal);
+            self.none_until = (!filled).then(|| Instant::now() + NO_ROOM);
+        }
+        let kept = self.peak.max(self.before) + goal;
+        // Room that was used until a moment ago is given back later.
+        give_back(store, m, kept) && self.peak.max(self.before) == used
+    }
+}
+
+/// Reserves up to `goal` bytes ahead of use. False if there is no room.
+fn top_up(store: &Store, m: &Medium, goal: u64) -> bool {
+    loop {
+        let u = m.usage();
+        let missing = (u.used + goal).min(u.capacity).saturating_sub(u.reserved) / Room::CELL;
+        if missing == 0 {
+            return true;
+        }
+        let Ok(_section) = store.section() else {
+            return false;
+        };
+        if !matches!(m.prepare(missing.min(8) as usize), Ok(true)) {
+            return false;
+        }
+    }
+}
+
+/// Gives back the room of unused cells until at most `kept` bytes are reserved. Returns whether no
+/// more can be given back.
+fn give_back(store: &Store, m: &Medium, kept: u64) -> bool {
+    let mut end = usize::MAX;
+    for _ in 0..GIVE_BACK_CELLS {
+        if m.usage().reserved <= kept {
+            return true;
+        }
+        let Ok(_section) = store.section() else {
+            return true;
+        };
+        match m.give_back(end) {
+            Ok(Some(cell)) => end = cell,
+            // All other cells are in use, or the file system can't give room back.
+            Ok(None) | Err(_) => return true,
+        }
+    }
+    false
+}
+
+/// Whether the pool in `dir` still exists. Only ENOENT counts as removed.
+fn is_there(dir: &Path) -> bool {
+    !matches!(is_absent(&dir.join("pool.json")), Ok(true))
+}

@@ -1,0 +1,230 @@
+//! The states of a request cell, and which side may use it in each.
+//!
+//! ```text
+//!       requester       requester          daemon            daemon         requester
+//! FREE ---------> CLAIMED ---------> POSTED ---------> TAKEN ---------> DONE ---------> FREE
+//!                                      |                 | requester       | daemon
+//!                                      v                 v                 v
+//!                                   CLAIMED          ABANDONED --------> FREE
+//! ```
+//! The requester owns the cell in `CLAIMED` and `DONE`, the daemon in `TAKEN` and `ABANDONED`. In
+//! `POSTED` it belongs to the side that changes the state first. With [`HELD`] the network may
+//! still be using the cell's bytes: the requester may read the reply, but leaves it to the daemon
+//! to free the cell.
+//!
+//! The cell of a one-way request (`one_way`) is the daemon's from `POSTED` on, even if the
+//! requester dies: the daemon frees the cell instead of setting `DONE`.
+
+use super::SMALL_BODY;
+use super::region::{ASLEEP, CELLS, Cell, LARGE, Shared};
+use forebay_placement::NodeId;
+use forebay_runtime::atomics::{AtomicU32, Ordering::*, futex};
+use forebay_store::process;
+use rustix::io::{Errno, Result};
+use std::time::Duration;
+
+pub const FREE: u32 = 0;
+pub const CLAIMED: u32 = 1;
+pub const POSTED: u32 = 2;
+pub const TAKEN: u32 = 3;
+pub const DONE: u32 = 4;
+pub const ABANDONED: u32 = 5;
+/// The daemon or the network still uses the cell's bytes.
+pub const HELD: u32 = 16;
+
+/// How long a thread that waits for a cell sleeps before it checks for dead owners.
+const OWNER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
+
+fn change(word: &AtomicU32, from: u32, to: u32) -> bool {
+    word.compare_exchange(from, to, AcqRel, Acquire).is_ok()
+}
+
+/// Requirements on a cell.
+pub struct Claim {
+    /// The requesting process (owner word), and the program in it.
+    pub me: u64,
+    pub image: u64,
+    /// The node to which the request is sent.
+    pub node: NodeId,
+    /// Bytes of the body, or of the room for a received one.
+    pub body: usize,
+    /// The reply may stay uncollected for long. Such requests get only large cells, and at most
+    /// half of these.
+    pub is_kept: bool,
+}
+
+impl Cell {
+    /// Changes the state from `from` to `to`; false if the state isn't `from`.
+    pub fn pass(&self, from: u32, to: u32) -> bool {
+        change(&self.state, from, to)
+    }
+}
+
+impl Shared {
+    /// Claims a free cell.
+    ///
+    /// # Errors
+    /// The word to sleep on until a cell may be free.
+    pub fn claim(&self, claim: &Claim) -> std::result::Result<usize, &AtomicU32> {
+        let header = self.header();
+        let mine = |index: usize, before: usize, of: usize| {
+            let cell = self.cell(index);
+            if cell.owner.load(Relaxed) != 0 {
+                return None;
+            }
+            // The share of a node is checked only when many cells are taken.
+            if before >= of / 8 * 3 && self.cells_for(claim.node, of) >= of / 4 * 3 {
+                return Some(Err(header.share_of(claim.node.0)));
+            }
+            let took = cell.owner.compare_exchange(0, claim.me, AcqRel, Relaxed);
+            took.ok()?;
+            cell.image.store(claim.image, Relaxed);
+            cell.node.store(claim.node.0, Relaxed);
+            // Any other state is corrupt: this cell stays unused.
+            cell.pass(FREE, CLAIMED).then_some(Ok(index))
+        };
+        let found = if claim.is_kept {
+            let large = claim.body > SMALL_BODY;
+            let most = if large { LARGE / 2 } else { 0 };
+            (0..most).find_map(|i| mine(i, i, LARGE))
+        } else if claim.body > SMALL_BODY {
+            (0..LARGE).find_map(|i| mine(i, i, LARGE))
+        } else {
+            let small = (LARGE..CELLS).find_map(|i| mine(i, i - LARGE, CELLS));
+            small.or_else(|| (0..LARGE).rev().find_map(|i| mine(i, CELLS, CELLS)))
+        };
+        found.unwrap_or(Err(&header.room))
+    }
+
+    /// Number of the first `of` cells that are taken for `node`. A node that doesn't answer must
+    /// not get all cells.
+    fn cells_for(&self, node: NodeId, of: usize) -> usize {
+        let theirs = |&i: &usize| {
+            let cell = self.cell(i);
+            cell.owner.load(Relaxed) != 0 && cell.node.load(Relaxed) == node.0
+        };
+        (0..of).filter(theirs).count()
+    }
+
+    /// As [`Shared::claim`], but waits until `until` for a cell.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if no cell became free in time.
+    pub fn claim_waiting(&self, claim: &Claim, until: u64) -> Result<usize> {
+        if let Ok(index) = self.claim(claim) {
+            return Ok(index);
+        }
+        let header = self.header();
+        header.wanting.fetch_add(1, SeqCst);
+        let got = loop {
+            let seen = [&header.room, header.share_of(claim.node.0)].map(|w| w.load(SeqCst));
+            let word = match self.claim(claim) {
+                Ok(index) => break Ok(index),
+                Err(word) => word,
+            };
+            let now = super::clock();
+            if self.may_reclaim(now) && self.reclaim_dead(claim.me) > 0 {
+                continue;
+            }
+            if now >= until {
+                break Err(Errno::HOSTDOWN);
+            }
+            let turn = OWNER_CHECK_INTERVAL.min(Duration::from_nanos(until - now));
+            let seen = seen[usize::from(!std::ptr::eq(word, &header.room))];
+            let _ = futex::wait(word, seen, turn);
+        };
+        let before = header.wanting.fetch_sub(1, SeqCst);
+        debug_assert!(before > 0, "a thread that waited was counted");
+        got
+    }
+
+    /// Whether to search for cells of dead processes now; true for only one of the waiting threads.
+    fn may_reclaim(&self, now: u64) -> bool {
+        let last = &self.header().reclaimed;
+        let before = last.load(Relaxed);
+        // A time in the future is corrupt.
+        let due = now.wrapping_sub(before) >= OWNER_CHECK_INTERVAL.as_nanos() as u64;
+        due && last.compare_exchange(before, now, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Frees a cell. Only its owner may call this.
+    pub fn free(&self, index: usize) {
+        let cell = self.cell(index);
+        let header = self.header();
+        let share = header.share_of(cell.node.load(Relaxed));
+        cell.one_way.store(0, Relaxed);
+        cell.state.store(FREE, Release);
+        cell.owner.store(0, SeqCst);
+        for word in [&header.room, share] {
+            word.fetch_add(1, SeqCst);
+            if header.wanting.load(SeqCst) > 0 {
+                futex::wake(word, 1);
+            }
+        }
+    }
+
+    /// Called when the requester no longer needs the cell, whatever its state.
+    pub fn leave(&self, index: usize) {
+        let cell = self.cell(index);
+        loop {
+            let state = cell.state.load(Acquire);
+            if state & HELD != 0 {
+                if state == ABANDONED | HELD || cell.pass(state, ABANDONED | HELD) {
+                    return;
+                }
+            } else if state == FREE || state == CLAIMED || cell.pass(state, CLAIMED) {
+                return self.free(index);
+            }
+        }
+    }
+
+    /// Reclaims the cells of dead processes. Returns their number.
+    pub fn reclaim_dead(&self, me: u64) -> usize {
+        self.reclaim(me, |_, owner| owner != me && !process::runs(owner))
+    }
+
+    /// Reclaims the cells that the program before exec left in this process. Returns their number.
+    pub fn reclaim_own(&self, me: u64, image: u64) -> usize {
+        self.reclaim(me, |cell, owner| {
+            owner == me && cell.image.load(Relaxed) != image
+        })
+    }
+
+    fn reclaim(&self, me: u64, lost: impl Fn(&Cell, u64) -> bool) -> usize {
+        let mut count = 0;
+        for index in 0..CELLS {
+            let cell = self.cell(index);
+            let owner = cell.owner.load(Acquire);
+            if owner == 0 || !lost(cell, owner) {
+                continue;
+            }
+            // A one-way request of a dead process is still to be sent.
+            if cell.one_way.load(Acquire) != 0 && cell.state.load(Acquire) != CLAIMED {
+                continue;
+            }
+            let taken = cell.owner.compare_exchange(owner, me, AcqRel, Relaxed);
+            // An abandoned cell that the network uses is freed by the daemon.
+            if taken.is_ok() && cell.state.load(Acquire) != ABANDONED | HELD {
+                self.leave(index);
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Signals that a one-way request was posted: the daemon needn't wake for it at once.
+    pub fn ring_softly(&self) {
+        if self.header().sleeps.load(SeqCst) == ASLEEP {
+            self.ring();
+        }
+    }
+
+    /// Signals that cells were posted.
+    pub fn ring(&self) {
+        let header = self.header();
+        header.bell.fetch_add(1, SeqCst);
+        if header.sleeps.load(SeqCst) != 0 {
+            futex::wake(&header.bell, 1);
+        }
+    }
+}

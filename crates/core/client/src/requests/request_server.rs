@@ -1,0 +1,424 @@
+//! The daemon's side of the request cells: takes posted requests and answers them.
+//!
+//! A cell is written by a process of the same user, which may be dying or corrupt. So every length
+//! is checked and copied when the cell is taken; later only the copy is used.
+
+use super::cell::{ABANDONED, DONE, HELD, POSTED, TAKEN};
+use super::region::{ASLEEP, CELLS, DOZING, Shared};
+use forebay_cluster::peers::MAX_HEAD;
+use forebay_placement::NodeId;
+use forebay_runtime::atomics::{AtomicU32, Ordering::*, futex};
+use forebay_store::process;
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// How long to retry the lock: a killed daemon holds it for some instants more.
+const DYING: Duration = Duration::from_secs(3);
+/// Maximum time the daemon sleeps before it checks the cells again, so that a corrupt bell can't make
+/// it sleep for ever.
+const MAX_SLEEP: Duration = Duration::from_secs(3600);
+/// How long a one-way request may wait, so that it needn't wake the daemon. Longer than a tick of
+/// the kernel: a nearer timer would be programmed for each request, which costs 10 us in a virtual
+/// machine.
+const DOZE: Duration = Duration::from_millis(20);
+
+/// The daemon's side of all cells of a node. A lock allows one per node.
+pub struct RequestServer {
+    shared: Arc<Shared>,
+    /// Owner word of this process.
+    me: u64,
+    _lock: OwnedFd,
+    stopped: AtomicBool,
+}
+
+impl RequestServer {
+    /// Opens the cells of the node whose directory is `dir`.
+    ///
+    /// # Errors
+    /// EBUSY if there is a daemon already; errors of open and mmap.
+    pub fn open(dir: &Path) -> Result<RequestServer> {
+        let shared = Arc::new(Shared::open(dir)?);
+        let me = process::own_word()?;
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let lock = rustix::fs::open(dir.join("requests"), flags, Mode::empty())?;
+        let until = Instant::now() + DYING;
+        while rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > until {
+                return Err(Errno::BUSY);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(RequestServer {
+            shared,
+            me,
+            _lock: lock,
+            stopped: AtomicBool::new(false),
+        })
+    }
+
+    /// Sets the time without a reply from another node after which locks there are lost.
+    pub fn set_lease(&self, lease: Duration) {
+        let lease = u32::try_from(lease.as_millis()).unwrap_or(u32::MAX);
+        self.shared.header().lease.store(lease, Relaxed);
+    }
+
+    /// Begins to serve. Returns the requests that the previous daemon had taken but not answered;
+    /// those that it had sent keep their number.
+    pub fn begin(&self, request_timeout: Duration) -> Vec<Arc<Taken>> {
+        let header = self.shared.header();
+        let request_timeout = u32::try_from(request_timeout.as_millis()).unwrap_or(u32::MAX);
+        header.request_timeout.store(request_timeout, Relaxed);
+        header.daemon.store(self.me, Release);
+        header.missing.store(0, Release);
+        let mut left = Vec::new();
+        for index in 0..CELLS {
+            let cell = self.shared.cell(index);
+            loop {
+                let state = cell.state.load(Acquire);
+                match state {
+                    // The previous daemon may have cleared the cell's bit already.
+                    POSTED => drop(header.posted[index / 64].fetch_or(1 << (index % 64), SeqCst)),
+                    state if state == TAKEN | HELD => left.extend(self.taken(index)),
+                    state if state == ABANDONED | HELD => self.shared.free(index),
+                    state if state & HELD != 0 && !cell.pass(state, state & !HELD) => continue,
+                    _ => {}
+                }
+                break;
+            }
+        }
+        left
+    }
+
+    /// Identifies this node's requests among those of all nodes.
+    pub fn id(&self) -> u64 {
+        self.shared.header().id.load(Relaxed)
+    }
+
+    /// Returns a new request number, higher than all before.
+    pub fn next_number(&self) -> u64 {
+        let number = self.shared.header().numbers.fetch_add(1, Relaxed) + 1;
+        assert!(number != 0, "numbers of requests don't run out");
+        number
+    }
+
+    /// Announces that the file `map` was replaced.
+    pub fn map_changed(&self) {
+        self.shared.header().map.fetch_add(1, AcqRel);
+    }
+
+    /// Returns the posted requests; sleeps until there are some. Empty once [`RequestServer::stop`]
+    /// was called.
+    pub fn wait(&self) -> Vec<Arc<Taken>> {
+        let header = self.shared.header();
+        // Requests came a moment ago: doze.
+        let mut dozes = true;
+        loop {
+            // A process may have given this daemon up: while it was stopped, or short of time.
+            if header.missing.load(Relaxed) != 0 {
+                header.missing.store(0, Release);
+            }
+            let taken = self.take();
+            if !taken.is_empty() {
+                return taken;
+            }
+            let (how, turn) = if dozes {
+                (DOZING, DOZE)
+            } else {
+                (ASLEEP, MAX_SLEEP)
+            };
+            dozes = false;
+            header.sleeps.store(how, SeqCst);
+            let seen = header.bell.load(SeqCst);
+            let taken = self.take();
+            if self.stopped.load(SeqCst) || !taken.is_empty() {
+                header.sleeps.store(0, SeqCst);
+                return taken;
+            }
+            let _ = futex::wait(&header.bell, seen, turn);
+            header.sleeps.store(0, SeqCst);
+        }
+    }
+
+    /// Returns the requests that are posted now, without waiting.
+    pub fn take(&self) -> Vec<Arc<Taken>> {
+        let mut all = Vec::new();
+        for (i, word) in self.shared.header().posted.iter().enumerate() {
+            if word.load(Relaxed) == 0 {
+                continue;
+            }
+            let mut bits = word.swap(0, SeqCst);
+            while bits != 0 {
+                let index = i * 64 + bits.trailing_zeros() as usize;
+                bits &= bits - 1;
+                if self.shared.cell(index).pass(POSTED, TAKEN | HELD) {
+                    all.extend(self.taken(index));
+                }
+            }
+        }
+        all
+    }
+
+    /// Takes a cell. A malformed request is answered here.
+    fn taken(&self, index: usize) -> Option<Arc<Taken>> {
+        let cell = self.shared.cell(index);
+        let head = cell.head.load(Relaxed) as usize;
+        let body = cell.body.load(Relaxed) as usize;
+        let payload = match cell.way.load(Relaxed) {
+            0 => Some(Payload::Nothing),
+            1 => Some(Payload::Send(body)),
+            2 => Some(Payload::Receive(body)),
+            _ => None,
+        };
+        let kind = u16::try_from(cell.kind.load(Relaxed)).ok();
+        let fits = head <= MAX_HEAD && self.shared.body_at(index, body).is_some();
+        let taken = Arc::new(Taken {
+            shared: self.shared.clone(),
+            index,
+            node: NodeId(cell.node.load(Relaxed)),
+            kind: kind.unwrap_or(0),
+            head,
+            payload: payload.unwrap_or(Payload::Nothing),
+            deadline: cell.deadline.load(Acquire),
+            lent: AtomicU32::new(0),
+            free: AtomicBool::new(false),
+        });
+        if !fits || payload.is_none() || kind.is_none() {
+            taken.answer(Errno::PROTO.raw_os_error() as u32, &[], 0);
+            return None;
+        }
+        Some(taken)
+    }
+
+    /// Makes [`RequestServer::wait`] return.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+        self.shared.header().bell.fetch_add(1, SeqCst);
+        futex::wake(&self.shared.header().bell, u32::MAX >> 1);
+    }
+}
+
+impl Drop for RequestServer {
+    fn drop(&mut self) {
+        let daemon = &self.shared.header().daemon;
+        let _ = daemon.compare_exchange(self.me, 0, AcqRel, Relaxed);
+    }
+}
+
+/// The bytes besides the head that a request has, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// None.
+    Nothing,
+    /// Number of bytes sent with the request.
+    Send(usize),
+    /// Limit on the bytes that come with the reply.
+    Receive(usize),
+}
+
+/// A request that the daemon has taken. The daemon owns the cell until this is dropped.
+pub struct Taken {
+    shared: Arc<Shared>,
+    index: usize,
+    node: NodeId,
+    kind: u16,
+    head: usize,
+    payload: Payload,
+    deadline: u64,
+    /// Whether a [`Room`] is in use.
+    lent: AtomicU32,
+    /// Whether the cell no longer belongs to this request.
+    free: AtomicBool,
+}
+
+impl Taken {
+    /// The node to which the request is sent.
+    pub fn node(&self) -> NodeId {
+        self.node
+    }
+
+    /// The request's kind.
+    pub fn kind(&self) -> u16 {
+        self.kind
+    }
+
+    /// The request's payload.
+    pub fn payload(&self) -> Payload {
+        self.payload
+    }
+
+    /// Whether no process waits for the reply.
+    pub fn is_one_way(&self) -> bool {
+        self.shared.cell(self.index).one_way.load(Relaxed) != 0
+    }
+
+    /// When the requester stops waiting ([`super::clock`]).
+    pub fn deadline(&self) -> u64 {
+        self.deadline
+    }
+
+    /// Makes the requester wait until then. Only before the reply.
+    pub fn renew(&self, deadline: u64) {
+        let cell = self.shared.cell(self.index);
+        cell.deadline.fetch_max(deadline, AcqRel);
+    }
+
+    /// The encoded request.
+    pub fn head(&self) -> &[u8] {
+        // SAFETY: the area has this many bytes (checked when the cell was taken), and a correct
+        // requester doesn't touch it until the reply is there.
+        unsafe { std::slice::from_raw_parts(self.shared.head_at(self.index), self.head) }
+    }
+
+    /// The request's number; 0: none yet.
+    pub fn number(&self) -> u64 {
+        self.shared.cell(self.index).number.load(Relaxed)
+    }
+
+    /// Assigns a number, which outlives this daemon.
+    pub fn set_number(&self, number: u64) {
+        self.shared.cell(self.index).number.store(number, Release);
+    }
+
+    /// The requester's [`forebay_trace::request`].
+    pub fn traced(&self) -> u64 {
+        self.shared.cell(self.index).traced.load(Relaxed)
+    }
+
+    /// Id of the home's reply cache to which the request was sent ([`super::Replies::id`]); 0: not
+    /// sent.
+    pub fn sent_to(&self) -> u64 {
+        self.shared.cell(self.index).sent_to.load(Acquire)
+    }
+
+    /// Records that the request is being sent.
+    pub fn set_sent_to(&self, records: u64) {
+        self.shared.cell(self.index).sent_to.store(records, Release);
+    }
+
+    /// The bytes sent with the request, if there are any.
+    pub fn body(self: &Arc<Self>) -> Option<Body> {
+        match self.payload {
+            Payload::Send(1..) => Some(Body(self.clone())),
+            _ => None,
+        }
+    }
+
+    /// The room for bytes that come with the reply. None if there is none, or if it is in use.
+    pub fn room(self: &Arc<Self>) -> Option<Room> {
+        let has = matches!(self.payload, Payload::Receive(1..));
+        let got = has && self.lent.swap(1, AcqRel) == 0;
+        got.then(|| Room(self.clone()))
+    }
+
+    /// Answers: 0 or an errno, the reply's head, and the number of bytes received. Only the first
+    /// answer counts.
+    pub fn answer(self: Arc<Self>, status: u32, head: &[u8], received: usize) {
+        // If no other thread uses the cell's bytes, the requester may have the whole cell.
+        let (last, rest) = match Arc::try_unwrap(self) {
+            Ok(last) => (Some(last), None),
+            Err(rest) => (None, Some(rest)),
+        };
+        let Some(taken) = last.as_ref().or(rest.as_deref()) else {
+            return;
+        };
+        let cell = taken.shared.cell(taken.index);
+        if taken.is_one_way() {
+            // The last user of the cell frees it.
+            cell.pass(TAKEN | HELD, ABANDONED | HELD);
+            return;
+        }
+        if cell.state.load(Acquire) != TAKEN | HELD {
+            return;
+        }
+        let head = head.get(..MAX_HEAD).unwrap_or(head);
+        // SAFETY: the area is large enough, and belongs to this request.
+        unsafe {
+            let to = taken.shared.head_at(taken.index);
+            std::ptr::copy_nonoverlapping(head.as_ptr(), to, head.len());
+        }
+        cell.status.store(status, Relaxed);
+        cell.answer.store(head.len() as u32, Relaxed);
+        cell.received.store(received as u32, Relaxed);
+        // The requester can free the cell at once.
+        let done = if last.is_some() { DONE } else { DONE | HELD };
+        if last.is_some() {
+            taken.free.store(true, Relaxed);
+        }
+        let done = cell
+            .state
+            .compare_exchange(TAKEN | HELD, done, SeqCst, Acquire)
+            .is_ok();
+        if !done {
+            taken.free.store(false, Relaxed);
+        } else if cell.sleeps.load(SeqCst) != 0 {
+            futex::wake(&cell.state, 1);
+        }
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if *self.free.get_mut() {
+            return;
+        }
+        let cell = self.shared.cell(self.index);
+        loop {
+            let state = cell.state.load(Acquire);
+            if state == ABANDONED | HELD {
+                return self.shared.free(self.index);
+            }
+            // An unanswered request is left to the next daemon.
+            if state != DONE | HELD || cell.pass(state, DONE) {
+                return;
+            }
+        }
+    }
+}
+
+/// Bytes of a request, sent from where they lie.
+pub struct Body(Arc<Taken>);
+
+impl Body {
+    /// All of the bytes.
+    pub fn bytes(&self) -> &[u8] {
+        let taken = &self.0;
+        let Payload::Send(len) = taken.payload else {
+            return &[];
+        };
+        match taken.shared.body_at(taken.index, len) {
+            // SAFETY: the area has this many bytes. A correct requester leaves them alone; an
+            // incorrect one only gets other bytes sent.
+            Some(at) => unsafe { std::slice::from_raw_parts(at, len) },
+            None => &[],
+        }
+    }
+}
+
+/// The room in which a reply's bytes are received.
+pub struct Room(Arc<Taken>);
+
+impl Room {
+    /// All of the room.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let taken = &self.0;
+        let Payload::Receive(len) = taken.payload else {
+            return &mut [];
+        };
+        match taken.shared.body_at(taken.index, len) {
+            // SAFETY: the area has this many bytes, and there is one `Room` of a cell at a time.
+            Some(at) => unsafe { std::slice::from_raw_parts_mut(at, len) },
+            None => &mut [],
+        }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.lent.store(0, Release);
+    }
+}

@@ -1,0 +1,150 @@
+//! Asking other nodes: a request goes out, its reply is decoded, refusals that pass are retried.
+//!
+//! - EAGAIN of the asked node means that others are changing the same thing. The asking side waits
+//!   and asks again ([`Backoff`]); the asked node never does.
+//! - ESTALE means that the nodes' epochs of names differ. The asked node's epoch is fetched before
+//!   the error is passed on, so that the caller resolves its path again with the later one.
+
+use crate::Cluster;
+use crate::backoff::Backoff;
+use crate::peers::messages::Wire;
+use crate::peers::requests::{Signature, kind, request};
+use crate::peers::{Bytes, CAPACITY, Peers};
+use forebay_placement::NodeId;
+use forebay_store::{Errno, ObjectId, Result};
+
+impl<'a> Cluster<'a> {
+    /// The other nodes. Called for objects that lie on one of them.
+    pub(crate) fn other_nodes(&self) -> Result<&'a dyn Peers> {
+        self.peers().ok_or(Errno::NODEV)
+    }
+
+    /// Asks `node` by a request without further bytes.
+    pub(crate) fn ask<A, R: Wire>(
+        &self,
+        node: NodeId,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<R> {
+        // SAFETY: there are no bytes.
+        unsafe { self.ask_with(node, request, arguments, Bytes::None) }.map(|(reply, _)| reply)
+    }
+
+    /// Sends the same request to these nodes at once. Returns their replies, in the same order.
+    /// EAGAIN is a reply.
+    pub(crate) fn ask_each<A, R: Wire>(
+        &self,
+        nodes: &[NodeId],
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Vec<Result<R>> {
+        let others = match self.other_nodes() {
+            Ok(others) => others,
+            Err(e) => return nodes.iter().map(|_| Err(e)).collect(),
+        };
+        let (kind, head) = request.message(arguments);
+        let reply = others.ask_each(nodes, kind, &head);
+        assert!(
+            reply.len() == nodes.len(),
+            "each node that is asked has a reply"
+        );
+        reply
+            .into_iter()
+            .map(|reply| request.decode(&reply?.head))
+            .collect()
+    }
+
+    /// As [`Cluster::ask`], but returns EAGAIN where that would wait for another operation to end.
+    pub(crate) fn ask_once<A, R: Wire>(
+        &self,
+        node: NodeId,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<R> {
+        let (kind, head) = request.message(arguments);
+        // SAFETY: there are no bytes.
+        let reply = unsafe { self.other_nodes()?.ask(node, kind, &head, Bytes::None) }?;
+        request.decode(&reply.head)
+    }
+
+    /// Sends a request to `node`. Returns the reply, and the number of bytes that came with it.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read, or to write.
+    pub(crate) unsafe fn ask_with<A, R: Wire>(
+        &self,
+        node: NodeId,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+        bytes: Bytes,
+    ) -> Result<(R, usize)> {
+        let (kind, head) = request.message(arguments);
+        forebay_trace::event!(CLUSTER_ASK, node.0, kind);
+        let mut backoff = None;
+        let reply = loop {
+            // SAFETY: the caller's promise.
+            match unsafe { self.other_nodes()?.ask(node, kind, &head, bytes) } {
+                // Another operation is in progress there, and the node doesn't wait for it: this
+                // node does.
+                Err(Errno::AGAIN) => backoff.get_or_insert_with(Backoff::new).wait()?,
+                reply => break reply,
+            }
+        };
+        let reply = match reply {
+            Err(Errno::STALE) if kind != kind::EPOCH => {
+                // The other node may know of a change of names that this one doesn't.
+                let theirs = self.ask(node, request::EPOCH, &())?;
+                self.names().raise_epoch(theirs);
+                return Err(Errno::STALE);
+            }
+            other => other?,
+        };
+        Ok((request.decode(&reply.head)?, reply.received))
+    }
+
+    /// The next message of `node`'s origin service about a request that this node knows by
+    /// `number`; None: there is none yet. With its bytes, the request begins.
+    ///
+    /// # Errors
+    /// ENOTCONN: the service doesn't run, or doesn't know the number. EHOSTDOWN.
+    pub fn ask_origin(&self, node: NodeId, number: u64, bytes: &[u8]) -> Result<Option<Vec<u8>>> {
+        self.ask(node, request::ORIGIN, &(number, bytes))
+    }
+
+    /// Whether any process of the pool has the file open.
+    ///
+    /// # Errors
+    /// ETIMEDOUT; EHOSTDOWN.
+    pub fn is_open(&self, id: ObjectId) -> Result<bool> {
+        match self.remote_home(id) {
+            Some(home) => self.ask(home, request::IS_OPEN, &id),
+            None => self.objects().is_open(id),
+        }
+    }
+
+    /// The size of the pool's media and how much of them is used, on all nodes together; figures of
+    /// other nodes are a moment old. None in a pool of one node, or if they aren't known.
+    pub fn capacity_of_all(&self) -> Option<(u64, u64)> {
+        let e = self.peers()?;
+        // SAFETY: there are no bytes.
+        let reply = unsafe { e.ask(e.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
+        let (size, used) = reply.head.split_first_chunk::<8>()?;
+        let used = used.first_chunk::<8>()?;
+        Some((u64::from_le_bytes(*size), u64::from_le_bytes(*used)))
+    }
+
+    /// The nodes with the most room, and their free bytes a moment ago: the largest first. None if
+    /// they aren't known.
+    pub fn rooms(&self) -> Option<Vec<(NodeId, u64)>> {
+        let others = self.peers()?;
+        // SAFETY: there are no bytes.
+        let reply = unsafe { others.ask(others.this_node(), CAPACITY, &[], Bytes::None) }.ok()?;
+        let list = reply.head.get(16..)?;
+        let room = |one: &[u8]| -> Option<(NodeId, u64)> {
+            let (node, free) = one.split_first_chunk::<4>()?;
+            let free = u64::from_le_bytes(*free.first_chunk::<8>()?);
+            Some((NodeId(u32::from_le_bytes(*node)), free))
+        };
+        list.chunks_exact(12).map(room).collect()
+    }
+}

@@ -1,0 +1,88 @@
+//! Extended attributes of objects of any node.
+//!
+//! The object's home keeps them. A value travels beside the message's arguments, at most
+//! `MAX_VALUE` bytes.
+
+use crate::Cluster;
+use crate::peers::Bytes;
+use crate::peers::messages::List;
+use crate::peers::requests::request;
+use forebay_store::attributes::MAX_VALUE;
+use forebay_store::names::Named;
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// The extended attribute `name`.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT; EHOSTDOWN.
+    pub fn attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let Some(home) = self.remote_home(id) else {
+            return self.names().attribute_here(id, name);
+        };
+        let mut value = vec![0; MAX_VALUE];
+        let bytes = Bytes::Receive(value.as_mut_ptr(), value.len());
+        // SAFETY: they are the vector's.
+        let reply = unsafe { self.ask_with(home, request::ATTRIBUTE, &(id, name), bytes)? };
+        value.truncate(reply.1);
+        Ok(value)
+    }
+
+    /// The names of all extended attributes.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    pub fn attributes(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        if self.invented(id).is_some() {
+            return Ok(Vec::new());
+        }
+        let Some(home) = self.remote_home(id) else {
+            return self.names().attributes_here(id);
+        };
+        let names: Result<List<Vec<u8>>> = self.ask(home, request::ATTRIBUTES, &id);
+        match names {
+            // The attributes are lost with the rest of the directory's record.
+            Err(Errno::HOSTDOWN) => self.salvaged_inode(home, id).map(|_| Vec::new()),
+            names => names.map(|names| names.0),
+        }
+    }
+
+    /// Sets an extended attribute. `create`: Some(true): the attribute must be new; Some(false): it
+    /// must exist. `known`: a name of the object, if the caller has one. The index of searches has
+    /// the object's attributes under that name.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, ENOSPC, ENOENT; EROFS in the view; EHOSTDOWN.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        create: Option<bool>,
+        known: Option<Named<'_>>,
+    ) -> Result<()> {
+        let Some(home) = self.remote_home(id) else {
+            return self
+                .names()
+                .set_attribute_here(id, name, value, create, known);
+        };
+        let bytes = Bytes::Send(value.as_ptr(), value.len());
+        let known = known.map(|(dir, name)| (dir, name.to_vec()));
+        let arguments = (id, name, create, known);
+        // SAFETY: they are the slice's.
+        let reply = unsafe { self.ask_with(home, request::SET_ATTRIBUTE, &arguments, bytes) };
+        reply.map(|((), _)| ())
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// ENODATA if there is none; ENOENT; EROFS in the view; EHOSTDOWN.
+    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        match self.remote_home(id) {
+            Some(home) => self.ask(home, request::REMOVE_ATTRIBUTE, &(id, name)),
+            None => self.names().remove_attribute_here(id, name),
+        }
+    }
+}

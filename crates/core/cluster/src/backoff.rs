@@ -1,0 +1,41 @@
+//! Waiting for others, in growing steps and for a bounded time.
+//!
+//! [`Backoff`] sleeps 20 microseconds at first, doubles that up to 2 milliseconds, and gives up
+//! after [`NAME_CHANGE_TIMEOUT`] with EHOSTDOWN. It calls the kernel directly, because it also runs
+//! inside programs.
+
+use rustix::io::{Errno, Result};
+use std::time::{Duration, Instant};
+
+/// How long one waits for a change of a name that others have begun.
+const NAME_CHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Waits longer each time, PATIENCE altogether.
+pub(crate) struct Backoff {
+    until: Instant,
+    next: Duration,
+}
+
+impl Backoff {
+    pub(crate) fn new() -> Backoff {
+        Backoff {
+            until: Instant::now() + NAME_CHANGE_TIMEOUT,
+            next: Duration::from_micros(20),
+        }
+    }
+
+    /// # Errors
+    /// EHOSTDOWN when patience is at its end.
+    pub(crate) fn wait(&mut self) -> Result<()> {
+        if Instant::now() >= self.until {
+            return Err(Errno::HOSTDOWN);
+        }
+        // By the kernel itself: this runs inside programs, too.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: self.next.as_nanos() as _,
+        });
+        self.next = (self.next * 2).min(Duration::from_millis(2));
+        Ok(())
+    }
+}

@@ -1,0 +1,173 @@
+//! Reading through copies: this node caches the bytes that it has fetched of other nodes' laminated
+//! files.
+//!
+//! A laminated file doesn't change within one edition. A copy is of one edition and is used for
+//! that one only. A read fetches the whole chunks that it touches, at most 8 MiB at a time, and
+//! keeps them if this node has room for copies. The keeper asks the homes which copies still stand
+//! and removes the others. The store manages the copies themselves (`store/src/cached_copies.rs`).
+
+use crate::Cluster;
+use crate::peers::messages::List;
+use crate::peers::requests::request;
+use forebay_runtime::guard;
+use forebay_store::cached_copies::{Copy, Last};
+use forebay_store::{CHUNK, NodeId, Result, Slot};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// Maximum number of bytes that are fetched at once.
+const MAX_FETCH_BYTES: u64 = 8 * CHUNK;
+/// Copies in one request.
+const BATCH: usize = 1000;
+
+impl<'a> Cluster<'a> {
+    /// As [`Cluster::read`], for a file that never changes again.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_last(
+        &self,
+        index: u32,
+        last: Last,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let len = len.min(last.size.saturating_sub(offset) as usize);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            // SAFETY: done < len.
+            let (out, left) = (unsafe { to.add(done) }, len - done);
+            // SAFETY: this many bytes are left there.
+            match unsafe { self.read_next(index, last, at, out, left) } {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads a contiguous run from `at` on, `len` bytes at most; all within the file.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_next(
+        &self,
+        index: u32,
+        last: Last,
+        at: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let n = len.min((CHUNK - at % CHUNK) as usize);
+        if self.lies_here(index, at) {
+            // SAFETY: n <= len.
+            return unsafe { self.read_where_it_lies(index, at, to, n) };
+        }
+        let copy = self.local_copies().copy_of(index, last);
+        if let Some(copy) = copy {
+            // SAFETY: n <= len.
+            if unsafe { self.local_copies().read_copy(copy, last, at, Some(to), n)? } {
+                return Ok(n);
+            }
+        }
+        // All bytes of a run are requested at once: it may lie on several nodes.
+        let first = at / CHUNK * CHUNK;
+        let most = last.size.min(first + MAX_FETCH_BYTES);
+        let wanted = (at + len as u64).min(most);
+        let mut end = first + CHUNK;
+        while end < wanted && !self.lies_here(index, end) {
+            let n = (last.size - end).min(CHUNK) as usize;
+            // SAFETY: nothing is written.
+            let there = |copy| unsafe { self.local_copies().read_copy(copy, last, end, None, n) };
+            if copy.is_some_and(|copy| there(copy) == Ok(true)) {
+                break;
+            }
+            end += CHUNK;
+        }
+        let end = end.min(most);
+        let n = (wanted.min(end) - at) as usize;
+        let bytes = (end - first) as usize;
+        let mut fetched: Vec<u8> = Vec::new();
+        if !self.local_copies().may_copy() || fetched.try_reserve_exact(bytes).is_err() {
+            // SAFETY: n <= len.
+            return unsafe { self.read_where_it_lies(index, at, to, n) };
+        }
+        // SAFETY: the vector has room for this many bytes; as many are then there.
+        unsafe {
+            let n = self.read_where_it_lies(index, first, fetched.as_mut_ptr(), bytes)?;
+            fetched.set_len(n);
+        }
+        if fetched.len() == bytes {
+            // Bytes that can't be kept will be fetched again.
+            let _: Result<()> = self.local_copies().keep_copy(index, last, first, &fetched);
+        }
+        // Fewer bytes are there if the file was opened again and written since.
+        let skip = ((at - first) as usize).min(fetched.len());
+        let n = n.min(fetched.len() - skip);
+        // SAFETY: n <= len, and this many bytes are behind `skip`.
+        if unsafe { guard::copy(fetched.as_ptr().add(skip), to, n) } {
+            Ok(n)
+        } else {
+            Err(Errno::FAULT)
+        }
+    }
+
+    /// Whether the MiB at this offset of an open file has its original on this node.
+    fn lies_here(&self, index: u32, offset: u64) -> bool {
+        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
+            return false;
+        };
+        !f.spilled
+            && others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset))) == others.this_node()
+    }
+
+    /// Removes the copies whose files were removed or replaced; returns how many copies are left.
+    /// Those of a node that can't be asked stay until it can be.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn sweep_copies(&self) -> Result<usize> {
+        if self.remote.is_none() {
+            return Ok(0);
+        }
+        let all = self.local_copies().all_copies()?;
+        let mut by_home: BTreeMap<Option<NodeId>, Vec<&Copy>> = BTreeMap::new();
+        for copy in &all {
+            let home = self.remote_home(copy.id.whole());
+            by_home.entry(home).or_default().push(copy);
+        }
+        let (mut left, mut result) = (0, Ok(()));
+        for (home, copies) in by_home {
+            let mut silent = false;
+            for batch in copies.chunks(BATCH) {
+                if silent {
+                    left += batch.len();
+                    continue;
+                }
+                let asked = List(batch.iter().map(|c| (c.id.whole(), c.edition)).collect());
+                let stand = match home {
+                    Some(home) => self.ask(home, request::COPIED, &asked).map(|List(l)| l),
+                    None => (asked.0.iter())
+                        .map(|&(id, edition)| self.local_copies().stands(id, edition))
+                        .collect(),
+                };
+                silent = stand.is_err();
+                let stand: Vec<bool> = stand.unwrap_or_else(|_| vec![true; batch.len()]);
+                for (copy, stands) in batch.iter().zip(stand) {
+                    if stands {
+                        left += 1
+                    } else {
+                        result = self.local_copies().drop_copy(copy.id).and(result)
+                    }
+                }
+            }
+        }
+        self.local_copies().recount_copied()?;
+        self.local_copies().make_room(0);
+        result.map(|()| left)
+    }
+}

@@ -1,0 +1,156 @@
+//! The use of files with declared controls, on whatever node they lie.
+//!
+//! A description of such a file notes its use in the lock table of the file's home, before it does
+//! anything to the file. The home refuses a use that the controls rule out, or reports it. The end
+//! of the description ends the use and, where the controls ask for that, laminates the file.
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_controls::{Mutability, OnViolation, Parallelism};
+use forebay_store::control_region::open_flag::LAMINATES;
+use forebay_store::controls::{
+    COUNTED, Change, Party, WRITES, check_word, declared, depends_on_size, is_last,
+};
+use forebay_store::locks::{LockType, Request, Sort};
+use forebay_store::process::Critical;
+use forebay_store::record::Inode;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::views::Parts;
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// As [`Store::check_change`], for a striped file of any node, in its present state.
+    pub(crate) fn check_striped(&self, index: u32, change: Change) -> Result<()> {
+        let word = self.declared().controls(index);
+        if word == 0 {
+            return Ok(());
+        }
+        let judged = check_word(word, self.size_for(index, word)?, change);
+        if judged.is_ok() || self.remote_live(index).is_none() {
+            return judged;
+        }
+        // Other controls may have been declared since.
+        let inode = self.stat(self.content().live_id(index))?;
+        if inode.controls != word {
+            self.objects()
+                .live(index)
+                .controls
+                .store(inode.controls, Release);
+        }
+        check_word(inode.controls, inode.size, change)
+    }
+
+    /// The size of an open file, if checking a change against the controls in `word` needs it.
+    /// Otherwise 0: finding the size of a striped file takes requests to other nodes, at each
+    /// write.
+    ///
+    /// # Errors
+    /// As for [`Cluster::size`].
+    pub fn size_for(&self, index: u32, word: u64) -> Result<u64> {
+        if depends_on_size(word) {
+            self.size(index)
+        } else {
+            Ok(0)
+        }
+    }
+
+    /// Records the controls word that came with a file of another node, when it was opened.
+    pub fn note_controls(&self, index: u32, inode: &Inode) {
+        if self.remote_live(index).is_none() {
+            return;
+        }
+        let live = self.objects().live(index);
+        let known = live.edition.load(Acquire);
+        if inode.edition == 0 && known == 0 {
+            live.controls.store(inode.controls, Release);
+            return;
+        }
+        let _critical = Critical::enter();
+        let Ok(_lock) = self.objects().lock_live(index) else {
+            // The home tells a process that doesn't know.
+            live.edition.store(known.next_multiple_of(2), Release);
+            return;
+        };
+        // Answers of the home to several openers may overtake each other.
+        if inode.edition >= live.edition.load(Relaxed) {
+            live.controls.store(inode.controls, Release);
+            live.edition.store(0, SeqCst);
+            live.last_size.store(inode.size, SeqCst);
+            if is_last(inode.edition) && self.content().live_id(index).stripe().is_some() {
+                Parts::remember_locked(live, inode.size, inode.cuts);
+            }
+            live.edition.store(inode.edition, SeqCst);
+        }
+    }
+
+    /// A description that may laminate the object `id` has ended: its home laminates it, with all
+    /// parts truncated if other nodes have some.
+    ///
+    /// # Errors
+    /// ENOSPC: its home has no room, and the file stays as it was. EHOSTDOWN: the home doesn't
+    /// answer.
+    pub(crate) fn laminate_written(&self, id: ObjectId, live: Option<u32>) -> Result<()> {
+        let laminated = match self.remote_home(id) {
+            Some(home) => self.ask(home, request::LAMINATE, &id),
+            None => self.declared().laminate_here(id),
+        };
+        match live {
+            Some(live) if laminated == Err(CHANGED) => self.stripes().seal(live),
+            _ => laminated,
+        }
+    }
+
+    /// Begins the use of a file with this word by a new description, before it does anything to the
+    /// file. The use ends with the description.
+    ///
+    /// # Errors
+    /// EBUSY: another party has the file open, which is exclusive. EPERM: it is laminated, and
+    /// `writes`. If violations are only to be reported, that is no error but the result.
+    pub fn begin_use(
+        &self,
+        open: u32,
+        word: u64,
+        party: Party,
+        writes: bool,
+    ) -> Result<Option<Errno>> {
+        let (declared, _) = declared(word);
+        let controls = declared.resolve();
+        let counted = word & COUNTED != 0;
+        let laminates = writes && (controls.mutability == Mutability::Immutable || counted);
+        let want = match controls.parallelism {
+            Parallelism::Process | Parallelism::Node => LockType::Exclusive,
+            Parallelism::Shared if laminates || counted => LockType::Shared,
+            Parallelism::Shared => return Ok(None),
+        };
+        let o = self.objects().open_file(open);
+        let request = Request {
+            object: ObjectId(o.id.load(Acquire)),
+            owner: self.locks().lock_owner_description(open),
+            sort: Sort::Use,
+            want,
+            start: party,
+            end: if writes { WRITES } else { 0 },
+        };
+        let mut begun = self.lock(&request, false);
+        if begun == Err(Errno::AGAIN) {
+            // Perhaps of one that was killed.
+            self.recovery().reap()?;
+            begun = self.lock(&request, false);
+        }
+        let report = controls.on_violation == OnViolation::Report;
+        // One that is only to be reported is noted all the same.
+        if laminates && (begun.is_ok() || report && begun == Err(Errno::AGAIN)) {
+            o.flags.fetch_or(LAMINATES, AcqRel);
+        }
+        match begun {
+            Ok(()) => Ok(None),
+            Err(e @ (Errno::AGAIN | Errno::PERM)) => {
+                let e = if e == Errno::AGAIN { Errno::BUSY } else { e };
+                if report { Ok(Some(e)) } else { Err(e) }
+            }
+            Err(e) => Err(e),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Copies between files: the bytes don't pass through the memory of the asking process.
+//!
+//! The node on which the bytes are to lie carries a copy out ([`Cluster::copy_in`]). It copies
+//! pages that lie there as well from page to page (`store/src/data/copy.rs`) and reads the others
+//! from their nodes, 1 MiB at a time, without a lock. A process that wants a copy on another node
+//! sends it a request of a few bytes. For a copy into a striped file, it sends one to each node
+//! with chunks.
+//!
+//! A copy goes in steps of at most [`COPIED_AT_ONCE`] bytes or about half a second. A step is
+//! several writes, each of which counts when it is done. An error in the middle of a step ends the
+//! step; the next step returns it.
+
+mod remote;
+
+use crate::Cluster;
+use crate::live::with_open;
+use crate::peers::MAX_BODY;
+use forebay_store::control_region::Live;
+use forebay_store::controls::Change;
+use forebay_store::data::overlap;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::views::Parts;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::time::{Duration, Instant};
+
+/// Maximum number of bytes that one step copies, and that one request to a node asks for.
+pub const COPIED_AT_ONCE: u64 = 8 << 20;
+/// A step begins no further copy after this time: the requesting process must not take the node for
+/// dead.
+const MAX_STEP_TIME: Duration = Duration::from_millis(500);
+
+/// A range to be copied: offset in the source, offset in the target, length. Bytes.
+pub(crate) type Range = (u64, u64, u64);
+
+/// The source of the bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// A file that is open here, on whatever node it lies.
+    Open(u32),
+    /// A file of that node, which the asking process keeps open.
+    On(NodeId, ObjectId),
+}
+
+/// The object of this node into which bytes are copied.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Target {
+    /// A file; for a process of that node, or of this one.
+    File(Option<NodeId>),
+    /// The bytes of a striped file at its home, where the file may end before them; the number of
+    /// its truncations.
+    Behind(u64),
+    /// A part of a striped file, which was truncated this many times.
+    Part(u64),
+}
+
+impl Target {
+    fn grows(self) -> bool {
+        !matches!(self, Target::Behind(_))
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Copies up to `len` bytes of one open file, from an offset on, to an offset of another.
+    /// Returns the number copied: a short copy means nothing, except that 0 means the end of the
+    /// first file.
+    ///
+    /// # Errors
+    /// EINVAL: both are one file, and the ranges overlap; those of reading the one and of writing
+    /// the other.
+    pub fn copy(&self, (from, at): (u32, u64), (to, to_at): (u32, u64), len: u64) -> Result<u64> {
+        let len = len.min(COPIED_AT_ONCE);
+        if from == to && overlap(at, to_at, len) {
+            return Err(Errno::INVAL);
+        }
+        self.check_lease(from)?;
+        self.check_lease(to)?;
+        let len = len as usize;
+        let done = if let Some(file) = self.striped(to) {
+            self.check_striped(to, Change::From(Some(to_at)))?;
+            self.stripes().copy_striped((from, at), &file, to_at, len)
+        } else {
+            let range = (at, to_at, len as u64);
+            let done = match self.remote_live(to) {
+                Some(remote) => self.copy_remote((from, at), remote, to_at, len),
+                None => self.copy_in(Source::Open(from), to, &[range], Target::File(None)),
+            };
+            match self.stripes().spilled_by(to, &done)? {
+                Some(file) => self.stripes().copy_striped((from, at), &file, to_at, len),
+                None => done,
+            }
+        };
+        match done {
+            Err(Errno::NODATA) => Ok(0),
+            done => done.map(|n| n as u64),
+        }
+    }
+
+    /// Copies ranges, one after another, to an object of this node. Returns the number of bytes, at
+    /// least one.
+    ///
+    /// # Errors
+    /// ENODATA: the source ends before them; else as for [`Cluster::copy`].
+    pub(crate) fn copy_in(
+        &self,
+        source: Source,
+        index: u32,
+        ranges: &[Range],
+        target: Target,
+    ) -> Result<usize> {
+        let begun = Instant::now();
+        let mut buffer = Vec::new();
+        let mut done = 0;
+        for &(at, to_at, len) in ranges {
+            let mut n = 0;
+            while n < len {
+                if done > 0 && begun.elapsed() >= MAX_STEP_TIME {
+                    return Ok(done);
+                }
+                let most = (len - n).min(MAX_BODY as u64) as usize;
+                let (at, to_at) = (at + n, to_at + n);
+                match self.copy_piece((source, at), index, to_at, most, target, &mut buffer) {
+                    Ok(more) => (n, done) = (n + more as u64, done + more),
+                    Err(e) if done == 0 => return Err(e),
+                    // The caller asks for the rest, and gets the error then.
+                    Err(_) => return Ok(done),
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Copies a MiB at most: at least one byte.
+    fn copy_piece(
+        &self,
+        (source, at): (Source, u64),
+        index: u32,
+        to_at: u64,
+        len: usize,
+        target: Target,
+        buffer: &mut Vec<u8>,
+    ) -> Result<usize> {
+        if let Source::Open(from) = source
+            && !self.is_remote(from)
+        {
+            let copy = || {
+                let check = |live: &Live, len| self.check_target(live, to_at, len, target);
+                self.content()
+                    .copy_here((from, at), (index, to_at), len, target.grows(), check)
+            };
+            match self.with_room_of_the_removed(copy) {
+                // Some of the bytes have just moved to other nodes.
+                Err(CHANGED) if self.is_remote(from) => {}
+                done => return done,
+            }
+        }
+        self.fetch(buffer, source, at, len)?;
+        self.with_room_of_the_removed(|| self.put_fetched(buffer, index, to_at, target))
+    }
+
+    /// Reads up to `len` bytes of a source into the buffer.
+    fn fetch(&self, buffer: &mut Vec<u8>, source: Source, at: u64, len: usize) -> Result<()> {
+        buffer.clear();
+        buffer.try_reserve_exact(len).map_err(|_| Errno::NOMEM)?;
+        // SAFETY: the vector has room for this many bytes, and as many as are returned have been
+        // written.
+        unsafe {
+            let to = buffer.as_mut_ptr();
+            let n = match source {
+                Source::Open(from) => self.read(from, at, to, len)?,
+                Source::On(node, id) => match self.read_remote((node, id), at, to, len) {
+                    Err(CHANGED) => with_open(self, id, |live| self.read(live, at, to, len))?,
+                    read => read?,
+                },
+            };
+            buffer.set_len(n);
+        }
+        if buffer.is_empty() {
+            Err(Errno::NODATA)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn put_fetched(&self, bytes: &[u8], index: u32, at: u64, target: Target) -> Result<usize> {
+        let input = (bytes.as_ptr(), bytes.len());
+        let check = |live: &Live| self.check_target(live, at, bytes.len(), target);
+        // SAFETY: a slice.
+        unsafe {
+            self.content()
+                .write_here(index, Some(at), input, target.grows(), check)
+        }
+        .map(|(_, n)| n)
+    }
+
+    /// Whether a target, which is locked, may be written to.
+    fn check_target(&self, live: &Live, at: u64, len: usize, target: Target) -> Result<()> {
+        match target {
+            Target::File(by) => {
+                live.change_by(by);
+                self.parts().may_write(live, Some(at), len)
+            }
+            Target::Behind(cuts) => Parts::check_behind(live, cuts, at, len),
+            Target::Part(cuts) => Parts::check_cuts(live, cuts),
+        }
+    }
+}

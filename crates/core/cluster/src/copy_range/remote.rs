@@ -1,0 +1,64 @@
+//! Asking other nodes for copies into files that lie there.
+//!
+//! A request carries two ids and ranges, no bytes: the asked node reads the source as any node does
+//! (`serve/copy.rs`).
+
+use super::Range;
+use crate::Cluster;
+use crate::peers::messages::List;
+use crate::peers::requests::request;
+use crate::peers::{Bytes, PeerRequest};
+use forebay_store::{NodeId, ObjectId, Result};
+use std::collections::BTreeMap;
+
+impl<'a> Cluster<'a> {
+    /// Makes another node copy from an open file to one of its own. Returns the number of bytes, at
+    /// least one.
+    ///
+    /// # Errors
+    /// ENODATA: the first file ends there; as for reading and writing.
+    pub(crate) fn copy_remote(
+        &self,
+        (from, at): (u32, u64),
+        (home, id): (NodeId, ObjectId),
+        to_at: u64,
+        len: usize,
+    ) -> Result<usize> {
+        let ranges = List(vec![(at, to_at, len as u64)]);
+        let arguments = (self.content().live_id(from), id, None::<u64>, ranges);
+        let done: u64 = self.ask(home, request::COPY, &arguments)?;
+        Ok(done as usize)
+    }
+
+    /// Makes nodes copy, all at once, from an open file to their parts of a striped one, which was
+    /// truncated this many times. Returns the number of bytes that each has copied, of its ranges
+    /// in their order.
+    pub(crate) fn ask_copies(
+        &self,
+        from: u32,
+        id: ObjectId,
+        cuts: u64,
+        ranges: BTreeMap<NodeId, Vec<Range>>,
+    ) -> Result<BTreeMap<NodeId, Result<usize>>> {
+        let from = self.content().live_id(from);
+        let head = |ranges| request::COPY.encode(&(from, id, Some(cuts), List(ranges)));
+        let (nodes, heads): (Vec<NodeId>, Vec<Vec<u8>>) = ranges
+            .into_iter()
+            .map(|(node, ranges)| (node, head(ranges)))
+            .unzip();
+        let ask = |(&node, head)| PeerRequest {
+            node,
+            kind: request::COPY.number(),
+            head,
+            bytes: Bytes::None,
+        };
+        let heads = heads.iter().map(Vec::as_slice);
+        let requests: Vec<PeerRequest<'_>> = nodes.iter().zip(heads).map(ask).collect();
+        // SAFETY: there are no bytes.
+        let answers = unsafe { self.other_nodes()?.ask_all(&requests) };
+        let done = answers
+            .into_iter()
+            .map(|answer| Ok(request::COPY.decode(&answer?.head)? as usize));
+        Ok(nodes.into_iter().zip(done).collect())
+    }
+}

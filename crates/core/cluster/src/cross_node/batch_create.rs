@@ -1,0 +1,452 @@
+//! Creating many files at once, with their attributes and names, in few transactions and requests.
+//!
+//! The ids are drawn first, so that the caller can record them before anything exists. An entry of
+//! this node is made with its file, one transaction for each shard. The others follow the steps of
+//! `create_here`, so that a death has the same consequences as there:
+//!
+//! 1. The files, each with an unconfirmed name.
+//! 2. The entries, with one request to each home.
+//! 3. The confirmation of the names, which puts the files into the index.
+
+use super::{CrossNode, Link, is_unclear};
+use crate::Cluster;
+use crate::peers::messages::{List, Wire};
+use crate::peers::requests::{Signature, request};
+use crate::peers::{Bytes, MAX_HEAD, PeerReply, PeerRequest};
+use forebay_store::controls::is_ephemeral;
+use forebay_store::record::{Entry, Inode, Key};
+use forebay_store::records::{ChangeRecords, Need, Records};
+use forebay_store::shards::Write;
+use forebay_store::{NAME_MAX, NewObject, NodeId, ObjectId, Slot, now};
+use rustix::io::{Errno, Result};
+use std::collections::BTreeMap;
+
+/// Maximum number of files in one transaction, and of bytes of their attributes.
+pub(super) const MAX_BATCH_FILES: usize = 64;
+const MAX_BATCH_ATTRIBUTE_BYTES: usize = 256 << 10;
+
+/// A file to be made by [`Cluster::create_files`].
+#[derive(Clone, Copy, Debug)]
+pub struct NewFile<'a> {
+    /// The file's number, from [`Cluster::draw_files`].
+    pub id: ObjectId,
+    /// Its name.
+    pub name: &'a [u8],
+    /// The file's kind and attributes.
+    pub new: NewObject<'a>,
+    /// The file's extended attributes: names and values.
+    pub attributes: &'a [(Vec<u8>, Vec<u8>)],
+}
+
+impl NewFile<'_> {
+    fn bytes(&self) -> usize {
+        let attributes = self.attributes.iter();
+        self.name.len() + attributes.map(|(n, v)| n.len() + v.len()).sum::<usize>()
+    }
+
+    /// Pages that its records may need beyond what any transaction has.
+    fn pages(&self) -> usize {
+        2 + 3 * self.attributes.len()
+    }
+
+    fn entry(&self) -> Entry {
+        Entry {
+            id: self.id,
+            kind: libc::S_IFREG,
+        }
+    }
+}
+
+/// A request to one node about several files: which files, and the encoded arguments.
+pub(super) struct NodeRequest {
+    pub home: NodeId,
+    pub files: Vec<usize>,
+    head: Vec<u8>,
+}
+
+/// Encodes the requests to each of these nodes about its files, in as many requests as necessary:
+/// `head` makes one.
+pub(super) fn node_requests(
+    by_home: BTreeMap<NodeId, Vec<usize>>,
+    head: impl Fn(&[usize]) -> Vec<u8>,
+) -> Vec<NodeRequest> {
+    let mut asked = Vec::new();
+    for (home, all) in by_home {
+        for part in all.chunks(MAX_HEAD / (2 * NAME_MAX)) {
+            asked.push(NodeRequest {
+                home,
+                files: part.to_vec(),
+                head: head(part),
+            });
+        }
+    }
+    asked
+}
+
+/// A reply about several files: of each a result, or an errno.
+type Each<T> = List<std::result::Result<T, u32>>;
+
+/// The replies for each file.
+pub(super) fn of_each<T>(answer: Result<Each<T>>, asked: &NodeRequest) -> Vec<Result<T>> {
+    let answer_of_one = answer.and_then(|List(answer_of_one)| {
+        if answer_of_one.len() == asked.files.len() {
+            Ok(answer_of_one)
+        } else {
+            Err(Errno::PROTO)
+        }
+    });
+    match answer_of_one {
+        Ok(answer_of_one) => answer_of_one
+            .into_iter()
+            .map(|one| one.map_err(|e| Errno::from_raw_os_error(e as i32 & 0xfff)))
+            .collect(),
+        Err(e) => asked.files.iter().map(|_| Err(e)).collect(),
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Draws numbers for new files with these names in `parent`, for [`Cluster::create_files`].
+    /// Nothing is created yet.
+    ///
+    /// # Errors
+    /// ENOSPC if there are no more, or this node keeps nothing.
+    pub fn draw_files(&self, parent: ObjectId, names: &[&[u8]]) -> Result<Vec<ObjectId>> {
+        let mut near = None;
+        let mut slots = Vec::with_capacity(names.len());
+        for (i, name) in names.iter().enumerate() {
+            let slot = Slot::of_entry(parent, name);
+            slots.push(match self.peers() {
+                Some(others) if self.remote_home_of_entry(parent, name).is_some() => {
+                    // Files of one transaction lie beside each other.
+                    if i % MAX_BATCH_FILES == 0 || near.is_none() {
+                        near = others.slot_here(u64::from(slot.0));
+                    }
+                    near.ok_or(Errno::NOSPC)?
+                }
+                _ => slot,
+            });
+        }
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, slot) in slots.iter().enumerate() {
+            let shard = slot.shard(self.names().shard_count());
+            by_shard.entry(shard).or_default().push(i);
+        }
+        let mut ids = vec![ObjectId(0); names.len()];
+        for (shard, all) in by_shard {
+            self.transact(self.set(&[shard]), Need::Removal, |_| {
+                all.iter().try_for_each(|&i| {
+                    ids[i] = ObjectId::new(self.names().next_seq(shard)?, slots[i]);
+                    Ok(())
+                })
+            })?;
+        }
+        Ok(ids)
+    }
+
+    /// Makes these files in `parent`, each separately. Returns for each whether it was made.
+    ///
+    /// # Errors
+    /// Of each: EEXIST; ESTALE if names changed since `epoch`; ENOSPC; ENAMETOOLONG.
+    pub fn create_files(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        epoch: u64,
+    ) -> Vec<Result<()>> {
+        let mut results = vec![Ok(()); files.len()];
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, file) in files.iter().enumerate() {
+            results[i] = match file.name.len() {
+                ..=NAME_MAX => self.index().refuse_view(parent, file.name),
+                _ => Err(Errno::NAMETOOLONG),
+            };
+            if results[i].is_ok() {
+                let shard = self.shard_of(file.id);
+                by_shard.entry(shard).or_default().push(i);
+            }
+        }
+        let t = now();
+        let mut here = false;
+        for (shard, all) in by_shard {
+            for part in parts_of(files, &all) {
+                let made = self
+                    .cross_node()
+                    .create_part(parent, files, part, shard, (epoch, t));
+                for (n, &i) in part.iter().enumerate() {
+                    results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
+                }
+            }
+        }
+        for (i, file) in files.iter().enumerate() {
+            if results[i] == Err(Errno::AGAIN) {
+                // Another operation has a note on that name: it is completed or waited for, then
+                // the file is created.
+                results[i] = self.cross_node().retry_noted((parent, file.name), || {
+                    let shard = self.shard_of(file.id);
+                    self.cross_node()
+                        .create_part(parent, files, &[i], shard, (epoch, t))?[0]
+                });
+            }
+            here |= results[i].is_ok() && self.remote_home_of_entry(parent, file.name).is_none();
+        }
+        if here && let Err(e) = self.touch_dir(parent, t) {
+            results.iter_mut().for_each(|r| *r = r.and(Err(e)));
+        }
+        self.cross_node()
+            .insert_on_peers(parent, files, epoch, &mut results);
+        results
+    }
+}
+
+impl<'a> CrossNode<'a> {
+    /// Makes some of the files, all of one shard, in one transaction; with their entries, if those
+    /// lie here.
+    fn create_part(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        part: &[usize],
+        shard: usize,
+        (epoch, t): (u64, i64),
+    ) -> Result<Vec<Result<()>>> {
+        let bytes = part.iter().map(|&i| files[i].bytes()).sum();
+        let pages = part.iter().map(|&i| files[i].pages()).sum();
+        self.transact(self.set(&[shard]), Need::Bytes(bytes), |w| {
+            self.names().check_epoch(epoch)?;
+            self.intents().check_frozen(parent)?;
+            w.more_room(shard, pages)?;
+            let each = part.iter().map(|&i| self.put_file(w, parent, &files[i], t));
+            each.collect()
+        })
+    }
+
+    /// In a transaction: one file.
+    fn put_file(
+        &self,
+        w: &mut Write<'_>,
+        parent: ObjectId,
+        file: &NewFile<'_>,
+        t: i64,
+    ) -> Result<Result<()>> {
+        let name = (parent, file.name);
+        let remote = self.remote_home_of_entry(parent, file.name).is_some();
+        if let Err(e) = w.charge_file() {
+            return Ok(Err(e));
+        }
+        let inode = Inode {
+            has_attributes: !file.attributes.is_empty(),
+            ..file.new.inode(t)
+        };
+        if remote {
+            w.set_inode(file.id, &inode, &[])?;
+        } else {
+            match self.intents().check_note(w, name) {
+                Err(Errno::AGAIN) => {
+                    w.uncharge_file();
+                    return Ok(Err(Errno::AGAIN));
+                }
+                checked => checked?,
+            }
+            let at = self.entry_ref(name);
+            if w.create(at, file.entry(), &inode, &[])?.is_some() {
+                w.uncharge_file();
+                return Ok(Err(Errno::EXIST));
+            }
+        }
+        for (attribute, value) in file.attributes {
+            w.attach(file.id, &Key::attribute(file.id, attribute), value)?;
+        }
+        if remote {
+            self.links().set_link(w, file.id, name, Link::Unconfirmed)?;
+        }
+        // The name of an ephemeral file is recorded from the start, and a file with recorded names
+        // is in the index.
+        if !remote || is_ephemeral(file.new.controls) {
+            self.index().names_in_index(w, file.id, None, Some(name))?;
+        }
+        self.declared()
+            .record_creator(w, file.id, &file.new, Some(name))?;
+        Ok(Ok(()))
+    }
+
+    /// Makes the entries that lie on other nodes, of those files whose objects were made.
+    fn insert_on_peers(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        epoch: u64,
+        results: &mut [Result<()>],
+    ) {
+        let mut by_home: BTreeMap<NodeId, Vec<usize>> = BTreeMap::new();
+        for (i, file) in files.iter().enumerate() {
+            if let (Some(home), Ok(())) = (self.remote_home_of_entry(parent, file.name), results[i])
+            {
+                by_home.entry(home).or_default().push(i);
+            }
+        }
+        let asked = node_requests(by_home, |part| {
+            let entry = |&i: &usize| (files[i].name.to_vec(), files[i].entry());
+            let entries = List(part.iter().map(entry).collect());
+            request::INSERT_ALL.encode(&(parent, entries, epoch))
+        });
+        let mut confirmed = Vec::new();
+        let answers = self.ask_together(request::INSERT_ALL, &asked);
+        for (asked, answer) in asked.iter().zip(answers) {
+            let answer_of_one = of_each(answer, asked);
+            for (&i, answer_of_one) in asked.files.iter().zip(answer_of_one) {
+                let (id, name) = (files[i].id, (parent, files[i].name));
+                results[i] = match answer_of_one {
+                    Ok(None) => {
+                        confirmed.push(i);
+                        Ok(())
+                    }
+                    // Another operation is in progress on that name, or this node's epoch of names
+                    // is behind. The request for a single entry waits for that operation, or
+                    // fetches the other node's epoch.
+                    Err(Errno::AGAIN | Errno::STALE) => self
+                        .insert_at(asked.home, (id, name), libc::S_IFREG, epoch)
+                        .and_then(|there| there.map_or(Ok(()), |_| Err(Errno::EXIST))),
+                    Ok(Some(_)) => self.links().lose_link(id, name).and(Err(Errno::EXIST)),
+                    Err(e) if is_unclear(e) => self.intents().disown_link(id, name).and(Err(e)),
+                    Err(e) => self.links().lose_link(id, name).and(Err(e)),
+                };
+            }
+        }
+        self.confirm_all(parent, files, &confirmed, results);
+    }
+
+    /// Confirms the names of these files.
+    fn confirm_all(
+        &self,
+        parent: ObjectId,
+        files: &[NewFile<'_>],
+        all: &[usize],
+        results: &mut [Result<()>],
+    ) {
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for &i in all {
+            by_shard
+                .entry(self.shard_of(files[i].id))
+                .or_default()
+                .push(i);
+        }
+        for (shard, all) in by_shard {
+            for part in parts_of(files, &all) {
+                let pages = part.iter().map(|&i| files[i].pages()).sum();
+                let together = self.transact(self.set(&[shard]), Need::Removal, |w| {
+                    w.more_room(shard, pages)?;
+                    part.iter().try_for_each(|&i| {
+                        self.links()
+                            .confirm(w, files[i].id, (parent, files[i].name))
+                    })
+                });
+                if together.is_ok() {
+                    continue;
+                }
+                // Entries made separately need less room.
+                for &i in part {
+                    results[i] = self
+                        .links()
+                        .confirm_link(files[i].id, (parent, files[i].name));
+                }
+            }
+        }
+    }
+
+    /// Sends requests to nodes at once. Returns their replies, in the same order.
+    pub(super) fn ask_together<A, R: Wire>(
+        &self,
+        request: Signature<A, R>,
+        asked: &[NodeRequest],
+    ) -> Vec<Result<R>> {
+        let kind = request.number();
+        let node_requests: Vec<PeerRequest<'_>> = asked
+            .iter()
+            .map(|asked| PeerRequest {
+                node: asked.home,
+                kind,
+                head: &asked.head,
+                bytes: Bytes::None,
+            })
+            .collect();
+        let answers = match self.other_nodes() {
+            // SAFETY: there are no bytes.
+            Ok(others) if !node_requests.is_empty() => unsafe { others.ask_all(&node_requests) },
+            Ok(_) => Vec::new(),
+            Err(e) => vec![Err(e); node_requests.len()],
+        };
+        let read = |reply: Result<PeerReply>| request.decode(&reply?.head);
+        answers.into_iter().map(read).collect()
+    }
+
+    /// Makes entries of `parent` for files that lie on other nodes, each separately. Returns the
+    /// existing entry where there is one.
+    pub(crate) fn insert_all(
+        &self,
+        parent: ObjectId,
+        entries: &[(Vec<u8>, Entry)],
+        epoch: u64,
+    ) -> Vec<Result<Option<Entry>>> {
+        let mut results = vec![Err(Errno::IO); entries.len()];
+        let mut by_shard: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (i, (name, _)) in entries.iter().enumerate() {
+            let shard = self.shard_of_entry(parent, name);
+            by_shard.entry(shard).or_default().push(i);
+        }
+        let t = now();
+        for (shard, all) in by_shard {
+            for part in all.chunks(MAX_BATCH_FILES) {
+                let bytes = part.iter().map(|&i| entries[i].0.len() + 64).sum();
+                let made = self.transact(self.set(&[shard]), Need::Bytes(bytes), |w| {
+                    self.names().check_epoch(epoch)?;
+                    self.intents().check_frozen(parent)?;
+                    let each = part.iter().map(|&i| {
+                        let (name, entry) = &entries[i];
+                        self.put_entry(w, (parent, name), *entry)
+                    });
+                    each.collect::<Result<Vec<_>>>()
+                });
+                for (n, &i) in part.iter().enumerate() {
+                    results[i] = made.as_ref().map_or_else(|e| Err(*e), |made| made[n]);
+                }
+            }
+        }
+        if results.contains(&Ok(None))
+            && let Err(e) = self.touch_dir(parent, t)
+        {
+            return vec![Err(e); entries.len()];
+        }
+        results
+    }
+
+    /// In a transaction: makes an entry, unless the name exists.
+    fn put_entry(
+        &self,
+        w: &mut Write<'_>,
+        name: super::Named<'_>,
+        entry: Entry,
+    ) -> Result<Result<Option<Entry>>> {
+        match self.intents().check_note(w, name) {
+            Err(Errno::AGAIN) => return Ok(Err(Errno::AGAIN)),
+            checked => checked?,
+        }
+        let there = w.link(self.entry_ref(name), entry)?;
+        Ok(Ok(there.map(|there| there.entry)))
+    }
+}
+
+/// The files of one transaction each.
+fn parts_of<'a>(files: &'a [NewFile<'_>], all: &'a [usize]) -> impl Iterator<Item = &'a [usize]> {
+    let mut left = all;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = left.iter().take(MAX_BATCH_FILES).take_while(|&&i| {
+            bytes += files[i].bytes();
+            bytes <= MAX_BATCH_ATTRIBUTE_BYTES
+        });
+        let count = fits.count().max(1).min(left.len());
+        let (part, rest) = left.split_at(count);
+        left = rest;
+        (!part.is_empty()).then_some(part)
+    })
+}

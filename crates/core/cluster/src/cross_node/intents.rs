@@ -1,0 +1,220 @@
+//! Completing intents: operations on entries of this node in which other nodes take part.
+//!
+//! The process that began an operation completes it. If that process is gone, the next one that
+//! finds the intent takes it over, in a transaction, so that only one does. An intent whose other
+//! node can't be reached is disowned: the keeper tries again. A view that serves another node
+//! returns EAGAIN instead of waiting.
+
+use super::*;
+use crate::Cluster;
+use forebay_store::names::{Link, Note};
+use forebay_store::process::identity_lives;
+
+impl<'a> Cluster<'a> {
+    /// Completes the operations that processes of this node have begun and can't continue: their
+    /// notes, and names of which they didn't know whether they were made. Returns their number.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: some intents have to wait for another node.
+    pub fn settle_notes(&self) -> Result<usize> {
+        if self.remote.is_none() {
+            return Ok(0);
+        }
+        let (mut notes, mut links) = (Vec::new(), Vec::new());
+        for shard in 0..self.names().shard_count() {
+            let records = self.committed(shard)?;
+            records.each_attached(b"L", |key, value| match parse_key(key) {
+                Some((b'L', id, rest)) => {
+                    let unsure = Link::decode(value).is_some_and(|(link, owner)| {
+                        matches!(link, Link::Unconfirmed | Link::Offered)
+                            && !identity_lives(&self.control, owner)
+                    });
+                    if unsure && rest.len() > 8 && rest.len() <= 8 + NAME_MAX {
+                        links.push((id, rest.to_vec()));
+                    }
+                    true
+                }
+                _ => false,
+            })?;
+            records.each_intent(|dir, name, value| {
+                let left = Note::decode(value).is_some_and(|(note, owner)| {
+                    matches!(note, Note::Held(_) | Note::Joined { .. })
+                        || !identity_lives(&self.control, owner)
+                });
+                if left {
+                    notes.push((dir, name.to_vec()));
+                }
+                true
+            })?;
+        }
+        let mut result = Ok(());
+        let count = notes.len() + links.len();
+        for (dir, name) in notes {
+            result = self
+                .cross_node()
+                .settle_note((dir, &name))
+                .map(|_| ())
+                .and(result);
+        }
+        for (id, rest) in links {
+            let (dir, name) = rest.split_at(8);
+            let dir = ObjectId(u64::from_be_bytes(dir.try_into().expect("8 bytes")));
+            self.links().withdraw_dead(id, (dir, name))?;
+            let there = self.lookup(dir, name);
+            result = match there {
+                Ok(Some(e)) if e.id == id => self.links().confirm_link(id, (dir, name)),
+                Ok(_) => self.links().lose_link(id, (dir, name)),
+                Err(e) => Err(e),
+            }
+            .and(result);
+        }
+        result.map(|()| count)
+    }
+
+    /// As [`Recovery::with_room_of_the_dead`]; if there is still no room, once more after the parts
+    /// of this node's removed files were removed from the other nodes, for which the keeper takes
+    /// up to a second.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    ///
+    /// [`Recovery::with_room_of_the_dead`]: forebay_store::views::Recovery::with_room_of_the_dead
+    pub fn with_room_of_the_removed<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match self.recovery().with_room_of_the_dead(&f) {
+            Err(Errno::NOSPC) if self.cross_node().drop_removed_parts() => f(),
+            done => done,
+        }
+    }
+}
+
+impl<'a> CrossNode<'a> {
+    /// Drops the parts of files that this node has removed. Returns whether there were some.
+    #[cold]
+    fn drop_removed_parts(&self) -> bool {
+        if self.remote.is_none() || !self.may_wait() {
+            return false;
+        }
+        let mut removed = Vec::new();
+        for shard in 0..self.names().shard_count() {
+            let read = self.committed(shard).and_then(|records| {
+                records.each_intent(|id, name, value| {
+                    let note = Note::decode(value).map(|(note, _)| note);
+                    if name.is_empty() && note == Some(Note::Parts) {
+                        removed.push(id);
+                    }
+                    true
+                })
+            });
+            if read.is_err() {
+                return false;
+            }
+        }
+        // A node that can't be reached keeps its parts; the keeper tries again.
+        let dropped = |id| self.settle_note((id, b"")) == Ok(true);
+        removed.into_iter().filter(|&id| dropped(id)).count() > 0
+    }
+
+    /// Repeats `f` as long as it finds a note on `name`: the note is completed, or waited for.
+    pub(crate) fn retry_noted<T>(
+        &self,
+        name: Named<'_>,
+        mut f: impl FnMut() -> Result<T>,
+    ) -> Result<T> {
+        let mut backoff = Backoff::new();
+        loop {
+            match f() {
+                Err(Errno::AGAIN) => self.wait_for_note(name, &mut backoff)?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Completes the note on `name`, or waits a moment for the process that is working on it;
+    /// EAGAIN if this view [doesn't wait](Cluster::nonblocking).
+    pub(super) fn wait_for_note(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
+        match self.settle_note(name)? {
+            true => Ok(()),
+            false if !self.may_wait() => Err(Errno::AGAIN),
+            false => backoff.wait(),
+        }
+    }
+
+    /// Waits until an entry is no longer being renamed.
+    pub(crate) fn wait_for_move(&self, name: Named<'_>, backoff: &mut Backoff) -> Result<()> {
+        self.wait_for_note(name, backoff)
+    }
+
+    /// Completes the note on an entry, if the process that began has ended. False: it is still
+    /// working on it.
+    pub(super) fn settle_note(&self, name: Named<'_>) -> Result<bool> {
+        let at = self.entry_ref(name);
+        // Taken over in the transaction that finds that the owner has ended: so only one process
+        // takes it over.
+        let note = self.transact(at.set(), Need::Removal, |w| {
+            let Some((note, owner)) = self.intents().note_on(w, name)? else {
+                return Ok(None);
+            };
+            if let Note::Held(_) | Note::Joined { .. } = note {
+                return Ok(Some(Some(note)));
+            }
+            if owner != 0 && identity_lives(&self.control, owner) {
+                return Ok(Some(None));
+            }
+            self.intents().put_note(w, name, &note)?;
+            Ok(Some(Some(note)))
+        })?;
+        let note = match note {
+            None => return Ok(true),
+            Some(None) => return Ok(false),
+            Some(Some(note)) => note,
+        };
+        if let Note::Held(entry) = note {
+            // The object's home knows.
+            return match self.offered(entry.id, name)? {
+                Some(stays) => self.release_entry(name, entry, stays).map(|()| true),
+                None => Ok(false),
+            };
+        }
+        if let Note::Joined { led, .. } = &note {
+            return self.settle_joined(name, ((led.0, &led.1), led.2));
+        }
+        let settled = self.redo_note(name, &note);
+        if settled.is_err() {
+            self.intents().disown_note(name)?;
+        }
+        settled.map(|()| true)
+    }
+
+    pub(super) fn redo_note(&self, name: Named<'_>, note: &Note) -> Result<()> {
+        match note {
+            // See settle_note.
+            Note::Held(_) | Note::Joined { .. } => Ok(()),
+            Note::Exchange(exchange) => self.redo_exchange(name, exchange),
+            Note::Parts => {
+                self.stripes().drop_parts(name.0)?;
+                self.intents().forget_note(name)
+            }
+            Note::Drop(entry) => match self.lose_name(entry.id, name, None, true) {
+                Ok(()) | Err(Errno::NOENT) => self.intents().end_drop(name, *entry, true),
+                Err(e) => {
+                    self.intents().end_drop(name, *entry, false)?;
+                    Err(e)
+                }
+            },
+            Note::Move {
+                source,
+                to,
+                announced,
+                placed,
+            } => {
+                let to = (to.0, &to.1[..]);
+                let there = *placed || *announced && self.was_placed(*source, to)?;
+                if there && !forebay_placement::planted("half-rename") {
+                    self.complete_move(name, *source, to)
+                } else {
+                    self.undo_move(name, *source, to)
+                }
+            }
+        }
+    }
+}

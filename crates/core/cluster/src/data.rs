@@ -1,0 +1,193 @@
+//! Reading and writing files wherever their bytes lie.
+//!
+//! A file lies on this node, on its home, or in chunks on several nodes (striped, or spilled
+//! because its home is full). A home that is asked alone refuses with EXFULL (`CHANGED`) if the
+//! file has spilled since. Then the request is sent to the nodes with parts.
+
+mod remote;
+
+use crate::Cluster;
+use forebay_store::Result;
+use forebay_store::controls::Change;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::views::Parts;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// Size of an open file in bytes, as of the last finished write.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if its home can't be asked.
+    pub fn size(&self, index: u32) -> Result<u64> {
+        if let Some(file) = self.striped(index) {
+            let inode = self.stat(file.id)?;
+            return self.with_parts(file.id, inode).map(|inode| inode.size);
+        }
+        match self.remote_live(index) {
+            Some((home, id)) => self.stat_remote(home, id).map(|record| record.0.size),
+            None => Ok(self.objects().live(index).size.load(Acquire)),
+        }
+    }
+
+    /// Copies up to `len` bytes from `offset` on to `to`; fewer at the end of the file.
+    ///
+    /// # Errors
+    /// EIO and the like.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub unsafe fn read(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        forebay_trace::span!(
+            CLUSTER_READ_ENTER,
+            CLUSTER_READ_EXIT,
+            [self.content().live_id(index).0, offset, len],
+            // SAFETY: the caller's promise.
+            unsafe { self.read_open(index, offset, to, len) }
+        )
+    }
+
+    /// # Safety
+    /// As for [`Cluster::read`].
+    #[inline(always)]
+    unsafe fn read_open(&self, index: u32, offset: u64, to: *mut u8, len: usize) -> Result<usize> {
+        if !self.is_remote(index) {
+            // SAFETY: the caller's promise.
+            let read = unsafe { self.content().read_here(index, offset, to, len) };
+            // Otherwise bytes that have moved to other nodes may have been within the size that it
+            // saw.
+            if !Parts::is_spilled(self.objects().live(index)) {
+                return read;
+            }
+        }
+        self.check_lease(index)?;
+        match self.local_copies().last_of(index) {
+            // SAFETY: the caller's promise.
+            Some(last) => unsafe { self.read_last(index, last, offset, to, len) },
+            // SAFETY: the caller's promise.
+            None => unsafe { self.read_where_it_lies(index, offset, to, len) },
+        }
+    }
+
+    /// As [`Cluster::read`], without using a cached copy.
+    ///
+    /// # Safety
+    /// As for [`Cluster::read`].
+    pub(crate) unsafe fn read_where_it_lies(
+        &self,
+        index: u32,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        if let Some(file) = self.striped(index) {
+            // SAFETY: the caller's promise.
+            return unsafe { self.stripes().read_striped(&file, offset, to, len) };
+        }
+        if let Some(remote) = self.remote_live(index) {
+            // SAFETY: the caller's promise.
+            let read = unsafe { self.read_remote(remote, offset, to, len) };
+            return match self.stripes().spilled_by(index, &read)? {
+                // SAFETY: the caller's promise.
+                Some(file) => unsafe { self.stripes().read_striped(&file, offset, to, len) },
+                None => read,
+            };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.content().read_here(index, offset, to, len) }
+    }
+
+    /// Writes `len` bytes from `from` at `offset`, or at the end of the file. Returns the offset
+    /// and the number of bytes written: fewer than `len` if space ran out.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG, EIO and the like.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub unsafe fn write_at(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        forebay_trace::span!(
+            CLUSTER_WRITE_ENTER,
+            CLUSTER_WRITE_EXIT,
+            [
+                self.content().live_id(index).0,
+                offset.unwrap_or(u64::MAX),
+                len
+            ],
+            // SAFETY: the caller's promise.
+            unsafe { self.write_open(index, offset, from, len) }
+        )
+    }
+
+    /// # Safety
+    /// As for [`Cluster::write_at`].
+    #[inline(always)]
+    unsafe fn write_open(
+        &self,
+        index: u32,
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::From(offset))?;
+            // SAFETY: the caller's promise.
+            return unsafe { self.stripes().write_striped(&file, offset, from, len) };
+        }
+        // SAFETY: the caller's promise.
+        let write = |offset: Option<u64>, from: *const u8, len: usize| unsafe {
+            match self.remote_live(index) {
+                Some(remote) => self.write_remote(remote, offset, from, len),
+                None => self
+                    .content()
+                    .write_here(index, offset, (from, len), true, |live| {
+                        live.change_by(None);
+                        if Parts::is_spilled(live) {
+                            Err(CHANGED)
+                        } else {
+                            Ok(())
+                        }
+                    }),
+            }
+        };
+        let written = write(offset, from, len);
+        match written {
+            Ok((at, n)) if n < len && self.remote.is_some() => {
+                // The home is full. The rest is written there again, or to other nodes.
+                let (behind, left) = (from.wrapping_add(n), len - n);
+                let rest = write(Some(at + n as u64), behind, left);
+                let rest = match self.stripes().spilled_by(index, &rest)? {
+                    // SAFETY: the caller's promise.
+                    Some(file) => unsafe {
+                        self.stripes()
+                            .write_striped(&file, Some(at + n as u64), behind, left)
+                    },
+                    None => rest,
+                };
+                Ok((at, n + rest.map_or(0, |r| r.1)))
+            }
+            Ok(done) => Ok(done),
+            written => match self.stripes().spilled_by(index, &written)? {
+                // SAFETY: the caller's promise.
+                Some(file) => unsafe { self.stripes().write_striped(&file, offset, from, len) },
+                None => written,
+            },
+        }
+    }
+}
+
+/// ENOSPC if not all was written.
+pub(crate) fn whole(written: usize, all: usize) -> Result<()> {
+    if written == all {
+        Ok(())
+    } else {
+        Err(Errno::NOSPC)
+    }
+}

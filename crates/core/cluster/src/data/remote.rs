@@ -1,0 +1,222 @@
+//! The bytes of files that lie on one other node, and syncs of all nodes.
+//!
+//! A request carries at most `MAX_BODY` bytes. Longer reads and writes go in several requests,
+//! which other processes may see one by one; those of a read are in flight together. An error after
+//! the first request ends the call with the bytes that were done.
+
+use crate::Cluster;
+use crate::peers::messages::Record;
+use crate::peers::requests::{Signature, request};
+use crate::peers::{Bytes, MAX_BODY, PeerRequest};
+use forebay_store::control_region::{MAX_LIVE, live_flag};
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// Requests of one read that are in flight at the same time.
+const MAX_READS_IN_FLIGHT: usize = 4;
+
+/// How requests that were in flight together ended.
+enum Batch {
+    Whole,
+    EndOfFile,
+    Failed,
+}
+
+impl<'a> Cluster<'a> {
+    /// Whether the file's bytes lie on another node, or may lie there.
+    pub fn is_remote(&self, index: u32) -> bool {
+        self.remote_live(index).is_some() || self.striped(index).is_some()
+    }
+
+    /// Makes all entries durable, on whatever nodes they lie: the effect of `fsync` on a directory.
+    ///
+    /// # Errors
+    /// As for [`Cluster::sync`]; EHOSTDOWN if a node can't be reached.
+    pub fn sync_entries_everywhere(&self) -> Result<()> {
+        self.everywhere(request::SYNC_RECORDS)
+            .and(self.durability().sync_entries())
+    }
+
+    /// Makes everything durable on all nodes: `syncfs`.
+    ///
+    /// # Errors
+    /// As for `Store::sync_all`; EHOSTDOWN if a node can't be reached: the others have synced.
+    pub fn sync_everywhere(&self) -> Result<()> {
+        let others = self.everywhere(request::SYNC_ALL);
+        self.durability().sync_all().and(others)
+    }
+
+    /// Sends a request without arguments to all other nodes at once.
+    fn everywhere(&self, request: Signature<(), ()>) -> Result<()> {
+        let Some(nodes) = self.peers() else {
+            return Ok(());
+        };
+        let others = nodes.nodes().iter().filter(|n| **n != nodes.this_node());
+        let others: Vec<NodeId> = others.copied().collect();
+        self.ask_each(&others, request, &()).into_iter().collect()
+    }
+
+    /// The daemon of `home` has been restarted: tells it which files this node has open there.
+    /// Returns how many of them had been removed meanwhile.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if it can't be asked.
+    pub fn open_again(&self, home: NodeId) -> Result<usize> {
+        let mut lost = 0;
+        let header = self.control.header();
+        for i in 0..header.free_live.end(MAX_LIVE) {
+            let live = self.objects().live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            let remote = live.flags.load(Acquire) & live_flag::REMOTE != 0;
+            if id.0 == 0 || !remote || self.remote_home(id) != Some(home) {
+                continue;
+            }
+            let number = live.ctime.load(Relaxed) as u64;
+            match self.ask(home, request::REOPEN, &(id, number)) {
+                Ok(()) => {}
+                Err(Errno::HOSTDOWN) => return Err(Errno::HOSTDOWN),
+                Err(_) => lost += 1,
+            }
+        }
+        Ok(lost)
+    }
+
+    pub(crate) fn stat_remote(&self, home: NodeId, id: ObjectId) -> Result<Record> {
+        self.ask(home, request::STAT, &id)
+    }
+
+    /// As [`Cluster::read`].
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_remote(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let mut done = 0;
+        while done < len {
+            if len - done > MAX_BODY {
+                // SAFETY: the rest of `to`.
+                let (n, end) = unsafe {
+                    let rest = (offset + done as u64, to.add(done), len - done);
+                    self.read_remote_pipelined((home, id), rest)
+                };
+                done += n;
+                match end {
+                    Batch::Whole => continue,
+                    Batch::EndOfFile => break,
+                    // The reply to its second request gives the reason.
+                    Batch::Failed => {}
+                }
+            }
+            let want = (len - done).min(MAX_BODY);
+            let arguments = (id, offset + done as u64, want as u64);
+            // SAFETY: done + want <= len.
+            let reply = unsafe {
+                let bytes = Bytes::Receive(to.add(done), want);
+                self.ask_with(home, request::READ, &arguments, bytes)
+            };
+            match reply {
+                Ok(((), n)) => {
+                    done += n;
+                    if n < want {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 || e == CHANGED => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads with up to [`MAX_READS_IN_FLIGHT`] requests in flight. Returns the number of bytes
+    /// until the first failed request, and its error.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_remote_pipelined(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        (offset, to, len): (u64, *mut u8, usize),
+    ) -> (usize, Batch) {
+        let Ok(others) = self.other_nodes() else {
+            return (0, Batch::Failed);
+        };
+        let mut pieces = Vec::with_capacity(MAX_READS_IN_FLIGHT);
+        let mut asked = 0;
+        while asked < len && pieces.len() < MAX_READS_IN_FLIGHT {
+            let want = (len - asked).min(MAX_BODY);
+            let (kind, head) = request::READ.message(&(id, offset + asked as u64, want as u64));
+            pieces.push((asked, want, kind, head));
+            asked += want;
+        }
+        let requests: Vec<PeerRequest<'_>> = pieces
+            .iter()
+            .map(|(at, want, kind, head)| PeerRequest {
+                node: home,
+                kind: *kind,
+                head,
+                // SAFETY: at + want <= len.
+                bytes: Bytes::Receive(unsafe { to.add(*at) }, *want),
+            })
+            .collect();
+        // SAFETY: the pieces are parts of `to`, and don't overlap.
+        let answers = unsafe { others.ask_all(&requests) };
+        let mut done = 0;
+        for (answer, (_, want, ..)) in answers.into_iter().zip(&pieces) {
+            match answer {
+                Ok(answer) => {
+                    done += answer.received;
+                    if answer.received < *want {
+                        return (done, Batch::EndOfFile);
+                    }
+                }
+                Err(_) => return (done, Batch::Failed),
+            }
+        }
+        (done, Batch::Whole)
+    }
+
+    /// As [`Cluster::write_at`]. A write that is longer than a message is done in several steps;
+    /// other processes may see each.
+    ///
+    /// # Safety
+    /// `from` must be readable for `len` bytes.
+    pub(crate) unsafe fn write_remote(
+        &self,
+        (home, id): (NodeId, ObjectId),
+        offset: Option<u64>,
+        from: *const u8,
+        len: usize,
+    ) -> Result<(u64, usize)> {
+        let mut start = offset;
+        let mut done = 0;
+        loop {
+            let part = (len - done).min(MAX_BODY);
+            let at = start.map(|s| s + done as u64);
+            // SAFETY: done + part <= len.
+            let reply = unsafe {
+                let bytes = Bytes::Send(from.add(done), part);
+                self.ask_with(home, request::WRITE, &(id, at), bytes)
+            };
+            match reply {
+                Ok(((at, n), _)) => {
+                    start.get_or_insert(at);
+                    done += n as usize;
+                    if (n as usize) < part || done == len {
+                        break;
+                    }
+                }
+                Err(e) if done == 0 => return Err(e),
+                Err(_) => break,
+            }
+        }
+        Ok((start.unwrap_or(0), done))
+    }
+}

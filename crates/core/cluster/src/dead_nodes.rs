@@ -1,0 +1,383 @@
+//! Reading a pool some of whose nodes are dead: the operations of [`crate::salvage`].
+//!
+//! The first half collects a [`Salvage`] from all living nodes, by requests for one page of names
+//! at a time. The second half serves look-ups, attributes and listings after a request to a dead
+//! node has failed.
+
+use crate::Cluster;
+use crate::peers::messages::{List, decode, encode};
+use crate::peers::requests::request;
+use crate::peers::{Bytes, Peers};
+use crate::salvage::{KnownName, LOST_AND_FOUND, NextPage, Salvage};
+use forebay_placement::{NodeId, SLOTS, Slot};
+use forebay_store::dirs::LIST_BYTES;
+use forebay_store::names::link_in;
+use forebay_store::record::{Entry, EntryRecord, Inode, parse_key, tail};
+use forebay_store::records::{ReadRecords, Records};
+use forebay_store::{ObjectId, Result, now};
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Acquire;
+
+/// Maximum number of records that one request reads.
+const MAX_SCANNED: usize = 50_000;
+/// Tags of the records that tell names, ascending: entries, directories, links.
+const TAGS: [u8; 3] = [b'D', b'I', b'L'];
+
+impl<'a> Cluster<'a> {
+    /// Collects what the living nodes know, if any node is dead. This scans the names on all nodes.
+    /// `owner`: user and group that own directories whose attributes aren't known.
+    ///
+    /// # Errors
+    /// EIO; EHOSTDOWN if nodes die again and again meanwhile.
+    pub fn collect_salvage(&self, owner: (u32, u32)) -> Result<Option<Salvage>> {
+        const ATTEMPTS: usize = 4;
+        let Some(peers) = self.peers() else {
+            return Ok(None);
+        };
+        for _ in 0..ATTEMPTS {
+            let others = peers.nodes().iter().copied();
+            let others: Vec<NodeId> = others.filter(|n| *n != peers.this_node()).collect();
+            let reply = self.ask_each(&others, request::EPOCH, &());
+            let answers = others.iter().zip(reply);
+            let (dead, living): (Vec<_>, Vec<_>) =
+                answers.partition(|(_, reply)| matches!(reply, Err(Errno::HOSTDOWN)));
+            let nodes = |list: Vec<(&NodeId, _)>| list.into_iter().map(|(n, _)| *n).collect();
+            let (dead, mut living): (Vec<NodeId>, Vec<NodeId>) = (nodes(dead), nodes(living));
+            if dead.is_empty() {
+                return Ok(None);
+            }
+            living.push(peers.this_node());
+            match self.collect_from(peers, &living, dead, owner) {
+                Err(Errno::HOSTDOWN) => {}
+                collected => return collected.map(Some),
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    fn collect_from(
+        &self,
+        peers: &dyn Peers,
+        living: &[NodeId],
+        dead: Vec<NodeId>,
+        owner: (u32, u32),
+    ) -> Result<Salvage> {
+        let mut salvage = Salvage {
+            owner,
+            collected: now(),
+            ..Salvage::default()
+        };
+        let mut parents = HashSet::new();
+        let is_lost = |slot: Slot| dead.contains(&peers.node_of(slot));
+        for &node in living {
+            self.each_known_name(node, &dead, |dir, name, entry| {
+                if is_lost(dir.slot()) {
+                    parents.insert(dir);
+                }
+                let Some(entry) = entry else {
+                    return;
+                };
+                if is_lost(Slot::of_entry(dir, &name)) {
+                    let entries = salvage.entries.entry(dir).or_default();
+                    entries.insert(name, entry);
+                } else if is_lost(entry.id.slot()) {
+                    salvage.directories.insert(entry.id, (dir, name));
+                }
+            })?;
+        }
+        let root = ObjectId::ROOT;
+        if is_lost(root.slot()) {
+            salvage.directories.insert(root, (root, Vec::new()));
+        }
+        let known = &salvage.directories;
+        salvage.unnamed = parents
+            .into_iter()
+            .filter(|dir| !known.contains_key(dir))
+            .collect();
+        salvage.unnamed.sort_unstable();
+        salvage.dead = dead;
+        Ok(salvage)
+    }
+
+    /// Shows the unnamed directories of a salvage in `lost+found` of the directory `top`, one
+    /// directory for each dead node.
+    ///
+    /// # Errors
+    /// ENOTDIR: there is something else of this name.
+    pub fn show_unnamed(&self, salvage: &mut Salvage, top: ObjectId) -> Result<()> {
+        if salvage.unnamed.is_empty() {
+            return Ok(());
+        }
+        let lost = match self.lookup(top, LOST_AND_FOUND) {
+            Ok(Some(there)) if there.kind == libc::S_IFDIR => there.id,
+            Ok(Some(_)) => return Err(Errno::NOTDIR),
+            Ok(None) | Err(Errno::HOSTDOWN) => {
+                let node = salvage.any_dead()?;
+                self.invent_directory(salvage, node, top, LOST_AND_FOUND)?
+            }
+            Err(e) => return Err(e),
+        };
+        let mut of_nodes = HashMap::new();
+        for dir in salvage.unnamed.clone() {
+            let node = self.remote(dir.slot()).ok_or(Errno::IO)?;
+            let of_node = format!("node-{}", node.0);
+            let above = match of_nodes.get(&node) {
+                Some(id) => *id,
+                None => self.invent_directory(salvage, node, lost, of_node.as_bytes())?,
+            };
+            of_nodes.insert(node, above);
+            let name = format!("#{}", dir.0);
+            salvage.add_directory(above, name.as_bytes(), dir);
+            let path = format!("{of_node}/{name}");
+            let path = [LOST_AND_FOUND, b"/", path.as_bytes()].concat();
+            salvage.shown.push(path);
+        }
+        Ok(())
+    }
+
+    /// Adds a directory that doesn't exist: a name in `dir` that no living node knows. Its id is
+    /// one that no object has (sequence numbers of objects begin at 1), and the dead `node` is its
+    /// home.
+    ///
+    /// # Errors
+    /// ENOSPC: the node has no slot left for one more.
+    pub fn invent_directory(
+        &self,
+        salvage: &mut Salvage,
+        node: NodeId,
+        dir: ObjectId,
+        name: &[u8],
+    ) -> Result<ObjectId> {
+        let slots = (0..SLOTS)
+            .map(Slot)
+            .filter(|slot| self.remote(*slot) == Some(node));
+        let mut ids = slots.map(|slot| ObjectId::new(0, slot));
+        let id = ids
+            .find(|id| !salvage.invented.contains(id))
+            .ok_or(Errno::NOSPC)?;
+        salvage.invented.insert(id);
+        salvage.add_directory(dir, name, id);
+        Ok(id)
+    }
+
+    /// The directory of this path, which the user knows, or the pool's configuration. If no node
+    /// does, an unnamed directory is recognized by the name, or one is invented to show them in.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: it isn't known, and there is nothing to show. ENOTDIR. ENOENT.
+    pub fn salvaged_top(&self, salvage: &mut Salvage, path: &[u8]) -> Result<ObjectId> {
+        let mut top = ObjectId::ROOT;
+        for name in path.split(|&b| b == b'/').filter(|name| !name.is_empty()) {
+            let found = if salvage.is_invented(top) {
+                Err(Errno::HOSTDOWN)
+            } else {
+                self.lookup(top, name)
+            };
+            top = match found {
+                Ok(Some(entry)) if entry.kind == libc::S_IFDIR => entry.id,
+                Ok(Some(_)) => return Err(Errno::NOTDIR),
+                Ok(None) => return Err(Errno::NOENT),
+                Err(Errno::HOSTDOWN) if !salvage.unnamed.is_empty() => {
+                    match salvage.recognize(top, name) {
+                        Some(id) => id,
+                        None => {
+                            let node = salvage.any_dead()?;
+                            self.invent_directory(salvage, node, top, name)?
+                        }
+                    }
+                }
+                Err(e) => return Err(e),
+            };
+        }
+        Ok(top)
+    }
+
+    /// Calls `each` for the names that `node` knows and that concern dead nodes.
+    fn each_known_name(
+        &self,
+        node: NodeId,
+        dead: &[NodeId],
+        mut each: impl FnMut(ObjectId, Vec<u8>, Option<Entry>),
+    ) -> Result<()> {
+        let is_here = self.peers().is_some_and(|peers| peers.this_node() == node);
+        let lost: List<u32> = List(dead.iter().map(|node| node.0).collect());
+        let mut at = (0, Vec::new());
+        loop {
+            let (names, next): (List<KnownName>, _) = if is_here {
+                self.known_names_here(at.0, at.1.clone(), &lost)?
+            } else {
+                let mut bytes = vec![0; LIST_BYTES];
+                let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
+                let asked = (at.0, &at.1[..], &lost);
+                // SAFETY: the vector's own.
+                let (next, n) = unsafe { self.ask_with(node, request::KNOWN_NAMES, &asked, room)? };
+                (decode(&bytes[..n]).ok_or(Errno::PROTO)?, next)
+            };
+            for (dir, name, entry) in names.0 {
+                each(dir, name, entry);
+            }
+            match next {
+                Some(next) if next > at => at = next,
+                Some(_) => return Err(Errno::PROTO),
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// A page of the names here that concern dead nodes, from a key of a shard on, and where the
+    /// next page begins. See `KNOWN_NAMES`.
+    pub(crate) fn known_names_here(
+        &self,
+        shard: u64,
+        after: Vec<u8>,
+        List(dead): &List<u32>,
+    ) -> Result<(List<KnownName>, NextPage)> {
+        let is_lost = |slot: Slot| self.remote(slot).is_some_and(|node| dead.contains(&node.0));
+        let mut page: Vec<KnownName> = Vec::new();
+        let (mut bytes, mut scanned) = (4, 0);
+        let mut last = after;
+        for shard in usize::try_from(shard).map_err(|_| Errno::PROTO)?..self.names().shard_count() {
+            let records = self.records(shard)?;
+            for tag in TAGS {
+                let from = match last.first() {
+                    Some(&at) if at > tag => continue,
+                    Some(&at) if at == tag => std::mem::take(&mut last),
+                    _ => vec![tag],
+                };
+                // If a page is full at once, the next one continues here.
+                last.clone_from(&from);
+                let mut is_full = false;
+                records.each_record(&from, |key, value| {
+                    if key.first() != Some(&tag) {
+                        return false;
+                    }
+                    if key == from {
+                        return true;
+                    }
+                    let known = match tag {
+                        b'D' => entry_of(key, value, &is_lost),
+                        b'I' => directory_of(key, value, &is_lost),
+                        _ => link_of(key, value, &is_lost).and_then(|(id, dir, name)| {
+                            let (inode, _) = records.inode(id).ok().flatten()?;
+                            let kind = inode.kind();
+                            Some((dir, name, Some(Entry { id, kind })))
+                        }),
+                    };
+                    scanned += 1;
+                    let known = known.filter(|known| {
+                        known.2.is_some() || page.last().is_none_or(|last| last.0 != known.0)
+                    });
+                    let more = known.as_ref().map_or(0, |known| encode(known).len());
+                    if bytes + more > LIST_BYTES || scanned > MAX_SCANNED {
+                        is_full = true;
+                        return false;
+                    }
+                    bytes += more;
+                    page.extend(known);
+                    last.clear();
+                    last.extend_from_slice(key);
+                    true
+                })?;
+                if is_full {
+                    return Ok((List(page), Some((shard as u64, last))));
+                }
+                last.clear();
+            }
+        }
+        Ok((List(page), None))
+    }
+
+    /// The salvage, if it covers the failure of a request to `node`.
+    fn salvage_for(&self, node: NodeId) -> Option<Arc<Salvage>> {
+        let salvage = self.salvage_cell().get()?;
+        salvage.dead.contains(&node).then_some(salvage)
+    }
+
+    /// The inode and name of a directory that exists in the salvage only.
+    pub(crate) fn invented(&self, id: ObjectId) -> Option<(Inode, Vec<u8>)> {
+        if !self.salvage_cell().is_set.load(Acquire) {
+            return None;
+        }
+        let salvage = self.salvage_cell().get()?;
+        salvage.inode(id).filter(|_| salvage.is_invented(id))
+    }
+
+    /// Whether the salvage has the entries that a listing lacks without `node`.
+    pub(crate) fn is_salvaged(&self, node: NodeId) -> bool {
+        self.salvage_for(node).is_some()
+    }
+
+    /// An entry that its home hasn't got: one in a directory that doesn't exist, or that leads to
+    /// one.
+    pub(crate) fn salvaged_name(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
+        let cell = self.salvage_cell();
+        if !cell.is_set.load(Acquire) {
+            return None;
+        }
+        let salvage = cell.get()?;
+        let entry = salvage.entry(dir, name)?;
+        (salvage.is_invented(dir) || salvage.is_invented(entry.id)).then_some(entry)
+    }
+
+    /// The entry whose home, `node`, hasn't answered.
+    pub(crate) fn salvaged_entry(
+        &self,
+        node: NodeId,
+        dir: ObjectId,
+        name: &[u8],
+    ) -> Result<Option<Entry>> {
+        let salvage = self.salvage_for(node).ok_or(Errno::HOSTDOWN)?;
+        salvage.entry(dir, name).map(Some).ok_or(Errno::HOSTDOWN)
+    }
+
+    /// The inode of a directory whose home, `node`, hasn't answered, and its name.
+    pub(crate) fn salvaged_inode(&self, node: NodeId, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        let salvage = self.salvage_for(node).ok_or(Errno::HOSTDOWN)?;
+        salvage.inode(id).ok_or(Errno::HOSTDOWN)
+    }
+
+    /// The entries of a directory that lay on dead nodes, after `after`.
+    pub(crate) fn salvaged_entries(&self, dir: ObjectId, after: &[u8]) -> Vec<(Vec<u8>, Entry)> {
+        let salvage = self.salvage_cell().get();
+        let entries = salvage.as_ref().and_then(|s| s.entries.get(&dir));
+        entries.map_or(Vec::new(), |entries| {
+            let behind = entries
+                .range::<[u8], _>((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded));
+            behind.map(|(name, entry)| (name.clone(), *entry)).collect()
+        })
+    }
+}
+
+/// The evidence of an entry: a directory without its record has entries, or the name of one.
+fn entry_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
+    let (_, dir, name) = parse_key(key)?;
+    let entry = EntryRecord::decode(value)?.entry;
+    if entry.kind == libc::S_IFDIR && is_lost(entry.id.slot()) {
+        return Some((dir, name.to_vec(), Some(entry)));
+    }
+    is_lost(dir.slot()).then(|| (dir, Vec::new(), None))
+}
+
+/// The evidence of a directory's record, if its entry is lost: it has no link record.
+fn directory_of(key: &[u8], value: &[u8], is_lost: &impl Fn(Slot) -> bool) -> Option<KnownName> {
+    let (_, id, _) = parse_key(key)?;
+    let (inode, name) = Inode::decode(value)?;
+    let is_named = inode.is_dir() && id != ObjectId::ROOT && inode.tail == tail::NAME;
+    let dir = ObjectId(inode.parent);
+    let kind = libc::S_IFDIR;
+    (is_named && is_lost(Slot::of_entry(dir, name)))
+        .then(|| (dir, name.to_vec(), Some(Entry { id, kind })))
+}
+
+/// The evidence of a link record, if the entry is lost: object, directory, name.
+fn link_of(
+    key: &[u8],
+    value: &[u8],
+    is_lost: &impl Fn(Slot) -> bool,
+) -> Option<(ObjectId, ObjectId, Vec<u8>)> {
+    let (_, id, rest) = parse_key(key)?;
+    let (dir, name, counts) = link_in(rest, value)?;
+    (counts && is_lost(Slot::of_entry(dir, name))).then(|| (id, dir, name.to_vec()))
+}

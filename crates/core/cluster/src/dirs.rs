@@ -1,0 +1,240 @@
+//! Directories: their entries lie on all nodes, and their times on one.
+//!
+//! A listing asks one node after the other, and on each node one shard after the other. The
+//! position has node, shard and name, so a listing can be continued after changes. A node that
+//! can't be reached is left out, and the listing ends with an error instead of the end: what the
+//! others have can be saved while a node is dead, and nobody takes the listing for a whole one.
+//! Times of a directory of another node are told in steps of [`TICK`].
+
+use crate::Cluster;
+use crate::peers::Bytes;
+use crate::peers::messages::{List, decode};
+use crate::peers::requests::request;
+use forebay_store::dirs::{DirPosition, LIST_BYTES, Listed};
+use forebay_store::record::Entry;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+/// In a position, the shard's number is the index of its node, shifted left by this many bits, plus
+/// its number on that node.
+const NODE_SHIFT: u32 = 8;
+/// Steps of a directory's times that are sent to another node. Nanoseconds.
+const TICK: i64 = 4_000_000;
+
+impl<'a> Cluster<'a> {
+    /// Calls `each` for the entries of `dir` after `position`, until it returns false
+    /// (that entry then counts as not returned) or all have been listed.
+    ///
+    /// # Errors
+    /// EHOSTDOWN, after the entries of all other nodes: a node can't be asked. EIO.
+    pub fn list(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        mut each: impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<()> {
+        if dir.is_view() {
+            return self.list_view(dir, position, &mut each);
+        }
+        let Some(others) = self.peers() else {
+            return self.list_here(dir, position, &mut each).map(|_| ());
+        };
+        // `position.shard` counts through the shards of all nodes: see [`NODE_SHIFT`].
+        let nodes = others.nodes();
+        // Whether all nodes have been listed, and only salvaged entries are left.
+        let is_behind = position.shard >> NODE_SHIFT >= nodes.len();
+        let mut is_salvaged = is_behind || self.invented(dir).is_some();
+        while let Some(&node) = nodes.get(position.shard >> NODE_SHIFT) {
+            let more = if node == others.this_node() {
+                let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
+                position.shard -= base;
+                let more = self.list_here(dir, position, &mut each);
+                position.shard += base;
+                more?
+            } else {
+                match self.list_remote(node, dir, position, &mut each) {
+                    Err(Errno::HOSTDOWN) if self.is_salvaged(node) => {
+                        is_salvaged = true;
+                        true
+                    }
+                    Err(Errno::HOSTDOWN) => {
+                        position.is_partial = true;
+                        true
+                    }
+                    more => more?,
+                }
+            };
+            if !more {
+                return Ok(());
+            }
+            position.shard = ((position.shard >> NODE_SHIFT) + 1) << NODE_SHIFT;
+            position.name.clear();
+        }
+        if is_salvaged {
+            for (name, entry) in self.salvaged_entries(dir, &position.name) {
+                if !each(&name, entry) {
+                    return Ok(());
+                }
+                position.name = name;
+            }
+        }
+        if position.is_partial {
+            Err(Errno::HOSTDOWN)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// As [`Cluster::list`], for the entries on another node; false if `each` returned false.
+    fn list_remote(
+        &self,
+        node: NodeId,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        each: &mut impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<bool> {
+        loop {
+            let base = position.shard >> NODE_SHIFT << NODE_SHIFT;
+            let arguments = (dir, (position.shard - base) as u64, &position.name[..]);
+            let mut bytes = vec![0; LIST_BYTES];
+            let room = Bytes::Receive(bytes.as_mut_ptr(), bytes.len());
+            // SAFETY: the vector's own.
+            let ((shard, end), n) =
+                unsafe { self.ask_with(node, request::LIST, &arguments, room)? };
+            let list: List<Listed> = decode(&bytes[..n]).ok_or(Errno::PROTO)?;
+            for Listed(shard, name, entry) in list.0 {
+                let entry = match entry {
+                    None => self.settled(dir, &name, position)?,
+                    known => known,
+                };
+                if entry.is_some_and(|e| !each(&name, e)) {
+                    return Ok(false);
+                }
+                position.shard = base + shard as usize;
+                position.name = name;
+            }
+            if end {
+                return Ok(true);
+            }
+            if base + shard as usize > position.shard {
+                position.shard = base + shard as usize;
+                position.name.clear();
+            }
+        }
+    }
+
+    /// Serves another node's [`Cluster::list_remote`]: returns entries, the shard to continue in,
+    /// and whether those were all.
+    pub(crate) fn list_part(
+        &self,
+        dir: ObjectId,
+        shard: u64,
+        name: Vec<u8>,
+    ) -> Result<(List<Listed>, u64, bool)> {
+        let mut position = DirPosition {
+            shard: usize::try_from(shard).map_err(|_| Errno::PROTO)?,
+            name,
+            is_partial: false,
+        };
+        if position.name.len() > forebay_store::NAME_MAX {
+            return Err(Errno::PROTO);
+        }
+        let mut list = Vec::new();
+        let mut bytes = 4;
+        let mut end = true;
+        while position.shard < self.names().shard_count() {
+            let at = position.shard as u64;
+            let more = self
+                .names()
+                .list_shard(dir, &mut position, &mut |name, entry| {
+                    bytes += 8 + 4 + name.len() + 1 + 9;
+                    if bytes > LIST_BYTES {
+                        return false;
+                    }
+                    list.push(Listed(at, name.to_vec(), entry));
+                    true
+                })?;
+            if !more {
+                end = false;
+                break;
+            }
+            position.shard += 1;
+        }
+        Ok((List(list), position.shard as u64, end))
+    }
+
+    /// As [`Cluster::list`], for the entries on this node; false if `each` returned false.
+    fn list_here(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        each: &mut impl FnMut(&[u8], Entry) -> bool,
+    ) -> Result<bool> {
+        while position.shard < self.names().shard_count() {
+            let mut unsure = None;
+            let more = self
+                .names()
+                .list_shard(dir, position, &mut |name, entry| match entry {
+                    Some(entry) => each(name, entry),
+                    None => {
+                        unsure = Some(name.to_vec());
+                        false
+                    }
+                })?;
+            // Waits for the operation in progress, which can't be done in the middle of a scan.
+            if let Some(name) = unsure {
+                let entry = self.settled(dir, &name, position)?;
+                if entry.is_some_and(|e| !each(&name, e)) {
+                    return Ok(false);
+                }
+                position.name = name;
+            } else if more {
+                position.shard += 1;
+            } else {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// An entry that was about to change. One that waits for an unreachable node is left out, as
+    /// that node's entries are.
+    fn settled(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        position: &mut DirPosition,
+    ) -> Result<Option<Entry>> {
+        match self.lookup(dir, name) {
+            Err(Errno::HOSTDOWN) => {
+                position.is_partial = true;
+                Ok(None)
+            }
+            found => found,
+        }
+    }
+
+    /// Records that an entry of `dir` was made or removed at `t`.
+    ///
+    /// On another node it is recorded in steps of [`TICK`], as kernels do: a process that has told
+    /// the home of one change needn't tell it of another in the same step, which would change
+    /// nothing.
+    pub(crate) fn touch_dir(&self, dir: ObjectId, t: i64) -> Result<()> {
+        let remote = self.remote_home(dir);
+        let t = if remote.is_some() { t - t % TICK } else { t };
+        if let Some(home) = remote {
+            let is_set = self
+                .names()
+                .dir_times(dir)
+                .is_some_and(|(mtime, _)| mtime == t);
+            if is_set {
+                return Ok(());
+            }
+            // The entry exists already: a failure to set the time must not undo it.
+            if self.ask(home, request::TOUCH, &(dir, t)).is_err() {
+                return Ok(());
+            }
+        }
+        self.names().note_dir_time(dir, t)
+    }
+}

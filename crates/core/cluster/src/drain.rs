@@ -1,0 +1,36 @@
+//! Draining files that lie on several nodes: each node moves the bytes that it has in memory.
+//!
+//! The home decides which files are drained and tells the nodes with parts, without waiting for
+//! them.
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_store::control_region::live_flag as flag;
+use forebay_store::data::Drained;
+use forebay_store::{ObjectId, Result};
+use std::sync::atomic::Ordering::*;
+
+impl<'a> Cluster<'a> {
+    /// Moves files of this node that were written in bursts and that no process has open, until
+    /// slightly more than `most` bytes are moved. Other nodes are told to move their parts.
+    ///
+    /// # Errors
+    /// ENOSPC: there is no room on the medium after the memory; EIO.
+    pub fn drain(&self, most: u64) -> Result<Drained> {
+        self.content()
+            .drain_here(most, |index, id| self.notify_parts_landed(index, id))
+    }
+
+    /// Tells the other nodes that their parts of a file are to be moved, without waiting for them.
+    fn notify_parts_landed(&self, index: u32, id: ObjectId) {
+        let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
+        if let (true, Ok(others), Ok(nodes)) =
+            (parts, self.other_nodes(), self.stripes().part_nodes(id))
+        {
+            let (kind, head) = request::LANDED.message(&id);
+            for node in nodes {
+                others.tell(node, kind, &head);
+            }
+        }
+    }
+}

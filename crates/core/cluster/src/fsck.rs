@@ -1,0 +1,365 @@
+//! The part of the check that needs other nodes: records of this node that refer to theirs.
+//!
+//! Each entry refers to an object, each name that an object counts exists, each part has its file,
+//! and no intent is left. To be called while nothing changes.
+
+use crate::Cluster;
+use crate::peers::messages::Record;
+use crate::peers::requests::request;
+use forebay_store::fsck::Report;
+use forebay_store::names::link_in;
+use forebay_store::record::{Entry, Inode, parse_key, tail};
+use forebay_store::records::{ChangeRecords, Need, ReadRecords, Records};
+use forebay_store::{ObjectId, now};
+use rustix::io::{Errno, Result};
+use std::time::{Duration, Instant};
+
+const PART: &str = "names";
+/// How long a check of a node asks other nodes. The records that are left then are counted.
+const REMOTE_CHECK_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl<'a> Cluster<'a> {
+    /// Checks this node's records against those of the other nodes of a pool, during quiescence,
+    /// for at most 30 s; [`Report::unasked`] counts the records that couldn't be checked in that
+    /// time.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked.
+    pub fn inspect_across(&self) -> Result<Report> {
+        let mut report = Report::default();
+        if self.remote.is_none() {
+            return Ok(report);
+        }
+        let References {
+            entries,
+            links,
+            dirs,
+            parts,
+            notes,
+        } = self.references()?;
+        report.entries = (entries.len() + links.len()) as u64;
+        let until = Instant::now() + REMOTE_CHECK_TIMEOUT;
+        let is_late = || Instant::now() >= until;
+        for (dir, name, entry) in entries {
+            let Some(home) = self.remote_home(entry.id) else {
+                continue;
+            };
+            if is_late() {
+                report.unasked += 1;
+                continue;
+            }
+            let there: Result<Record> = self.ask(home, request::STAT, &entry.id);
+            let wrong = match there {
+                Ok(record) if record.0.kind() != entry.kind => "is of another type",
+                Ok(record) if is_in_other_directory(&record.0, dir) => "is in another directory",
+                Ok(_) => continue,
+                Err(Errno::NOENT) => "doesn't exist there",
+                Err(e) => return Err(e),
+            };
+            report.add(
+                PART,
+                format!(
+                    "the entry {} of directory {}: its object {} on node {} {wrong}",
+                    shown(&name),
+                    dir.0,
+                    entry.id.0,
+                    home.0
+                ),
+                "it is removed",
+            );
+        }
+        let look_up = |report: &mut Report, dir, name: &[u8]| -> Result<_> {
+            let Some(home) = self.remote_home_of_entry(dir, name) else {
+                return Ok(None);
+            };
+            if is_late() {
+                report.unasked += 1;
+                return Ok(None);
+            }
+            let there: Option<Entry> = self.ask(home, request::LOOKUP, &(dir, name))?;
+            Ok(Some((home, there)))
+        };
+        for (id, dir, name) in dirs {
+            let (home, wrong) = match look_up(&mut report, dir, &name)? {
+                Some((home, Some(e))) if e.id != id => {
+                    (home, "where that name leads to another object")
+                }
+                Some((home, None)) => (home, "where there is no such name"),
+                _ => continue,
+            };
+            report.add(
+                PART,
+                format!(
+                    "directory {}: it says that it is {} in directory {}, on node {}, {wrong}",
+                    id.0,
+                    shown(&name),
+                    dir.0,
+                    home.0
+                ),
+                "it gets a name again",
+            );
+        }
+        for (id, dir, name) in links {
+            let Some((home, there)) = look_up(&mut report, dir, &name)? else {
+                continue;
+            };
+            if there.is_none_or(|e| e.id != id) {
+                report.add(
+                    PART,
+                    format!(
+                        "object {}: it counts the name {} in directory {}, which isn't on node {}",
+                        id.0,
+                        shown(&name),
+                        dir.0,
+                        home.0
+                    ),
+                    "it gets the name back if nothing else has it; without another name, it goes",
+                );
+            }
+        }
+        // Without a link, a part is removed as soon as no process has it open.
+        for part in parts.into_iter().filter(|p| p.nlink > 0).map(|p| p.id) {
+            if is_late() {
+                report.unasked += 1;
+                continue;
+            }
+            let home = self.remote_home(part.whole()).ok_or(Errno::REMCHG)?;
+            let there: Result<Record> = self.ask(home, request::STAT, &part.whole());
+            match there {
+                Ok(_) => {}
+                Err(Errno::NOENT) => report.add(
+                    PART,
+                    format!(
+                        "this node has a part of file {}, which isn't on node {} any more",
+                        part.whole().0,
+                        home.0
+                    ),
+                    "it is removed",
+                ),
+                Err(e) => return Err(e),
+            }
+        }
+        for (dir, name) in notes {
+            report.add(
+                PART,
+                format!(
+                    "something that began with the entry {} of directory {} isn't complete",
+                    shown(&name),
+                    dir.0
+                ),
+                "the node's daemon completes it as soon as the other nodes can be reached",
+            );
+        }
+        Ok(report)
+    }
+}
+
+/// The objects to which this node's records refer, on any node.
+#[derive(Default)]
+struct References {
+    /// Entries: a directory, a name in it, and the object to which it refers.
+    entries: Vec<(ObjectId, Vec<u8>, Entry)>,
+    /// Names that an object counts: the object, a directory and the name in it.
+    links: Vec<(ObjectId, ObjectId, Vec<u8>)>,
+    /// Directories: each, the one above, and its name there.
+    dirs: Vec<(ObjectId, ObjectId, Vec<u8>)>,
+    parts: Vec<Part>,
+    /// Entries with which something began that isn't complete.
+    notes: Vec<(ObjectId, Vec<u8>)>,
+}
+
+/// A part of a striped file.
+struct Part {
+    id: ObjectId,
+    nlink: u32,
+}
+
+impl<'a> Cluster<'a> {
+    fn references(&self) -> Result<References> {
+        let mut found = References::default();
+        for shard in 0..self.names().shard_count() {
+            self.committed(shard)?.each_record(b"", |key, value| {
+                match parse_key(key) {
+                    Some((b'D', dir, name)) => {
+                        let entry = Entry::decode(value);
+                        found.entries.extend(entry.map(|e| (dir, name.to_vec(), e)));
+                    }
+                    Some((b'L', id, rest)) => {
+                        if let Some((dir, name, true)) = link_in(rest, value) {
+                            found.links.push((id, dir, name.to_vec()));
+                        }
+                    }
+                    // Without a name: parts of a removed file that are about to be removed.
+                    Some((b'N', dir, name)) if !name.is_empty() => {
+                        found.notes.push((dir, name.to_vec()));
+                    }
+                    // The original of a copy may be removed: the keeper finds that out.
+                    Some((b'I', id, _)) if id.is_part() && !id.is_copy() => {
+                        let inode = Inode::decode(value).map(|(inode, _)| inode);
+                        let nlink = inode.map_or(0, |inode| inode.nlink);
+                        found.parts.push(Part { id, nlink });
+                    }
+                    Some((b'I', id, _)) => found.dirs.extend(named_dir(id, value)),
+                    _ => {}
+                }
+                true
+            })?;
+        }
+        Ok(found)
+    }
+
+    /// Whether this node has notes of operations on entries that aren't complete.
+    ///
+    /// # Errors
+    /// If the records can't be read.
+    pub fn has_notes(&self) -> Result<bool> {
+        let mut any = false;
+        for shard in 0..self.names().shard_count() {
+            self.committed(shard)?.each_intent(|_, name, _| {
+                // Without a name: parts of a removed file that are about to be removed.
+                any |= !name.is_empty();
+                !any
+            })?;
+        }
+        Ok(any)
+    }
+
+    /// After a loss of power on all nodes, each has the records that it had written last: one node
+    /// may have records of a change that another has lost. Makes the records here agree with those
+    /// of other nodes: removes entries without an object; restores names that a file counts, unless
+    /// another object has the name; gives a directory without an entry its entry back, or a name in
+    /// the root; removes parts without a file. Returns the number of repairs. Only while nobody
+    /// uses the pool, and when all nodes have settled their notes ([`Cluster::settle_notes`],
+    /// [`Cluster::has_notes`]): half of a rename in progress looks like an entry without its
+    /// object.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked.
+    pub fn mend_across(&self) -> Result<usize> {
+        if self.remote.is_none() {
+            return Ok(0);
+        }
+        self.settle_notes()?;
+        let References {
+            entries,
+            links,
+            dirs,
+            parts,
+            ..
+        } = self.references()?;
+        let mut mended = 0;
+        for (id, dir, name) in links {
+            let home = self.remote_home_of_entry(dir, &name);
+            let there = self.lookup(dir, &name)?;
+            if home.is_none() || there.is_some_and(|e| e.id == id) {
+                continue;
+            }
+            let kind = self.stat(id)?.kind();
+            let back = match (there, home, self.stat(dir)) {
+                (None, Some(home), Ok(_)) => {
+                    let entry = Entry { id, kind };
+                    let epoch = self.names().names_epoch();
+                    let arguments = (dir, &name[..], entry, false, epoch);
+                    self.ask(home, request::INSERT, &arguments)?.is_none()
+                }
+                (_, _, Err(Errno::NOENT) | Ok(_)) => false,
+                (_, _, Err(e)) => return Err(e),
+            };
+            if !back {
+                self.cross_node().lose_name(id, (dir, &name), None, false)?;
+            }
+            mended += 1;
+        }
+        for (dir, name, entry) in entries {
+            if self.remote_home(entry.id).is_none() {
+                continue;
+            }
+            match self.stat(entry.id) {
+                Ok(inode) if is_in_other_directory(&inode, dir) => {}
+                Ok(_) => continue,
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+            let at = self.entry_ref((dir, &name));
+            self.transact(at.set(), Need::Removal, |w| w.clear_entry(at))?;
+            mended += 1;
+        }
+        for (id, dir, name) in dirs {
+            mended += usize::from(self.name_again(id, (dir, &name))?);
+        }
+        for id in parts.iter().map(|part| part.id.whole()) {
+            match self.stat(id) {
+                Ok(_) => {}
+                Err(Errno::NOENT) => {
+                    self.parts().drop_part(id)?;
+                    mended += 1;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(mended)
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Restores the entry of a directory of this node that, by its inode, lies on another node; if
+    /// the name refers to another object now, makes a new entry in the root. Returns whether the
+    /// directory had none.
+    fn name_again(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<bool> {
+        let Some(home) = self.remote_home_of_entry(dir, name) else {
+            return Ok(false);
+        };
+        let there: Option<Entry> = self.ask(home, request::LOOKUP, &(dir, name))?;
+        if there.is_some_and(|e| e.id == id) {
+            return Ok(false);
+        }
+        let kind = libc::S_IFDIR;
+        let entry = Entry { id, kind };
+        let is_dir_there = match self.stat(dir) {
+            Ok(inode) => inode.is_dir(),
+            Err(Errno::NOENT) => false,
+            Err(e) => return Err(e),
+        };
+        if there.is_none() && is_dir_there {
+            let arguments = (dir, name, entry, false, self.names().names_epoch());
+            if self.ask(home, request::INSERT, &arguments)?.is_none() {
+                return Ok(true);
+            }
+        }
+        // Searches for a name whose entry lies on this node: then one local transaction does it
+        // all.
+        let names = (0..1u32 << 20).map(|n| format!("#{}.{n}", id.0).into_bytes());
+        let mut here =
+            names.filter(|name| self.remote_home_of_entry(ObjectId::ROOT, name).is_none());
+        let name = here.next().ok_or(Errno::NOSPC)?;
+        let at = self.entry_ref((ObjectId::ROOT, &name));
+        let set = at.set().with(self.shard_of(id));
+        self.transact(set, Need::Update, |w| {
+            w.set_entry(at, entry)?;
+            let (mut inode, _) = w.inode(id)?.ok_or(Errno::IO)?;
+            inode.parent = ObjectId::ROOT.0;
+            inode.tail = tail::NAME;
+            inode.ctime = now();
+            w.set_inode(id, &inode, &name)?;
+            w.names_change();
+            Ok(())
+        })?;
+        Ok(true)
+    }
+}
+
+/// A directory other than the root, with its parent and name as in its inode.
+fn named_dir(id: ObjectId, record: &[u8]) -> Option<(ObjectId, ObjectId, Vec<u8>)> {
+    let (inode, name) = Inode::decode(record)?;
+    let is_named = inode.is_dir() && id != ObjectId::ROOT && inode.tail == tail::NAME;
+    is_named.then(|| (id, ObjectId(inode.parent), name.to_vec()))
+}
+
+/// Whether, by its inode, a directory lies in another one than `dir`.
+fn is_in_other_directory(inode: &Inode, dir: ObjectId) -> bool {
+    inode.is_dir() && inode.parent != dir.0
+}
+
+fn shown(name: &[u8]) -> String {
+    format!("'{}'", String::from_utf8_lossy(name))
+}

@@ -1,0 +1,44 @@
+//! The store's messages about other nodes' objects when uses and locks end here.
+//!
+//! Implements the store's trait `Remote`, by which a store of several nodes reaches this crate.
+
+use crate::peers::requests::request;
+use crate::{Cluster, Nodes};
+use forebay_store::locks::Owner;
+use forebay_store::record::{Entry, Inode};
+use forebay_store::{NodeId, ObjectId, Remote, Result, Slot, Store};
+
+impl Remote for Nodes {
+    fn node(&self) -> NodeId {
+        self.peers.this_node()
+    }
+
+    fn keeps(&self, slot: Slot) -> bool {
+        self.peers.node_of(slot) == self.peers.this_node()
+    }
+
+    /// Doesn't wait for a reply: no later request depends on the message, and an error at the home
+    /// doesn't concern the process that closes the file. If the message gets lost, the home asks
+    /// after a while ([`Store::use_of`]).
+    fn closed(&self, id: ObjectId, number: u64) {
+        let home = self.peers.node_of(id.slot());
+        let (kind, head) = request::CLOSE.message(&(id, number));
+        self.peers.tell(home, kind, &head);
+    }
+
+    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()> {
+        Cluster::new(store, Some(self)).end_locks_there(self.peers.node_of(id.slot()), id, owner)
+    }
+
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        Cluster::new(store, Some(self)).inode_tail(id)
+    }
+
+    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        Cluster::new(store, Some(self)).lookup(parent, name)
+    }
+
+    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()> {
+        Cluster::new(store, Some(self)).laminate_written(id, live)
+    }
+}

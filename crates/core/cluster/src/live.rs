@@ -1,0 +1,160 @@
+//! Opening objects of any node: a live entry of this node stands for each object that is open here.
+//!
+//! The live entry of another node's object has the flag `REMOTE` and a number, by which the home
+//! knows this node's use of the object. The home keeps the object open until it is told that the
+//! use has ended. A node has one use of an object for all its processes.
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_store::Opened;
+use forebay_store::control_region::live_flag as flag;
+use forebay_store::controls::Opener;
+use forebay_store::live::{Held, new_use};
+use forebay_store::record::Inode;
+use forebay_store::{NewOpen, NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// The state of a file of another node that is to be opened.
+#[derive(Debug, Default)]
+pub struct RemoteOpen {
+    /// The home already keeps it open. Fields that have no value here aren't needed: there was an
+    /// entry.
+    pub opened: Option<Opened>,
+    /// The object's attributes, if they came with the reply.
+    pub inode: Option<Inode>,
+    /// `Store::counts` as it was before the attributes were requested.
+    pub counts: u32,
+}
+
+/// How long after the reply of its home a use may become a live entry. Less than the time between
+/// two checks by the home whether the file is still open (`Server::check_open`).
+const USED_WITHIN: Duration = Duration::from_secs(2);
+
+impl<'a> Cluster<'a> {
+    /// Becomes a user of object `id`, which must exist, and returns its live entry.
+    ///
+    /// # Errors
+    /// ENOENT if the object was removed; ENFILE if `MAX_LIVE` objects are open.
+    pub fn live_acquire(&self, id: ObjectId) -> Result<u32> {
+        self.live_acquire_held(id).map(|(index, _)| index)
+    }
+
+    /// As [`Cluster::live_acquire`]; the use is recorded until [`Held`] is dropped.
+    ///
+    /// # Errors
+    /// As for [`Cluster::live_acquire`].
+    pub fn live_acquire_held(&self, id: ObjectId) -> Result<(u32, Held<'a>)> {
+        self.live_acquire_opened(id, &mut RemoteOpen::default())
+    }
+
+    /// As [`Cluster::live_acquire_held`], for an object that another node may keep open for us
+    /// already.
+    ///
+    /// # Errors
+    /// As for [`Cluster::live_acquire`].
+    pub fn live_acquire_opened(
+        &self,
+        id: ObjectId,
+        remote: &mut RemoteOpen,
+    ) -> Result<(u32, Held<'a>)> {
+        match self.remote_home(id) {
+            Some(home) => self
+                .store()
+                .objects()
+                .live_acquire_with(id, |index| self.live_load_remote(index, id, home, remote)),
+            None => self.store().objects().live_acquire_here(id),
+        }
+    }
+
+    /// Gives back a use at the home for which no live entry was made.
+    pub fn close_opened(&self, opened: Opened) {
+        if let Some(remote) = &self.remote {
+            remote.closed(opened.id, opened.number);
+        }
+    }
+
+    /// Tells the home that this node has the object open, unless it knows.
+    fn live_load_remote(
+        &self,
+        index: u32,
+        id: ObjectId,
+        home: NodeId,
+        remote: &mut RemoteOpen,
+    ) -> Result<()> {
+        let live = self.objects().live(index);
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        let _lock = self.objects().lock_live(index)?;
+        if live.flags.load(Acquire) & flag::LOADED != 0 {
+            return Ok(());
+        }
+        live.extents.store(0, Relaxed);
+        live.part.store(0, Relaxed);
+        live.size.store(0, Relaxed);
+        live.cuts.store(0, Relaxed);
+        live.controls.store(0, Relaxed);
+        live.changed_by.store(0, Relaxed);
+        live.edition.store(0, Relaxed);
+        live.lease_until.store(0, Relaxed);
+        let mut opened = remote.opened.take();
+        if let Some(late) = opened.take_if(|o| o.asked_at.elapsed() > USED_WITHIN) {
+            // The home may have given it up.
+            self.close_opened(late);
+        }
+        let number = opened.as_ref().map_or_else(new_use, |o| o.number);
+        live.ctime.store(number as i64, Relaxed);
+        // If this process dies now, or gets no reply, the process that ends the entry tells the
+        // home.
+        live.flags.fetch_or(flag::REMOTE, AcqRel);
+        if opened.is_none() {
+            match self.ask(home, request::OPEN, &(id, number)) {
+                Ok(record) => remote.inode = Some(record.0),
+                Err(e) => {
+                    if e == Errno::NOENT {
+                        live.flags.fetch_and(!flag::REMOTE, AcqRel);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        live.flags.fetch_or(flag::LOADED, AcqRel);
+        Ok(())
+    }
+
+    /// The home of the object for which the entry stands, if it is another node.
+    #[inline]
+    pub(crate) fn remote_live(&self, index: u32) -> Option<(NodeId, ObjectId)> {
+        let live = self.objects().live(index);
+        if live.flags.load(Acquire) & flag::REMOTE == 0 {
+            return None;
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        self.remote_home(id).map(|home| (home, id))
+    }
+}
+
+/// Calls `f` with the live entry of an object, which is kept open meanwhile by an open file
+/// description. (The places for references without a description are few, and for short uses.)
+pub(crate) fn with_open<T>(
+    store: &Cluster<'_>,
+    id: ObjectId,
+    f: impl FnOnce(u32) -> Result<T>,
+) -> Result<T> {
+    let (live, held) = store.live_acquire_held(id).map_err(|e| match e {
+        // The asking node has the file open; this node has lost it, by a death.
+        Errno::NOENT => Errno::STALE,
+        e => e,
+    })?;
+    // The process that asks has the file open itself.
+    let opener = Opener::Kept(store.names().node());
+    let new = NewOpen::new(id, libc::S_IFREG, libc::O_RDWR as u32).by(opener);
+    let open = store
+        .objects()
+        .open_create_held(&new, Some((live, Some(held))))
+        .inspect_err(|_| _ = store.objects().live_release(live))?;
+    let done = f(live);
+    store.objects().open_release(open).and(done)
+}

@@ -1,0 +1,111 @@
+//! Locks on files that lie on another node.
+//!
+//! The home's table has them; its daemon sets them for the asking process. A waiting process asks
+//! again in growing steps, up to [`MAX_POLL_INTERVAL`]. This node notes each owner and file before
+//! the first request. By that note the locks are given up at the end of the owner. The home asks
+//! now and then whether the owners still have locks ([`Cluster::check_lock_owners`]), because it
+//! may have missed an end.
+
+use super::leases::clock;
+use crate::Cluster;
+use crate::peers::messages::List;
+use crate::peers::requests::request;
+use forebay_store::locks::{InTheWay, LockType, Owner, Request, Sort, Waited, Waiting};
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Maximum pause between two requests for a lock that another owner holds.
+const MAX_POLL_INTERVAL: Duration = Duration::from_millis(5);
+/// Maximum number of owners in one request.
+const MAX_OWNERS_PER_REQUEST: usize = 500;
+
+impl<'a> Cluster<'a> {
+    pub(crate) fn lock_there(&self, home: NodeId, request: &Request, wait: bool) -> Result<()> {
+        self.check_lease_of(request.object)?;
+        self.locks().locks_of(request.object)?.note(request.owner)?;
+        let relied_on = request.sort != Sort::Use && request.want != LockType::Unlocked;
+        let search = |mine: &Waited, ask| self.is_deadlock(mine, ask);
+        let mut waiting: Option<Waiting<'_>> = None;
+        let mut step = Duration::from_micros(100);
+        loop {
+            let asked_at = clock();
+            let other: Option<InTheWay> = self.ask(home, request::LOCK, request)?;
+            if other.is_none() {
+                return if relied_on {
+                    self.lease_from(request.object, asked_at)
+                } else {
+                    Ok(())
+                };
+            }
+            if !wait {
+                return Err(Errno::AGAIN);
+            }
+            let waiting = waiting.get_or_insert_with(|| Waiting::new(self, request, home, &search));
+            let most = waiting.check()?;
+            let backoff = rustix::thread::Timespec {
+                tv_sec: 0,
+                tv_nsec: step.min(most.max(Duration::from_micros(50))).as_nanos() as _,
+            };
+            step = (step * 2).min(MAX_POLL_INTERVAL);
+            if let rustix::thread::NanosleepRelativeResult::Interrupted(_) =
+                rustix::thread::nanosleep(&backoff)
+            {
+                waiting.interrupted()?;
+            }
+        }
+    }
+
+    pub(crate) fn lock_in_the_way_there(
+        &self,
+        home: NodeId,
+        request: &Request,
+    ) -> Result<Option<InTheWay>> {
+        self.check_lease_of(request.object)?;
+        self.ask(home, request::LOCK_TEST, request)
+    }
+
+    pub(crate) fn end_locks_there(
+        &self,
+        home: NodeId,
+        object: ObjectId,
+        owner: Owner,
+    ) -> Result<()> {
+        if forebay_placement::planted("lock-kept") {
+            return Ok(());
+        }
+        match self.ask(home, request::END_LOCKS, &(object, owner)) {
+            // If the node comes back, it will find out.
+            Err(Errno::HOSTDOWN) => Ok(()),
+            reply => reply,
+        }
+    }
+
+    /// Asks the other nodes whether the owners of locks here still have them, and releases the
+    /// locks of those that don't. (A node whose daemon is restarted may miss the end of a process;
+    /// and a request that was in progress when its sender was killed may be carried out after the
+    /// sender's locks were released.)
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn check_lock_owners(&self) -> Result<()> {
+        let mut remote = self.locks().remote_locks();
+        remote.sort_unstable_by_key(|f| f.owner.node.0);
+        for of_node in remote.chunk_by(|a, b| a.owner.node == b.owner.node) {
+            let node = of_node[0].owner.node;
+            for some in of_node.chunks(MAX_OWNERS_PER_REQUEST) {
+                let arguments = List(some.iter().map(|f| (f.object, f.owner)).collect());
+                let Ok(reply) = self.ask(node, request::HOLDS, &arguments) else {
+                    // If it stays away, it will be given up as a whole.
+                    break;
+                };
+                for (remote, holds) in some.iter().zip(reply.0) {
+                    if !holds {
+                        self.locks().drop_remote_lock(remote)?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}

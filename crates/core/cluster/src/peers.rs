@@ -1,0 +1,163 @@
+//! Access to the other nodes of the pool, and the messages to them.
+//!
+//! - [`Peers`] delivers requests. Crates above implement it: a process passes its requests to its
+//!   node's daemon, the daemon sends them itself. A request is answered or fails in bounded time.
+//! - [`requests`] declares each request once; [`messages`] encodes arguments and replies.
+//!
+//! A node keeps the entries and objects of its slots. An operation on others is sent to their home,
+//! which carries it out on its own store as any process there does (`serve.rs`): so there is one
+//! implementation of every rule. See docs/decisions/0020-operations-across-nodes.md.
+
+pub mod messages;
+pub mod requests;
+
+use forebay_placement::{NodeId, Slot};
+use forebay_store::{Errno, Result};
+use std::time::Duration;
+
+/// Bytes that travel with a message, where the caller has them. They may be the program's own, so
+/// that touching them may fault: copy them with `forebay_runtime::guard`.
+#[derive(Clone, Copy, Debug)]
+pub enum Bytes {
+    /// None.
+    None,
+    /// Bytes that are sent with the request.
+    Send(*const u8, usize),
+    /// The reply's bytes, as many as fit here.
+    Receive(*mut u8, usize),
+}
+
+/// The kind of the request that a process asks its own node's daemon: how large the pool is, and
+/// how full. The answer: size:8, use:8, then of the nodes with the most room, this one left out,
+/// number:4 and free bytes:8.
+pub const CAPACITY: u16 = 0x7ffe;
+/// Maximum number of bytes that travel with one message.
+pub const MAX_BODY: usize = 1 << 20;
+/// Maximum number of bytes of a request or a reply without those.
+pub const MAX_HEAD: usize = 48 << 10;
+
+/// A request to a node.
+#[derive(Clone, Copy, Debug)]
+pub struct PeerRequest<'a> {
+    /// The node to ask.
+    pub node: NodeId,
+    /// One of [`requests::kind`].
+    pub kind: u16,
+    /// The request's arguments, encoded.
+    pub head: &'a [u8],
+    /// The bytes that are sent with the request.
+    pub bytes: Bytes,
+}
+
+/// The reply of another node.
+#[derive(Clone, Debug, Default)]
+pub struct PeerReply {
+    /// The reply's arguments, encoded.
+    pub head: Vec<u8>,
+    /// Number of bytes received with it.
+    pub received: usize,
+}
+
+/// A request that was sent: [`Peers::answer`] returns its outcome, and must be called.
+#[derive(Debug)]
+pub enum Sent {
+    /// The request has been answered already.
+    Answered(Result<PeerReply>),
+    /// The request is on its way to this node, in this request cell; a process that stops waiting
+    /// gives it up.
+    Underway {
+        node: NodeId,
+        cell: usize,
+        until: u64,
+    },
+}
+
+/// A way to the other nodes of the pool.
+pub trait Peers: Send + Sync {
+    /// This node's number.
+    fn this_node(&self) -> NodeId;
+
+    /// The node that keeps `slot`.
+    fn node_of(&self, slot: Slot) -> NodeId;
+
+    /// One of this node's own slots, chosen by `hash`; None if it has none.
+    fn slot_here(&self, hash: u64) -> Option<Slot>;
+
+    /// The numbers of all nodes, ascending.
+    fn nodes(&self) -> &[NodeId];
+
+    /// Sends a request to `node` and waits for the reply, at most for the request timeout.
+    ///
+    /// # Errors
+    /// The node's reply; EHOSTDOWN if it can't be reached or doesn't answer in time; EFAULT if
+    /// `bytes` can't be touched.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read, or to write.
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply>;
+
+    /// Sends all of these requests at once. Returns the replies, in the same order.
+    ///
+    /// # Safety
+    /// As for [`Peers::ask`].
+    unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>>;
+
+    /// Sends a request and returns before it is answered, if that is possible just now. `bytes`
+    /// aren't needed any more after that.
+    ///
+    /// # Safety
+    /// `bytes` are the caller's to read; none are received.
+    unsafe fn send(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Sent {
+        // SAFETY: the caller's promise.
+        Sent::Answered(unsafe { self.ask(node, kind, head, bytes) })
+    }
+
+    /// Waits for the reply to a request that this process has sent.
+    ///
+    /// # Errors
+    /// As for [`Peers::ask`].
+    fn answer(&self, sent: Sent) -> Result<PeerReply> {
+        match sent {
+            Sent::Answered(reply) => reply,
+            Sent::Underway { .. } => Err(Errno::PROTO),
+        }
+    }
+
+    /// Sends the same request to these nodes at once. Returns their replies, in the same order.
+    fn ask_each(&self, nodes: &[NodeId], kind: u16, head: &[u8]) -> Vec<Result<PeerReply>> {
+        let bytes = Bytes::None;
+        let requests: Vec<PeerRequest<'_>> = nodes
+            .iter()
+            .map(|&node| PeerRequest {
+                node,
+                kind,
+                head,
+                bytes,
+            })
+            .collect();
+        // SAFETY: there are no bytes.
+        unsafe { self.ask_all(&requests) }
+    }
+
+    /// Sends `node` a message and doesn't wait for a reply. The message precedes all later requests
+    /// of this thread.
+    fn tell(&self, node: NodeId, kind: u16, head: &[u8]) {
+        // SAFETY: there are no bytes.
+        let _: Result<PeerReply> = unsafe { self.ask(node, kind, head, Bytes::None) };
+    }
+
+    /// After how long a node that can't be reached loses the locks that its programs have on other
+    /// nodes' files. None: it doesn't.
+    fn lease(&self) -> Option<Duration> {
+        None
+    }
+
+    /// The error of a program's operation on a file of `node` on which this node has lost its
+    /// locks.
+    fn fenced(&self, _node: NodeId) -> Errno {
+        Errno::OWNERDEAD
+    }
+
+    /// In a forked child, before anything else.
+    fn after_fork_in_child(&self);
+}

@@ -1,0 +1,51 @@
+//! The quota of a pool on all its nodes: each node's grant and usage.
+//!
+//! Nothing here decides: the origin service gives grants (`crates/services/origin/src/quota.rs`), and each
+//! node's store holds its operations to its own (`crates/core/store/src/quota.rs`).
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_placement::NodeId;
+use forebay_store::quota::Amount;
+use forebay_store::{NewObject, ObjectId, Result};
+
+impl Cluster<'_> {
+    /// The numbers of all nodes; 0 in a pool of one node.
+    pub fn quota_nodes(&self) -> Vec<u32> {
+        match self.peers() {
+            Some(peers) => peers.nodes().iter().map(|node| node.0).collect(),
+            None => vec![0],
+        }
+    }
+
+    /// The node that counts the size of a file.
+    pub fn quota_node(&self, id: ObjectId) -> u32 {
+        self.peers().map_or(0, |peers| peers.node_of(id.slot()).0)
+    }
+
+    /// The node that counts an object which is about to be made: the node on which it will lie, if
+    /// there is room.
+    pub fn quota_node_of_new(&self, parent: ObjectId, name: &[u8], new: &NewObject<'_>) -> u32 {
+        let Some(peers) = self.peers() else { return 0 };
+        // One without a name is made here.
+        let remote = if name.is_empty() || self.is_made_here(parent, new) {
+            None
+        } else {
+            self.remote_home_of_entry(parent, name)
+        };
+        remote.unwrap_or(peers.this_node()).0
+    }
+
+    /// Sets a node's total grant, if one is given. Returns the node's usage after that.
+    ///
+    /// # Errors
+    /// EHOSTDOWN and the like: it isn't known whether the grant is set.
+    pub fn exchange_quota(&self, node: u32, granted: Option<Amount>) -> Result<Amount> {
+        match self.peers() {
+            Some(peers) if peers.this_node() != NodeId(node) => {
+                self.ask(NodeId(node), request::QUOTA, &granted)
+            }
+            _ => Ok(self.quota().exchange(granted)),
+        }
+    }
+}

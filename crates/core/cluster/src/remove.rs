@@ -1,0 +1,144 @@
+//! Removing names of any node, and objects with their last name.
+//!
+//! An entry beside its object is removed in one transaction. For an entry whose object lies on
+//! another node, see `cross_node`. Directories, and symbolic links in a pool of several nodes, are
+//! removed by the node that changes names.
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_store::names::Named;
+use forebay_store::record::Entry;
+use forebay_store::{ObjectId, Result, now};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Removes the entry `name` of `parent`, which must not be a directory. `known` is the result
+    /// of a look-up at `epoch`.
+    ///
+    /// # Errors
+    /// ENOENT: the name doesn't exist. EISDIR: it is a directory. ESTALE: names have changed since
+    /// `epoch`. EROFS: it is in the view. EHOSTDOWN: its home can't be asked.
+    pub fn unlink(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
+        forebay_trace::span!(
+            CLUSTER_REMOVE_ENTER,
+            CLUSTER_REMOVE_EXIT,
+            name,
+            [parent.0],
+            self.remove_name(parent, name, known, epoch)
+        )
+    }
+
+    fn remove_name(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        known: Option<Entry>,
+        epoch: u64,
+    ) -> Result<()> {
+        self.index().refuse_view(parent, name)?;
+        if let Some(home) = self.remote_home_of_entry(parent, name)
+            && known.is_none_or(|e| e.kind != libc::S_IFLNK)
+        {
+            match self.ask(home, request::UNLINK, &(parent, name, epoch, false)) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        } else {
+            match self.unlink_here(parent, name, known, epoch, false) {
+                Err(Errno::REMOTE) => {}
+                result => return result,
+            }
+        }
+        let node = self.names_node().ok_or(Errno::NODEV)?;
+        self.ask(node, request::NAMES_UNLINK, &(parent, name, epoch))
+    }
+
+    /// As [`Cluster::unlink`], for an entry on this node. `names`: the caller has the right to
+    /// change names of directories and symbolic links, which removing a symbolic link needs.
+    ///
+    /// # Errors
+    /// Those of unlink; EREMOTE if the right to change such names is missing.
+    pub(crate) fn unlink_here(
+        &self,
+        parent: ObjectId,
+        name: &[u8],
+        mut known: Option<Entry>,
+        epoch: u64,
+        names: bool,
+    ) -> Result<()> {
+        loop {
+            let entry = match known.take() {
+                Some(entry) => entry,
+                None => self.lookup(parent, name)?.ok_or(Errno::NOENT)?,
+            };
+            if entry.kind == libc::S_IFDIR {
+                return Err(Errno::ISDIR);
+            }
+            if entry.kind == libc::S_IFLNK && self.remote.is_some() && !names {
+                return Err(Errno::REMOTE);
+            }
+            if self.remote_home(entry.id).is_some() {
+                if self
+                    .cross_node()
+                    .unlink_remote((parent, name), entry, epoch)?
+                {
+                    return Ok(());
+                }
+                continue;
+            }
+            if self.unlink_beside((parent, name), entry, epoch)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes the entry `name` of this node, which isn't a directory's or symbolic link's, if it
+    /// is still `entry`; false otherwise.
+    ///
+    /// # Errors
+    /// ESTALE; EHOSTDOWN.
+    pub(crate) fn unlink_entry(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        if entry.kind != libc::S_IFREG {
+            return Err(Errno::INVAL);
+        }
+        match self.remote_home(entry.id) {
+            Some(_) => self.cross_node().unlink_remote(name, entry, epoch),
+            None => self.unlink_beside(name, entry, epoch),
+        }
+    }
+
+    /// Removes an entry that lies beside its object. False if it isn't `entry` any more, or another
+    /// operation had to end first.
+    fn unlink_beside(&self, name: Named<'_>, entry: Entry, epoch: u64) -> Result<bool> {
+        let t = now();
+        match self.names().remove_beside(name, entry, epoch, t) {
+            Err(Errno::AGAIN) => {
+                self.cross_node()
+                    .retry_noted(name, || self.intents().note_gone(name))?;
+                Ok(false)
+            }
+            Ok(true) => self.touch_dir(name.0, t).map(|()| true),
+            other => other,
+        }
+    }
+
+    /// Removes the empty directory `name` of `parent`.
+    ///
+    /// # Errors
+    /// ENOENT, ENOTDIR, ENOTEMPTY, ESTALE.
+    pub fn rmdir(&self, parent: ObjectId, name: &[u8], epoch: u64) -> Result<()> {
+        self.index().refuse_view(parent, name)?;
+        if let Some(node) = self.names_node() {
+            return self.ask(node, request::NAMES_RMDIR, &(parent, name, epoch));
+        }
+        let t = now();
+        self.names().rmdir_here((parent, name), (epoch, t))?;
+        self.touch_dir(parent, t)
+    }
+}

@@ -1,0 +1,120 @@
+//! The size of files and the room that they occupy, wherever their bytes lie.
+//!
+//! Truncating, reserving, punching holes, and finding data and holes: as in `data.rs`, the home is
+//! asked first, and the parts if the file has spilled.
+
+use crate::Cluster;
+use crate::peers::requests::request;
+use forebay_store::Result;
+use forebay_store::controls::Change;
+use forebay_store::data::MAX_SIZE;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::views::Parts;
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Sets the size of a file.
+    ///
+    /// # Errors
+    /// EFBIG; EIO and the like.
+    pub fn truncate(&self, index: u32, size: u64) -> Result<()> {
+        if size > MAX_SIZE {
+            return Err(Errno::FBIG);
+        }
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(size))?;
+            return self.stripes().truncate_striped(&file, size);
+        }
+        let cut = match self.remote_live(index) {
+            Some((home, id)) => self.ask(home, request::TRUNCATE, &(id, size)),
+            None => self.content().truncate_here(index, |live| {
+                if Parts::is_spilled(live) {
+                    Err(CHANGED)
+                } else {
+                    Ok(size)
+                }
+            }),
+        };
+        match self.stripes().spilled_by(index, &cut)? {
+            Some(file) => self.stripes().truncate_striped(&file, size),
+            None => cut,
+        }
+    }
+
+    /// Reserves room for `offset..offset + len`, so that writing there can't fail for
+    /// lack of space; with `grow`, the file becomes at least that long.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG.
+    pub fn reserve_range(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::Size(MAX_SIZE))?;
+            return self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, false);
+        }
+        let reserved = match self.remote_live(index) {
+            Some((home, id)) => self.ask(home, request::RESERVE, &(id, offset, len, grow)),
+            None => self.content().reserve_here(index, offset, len, grow),
+        };
+        match self.stripes().spilled_by(index, &reserved)? {
+            Some(file) => self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, false),
+            None => reserved,
+        }
+    }
+
+    /// Makes `offset..offset + len` read as zero; with `grow`, the file becomes at least
+    /// that long.
+    ///
+    /// # Errors
+    /// EFBIG, EIO.
+    pub fn punch(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            self.check_striped(index, Change::From(Some(offset)))?;
+            return self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, true);
+        }
+        let punched = match self.remote_live(index) {
+            Some((home, id)) => self.ask(home, request::PUNCH, &(id, offset, len, grow)),
+            None => self
+                .content()
+                .punch_here(index, offset, len, grow)
+                .and(self.parts().not_spilled(index)),
+        };
+        match self.stripes().spilled_by(index, &punched)? {
+            Some(file) => self
+                .stripes()
+                .room_striped(&file, (offset, len), grow, true),
+            None => punched,
+        }
+    }
+
+    /// The first offset from `offset` on that holds data (or, with `hole`, that doesn't);
+    /// the end of the file counts as a hole. Granularity: a page.
+    ///
+    /// # Errors
+    /// ENXIO if there is none before the end of the file.
+    pub fn seek_data(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        self.check_lease(index)?;
+        if let Some(file) = self.striped(index) {
+            return self.stripes().seek_striped(&file, offset, hole);
+        }
+        let found = match self.remote_live(index) {
+            Some((home, id)) => self.ask(home, request::SEEK, &(id, offset, hole)),
+            None => {
+                let found = self.content().seek_here(index, offset, hole);
+                self.parts().not_spilled(index).and(found)
+            }
+        };
+        match self.stripes().spilled_by(index, &found)? {
+            Some(file) => self.stripes().seek_striped(&file, offset, hole),
+            None => found,
+        }
+    }
+}

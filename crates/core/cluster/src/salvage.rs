@@ -1,0 +1,161 @@
+//! Names of objects on living nodes while other nodes are dead, so that all these objects can be
+//! saved.
+//!
+//! A directory's record lies on one node, its entries on all. Without this module, the death of one
+//! node makes files of all others unreachable: those below a directory whose record it kept, and
+//! those whose entry it kept. But an object's home has a link record for each name whose entry lies
+//! on another node, a directory's record has its name, and a directory's entry tells its id. A
+//! [`Salvage`] holds what can be concluded from these, read from all living nodes:
+//!
+//! - entries that lay on dead nodes, by the link records of their objects, and the records of
+//!   directories (which lie on other nodes once they were renamed);
+//! - directories whose record is lost, by their entries. Attributes aren't known;
+//! - *unnamed* directories, whose entry is lost, too (as of all that were never renamed: a new
+//!   directory's record lies with its entry): what is in them is known. They are shown as
+//!   `lost+found/node-N/#ID` of the directory that is to be saved.
+//!
+//! A view with a salvage ([`crate::Cluster::with_salvage`]) uses it where a request to a dead node has
+//! failed, and only for looking: look-ups, attributes, listings. It is as old as its collection. A
+//! name that isn't in it is EHOSTDOWN, never ENOENT.
+
+use forebay_placement::{NodeId, Slot};
+use forebay_store::record::{Entry, Inode, tail};
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
+use std::sync::{Arc, PoisonError, RwLock};
+
+/// Name of the directory that holds unnamed directories.
+pub const LOST_AND_FOUND: &[u8] = b"lost+found";
+
+/// A directory, a name in it, and its entry. Without the entry, and with an empty name: the
+/// directory has entries.
+pub(crate) type KnownName = (ObjectId, Vec<u8>, Option<Entry>);
+
+/// Shard and key after which the next page of names begins; None: there is none.
+pub(crate) type NextPage = Option<(u64, Vec<u8>)>;
+
+/// Names that living nodes know while others are dead. See the module's documentation.
+#[derive(Clone, Debug, Default)]
+pub struct Salvage {
+    pub(crate) dead: Vec<NodeId>,
+    /// Entries that lay on dead nodes, by directory.
+    pub(crate) entries: HashMap<ObjectId, BTreeMap<Vec<u8>, Entry>>,
+    /// Directories whose record lay on a dead node: the directory above, and their name.
+    pub(crate) directories: HashMap<ObjectId, (ObjectId, Vec<u8>)>,
+    /// Directories whose record and entry lay on dead nodes.
+    pub(crate) unnamed: Vec<ObjectId>,
+    /// Where the unnamed directories are shown: paths below the directory that is to be saved.
+    pub(crate) shown: Vec<Vec<u8>>,
+    /// Directories that don't exist: `lost+found` and those of nodes, and a missing source.
+    pub(crate) invented: HashSet<ObjectId>,
+    /// Owner of directories whose attributes aren't known: user, group.
+    pub(crate) owner: (u32, u32),
+    /// Time of the collection. Nanoseconds since 1970.
+    pub(crate) collected: i64,
+}
+
+impl Salvage {
+    /// The nodes that didn't answer.
+    pub fn dead(&self) -> Vec<u32> {
+        self.dead.iter().map(|node| node.0).collect()
+    }
+
+    /// Where directories with an unknown path are shown: paths below the directory that is to be
+    /// saved.
+    pub fn shown(&self) -> &[Vec<u8>] {
+        &self.shown
+    }
+
+    /// The entry of this name, if it lay on a dead node and is known.
+    pub fn entry(&self, dir: ObjectId, name: &[u8]) -> Option<Entry> {
+        self.entries.get(&dir)?.get(name).copied()
+    }
+
+    /// Whether the record of this directory is lost, so that its attributes aren't known.
+    pub fn has_lost(&self, dir: ObjectId) -> bool {
+        self.directories.contains_key(&dir)
+    }
+
+    /// Whether this directory exists in the salvage only.
+    pub fn is_invented(&self, dir: ObjectId) -> bool {
+        self.invented.contains(&dir)
+    }
+
+    /// The inode of a directory whose record is lost, as far as it is known, and its name.
+    pub(crate) fn inode(&self, id: ObjectId) -> Option<(Inode, Vec<u8>)> {
+        let (parent, name) = self.directories.get(&id)?;
+        let inode = Inode {
+            mode: libc::S_IFDIR | 0o700,
+            uid: self.owner.0,
+            gid: self.owner.1,
+            nlink: 2,
+            parent: parent.0,
+            mtime: self.collected,
+            ctime: self.collected,
+            btime: self.collected,
+            atime: self.collected,
+            tail: tail::NAME,
+            ..Inode::default()
+        };
+        Some((inode, name.clone()))
+    }
+
+    /// Names the unnamed directory that was made by this name, if exactly one can have been: the slot
+    /// in a new directory's id is that of its name, one of [`SLOTS`].
+    pub(crate) fn recognize(&mut self, dir: ObjectId, name: &[u8]) -> Option<ObjectId> {
+        let slot = Slot::of_entry(dir, name);
+        let mut made_so = self.unnamed.iter().filter(|id| id.slot() == slot);
+        let (id, None) = (*made_so.next()?, made_so.next()) else {
+            return None;
+        };
+        self.unnamed.retain(|other| *other != id);
+        self.add_directory(dir, name, id);
+        Some(id)
+    }
+
+    /// A node that didn't answer, which serves as the home of directories that don't exist.
+    pub(crate) fn any_dead(&self) -> Result<NodeId> {
+        self.dead.first().copied().ok_or(Errno::IO)
+    }
+
+    pub(crate) fn add_directory(&mut self, dir: ObjectId, name: &[u8], id: ObjectId) {
+        let kind = libc::S_IFDIR;
+        let entries = self.entries.entry(dir).or_default();
+        entries.insert(name.to_vec(), Entry { id, kind });
+        self.directories.insert(id, (dir, name.to_vec()));
+    }
+}
+
+/// The salvage of a view, if there is one.
+#[derive(Debug, Default)]
+pub struct SalvageCell {
+    salvage: RwLock<Option<Arc<Salvage>>>,
+    /// Whether there is a salvage. Tested by look-ups that find nothing, without a lock.
+    pub(crate) is_set: AtomicBool,
+}
+
+impl SalvageCell {
+    /// Without a salvage.
+    pub const fn new() -> SalvageCell {
+        SalvageCell {
+            salvage: RwLock::new(None),
+            is_set: AtomicBool::new(false),
+        }
+    }
+
+    /// The salvage.
+    pub fn get(&self) -> Option<Arc<Salvage>> {
+        let salvage = self.salvage.read();
+        salvage.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Replaces the salvage.
+    pub fn set(&self, salvage: Option<Arc<Salvage>>) {
+        let mut held = self.salvage.write().unwrap_or_else(PoisonError::into_inner);
+        self.is_set.store(salvage.is_some(), Release);
+        *held = salvage;
+    }
+}

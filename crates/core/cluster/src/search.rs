@@ -1,0 +1,113 @@
+//! Searching the index on all nodes.
+//!
+//! Each node is asked for its share of a page, all at once. A page ends at the earliest end of the
+//! shares, so that the order of results is the same on all nodes.
+
+use crate::Cluster;
+use crate::peers::messages::{List, Wire};
+use crate::peers::requests::{Signature, request};
+use forebay_store::index::query::{Hit, Page, Written};
+use forebay_store::index::{OwnedName, known_name};
+use forebay_store::record::{Mark, Word};
+use forebay_store::records::Records;
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+
+impl<'a> Cluster<'a> {
+    /// Objects of the whole pool that have all these attributes, from `from` on: about `most` at a
+    /// time. With `only`, those with a name of this hash.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked; EIO.
+    pub(crate) fn search(
+        &self,
+        words: &[Word],
+        from: Mark,
+        only: Option<u64>,
+        most: usize,
+    ) -> Result<Page<Hit, Mark>> {
+        let nodes = self.all_nodes();
+        let share = most / nodes + most.min(8);
+        let arguments = (List(words.to_vec()), from, only, share as u64);
+        let mut pages = self.ask_others(request::SEARCH, &arguments)?;
+        pages.push(self.index().search_here(words, from, only, share)?);
+        Ok(Page::join(pages, |hit| hit.mark))
+    }
+
+    /// Whether any object has all these attributes. Other nodes are asked only if there is none
+    /// here.
+    ///
+    /// # Errors
+    /// As for [`Cluster::search`].
+    pub(crate) fn is_any(&self, words: &[Word]) -> Result<bool> {
+        let begin = Some(Mark::FIRST);
+        for shard in 0..self.names().shard_count() {
+            let mut from = begin;
+            while let Some(at) = from {
+                let page = self.index().search_shard(shard, words, at, None, 1)?;
+                if !page.items.is_empty() {
+                    return Ok(true);
+                }
+                from = page.next;
+            }
+        }
+        let mut from = begin.filter(|_| self.remote.is_some());
+        while let Some(at) = from {
+            let page = self.search(words, at, None, 1)?;
+            if !page.items.is_empty() {
+                return Ok(true);
+            }
+            from = page.next;
+        }
+        Ok(false)
+    }
+
+    /// The keys that occur in the pool, or with `of` the values of a key, in the form used in
+    /// paths: those whose hashes are at least `from`, about `most` at a time.
+    ///
+    /// # Errors
+    /// As for [`Cluster::search`].
+    pub(crate) fn written(
+        &self,
+        of: Option<u64>,
+        from: u64,
+        most: usize,
+    ) -> Result<Page<Written, u64>> {
+        let mut pages = self.ask_others(request::WRITTEN, &(of, from, most as u64))?;
+        pages.push(self.index().written_here(of, from, most)?);
+        let mut page = Page::join(pages, |item| item.0);
+        page.items.dedup_by_key(|item| item.0);
+        Ok(page)
+    }
+
+    /// The name by which the object is in the index, and its directory.
+    ///
+    /// # Errors
+    /// ENOENT if the object isn't indexed.
+    pub fn indexed_name(&self, id: ObjectId) -> Result<OwnedName> {
+        if let Some(home) = self.remote_home(id) {
+            return self.ask(home, request::INDEXED_NAME, &id);
+        }
+        known_name(&self.records_of(id)?, id)?.ok_or(Errno::NOENT)
+    }
+
+    fn all_nodes(&self) -> usize {
+        self.peers().map_or(1, |e| e.nodes().len())
+    }
+
+    /// Sends the same request to all other nodes, at once.
+    fn ask_others<A, R: Wire>(
+        &self,
+        request: Signature<A, R>,
+        arguments: &impl Wire<Owned = A>,
+    ) -> Result<Vec<R>> {
+        let Some(others) = self.peers() else {
+            return Ok(Vec::new());
+        };
+        let nodes = others.nodes().iter().copied();
+        let nodes: Vec<_> = nodes.filter(|n| *n != others.this_node()).collect();
+        self.ask_each(&nodes, request, arguments)
+            .into_iter()
+            .collect()
+    }
+}

@@ -1,0 +1,146 @@
+//! Serving other nodes: carries out their requests on this node's store.
+//!
+//! [`Server::serve`] lets a request pass or refuses it (`fences.rs`), and chooses by its class how
+//! it may wait. The table's `dispatch` then calls the request's handler. The handlers are methods
+//! of [`Server`], in files by theme with one trait each (`peers/requests.rs`).
+//!
+//! A handler makes the call that a process of this node would make; no rule is implemented here.
+//! This module checks arguments and whether this node is the home (`call.rs`), and keeps the state
+//! that other nodes rely on: the files they have open (`opened.rs`), the parts (`parts.rs`), their
+//! locks.
+//!
+//! Requests have classes ([`Class`]). A request may ask other nodes only for those of lower
+//! classes, so that no circle of waiting nodes comes about. Requests of the lower classes don't
+//! wait for other operations on names: they return EAGAIN, and the asking node asks again.
+
+mod attributes;
+mod call;
+mod controls;
+mod copy;
+mod create;
+mod data;
+mod entries;
+mod fences;
+mod links;
+mod locks;
+mod lookups;
+mod names;
+mod opened;
+pub mod origin;
+mod parts;
+mod search;
+mod stripes;
+
+pub use crate::peers::requests::{Class, Reply};
+pub use opened::BETWEEN_CHECKS;
+
+use crate::Cluster;
+use crate::peers::requests::kind;
+use crate::peers::requests::{Repeat, Time, dispatch, find};
+use call::*;
+use forebay_placement::NodeId;
+use forebay_store::ObjectId;
+use opened::OpenThere;
+use parts::OpenParts;
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The state that this node keeps for others: the files they have open. Belongs to the daemon.
+#[derive(Default)]
+pub struct Server {
+    open: Mutex<HashMap<(NodeId, ObjectId), OpenThere>>,
+    parts: OpenParts,
+    /// Requests of other nodes to this node's origin service.
+    pub origins: origin::Origins,
+    fences: fences::Fences,
+    /// One at a time. True once [`Server::begin_names`] has ended what a daemon before left frozen.
+    names: Mutex<bool>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// The class of a kind of request; None if there is no such kind.
+    pub fn class(kind: u16) -> Option<Class> {
+        find(kind).map(|request| request.class)
+    }
+
+    /// Whether a request of this kind may be carried out a second time, when it isn't known whether
+    /// it was carried out before its home's daemon was restarted.
+    pub fn repeatable(kind: u16) -> bool {
+        find(kind).is_some_and(|request| request.repeat != Repeat::Once)
+    }
+
+    /// Whether the home records, in a file that outlives its daemon, that a request of this kind
+    /// was carried out.
+    pub fn recorded(kind: u16) -> bool {
+        find(kind).is_none_or(|request| request.repeat != Repeat::Harmless)
+    }
+
+    /// Whether carrying out a request of this kind may take longer than programs wait for a node
+    /// that doesn't answer ([`Time::Long`]).
+    pub fn is_long(kind: u16) -> bool {
+        find(kind).is_some_and(|request| request.time == Time::Long)
+    }
+
+    /// `node` gets a reply again that an earlier daemon gave: state that the earlier daemon kept
+    /// for it in its own memory is kept again.
+    pub fn answered_again(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        kind: u16,
+        head: &[u8],
+        answer: &[u8],
+    ) {
+        // The two requests have the same arguments and replies.
+        if kind == kind::CREATE || kind == kind::CREATE_THERE {
+            self.created_again(store, node, head, answer);
+        }
+    }
+
+    /// On the node that changes names: ends what a daemon before this one, killed in the middle of
+    /// a change of directories, has left frozen. Once; to be called until it succeeds.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be reached.
+    pub fn begin_names(&self, cluster: &Cluster<'_>) -> Result<(), Errno> {
+        let mut begun = lock(&self.names);
+        if !*begun && cluster.changes_names() {
+            cluster.begin_names()?;
+        }
+        *begun = true;
+        Ok(())
+    }
+
+    /// Carries out a request of `from`. May take as long as locks are held; may ask other nodes.
+    ///
+    /// # Errors
+    /// Those of the operation; EPROTO for what isn't a request; ESTALE if the asker's names are
+    /// older or newer than this node's; EREMCHG if this node isn't the home; EOWNERDEAD if the
+    /// asker has lost its locks of the file.
+    pub fn serve(
+        &self,
+        store: &Cluster<'_>,
+        from: NodeId,
+        kind: u16,
+        head: &[u8],
+        body: &[u8],
+    ) -> Result<Reply, Errno> {
+        let request = find(kind).ok_or(Errno::PROTO)?;
+        let _passed = self.fences.pass(store, from, request, head)?;
+        let _names;
+        let store = match request.class {
+            Class::Leaf | Class::Entry => store.nonblocking(),
+            Class::Composite | Class::Bulk => *store,
+            Class::Names => {
+                _names = lock(&self.names);
+                *store
+            }
+        };
+        dispatch(self, &Call { store, from }, kind, head, body)
+    }
+}

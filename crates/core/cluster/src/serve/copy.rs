@@ -1,0 +1,89 @@
+//! Copies that other nodes request. A request names two files and ranges, and carries no bytes.
+//!
+//! The node on which the bytes are to lie is asked. It keeps both files open during the copy, and
+//! reads what lies on other nodes as any node does. It replies soon, with at least one byte copied
+//! ([`crate::copy_range`]).
+
+use super::{Call, Server, check_size, home, part_here};
+use crate::Cluster;
+use crate::copy_range::{COPIED_AT_ONCE, Range, Source, Target};
+use crate::live::with_open;
+use crate::peers::messages::List;
+use crate::peers::requests::Copying;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::{ObjectId, Result};
+use rustix::io::Errno;
+
+impl Copying<Call<'_>> for Server {
+    fn copy(
+        &self,
+        call: &Call<'_>,
+        source: ObjectId,
+        id: ObjectId,
+        cuts: Option<u64>,
+        List(ranges): List<Range>,
+    ) -> Result<u64> {
+        let store = &call.store;
+        check_ranges(&ranges)?;
+        let (to, target) = match cuts {
+            None => (home(store, id)?, Target::File(Some(call.from))),
+            Some(cuts) if home(store, id).is_ok() => (id, Target::Behind(cuts)),
+            Some(cuts) => {
+                let id = part_here(store, id)?;
+                self.parts.with_part(store, id, true, |_| Ok(()))?;
+                (id.part(), Target::Part(cuts))
+            }
+        };
+        let done = with_open(store, to, |to| {
+            let done = with_source(store, source, |source| {
+                store.copy_in(source, to, &ranges, target)
+            });
+            match done {
+                // The copy may grow on other nodes: the requesting process continues with those.
+                Err(Errno::NOSPC) if cuts.is_none() && store.parts().spill_here(to)? => {
+                    Err(CHANGED)
+                }
+                done => done,
+            }
+        });
+        Ok(done? as u64)
+    }
+
+    /// Moves this node's bytes of a file to its `files` media for about half a second. Returns the
+    /// chunk to go on with; None: all are there.
+    fn to_files(&self, call: &Call<'_>, id: ObjectId, chunk: u64) -> Result<Option<u64>> {
+        let store = &call.store;
+        let id = match home(store, id) {
+            Ok(id) => id,
+            Err(_) => part_here(store, id)?.part(),
+        };
+        with_open(store, id, |live| store.content().to_files(live, chunk))
+    }
+}
+
+/// EPROTO for ranges that no node asks for.
+fn check_ranges(ranges: &[Range]) -> Result<()> {
+    let mut all = 0u64;
+    for &(at, to_at, len) in ranges {
+        check_size(at.saturating_add(len))?;
+        check_size(to_at.saturating_add(len))?;
+        all = all.saturating_add(len);
+    }
+    let sound = ranges.iter().all(|r| r.2 > 0) && (1..=COPIED_AT_ONCE).contains(&all);
+    sound.then_some(()).ok_or(Errno::PROTO)
+}
+
+/// Calls `f` with the source of a copy.
+fn with_source<T>(
+    store: &Cluster<'_>,
+    id: ObjectId,
+    f: impl FnOnce(Source) -> Result<T>,
+) -> Result<T> {
+    if id.is_part() || id.is_view() {
+        return Err(Errno::PROTO);
+    }
+    match store.remote_home(id) {
+        Some(home) if id.stripe().is_none() => f(Source::On(home, id)),
+        _ => with_open(store, id, |live| f(Source::Open(live))),
+    }
+}

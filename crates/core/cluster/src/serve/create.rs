@@ -1,0 +1,125 @@
+//! Answers to requests that make objects, and about the processes that have made ephemeral files.
+
+use super::{Call, Server, checked, home_of_entry};
+use crate::Cluster;
+use crate::peers::messages::{List, decode};
+use crate::peers::requests::{Creating, arguments, replies};
+use forebay_placement::NodeId;
+use forebay_store::views::DeclaredControls;
+use forebay_store::{Creator, Distribution, Entry, NewObject, ObjectId, Stub};
+use rustix::io::Errno;
+
+/// The object that CREATE makes: mode, user, group, device, and the target of a symbolic link.
+type New = (u32, u32, u32, u64, Vec<u8>);
+type Created = Result<ObjectId, Entry>;
+
+impl Creating<Call<'_>> for Server {
+    fn create(
+        &self,
+        call: &Call<'_>,
+        at: (ObjectId, Vec<u8>),
+        new: New,
+        distribution: u8,
+        controls: u64,
+        epoch: u64,
+        usage: Option<u64>,
+        also: (Option<Creator>, Option<Stub>),
+    ) -> Result<Created, Errno> {
+        let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
+        home_of_entry(&call.store, at.0, &at.1)?;
+        let new = new_object(&new, distribution, controls, also)?;
+        self.make(call, at, &new, epoch, usage)
+    }
+
+    fn create_there(
+        &self,
+        call: &Call<'_>,
+        at: (ObjectId, Vec<u8>),
+        new: New,
+        distribution: u8,
+        controls: u64,
+        epoch: u64,
+        usage: Option<u64>,
+        also: (Option<Creator>, Option<Stub>),
+    ) -> Result<Created, Errno> {
+        let distribution = Distribution::from_bits(distribution).ok_or(Errno::PROTO)?;
+        let new = new_object(&new, distribution, controls, also)?;
+        self.make(call, at, &new, epoch, usage)
+    }
+
+    fn creators(
+        &self,
+        _call: &Call<'_>,
+        List(creators): List<Creator>,
+    ) -> Result<List<bool>, Errno> {
+        Ok(List(DeclaredControls::creators_run(&creators)))
+    }
+}
+
+/// The object that a node wants to be made. EPROTO for one that no node would want.
+fn new_object(
+    new: &New,
+    distribution: Distribution,
+    controls: u64,
+    (creator, stub): (Option<Creator>, Option<Stub>),
+) -> Result<NewObject<'_>, Errno> {
+    let (mode, uid, gid, rdev, target) = new;
+    if target.len() > forebay_store::PATH_MAX {
+        return Err(Errno::PROTO);
+    }
+    Ok(NewObject {
+        mode: *mode,
+        uid: *uid,
+        gid: *gid,
+        rdev: *rdev,
+        target,
+        distribution: Some(distribution),
+        controls: checked(controls)?,
+        creator,
+        stub,
+    })
+}
+
+impl Server {
+    /// As CREATE, if an earlier daemon has made the object: an open file is kept open.
+    pub(super) fn created_again(
+        &self,
+        store: &Cluster<'_>,
+        node: NodeId,
+        head: &[u8],
+        answer: &[u8],
+    ) {
+        let asked: Option<arguments::CREATE> = decode(head);
+        let made: Option<replies::CREATE> = decode(answer);
+        if let (Some((_, new, _, _, _, Some(usage), ..)), Some(Ok(id))) = (asked, made)
+            && new.0 & forebay_store::S_IFMT == libc::S_IFREG
+        {
+            // If the file was removed, the requester finds out.
+            let _ = self.keep_open(store, node, id, usage);
+        }
+    }
+
+    /// Makes an object on this node. With a use, a file is open from the start.
+    fn make(
+        &self,
+        call: &Call<'_>,
+        (dir, name): (ObjectId, Vec<u8>),
+        new: &NewObject<'_>,
+        epoch: u64,
+        usage: Option<u64>,
+    ) -> Result<Created, Errno> {
+        let store = &call.store;
+        let epoch = store.names().epoch_for(epoch)?;
+        let is_file = new.mode & forebay_store::S_IFMT == libc::S_IFREG;
+        let Some(usage) = usage.filter(|_| is_file) else {
+            return store.create_object_near(dir, &name, new, epoch);
+        };
+        Ok(match store.create_open_near(dir, &name, new, epoch)? {
+            Ok((id, live, held)) => {
+                self.keep(store, (call.from, id, usage), (live, held))?;
+                Ok(id)
+            }
+            Err(there) => Err(there),
+        })
+    }
+}

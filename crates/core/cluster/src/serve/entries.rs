@@ -1,0 +1,199 @@
+//! Requests about entries for which this node may have to ask others: making, removing, linking,
+//! renaming, exchanging.
+
+use super::{Call, Server, check_name, each, home, home_of_entry};
+use crate::cross_node::Placed;
+use crate::peers::messages::List;
+use crate::peers::requests::Entries;
+use forebay_store::{Entry, ObjectId, RenameMode};
+use rustix::io::Errno;
+
+type Name = (ObjectId, Vec<u8>);
+
+/// Checks that the entries all lie here. Returns the epoch of names.
+fn check_all(
+    call: &Call<'_>,
+    dir: ObjectId,
+    entries: &[(Vec<u8>, Entry)],
+    epoch: u64,
+) -> Result<u64, Errno> {
+    let check = |(name, _): &(Vec<u8>, Entry)| home_of_entry(&call.store, dir, name);
+    entries.iter().try_for_each(check)?;
+    call.store.names().epoch_for(epoch)
+}
+
+impl Entries<Call<'_>> for Server {
+    fn insert(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        held: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        cross_node.insert((parent, &name), entry, held, epoch)
+    }
+
+    fn insert_all(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        List(entries): List<(Vec<u8>, Entry)>,
+        epoch: u64,
+    ) -> Result<List<Result<Option<Entry>, u32>>, Errno> {
+        let epoch = check_all(call, parent, &entries, epoch)?;
+        let cross_node = call.store.cross_node();
+        Ok(each(
+            cross_node.insert_all(parent, &entries, epoch).into_iter(),
+        ))
+    }
+
+    fn remove_all(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        List(entries): List<(Vec<u8>, Entry)>,
+        epoch: u64,
+    ) -> Result<List<Result<bool, u32>>, Errno> {
+        let epoch = check_all(call, parent, &entries, epoch)?;
+        let cross_node = call.store.cross_node();
+        Ok(each(
+            cross_node.remove_all(parent, &entries, epoch).into_iter(),
+        ))
+    }
+
+    fn unlink(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+        names: bool,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.unlink_here(parent, &name, None, epoch, names)
+    }
+
+    fn unlink_from(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        epoch: u64,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.unlink_entry((parent, &name), entry, epoch)
+    }
+
+    fn link(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        check_name(&name)?;
+        let id = home(&call.store, id)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        call.store.link(id, parent, &name, epoch)
+    }
+
+    fn rename(
+        &self,
+        call: &Call<'_>,
+        from: Name,
+        to: Name,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, from.0, &from.1)?;
+        check_name(&to.1)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+        let cross_node = call.store.cross_node();
+        cross_node.rename_from(from, to, mode, names, epoch)
+    }
+
+    fn replace(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        mode: RenameMode,
+        names: Option<ObjectId>,
+        epoch: u64,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        let placed = cross_node.replace((parent, &name), entry, mode, names, epoch)?;
+        Ok(placed == Placed::Same)
+    }
+
+    fn together(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        entry: Entry,
+        other: ObjectId,
+        with: Vec<u8>,
+        there: Entry,
+    ) -> Result<bool, Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        check_name(&with)?;
+        let (x, y) = ((parent, &name[..]), (other, &with[..]));
+        let cross_node = call.store.cross_node();
+        cross_node.are_together((x, entry), (y, there))
+    }
+
+    fn exchange(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        other: ObjectId,
+        with: Vec<u8>,
+        names: bool,
+        epoch: u64,
+    ) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        check_name(&with)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let cross_node = call.store.cross_node();
+        cross_node.exchange((parent, &name), (other, &with), names, epoch)
+    }
+
+    fn join_exchange(
+        &self,
+        call: &Call<'_>,
+        at: Name,
+        comes: Entry,
+        leads: Name,
+        exchange: u64,
+        names: bool,
+        epoch: u64,
+    ) -> Result<Option<Entry>, Errno> {
+        home_of_entry(&call.store, at.0, &at.1)?;
+        check_name(&leads.1)?;
+        let epoch = call.store.names().epoch_for(epoch)?;
+        let led = ((leads.0, &leads.1[..]), exchange);
+        let cross_node = call.store.cross_node();
+        cross_node.join_exchange((at.0, &at.1), comes, led, names, epoch)
+    }
+
+    fn remove_dir(&self, call: &Call<'_>, parent: ObjectId, name: Vec<u8>) -> Result<(), Errno> {
+        home_of_entry(&call.store, parent, &name)?;
+        call.store.cross_node().remove_dir_entry((parent, &name))
+    }
+}

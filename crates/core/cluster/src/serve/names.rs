@@ -1,0 +1,286 @@
+//! Changes of directories and symbolic links, which can make resolved paths wrong.
+//!
+//! In a pool of several nodes, one node carries them out, one at a time. It tells all nodes that
+//! names are about to change; from then on they resolve paths again, and make nothing in a
+//! directory that is to go. Then it has the change made where it belongs, and tells all nodes that
+//! it is done. Other changes of names go on meanwhile.
+
+use super::{Call, Server};
+use crate::Cluster;
+use crate::backoff::Backoff;
+use crate::cross_node::{CrossNode, without_change};
+use crate::peers::requests::{Directories, request};
+use forebay_store::dirs::DirPosition;
+use forebay_store::names::is_on_paths;
+use forebay_store::{Entry, ObjectId, RenameMode, Result, SetAttr};
+use rustix::io::Errno;
+
+impl Directories<Call<'_>> for Server {
+    fn epoch(&self, call: &Call<'_>) -> Result<u64> {
+        Ok(call.store.names().names_epoch())
+    }
+
+    fn freeze(&self, call: &Call<'_>, epoch: u64, dir: ObjectId) -> Result<bool> {
+        call.store.intents().freeze(epoch, dir)
+    }
+
+    fn thaw(&self, call: &Call<'_>, epoch: u64) -> Result<()> {
+        call.store.intents().thaw(epoch);
+        Ok(())
+    }
+
+    fn names_rmdir(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<()> {
+        let cross_node = call.store.cross_node();
+        call.store.names().epoch_for(epoch)?;
+        let entry = call.store.lookup(parent, &name)?.ok_or(Errno::NOENT)?;
+        if entry.kind != libc::S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        cross_node.unless_filled(entry.id, || {
+            cross_node.while_frozen(entry.id, |_, empty| {
+                if empty {
+                    cross_node.remove_dir(parent, &name)
+                } else {
+                    Err(Errno::NOTEMPTY)
+                }
+            })
+        })
+    }
+
+    fn names_rename(
+        &self,
+        call: &Call<'_>,
+        from: ObjectId,
+        name: Vec<u8>,
+        to: ObjectId,
+        new: Vec<u8>,
+        mode: RenameMode,
+        epoch: u64,
+    ) -> Result<()> {
+        let cross_node = call.store.cross_node();
+        call.store.names().epoch_for(epoch)?;
+        let source = call.store.lookup(from, &name)?.ok_or(Errno::NOENT)?;
+        let target = call.store.lookup(to, &new)?;
+        if let Some(target) = target
+            && let Some(answer) = without_change(mode, source, target)
+        {
+            // Only this node moves directories and symbolic links, so one of the two didn't move.
+            // Two other objects may have been moved between the two look-ups.
+            return if is_on_paths(source) || is_on_paths(target) {
+                answer
+            } else {
+                Err(Errno::REMOTE)
+            };
+        }
+        if source.kind == libc::S_IFDIR && cross_node.is_within(to, source.id)? {
+            return Err(Errno::INVAL);
+        }
+        if mode == RenameMode::Exchange {
+            let target = target.ok_or(Errno::NOENT)?;
+            if target.kind == libc::S_IFDIR && cross_node.is_within(from, target.id)? {
+                return Err(Errno::INVAL);
+            }
+            return cross_node.while_frozen(ObjectId(0), |epoch, _| {
+                cross_node.exchange((from, &name), (to, &new), true, epoch)
+            });
+        }
+        let replaced = target.filter(|t| t.kind == libc::S_IFDIR);
+        let frozen = replaced.map_or(ObjectId(0), |t| t.id);
+        let rename = |epoch, empty: bool| {
+            if replaced.is_some() && !empty {
+                return Err(not_replaced(source));
+            }
+            cross_node.rename_from((from, &name), (to, &new), mode, Some(frozen), epoch)
+        };
+        cross_node.unless_filled(frozen, || cross_node.while_frozen(frozen, rename))
+    }
+
+    fn names_set_attr(&self, call: &Call<'_>, id: ObjectId, set: SetAttr) -> Result<()> {
+        let store = &call.store;
+        // Marks of an origin: changes of names that began before have ended when it returns. That
+        // takes the locks of all shards, as freezing a directory does.
+        let frozen = match set.origin {
+            Some(_) => id,
+            None => ObjectId(0),
+        };
+        store
+            .cross_node()
+            .while_told(frozen, Unreachable::of_set_attr(&set), |_, _| {
+                match store.remote_home(id) {
+                    Some(home) => store.ask(home, request::SET_ATTR, &(id, set)),
+                    None => store.names().set_attr_here(id, &set),
+                }
+            })
+    }
+
+    fn names_unlink(
+        &self,
+        call: &Call<'_>,
+        parent: ObjectId,
+        name: Vec<u8>,
+        epoch: u64,
+    ) -> Result<()> {
+        let store = &call.store;
+        store.names().epoch_for(epoch)?;
+        store.cross_node().while_frozen(ObjectId(0), |epoch, _| {
+            match store.remote_home_of_entry(parent, &name) {
+                Some(home) => store.ask(home, request::UNLINK, &(parent, &name[..], epoch, true)),
+                None => store.unlink_here(parent, &name, None, epoch, true),
+            }
+        })
+    }
+}
+
+/// The error of renaming `source` over a directory that isn't empty.
+fn not_replaced(source: Entry) -> Errno {
+    match source.kind {
+        libc::S_IFDIR => Errno::NOTEMPTY,
+        _ => Errno::ISDIR,
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// On the node that changes names, before its first change: ends what an earlier one may have
+    /// left frozen.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be reached; the caller should try again.
+    pub fn begin_names(&self) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        for epoch in self.ask_each(nodes.nodes(), request::EPOCH, &()) {
+            self.names().raise_epoch(epoch?);
+        }
+        let epoch = ((self.names().names_epoch() >> 32) + 1) << 32;
+        let reply = self.ask_each(nodes.nodes(), request::THAW, &epoch);
+        reply.into_iter().collect()
+    }
+}
+
+/// Whether names can change while a node can't be reached.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Unreachable {
+    Forbids,
+    /// The node learns of it when it is back, before it changes anything of another node: its
+    /// requests have an old epoch, which is refused.
+    IsLeftOut,
+}
+
+impl Unreachable {
+    /// Marks of an origin are left out, so that changes are written back also while a node is dead.
+    /// Objects of the dead node aren't, and names that it keeps of others' objects change only by
+    /// requests to these. All nodes need to know where a directory becomes released: a process that
+    /// changes it afterwards has its entries brought in before.
+    fn of_set_attr(set: &SetAttr) -> Unreachable {
+        let is_only_mark = SetAttr {
+            origin: None,
+            ..*set
+        } == SetAttr::default();
+        match set.origin {
+            Some(mark) if is_only_mark && !mark.is_released() => Unreachable::IsLeftOut,
+            _ => Unreachable::Forbids,
+        }
+    }
+}
+
+impl<'a> CrossNode<'a> {
+    /// Runs `change`. If it finds the directory `dir` not empty, but a listing shows no entry, runs
+    /// it again: an entry was about to be removed, or didn't count yet.
+    fn unless_filled(&self, dir: ObjectId, change: impl Fn() -> Result<()>) -> Result<()> {
+        let mut backoff = Backoff::new();
+        loop {
+            match change() {
+                Err(Errno::NOTEMPTY) => {}
+                result => return result,
+            }
+            let mut filled = false;
+            self.list(dir, &mut DirPosition::default(), |_, _| {
+                filled = true;
+                false
+            })?;
+            if filled {
+                return Err(Errno::NOTEMPTY);
+            }
+            backoff.wait()?;
+        }
+    }
+
+    /// Runs `change` while all nodes know that names change, and make nothing in `dir` (0: none).
+    /// `change` gets the epoch, and whether `dir` is empty.
+    ///
+    /// # Errors
+    /// Those of `change`; EHOSTDOWN if a node can't be reached: then nothing has been changed.
+    fn while_frozen(
+        &self,
+        dir: ObjectId,
+        change: impl FnOnce(u64, bool) -> Result<()>,
+    ) -> Result<()> {
+        self.while_told(dir, Unreachable::Forbids, change)
+    }
+
+    /// As [`CrossNode::while_frozen`], for changes of which unreachable nodes needn't know.
+    fn while_told(
+        &self,
+        dir: ObjectId,
+        unreachable: Unreachable,
+        change: impl FnOnce(u64, bool) -> Result<()>,
+    ) -> Result<()> {
+        let nodes = self.other_nodes()?;
+        let others: Vec<_> = nodes
+            .nodes()
+            .iter()
+            .copied()
+            .filter(|n| *n != nodes.this_node())
+            .collect();
+        let next = |epoch: u64| (epoch >> 32).wrapping_add(1) << 32;
+        let epoch = next(self.names().names_epoch());
+        let mut empty = !self.intents().freeze(epoch, dir)?;
+        let mut result = Ok(());
+        for reply in self.ask_each(&others, request::FREEZE, &(epoch, dir)) {
+            match reply {
+                Ok(entries) => empty &= !entries,
+                Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
+                Err(e) => result = Err(e),
+            }
+        }
+        if result == Err(Errno::STALE) {
+            // Another node knows a later epoch: this node's control region was rebuilt.
+            for node in &others {
+                match self.ask(*node, request::EPOCH, &()) {
+                    Err(Errno::HOSTDOWN) if unreachable == Unreachable::IsLeftOut => {}
+                    epoch => self.names().raise_epoch(epoch?),
+                }
+            }
+        }
+        let result = result.and_then(|()| change(self.names().names_epoch(), empty));
+        let after = next(self.names().names_epoch());
+        self.intents().thaw(after);
+        // A node that can't be reached asks for the epoch with its next request.
+        let _ = self.ask_each(&others, request::THAW, &after);
+        result
+    }
+
+    /// Removes an empty, frozen directory.
+    fn remove_dir(&self, parent: ObjectId, name: &[u8]) -> Result<()> {
+        match self.remote_home_of_entry(parent, name) {
+            Some(home) => self.ask(home, request::REMOVE_DIR, &(parent, name)),
+            None => self.remove_dir_entry((parent, name)),
+        }
+    }
+
+    /// Whether directory `dir` is `ancestor` or lies below it, on any nodes.
+    fn is_within(&self, mut dir: ObjectId, ancestor: ObjectId) -> Result<bool> {
+        while dir != ObjectId::ROOT {
+            if dir == ancestor {
+                return Ok(true);
+            }
+            dir = ObjectId(self.stat(dir)?.parent);
+        }
+        Ok(dir == ancestor)
+    }
+}

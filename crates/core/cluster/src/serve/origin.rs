@@ -1,0 +1,110 @@
+//! Requests of other nodes to this node's origin service.
+//!
+//! The service (`crates/services/origin`) listens on a socket in the node's directory, and sends messages
+//! while it works. A request of another node stays connected to it here, under a number that the
+//! asking node has chosen; the asking node fetches one message after the other. Nothing here waits:
+//! the service may take minutes. A daemon that is restarted has forgotten the connections; the
+//! asking node begins again.
+
+use super::{Call, Server, home, lock};
+use crate::peers::requests::Origin;
+use forebay_placement::NodeId;
+use forebay_store::ObjectId;
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, Result};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, recv,
+    send, socket_with,
+};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// Name of the origin service's socket in a node's directory.
+pub const SOCKET: &str = "origin.sock";
+/// Longest message. Bytes.
+pub const MESSAGE: usize = 32 << 10;
+/// A message's first byte: the service works on the request; or this is the result, the last one.
+pub const PROGRESS: u8 = 0;
+pub const RESULT: u8 = 1;
+/// Limit on requests of other nodes that are connected to the service.
+const CONNECTED: usize = 1024;
+/// A request that no process has asked about for this time is forgotten: its process has died.
+const FORGOTTEN: Duration = Duration::from_secs(120);
+
+/// A request in progress.
+struct OriginRequest {
+    service: OwnedFd,
+    /// Time of the last request of its node about it.
+    at: Instant,
+}
+
+/// The requests of other nodes in progress.
+#[derive(Default)]
+pub struct Origins {
+    dir: OnceLock<PathBuf>,
+    in_progress: Mutex<HashMap<(NodeId, u64), OriginRequest>>,
+}
+
+impl Origins {
+    /// The service is the one of the node in `dir`.
+    pub fn of(&self, dir: PathBuf) {
+        let _ = self.dir.set(dir);
+    }
+
+    fn begin(&self, request: &[u8]) -> Result<OriginRequest> {
+        let dir = self.dir.get().ok_or(Errno::NOTCONN)?;
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let service = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        connect(&service, &SocketAddrUnix::new(dir.join(SOCKET))?)?;
+        send(&service, request, SendFlags::NOSIGNAL)?;
+        Ok(OriginRequest {
+            service,
+            at: Instant::now(),
+        })
+    }
+}
+
+impl Origin<Call<'_>> for Server {
+    fn origin(&self, call: &Call<'_>, number: u64, request: Vec<u8>) -> Result<Option<Vec<u8>>> {
+        let key = (call.from, number);
+        let mut in_progress = lock(&self.origins.in_progress);
+        if !request.is_empty() {
+            in_progress.retain(|_, in_progress| in_progress.at.elapsed() < FORGOTTEN);
+            if in_progress.len() >= CONNECTED {
+                return Err(Errno::AGAIN);
+            }
+            let begun = self.origins.begin(&request).map_err(|e| match e {
+                Errno::AGAIN => e,
+                _ => Errno::NOTCONN,
+            })?;
+            in_progress.insert(key, begun);
+        }
+        let one = in_progress.get_mut(&key).ok_or(Errno::NOTCONN)?;
+        one.at = Instant::now();
+        let mut message = vec![0; MESSAGE];
+        let n = match recv(&one.service, &mut message[..], RecvFlags::empty()) {
+            Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
+            Ok((_, n)) if n > 0 => n.min(MESSAGE),
+            // The service has died.
+            Ok(_) | Err(_) => {
+                in_progress.remove(&key);
+                return Err(Errno::NOTCONN);
+            }
+        };
+        message.truncate(n);
+        if message[0] == RESULT {
+            in_progress.remove(&key);
+        }
+        Ok(Some(message))
+    }
+
+    fn quota(&self, call: &Call<'_>, granted: Option<(i64, i64)>) -> Result<(i64, i64)> {
+        Ok(call.store.quota().exchange(granted))
+    }
+
+    fn is_open(&self, call: &Call<'_>, id: ObjectId) -> Result<bool> {
+        call.store.objects().is_open(home(&call.store, id)?)
+    }
+}

@@ -1,0 +1,238 @@
+//! Requests about this node's parts of striped files whose home is another node. Some require this
+//! node to send the same request to the home about the bytes there.
+//!
+//! The daemon keeps up to [`MAX_OPEN_PARTS`] parts open between requests, so that their records
+//! aren't read again each time.
+
+use super::{
+    Call, Server, bytes_read, check_size, home, lock, part_here, with_file, with_file_in_room,
+};
+use crate::Cluster;
+use crate::merge::Conflict;
+use crate::peers::MAX_BODY;
+use crate::peers::messages::Record;
+use crate::peers::requests::Parts;
+use forebay_store::{NewOpen, ObjectId};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Maximum number of parts that are kept open.
+const MAX_OPEN_PARTS: usize = 1024;
+
+/// The parts that the daemon keeps open, by the open file descriptions that do it.
+#[derive(Default)]
+pub(super) struct OpenParts(Mutex<HashMap<ObjectId, u32>>);
+
+impl OpenParts {
+    /// Calls `f` with this node's part of a file; None if there is none, and it isn't to be made.
+    pub(super) fn with_part<T>(
+        &self,
+        store: &Cluster<'_>,
+        id: ObjectId,
+        make: bool,
+        f: impl FnOnce(u32) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Errno> {
+        let part = part_here(store, id)?.part();
+        let (live, held) = match store.live_acquire_held(part) {
+            Err(Errno::NOENT) if make => {
+                store.parts().make_part(id)?;
+                store.live_acquire_held(part)?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let result = self.keep(store, id, live).and_then(|()| f(live));
+        drop(held);
+        store.objects().live_release(live).and(result).map(Some)
+    }
+
+    /// Ends keeping a part open.
+    fn let_go(&self, store: &Cluster<'_>, id: ObjectId) -> Result<(), Errno> {
+        let kept = lock(&self.0).remove(&id);
+        kept.map_or(Ok(()), |open| store.objects().open_release(open))
+    }
+
+    /// Keeps a part open.
+    fn keep(&self, store: &Cluster<'_>, id: ObjectId, live: u32) -> Result<(), Errno> {
+        let mut kept = lock(&self.0);
+        if kept.contains_key(&id) {
+            return Ok(());
+        }
+        if kept.len() >= MAX_OPEN_PARTS {
+            let any = kept.keys().next().copied();
+            if let Some(open) = any.and_then(|other| kept.remove(&other)) {
+                // Records that can't be written back are tried again by the next repair.
+                let _ = store.objects().open_release(open);
+            }
+        }
+        let part = id.part();
+        let _section = store.section()?;
+        store.objects().live_retain(live);
+        let new = NewOpen::new(part, libc::S_IFREG, libc::O_RDWR as u32);
+        let open = store
+            .objects()
+            .open_create(&new, Some(live))
+            .inspect_err(|_| _ = store.objects().live_release(live))?;
+        kept.insert(id, open);
+        Ok(())
+    }
+}
+
+impl Parts<Call<'_>> for Server {
+    fn read_part(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        cuts: u64,
+        offset: u64,
+        length: u64,
+    ) -> Result<((), Vec<u8>), Errno> {
+        let store = &call.store;
+        let len = usize::try_from(length).map_err(|_| Errno::PROTO)?;
+        let len = len.min(MAX_BODY);
+        let read = |part| {
+            // SAFETY: the buffer has room for `len` bytes.
+            unsafe {
+                bytes_read(len, |to| {
+                    store.parts().read_part(part, cuts, offset, to, len)
+                })
+            }
+        };
+        let bytes = if home(store, id).is_ok() {
+            Some(with_file(store, id, read)?)
+        } else {
+            self.parts.with_part(store, id, false, read)?
+        };
+        Ok(((), bytes.unwrap_or_default()))
+    }
+
+    fn write_part(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        cuts: u64,
+        offset: u64,
+        body: &[u8],
+    ) -> Result<u64, Errno> {
+        let store = &call.store;
+        check_size(offset.saturating_add(body.len() as u64))?;
+        let bytes = (body.as_ptr(), body.len());
+        if home(store, id).is_ok() {
+            let n = with_file(store, id, |live| {
+                // SAFETY: the slice is readable.
+                store.recovery().with_room_of_the_dead(|| unsafe {
+                    store.parts().write_behind(live, cuts, offset, bytes)
+                })
+            })?;
+            return Ok(n as u64);
+        }
+        let written = self.parts.with_part(store, id, true, |part| {
+            // SAFETY: the slice is readable.
+            store.recovery().with_room_of_the_dead(|| unsafe {
+                store.parts().write_part(part, cuts, offset, bytes)
+            })
+        })?;
+        Ok(written.ok_or(Errno::IO)? as u64)
+    }
+
+    fn merge(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        cuts: Option<u64>,
+        offset: u64,
+        body: &[u8],
+    ) -> Result<Option<(u64, u64, Option<u32>)>, Errno> {
+        let store = &call.store;
+        check_size(offset.saturating_add(2 * MAX_BODY as u64))?;
+        if home(store, id).is_ok() {
+            let merge = |live| {
+                if cuts.is_none() {
+                    store.parts().not_spilled(live)?;
+                }
+                store.merge_here(live, cuts, Some(call.from), offset, body)
+            };
+            let merged = match cuts {
+                None => with_file_in_room(store, id, merge),
+                Some(_) => with_file(store, id, merge),
+            };
+            return merged.map(Conflict::reply);
+        }
+        let cuts = cuts.ok_or(Errno::REMCHG)?;
+        let merge = |part| store.merge_part(part, cuts, offset, body);
+        let merged = self.parts.with_part(store, id, true, merge)?;
+        merged.map(Conflict::reply).ok_or(Errno::IO)
+    }
+
+    fn cut_part(&self, call: &Call<'_>, id: ObjectId, cuts: u64, size: u64) -> Result<(), Errno> {
+        check_size(size)?;
+        let id = part_here(&call.store, id)?;
+        call.store.parts().cut_part(id, cuts, size)
+    }
+
+    fn stat_part(&self, call: &Call<'_>, id: ObjectId) -> Result<Option<Record>, Errno> {
+        let id = part_here(&call.store, id)?;
+        let inode = call.store.parts().stat_part(id)?;
+        Ok(inode.map(|inode| Record(inode, Vec::new())))
+    }
+
+    fn sync_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
+        let store = &call.store;
+        let sync = |part| store.durability().sync_here(part);
+        if home(store, id).is_ok() {
+            with_file(store, id, sync)
+        } else {
+            self.parts.with_part(store, id, false, sync).map(|_| ())
+        }
+    }
+
+    fn room_part(
+        &self,
+        call: &Call<'_>,
+        id: ObjectId,
+        cuts: u64,
+        offset: u64,
+        length: u64,
+        punch: bool,
+    ) -> Result<(), Errno> {
+        let store = &call.store;
+        check_size(offset.saturating_add(length))?;
+        let len = length.min(MAX_BODY as u64);
+        if home(store, id).is_ok() {
+            return with_file(store, id, |live| {
+                forebay_store::views::Parts::check_cuts(store.objects().live(live), cuts)?;
+                if punch {
+                    store.content().punch_here(live, offset, len, false)
+                } else {
+                    store.recovery().with_room_of_the_dead(|| {
+                        store.content().reserve_here(live, offset, len, false)
+                    })
+                }
+            });
+        }
+        self.parts.with_part(store, id, !punch, |part| {
+            let room = || store.parts().room_part(part, cuts, (offset, len), punch);
+            store.recovery().with_room_of_the_dead(room)
+        })?;
+        Ok(())
+    }
+
+    fn drop_part(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
+        let id = part_here(&call.store, id)?;
+        let closed = self.parts.let_go(&call.store, id);
+        call.store.parts().drop_part(id).and(closed)
+    }
+
+    /// A part that is kept open isn't moved.
+    fn landed(&self, call: &Call<'_>, id: ObjectId) -> Result<(), Errno> {
+        let id = part_here(&call.store, id)?;
+        let closed = self.parts.let_go(&call.store, id);
+        call.store.content().part_landed(id).and(closed)
+    }
+
+    fn part_on_files(&self, call: &Call<'_>, id: ObjectId, word: u64) -> Result<(), Errno> {
+        let id = part_here(&call.store, id)?;
+        call.store.content().set_part_word(id, word)
+    }
+}

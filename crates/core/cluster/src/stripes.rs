@@ -1,0 +1,414 @@
+//! Files whose chunks are spread over the nodes (distribution `striped`).
+//!
+//! The object of a striped file lies at its home, with its size and chunk 0. So a file of one chunk
+//! is like any other. Each other node has a *part*, an object of its own ([`ObjectId::part`]): a
+//! sparse file with the same offsets, which holds the chunks that belong there. It is made when one
+//! of them is first written.
+//!
+//! - A write goes to all its nodes at once. If the file becomes longer, the home is told afterwards
+//!   (GROW). So everything within the size is written. If somebody has appended meanwhile, or is
+//!   about to, the home refuses, and the write starts again behind the append.
+//! - A read needs the size. A process may use a size that it was told until the file is cut: *cuts*
+//!   counts that. Each request to a part has the number of cuts that the asking process knows. A
+//!   part that was cut since refuses (EXFULL), and the process asks the home again.
+//! - Cutting ([`cuts`]) goes over all parts, then the home, under a *lease* that one process has at
+//!   a time. Appending behind chunk 0 needs the lease, too.
+//!
+//! The module [`seal`] has controls that are declared while the file is open, [`placed`] has files
+//! of one node whose node is full; these differ only in where their chunks lie.
+//!
+//! Within one chunk, and 1 MiB of it, reads and writes behave as in any file. Longer ones in place
+//! are seen in pieces. All bytes that a write adds to the file appear at one moment.
+
+mod cuts;
+mod merged;
+mod own;
+mod placed;
+mod seal;
+mod whole;
+mod writing;
+
+use crate::Cluster;
+use crate::backoff::Backoff;
+use crate::peers::requests::request;
+use crate::peers::{Bytes, MAX_BODY, PeerReply, PeerRequest};
+use forebay_runtime::guard;
+use forebay_store::control_region::live_flag as flag;
+use forebay_store::controls::{Change, check_word};
+use forebay_store::data::MAX_SIZE;
+use forebay_store::stripe_units::{CHANGED, Known};
+use forebay_store::views::Parts;
+use forebay_store::{ChunkSize, NodeId, ObjectId, Result, Slot};
+use rustix::io::Errno;
+use std::ops::Deref;
+use std::sync::atomic::Ordering::*;
+
+/// Pieces of one call that are in progress at the same time.
+const MAX_PIECES_IN_FLIGHT: usize = 64;
+
+/// A striped file that this process has open.
+pub(crate) struct Striped {
+    pub id: ObjectId,
+    /// The file's live entry here: at home, its own; elsewhere, the one that stands for it.
+    pub index: u32,
+    pub chunk: ChunkSize,
+    /// None: this node.
+    pub home: Option<NodeId>,
+    /// A file of one node that has grown on others: records of its home say where its chunks lie.
+    pub spilled: bool,
+    /// A node that is unreachable and fenced off: its part isn't truncated.
+    pub lost: Option<NodeId>,
+}
+
+/// Where a part of a range lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// In the object itself, which is here.
+    Object,
+    /// In this node's part.
+    Part,
+    /// In the object itself, at this home.
+    Home(NodeId),
+    /// In that node's part.
+    On(NodeId),
+}
+
+/// Part of a range: this many bytes at this offset of the file, from `done` on of the range.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Piece {
+    place: Place,
+    offset: u64,
+    done: usize,
+    len: usize,
+}
+
+/// Operations on files whose chunks lie on several nodes.
+#[derive(Clone, Copy)]
+pub(crate) struct Stripes<'a>(Cluster<'a>);
+
+impl<'a> Deref for Stripes<'a> {
+    type Target = Cluster<'a>;
+
+    #[inline]
+    fn deref(&self) -> &Cluster<'a> {
+        &self.0
+    }
+}
+
+impl<'a> Cluster<'a> {
+    /// Operations on files whose chunks lie on several nodes.
+    #[inline]
+    pub(crate) fn stripes(&self) -> Stripes<'a> {
+        Stripes(*self)
+    }
+
+    /// An open file that is striped over several nodes.
+    #[inline]
+    pub(crate) fn striped(&self, index: u32) -> Option<Striped> {
+        let live = self.objects().live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let (chunk, spilled) = match id.stripe() {
+            Some(chunk) => (chunk, false),
+            None if live.flags.load(Acquire) & flag::PARTS != 0 => (ChunkSize::LEAST, true),
+            None => return None,
+        };
+        if id.is_part() || self.remote.is_none() {
+            return None;
+        }
+        Some(Striped {
+            id,
+            index,
+            chunk,
+            home: self.remote_home(id),
+            spilled,
+            lost: None,
+        })
+    }
+}
+
+impl<'a> Stripes<'a> {
+    /// Whether all of `offset..offset + len` lies at the home.
+    fn is_first(f: &Striped, offset: u64, len: usize) -> bool {
+        !f.spilled && offset.saturating_add(len as u64) <= f.chunk.bytes()
+    }
+
+    /// The layout that is known without a request: at home all of it, on other nodes the last
+    /// reply.
+    fn known(&self, f: &Striped) -> Option<Known> {
+        let live = self.objects().live(f.index);
+        let cuts = live.cuts.load(Acquire);
+        let appends = live.appends.load(Acquire);
+        let size = live.size.load(Acquire);
+        if live.cuts.load(Acquire) != cuts || f.home.is_some() && size == 0 {
+            return None;
+        }
+        Some(Known {
+            size,
+            cuts,
+            appends,
+            word: live.controls.load(Acquire),
+        })
+    }
+
+    /// Asks the home for the layout. A process that will write to parts announces that: the home
+    /// must know that there are some.
+    fn look(&self, f: &Striped, write: bool) -> Result<Known> {
+        let Some(home) = f.home else {
+            return self.parts().layout_here(f.index, write);
+        };
+        let (size, cuts, appends, word) = self.ask(home, request::LAYOUT, &(f.id, write))?;
+        let known = Known {
+            size,
+            cuts,
+            appends,
+            word,
+        };
+        self.remember(f, known)?;
+        if write {
+            self.objects()
+                .live(f.index)
+                .flags
+                .fetch_or(flag::PARTS, AcqRel);
+        }
+        Ok(known)
+    }
+
+    /// Keeps the home's reply for this node's processes.
+    fn remember(&self, f: &Striped, known: Known) -> Result<()> {
+        let _lock = self.objects().lock_live(f.index)?;
+        let live = self.objects().live(f.index);
+        Parts::remember_locked(live, known.size, known.cuts);
+        live.appends.store(known.appends, Release);
+        self.learn(f, known.word);
+        Ok(())
+    }
+
+    /// Keeps the controls that the home reports for a file that was opened before they were
+    /// declared.
+    fn learn(&self, f: &Striped, word: u64) {
+        if f.home.is_some() && word != 0 {
+            self.objects().live(f.index).controls.store(word, Release);
+        }
+    }
+
+    /// Where the pieces of a range lie, for a file that was truncated this many times. `make`: they
+    /// are about to be written.
+    fn spread(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        (offset, len): (u64, usize),
+        make: bool,
+    ) -> Result<Vec<Piece>> {
+        if f.spilled {
+            return self.spread_by_room(f, cuts, (offset, len), make);
+        }
+        let others = self.other_nodes()?;
+        let me = others.this_node();
+        let mut pieces = Vec::with_capacity(len / MAX_BODY + 2);
+        let mut done = 0;
+        while done < len {
+            let at = offset + done as u64;
+            let chunk = f.chunk.chunk_of(at);
+            let left = (chunk + 1) * f.chunk.bytes() - at;
+            let n = (len - done).min(MAX_BODY).min(left as usize);
+            let node = others.node_of(Slot::of_chunk(f.id, chunk));
+            let place = match f.home {
+                None if node == me => Place::Object,
+                Some(home) if node == home => Place::Home(home),
+                _ if node == me => Place::Part,
+                _ => Place::On(node),
+            };
+            assert!(n > 0, "a piece has bytes");
+            pieces.push(Piece {
+                place,
+                offset: at,
+                done,
+                len: n,
+            });
+            done += n;
+        }
+        debug_assert!(
+            pieces.is_sorted_by(|a, b| a.done + a.len == b.done) && done == len,
+            "pieces cover their range once, in order"
+        );
+        Ok(pieces)
+    }
+
+    /// Sends requests for the `pieces` that lie on other nodes, all at once. Returns the replies,
+    /// in order.
+    ///
+    /// # Safety
+    /// The bytes that `bytes` returns must be valid to read, or to write.
+    unsafe fn ask_pieces(
+        &self,
+        pieces: &[Piece],
+        head: impl Fn(&Piece) -> (u16, Vec<u8>),
+        bytes: impl Fn(&Piece) -> Bytes,
+    ) -> Result<Vec<Result<PeerReply>>> {
+        let remote = |p: &Piece| match p.place {
+            Place::Home(node) | Place::On(node) => Some(node),
+            _ => None,
+        };
+        let asked: Vec<_> = pieces
+            .iter()
+            .filter_map(|p| remote(p).map(|node| (node, head(p), bytes(p))))
+            .collect();
+        let requests: Vec<PeerRequest<'_>> = asked
+            .iter()
+            .map(|(node, head, bytes)| PeerRequest {
+                node: *node,
+                kind: head.0,
+                head: &head.1,
+                bytes: *bytes,
+            })
+            .collect();
+        // SAFETY: the caller's promise.
+        Ok(unsafe { self.other_nodes()?.ask_all(&requests) })
+    }
+
+    /// Repeats `f` as long as the file is truncated meanwhile.
+    fn retry_cut<T>(&self, file: &Striped, mut f: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut backoff = Backoff::new();
+        for n in 1u32.. {
+            match f() {
+                Err(CHANGED) => {}
+                result => return result,
+            }
+            backoff.wait()?;
+            if n.is_multiple_of(8) {
+                // A process that was cutting may have died.
+                self.settle_cut(file)?;
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    // ---- reading ----
+
+    /// As [`Cluster::read`].
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub(crate) unsafe fn read_striped(
+        &self,
+        f: &Striped,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        if Stripes::is_first(f, offset, len) {
+            return match f.home {
+                // SAFETY: the caller's promise.
+                Some(home) => unsafe { self.read_remote((home, f.id), offset, to, len) },
+                // SAFETY: the caller's promise.
+                None => unsafe { self.content().read_here(f.index, offset, to, len) },
+            };
+        }
+        let mut fresh = false;
+        self.retry_cut(f, || {
+            let wanted = offset.saturating_add(len as u64);
+            let mut known = self.known(f).filter(|_| !fresh);
+            fresh = true;
+            if known.is_none_or(|k| f.home.is_some() && wanted > k.size) {
+                known = Some(self.look(f, false)?);
+            }
+            let known = known.ok_or(Errno::IO)?;
+            let n = len.min(known.size.saturating_sub(offset) as usize);
+            let mut done = 0;
+            while done < n {
+                let part = (n - done).min(MAX_PIECES_IN_FLIGHT * MAX_BODY);
+                // SAFETY: done + part <= len.
+                unsafe { self.read_pieces(f, known, offset + done as u64, to.add(done), part)? };
+                done += part;
+            }
+            debug_assert!(n <= len, "{n} bytes are read into {len}");
+            Ok(n)
+        })
+    }
+
+    /// Reads the bytes within the size.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    unsafe fn read_pieces(
+        &self,
+        f: &Striped,
+        known: Known,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<()> {
+        let pieces = self.spread(f, known.cuts, (offset, len), false)?;
+        let (id, cuts) = (f.id, known.cuts);
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) if !f.spilled => request::READ.message(&(id, p.offset, p.len as u64)),
+            _ => request::READ_PART.message(&(id, cuts, p.offset, p.len as u64)),
+        };
+        // SAFETY: pieces stay within len.
+        let at = |p: &Piece| unsafe { to.add(p.done) };
+        // SAFETY: as above.
+        let reply = unsafe { self.ask_pieces(&pieces, head, |p| Bytes::Receive(at(p), p.len))? };
+        let mut reply = reply.into_iter();
+        for p in &pieces {
+            let got = match p.place {
+                // SAFETY: as above.
+                Place::Object => unsafe {
+                    self.content().read_here(f.index, p.offset, at(p), p.len)?
+                },
+                Place::Part => match self.own_part(f, false)? {
+                    // SAFETY: as above.
+                    Some(part) => unsafe {
+                        self.parts().read_part(part, cuts, p.offset, at(p), p.len)?
+                    },
+                    None => 0,
+                },
+                _ => reply.next().ok_or(Errno::PROTO)??.received,
+            };
+            if got == p.len {
+                continue;
+            }
+            if matches!(p.place, Place::Object | Place::Home(_)) {
+                // The home knows the size, so that has changed.
+                return Err(CHANGED);
+            }
+            // SAFETY: the rest of the piece.
+            if got > p.len || !unsafe { guard::zero(at(p).add(got), p.len - got) } {
+                return Err(Errno::FAULT);
+            }
+        }
+        Ok(())
+    }
+
+    /// This node's part, open as long as the file is; with `make`, the part is created if there is
+    /// none.
+    pub(crate) fn own_part(&self, f: &Striped, make: bool) -> Result<Option<u32>> {
+        let live = self.objects().live(f.index);
+        if let Some(part) = live.part.load(Acquire).checked_sub(1) {
+            return Ok(Some(part));
+        }
+        let _section = self.section()?;
+        let (part, held) = match self.live_acquire_held(f.id.part()) {
+            Err(Errno::NOENT) if make => {
+                self.parts().make_part(f.id)?;
+                self.live_acquire_held(f.id.part())?
+            }
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        assert!(part != f.index, "a part has a live entry of its own");
+        let mine = live
+            .part
+            .compare_exchange(0, part + 1, AcqRel, Acquire)
+            .is_ok();
+        drop(held);
+        if mine {
+            return Ok(Some(part));
+        }
+        // Another thread was faster.
+        self.objects().live_release(part)?;
+        Ok(live.part.load(Acquire).checked_sub(1))
+    }
+}
+
+const _: () = assert!(MAX_BODY as u64 <= forebay_store::CHUNK);

@@ -1,0 +1,238 @@
+//! Operations that need a striped file for themselves: truncation, and appending after its first
+//! chunk.
+//!
+//! A truncation is called a cut. The cutting process has the file's lease, which the home gives it
+//! for a time. First it cuts all parts, each of which counts its cuts; then the home, and with that
+//! the cut takes effect. If the process dies in between, parts are ahead of the home, and the next
+//! process that notices completes the cut ([`Stripes::settle_cut`]). A lease whose holder is dead,
+//! or whose time is over, can be taken over: the new holder cuts the file at its end, so that
+//! requests of the former holder that are still in progress are refused.
+
+use super::writing::{Content, InPlace};
+use super::*;
+use crate::peers::requests::request;
+use forebay_store::process::{identity, identity_lives};
+use forebay_store::stripe_units::Holder;
+
+/// A lease that was given.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub number: u64,
+    pub known: Known,
+}
+
+impl<'a> Stripes<'a> {
+    /// Waits for the lease.
+    pub(super) fn lease(&self, f: &Striped) -> Result<Lease> {
+        let me = identity(&self.control, self.process_slot()?);
+        let mut backoff = Backoff::new();
+        let mut over = None;
+        for n in 1u32.. {
+            let reply = match f.home {
+                None => {
+                    let node = self.other_nodes()?.this_node();
+                    self.parts().lease_here(f.index, (node, me), over)?
+                }
+                Some(home) => self.ask(home, request::LEASE, &(f.id, me, over))?,
+            };
+            let holder: Holder = match reply {
+                Ok((number, size, cuts, appends, taken, word)) => {
+                    let known = Known {
+                        size,
+                        cuts,
+                        appends,
+                        word,
+                    };
+                    let lease = Lease { number, known };
+                    self.learn(f, word);
+                    if taken {
+                        self.finish_cut(f, lease)?;
+                        over = None;
+                        continue;
+                    }
+                    return Ok(lease);
+                }
+                Err(holder) => holder,
+            };
+            backoff.wait()?;
+            if n.is_multiple_of(4) && self.lessee_is_dead(&holder) {
+                over = Some(holder.2);
+            }
+        }
+        Err(Errno::HOSTDOWN)
+    }
+
+    /// Whether the holder of a lease is known to be dead. If its node can't tell, its time has to
+    /// pass.
+    fn lessee_is_dead(&self, (node, process, _): &Holder) -> bool {
+        let node = NodeId(*node);
+        if self.other_nodes().is_ok_and(|o| o.this_node() == node) {
+            return !identity_lives(&self.control, *process);
+        }
+        self.ask(node, request::LIVES, process) == Ok(false)
+    }
+
+    /// Gives the lease back, after truncating or extending the file to `size`. EXFULL if the lease
+    /// wasn't ours any more.
+    pub(super) fn end_lease(
+        &self,
+        f: &Striped,
+        lease: Lease,
+        cuts: u64,
+        size: Option<u64>,
+    ) -> Result<()> {
+        let as_of = (cuts, lease.known.appends);
+        let ours = match f.home {
+            None => self
+                .parts()
+                .end_lease_here(f.index, lease.number, as_of, size)?,
+            Some(home) => {
+                let arguments = (f.id, lease.number, as_of, size);
+                self.ask(home, request::END_LEASE, &arguments)?
+            }
+        };
+        if ours { Ok(()) } else { Err(CHANGED) }
+    }
+
+    /// Truncates all parts, on any nodes.
+    pub(super) fn cut_parts(&self, f: &Striped, cuts: u64, size: u64) -> Result<()> {
+        let mut nodes = self.part_nodes(f.id)?;
+        nodes.retain(|&node| Some(node) != f.lost);
+        let reply = self.ask_each(&nodes, request::CUT_PART, &(f.id, cuts, size));
+        reply.into_iter().collect::<Result<()>>()?;
+        if f.home.is_some() {
+            self.parts().cut_part(f.id, cuts, size)?;
+        }
+        Ok(())
+    }
+
+    /// With a lease that another process had before: completes the truncation that has begun, or
+    /// truncates the file at its end. Gives the lease back.
+    fn finish_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        let Known { size, cuts, .. } = lease.known;
+        let (cuts, size) = self.cut_ahead(f, cuts)?.unwrap_or((cuts + 1, size));
+        self.cut_parts(f, cuts, size)?;
+        self.end_lease(f, lease, cuts, Some(size))
+    }
+
+    /// With a lease: completes a truncation whose process has died. EXFULL: there was one, and the
+    /// lease is given back.
+    pub(super) fn complete_cut(&self, f: &Striped, lease: Lease) -> Result<()> {
+        match self.cut_ahead(f, lease.known.cuts)? {
+            None => Ok(()),
+            Some((cuts, size)) => {
+                self.cut_parts(f, cuts, size)?;
+                self.end_lease(f, lease, cuts, Some(size))?;
+                Err(CHANGED)
+            }
+        }
+    }
+
+    /// With a lease: EPERM if the declared controls forbid the change; the lease is given back.
+    fn check_leased(&self, f: &Striped, lease: Lease, change: Change) -> Result<()> {
+        let Known {
+            size, cuts, word, ..
+        } = lease.known;
+        check_word(word, size, change).or_else(|e| {
+            self.end_lease(f, lease, cuts, None)?;
+            Err(e)
+        })
+    }
+
+    /// A truncation that some part has done and the home hasn't: its number and the size.
+    fn cut_ahead(&self, f: &Striped, cuts: u64) -> Result<Option<(u64, u64)>> {
+        let parts = self.part_inodes(f.id, f.lost)?;
+        let ahead = parts.iter().filter(|part| part.cuts > cuts);
+        Ok(ahead
+            .max_by_key(|part| part.cuts)
+            .map(|part| (part.cuts, part.cut_size)))
+    }
+
+    /// As [`Stripes::settle_cut`], for a file that needn't be open.
+    pub(super) fn settle_cut_of(&self, id: ObjectId) -> Result<()> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let settled = match self.striped(index) {
+            Some(f) => self.settle_cut(&f),
+            None => Ok(()),
+        };
+        drop(held);
+        self.objects().live_release(index).and(settled)
+    }
+
+    /// Completes a truncation whose process has died, if there is one.
+    pub(super) fn settle_cut(&self, f: &Striped) -> Result<()> {
+        let lease = self.lease(f)?;
+        self.complete_cut(f, lease)
+            .and_then(|()| self.end_lease(f, lease, lease.known.cuts, None))
+            .or_else(|e| if e == CHANGED { Ok(()) } else { Err(e) })
+    }
+
+    /// As [`Cluster::truncate`].
+    pub(crate) fn truncate_striped(&self, f: &Striped, size: u64) -> Result<()> {
+        self.retry_cut(f, || {
+            let done = match f.home {
+                None => self
+                    .content()
+                    .truncate_here(f.index, |live| self.parts().may_cut(live, size)),
+                Some(home) => self.ask(home, request::TRUNCATE, &(f.id, size)),
+            };
+            if done != Err(CHANGED) {
+                return done;
+            }
+            let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            self.check_leased(f, lease, Change::Size(size))?;
+            let Known {
+                size: old, cuts, ..
+            } = lease.known;
+            if size >= old {
+                // The file has become shorter meanwhile.
+                return self.end_lease(f, lease, cuts, Some(size));
+            }
+            self.cut_parts(f, cuts + 1, size)?;
+            self.end_lease(f, lease, cuts + 1, Some(size))
+        })
+    }
+
+    /// Writes under the file's lease. `offset` None: at the end of the file, if that lies behind
+    /// the first chunk, or will after the write. Some bytes may be in place already.
+    ///
+    /// # Safety
+    /// Bytes must be readable for `len` bytes.
+    pub(super) unsafe fn write_leased(
+        &self,
+        f: &Striped,
+        offset: Option<u64>,
+        (content, len): (Content, usize),
+        in_place: InPlace,
+    ) -> Result<(u64, usize)> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            self.check_leased(f, lease, Change::From(offset))?;
+            let Known { size, cuts, .. } = lease.known;
+            let at = offset.unwrap_or(size);
+            let fits = at
+                .checked_add(len as u64)
+                .is_some_and(|end| end <= MAX_SIZE);
+            let written = if fits {
+                // SAFETY: the caller's promise.
+                unsafe { self.write_rest(f, lease.known, at, (content, len), in_place) }
+            } else {
+                Err(Errno::FBIG)
+            };
+            let (done, error) = match written {
+                Ok(written) => written,
+                Err(e) => {
+                    self.end_lease(f, lease, cuts, None)?;
+                    return Err(e);
+                }
+            };
+            let end = (done > 0).then_some(at + done as u64);
+            self.end_lease(f, lease, cuts, end)?;
+            match error {
+                Some(e) if done == 0 => Err(e),
+                _ => Ok((at, done)),
+            }
+        })
+    }
+}

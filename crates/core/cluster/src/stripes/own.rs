@@ -1,0 +1,66 @@
+//! Mapping the bytes of a striped file that lie on this node: their pages are mapped directly, as
+//! those of a local file.
+//!
+//! Stores through a mapping don't extend this node's part of the file, and reads see the part only
+//! up to its end. So the part is extended when pages are mapped, and again after a truncation. The
+//! page in which the file ends isn't mapped: other nodes make the file longer without a request to
+//! this one, so nobody would clear the bytes behind the end.
+
+use super::*;
+use crate::Cluster;
+use forebay_media::PAGE;
+use forebay_store::mapped::MapPiece;
+
+impl<'a> Cluster<'a> {
+    /// Whether `len` bytes of a striped file from `offset` on, in one chunk, can be mapped from
+    /// this node's medium directly. `size` is the file's.
+    pub fn is_own(&self, index: u32, offset: u64, len: u64, size: u64) -> bool {
+        let (Some(f), Ok(others)) = (self.striped(index), self.other_nodes()) else {
+            return false;
+        };
+        if f.spilled {
+            // Spilled bytes are mapped as a copy, as bytes on other nodes are.
+            return false;
+        }
+        let node = others.node_of(Slot::of_chunk(f.id, f.chunk.chunk_of(offset)));
+        node == others.this_node() && (f.home.is_none() || offset + len <= size)
+    }
+
+    /// As [`Cluster::map`], for ranges for which [`Cluster::is_own`] is true.
+    ///
+    /// # Errors
+    /// Those of [`Cluster::map`]; EHOSTDOWN if the home can't be asked.
+    pub fn map_own(
+        &self,
+        index: u32,
+        offset: u64,
+        len: usize,
+        budget: usize,
+    ) -> Result<Vec<MapPiece>> {
+        self.check_lease(index)?;
+        let f = self.striped(index).ok_or(Errno::NODEV)?;
+        if f.home.is_none() {
+            return self.mappings().map_here(index, offset, len, budget);
+        }
+        let mut fresh = false;
+        self.stripes().retry_cut(&f, || {
+            let has_parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
+            let wanted = offset + len as u64;
+            let mut known = self
+                .stripes()
+                .known(&f)
+                .filter(|k| has_parts && !fresh && k.size >= wanted);
+            if known.is_none() {
+                known = Some(self.stripes().look(&f, true)?);
+            }
+            fresh = true;
+            let known = known.ok_or(Errno::IO)?;
+            self.prepare_parts(&f)?;
+            let end = known.size.next_multiple_of(PAGE as u64).min(wanted);
+            let part = self.stripes().own_part(&f, true)?.ok_or(Errno::IO)?;
+            self.parts().reach(part, known.cuts, end)?;
+            self.mappings()
+                .map_here(part, offset, end.saturating_sub(offset) as usize, budget)
+        })
+    }
+}

@@ -1,0 +1,107 @@
+//! Controls that are declared for a striped file while it is open, on any nodes.
+//!
+//! A writing process judges by what its node knows of the file; parts know nothing of it. To stop
+//! processes with old knowledge, the file is cut where it ends. Parts then refuse requests with
+//! fewer cuts, the asking process asks the home, and learns the controls. This happens when
+//! controls are declared, and again before such a file is laminated: there the last cut and the
+//! lamination are one step at the home. A process that opens the file later knows its controls.
+//! Files whose controls didn't change while they were open are laminated without these cuts.
+
+use super::*;
+use crate::Cluster;
+use crate::peers::requests::request;
+
+impl<'a> Cluster<'a> {
+    /// Controls were declared for a file: processes that have it open on other nodes learn it with
+    /// their next write.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: a node can't be reached.
+    pub fn notify_writers(&self, id: ObjectId) -> Result<()> {
+        if id.is_part() || self.remote.is_none() {
+            return Ok(());
+        }
+        if id.stripe().is_none() && !self.stat(id)?.is_spread {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        if id.stripe().is_none() {
+            self.stripes().learn_spilled(index)?;
+        }
+        let reply = match self.striped(index) {
+            Some(f) => self.stripes().fence(&f, |_, _| Ok(false)),
+            None => Ok(()),
+        };
+        drop(held);
+        self.objects().live_release(index).and(reply)
+    }
+
+    /// Number of truncations of a file, as far as this node knows: 0 if it isn't open here.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    #[doc(hidden)]
+    pub fn cuts_of(&self, id: ObjectId) -> Result<u64> {
+        let (index, held) = self.live_acquire_held(id)?;
+        let cuts = self.objects().live(index).cuts.load(Acquire);
+        drop(held);
+        self.objects().live_release(index).map(|()| cuts)
+    }
+}
+
+impl<'a> Stripes<'a> {
+    /// The node `lost` was given up: this node refuses its requests for a file of this node. Makes
+    /// the other nodes with parts of the file refuse them, too, by a cut: then `lost` knows of
+    /// fewer cuts than they do.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: one of them can't be reached.
+    pub(crate) fn notify_parts_without(&self, id: ObjectId, lost: NodeId) -> Result<()> {
+        if self.remote.is_none() || !self.stat(id)?.is_file() {
+            return Ok(());
+        }
+        let (index, held) = self.live_acquire_held(id)?;
+        let parts = self.objects().live(index).flags.load(Acquire) & flag::PARTS != 0;
+        let reply = match self.striped(index).filter(|_| parts) {
+            Some(f) => {
+                let f = Striped {
+                    lost: Some(lost),
+                    ..f
+                };
+                // First: a holder of the lease that can't continue would block others.
+                self.part_inodes(id, f.lost)
+                    .and_then(|_| self.fence(&f, |_, _| Ok(false)))
+            }
+            None => Ok(()),
+        };
+        drop(held);
+        self.objects().live_release(index).and(reply)
+    }
+
+    /// Laminates an open file unless a process uses it for writing. Other processes may have it
+    /// open without knowing its declared controls.
+    pub(crate) fn seal(&self, index: u32) -> Result<()> {
+        let f = self.striped(index).ok_or(CHANGED)?;
+        self.fence(&f, |lease, cuts| match f.home {
+            None => self.declared().seal_here(f.id, (lease, cuts)),
+            Some(home) => self.ask(home, request::SEAL, &(f.id, lease, cuts)),
+        })
+    }
+
+    /// Truncates a file at its end. Between its parts and its home `end` gets the lease and the
+    /// number of the truncation; it may have ended both.
+    pub(super) fn fence(&self, f: &Striped, end: impl Fn(u64, u64) -> Result<bool>) -> Result<()> {
+        self.retry_cut(f, || {
+            let lease = self.lease(f)?;
+            self.complete_cut(f, lease)?;
+            let Known { size, cuts, .. } = lease.known;
+            self.cut_parts(f, cuts + 1, size)?;
+            match end(lease.number, cuts + 1) {
+                Ok(true) => Ok(()),
+                ended => self
+                    .end_lease(f, lease, cuts + 1, Some(size))
+                    .and(ended.map(|_| ())),
+            }
+        })
+    }
+}

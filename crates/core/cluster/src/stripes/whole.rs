@@ -1,0 +1,208 @@
+//! Operations on a striped file as a whole: attributes, syncing, reserving, punching, holes.
+//!
+//! The home has the size and its own times. Each part adds its pages and its last write time. All
+//! nodes with parts are asked at once.
+
+use super::{MAX_PIECES_IN_FLIGHT, Piece, Place, Striped, Stripes};
+use crate::Cluster;
+use crate::peers::requests::request;
+use crate::peers::{Bytes, MAX_BODY};
+use forebay_store::controls::{Change, check_word};
+use forebay_store::data::MAX_SIZE;
+use forebay_store::record::Inode;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+fn with_times_and_pages(mut inode: Inode, parts: &[Inode]) -> Inode {
+    let changed = inode.ctime;
+    for part in parts {
+        inode.pages += part.pages;
+        // Unless its times were set since.
+        if part.mtime > changed {
+            inode.mtime = inode.mtime.max(part.mtime);
+            inode.ctime = inode.ctime.max(part.mtime);
+        }
+    }
+    inode
+}
+
+impl<'a> Cluster<'a> {
+    /// The attributes of a file: those in `inode`, as the home has sent it, and those that its
+    /// parts add: pages, and the time of the last write.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if a node can't be asked; ENOENT if the file is removed meanwhile.
+    pub fn with_parts(&self, id: ObjectId, mut inode: Inode) -> Result<Inode> {
+        if !inode.is_spread || self.remote.is_none() {
+            return Ok(inode);
+        }
+        loop {
+            let parts = self.stripes().part_inodes(id, None)?;
+            if parts.iter().all(|part| part.cuts <= inode.cuts) {
+                return Ok(with_times_and_pages(inode, &parts));
+            }
+            // The file is being truncated. The process that began this may have died: then it must
+            // not happen later on.
+            self.stripes().settle_cut_of(id)?;
+            inode = self.stat(id)?;
+        }
+    }
+}
+
+impl<'a> Stripes<'a> {
+    /// The other nodes that may have a part.
+    pub(crate) fn part_nodes(&self, id: ObjectId) -> Result<Vec<NodeId>> {
+        let others = self.other_nodes()?;
+        let home = others.node_of(id.slot());
+        let all = others.nodes().iter().copied();
+        Ok(all
+            .filter(|&n| n != home && n != others.this_node())
+            .collect())
+    }
+
+    /// The attributes of a file's parts on the nodes that have some, all but `lost`.
+    pub(super) fn part_inodes(&self, id: ObjectId, lost: Option<NodeId>) -> Result<Vec<Inode>> {
+        let mut nodes = self.part_nodes(id)?;
+        nodes.retain(|&node| Some(node) != lost);
+        let reply = self.ask_each(&nodes, request::STAT_PART, &id);
+        let mut parts = Vec::with_capacity(reply.len() + 1);
+        for reply in reply {
+            parts.extend(reply?.map(|record| record.0));
+        }
+        if self.remote_home(id).is_some() {
+            parts.extend(self.parts().stat_part(id)?);
+        }
+        Ok(parts)
+    }
+
+    /// As [`Cluster::sync`].
+    pub(crate) fn sync_striped(&self, f: &Striped) -> Result<()> {
+        if self.look(f, false)?.size > f.chunk.bytes() || f.spilled {
+            let nodes = self.part_nodes(f.id)?;
+            let reply = self.ask_each(&nodes, request::SYNC_PART, &f.id);
+            reply.into_iter().collect::<Result<()>>()?;
+            if f.home.is_some()
+                && let Some(part) = self.own_part(f, false)?
+            {
+                self.durability().sync_here(part)?;
+            }
+        }
+        // Last: it says how long the file is.
+        match f.home {
+            None => self.durability().sync_here(f.index),
+            Some(home) if f.spilled => self.ask(home, request::SYNC_PART, &f.id),
+            Some(home) => self.ask(home, request::SYNC, &f.id),
+        }
+    }
+
+    /// As [`Cluster::reserve_range`], and with `punch` as [`Cluster::punch`].
+    pub(crate) fn room_striped(
+        &self,
+        f: &Striped,
+        (offset, len): (u64, u64),
+        grow: bool,
+        punch: bool,
+    ) -> Result<()> {
+        let end = offset.checked_add(len).filter(|&end| end <= MAX_SIZE);
+        let end = end.ok_or(Errno::FBIG)?;
+        let done = self.retry_cut(f, || {
+            let first = end <= f.chunk.bytes() && !f.spilled;
+            let known = self.look(f, !first && !punch)?;
+            let change = if punch {
+                Change::From(Some(offset))
+            } else {
+                Change::Size(MAX_SIZE)
+            };
+            check_word(known.word, known.size, change)?;
+            if !first && !punch {
+                self.prepare_parts(f)?;
+            }
+            // There is nothing beyond the end.
+            let until = if punch { end.min(known.size) } else { end };
+            let mut at = offset;
+            while at < until {
+                let turn = (until - at).min((MAX_PIECES_IN_FLIGHT * MAX_BODY) as u64);
+                self.room_turn(f, known.cuts, at, turn as usize, punch)?;
+                at += turn;
+            }
+            if grow && end > known.size {
+                self.grow(f, known, end)?;
+            }
+            Ok(())
+        });
+        if done == Err(Errno::NOSPC) && f.spilled {
+            // Reserved cells beyond the end are given back.
+            self.fence(f, |_, _| Ok(false))?;
+        }
+        done
+    }
+
+    fn room_turn(
+        &self,
+        f: &Striped,
+        cuts: u64,
+        offset: u64,
+        len: usize,
+        punch: bool,
+    ) -> Result<()> {
+        let pieces = self.spread(f, cuts, (offset, len), !punch)?;
+        let id = f.id;
+        let head = |p: &Piece| match p.place {
+            Place::Home(_) if !f.spilled => {
+                let arguments = (id, p.offset, p.len as u64, false);
+                if punch {
+                    request::PUNCH.message(&arguments)
+                } else {
+                    request::RESERVE.message(&arguments)
+                }
+            }
+            _ => request::ROOM_PART.message(&(id, cuts, p.offset, p.len as u64, punch)),
+        };
+        // SAFETY: there are no bytes.
+        let reply = unsafe { self.ask_pieces(&pieces, head, |_| Bytes::None)? };
+        reply.into_iter().try_for_each(|t| t.map(|_| ()))?;
+        for p in &pieces {
+            match p.place {
+                Place::Object if punch => {
+                    self.content()
+                        .punch_here(f.index, p.offset, p.len as u64, false)?;
+                }
+                Place::Object => {
+                    self.content()
+                        .reserve_here(f.index, p.offset, p.len as u64, false)?
+                }
+                Place::Part => {
+                    if let Some(part) = self.own_part(f, !punch)? {
+                        self.parts()
+                            .room_part(part, cuts, (p.offset, p.len as u64), punch)?;
+                    }
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Cluster::seek_data`]. In a file of several chunks, all is taken for data.
+    pub(crate) fn seek_striped(&self, f: &Striped, offset: u64, hole: bool) -> Result<u64> {
+        let size = self.look(f, false)?.size;
+        if size > f.chunk.bytes() || f.spilled {
+            return match (offset < size, hole) {
+                (false, _) => Err(Errno::NXIO),
+                (true, false) => Ok(offset),
+                (true, true) => Ok(size),
+            };
+        }
+        match f.home {
+            None => self.content().seek_here(f.index, offset, hole),
+            Some(home) => self.ask(home, request::SEEK, &(f.id, offset, hole)),
+        }
+    }
+
+    /// Tells the other nodes that a file of this node was removed.
+    pub(crate) fn drop_parts(&self, id: ObjectId) -> Result<()> {
+        let nodes = self.part_nodes(id)?;
+        let reply = self.ask_each(&nodes, request::DROP_PART, &id);
+        reply.into_iter().collect()
+    }
+}

@@ -1,0 +1,305 @@
+//! Buffered writes of a process, which are sent to the file's home in one message.
+//!
+//! The home carries them out in the order in which they were done, each as one write. Meanwhile the
+//! writing process may do something else ([`Cluster::begin_writes`]). A message has at most
+//! [`MAX_WRITES_PER_MESSAGE`] pieces and `MAX_BODY` bytes.
+
+use crate::Cluster;
+use crate::data::whole;
+use crate::live::with_open;
+use crate::peers::messages::List;
+use crate::peers::requests::request;
+use crate::peers::{Bytes, MAX_BODY, Sent};
+use forebay_runtime::guard;
+use forebay_store::stripe_units::CHANGED;
+use forebay_store::{NodeId, ObjectId, Result};
+use rustix::io::Errno;
+
+/// Maximum number of writes in one message.
+const MAX_WRITES_PER_MESSAGE: usize = 1024;
+
+/// Writes, in their order.
+#[derive(Debug, Default)]
+pub struct WriteBuffer {
+    /// Offset and length of each.
+    list: Vec<(u64, u32)>,
+    /// Their bytes, one after the other.
+    bytes: Vec<u8>,
+}
+
+impl WriteBuffer {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Number of bytes in all pieces.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Forgets them, not the memory.
+    pub fn clear(&mut self) {
+        self.list.clear();
+        self.bytes.clear();
+    }
+
+    /// How many bytes, of at most `most` in all, may be added at `at`.
+    pub fn room(&self, at: u64, most: usize) -> usize {
+        if self.list.len() < MAX_WRITES_PER_MESSAGE || self.follows(at) {
+            most.min(MAX_BODY).saturating_sub(self.bytes.len())
+        } else {
+            0
+        }
+    }
+
+    fn follows(&self, at: u64) -> bool {
+        let last = self.list.last();
+        last.is_some_and(|&(start, len)| start + u64::from(len) == at)
+    }
+
+    /// Adds a write of what there is [room](WriteBuffer::room) for.
+    ///
+    /// # Errors
+    /// EFAULT if `from` isn't there.
+    ///
+    /// # Safety
+    /// `from` is the program's to read, for `len` bytes.
+    pub unsafe fn add(&mut self, at: u64, from: *const u8, len: usize) -> Result<()> {
+        assert!(
+            len <= MAX_BODY - self.bytes.len(),
+            "a buffer has room for what is added"
+        );
+        self.bytes.reserve(len);
+        let end = self.bytes.len();
+        // SAFETY: `bytes` has room for `len` more; `guard::copy` returns false if `from` isn't
+        // mapped.
+        unsafe {
+            if !guard::copy(from, self.bytes.as_mut_ptr().add(end), len) {
+                return Err(Errno::FAULT);
+            }
+            self.bytes.set_len(end + len);
+        }
+        match self.list.last_mut() {
+            Some(last) if last.0 + u64::from(last.1) == at => last.1 += len as u32,
+            _ => self.list.push((at, len as u32)),
+        }
+        assert!(
+            self.list.len() <= MAX_WRITES_PER_MESSAGE,
+            "a message has a limit of writes"
+        );
+        debug_assert_eq!(
+            self.list
+                .iter()
+                .map(|piece| piece.1 as usize)
+                .sum::<usize>(),
+            self.bytes.len(),
+            "a buffer has the bytes of its writes"
+        );
+        Ok(())
+    }
+
+    /// The highest end of all pieces.
+    pub fn end(&self) -> u64 {
+        let ends = self.list.iter().map(|&(at, len)| at + u64::from(len));
+        ends.max().unwrap_or(0)
+    }
+
+    /// Whether one of the pieces touches this range.
+    pub fn touch(&self, at: u64, len: usize) -> bool {
+        let end = at.saturating_add(len as u64);
+        self.list
+            .iter()
+            .any(|&(start, n)| start < end && at < start + u64::from(n))
+    }
+
+    /// The bytes of this range, if the last piece that touches the range covers it.
+    pub fn cover(&self, at: u64, len: usize) -> Option<&[u8]> {
+        let end = at.checked_add(len as u64)?;
+        let mut after = self.bytes.len();
+        for &(start, n) in self.list.iter().rev() {
+            after -= n as usize;
+            if start < end && at < start + u64::from(n) {
+                let covers = start <= at && end <= start + u64::from(n);
+                let from = after + at.checked_sub(start)? as usize;
+                return covers.then(|| &self.bytes[from..from + len]);
+            }
+        }
+        None
+    }
+
+    fn each(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let mut rest = &self.bytes[..];
+        self.list.iter().map(move |&(at, len)| {
+            let (bytes, behind) = rest.split_at(len as usize);
+            rest = behind;
+            (at, bytes)
+        })
+    }
+}
+
+/// Pieces on their way.
+#[derive(Debug)]
+pub struct Sending(Way);
+
+#[derive(Debug)]
+enum Way {
+    Done(Result<()>),
+    Sent(NodeId, Sent),
+}
+
+impl<'a> Cluster<'a> {
+    /// Begins to write pieces to an open file, `id`; the caller keeps them until
+    /// [`Cluster::end_writes`].
+    pub fn begin_writes(&self, index: u32, id: ObjectId, buffer: &WriteBuffer) -> Sending {
+        if self.content().live_id(index) != id {
+            // The file was closed by another thread meanwhile.
+            return Sending(Way::Done(Err(Errno::STALE)));
+        }
+        if let Err(e) = self.check_lease(index) {
+            return Sending(Way::Done(Err(e)));
+        }
+        let Some((home, id)) = self
+            .remote_live(index)
+            .filter(|_| self.striped(index).is_none())
+        else {
+            return Sending(Way::Done(self.write_each(index, buffer)));
+        };
+        let (kind, head) = writes_message(id, buffer);
+        let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
+        // SAFETY: a vector's bytes.
+        let sent = self
+            .other_nodes()
+            .map(|nodes| unsafe { nodes.send(home, kind, &head, bytes) });
+        Sending(match sent {
+            Ok(sent) => Way::Sent(home, sent),
+            Err(e) => Way::Done(Err(e)),
+        })
+    }
+
+    /// Waits until they are written.
+    ///
+    /// # Errors
+    /// As for [`Cluster::write_at`]; ENOSPC also if some are written and others aren't.
+    pub fn end_writes(&self, id: ObjectId, buffer: &WriteBuffer, sending: Sending) -> Result<()> {
+        let (home, sent) = match sending.0 {
+            Way::Done(done) => return done,
+            Way::Sent(home, sent) => (home, sent),
+        };
+        match self.answer_writes(home, id, buffer, sent) {
+            // The file has grown on other nodes, or has to.
+            Err(CHANGED) => with_open(self, id, |live| self.write_each(live, buffer)),
+            done => done,
+        }
+    }
+
+    fn answer_writes(
+        &self,
+        home: NodeId,
+        id: ObjectId,
+        buffer: &WriteBuffer,
+        sent: Sent,
+    ) -> Result<()> {
+        match self.other_nodes()?.answer(sent) {
+            // Another operation is in progress there, and the node doesn't wait for it: this node
+            // does.
+            Err(Errno::AGAIN) => {
+                let bytes = Bytes::Send(buffer.bytes.as_ptr(), buffer.bytes.len());
+                let arguments = (id, List(buffer.list.clone()));
+                // SAFETY: a vector's bytes.
+                let asked =
+                    unsafe { self.ask_with(home, request::WRITE_PIECES, &arguments, bytes) };
+                asked.map(|_| ())
+            }
+            reply => reply.map(|_| ()),
+        }
+    }
+
+    /// One after the other, as any write.
+    fn write_each(&self, index: u32, buffer: &WriteBuffer) -> Result<()> {
+        buffer.each().try_for_each(|(at, bytes)| {
+            // SAFETY: a slice.
+            let write = || unsafe { self.write_at(index, Some(at), bytes.as_ptr(), bytes.len()) };
+            whole(self.with_room_of_the_removed(write)?.1, bytes.len())
+        })
+    }
+
+    /// Carries out buffered writes of the node `from` on a file of this node.
+    pub(crate) fn write_all_here(
+        &self,
+        index: u32,
+        from: NodeId,
+        list: &[(u64, u32)],
+        body: &[u8],
+    ) -> Result<()> {
+        let all: u64 = list.iter().map(|p| u64::from(p.1)).sum();
+        if all != body.len() as u64 {
+            return Err(Errno::PROTO);
+        }
+        let mut rest = body;
+        for &(at, len) in list {
+            let (bytes, behind) = rest.split_at(len as usize);
+            rest = behind;
+            // SAFETY: a slice.
+            let written = self.recovery().with_room_of_the_dead(|| unsafe {
+                let input = (bytes.as_ptr(), bytes.len());
+                self.content()
+                    .write_here(index, Some(at), input, true, |live| {
+                        live.change_by(Some(from));
+                        self.parts().may_write(live, Some(at), bytes.len())
+                    })
+            });
+            whole(written?.1, bytes.len())?;
+        }
+        Ok(())
+    }
+}
+
+fn writes_message(id: ObjectId, buffer: &WriteBuffer) -> (u16, Vec<u8>) {
+    request::WRITE_PIECES.message(&(id, List(buffer.list.clone())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn add(buffer: &mut WriteBuffer, at: u64, bytes: &[u8]) {
+        assert!(buffer.room(at, MAX_BODY) >= bytes.len());
+        // SAFETY: a slice.
+        unsafe { buffer.add(at, bytes.as_ptr(), bytes.len()) }.unwrap();
+    }
+
+    #[test]
+    fn the_last_write_counts() {
+        let mut p = WriteBuffer::default();
+        assert!(p.is_empty() && p.end() == 0 && p.cover(0, 1).is_none());
+        add(&mut p, 10, b"abc");
+        add(&mut p, 13, b"def");
+        add(&mut p, 0, b"x");
+        assert_eq!(p.list, [(10, 6), (0, 1)], "what follows is the same piece");
+        assert_eq!(p.cover(11, 4), Some(&b"bcde"[..]));
+        add(&mut p, 12, b"--");
+        assert_eq!(p.cover(12, 2), Some(&b"--"[..]));
+        assert_eq!(p.cover(11, 2), None, "two have a part of it");
+        assert!(p.touch(11, 2) && p.touch(0, 100) && !p.touch(1, 9) && !p.touch(16, 5));
+        assert_eq!(p.end(), 16);
+        let each: Vec<_> = p.each().collect();
+        assert_eq!(each, [(10, &b"abcdef"[..]), (0, b"x"), (12, b"--")]);
+        p.clear();
+        assert!(p.is_empty() && p.bytes.is_empty() && !p.touch(0, 100));
+    }
+
+    #[test]
+    fn a_message_has_its_bounds() {
+        let mut p = WriteBuffer::default();
+        for i in 0..MAX_WRITES_PER_MESSAGE as u64 {
+            add(&mut p, i * 10, b"abc");
+        }
+        assert_eq!(p.room(5, MAX_BODY), 0);
+        assert_eq!(
+            p.room(MAX_WRITES_PER_MESSAGE as u64 * 10 - 7, 5000),
+            5000 - 3 * MAX_WRITES_PER_MESSAGE
+        );
+        assert!(writes_message(ObjectId(1), &p).1.len() <= crate::peers::MAX_HEAD);
+    }
+}

@@ -1,0 +1,211 @@
+//! The connecting side of a [`Link`]: a thread that exists while a connection is needed.
+
+use super::core::Core;
+use super::link::{Link, Live, PROBE, Reach, State};
+use super::wire::{HELLO, Hello};
+use forebay_net::{Connection, Peer, Request};
+use forebay_runtime::threads::{STACK, start};
+use rustix::io::Errno;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Pause between attempts to connect.
+const FIRST_RETRY_DELAY: Duration = Duration::from_millis(2);
+const MAX_RETRY_DELAY: Duration = Duration::from_millis(250);
+/// Time limit for a connection and the first messages on it.
+const CONNECT: Duration = Duration::from_secs(3);
+/// Shortest time between two log lines about a node that stays out of reach.
+const REPORT_INTERVAL: Duration = Duration::from_secs(60);
+
+impl Link {
+    /// Makes sure that a thread connects, or that queued requests are sent as soon as possible.
+    pub(super) fn need_connection(self: &Arc<Self>, mut state: MutexGuard<'_, State>) {
+        if state.connecting {
+            return;
+        }
+        state.connecting = true;
+        let this = self.clone();
+        let thread = std::thread::Builder::new().name("fb-link".into());
+        if start(thread, STACK, 0, move || this.connect()).is_err() {
+            state.connecting = false;
+            let failed = state.give_back(|_| true);
+            drop(state);
+            failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
+        }
+    }
+
+    /// The thread: tries to connect until there is a connection, or no request needs one.
+    fn connect(self: &Arc<Self>) {
+        let mut pause = FIRST_RETRY_DELAY;
+        let mut waited = false;
+        loop {
+            let Some(core) = self.core.upgrade().filter(|core| !core.stopped()) else {
+                let mut state = self.state();
+                state.connecting = false;
+                return;
+            };
+            let mut state = self.state();
+            state.drop_ended();
+            if state.connection.is_some() && !std::mem::take(&mut waited) {
+                // No connection now.
+                state = self.pause(state, &mut pause);
+            }
+            if state.connection.is_none() {
+                drop(state);
+                if let Err(why) = self.try_to_connect(&core) {
+                    if !self.failed(&core, why) {
+                        return;
+                    }
+                    drop(core);
+                    drop(self.pause(self.state(), &mut pause));
+                    waited = true;
+                    continue;
+                }
+                pause = FIRST_RETRY_DELAY;
+            } else {
+                drop(state);
+            }
+            self.pump(&core);
+            let mut state = self.state();
+            if state.connection.is_some() && state.queue.is_empty() {
+                state.connecting = false;
+                return;
+            }
+        }
+    }
+
+    fn pause<'a>(
+        &'a self,
+        state: MutexGuard<'a, State>,
+        pause: &mut Duration,
+    ) -> MutexGuard<'a, State> {
+        // Requests for which no process waits any longer are answered in time.
+        let first = state.queue.iter().map(|q| q.deadline()).min();
+        let left = first.map_or(*pause, |at| at.saturating_duration_since(Instant::now()));
+        let (state, _) = self
+            .wake
+            .wait_timeout(state, left.clamp(FIRST_RETRY_DELAY, *pause))
+            .unwrap_or_else(PoisonError::into_inner);
+        *pause = (*pause * 2).min(MAX_RETRY_DELAY);
+        state
+    }
+
+    fn try_to_connect(self: &Arc<Self>, core: &Arc<Core>) -> Result<(), String> {
+        let state = self.state();
+        let first = state.queue.iter().map(|q| q.deadline()).min();
+        let most = if state.given_up(core) { PROBE } else { CONNECT };
+        drop(state);
+        let deadline = (Instant::now() + most).min(first.unwrap_or(Instant::now() + most));
+        // Even if no process can wait any longer, the attempt finds out what is wrong.
+        let deadline = deadline.max(Instant::now() + Duration::from_millis(50));
+        let addresses = core.addresses_of(self.node);
+        let mut why = format!("{} isn't in the pool's map", core.name_of(self.node));
+        for address in addresses {
+            let peer = Peer {
+                node: self.node,
+                address,
+            };
+            match self.connect_to(core, peer, deadline) {
+                Ok((connection, hello)) => {
+                    let live = Live {
+                        connection: connection.clone(),
+                        hello,
+                        ours: true,
+                        since: Instant::now(),
+                    };
+                    self.offer(core, live);
+                    core.compare_maps(&connection, &hello);
+                    return Ok(());
+                }
+                Err(e) => why = e,
+            }
+        }
+        Err(why)
+    }
+
+    fn connect_to(
+        &self,
+        core: &Core,
+        peer: Peer,
+        deadline: Instant,
+    ) -> Result<(Arc<dyn Connection>, Hello), String> {
+        let connection = core.connect(peer, deadline).map_err(|e| e.to_string())?;
+        let request = Request {
+            kind: HELLO,
+            head: core.hello().encode(),
+            ..Request::default()
+        };
+        let reply = connection
+            .call(request, deadline)
+            .inspect_err(|_| connection.close());
+        let reply = reply.map_err(|e| e.to_string())?;
+        let hello = Hello::decode(&reply.head).ok_or("it speaks another language")?;
+        core.met(self.node, hello.incarnation);
+        Ok((connection, hello))
+    }
+
+    /// Called when a connection is established.
+    pub(super) fn connected(&self, core: &Core, state: &mut State) {
+        state.heard = Instant::now();
+        forebay_trace::event!(LINK_UP, self.node.0);
+        if let Some(down) = state.down.take()
+            && state.reported.is_some()
+        {
+            let after = down.elapsed().as_secs_f64();
+            core.log(&format!(
+                "{} can be reached again after {after:.1} s",
+                core.name_of(self.node)
+            ));
+        }
+        if state.reach != Reach::Up {
+            state.since = SystemTime::now();
+        }
+        state.reach = Reach::Up;
+        (state.why, state.failed, state.reported) = (None, None, None);
+        (state.watch, state.gone) = (false, false);
+    }
+
+    /// Called after a failed attempt. Returns whether to continue.
+    fn failed(&self, core: &Core, why: String) -> bool {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.drop_ended();
+        if state.connection.is_some() {
+            // The other side has connected meanwhile.
+            return true;
+        }
+        if state.reach != Reach::Unreachable {
+            forebay_trace::event!(LINK_DOWN, self.node.0);
+            state.since = SystemTime::now();
+        }
+        state.reach = Reach::Unreachable;
+        let down = *state.down.get_or_insert(now);
+        state.failed = Some(now);
+        let given_up = state.given_up(core);
+        let failed = state.give_back(|q| given_up || q.deadline() <= now);
+        let quiet = (state.reported).is_some_and(|at| now - at < REPORT_INTERVAL);
+        if !failed.is_empty() && !quiet {
+            state.reported = Some(now);
+            core.log(&format!(
+                "{} can't be reached since {:.1} s: {why}",
+                core.name_of(self.node),
+                down.elapsed().as_secs_f64()
+            ));
+        }
+        state.why = Some(why);
+        let gone = !state.gone && now - down >= core.options.gone_after;
+        if gone {
+            state.gone = true;
+            state.watch = false;
+        }
+        let go_on = !state.queue.is_empty() || state.watch;
+        state.connecting = go_on;
+        drop(state);
+        self.wake.notify_all();
+        failed.iter().for_each(|q| q.fail(Errno::HOSTDOWN));
+        if gone {
+            core.gone(self.node);
+        }
+        go_on
+    }
+}

@@ -1,0 +1,165 @@
+//! Requests of the daemon's own store to other nodes: directly over the network, without a cell.
+
+#![allow(
+    unsafe_code,
+    reason = "the trait hands over the program's bytes as pointers"
+)]
+
+use super::core::Core;
+use super::pending::Waiting;
+use forebay_client::requests::unreachable_in;
+use forebay_cluster::peers::{Bytes, MAX_BODY, MAX_HEAD, PeerReply, PeerRequest, Peers};
+use forebay_net::NodeId;
+use forebay_placement::Slot;
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::{Duration, Instant};
+
+/// How long to wait for a reply beyond the request timeout, at which the link returns an error.
+const SLACK: Duration = Duration::from_secs(1);
+
+/// The way to other nodes from inside the daemon.
+pub struct Direct {
+    me: NodeId,
+    nodes: Vec<NodeId>,
+    core: OnceLock<Weak<Core>>,
+}
+
+impl Direct {
+    pub fn new(me: NodeId, nodes: Vec<NodeId>) -> Direct {
+        Direct {
+            me,
+            nodes,
+            core: OnceLock::new(),
+        }
+    }
+
+    /// Sets the core; from now on requests can be sent.
+    pub fn set(&self, core: Weak<Core>) {
+        let _ = self.core.set(core);
+    }
+
+    fn core(&self) -> Option<Arc<Core>> {
+        self.core.get()?.upgrade()
+    }
+}
+
+thread_local! {
+    /// The node whose silence was the last failure (EHOSTDOWN) of a request of this thread.
+    static UNREACHABLE: Cell<Option<NodeId>> = const { Cell::new(None) };
+}
+
+/// The node for which the request that this thread carries out has failed with EHOSTDOWN, if it
+/// isn't this one: for the reply, so that users hear of the right node. Forgets it.
+pub(super) fn take_unreachable() -> Option<NodeId> {
+    UNREACHABLE.take()
+}
+
+/// Waits for the reply of `node`: its head, and the bytes received.
+fn answered(node: NodeId, waiting: &Waiting, until: Instant) -> Result<(Vec<u8>, Vec<u8>)> {
+    let (status, head, bytes) = waiting.wait(until, SLACK).ok_or(Errno::HOSTDOWN)?;
+    if status == Errno::HOSTDOWN.raw_os_error() as u32 {
+        UNREACHABLE.set(Some(unreachable_in(&head).unwrap_or(node)));
+    }
+    match status {
+        0 => Ok((head, bytes)),
+        status @ 1..4096 => Err(Errno::from_raw_os_error(status as i32)),
+        _ => Err(Errno::PROTO),
+    }
+}
+
+impl Direct {
+    /// Sends a request. Returns where its reply arrives, and until when to wait for it.
+    ///
+    /// # Safety
+    /// The request's bytes must be readable.
+    unsafe fn put(&self, request: &PeerRequest<'_>) -> Result<(Arc<Waiting>, Instant)> {
+        let core = self.core().ok_or(Errno::HOSTDOWN)?;
+        let (send, room) = match request.bytes {
+            Bytes::None => (None, 0),
+            // SAFETY: the caller's promise; a daemon's own bytes are mapped.
+            Bytes::Send(at, len) if len <= MAX_BODY => unsafe {
+                (Some(std::slice::from_raw_parts(at, len).to_vec()), 0)
+            },
+            Bytes::Receive(_, len) if len <= MAX_BODY => (None, len),
+            _ => return Err(Errno::MSGSIZE),
+        };
+        if request.head.len() > MAX_HEAD {
+            return Err(Errno::MSGSIZE);
+        }
+        let waiting = Waiting::new(request.head.to_vec(), send, room);
+        core.ask_here(request.node, request.kind, waiting.clone());
+        Ok((
+            waiting,
+            Instant::now() + core.options.request_timeout + SLACK,
+        ))
+    }
+
+    /// Waits for the reply.
+    ///
+    /// # Safety
+    /// The request's bytes must be writable.
+    unsafe fn take(
+        &self,
+        request: &PeerRequest<'_>,
+        put: Result<(Arc<Waiting>, Instant)>,
+    ) -> Result<PeerReply> {
+        let (waiting, until) = put?;
+        let (head, got) = answered(request.node, &waiting, until)?;
+        let received = got.len();
+        if let Bytes::Receive(to, room) = request.bytes {
+            if received > room {
+                return Err(Errno::PROTO);
+            }
+            // SAFETY: the caller's promise, and it fits.
+            unsafe { std::ptr::copy_nonoverlapping(got.as_ptr(), to, received) };
+        }
+        Ok(PeerReply { head, received })
+    }
+}
+
+impl Peers for Direct {
+    fn this_node(&self) -> NodeId {
+        self.me
+    }
+
+    fn lease(&self) -> Option<Duration> {
+        self.core().map(|core| core.options.gone_after)
+    }
+
+    fn node_of(&self, slot: Slot) -> NodeId {
+        let map = self.core().and_then(|core| core.maps.get());
+        map.map_or(NodeId(u32::MAX), |map| map.slices().node_of(slot))
+    }
+
+    fn slot_here(&self, hash: u64) -> Option<Slot> {
+        let map = self.core()?.maps.get()?;
+        map.slices().slot_on(self.me, hash)
+    }
+
+    fn nodes(&self) -> &[NodeId] {
+        &self.nodes
+    }
+
+    unsafe fn ask(&self, node: NodeId, kind: u16, head: &[u8], bytes: Bytes) -> Result<PeerReply> {
+        let request = PeerRequest {
+            node,
+            kind,
+            head,
+            bytes,
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.take(&request, self.put(&request)) }
+    }
+
+    unsafe fn ask_all(&self, requests: &[PeerRequest<'_>]) -> Vec<Result<PeerReply>> {
+        // SAFETY: the caller's promise.
+        let open: Vec<_> = requests.iter().map(|q| unsafe { self.put(q) }).collect();
+        let both = requests.iter().zip(open);
+        // SAFETY: the caller's promise.
+        both.map(|(q, put)| unsafe { self.take(q, put) }).collect()
+    }
+
+    fn after_fork_in_child(&self) {}
+}

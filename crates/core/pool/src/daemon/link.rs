@@ -1,0 +1,642 @@
+//! The link to one other node: the requests for it, and the connection that carries them. A
+//! connection is made when there is a request, and again after it was cut. Both nodes use it,
+//! whichever has made it ([`Link::offer`]).
+//!
+//! The thread that brings a request sends it, if there is a connection. Otherwise the request is
+//! queued, and a thread connects ([`super::connect`]), with pauses, until the request timeout. A
+//! request that a cut has left without a reply is sent again with the same number, by which the
+//! other daemon knows whether it has carried it out, even across a restart. If that daemon has lost
+//! its records ([`forebay_client::requests::Replies`]), the outcome is unknown; then only a
+//! repeatable request is sent again.
+//!
+//! Each request says which earlier ones are settled, so that the other daemon forgets their
+//! replies: all below the lowest open one. Now and then a request also lists the open ones: all
+//! others up to a certain number are settled, too.
+
+use super::core::Core;
+use super::pending::{Got, PendingRequest};
+use super::reply_cache::Settled;
+use super::wire::{self, Hello, PROGRESS, ProgressQuery, RequestHead};
+use forebay_cluster::peers::requests::kind;
+use forebay_net::{Connection, Error, NodeId, Reply, Request, WINDOW};
+use forebay_placement::planted;
+use rustix::io::Errno;
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant, SystemTime};
+
+/// Limit on requests in progress on a connection; the rest of the window is for the daemons' own.
+const MAX_REQUESTS_IN_PROGRESS: usize = WINDOW - 16;
+/// The open requests are listed with one in this many requests, if there are any above the lowest.
+const LIST_EVERY: u32 = 64;
+/// How long a node may take to answer while it is out of reach, or reported to be: its only task is
+/// to send a message.
+pub(super) const PROBE: Duration = Duration::from_millis(500);
+/// Kinds of requests to which the planted fault `lost-reply` applies: their replies are lost.
+const CHANGES: [u16; 7] = [
+    kind::TRUNCATE,
+    kind::ADD_LINK,
+    kind::DROP_LINK,
+    kind::LINK,
+    kind::RENAME,
+    kind::CUT_PART,
+    kind::END_LOCKS,
+];
+
+/// Time limit given to the transport for long requests: here the daemon, not the transport, decides
+/// when to give up.
+const LONG: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Two connections made within this time, one by each side, were made because neither side knew of
+/// the other's. Longer than [`super::connect`]'s time limit for a connection.
+const CROSSING: Duration = Duration::from_secs(5);
+/// Once a node is given up, how long a failed attempt is valid for new requests. Longer than an
+/// attempt and the pause before it take then, so that requests fail at once as long as attempts go
+/// on.
+const FAILED_LATELY: Duration = Duration::from_secs(1);
+
+/// The state of the link to another node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeState {
+    /// The other node.
+    pub node: NodeId,
+    /// Whether it can be reached, as far as is known.
+    pub reach: Reach,
+    /// Since when `reach` has this value.
+    pub since: SystemTime,
+    /// The reason, if it can't be reached.
+    pub why: Option<String>,
+}
+
+/// Whether a node can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// Not tried so far.
+    Untried,
+    /// Connected, or it was when a connection was needed last.
+    Up,
+    /// The node doesn't answer.
+    Unreachable,
+}
+
+pub struct Link {
+    pub(super) core: Weak<Core>,
+    pub(super) node: NodeId,
+    state: Mutex<State>,
+    pub(super) wake: Condvar,
+}
+
+/// A connection on which both sides have sent their hello.
+pub(super) struct Live {
+    pub connection: Arc<dyn Connection>,
+    /// The hello of the other daemon.
+    pub hello: Hello,
+    /// Whether this daemon made it.
+    pub ours: bool,
+    pub since: Instant,
+}
+
+impl Live {
+    /// Whether this connection stays if each side has made one: that of the lower node number does.
+    fn stays(&self, me: NodeId, other: NodeId) -> bool {
+        self.ours == (me < other)
+    }
+
+    /// Whether each side has made one of these two at the same time.
+    fn crosses(&self, newer: &Live) -> bool {
+        self.ours != newer.ours
+            && self.hello.incarnation == newer.hello.incarnation
+            && self.since.elapsed() < CROSSING
+    }
+}
+
+pub(super) struct State {
+    /// The connection that requests use.
+    pub connection: Option<Live>,
+    /// Requests to be sent, or to be sent again.
+    pub queue: VecDeque<Arc<PendingRequest>>,
+    /// Numbers of all unanswered requests.
+    pub open: BTreeSet<u64>,
+    /// Requests sent since the open ones were listed.
+    unlisted: u32,
+    pub under_way: usize,
+    /// When the last reply came.
+    pub heard: Instant,
+    /// Whether a thread is connecting.
+    pub connecting: bool,
+    /// Whether to find out if the node is there, even without a request.
+    pub watch: bool,
+    pub reach: Reach,
+    pub since: SystemTime,
+    pub why: Option<String>,
+    pub down: Option<Instant>,
+    pub failed: Option<Instant>,
+    pub reported: Option<Instant>,
+    /// Whether [`Core::gone`] was called.
+    pub gone: bool,
+}
+
+/// Asks a node whether it still carries out `numbers`, requests of this one that are then waited
+/// for `within` longer. Without any, the reply only shows that the node is there.
+fn progress_query(core: &Core, within: Duration, numbers: Vec<u64>) -> Request {
+    let query = ProgressQuery {
+        requester: core.request_server.id(),
+        within: milliseconds(within),
+        numbers,
+    };
+    Request {
+        kind: PROGRESS,
+        head: query.encode(),
+        ..Request::default()
+    }
+}
+
+impl Link {
+    pub fn new(core: &Weak<Core>, node: NodeId) -> Arc<Link> {
+        Arc::new(Link {
+            core: core.clone(),
+            node,
+            state: Mutex::new(State {
+                connection: None,
+                queue: VecDeque::new(),
+                open: BTreeSet::new(),
+                unlisted: 0,
+                under_way: 0,
+                heard: Instant::now(),
+                connecting: false,
+                watch: false,
+                reach: Reach::Untried,
+                since: SystemTime::now(),
+                why: None,
+                down: None,
+                failed: None,
+                reported: None,
+                gone: false,
+            }),
+            wake: Condvar::new(),
+        })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The state of the link.
+    pub fn about(&self) -> NodeState {
+        let state = self.state();
+        NodeState {
+            node: self.node,
+            reach: state.reach,
+            since: state.since,
+            why: state.why.clone(),
+        }
+    }
+
+    /// Sends a request; the requester gets the reply, or an error. With `lazily` it is sent with
+    /// the next request, or when the connection is flushed.
+    pub fn post(self: &Arc<Self>, pending: Arc<PendingRequest>, lazily: bool) {
+        let Some(core) = self.core.upgrade() else {
+            return pending.fail(Errno::HOSTDOWN);
+        };
+        let mut state = self.state();
+        let lately = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < FAILED_LATELY);
+        if state.connection.is_none() && state.given_up(&core) && lately(state.failed) {
+            state.open.remove(&pending.number());
+            drop(state);
+            return pending.fail(Errno::HOSTDOWN);
+        }
+        // The number is drawn under this lock, so that the lowest open number never decreases.
+        if pending.number() == 0 {
+            pending.set_number(core.request_server.next_number());
+        }
+        state.open.insert(pending.number());
+        state.queue.push_back(pending);
+        drop(state);
+        self.pump_some(&core, lazily);
+    }
+
+    /// Registers the number of a request from an earlier daemon, which is about to be posted.
+    pub fn expect(&self, number: u64) {
+        self.state().open.insert(number);
+    }
+
+    /// Asks the node whether it still carries out these requests, and extends their deadlines if
+    /// so.
+    pub(super) fn ask_progress(self: &Arc<Self>, requests: Vec<Arc<PendingRequest>>) {
+        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+            return;
+        };
+        let request_timeout = core.options.request_timeout;
+        let numbers = requests.iter().map(|q| q.number()).collect();
+        let request = progress_query(&core, request_timeout, numbers);
+        let (this, until) = (self.clone(), Instant::now() + request_timeout);
+        let done = Box::new(move |result: Result<Reply, Error>| {
+            let Ok(reply) = result else { return };
+            this.state().heard = Instant::now();
+            for (pending, at_work) in requests.iter().zip(reply.head) {
+                if at_work == 1 {
+                    pending.renew(until);
+                }
+            }
+        });
+        // Without room now, the next tick asks again.
+        let _ = connection.start(request, until, done);
+    }
+
+    /// Gives up a request of which the home hasn't reported progress for the request timeout.
+    pub(super) fn expire(self: &Arc<Self>, pending: &Arc<PendingRequest>) {
+        let Some(core) = self.core.upgrade() else {
+            return pending.fail(Errno::HOSTDOWN);
+        };
+        let mut state = self.state();
+        state.queue.retain(|q| !Arc::ptr_eq(q, pending));
+        state.open.remove(&pending.number());
+        // As in `done`: a silent connection may be broken.
+        let silent = state.heard + core.options.request_timeout <= pending.deadline();
+        let connection = state.connection.as_ref().map(|c| c.connection.clone());
+        drop(state);
+        pending.fail(Errno::HOSTDOWN);
+        if let Some(connection) = connection.filter(|_| silent) {
+            self.is_silent(&core, &connection, core.options.request_timeout);
+        }
+    }
+
+    /// The node hasn't answered on this connection for `for_`. Requests to it fail at once from now
+    /// on, until it answers an attempt to connect.
+    fn is_silent(self: &Arc<Self>, core: &Core, connection: &Arc<dyn Connection>, for_: Duration) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.drop_ended();
+        let is_current = |live: &Live| Arc::ptr_eq(&live.connection, connection);
+        if state.connection.as_ref().is_some_and(is_current) {
+            state.connection = None;
+            state.reach = Reach::Unreachable;
+            state.since = SystemTime::now();
+            state.why = Some(format!("has sent nothing for {:.1} s", for_.as_secs_f64()));
+            // As if the node had been unreachable for the request timeout.
+            state.down = now.checked_sub(core.options.request_timeout);
+            state.failed = Some(now);
+        }
+        drop(state);
+        connection.close();
+        self.watch();
+    }
+
+    /// Another node has reported that this one doesn't answer: checks whether it answers this node,
+    /// so that not each daemon waits for the whole request timeout.
+    pub(super) fn suspect(self: &Arc<Self>) {
+        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+            return;
+        };
+        let request = progress_query(&core, Duration::ZERO, Vec::new());
+        let (this, asked) = (self.clone(), connection.clone());
+        let done = Box::new(move |result: Result<Reply, Error>| match result {
+            Ok(_) => this.state().heard = Instant::now(),
+            Err(Error::Deadline { .. }) => this.is_silent(&core, &asked, PROBE),
+            Err(_) => {}
+        });
+        // Without room now, the requests in progress find that out.
+        let _ = connection.start(request, Instant::now() + PROBE, done);
+    }
+
+    /// Called when a message of the node arrived: requests to it no longer fail at once, and a
+    /// connecting thread tries again now.
+    pub fn heard(&self) {
+        let mut state = self.state();
+        if state.connection.is_none() {
+            (state.failed, state.down) = (None, None);
+            self.wake.notify_all();
+        }
+    }
+
+    /// Finds out whether the node is there, and tells it this node's addresses.
+    pub fn watch(self: &Arc<Self>) {
+        let mut state = self.state();
+        state.drop_ended();
+        if state.connection.is_none() {
+            state.watch = true;
+            self.need_connection(state);
+        }
+    }
+
+    /// Waits until the node has heard of this daemon, an attempt to connect has failed, or `until`.
+    pub(super) fn wait_announced(&self, until: Instant) {
+        let mut state = self.state();
+        while state.reach == Reach::Untried {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.wake.wait_timeout(state, left);
+            (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(state);
+        let (Some(core), Some(connection)) = (self.core.upgrade(), self.connection()) else {
+            return;
+        };
+        // The other side may have made the connection, and not have taken it into use yet.
+        // If it fails, the node is out of reach again.
+        let _ = connection.call(progress_query(&core, Duration::ZERO, Vec::new()), until);
+    }
+
+    /// Called when a connection with the node has ended, whichever side had made it.
+    pub fn ended(self: &Arc<Self>) {
+        if self.core.upgrade().is_some_and(|core| !core.stopped()) {
+            self.watch();
+        }
+    }
+
+    /// The connection, if there is one.
+    pub fn connection(&self) -> Option<Arc<dyn Connection>> {
+        let mut state = self.state();
+        state.drop_ended();
+        state.connection.as_ref().map(|c| c.connection.clone())
+    }
+
+    /// Takes a connection on which both sides have said hello into use, unless there is a better
+    /// one. Requests in progress on a connection that it replaces are sent again, or waited for.
+    pub(super) fn offer(self: &Arc<Self>, core: &Arc<Core>, new: Live) {
+        let mut state = self.state();
+        state.drop_ended();
+        if new.connection.ended().is_some() {
+            return;
+        }
+        let crossed = (state.connection.as_ref()).is_some_and(|old| old.crosses(&new));
+        if crossed && !new.stays(core.me, self.node) {
+            drop(state);
+            // Only the side that made a connection knows whether it is needed.
+            if new.ours {
+                new.connection.retire();
+            }
+            return;
+        }
+        let old = state.connection.replace(new);
+        self.connected(core, &mut state);
+        self.wake.notify_all();
+        drop(state);
+        match old {
+            Some(old) if !crossed => old.connection.close(),
+            Some(old) if old.ours => old.connection.retire(),
+            _ => {}
+        }
+        self.pump(core);
+    }
+
+    /// Sends queued requests while a connection accepts them.
+    pub(super) fn pump(self: &Arc<Self>, core: &Arc<Core>) {
+        self.pump_some(core, false);
+    }
+
+    fn pump_some(self: &Arc<Self>, core: &Arc<Core>, lazily: bool) {
+        loop {
+            let mut state = self.state();
+            if state.queue.is_empty() {
+                return;
+            }
+            state.drop_ended();
+            let Some(live) = &state.connection else {
+                return self.need_connection(state);
+            };
+            let (connection, records) = (live.connection.clone(), live.hello.records);
+            if state.under_way >= MAX_REQUESTS_IN_PROGRESS {
+                return;
+            }
+            let Some(pending) = state.queue.pop_front() else {
+                return;
+            };
+            state.under_way += 1;
+            debug_assert!(pending.number() != 0, "a request that is sent has a number");
+            let settled = state.settled();
+            drop(state);
+            self.send(core, pending, (&connection, records), settled, lazily);
+        }
+    }
+
+    fn send(
+        self: &Arc<Self>,
+        core: &Arc<Core>,
+        pending: Arc<PendingRequest>,
+        (connection, records): (&Arc<dyn Connection>, u64),
+        settled: Settled,
+        lazily: bool,
+    ) {
+        let before = pending.sent_to();
+        if before != 0 && before != records && !pending.repeatable {
+            core.log(&format!(
+                "{} has lost its records while a request of kind {} was in progress: whether it was carried out is unknown",
+                core.name_of(self.node),
+                pending.kind
+            ));
+            return self.settle(&pending, Err(Errno::IO));
+        }
+        let (deadline, now) = (pending.deadline(), Instant::now());
+        if deadline <= now {
+            return self.settle(&pending, Err(Errno::HOSTDOWN));
+        }
+        let Some(origin) = pending.origin() else {
+            return self.settle(&pending, Err(Errno::HOSTDOWN));
+        };
+        let Ok(landing) = origin.landing() else {
+            // Requests that were cut off still occupy the window for an instant.
+            return self.later(pending);
+        };
+        pending.set_sent_to(records);
+        let request_head = RequestHead {
+            requester: core.request_server.id(),
+            number: pending.number(),
+            within: milliseconds(deadline - now),
+            settled,
+            traced: pending.traced,
+        };
+        traced(pending.traced, || {
+            forebay_trace::event!(LINK_SEND, self.node.0, pending.kind);
+        });
+        let inline = wire::goes_inline(origin.head().len(), origin.sends(), core.inline);
+        let request = Request {
+            kind: pending.kind,
+            head: if inline {
+                origin.with_bytes(|bytes| request_head.encode(origin.head(), bytes))
+            } else {
+                request_head.encode(origin.head(), &[])
+            },
+            body: if inline { None } else { origin.source() },
+            landing,
+            lazily,
+        };
+        drop(origin);
+        let (this, sent, sent_request) = (self.clone(), Instant::now(), pending.clone());
+        let on = Arc::downgrade(connection);
+        let done = Box::new(move |result| this.done(sent_request, result, sent, &on));
+        let deadline = if pending.is_long {
+            now + LONG
+        } else {
+            deadline
+        };
+        if let Err(e) = connection.start(request, deadline, done) {
+            let on = Arc::downgrade(connection);
+            self.done(pending, Err(e), Instant::now(), &on);
+        }
+    }
+
+    /// Handles the result of a sent request.
+    fn done(
+        self: &Arc<Self>,
+        pending: Arc<PendingRequest>,
+        result: Result<Reply, Error>,
+        sent: Instant,
+        connection: &Weak<dyn Connection>,
+    ) {
+        match result {
+            Ok(reply) => {
+                traced(pending.traced, || {
+                    let errno = reply.status;
+                    forebay_trace::event!(LINK_REPLY, self.node.0, pending.kind, errno);
+                });
+                self.state().heard = Instant::now();
+                self.settle(&pending, Ok(reply));
+            }
+            Err(Error::Deadline { .. }) => {
+                // If nothing has arrived on the connection since, it may be broken.
+                let silent = self.state().heard < sent;
+                self.settle(&pending, Err(Errno::HOSTDOWN));
+                if silent && let Some(core) = self.core.upgrade() {
+                    match connection.upgrade() {
+                        Some(connection) => self.is_silent(&core, &connection, sent.elapsed()),
+                        None => self.watch(),
+                    }
+                }
+            }
+            Err(Error::TooLarge { .. }) => self.settle(&pending, Err(Errno::MSGSIZE)),
+            Err(_) if planted("lost-reply") && CHANGES.contains(&pending.kind) => {
+                let head = wire::encode_answer(&[], &[]);
+                self.settle(
+                    &pending,
+                    Ok(Reply {
+                        status: 0,
+                        head,
+                        body: None,
+                    }),
+                );
+            }
+            // The request may have been carried out: the other daemon can tell by its number.
+            Err(_) => return self.later(pending),
+        }
+        if let Some(core) = self.core.upgrade() {
+            self.pump(&core);
+        }
+    }
+
+    /// Gives the request its reply.
+    fn settle(&self, pending: &PendingRequest, result: Result<Reply, Errno>) {
+        let mut state = self.state();
+        assert!(state.under_way > 0, "a request that ends was in progress");
+        state.under_way -= 1;
+        state.open.remove(&pending.number());
+        drop(state);
+        match result {
+            Ok(reply) => {
+                if let Some(core) = self.core.upgrade()
+                    && let Some(node) = wire::unreachable(reply.status, &reply.head)
+                    && let Some(link) = core.link(node)
+                {
+                    link.suspect();
+                }
+                answer(pending, reply);
+            }
+            Err(e) => pending.fail(e),
+        }
+    }
+
+    /// Queues the request to be sent again.
+    fn later(self: &Arc<Self>, pending: Arc<PendingRequest>) {
+        let mut state = self.state();
+        assert!(
+            state.under_way > 0,
+            "a request that is sent again was in progress"
+        );
+        state.under_way -= 1;
+        state.queue.push_back(pending);
+        state.drop_ended();
+        self.need_connection(state);
+    }
+
+    /// The daemon ends: nothing more is sent. The next daemon answers the waiting requesters.
+    pub fn stop(&self) {
+        let mut state = self.state();
+        state.queue.clear();
+        self.wake.notify_all();
+    }
+}
+
+/// Runs `f` as a part of request `id`.
+pub(super) fn traced<T>(id: u64, f: impl FnOnce() -> T) -> T {
+    let before = forebay_trace::adopt_request(id);
+    let result = f();
+    forebay_trace::adopt_request(before);
+    result
+}
+
+fn milliseconds(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+impl State {
+    /// The requests that the next one declares settled.
+    fn settled(&mut self) -> Settled {
+        let lowest = self.open.first().copied().unwrap_or(0);
+        self.unlisted += 1;
+        if self.unlisted < LIST_EVERY || self.open.len() < 2 {
+            let (upto, open) = (0, Vec::new());
+            return Settled { lowest, upto, open };
+        }
+        self.unlisted = 0;
+        let open: Vec<u64> = self
+            .open
+            .iter()
+            .take(wire::MAX_LISTED_REQUESTS)
+            .copied()
+            .collect();
+        let upto = open.last().map_or(0, |last| last + 1);
+        Settled { lowest, upto, open }
+    }
+
+    pub fn drop_ended(&mut self) {
+        if self
+            .connection
+            .as_ref()
+            .is_some_and(|c| c.connection.ended().is_some())
+        {
+            self.connection = None;
+        }
+    }
+
+    /// Whether the node has been out of reach for longer than any request waits.
+    pub fn given_up(&self, core: &Core) -> bool {
+        self.down
+            .is_some_and(|down| down.elapsed() >= core.options.request_timeout)
+    }
+
+    /// Removes the requests that are to fail from the queue.
+    pub fn give_back(
+        &mut self,
+        fails: impl Fn(&PendingRequest) -> bool,
+    ) -> Vec<Arc<PendingRequest>> {
+        let (failed, rest): (VecDeque<_>, _) = self.queue.drain(..).partition(|q| fails(q));
+        self.queue = rest;
+        let failed = Vec::from(failed);
+        for pending in &failed {
+            self.open.remove(&pending.number());
+        }
+        failed
+    }
+}
+
+/// Passes a reply on.
+fn answer(pending: &PendingRequest, reply: Reply) {
+    let Some((head, inline)) = wire::decode_answer(&reply.head) else {
+        return pending.fail(Errno::PROTO);
+    };
+    match reply.body {
+        Some(body) => pending.answer(reply.status, head, Got::Landed(body)),
+        None => pending.answer(reply.status, head, Got::Inline(inline)),
+    }
+}

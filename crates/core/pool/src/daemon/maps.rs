@@ -1,0 +1,169 @@
+//! The pool map of this daemon, in memory and in its file, and how two maps are merged.
+//!
+//! Only addresses change in this version: those of a daemon that was restarted and didn't get its
+//! port again. Each node is right about its own addresses, the map with the higher epoch about the
+//! rest.
+
+use super::core::{Core, lock};
+use super::wire::{GET_MAP, Hello, MAP};
+use forebay_net::{Connection, NodeId, Request};
+use forebay_placement::PoolMap;
+use forebay_placement::map::Address;
+use rustix::io::Errno;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time limit for sending the map to another daemon.
+const SEND_LIMIT: Duration = Duration::from_secs(5);
+
+/// This daemon's pool map.
+pub struct Maps {
+    /// The node's directory.
+    dir: PathBuf,
+    map: Mutex<Option<Arc<PoolMap>>>,
+    /// Addresses on which this node listens.
+    own: Mutex<Vec<Address>>,
+}
+
+/// Reads the map in the node's directory `dir`; None if there is no valid one.
+pub fn read(dir: &Path) -> Option<PoolMap> {
+    let bytes = std::fs::read(dir.join("map")).ok()?;
+    PoolMap::decode(&bytes).ok()
+}
+
+impl Maps {
+    pub fn new(dir: &Path) -> Maps {
+        Maps {
+            dir: dir.to_owned(),
+            map: Mutex::default(),
+            own: Mutex::default(),
+        }
+    }
+
+    /// The current map.
+    pub fn get(&self) -> Option<Arc<PoolMap>> {
+        lock(&self.map).clone()
+    }
+
+    /// Sets the addresses of this node.
+    pub fn set_own(&self, own: Vec<Address>) {
+        *lock(&self.own) = own;
+    }
+
+    fn write(&self, map: &PoolMap) -> Result<(), Errno> {
+        forebay_client::write_kept(&self.dir, "map", &map.encode())
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))
+    }
+}
+
+/// `map`, with the addresses that `node` reports for itself.
+fn with_own(map: PoolMap, node: NodeId, own: &[Address]) -> PoolMap {
+    match map.node(node) {
+        Some(n) if n.addresses != own => map.with_addresses(node, own).unwrap_or(map),
+        _ => map,
+    }
+}
+
+impl Core {
+    /// Takes `map` into use, with this node's own addresses. Returns whether they differ from those
+    /// in `map`.
+    ///
+    /// # Errors
+    /// If the file can't be written.
+    pub fn adopt(&self, map: &PoolMap) -> Result<bool, Errno> {
+        let mut present = lock(&self.maps.map);
+        let own = lock(&self.maps.own).clone();
+        let new = with_own(map.clone(), self.me, &own);
+        let changed = new.epoch() != map.epoch();
+        self.maps.write(&new)?;
+        *present = Some(Arc::new(new));
+        drop(present);
+        self.request_server.map_changed();
+        Ok(changed)
+    }
+
+    /// Merges the map that another daemon has sent.
+    pub fn learn(&self, theirs: PoolMap, from: NodeId) {
+        let mut present = lock(&self.maps.map);
+        let Some(mine) = present.clone() else { return };
+        if theirs.pool() != mine.pool() {
+            return;
+        }
+        let of_sender = theirs.node(from).map(|n| n.addresses.clone());
+        let epoch = theirs.epoch();
+        let newest = if epoch > mine.epoch() {
+            theirs
+        } else {
+            PoolMap::clone(&mine)
+        };
+        let own = lock(&self.maps.own).clone();
+        let mut new = with_own(newest, self.me, &own);
+        if let Some(addresses) = of_sender {
+            new = with_own(new, from, &addresses);
+        }
+        assert!(new.epoch() >= mine.epoch(), "a map's epoch doesn't go back");
+        if new == *mine {
+            return;
+        }
+        if let Err(e) = self.maps.write(&new) {
+            self.log(&format!("can't write the pool's map: {e}"));
+        }
+        forebay_trace::event!(MAP_LEARNED, new.epoch());
+        let more = new.epoch() > epoch;
+        *present = Some(Arc::new(new));
+        drop(present);
+        self.request_server.map_changed();
+        if more {
+            self.send_map_to_all();
+        }
+    }
+
+    /// Sends the map to all connected daemons. The others get it with the next hello.
+    fn send_map_to_all(&self) {
+        for link in self.all_links() {
+            if let Some(connection) = link.connection() {
+                self.send_map(&connection);
+            }
+        }
+    }
+
+    fn send_map(&self, connection: &Arc<dyn Connection>) {
+        let Some(map) = self.maps.get() else { return };
+        let request = Request {
+            kind: MAP,
+            body: Some(Box::new(map.encode())),
+            ..Request::default()
+        };
+        // If it doesn't arrive, the connection is cut, and the next one begins with a hello.
+        let _ = connection.start(request, Instant::now() + SEND_LIMIT, Box::new(|_| {}));
+    }
+
+    /// After the reply to a hello: the side with the older map gets the newer one.
+    pub fn compare_maps(&self, connection: &Arc<dyn Connection>, hello: &Hello) {
+        let Some(mine) = self.maps.get() else { return };
+        if hello.epoch < mine.epoch() {
+            return self.send_map(connection);
+        }
+        if hello.epoch == mine.epoch() || hello.map > super::wire::MAX_MAP as u64 {
+            return;
+        }
+        let request = Request {
+            kind: GET_MAP,
+            // The map may have grown since.
+            landing: Some(Box::new(vec![0u8; hello.map as usize + (64 << 10)])),
+            ..Request::default()
+        };
+        let Ok(reply) = connection.call(request, Instant::now() + SEND_LIMIT) else {
+            return;
+        };
+        let map = reply.body.and_then(|body| {
+            let length = body.length;
+            let bytes = body.into_landing::<Vec<u8>>()?;
+            PoolMap::decode(&bytes[..length]).ok()
+        });
+        if let Some(map) = map {
+            self.learn(map, connection.peer().node);
+        }
+    }
+}

@@ -1,0 +1,603 @@
+//! The daemon of a node: serves the node's store to other nodes, and carries the requests of the
+//! node's processes to them. It runs inside the node's keeper.
+//!
+//! ```text
+//! process -> cell -> link -> network -> home -> worker -> store
+//! ```
+//! - [`pending`]: a request and its requester; [`link`]: the requests for one other node;
+//!   [`direct`]: requests of the daemon's own store;
+//! - [`home`]: requests of other nodes; [`reply_cache`]: which were carried out, with their
+//!   replies; [`workers`]: the threads that carry them out;
+//! - [`renewals`]: requests that take longer than the request timeout;
+//! - [`room`]: bounds on the memory held meanwhile;
+//! - [`about`]: a node's state, for users; [`capacity`]: the pool's, for programs;
+//! - [`maps`]: the pool map; [`wire`]: messages as bytes.
+
+mod about;
+mod capacity;
+mod connect;
+mod core;
+mod direct;
+mod home;
+mod link;
+mod maps;
+mod pending;
+#[cfg(test)]
+mod protocol;
+mod renewals;
+mod reply_cache;
+mod room;
+mod wire;
+mod workers;
+
+pub use about::{ABOUT, About, Unreachable};
+pub use link::{NodeState, Reach};
+pub use maps::read as read_map;
+
+use self::core::Core;
+use about::AboutHandler;
+use capacity::Capacity;
+use direct::Direct;
+use forebay_client::requests::{Payload, Replies, RequestServer, SMALL_BODY};
+use forebay_client::{Pool, PoolConfig, PoolError};
+use forebay_cluster::peers::{CAPACITY, Peers};
+use forebay_cluster::serve::{BETWEEN_CHECKS, Class, Reply, Server};
+use forebay_net::{Handler, Limits, NodeId, PoolId, PoolKey, TcpTransport, Transport};
+use forebay_placement::PoolMap;
+use forebay_placement::map::Address;
+use home::Home;
+use link::Link;
+use maps::Maps;
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Settings of a daemon.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Addresses to listen on.
+    pub listen: Vec<IpAddr>,
+    /// Addresses by which other nodes reach it, if they differ from `listen`.
+    pub advertise: Vec<SocketAddr>,
+    /// Whether bodies are encrypted on the network, too.
+    pub encrypt: bool,
+    /// Request timeout: after this time without a reply the other node counts as down.
+    pub request_timeout: Duration,
+    /// How long a node may be out of reach before its locks and open files here are released.
+    pub gone_after: Duration,
+    /// Limits on its use of the host.
+    pub limits: crate::Limits,
+    /// Number of cores within these limits; None: all.
+    pub cores: Option<usize>,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            listen: vec![Ipv4Addr::LOCALHOST.into()],
+            advertise: Vec::new(),
+            encrypt: false,
+            request_timeout: Duration::from_secs(10),
+            gone_after: Duration::from_secs(30),
+            limits: crate::Limits::default(),
+            cores: None,
+        }
+    }
+}
+
+/// Answers requests: the store, or a replacement in tests.
+pub trait Serve: Send + Sync {
+    /// The class of a kind of request; None if there is no such kind.
+    fn class(&self, kind: u16) -> Option<Class>;
+
+    /// Whether a request of this kind may be carried out twice.
+    fn repeatable(&self, kind: u16) -> bool;
+
+    /// Whether carrying the request out is recorded in a file that outlives the daemon. True for
+    /// requests that change something.
+    fn recorded(&self, kind: u16) -> bool {
+        !self.repeatable(kind)
+    }
+
+    /// Whether carrying the request out may take longer than the request timeout. Such a kind has
+    /// no room for received bytes.
+    fn is_long(&self, _kind: u16) -> bool {
+        false
+    }
+
+    /// Called before `from` gets the reply that an earlier daemon has given to this request.
+    fn answered_again(&self, _from: NodeId, _kind: u16, _head: &[u8], _answer: &[u8]) {}
+
+    /// Carries a request out. May block.
+    ///
+    /// # Errors
+    /// The errno that the requester gets.
+    fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno>;
+
+    /// Releases all that is kept for `node`, whose daemon has ended.
+    fn gone(&self, node: NodeId);
+
+    /// Called after the daemon of `node` was restarted: it has forgotten what it kept for this
+    /// node.
+    ///
+    /// # Errors
+    /// EHOSTDOWN if `node` can't be reached again.
+    fn restarted(&self, node: NodeId) -> Result<(), Errno>;
+}
+
+/// Bounds of the interval between two renewals of the locks that programs of this node hold on
+/// other nodes. The interval is an eighth of the lease.
+const SHORTEST_TICK: Duration = Duration::from_millis(50);
+const MAX_TICK: Duration = Duration::from_secs(5);
+
+/// The store of this node.
+struct Store {
+    pool: Arc<Pool>,
+    server: Server,
+    about_handler: Arc<AboutHandler>,
+    capacity: Capacity,
+}
+
+impl Serve for Store {
+    fn class(&self, kind: u16) -> Option<Class> {
+        match kind {
+            ABOUT => Some(Class::Leaf),
+            // The handler asks all other nodes.
+            CAPACITY => Some(Class::Composite),
+            kind => Server::class(kind),
+        }
+    }
+
+    fn repeatable(&self, kind: u16) -> bool {
+        matches!(kind, ABOUT | CAPACITY) || Server::repeatable(kind)
+    }
+
+    fn recorded(&self, kind: u16) -> bool {
+        !matches!(kind, ABOUT | CAPACITY) && Server::recorded(kind)
+    }
+
+    fn is_long(&self, kind: u16) -> bool {
+        Server::is_long(kind)
+    }
+
+    fn answered_again(&self, from: NodeId, kind: u16, head: &[u8], answer: &[u8]) {
+        let cluster = self.pool.cluster();
+        self.server
+            .answered_again(&cluster, from, kind, head, answer);
+    }
+
+    fn serve(&self, from: NodeId, kind: u16, head: &[u8], body: &[u8]) -> Result<Reply, Errno> {
+        if kind == ABOUT {
+            return self.about_handler.answer(&self.pool);
+        }
+        if kind == CAPACITY {
+            return self
+                .capacity
+                .answer(&self.about_handler.core()?, &self.pool);
+        }
+        self.server
+            .serve(&self.pool.cluster(), from, kind, head, body)
+    }
+
+    fn gone(&self, node: NodeId) {
+        self.server.gone(&self.pool.cluster(), node);
+    }
+
+    fn restarted(&self, node: NodeId) -> Result<(), Errno> {
+        let lost = self.pool.cluster().open_again(node)?;
+        if lost > 0 {
+            eprintln!(
+                "forebay keeper: node {} was restarted: files that are open here and gone there: {lost}",
+                node.0
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Checks periodically whether other nodes still have open the files that are kept open for them.
+fn check_open(dir: &Path, store: Weak<Store>) -> Result<(), PoolError> {
+    let check = move || {
+        loop {
+            std::thread::sleep(BETWEEN_CHECKS);
+            let Some(store) = store.upgrade() else { return };
+            // A failure is retried at the next tick.
+            let _ = store.server.begin_names(&store.pool.cluster());
+            store.server.check_open(&store.pool.cluster());
+            store.server.release_late(&store.pool.cluster());
+        }
+    };
+    let thread = std::thread::Builder::new().name("fb-open".into());
+    thread.spawn(check).map(|_| ()).map_err(|e| PoolError::Io {
+        what: "can't start a thread for".into(),
+        path: dir.to_owned(),
+        error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+    })
+}
+
+/// Renews this node's leases of locks at other nodes, often enough.
+fn keep_locks(dir: &Path, store: Weak<Store>, lease: Duration) -> Result<(), PoolError> {
+    let tick = (lease / 8).clamp(SHORTEST_TICK, MAX_TICK);
+    let renew = move || {
+        // One thread for each home: a home that doesn't answer delays no other.
+        let renewing: Arc<Mutex<HashSet<NodeId>>> = Arc::default();
+        loop {
+            std::thread::sleep(tick);
+            let Some(store) = store.upgrade() else { return };
+            // A failure is retried at the next tick.
+            let leased = store.pool.cluster().leased().unwrap_or_default();
+            for (home, files) in leased {
+                if !core::lock(&renewing).insert(home) {
+                    continue;
+                }
+                let (store, in_renewal) = (store.clone(), renewing.clone());
+                let ask = move || {
+                    // If the home can't be reached, the lease continues to run out.
+                    let _ = store.pool.cluster().renew_leases(home, &files);
+                    core::lock(&in_renewal).remove(&home);
+                };
+                let thread = std::thread::Builder::new().name("fb-lease".into());
+                if thread.spawn(ask).is_err() {
+                    core::lock(&renewing).remove(&home);
+                }
+            }
+        }
+    };
+    let thread = std::thread::Builder::new().name("fb-leases".into());
+    thread.spawn(renew).map(|_| ()).map_err(|e| PoolError::Io {
+        what: "can't start a thread for".into(),
+        path: dir.to_owned(),
+        error: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
+    })
+}
+
+/// The pool and the node that a daemon is for.
+#[derive(Clone, Debug)]
+pub struct Identity {
+    /// The pool.
+    pub pool: PoolId,
+    /// The node's number.
+    pub node: NodeId,
+    /// Number of nodes.
+    pub nodes: u32,
+}
+
+/// Parameters of a transport.
+pub struct Network<'a> {
+    /// The pool.
+    pub pool: PoolId,
+    /// This node.
+    pub node: NodeId,
+    /// The pool's key.
+    pub key: PoolKey,
+    /// The daemon's settings.
+    pub options: &'a Options,
+    /// The port that other nodes know; 0: none.
+    pub port: u16,
+    /// The handler of other nodes' requests.
+    pub handler: Arc<dyn Handler>,
+}
+
+/// The transport over TCP.
+fn tcp(network: Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error> {
+    let start = |port: u16| {
+        let addresses = network.options.listen.iter();
+        let addresses: Vec<SocketAddr> = addresses.map(|&ip| (ip, port).into()).collect();
+        let options = forebay_net::Options {
+            pool: network.pool,
+            node: network.node,
+            key: network.key.clone(),
+            encrypt: network.options.encrypt,
+            limits: Limits {
+                bandwidth: network.options.limits.bandwidth,
+                ..Limits::default()
+            },
+        };
+        TcpTransport::start(options, network.handler.clone(), &addresses)
+    };
+    let port = network.port;
+    // Other nodes know the old port, which a daemon killed a moment ago may still occupy.
+    let mut transport = start(port);
+    for _ in 0..10 {
+        if port == 0 || !matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+        transport = start(port);
+    }
+    if port != 0 && matches!(transport, Err(forebay_net::Error::Listen { .. })) {
+        transport = start(0);
+    }
+    Ok(Arc::new(transport?))
+}
+
+/// A node's daemon.
+pub struct Daemon {
+    core: Arc<Core>,
+    pool: Option<Arc<Pool>>,
+    dispatcher: Mutex<Option<JoinHandle<()>>>,
+    /// There was a map before: other nodes may know other addresses of this one.
+    again: bool,
+}
+
+fn network(e: forebay_net::Error) -> PoolError {
+    PoolError::Daemon(e.to_string())
+}
+
+impl Daemon {
+    /// Makes the daemon of the node in `dir` and listens. It doesn't serve yet.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the node can't be opened, has a daemon already or no key, or no address can
+    /// be listened on.
+    pub fn listen(dir: &Path, options: Options) -> Result<Daemon, PoolError> {
+        Daemon::listen_over(dir, options, tcp)
+    }
+
+    /// As [`Daemon::listen`], over the transport that `start` makes. For simulations.
+    ///
+    /// # Errors
+    /// As for [`Daemon::listen`].
+    pub fn listen_over(
+        dir: &Path,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+    ) -> Result<Daemon, PoolError> {
+        let config = PoolConfig::read(dir)?;
+        let Some(member) = config.member else {
+            let why = format!("the pool '{}' has only one node", config.name);
+            return Err(PoolError::Daemon(why));
+        };
+        let mut id = [0; 16];
+        for (i, byte) in id.iter_mut().enumerate() {
+            let digits = config.uuid.get(2 * i..2 * i + 2);
+            *byte = digits
+                .and_then(|d| u8::from_str_radix(d, 16).ok())
+                .unwrap_or(0);
+        }
+        let identity = Identity {
+            pool: PoolId(id),
+            node: NodeId(member.node),
+            nodes: member.nodes,
+        };
+        let mut opened = None;
+        let lease = options.gone_after;
+        let about_handler = Arc::new(AboutHandler::default());
+        let mut daemon = Daemon::begin(dir, identity, options, start, |others| {
+            let pool = Arc::new(Pool::open_dir_among(dir, others)?);
+            opened = Some(pool.clone());
+            let store = Arc::new(Store {
+                pool,
+                server: Server::default(),
+                about_handler: about_handler.clone(),
+                capacity: Capacity::default(),
+            });
+            store.server.set_lease(lease);
+            store.server.origins.of(dir.to_owned());
+            check_open(dir, Arc::downgrade(&store))?;
+            keep_locks(dir, Arc::downgrade(&store), lease)?;
+            Ok(store)
+        })?;
+        if let Some(pool) = &opened {
+            let nodes = pool.store().locks().nodes_with_locks();
+            nodes.iter().for_each(|node| daemon.core.has_met(*node));
+        }
+        daemon.pool = opened;
+        about_handler.set(Arc::downgrade(&daemon.core));
+        Ok(daemon)
+    }
+
+    /// As [`Daemon::listen`], with a replacement for the store. For tests.
+    ///
+    /// # Errors
+    /// As for [`Daemon::listen`].
+    pub fn listen_as(
+        dir: &Path,
+        identity: Identity,
+        options: Options,
+        serve: impl FnOnce(Arc<dyn Peers>) -> Result<Arc<dyn Serve>, PoolError>,
+    ) -> Result<Daemon, PoolError> {
+        Daemon::begin(dir, identity, options, tcp, serve)
+    }
+
+    fn begin(
+        dir: &Path,
+        identity: Identity,
+        options: Options,
+        start: impl FnOnce(Network<'_>) -> Result<Arc<dyn Transport>, forebay_net::Error>,
+        serve: impl FnOnce(Arc<dyn Peers>) -> Result<Arc<dyn Serve>, PoolError>,
+    ) -> Result<Daemon, PoolError> {
+        let io = |what: &str, error| PoolError::Io {
+            what: what.into(),
+            path: dir.to_owned(),
+            error,
+        };
+        let request_server = RequestServer::open(dir).map_err(|e| match e {
+            Errno::BUSY => PoolError::Daemon(format!("{} has a daemon already", dir.display())),
+            e => io("can't open the file 'requests' in", e),
+        })?;
+        // The request server's lock is held: no other daemon has the records.
+        let records = Replies::open(dir).map_err(|e| io("can't open the file 'replies' in", e))?;
+        let key = PoolKey::read(&dir.join("key")).map_err(network)?;
+        let before = read_map(dir);
+        let nodes = match &before {
+            Some(map) => map.nodes().iter().map(|n| n.number).collect(),
+            None => (0..identity.nodes).map(NodeId).collect(),
+        };
+        let incarnation = new_incarnation().map_err(|e| io("no random numbers for", e))?;
+        let (me, maps) = (identity.node, Maps::new(dir));
+        let core = Arc::new(Core::new(
+            me,
+            incarnation,
+            options,
+            (request_server, records),
+            maps,
+        ));
+        let direct = Arc::new(Direct::new(me, nodes));
+        direct.set(Arc::downgrade(&core));
+        let _ = core.serve.set(serve(direct)?);
+
+        let own = before.as_ref().and_then(|map| map.node(me));
+        let transport = start(Network {
+            pool: identity.pool,
+            node: me,
+            key,
+            options: &core.options,
+            port: own.and_then(|n| n.addresses.first()).map_or(0, |a| a.port),
+            handler: Arc::new(Home(Arc::downgrade(&core))),
+        });
+        let _ = core.transport.set(transport.map_err(network)?);
+        Ok(Daemon {
+            core,
+            pool: None,
+            dispatcher: Mutex::default(),
+            again: before.is_some(),
+        })
+    }
+
+    /// Addresses by which other nodes can reach it.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.core
+            .transport
+            .get()
+            .map_or(Vec::new(), |t| t.addresses())
+    }
+
+    /// The node that it serves; None in tests.
+    pub fn pool(&self) -> Option<&Arc<Pool>> {
+        self.pool.as_ref()
+    }
+
+    /// Begins to serve other nodes and this node's processes. If its addresses differ from those in
+    /// `map`, tells the other nodes.
+    ///
+    /// # Errors
+    /// [`PoolError`] if the map is of another pool, or can't be written.
+    pub fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
+        let core = &self.core;
+        let Some(me) = map.node(core.me) else {
+            let why = format!("node {} isn't in the pool's map", core.me.0);
+            return Err(PoolError::Daemon(why));
+        };
+        let bound = match &core.options.advertise[..] {
+            [] => self.addresses(),
+            others => others.to_vec(),
+        };
+        let own: Vec<Address> = match bound.iter().find(|a| a.ip().is_unspecified()) {
+            // The addresses by which this node is reached are in the map.
+            Some(any) => {
+                let port = any.port();
+                me.addresses
+                    .iter()
+                    .map(|a| Address { ip: a.ip, port })
+                    .collect()
+            }
+            None => bound
+                .iter()
+                .map(|a| Address {
+                    ip: a.ip(),
+                    port: a.port(),
+                })
+                .collect(),
+        };
+        core.maps.set_own(own);
+        let moved = core
+            .adopt(&map)
+            .map_err(|e| PoolError::Daemon(format!("can't write the pool's map: {e}")))?;
+        let weak = Arc::downgrade(core);
+        let links = map.nodes().iter().filter(|n| n.number != core.me);
+        let links = links.map(|n| (n.number, Link::new(&weak, n.number)));
+        *core.links.write().unwrap_or_else(PoisonError::into_inner) = links.collect();
+        core.begin_serving();
+        let thread = |name: &str| std::thread::Builder::new().name(name.into());
+        let failed = |e| PoolError::Daemon(format!("a thread can't be started: {e}"));
+        let (renewals, request_timeout) = (core.renewals.clone(), core.options.request_timeout);
+        // The thread ends with the core, or in `drop`.
+        thread("fb-renew")
+            .spawn(move || renewals::run(&weak, &renewals, request_timeout))
+            .map_err(failed)?;
+        core.request_server.set_lease(core.options.gone_after);
+        let left = core.request_server.begin(core.options.request_timeout);
+        core.expect(&left);
+        for taken in left {
+            core.ask_for(taken);
+        }
+        let there = core.clone();
+        let dispatcher = thread("fb-dispatch")
+            .spawn(move || dispatch(&there))
+            .map_err(failed)?;
+        *self::core::lock(&self.dispatcher) = Some(dispatcher);
+        if moved || self.again {
+            // Tell the other nodes this node's addresses, and learn the changes made meanwhile.
+            core.all_links().iter().for_each(|link| link.watch());
+        }
+        Ok(())
+    }
+
+    /// Waits until every other node has heard of this daemon, or couldn't be reached, or `limit` is
+    /// over. A node that had given up on this one refuses requests for it until then.
+    pub fn wait_announced(&self, limit: Duration) {
+        let until = Instant::now() + limit;
+        for link in self.core.all_links() {
+            link.wait_announced(until);
+        }
+    }
+
+    /// The states of the links to the other nodes.
+    pub fn states(&self) -> Vec<NodeState> {
+        self.core.states()
+    }
+
+    /// The current pool map.
+    pub fn map(&self) -> Option<Arc<PoolMap>> {
+        self.core.maps.get()
+    }
+
+    /// Ends the daemon. Unanswered requests of processes are left to the next daemon.
+    pub fn shutdown(self) {}
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.core.stop();
+        if let Some(dispatcher) = self::core::lock(&self.dispatcher).take() {
+            let _ = dispatcher.join();
+        }
+    }
+}
+
+/// The thread that takes requests of this node's processes.
+fn dispatch(core: &Arc<Core>) {
+    loop {
+        let mut all = core.request_server.wait();
+        if core.stopped() {
+            return;
+        }
+        // One-way requests are sent before later requests of the same process, in one write with
+        // them. Large bodies go last: sending them takes a while.
+        all.sort_by_key(|t| match t.payload() {
+            _ if t.is_one_way() => 0,
+            Payload::Send(n) if n > SMALL_BODY => 2,
+            _ => 1,
+        });
+        let told: Vec<NodeId> = all
+            .iter()
+            .filter(|t| t.is_one_way())
+            .map(|t| t.node())
+            .collect();
+        for taken in all {
+            core.ask_for(taken);
+        }
+        for node in told {
+            core.flush(node);
+        }
+    }
+}
+
+fn new_incarnation() -> Result<u64, Errno> {
+    forebay_client::requests::random()
+}

@@ -1,0 +1,108 @@
+//! Requests that may take longer than the request timeout (a sync on a slow disk, a large copy).
+//!
+//! The daemon waits for such a request as long as its home reports progress. At each tick, an
+//! eighth of the request timeout, it asks the homes of all open requests
+//! ([`PROGRESS`](super::wire::PROGRESS)). A home that is still working gets the whole timeout
+//! again, counted from the moment of asking. So a dead or stopped home is noticed within the
+//! timeout. Requests that this daemon carries out for its own node need no asking.
+
+use super::core::{Core, lock};
+use super::pending::PendingRequest;
+use forebay_net::NodeId;
+use std::collections::HashMap;
+use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// Bounds of a tick.
+const MIN_TICK: Duration = Duration::from_millis(10);
+const MAX_TICK: Duration = Duration::from_millis(500);
+
+#[derive(Default)]
+struct State {
+    open: Vec<Arc<PendingRequest>>,
+    /// The thread has nothing to do.
+    idle: bool,
+    stopped: bool,
+}
+
+/// The long requests of a daemon that may still be open.
+#[derive(Default)]
+pub struct Renewals {
+    state: Mutex<State>,
+    wake: Condvar,
+}
+
+impl Renewals {
+    /// Adds a request: from now on it is waited for as long as its home reports progress.
+    pub fn add(&self, pending: &Arc<PendingRequest>) {
+        let mut state = lock(&self.state);
+        state.open.push(pending.clone());
+        if state.idle {
+            state.idle = false;
+            self.wake.notify_all();
+        }
+    }
+
+    /// Ends the thread.
+    pub fn stop(&self) {
+        lock(&self.state).stopped = true;
+        self.wake.notify_all();
+    }
+
+    /// The open requests, a tick after the last call; None once stopped. Sleeps while there are
+    /// none.
+    fn next(&self, tick: Duration) -> Option<Vec<Arc<PendingRequest>>> {
+        let mut state = lock(&self.state);
+        let end = Instant::now() + tick;
+        loop {
+            if state.stopped {
+                return None;
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                state.open.retain(|q| !q.is_answered());
+                if !state.open.is_empty() {
+                    return Some(state.open.clone());
+                }
+                state.idle = true;
+                while state.idle && !state.stopped {
+                    let woken = self.wake.wait(state);
+                    state = woken.unwrap_or_else(PoisonError::into_inner);
+                }
+                drop(state);
+                return self.next(tick);
+            }
+            let waited = self.wake.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// The thread.
+pub fn run(core: &Weak<Core>, renewals: &Renewals, request_timeout: Duration) {
+    let tick = (request_timeout / 8).clamp(MIN_TICK, MAX_TICK);
+    while let Some(open) = renewals.next(tick) {
+        let Some(core) = core.upgrade() else { return };
+        let now = Instant::now();
+        let mut of_node: HashMap<NodeId, Vec<Arc<PendingRequest>>> = HashMap::new();
+        for pending in open {
+            if pending.node == core.me {
+                pending.renew(now + request_timeout);
+            } else if pending.deadline() <= now {
+                match core.link(pending.node) {
+                    Some(link) => link.expire(&pending),
+                    None => pending.fail(rustix::io::Errno::HOSTDOWN),
+                }
+            } else if pending.deadline() < now + request_timeout * 7 / 8 {
+                of_node.entry(pending.node).or_default().push(pending);
+            }
+        }
+        for (node, requests) in of_node {
+            if let Some(link) = core.link(node) {
+                for some in requests.chunks(super::wire::MAX_PROGRESS_REQUESTS) {
+                    link.ask_progress(some.to_vec());
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! A launched daemon: its process, and the messages to and from it.
+
+use super::Launcher;
+use super::messages::{Begin, Unread, encode_down, greet, hear_greeting, read_up};
+use crate::start::{Down, Event};
+use rustix::fd::OwnedFd;
+use rustix::process::{Pid, PidfdFlags, Signal};
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::process::{ChildStderr, ChildStdin, ChildStdout, Stdio};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use zeroize::Zeroizing;
+
+/// How long to wait for the error output of a launch that has ended.
+const LAST_WORDS: Duration = Duration::from_millis(500);
+/// Limit on this output. Bytes.
+const WORDS: usize = 4096;
+
+/// The launch of one daemon.
+pub struct Child {
+    /// The queue of messages to the daemon; dropped to close the pipe.
+    to: Option<Sender<Zeroizing<Vec<u8>>>>,
+    written: Receiver<()>,
+    process: OwnedFd,
+    ended: Receiver<()>,
+}
+
+impl Child {
+    /// Launches the daemon of node `begin.me`. Its messages and its end come as events.
+    ///
+    /// # Errors
+    /// If the command can't be run.
+    pub fn launch(
+        begin: &Begin,
+        launcher: &dyn Launcher,
+        events: Sender<Event>,
+    ) -> io::Result<Child> {
+        let node = begin.me;
+        let mut command = launcher.command(node);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let named = |e: io::Error| io::Error::new(e.kind(), format!("can't run {program}: {e}"));
+        let pipes = [Stdio::piped(), Stdio::piped(), Stdio::piped()];
+        let [input, output, errors] = pipes;
+        let spawned = command.stdin(input).stdout(output).stderr(errors).spawn();
+        let mut child = spawned.map_err(named)?;
+        let pid = Pid::from_child(&child);
+        let process = rustix::process::pidfd_open(pid, PidfdFlags::empty());
+        let pipes = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (Ok(process), (Some(stdin), Some(stdout), Some(stderr))) = (process, pipes) else {
+            let _ = child.kill();
+            let _ = child.wait();
+            return Err(io::Error::other("can't watch over the launched process"));
+        };
+        let (to, queue) = channel();
+        let _ = to.send(begin.encode());
+        let words = Words::default();
+        let (ends, ended) = channel();
+        let spawn = |name: &str| std::thread::Builder::new().name(format!("{name}-{node}"));
+        let (writing, written) = channel();
+        spawn("to").spawn(move || {
+            write(stdin, &queue);
+            drop(writing);
+        })?;
+        let heard = words.clone();
+        let (silence, silent) = channel::<()>();
+        spawn("words").spawn(move || {
+            heard.hear(stderr);
+            drop(silence);
+        })?;
+        spawn("from").spawn(move || {
+            let end = read(node, stdout, &events);
+            // The child's error output comes a moment later.
+            let _ = silent.recv_timeout(LAST_WORDS);
+            let _ = events.send(Event::Lost(node, words.why(&end)));
+            let _ = child.wait();
+            drop(ends);
+        })?;
+        Ok(Child {
+            to: Some(to),
+            written,
+            process,
+            ended,
+        })
+    }
+
+    /// Queues a message to the daemon, without waiting.
+    pub fn send(&self, down: &Down) {
+        if let Some(to) = &self.to {
+            let _ = to.send(encode_down(down));
+        }
+    }
+
+    /// Sends no more; waits until all messages are written, a second at most.
+    pub fn close(&mut self) {
+        self.to = None;
+        // Nothing is sent on this channel: its end shows that the sender has ended.
+        let _ = self.written.recv_timeout(Duration::from_secs(1));
+    }
+
+    /// Waits for the end of the launch until then; afterwards kills it.
+    pub fn end(mut self, until: Instant) {
+        self.to = None;
+        let left = until.saturating_duration_since(Instant::now());
+        if self.ended.recv_timeout(left) == Err(std::sync::mpsc::RecvTimeoutError::Timeout) {
+            let _ = rustix::process::pidfd_send_signal(&self.process, Signal::KILL);
+            let _ = self.ended.recv_timeout(LAST_WORDS);
+        }
+    }
+}
+
+fn write(mut to: ChildStdin, queue: &Receiver<Zeroizing<Vec<u8>>>) {
+    // A broken pipe is noticed when the other side sends nothing any more.
+    let mut write_all = || -> io::Result<()> {
+        greet(&mut to)?;
+        for message in queue {
+            to.write_all(&message)?;
+        }
+        Ok(())
+    };
+    let _ = write_all();
+}
+
+/// Passes on the daemon's messages until the pipe ends.
+fn read(node: u32, from: ChildStdout, events: &Sender<Event>) -> Unread {
+    let mut from = io::BufReader::new(from);
+    if let Err(e) = hear_greeting(&mut from) {
+        return e;
+    }
+    loop {
+        match read_up(&mut from) {
+            Ok(up) => {
+                let _ = events.send(Event::Child(node, up));
+            }
+            Err(e) => return e,
+        }
+    }
+}
+
+/// The end of a standard error's output.
+#[derive(Clone, Default)]
+struct Words(Arc<Mutex<VecDeque<u8>>>);
+
+impl Words {
+    fn hear(&self, mut from: ChildStderr) {
+        let mut buffer = [0; 512];
+        while let Ok(n @ 1..) = from.read(&mut buffer) {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            kept.extend(&buffer[..n]);
+            let excess = kept.len().saturating_sub(WORDS);
+            kept.drain(..excess);
+        }
+    }
+
+    /// Why the launch has ended: its own error output, if there is any.
+    fn why(&self, end: &Unread) -> String {
+        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let output = String::from_utf8_lossy(kept.make_contiguous()).into_owned();
+        let mut lines = output.lines().map(str::trim).filter(|l| !l.is_empty());
+        let text = match end {
+            Unread::Closed => lines.next_back().map(str::to_owned),
+            _ => None,
+        };
+        let mut why = text.unwrap_or_else(|| end.to_string());
+        why.retain(|c| !c.is_control());
+        why
+    }
+}

@@ -1,0 +1,219 @@
+//! A node's own part in the start of its pool: its store, its keeper and daemon, its place in the
+//! map.
+
+use super::{Begin, How, Plan, Work};
+use crate::daemon::{self, Daemon, read_map};
+use crate::limits;
+use forebay_client::{Keeper, Pool, PoolConfig, PoolError, check_host, node_dir, remove_node};
+use forebay_media::{MediumKind, MediumSpec};
+use forebay_placement::map::{Address, MAX_ADDRESSES, Medium, MediumKind as Kind};
+use forebay_placement::{Node, NodeId, PoolMap, State};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a daemon that continues waits until the other nodes know of it.
+const ANNOUNCE: Duration = Duration::from_secs(1);
+
+/// Resources of a host for its node.
+pub struct Host {
+    /// The media of the node, or why there are none.
+    pub media: Result<Vec<MediumSpec>, String>,
+    /// The addresses to listen on, or why there are none.
+    pub listen: Result<Vec<IpAddr>, String>,
+    /// Is called before the node is made, so that somebody removes it if this process is killed.
+    pub heir: Box<dyn FnMut(&PoolConfig) + Send>,
+    /// Is called when the node serves: it isn't removed any more if this process is killed.
+    pub settled: Box<dyn FnMut() + Send>,
+}
+
+/// The node to be started.
+pub struct Own {
+    begin: Begin,
+    host: Host,
+    made: Option<Made>,
+}
+
+struct Made {
+    config: PoolConfig,
+    running: Running,
+}
+
+/// A node that serves.
+pub struct Running {
+    keeper: Keeper,
+    daemon: Daemon,
+    /// The cores that its threads are bound to.
+    cores: Option<Vec<usize>>,
+}
+
+impl Running {
+    /// Listens for the existing node in `dir`, and takes charge of it.
+    fn begin(dir: &Path, plan: &Plan, listen: Vec<IpAddr>) -> Result<Running, PoolError> {
+        let me = PoolConfig::read(dir)?.member.map_or(0, |m| m.node);
+        let cores = plan.cores(me).map_err(PoolError::Daemon)?;
+        let mut options = daemon::Options {
+            limits: plan.limits.clone(),
+            cores: cores.as_ref().map(Vec::len),
+            listen,
+            encrypt: plan.encrypt,
+            request_timeout: plan.request_timeout,
+            gone_after: plan.lease,
+            ..daemon::Options::default()
+        };
+        options.listen.truncate(MAX_ADDRESSES);
+        let daemon = Daemon::listen(dir, options)?;
+        let pool = match daemon.pool() {
+            Some(pool) => pool.clone(),
+            None => Arc::new(Pool::open_dir(dir)?),
+        };
+        let keeper = Keeper::take_charge(pool)?;
+        Ok(Running {
+            keeper,
+            daemon,
+            cores,
+        })
+    }
+
+    /// Continues with the node in `dir`, whose daemon has ended, at those of these addresses that
+    /// its pool uses.
+    ///
+    /// # Errors
+    /// [`PoolError`] if its pool's start was never completed, it has a daemon, or it can't be
+    /// opened.
+    pub fn again(dir: &Path, own: &[IpAddr]) -> Result<Running, PoolError> {
+        let damaged = |why: String| PoolError::Damaged {
+            name: PoolConfig::read(dir).map_or_else(|_| "?".into(), |c| c.name),
+            why,
+        };
+        let plan = Plan::read(dir).map_err(|e| damaged(format!("plan.json: {e}")))?;
+        let map = read_map(dir).ok_or_else(|| damaged("it has no map".into()))?;
+        let running = Running::begin(dir, &plan, plan.listen.pick(own))?;
+        running.serve(Arc::new(map))?;
+        running.daemon.wait_announced(ANNOUNCE);
+        Ok(running)
+    }
+
+    /// The pool that this process keeps.
+    pub fn pool(&self) -> &Arc<Pool> {
+        self.keeper.pool()
+    }
+
+    /// Serves from here on. Binds the daemon's threads before others learn that it serves, and
+    /// after this process has started the nodes below it, which find their own cores.
+    fn serve(&self, map: Arc<PoolMap>) -> Result<(), PoolError> {
+        if let Some(cores) = &self.cores {
+            limits::bind(cores).map_err(PoolError::Daemon)?;
+        }
+        self.daemon.serve(map)?;
+        Ok(())
+    }
+
+    /// Keeps and serves the node until it is removed.
+    ///
+    /// # Errors
+    /// If its journal can't be continued.
+    pub fn run(self) -> Result<(), PoolError> {
+        let ended = self.keeper.run();
+        drop(self.daemon);
+        ended
+    }
+}
+
+impl Own {
+    /// The node in `begin`, on this host.
+    pub fn new(begin: Begin, host: Host) -> Own {
+        Own {
+            begin,
+            host,
+            made: None,
+        }
+    }
+
+    /// The node's directory.
+    pub fn dir(&self) -> PathBuf {
+        node_dir(&self.begin.plan.name, self.begin.me)
+    }
+
+    /// The running node, if its part in the start was completed.
+    pub fn into_running(self) -> Option<Running> {
+        self.made.map(|m| m.running)
+    }
+
+    fn make(&mut self, config: &PoolConfig, listen: Vec<IpAddr>) -> Result<Running, String> {
+        // For nodes that are all on one host, the caller of the start has checked.
+        if !self.begin.plan.force && self.begin.plan.how != How::Local {
+            check_host(&config.media, 1)?;
+        }
+        Pool::create_node(config, &self.begin.key.0[..]).map_err(|e| e.to_string())?;
+        let (dir, plan) = (self.dir(), &self.begin.plan);
+        let written = plan.write(&dir);
+        written
+            .map_err(|e| format!("can't write in {}: {e}", dir.display()))
+            .and_then(|()| Running::begin(&dir, plan, listen).map_err(|e| e.to_string()))
+            .inspect_err(|_| remove_node(config))
+    }
+}
+
+impl Work for Own {
+    fn prepare(&mut self) -> Result<Node, String> {
+        let (plan, me) = (&self.begin.plan, self.begin.me);
+        let media = self.host.media.clone()?;
+        let listen = self.host.listen.clone()?;
+        let config = plan.config(me, media).map_err(|e| e.to_string())?;
+        let kind = |m: &MediumSpec| match m.kind {
+            MediumKind::Memory => Kind::Memory,
+            MediumKind::Files(_) => Kind::Files,
+        };
+        let media: Vec<Medium> = config
+            .media
+            .iter()
+            .map(|m| Medium {
+                kind: kind(m),
+                capacity: m.capacity,
+            })
+            .collect();
+        let host = plan.hosts.get(me as usize).map_or("", String::as_str);
+        let name = plan.node_name(me, host);
+        (self.host.heir)(&config);
+        let running = self.make(&config, listen)?;
+        let addresses = running.daemon.addresses();
+        self.made = Some(Made { config, running });
+        Ok(Node {
+            number: NodeId(me),
+            name,
+            addresses: addresses
+                .iter()
+                .map(|a| Address {
+                    ip: a.ip(),
+                    port: a.port(),
+                })
+                .collect(),
+            state: State::Up,
+            since: SystemTime::now()
+                .duration_since(UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+            weight: Node::weight_of(&media),
+            media,
+        })
+    }
+
+    fn serve(&mut self, map: Arc<PoolMap>) -> Result<(), String> {
+        match &self.made {
+            Some(made) => made.running.serve(map).map_err(|e| e.to_string()),
+            None => Err("its store isn't there".into()),
+        }
+    }
+
+    fn settle(&mut self) {
+        (self.host.settled)();
+    }
+
+    fn remove(self) {
+        if let Some(made) = self.made {
+            drop(made.running);
+            remove_node(&made.config);
+        }
+    }
+}

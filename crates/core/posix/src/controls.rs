@@ -1,0 +1,725 @@
+//! Declared controls as programs meet them: of new files, at opening, and when they are violated.
+//!
+//! The store refuses violations ([`forebay_store::controls`]). Here a refusal becomes a sentence on
+//! standard error and an entry in the pool's list of violations. A violation that is only to be
+//! reported becomes an entry. Files without controls cost one test.
+//!
+//! A new file gets its controls from three sources; the first one that sets a control wins: what
+//! its view declares ([`Fs::declaring`]), its directory, the pool's rules by path. A face that
+//! serves other processes opens and makes files in a view for each of them ([`Fs::for_process`]).
+
+use crate::cache::DirInfo;
+use crate::file::File;
+use crate::fs::Fs;
+use crate::path::Place;
+use forebay_client::controls::{
+    At, Controls, Declared, Mutability, OnViolation, Parallelism, Persistence, Rules,
+};
+use forebay_client::{Violation, impossible};
+use forebay_store::controls::{
+    Change, DeclareOutcome, LAMINATED, Opener, Party, SERVED, User, declared, is_allowed,
+    is_ephemeral, pid_of_party, settled,
+};
+use forebay_store::process::{is_answering, pid, process_of, write_notice};
+use forebay_store::{Creator, Distribution, Inode, ObjectId, SetAttr, now};
+use rustix::io::{Errno, Result};
+use std::hash::Hasher;
+use std::sync::atomic::{Ordering::*, fence};
+use twox_hash::XxHash3_64;
+
+/// The attribute by which the controls of a file or directory are seen and set.
+pub const ATTRIBUTE: &[u8] = b"user.forebay.controls";
+
+/// Longest part of a path in a sentence.
+const SHOWN: usize = 100;
+
+/// The error that a thread which answers other processes ([`process::answer_others`]) gets where it
+/// would have to look at one, or wait: nothing has been done yet, and another thread shall do it.
+/// An open in a mount gets it on any thread while a lease is in its way: it is to be tried again.
+///
+/// [`process::answer_others`]: forebay_store::process::answer_others
+pub const ASIDE: Errno = Errno::INPROGRESS;
+
+/// A process that a face serves but can't see: of another PID namespace.
+pub const UNSEEN: u32 = u32::MAX;
+
+/// The value of [`ATTRIBUTE`]: the declared controls of a file or directory.
+pub(crate) fn as_attribute(inode: &Inode) -> Result<Vec<u8>> {
+    match declared(inode.controls).0 {
+        Declared::NOTHING => Err(Errno::NODATA),
+        declared => Ok(declared.to_string().into_bytes()),
+    }
+}
+
+impl Fs {
+    /// Sets [`ATTRIBUTE`]; `create` as for other attributes.
+    pub(crate) fn set_as_attribute(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        value: &[u8],
+        create: Option<bool>,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> Result<()> {
+        match (create, as_attribute(inode).is_ok()) {
+            (Some(true), true) => return Err(Errno::EXIST),
+            (Some(false), false) => return Err(Errno::NODATA),
+            _ => {}
+        }
+        let text = std::str::from_utf8(value).map_err(|_| Errno::INVAL)?;
+        let declared = text.parse().map_err(|_| Errno::INVAL)?;
+        self.declare(id, declared, known).map_err(|declare_error| {
+            if let Some(why) = declare_error.why {
+                write_notice(format_args!("can't declare {declared}: {why}"));
+            }
+            declare_error.error
+        })
+    }
+
+    /// The controls of the object that is made as `name` in `dir`, as a word: first `own_controls`,
+    /// then what was declared for the directory, then the rules.
+    ///
+    /// # Errors
+    /// Those of looking up the directory's path (EHOSTDOWN): controls that aren't known can't be
+    /// kept.
+    pub(crate) fn controls_of_new(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+        own_controls: Declared,
+    ) -> Result<u64> {
+        let rules = &self.pool().config().rules;
+        if rules.is_empty() && dir.controls == 0 && own_controls.is_nothing() {
+            return Ok(0);
+        }
+        let own_controls = match mode & libc::S_IFMT {
+            // Rules find a directory's entries by its path.
+            libc::S_IFDIR => declared(dir.controls).0,
+            libc::S_IFREG if self.settles() => own_controls,
+            libc::S_IFREG => self.declared_for_file(dir, name, own_controls)?,
+            _ => Declared::NOTHING,
+        };
+        Ok(own_controls.bits())
+    }
+
+    /// The controls of a file that is made as `name` in `dir`, of which `own_controls` is declared.
+    fn declared_for_file(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        own_controls: Declared,
+    ) -> Result<Declared> {
+        let inherited = own_controls.or(declared(dir.controls).0);
+        let ruled = self.ruled_in(dir, |rules, at| rules.declared_for(at, name))?;
+        let all = inherited.or(ruled);
+        if all.persistence == Some(Persistence::Origin)
+            && let Some(why) = self.not_written_to_origin(dir.id, name)?
+        {
+            let name = String::from_utf8_lossy(name);
+            write_notice(format_args!(
+                "{name} can't be made: persistence = \"origin\" is declared of it, but {why}"
+            ));
+            return Err(Errno::OPNOTSUPP);
+        }
+        Ok(all)
+    }
+
+    /// The control bits of a file that comes from the origin as `name` in `dir`: of its declared
+    /// controls, those that concern the origin. `is_written`: changes are written to the origin
+    /// there.
+    ///
+    /// # Errors
+    /// As for [`Fs::controls_of_new`].
+    pub fn controls_from_origin(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        is_written: bool,
+    ) -> Result<u64> {
+        let dir = self.dir_info(dir)?;
+        let ruled = self.ruled_in(&dir, |rules, at| rules.declared_for(at, name))?;
+        let all = declared(dir.controls).0.or(ruled);
+        let persistence = all
+            .persistence
+            .filter(|p| *p == Persistence::Origin && is_written);
+        let declared = Declared {
+            persistence,
+            temporality: all.temporality,
+            ..Declared::NOTHING
+        };
+        Ok(declared.bits())
+    }
+
+    /// The controls that the rules declare: `of` takes them from the rules, given what the rules
+    /// know of `dir`.
+    fn ruled_in(
+        &self,
+        dir: &DirInfo,
+        of: impl FnOnce(&Rules, &At) -> Declared,
+    ) -> Result<Declared> {
+        let rules = &self.pool().config().rules;
+        if rules.is_empty() {
+            return Ok(Declared::NOTHING);
+        }
+        let key = (dir.id, self.store().names().names_epoch());
+        let find = || Ok(rules.at(&self.cluster().path_of(dir.id)?));
+        self.ruled().with(key, find, |at| of(rules, at))
+    }
+
+    /// How the content of the directory that is made as `name` in `dir` is distributed, if not as
+    /// that of `dir`: one whose files are `exclusive` keeps its entries on the node that makes it,
+    /// which is likely to use them (`docs/decisions/0041-controls.md`).
+    ///
+    /// # Errors
+    /// As for [`Fs::controls_of_new`].
+    pub(crate) fn distribution_of_new(
+        &self,
+        dir: &DirInfo,
+        name: &[u8],
+        mode: u32,
+    ) -> Result<Option<Distribution>> {
+        if mode & libc::S_IFMT != libc::S_IFDIR || dir.id.distribution() != Distribution::Local {
+            return Ok(None);
+        }
+        let ruled = self.ruled_in(dir, |rules, at| {
+            rules.declared_within(&rules.below(at, name))
+        })?;
+        let own_controls = declared(dir.controls).0.or(ruled).parallelism;
+        let exclusive = !matches!(own_controls, None | Some(Parallelism::Shared));
+        Ok(exclusive.then_some(Distribution::LocalAll))
+    }
+
+    /// The creator of a new object of this mode and word, if it is ephemeral: the process for which
+    /// this view works.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP: the process can't be seen. ESRCH: it has ended. [`ASIDE`]: this thread may not
+    /// look it up.
+    pub(crate) fn creator_of_new(&self, mode: u32, word: u64) -> Result<Option<Creator>> {
+        if mode & libc::S_IFMT != libc::S_IFREG || !is_ephemeral(word) {
+            return Ok(None);
+        }
+        let pid = match self.caller().process {
+            0 => None,
+            UNSEEN => return Err(Errno::OPNOTSUPP),
+            _ if is_answering() => return Err(ASIDE),
+            id => Some(process_of(id).ok_or(Errno::SRCH)?),
+        };
+        self.store().declared().creator(pid).map(Some)
+    }
+
+    /// The controls of a file that is staged in as `to`. No process of the pool created it, so
+    /// `persistence = "process"` is left out.
+    fn declared_for_staged(&self, to: &[u8]) -> Result<Declared> {
+        let own_controls = self.simple(to, false, |place| match place {
+            Place::Entry { dir, name, .. } => {
+                self.declared_for_file(dir, name, self.caller().declared)
+            }
+            Place::Dir { .. } => Err(Errno::ISDIR),
+        })?;
+        Ok(Declared {
+            persistence: own_controls
+                .persistence
+                .filter(|p| *p != Persistence::Process),
+            ..own_controls
+        })
+    }
+
+    /// Opens `path`, a new file that is to be staged in as `to`, as [`Fs::open`] does. Of the
+    /// controls of `to` it has the one that says where its bytes lie; the others come when it is
+    /// complete ([`Fs::settle`]).
+    ///
+    /// # Errors
+    /// As for looking `to` up, and as open(2).
+    pub fn open_staged(&self, path: &[u8], to: &[u8], flags: i32, mode: u32) -> Result<File<'_>> {
+        if !self.store().content().drains() {
+            return self.open(path, flags, mode);
+        }
+        let persistence = self.declared_for_staged(to)?.persistence;
+        let own_controls = Declared {
+            persistence: persistence.filter(|p| *p == Persistence::Node),
+            ..Declared::NOTHING
+        };
+        let open = self
+            .declaring(own_controls)
+            .open(path, flags, mode)?
+            .take_open();
+        Ok(File::new(self, open))
+    }
+
+    /// Gives the file at `path`, which is complete and closed, the controls that it would have got
+    /// if it had been made as `to` (but see [`Fs::open_staged`]); one that never changes is
+    /// laminated.
+    ///
+    /// # Errors
+    /// As for looking both up and changing the file.
+    pub fn settle(&self, path: &[u8], to: &[u8]) -> Result<()> {
+        let own_controls = self.declared_for_staged(to)?;
+        let file = self.stat(path, false)?;
+        // The controls it was made with.
+        let before = if self.store().content().drains() {
+            self.cluster().stat(ObjectId(file.ino))?.controls
+        } else {
+            0
+        };
+        if own_controls.is_nothing() && before == 0 || file.mode & libc::S_IFMT != libc::S_IFREG {
+            return Ok(());
+        }
+        let immutable = own_controls.mutability == Some(Mutability::Immutable) && file.size > 0;
+        let set = SetAttr {
+            controls: Some(own_controls.bits() | if immutable { LAMINATED } else { 0 }),
+            ..SetAttr::default()
+        };
+        self.cluster().set_attr(ObjectId(file.ino), &set)?;
+        self.cluster()
+            .follow_word(ObjectId(file.ino), before, own_controls.bits())
+    }
+
+    /// The controls of an object, and whether it is laminated.
+    ///
+    /// # Errors
+    /// ENOENT.
+    pub fn controls_of(&self, id: ObjectId) -> Result<(Declared, bool)> {
+        Ok(declared(self.cluster().stat(id)?.controls))
+    }
+
+    /// Declares this for a file or directory from now on; a laminated file can be written again.
+    ///
+    /// # Errors
+    /// As for [`Fs::declare`].
+    pub fn set_controls(&self, id: ObjectId, declared: Declared) -> Result<()> {
+        self.declare(id, declared, None)
+            .map_err(|declare_error| declare_error.error)
+    }
+
+    /// As [`Fs::set_controls`], for an object with the known name `known`: directory and name.
+    ///
+    /// # Errors
+    /// EPERM: the object belongs to another user. EOPNOTSUPP: it is neither a file nor a directory,
+    /// or this pool can't keep the controls, or an existing file would become ephemeral. EBUSY:
+    /// other processes have the file open, or mapped, which the controls forbid. EHOSTDOWN: a node
+    /// that has it open can't be asked. With `persistence = "node"`, if the file's bytes have to
+    /// move to `files` media: ENOSPC if these are full, EBUSY if the file is mapped. After an error
+    /// nothing is declared.
+    pub fn declare(
+        &self,
+        id: ObjectId,
+        declared: Declared,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> std::result::Result<(), DeclareError> {
+        let inode = self.cluster().stat(id)?;
+        let (controls, config) = (declared.resolve(), self.pool().config());
+        let kept = impossible(&controls, &config.media, config.origin.is_some()).is_none();
+        if !inode.is_file() && !inode.is_dir() || !kept {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        if !self.cred().owns(inode.uid) {
+            return Err(Errno::PERM.into());
+        }
+        let place = if inode.is_dir() {
+            Some((id, &b""[..]))
+        } else {
+            known
+        };
+        if controls.persistence == Persistence::Origin
+            && let Some((dir, name)) = place
+            && let Some(why) = self.not_written_to_origin(dir, name)?
+        {
+            return Err(DeclareError {
+                error: Errno::OPNOTSUPP,
+                why: Some(why.to_owned()),
+            });
+        }
+        self.write_back(id);
+        if !inode.is_file() {
+            let set = SetAttr {
+                controls: Some(declared.bits()),
+                ..SetAttr::default()
+            };
+            return Ok(self.cluster().set_attr(id, &set)?);
+        }
+        let done = self.cluster().declare(id, declared)?;
+        let why = || {
+            in_words(
+                &done,
+                controls.parallelism,
+                self.store().names().node_of_several(),
+            )
+        };
+        if done.refused {
+            return Err(DeclareError {
+                error: Errno::BUSY,
+                why: Some(why()),
+            });
+        }
+        for (which, others) in [
+            (Which::Parallelism, &done.open),
+            (Which::Mutability, &done.mapped),
+        ] {
+            if !others.is_empty() {
+                self.note_against(id, &controls, which, known, &why());
+            }
+        }
+        self.cluster().notify_writers(id)?;
+        let (before, now) = (inode.controls, declared.bits());
+        let placed = self
+            .cluster()
+            .follow_word(id, before, now)
+            .inspect_err(|_| {
+                // Restores the previous declaration, but not `persistence = "process"`: the creator
+                // is forgotten. Bytes that were moved stay where they are.
+                let (was, laminated) = forebay_store::controls::declared(before);
+                let was = Declared {
+                    persistence: was.persistence.filter(|p| *p != Persistence::Process),
+                    ..was
+                };
+                let laminated = if laminated { LAMINATED } else { 0 };
+                let set = SetAttr {
+                    controls: Some(was.bits() | laminated),
+                    ..SetAttr::default()
+                };
+                let declare_error = self.cluster().set_attr(id, &set);
+                _ = declare_error.and_then(|()| self.cluster().follow_word(id, now, before));
+            });
+        Ok(placed?)
+    }
+
+    /// Lists a violation: what was declared for a file doesn't hold at the moment.
+    fn note_against(
+        &self,
+        id: ObjectId,
+        controls: &Controls,
+        which: Which,
+        known: Option<(ObjectId, &[u8])>,
+        why: &str,
+    ) {
+        let mut hash = XxHash3_64::with_seed(which as u64 | 2);
+        hash.write_u64(id.0);
+        self.pool().note_violation(hash.finish(), || {
+            let path = known.and_then(|(dir, name)| {
+                let mut path = self.cluster().path_of(dir).ok()?;
+                if path.last() != Some(&b'/') {
+                    path.push(b'/');
+                }
+                path.extend_from_slice(name);
+                Some(String::from_utf8_lossy(&path).into_owned())
+            });
+            Violation {
+                time: now() / 1_000_000_000,
+                pid: self.works_for(),
+                path: path.unwrap_or_else(|| "?".into()),
+                control: which.of(controls),
+                what: format!("said while {why}"),
+                refused: false,
+            }
+        });
+    }
+
+    /// The last steps of opening the file with the live entry `live`: records the use, and
+    /// truncates the file if the flags say so. If opening is refused, releases the description.
+    /// `told`: the file's controls as its home knew them when [`forebay_store::Store::counts`] was
+    /// `counts`, or later; 0: none.
+    pub(crate) fn opened(
+        &self,
+        open: u32,
+        live: u32,
+        flags: i32,
+        (counts, told): (u32, u64),
+        opener: Opener,
+    ) -> Result<u32> {
+        let cluster = self.cluster();
+        let mut word = match cluster.declared().controls(live) {
+            0 => told,
+            word => word,
+        };
+        if cluster.declared().counts() != counts
+            && cluster
+                .names()
+                .is_object_remote(cluster.content().live_id(live))
+        {
+            word = match cluster.stat(cluster.content().live_id(live)) {
+                Ok(inode) => {
+                    cluster.note_controls(live, &inode);
+                    inode.controls
+                }
+                Err(e) => {
+                    let _ = cluster.objects().open_release(open);
+                    return Err(e);
+                }
+            };
+        }
+        // A file that is kept open for a moment isn't in use by any program.
+        if word == 0 || opener.is_kept() {
+            return Ok(open);
+        }
+        self.look_again_open(open);
+        let result = self
+            .begin_use(open, word, flags)
+            .and_then(|()| match flags & libc::O_TRUNC {
+                0 => Ok(()),
+                _ => {
+                    self.write_back_open(open);
+                    self.before_change(live)?;
+                    let cut = || self.cluster().truncate(live, 0);
+                    self.changing(open, live, Change::Size(0), cut)?;
+                    self.store().watches().notify_open(open, libc::IN_MODIFY);
+                    Ok(())
+                }
+            });
+        result
+            .map(|()| open)
+            .inspect_err(|_| _ = self.store().objects().open_release(open))
+    }
+
+    fn begin_use(&self, open: u32, word: u64, flags: i32) -> Result<()> {
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+        let controls = declared(word).0.resolve();
+        let party = match self.caller().process {
+            0 => self.store().locks().lock_owner_process()?.number,
+            // Its threads are one party.
+            id if controls.parallelism == Parallelism::Process => settled(SERVED | Party::from(id)),
+            id => SERVED | Party::from(id),
+        };
+        let begun = self.cluster().begin_use(open, word, party, writes);
+        let violated = match begun {
+            Err(e @ (Errno::BUSY | Errno::PERM)) => Some((e, true)),
+            Ok(Some(e)) => Some((e, false)),
+            _ => None,
+        };
+        if let Some((e, refused)) = violated {
+            let control = match e {
+                Errno::BUSY => Which::Parallelism,
+                _ => Which::Mutability,
+            };
+            self.tell(open, &controls, control, format_args!("open"), refused);
+        }
+        begun.map(|_| ())
+    }
+
+    /// Calls `f`, a change of the bytes of an open file, and reports it if the controls of the file
+    /// forbid it.
+    pub(crate) fn changing<T>(
+        &self,
+        open: u32,
+        live: u32,
+        change: Change,
+        f: impl FnOnce() -> Result<T>,
+    ) -> Result<T> {
+        let word = self.store().declared().controls(live);
+        if word == 0 {
+            return f();
+        }
+        let (declared, laminated) = declared(word);
+        let controls = declared.resolve();
+        let size = || self.cluster().size_for(live, word);
+        let reported = controls.on_violation == OnViolation::Report
+            && !is_allowed(&controls, laminated, size()?, change);
+        let at = match change {
+            Change::From(at) => at.unwrap_or_default(),
+            Change::Size(size) => size,
+        };
+        let result = self.report_damage((open, live), ("change", at), f());
+        let refused = matches!(result, Err(Errno::PERM));
+        let what = || match change {
+            Change::From(Some(at)) => format!("write at {at}"),
+            Change::From(None) => "append".into(),
+            Change::Size(size) => format!("truncate to {size}"),
+        };
+        if reported || refused {
+            let what = what();
+            self.tell(
+                open,
+                &controls,
+                Which::Mutability,
+                format_args!("{what}"),
+                refused,
+            );
+        }
+        if matches!(result, Err(Errno::NOSPC)) {
+            self.report_full(open, live, &what());
+        }
+        result
+    }
+
+    /// Reports a lack of room for a file that mustn't lie in memory: the pool may have plenty.
+    pub(crate) fn report_full(&self, open: u32, live: u32, what: &str) {
+        let word = self.store().declared().controls(live);
+        if self.store().content().keeps_on_files(word) {
+            let controls = declared(word).0.resolve();
+            let what = format_args!("{what}");
+            self.tell(open, &controls, Which::Persistence, what, true);
+        }
+    }
+
+    /// Reports the result of an operation on an open file at an offset: damage becomes a sentence,
+    /// and EIO.
+    pub(crate) fn report_damage<T>(
+        &self,
+        (open, live): (u32, u32),
+        (what, at): (&str, u64),
+        done: Result<T>,
+    ) -> Result<T> {
+        if !matches!(done, Err(Errno::BADMSG)) {
+            return done;
+        }
+        let controls = declared(self.store().declared().controls(live)).0.resolve();
+        let what = format_args!("{what} at {at}");
+        self.tell(open, &controls, Which::Integrity, what, true);
+        Err(Errno::IO)
+    }
+
+    /// EPERM if an open file mustn't be changed by a shared mapping: one that only grows.
+    ///
+    /// # Errors
+    /// EPERM.
+    pub fn check_shared_writing(&self, open: u32, live: u32) -> Result<()> {
+        let word = self.store().declared().controls(live);
+        let controls = declared(word).0.resolve();
+        if word == 0 || controls.mutability != Mutability::Append {
+            return Ok(());
+        }
+        let refused = controls.on_violation == OnViolation::Refuse;
+        let what = format_args!("map for writing");
+        self.tell(open, &controls, Which::Mutability, what, refused);
+        if refused { Err(Errno::PERM) } else { Ok(()) }
+    }
+
+    /// As [`Fs::check_shared_writing`], after the caller has recorded the mapping: controls may
+    /// have been declared since the first check. The caller removes the mapping on an error. A
+    /// declaring process searches for mappings after it has set the controls, so one of the two
+    /// sees the other.
+    ///
+    /// # Errors
+    /// EPERM.
+    pub fn check_shared_writing_again(&self, open: u32, live: u32) -> Result<()> {
+        fence(SeqCst);
+        self.cluster().unseal_for_mapping(live)?;
+        if self.only_grows(live) {
+            self.check_shared_writing(open, live)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether an open file only grows, and that isn't only to be reported.
+    pub fn only_grows(&self, live: u32) -> bool {
+        let controls = declared(self.store().declared().controls(live)).0.resolve();
+        controls.mutability == Mutability::Append && controls.on_violation == OnViolation::Refuse
+    }
+
+    /// The process for which this view works.
+    pub(crate) fn works_for(&self) -> u32 {
+        match self.caller().process {
+            0 | UNSEEN => pid(),
+            pid => pid,
+        }
+    }
+
+    /// Notes a violation, and tells the user of one that was refused.
+    #[cold]
+    fn tell(
+        &self,
+        open: u32,
+        controls: &Controls,
+        which: Which,
+        what: std::fmt::Arguments<'_>,
+        refused: bool,
+    ) {
+        let mut hash = XxHash3_64::with_seed(which as u64);
+        hash.write_u64(self.store().objects().open_file(open).id.load(Relaxed));
+        let control = which.of(controls);
+        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = String::from_utf8_lossy(&path).into_owned();
+        let note = || Violation {
+            time: now() / 1_000_000_000,
+            pid: self.works_for(),
+            path: path.clone(),
+            control: control.clone(),
+            what: what.to_string(),
+            refused,
+        };
+        if !self.pool().note_violation(hash.finish(), note) || !refused {
+            return;
+        }
+        let why = match which {
+            Which::Parallelism => "another has it open",
+            Which::Integrity => "its bytes are not what was written, by their checksums",
+            Which::Persistence => "its bytes may lie on files media only, which have no room left",
+            Which::Mutability if controls.mutability == Mutability::Append => "it only grows",
+            Which::Mutability => "it was written and closed, and never changes again",
+        };
+        let mount = String::from_utf8_lossy(self.mount());
+        let end = path.floor_char_boundary(SHOWN);
+        write_notice(format_args!(
+            "{mount}{}: {what} refused, {why} ({control})",
+            &path[..end]
+        ));
+    }
+}
+
+/// The control that was violated, or for which something can't be done.
+#[derive(Clone, Copy)]
+enum Which {
+    Parallelism,
+    Mutability,
+    Persistence,
+    Integrity,
+}
+
+impl Which {
+    /// As it is written.
+    fn of(self, controls: &Controls) -> String {
+        match self {
+            Which::Mutability => format!("mutability = \"{}\"", controls.mutability),
+            Which::Parallelism => format!("parallelism = \"{}\"", controls.parallelism),
+            Which::Persistence => format!("persistence = \"{}\"", controls.persistence),
+            Which::Integrity => format!("integrity = \"{}\"", controls.integrity),
+        }
+    }
+}
+
+/// Why a declaration failed.
+#[derive(Clone, Debug)]
+pub struct DeclareError {
+    pub error: Errno,
+    /// With EBUSY: the users that prevent the declaration.
+    pub why: Option<String>,
+}
+
+impl From<Errno> for DeclareError {
+    fn from(error: Errno) -> DeclareError {
+        DeclareError { error, why: None }
+    }
+}
+
+/// Maximum number of users that are named.
+const NAMED: usize = 6;
+
+/// The processes that have a file open, or map it, in words; in a pool of several nodes, with them.
+fn in_words(
+    own_controls: &DeclareOutcome,
+    parallelism: Parallelism,
+    of_several: Option<u32>,
+) -> String {
+    let nodes_only = parallelism == Parallelism::Node && !own_controls.open.is_empty();
+    let (users, what) = if nodes_only {
+        (&own_controls.open, "nodes have it open")
+    } else if !own_controls.open.is_empty() {
+        (&own_controls.open, "processes have it open")
+    } else if own_controls.mapped.len() == 1 {
+        (&own_controls.mapped, "process maps it for writing")
+    } else {
+        (&own_controls.mapped, "processes map it for writing")
+    };
+    let one = |user: &User| match (nodes_only, of_several) {
+        (true, _) => user.node.to_string(),
+        (false, None) => pid_of_party(user.party).to_string(),
+        (false, Some(_)) => format!("{} on node {}", pid_of_party(user.party), user.node),
+    };
+    let mut names: Vec<String> = users.iter().take(NAMED).map(one).collect();
+    if users.len() > NAMED {
+        names.push("...".into());
+    }
+    format!("{} {what} ({})", users.len(), names.join(", "))
+}

@@ -1,0 +1,401 @@
+//! Credentials of a process, and permission checks.
+//!
+//! The credentials are read once and again when the process has changed them ([`Cred::refresh`]),
+//! which also counts a generation up: cached permissions of an older generation don't hold. Where
+//! they differ between threads ([`Cred::ask_each_time`]), or the process's user namespace has no
+//! map yet, each check asks the kernel and nothing is cached. All ids here are those of the pool
+//! ([`IdMap`]). A face whose requests the kernel has already judged allows everything
+//! ([`Cred::judged`]).
+
+use crate::cache::DirInfo;
+use crate::id_map::{IdMap, NO_ID};
+use forebay_client::Pool;
+use forebay_store::Inode;
+use forebay_store::process::thread_ids::{fsgid, fsuid};
+use rustix::io::{Errno, Result};
+use rustix::process::{getgid, getgroups, getuid};
+use rustix::thread::CapabilitySet;
+use std::ops::Deref;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
+
+/// Permission to read.
+pub const READ: u32 = 4;
+/// Permission to write, or to change a directory's entries.
+pub const WRITE: u32 = 2;
+/// Permission to execute, or to search a directory.
+pub const EXEC: u32 = 1;
+
+/// Maximum number of supplementary groups of a process that are considered.
+const MAX_GROUPS: usize = 1024;
+
+/// The credentials by which the kernel judges a thread: user, groups, capabilities. Atomics, since
+/// other threads may look while a process changes its own.
+pub(crate) struct Ids {
+    uid: AtomicU32,
+    gid: AtomicU32,
+    group_count: AtomicU32,
+    groups: Box<[AtomicU32]>,
+    effective: AtomicU64,
+    /// The credentials that access(2) checks: the real user and group, and the capabilities that
+    /// count then.
+    real: [AtomicU32; 2],
+    real_effective: AtomicU64,
+    /// Translates the process's ids; null: they are the pool's. The memory it points to stays
+    /// valid.
+    map: AtomicPtr<IdMap>,
+    /// As `map`, of one thread.
+    own_map: Option<Box<IdMap>>,
+    /// Somebody else has judged already: everything is allowed.
+    judged: bool,
+}
+
+impl Ids {
+    /// Credentials without any rights, with room for this many groups.
+    fn new(groups: usize, judged: bool) -> Ids {
+        Ids {
+            uid: AtomicU32::new(NO_ID),
+            gid: AtomicU32::new(NO_ID),
+            group_count: AtomicU32::new(0),
+            groups: (0..groups).map(|_| AtomicU32::new(NO_ID)).collect(),
+            effective: AtomicU64::new(0),
+            real: [AtomicU32::new(NO_ID), AtomicU32::new(NO_ID)],
+            real_effective: AtomicU64::new(0),
+            map: AtomicPtr::new(std::ptr::null_mut()),
+            own_map: None,
+            judged,
+        }
+    }
+
+    /// Takes over the kernel's credentials of this thread.
+    fn ask(&self) {
+        let map = self.map();
+        let user = |own: u32| map.map_or(own, |map| map.acting_user(own));
+        let group = |own: u32| map.map_or(own, |map| map.acting_group(own));
+        self.uid.store(user(fsuid()), Relaxed);
+        self.gid.store(group(fsgid()), Relaxed);
+        let mut n = 0;
+        let groups = getgroups().unwrap_or_default();
+        let known = groups.iter().map(|g| g.as_raw());
+        let known = known.filter_map(|g| map.map_or(Some(g), |map| map.group(g)));
+        for (place, g) in self.groups.iter().zip(known) {
+            place.store(g, Relaxed);
+            n += 1;
+        }
+        self.group_count.store(n, Relaxed);
+        let (uid, gid) = (getuid().as_raw(), getgid().as_raw());
+        self.real[0].store(user(uid), Relaxed);
+        self.real[1].store(group(gid), Relaxed);
+        let (effective, permitted) = match rustix::thread::capabilities(None) {
+            Ok(sets) => (sets.effective.bits(), sets.permitted.bits()),
+            // The ids can't be read: those of root are all ids, as on nearly every system.
+            Err(_) => [fsuid(), uid]
+                .map(|id| if id == 0 { u64::MAX } else { 0 })
+                .into(),
+        };
+        self.effective.store(effective, Relaxed);
+        let real = if uid == 0 { permitted } else { 0 };
+        self.real_effective.store(real, Relaxed);
+    }
+
+    /// Whether access(2) judges by others than these.
+    fn real_differ(&self) -> bool {
+        let [uid, gid] = [0, 1].map(|n| self.real[n].load(Relaxed));
+        let effective = self.real_effective.load(Relaxed);
+        !self.judged
+            && (uid, gid, effective) != (self.uid(), self.gid(), self.effective.load(Relaxed))
+    }
+
+    /// The ids by which access(2) judges.
+    fn into_real(self) -> Ids {
+        self.uid.store(self.real[0].load(Relaxed), Relaxed);
+        self.gid.store(self.real[1].load(Relaxed), Relaxed);
+        let effective = self.real_effective.load(Relaxed);
+        self.effective.store(effective, Relaxed);
+        self
+    }
+
+    /// Translates the process's ids; None: they are the pool's.
+    pub fn map(&self) -> Option<&IdMap> {
+        // SAFETY: null, or leaked in `Cred::read_map`.
+        let shared = || unsafe { self.map.load(Acquire).as_ref() };
+        self.own_map.as_deref().or_else(shared)
+    }
+
+    /// Effective user; [`NO_ID`]: one that the pool doesn't know.
+    pub fn uid(&self) -> u32 {
+        self.uid.load(Relaxed)
+    }
+
+    /// Effective group; [`NO_ID`]: one that the pool doesn't know.
+    pub fn gid(&self) -> u32 {
+        self.gid.load(Relaxed)
+    }
+
+    /// Whether the credentials belong to a user whom the kernel has judged ([`Cred::judged`]).
+    pub fn is_judged(&self) -> bool {
+        self.judged
+    }
+
+    /// Whether `gid` is the effective group or a supplementary one.
+    pub fn in_group(&self, gid: u32) -> bool {
+        let n = self.group_count.load(Relaxed) as usize;
+        self.gid() == gid || self.groups[..n].iter().any(|g| g.load(Relaxed) == gid)
+    }
+
+    /// Whether the capability counts for whatever belongs to anybody in the pool.
+    pub fn can(&self, capability: CapabilitySet) -> bool {
+        self.judged || self.map().is_none() && self.has(capability)
+    }
+
+    fn has(&self, capability: CapabilitySet) -> bool {
+        self.effective.load(Relaxed) & capability.bits() != 0
+    }
+
+    /// Whether the capability counts for what belongs to this user and group: in another user
+    /// namespace than the pool's, only if both have numbers there.
+    pub fn can_with(&self, capability: CapabilitySet, uid: u32, gid: u32) -> bool {
+        let counts = |map: &IdMap| map.has_user(uid) && map.has_group(gid);
+        self.judged || self.has(capability) && self.map().is_none_or(counts)
+    }
+
+    /// Whether `want` (a sum of READ, WRITE, EXEC) is allowed.
+    pub fn allows(&self, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
+        if self.judged {
+            return true;
+        }
+        let bits = if self.uid() == uid {
+            mode >> 6
+        } else if self.in_group(gid) {
+            mode >> 3
+        } else {
+            mode
+        };
+        bits & want == want || self.overrides(mode, uid, gid, want)
+    }
+
+    /// Whether a capability allows what the mode doesn't.
+    fn overrides(&self, mode: u32, uid: u32, gid: u32, want: u32) -> bool {
+        let is_dir = mode & libc::S_IFMT == libc::S_IFDIR;
+        let (search, read) = (CapabilitySet::DAC_READ_SEARCH, CapabilitySet::DAC_OVERRIDE);
+        let reads = if is_dir {
+            want & WRITE == 0
+        } else {
+            want == READ
+        };
+        if reads && self.can_with(search, uid, gid) {
+            return true;
+        }
+        // Nobody may execute a file without any execute bit.
+        (want & EXEC == 0 || is_dir || mode & 0o111 != 0) && self.can_with(read, uid, gid)
+    }
+
+    /// EACCES unless `want` is allowed on the directory; EROFS for changing one of the view.
+    ///
+    /// # Errors
+    /// EACCES.
+    pub fn check_dir(&self, dir: &DirInfo, want: u32) -> Result<()> {
+        if want & WRITE != 0 && dir.id.is_view() {
+            return Err(Errno::ROFS);
+        }
+        if self.allows(dir.mode, dir.uid, dir.gid, want) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+
+    /// EACCES unless `want` is allowed on the object.
+    ///
+    /// # Errors
+    /// EACCES.
+    pub fn check(&self, inode: &Inode, want: u32) -> Result<()> {
+        if self.allows(inode.mode, inode.uid, inode.gid, want) {
+            Ok(())
+        } else {
+            Err(Errno::ACCESS)
+        }
+    }
+
+    /// Whether the thread owns objects of `uid`, or may act as their owner.
+    pub fn owns(&self, uid: u32) -> bool {
+        let counts = |map: &IdMap| map.has_user(uid);
+        self.judged
+            || self.uid() == uid
+            || self.has(CapabilitySet::FOWNER) && self.map().is_none_or(counts)
+    }
+}
+
+/// See the module.
+pub(crate) struct Cred {
+    process: Ids,
+    /// Changes whenever the credentials change: cached permissions are valid for one generation.
+    generation: AtomicU32,
+    /// The threads' credentials may differ from the process's: each check asks the kernel.
+    threads_differ: AtomicBool,
+    /// The map of the user namespace isn't known for good: each check reads it.
+    map_unsettled: AtomicBool,
+    pool: Option<Arc<Pool>>,
+}
+
+/// A thread's ids: the process's, or its own.
+pub(crate) enum OfThread<'a> {
+    Process(&'a Ids),
+    Own(Ids),
+}
+
+impl Deref for OfThread<'_> {
+    type Target = Ids;
+
+    #[inline]
+    fn deref(&self) -> &Ids {
+        match self {
+            OfThread::Process(ids) => ids,
+            OfThread::Own(ids) => ids,
+        }
+    }
+}
+
+impl Cred {
+    /// The credentials of this process.
+    pub fn new(pool: &Arc<Pool>) -> Cred {
+        let c = Cred::with(Ids::new(MAX_GROUPS, false), Some(pool.clone()));
+        c.read_map();
+        c.refresh();
+        c
+    }
+
+    /// Credentials of a user whom the kernel has judged, by that user's numbers in this process's
+    /// namespace.
+    pub fn judged(pool: &Arc<Pool>, uid: u32, gid: u32) -> Cred {
+        let c = Cred::with(Ids::new(0, true), Some(pool.clone()));
+        c.read_map();
+        let map = c.process.map();
+        let (uid, gid) = map.map_or((uid, gid), |m| (m.acting_user(uid), m.acting_group(gid)));
+        c.process.uid.store(uid, Relaxed);
+        c.process.gid.store(gid, Relaxed);
+        c
+    }
+
+    fn with(process: Ids, pool: Option<Arc<Pool>>) -> Cred {
+        Cred {
+            process,
+            generation: AtomicU32::new(0),
+            threads_differ: AtomicBool::new(false),
+            map_unsettled: AtomicBool::new(false),
+            pool,
+        }
+    }
+
+    /// The credentials that count for the calling thread.
+    #[inline]
+    pub fn ids(&self) -> OfThread<'_> {
+        if self.threads_differ.load(Relaxed) || self.map_unsettled.load(Relaxed) {
+            self.ids_of_thread()
+        } else {
+            OfThread::Process(&self.process)
+        }
+    }
+
+    #[cold]
+    fn ids_of_thread(&self) -> OfThread<'_> {
+        if self.map_unsettled.load(Relaxed) && !self.threads_differ.load(Relaxed) {
+            self.read_map();
+            self.refresh();
+            return OfThread::Process(&self.process);
+        }
+        OfThread::Own(self.current_ids())
+    }
+
+    /// The credentials by which access(2) judges the calling thread: the real user's.
+    pub fn real_ids(&self) -> OfThread<'_> {
+        match self.ids() {
+            ids if !ids.real_differ() => ids,
+            OfThread::Process(_) => OfThread::Own(self.current_ids().into_real()),
+            OfThread::Own(ids) => OfThread::Own(ids.into_real()),
+        }
+    }
+
+    /// The calling thread's credentials, read from the kernel.
+    fn current_ids(&self) -> Ids {
+        let mut own = Ids::new(getgroups().map_or(0, |groups| groups.len()), false);
+        own.map.store(self.process.map.load(Acquire), Release);
+        if self.map_unsettled.load(Relaxed) {
+            own.map.store(std::ptr::null_mut(), Release);
+            own.own_map = self.map_of_process().map(Box::new);
+        }
+        own.ask();
+        own
+    }
+
+    fn map_of_process(&self) -> Option<IdMap> {
+        self.pool.as_ref().and_then(|pool| IdMap::of_process(pool))
+    }
+
+    /// Reads the map of this process's user namespace, which may be another one than before.
+    pub fn read_map(&self) {
+        let map = self.map_of_process();
+        let settled = map.as_ref().is_none_or(IdMap::is_settled);
+        self.map_unsettled.store(!settled, Release);
+        // While the namespace has no map yet, one unsettled map is kept, not a new one each time.
+        if settled || self.process.map().is_none_or(IdMap::is_settled) {
+            let map = map.map_or(std::ptr::null_mut(), |map| Box::into_raw(Box::new(map)));
+            self.process.map.store(map, Release);
+        }
+    }
+
+    /// Asks the kernel again (after setuid and the like), in a process with one thread. The
+    /// credentials of all threads are the same from now on.
+    pub fn refresh(&self) {
+        if self.process.judged {
+            return;
+        }
+        self.process.ask();
+        self.threads_differ.store(false, Release);
+        self.generation.fetch_add(1, Release);
+    }
+
+    /// From now on each check asks the kernel: the credentials depend on the thread. `with_map`:
+    /// its user namespace as well.
+    pub fn ask_each_time(&self, with_map: bool) {
+        self.threads_differ.store(true, Release);
+        if with_map {
+            self.map_unsettled.store(true, Release);
+        }
+    }
+
+    /// Whether each check asks the kernel because threads may differ.
+    pub fn threads_differ(&self) -> bool {
+        self.threads_differ.load(Relaxed)
+    }
+
+    /// Changes with the credentials. Where they depend on the thread, or may change unnoticed, it
+    /// is another one each time.
+    pub fn generation(&self) -> u32 {
+        if self.threads_differ.load(Relaxed) || self.map_unsettled.load(Relaxed) {
+            self.generation.fetch_add(1, AcqRel) + 1
+        } else {
+            self.generation.load(Acquire)
+        }
+    }
+}
+
+/// The calling thread's umask, from the kernel; 077 if it isn't known: files are never more open
+/// than the program wants.
+///
+/// From /proc: asking by umask(2) would change it for a moment, for all threads.
+pub fn umask() -> u32 {
+    let of = |line: &[u8]| {
+        let mask = std::str::from_utf8(line.strip_prefix(b"Umask:")?).ok()?;
+        u32::from_str_radix(mask.trim(), 8).ok()
+    };
+    let mut text = [0u8; 512];
+    // A thread may have its own.
+    let thread = rustix::thread::gettid()
+        .as_raw_nonzero()
+        .get()
+        .unsigned_abs();
+    let status = forebay_store::process::proc_text(thread, "status", &mut text).unwrap_or_default();
+    let mut lines = status.split(|&b| b == b'\n');
+    lines.find_map(of).unwrap_or(0o077)
+}

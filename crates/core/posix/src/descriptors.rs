@@ -1,0 +1,135 @@
+//! The table of descriptors of a process, by number: which open file description each stands for.
+//! It lies in the process's area, so that a child or the next program can take it over.
+//!
+//! A reference to a description may be on its way to another process: it is *parked* in the sender's
+//! table meanwhile, at a number that no descriptor has, and released if the sender dies.
+
+use crate::Fs;
+use forebay_store::{Result, Section, Store};
+use std::sync::atomic::Ordering::*;
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub struct Descriptors<'a>(&'a Store);
+
+/// Where a reference is parked.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Parked {
+    slot: u32,
+    /// Which process has the slot, see [`forebay_store::process::identity`].
+    holder: u32,
+    place: u32,
+    /// The description.
+    open: u32,
+}
+
+impl Parked {
+    /// As numbers, for another process.
+    pub fn to_words(self) -> [u32; 4] {
+        [self.slot, self.holder, self.place, self.open]
+    }
+
+    /// From [`Parked::to_words`].
+    pub fn from_words([slot, holder, place, open]: [u32; 4]) -> Parked {
+        Parked {
+            slot,
+            holder,
+            place,
+            open,
+        }
+    }
+}
+
+impl Fs {
+    /// This process's table of descriptors.
+    #[inline]
+    pub fn descriptors(&self) -> Descriptors<'_> {
+        Descriptors(self.store())
+    }
+}
+
+impl<'a> Descriptors<'a> {
+    /// The description that `fd` stands for.
+    #[inline]
+    pub fn get(self, fd: i32) -> Option<u32> {
+        self.0.objects().fd_get(fd)
+    }
+
+    /// Makes `fd` stand for `open`, whose reference it takes over; returns the description for
+    /// which it stood before, with that one's reference.
+    ///
+    /// # Errors
+    /// EMFILE for a number that is too high; ENOSPC.
+    pub fn set(self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
+        self.0.objects().fd_set(fd, open)
+    }
+
+    /// One more than the highest number in use.
+    pub fn end(self) -> usize {
+        self.0.objects().fds_end()
+    }
+
+    /// To be held while references are moved into the table or out of it: a death in between is
+    /// noticed.
+    ///
+    /// # Errors
+    /// Those of taking a process slot.
+    pub fn changing(self) -> Result<Section<'a>> {
+        self.0.section()
+    }
+
+    /// Whether any number stands for a file, or anything is mapped.
+    pub fn any(self) -> bool {
+        let store = self.0;
+        let Ok(area) = store.area() else { return false };
+        (0..store.objects().fds_end())
+            .map_while(|n| area.fd(n))
+            .any(|f| f.load(Relaxed) != 0)
+            || store.mappings().map_table().is_ok_and(|table| {
+                let maps = table.up_to(store.mappings().maps_end());
+                maps.iter().any(|m| m.open.load(Relaxed) != 0)
+            })
+    }
+
+    /// The description behind another process's descriptor, which may be closed at any moment.
+    pub fn of_process(self, pid: u32, fd: i32) -> Option<u32> {
+        self.0.objects().fd_of_process(pid, fd)
+    }
+
+    /// As [`Descriptors::of_process`], with a reference to it that the caller takes over.
+    pub fn taken_from(self, pid: u32, fd: i32) -> Option<u32> {
+        self.0.objects().fd_taken_from(pid, fd)
+    }
+
+    /// Parks a new reference to `open`.
+    ///
+    /// # Errors
+    /// ETOOMANYREFS if too many are on their way; ENOSPC.
+    pub fn park(self, open: u32) -> Result<Parked> {
+        let (slot, holder, place) = self.0.objects().fd_park(open)?;
+        Ok(Parked {
+            slot,
+            holder,
+            place,
+            open,
+        })
+    }
+
+    /// Takes over the reference that is parked there (`take`), or adds one to it: the description.
+    /// None if it is gone, with the process that has parked it.
+    pub fn unpark(self, at: &Parked, take: bool) -> Option<u32> {
+        self.0
+            .objects()
+            .fd_unpark(at.slot, at.holder, at.place, at.open, take)
+            .then_some(at.open)
+    }
+
+    /// Ends a parked reference that nobody will take.
+    pub fn drop_parked(self, at: &Parked) {
+        let _section = self.0.section().ok();
+        if let Some(open) = self.unpark(at, true) {
+            let _ = self.0.objects().open_release(open);
+        }
+    }
+}

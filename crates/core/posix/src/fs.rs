@@ -1,0 +1,426 @@
+//! [`Fs`]: the view of one process on a pool.
+//!
+//! All operations of this crate are its methods. The view has all that a call depends on:
+//! credentials, caches, and the process for which it opens and makes files ([`Caller`]). Views of
+//! one process share everything but the last ([`Fs::for_process`], [`Fs::declaring`]); making one
+//! costs two or three reference counts.
+
+use crate::cache::DirCache;
+use crate::cred::{Cred, OfThread};
+use crate::kept::{Kept, Window};
+use crate::known_blocks::RangeCache;
+use crate::off::Off;
+use crate::per_file_cache::Places;
+use crate::rule_cache::RuleCache;
+use forebay_client::Pool;
+use forebay_client::controls::Declared;
+use forebay_cluster::{Cluster, Salvage, SalvageCell};
+use forebay_store::controls::Opener;
+use forebay_store::{Inode, ObjectId, PAGE, Store};
+use rustix::io::{Errno, Result};
+use std::sync::Arc;
+
+/// Attributes of an object. Times are nanoseconds since 1970; blocks are of 512 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    pub ino: u64,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u64,
+    pub size: u64,
+    pub blocks: u64,
+    pub atime: i64,
+    pub mtime: i64,
+    pub ctime: i64,
+    pub btime: i64,
+}
+
+impl Stat {
+    pub(crate) fn new(id: ObjectId, i: &Inode) -> Stat {
+        // A small file inside its record takes no pages; programs that take 0 blocks for
+        // "all holes" must not be misled.
+        let inline = if i.pages == 0 {
+            i.size.min(PAGE as u64).div_ceil(PAGE as u64)
+        } else {
+            0
+        };
+        // A program that takes 0 blocks for "all holes" must not lose what the origin has.
+        let released = if i.origin.is_released() && i.is_file() {
+            i.size.div_ceil(PAGE as u64)
+        } else {
+            0
+        };
+        Stat {
+            ino: id.0,
+            mode: i.mode,
+            nlink: i.nlink,
+            uid: i.uid,
+            gid: i.gid,
+            rdev: i.rdev,
+            size: if i.is_dir() { PAGE as u64 } else { i.size },
+            blocks: match i.kind() {
+                libc::S_IFREG => {
+                    let small = i.size <= forebay_store::record::INLINE_MAX as u64;
+                    (i.pages + if small { inline } else { 0 }).max(released) * (PAGE as u64 / 512)
+                }
+                libc::S_IFDIR => PAGE as u64 / 512,
+                _ => 0,
+            },
+            atime: i.atime,
+            mtime: i.mtime,
+            ctime: i.ctime,
+            btime: i.btime,
+        }
+    }
+}
+
+/// An entry of a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    pub name: Vec<u8>,
+    pub ino: u64,
+    /// Type bits of the mode (S_IFMT).
+    pub kind: u32,
+}
+
+/// The process for which a view opens and makes files.
+#[derive(Clone, Copy)]
+pub(crate) struct Caller {
+    /// The process for which the view works, by the id of one of its threads; 0: this process; or
+    /// [`UNSEEN`](crate::controls::UNSEEN).
+    pub process: u32,
+    /// Controls of new files. They precede those of the directory and of the rules.
+    pub declared: Declared,
+}
+
+impl Default for Caller {
+    fn default() -> Caller {
+        Caller {
+            process: 0,
+            declared: Declared::NOTHING,
+        }
+    }
+}
+
+/// A process's view on a pool. See the crate's documentation.
+pub struct Fs {
+    pool: Arc<Pool>,
+    own: Arc<Own>,
+    /// The state of files with weaker consistency here; None: all are strict.
+    kept: Option<Arc<(Places<Kept>, Places<Window>)>>,
+    caller: Caller,
+}
+
+/// The state that the views of one process share.
+struct Own {
+    cred: Cred,
+    cache: DirCache,
+    ruled: RuleCache,
+    ranges: RangeCache,
+    /// New files get their controls later, by [`Fs::settle`].
+    settles: bool,
+    /// Files at the pool's origin only are brought in before they are used.
+    has_origin: bool,
+    /// The origin's modes, if some paths are at the origin only.
+    off: Option<Off>,
+    /// See [`Fs::device`].
+    device: u64,
+    /// See [`Fs::salvage`].
+    salvage: SalvageCell,
+}
+
+impl Own {
+    fn new(pool: &Pool, cred: Cred, settles: bool, of_origin: bool) -> Arc<Own> {
+        let minor = pool
+            .config()
+            .uuid
+            .bytes()
+            .fold(7u32, |n, b| n.wrapping_mul(31).wrapping_add(u32::from(b)));
+        let has_origin = pool.config().origin.is_some() && !of_origin;
+        Arc::new(Own {
+            // As of all file systems without a device. The kernel counts from 1 on.
+            device: libc::makedev(0, FIRST_MINOR | minor & (FIRST_MINOR - 1)),
+            has_origin,
+            off: Off::of(pool).filter(|_| !of_origin),
+            cred,
+            cache: DirCache::new(),
+            ruled: RuleCache::new(),
+            ranges: RangeCache::new(has_origin),
+            settles,
+            salvage: SalvageCell::new(),
+        })
+    }
+}
+
+/// Minor device numbers of pools: from here on, twice as many at most.
+const FIRST_MINOR: u32 = 1 << 19;
+
+impl Fs {
+    /// The view of this process.
+    pub fn new(pool: Arc<Pool>) -> Fs {
+        Fs {
+            own: Own::new(&pool, Cred::new(&pool), false, false),
+            pool,
+            kept: None,
+            caller: Caller::default(),
+        }
+    }
+
+    /// The view of a program that publishes what it has written ([`Fs::publish`]) when it closes
+    /// files, forks, ends and so on: until then writes may be buffered, and reads may be read
+    /// ahead, where the file's controls allow it.
+    pub fn for_program(pool: Arc<Pool>) -> Fs {
+        Fs {
+            kept: Some(Arc::new((Places::new(), Places::new()))),
+            ..Fs::new(pool)
+        }
+    }
+
+    /// The view of a process that writes files under other names than they will have, in pieces:
+    /// they are strict until [`Fs::settle`].
+    pub fn for_staging(pool: Arc<Pool>) -> Fs {
+        Fs {
+            own: Own::new(&pool, Cred::new(&pool), true, false),
+            ..Fs::new(pool)
+        }
+    }
+
+    /// The view of the service that fetches files from the pool's origin: it sees the pool as it
+    /// is.
+    pub fn for_origin(pool: Arc<Pool>) -> Fs {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        Fs {
+            // Permissions were checked before a program asked the service. And the service must
+            // write to files for which even their owner has no write permission.
+            own: Own::new(&pool, Cred::judged(&pool, uid, gid), false, true),
+            ..Fs::new(pool)
+        }
+    }
+
+    /// The view of a face whose requests the kernel has allowed already. New objects belong to the
+    /// user and group given.
+    pub fn judged_by_kernel(pool: Arc<Pool>, uid: u32, gid: u32) -> Fs {
+        Fs {
+            own: Own::new(&pool, Cred::judged(&pool, uid, gid), false, false),
+            ..Fs::new(pool)
+        }
+    }
+
+    /// The same view for a face that serves other processes: it opens and makes files for the
+    /// process to which the thread `id` belongs. [`UNSEEN`]: for a process that the face can't see;
+    /// 0: for the calling process.
+    ///
+    /// [`UNSEEN`]: crate::controls::UNSEEN
+    pub fn for_process(&self, id: u32) -> Fs {
+        self.with(Caller {
+            process: id,
+            ..self.caller
+        })
+    }
+
+    /// The same view, which declares these controls for files that it makes. They come before those
+    /// of the directory and of the rules.
+    pub fn declaring(&self, declared: Declared) -> Fs {
+        self.with(Caller {
+            declared,
+            ..self.caller
+        })
+    }
+
+    fn with(&self, caller: Caller) -> Fs {
+        Fs {
+            pool: self.pool.clone(),
+            own: self.own.clone(),
+            kept: self.kept.clone(),
+            caller,
+        }
+    }
+
+    /// The process for which this view opens and makes files.
+    pub(crate) fn caller(&self) -> Caller {
+        self.caller
+    }
+
+    /// The process for which this view opens files.
+    pub(crate) fn opener(&self) -> Opener {
+        match self.caller.process {
+            0 => Opener::Own,
+            id => Opener::Served(id),
+        }
+    }
+
+    /// The device number of the pool's files: tells them from those of other file systems.
+    pub fn device(&self) -> u64 {
+        self.own.device
+    }
+
+    /// The pool.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    /// The node store.
+    pub fn store(&self) -> &Store {
+        self.pool.store()
+    }
+
+    /// The pool as one store, on whatever nodes its objects lie.
+    pub fn cluster(&self) -> Cluster<'_> {
+        self.pool.cluster().with_salvage(&self.own.salvage)
+    }
+
+    /// While nodes are dead: collects what the living ones know of names, and lets this view look
+    /// at it from now on, so that all that living nodes keep can be saved ([`Salvage`]). Directories
+    /// whose path isn't known are shown in `lost+found` of the directory `top`. None, and no salvage
+    /// any more, if all nodes answer.
+    ///
+    /// # Errors
+    /// EIO; EHOSTDOWN if nodes die again and again meanwhile.
+    pub fn salvage(&self, top: &[u8]) -> Result<Option<Arc<Salvage>>> {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let collected = self.cluster().collect_salvage((uid, gid))?;
+        let Some(mut collected) = collected else {
+            self.own.salvage.set(None);
+            return Ok(None);
+        };
+        self.own.salvage.set(Some(Arc::new(collected.clone())));
+        let top = match self.stat(top, true) {
+            Ok(found) if found.mode & libc::S_IFMT == libc::S_IFDIR => Ok(ObjectId(found.ino)),
+            // A file: there is nothing to show them in.
+            Ok(_) => Err(Errno::NOTDIR),
+            Err(Errno::HOSTDOWN) => self.cluster().salvaged_top(&mut collected, top),
+            Err(e) => Err(e),
+        };
+        if let Ok(top) = top {
+            let shown = self.cluster().show_unnamed(&mut collected, top);
+            if shown.is_ok() {
+                self.own.salvage.set(Some(Arc::new(collected)));
+            }
+        }
+        Ok(self.salvaged())
+    }
+
+    /// Ends the use of a salvage.
+    pub fn end_salvage(&self) {
+        self.own.salvage.set(None);
+    }
+
+    /// The salvage of this view.
+    pub fn salvaged(&self) -> Option<Arc<Salvage>> {
+        self.own.salvage.get()
+    }
+
+    /// The credentials of the calling thread.
+    #[inline]
+    pub(crate) fn cred(&self) -> OfThread<'_> {
+        self.own.cred.ids()
+    }
+
+    /// Those of the process.
+    #[inline]
+    pub(crate) fn credentials(&self) -> &Cred {
+        &self.own.cred
+    }
+
+    /// Attributes as this process sees them.
+    pub(crate) fn stat_of(&self, id: ObjectId, inode: &Inode) -> Stat {
+        let stat = Stat::new(id, inode);
+        match self.cred().map() {
+            None => stat,
+            Some(map) => Stat {
+                uid: map.shown_user(stat.uid),
+                gid: map.shown_group(stat.gid),
+                ..stat
+            },
+        }
+    }
+
+    /// Whether files that lie at the pool's origin only are fetched before they are used.
+    #[inline]
+    pub(crate) fn has_origin(&self) -> bool {
+        self.own.has_origin
+    }
+
+    /// The origin's modes, if some paths are at the origin only.
+    #[inline]
+    pub(crate) fn off(&self) -> Option<&Off> {
+        self.own.off.as_ref()
+    }
+
+    pub(crate) fn settles(&self) -> bool {
+        self.own.settles
+    }
+
+    /// Writes that aren't published.
+    pub(crate) fn writeback(&self) -> Option<&Places<Kept>> {
+        self.kept.as_ref().map(|kept| &kept.0)
+    }
+
+    /// Bytes that were read ahead.
+    pub(crate) fn windows(&self) -> Option<&Places<Window>> {
+        self.kept.as_ref().map(|kept| &kept.1)
+    }
+
+    pub(crate) fn cache(&self) -> &DirCache {
+        &self.own.cache
+    }
+
+    /// The results of the rules for directories.
+    pub(crate) fn ruled(&self) -> &RuleCache {
+        &self.own.ruled
+    }
+
+    /// Which blocks of files at the origin are in the pool.
+    pub(crate) fn ranges(&self) -> &RangeCache {
+        &self.own.ranges
+    }
+
+    /// The mount prefix.
+    pub fn mount(&self) -> &[u8] {
+        self.pool.config().mount.as_bytes()
+    }
+
+    /// Must be called when the process, which has one thread, has changed its user, groups or
+    /// capabilities.
+    pub fn refresh_credentials(&self) {
+        self.own.cred.refresh();
+    }
+
+    /// Must be called when one of several threads has changed its own, or the child of a vfork
+    /// begins to: it runs in this memory. `with_namespace`: it is in another user namespace.
+    pub fn credentials_differ(&self, with_namespace: bool) {
+        self.own.cred.ask_each_time(with_namespace);
+    }
+
+    /// Whether credentials depend on the thread since [`Fs::credentials_differ`].
+    pub fn do_credentials_differ(&self) -> bool {
+        self.own.cred.threads_differ()
+    }
+
+    /// Must be called when the process, which has one thread, may be in another user namespace than
+    /// before.
+    pub fn refresh_user_namespace(&self) {
+        self.own.cred.read_map();
+        self.own.cred.refresh();
+    }
+
+    /// In a forked child, before anything else.
+    pub fn after_fork_in_child(&self) {
+        self.own.cache.after_fork_in_child();
+        self.own.ruled.begin_anew();
+        self.own.ranges.begin_anew();
+        if let Some(off) = &self.own.off {
+            off.begin_anew();
+        }
+        if let Some(kept) = &self.kept {
+            kept.0.begin_anew();
+            kept.1.begin_anew();
+        }
+        self.pool().after_fork_in_child();
+        forebay_store::watches::after_fork_in_child();
+    }
+}

@@ -1,0 +1,87 @@
+//! Leases on open files, and waiting for those of others. Their definition: `store/src/leases.rs`.
+
+use crate::fs::Fs;
+use forebay_store::ObjectId;
+use forebay_store::controls::Opener;
+use forebay_store::leases::Lease;
+use rustix::io::{Errno, Result};
+use rustix::thread::CapabilitySet;
+use std::sync::atomic::Ordering::*;
+
+impl Fs {
+    /// fcntl(2) with F_SETLEASE: for this process, unless another was chosen by F_SETOWN.
+    ///
+    /// # Errors
+    /// EACCES for another user's file; EAGAIN: see [`forebay_store::views::Objects::set_lease`];
+    /// EINVAL for what isn't a regular file, and in pools of several nodes, of which the others
+    /// wouldn't know the lease.
+    pub fn set_lease(&self, open: u32, want: Lease) -> Result<()> {
+        let o = self.store().objects().open_file(open);
+        let inode = self.cluster().stat(ObjectId(o.id.load(Relaxed)))?;
+        let cred = self.cred();
+        if cred.uid() != inode.uid && !cred.can(CapabilitySet::LEASE) {
+            return Err(Errno::ACCESS);
+        }
+        let live = self.live_of(open).map_err(|_| Errno::INVAL)?;
+        if self.store().names().node_of_several().is_some() {
+            return Err(Errno::INVAL);
+        }
+        let me = rustix::process::getpid().as_raw_nonzero().get();
+        self.store().objects().set_lease(open, live, want, me)
+    }
+
+    /// fcntl(2) with F_GETLEASE.
+    pub fn lease(&self, open: u32) -> Lease {
+        self.store().objects().lease(open)
+    }
+
+    /// Chooses the process that gets the signal of a broken lease (fcntl's F_SETOWN: a process, or
+    /// minus a process group).
+    pub fn set_signal_owner(&self, open: u32, owner: i32) {
+        let o = self.store().objects().open_file(open);
+        o.signal_owner.store(owner as u32, Release);
+    }
+
+    /// The process that gets the signal: F_GETOWN.
+    pub fn signal_owner(&self, open: u32) -> i32 {
+        let o = self.store().objects().open_file(open);
+        o.signal_owner.load(Acquire) as i32
+    }
+
+    /// Chooses which signal it is (F_SETSIG); 0: SIGIO.
+    pub fn set_signal(&self, open: u32, signal: u32) {
+        let o = self.store().objects().open_file(open);
+        o.signal.store(signal, Release);
+    }
+
+    /// Which signal it is: F_GETSIG.
+    pub fn signal(&self, open: u32) -> u32 {
+        self.store().objects().open_file(open).signal.load(Acquire)
+    }
+
+    /// Breaks leases that conflict with opening a file. `open`: the opener's description, if there
+    /// is one yet.
+    ///
+    /// # Errors
+    /// ETXTBSY: the opener has to wait for its owner; EAGAIN if it doesn't want to wait.
+    #[inline]
+    pub(crate) fn heed_leases(
+        &self,
+        live: u32,
+        open: Option<u32>,
+        flags: i32,
+        opener: Opener,
+    ) -> Result<()> {
+        let objects = self.store().objects();
+        let heeds = flags & libc::O_PATH == 0 && !opener.is_kept();
+        if !objects.live(live).is_leased() || !heeds {
+            return Ok(());
+        }
+        let writes = flags & libc::O_ACCMODE != libc::O_RDONLY || flags & libc::O_TRUNC != 0;
+        match objects.break_leases(live, open, writes) {
+            false => Ok(()),
+            true if flags & libc::O_NONBLOCK != 0 => Err(Errno::AGAIN),
+            true => Err(Errno::TXTBSY),
+        }
+    }
+}

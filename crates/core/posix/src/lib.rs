@@ -1,0 +1,58 @@
+//! POSIX semantics on a pool: paths, permissions, open files.
+//!
+//! Every face uses this crate, so all behave alike. [`Fs`] is the view of one process: it has the
+//! process's credentials and resolves paths (bytes, relative to a directory's id or absolute inside
+//! the pool). Resolved directories are cached and checked against the store's epoch of names. So a
+//! path of any depth costs one look-up, and is never resolved to a stale directory.
+//!
+//! A path can lead out of the pool (`..` above its root, a symbolic link to a place outside): then
+//! [`Fail::Outside`] has the path outside, and the face goes on there.
+//!
+//! Reading doesn't update access times (as on a file system mounted `noatime`).
+
+mod cache;
+mod chunks;
+pub mod controls;
+mod copying;
+mod cred;
+mod description;
+mod descriptors;
+mod file;
+mod fs;
+mod guarded;
+mod id_map;
+mod kept;
+mod known_blocks;
+mod leases;
+mod mapped;
+mod mappings;
+mod nodes;
+mod off;
+mod opening;
+mod ops;
+mod origin;
+mod path;
+mod per_file_cache;
+mod process;
+mod ranges;
+mod readahead;
+mod rule_cache;
+mod simple;
+pub mod thread_fs;
+mod writeback;
+mod xattr;
+
+pub use cred::{EXEC, READ, WRITE, umask};
+pub use description::Description;
+pub use descriptors::{Descriptors, Parked};
+pub use file::{File, Whence};
+pub use forebay_store::{
+    ChunkSize, Distribution, Entry, Errno, LockType, NAME_MAX, ObjectId, PATH_MAX, RenameMode,
+    Result,
+};
+pub use fs::{DirEntry, Fs, Stat};
+pub use mappings::Mappings;
+pub use opening::UNNAMED;
+pub use ops::FileToMake;
+pub use path::{Fail, Follow, Goal, Name, Place, Purpose, Rules};
+pub use process::Process;

@@ -1,0 +1,110 @@
+//! Paths whose mode is `off`: they are at the pool's origin only, and programs use the origin's own
+//! files.
+//!
+//! Resolving a path ends with [`Fail::Origin`] at the first name that is at the origin only, or all
+//! below it. A directory in which files of the pool may be, too, is in the pool; its other entries
+//! have objects there that stand for their names, so that a listing shows all. The origin service
+//! makes and removes these objects before a listing begins ([`Fs::show_origin_only`]).
+//!
+//! [`Fail::Origin`]: crate::path::Fail::Origin
+
+use crate::rule_cache::RuleCache;
+use forebay_client::Pool;
+use forebay_client::origin::{Lead, Modes, ModesAt, OriginMode};
+use forebay_store::ObjectId;
+use rustix::io::Result;
+
+/// The modes of a pool's origin, and what they mean for directories. None: the origin isn't behind
+/// the directory.
+pub(crate) struct Off {
+    modes: Modes,
+    known: RuleCache<Option<Known>>,
+}
+
+/// The modes of a directory.
+struct Known {
+    at: ModesAt,
+    /// Entries of the directory may be at the origin only.
+    may_hold_origin_only: bool,
+}
+
+impl Off {
+    /// Those of a pool of which some paths may be at the origin only.
+    pub fn of(pool: &Pool) -> Option<Off> {
+        let origin = pool.config().origin.as_ref()?;
+        origin.may_be(OriginMode::Off).then(|| Off {
+            modes: origin.modes(),
+            known: RuleCache::new(),
+        })
+    }
+
+    /// In a forked child, before anything else: nothing is kept.
+    pub fn begin_anew(&self) {
+        self.known.begin_anew();
+    }
+
+    /// Calls `f` with the data known of a directory in this epoch of names; `path` returns its path
+    /// if the origin is behind it.
+    fn with<T>(
+        &self,
+        dir: (ObjectId, u64),
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+        f: impl FnOnce(Option<&Known>) -> T,
+    ) -> Result<T> {
+        let find = || {
+            Ok(path()?.map(|path| {
+                let at = self.modes.at(&path);
+                Known {
+                    may_hold_origin_only: self.modes.may_hold_origin_only(&at),
+                    at,
+                }
+            }))
+        };
+        self.known.with(dir, find, |known| f(known.as_ref()))
+    }
+
+    /// Where the entry `name` of a directory is.
+    ///
+    /// # Errors
+    /// Errors of `path`.
+    pub fn lead(
+        &self,
+        dir: (ObjectId, u64),
+        name: &[u8],
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+    ) -> Result<Lead> {
+        self.with(dir, path, |known| match known {
+            Some(known) if known.may_hold_origin_only => self.modes.lead(&known.at, name),
+            Some(_) | None => Lead::Pool,
+        })
+    }
+
+    /// Whether entries of a directory may be at the origin only.
+    ///
+    /// # Errors
+    /// Errors of `path`.
+    pub fn may_hold_origin_only(
+        &self,
+        dir: (ObjectId, u64),
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+    ) -> Result<bool> {
+        self.with(dir, path, |known| {
+            known.is_some_and(|known| known.may_hold_origin_only)
+        })
+    }
+
+    /// The state of the patterns at the entry `name` of a directory, for comparison.
+    ///
+    /// # Errors
+    /// Errors of `path`.
+    pub fn at(
+        &self,
+        dir: (ObjectId, u64),
+        name: &[u8],
+        path: impl FnOnce() -> Result<Option<Vec<u8>>>,
+    ) -> Result<Option<ModesAt>> {
+        self.with(dir, path, |known| {
+            known.map(|known| self.modes.below(&known.at, name))
+        })
+    }
+}

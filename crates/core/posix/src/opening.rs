@@ -1,0 +1,430 @@
+//! Opening an object at a place: it is found or made, and becomes an open file description.
+//!
+//! A file is a live entry first (its use is recorded in the process's slot), then a description,
+//! then it is checked against its controls; a refused description is released. If names have
+//! changed since the place was resolved, the result is ESTALE and the caller resolves the path
+//! again.
+
+use crate::controls::ASIDE;
+use crate::cred::{EXEC, READ, WRITE};
+use crate::fs::Fs;
+use crate::path::{Fail, Goal, Place};
+use forebay_cluster::RemoteOpen;
+use forebay_store::controls::Opener;
+use forebay_store::{Entry, Inode, NewOpen, ObjectId};
+use libc::{IN_CREATE, S_IFDIR, S_IFLNK, S_IFREG};
+use rustix::io::{Errno, Result};
+use rustix::thread::CapabilitySet;
+use std::time::Duration;
+
+/// Pause of an opener between two checks whether a lease still conflicts.
+const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The name that a description made by O_TMPFILE has.
+pub const UNNAMED: &[u8] = b"#unnamed";
+
+impl Fs {
+    /// open(2): an open file description, to be released by the caller.
+    ///
+    /// # Errors
+    /// As open(2). [`Fail::Outside`] if the path leads out of the pool.
+    pub fn open_at(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        flags: i32,
+        mode: u32,
+    ) -> std::result::Result<u32, Fail> {
+        self.at(base, path, Goal::of_open(flags), |place| {
+            self.open_place(place, flags, mode)
+        })
+    }
+
+    /// open(2) at a place.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn open_place(&self, place: &Place, flags: i32, mode: u32) -> Result<u32> {
+        self.open_place_by(place, flags, mode, self.opener())
+    }
+
+    /// Opens the object at a place, which must exist, and keeps it open for programs of this node;
+    /// this doesn't count as a use by a program.
+    ///
+    /// # Errors
+    /// As open(2).
+    pub fn keep_place(&self, place: &Place, flags: i32) -> Result<u32> {
+        self.open_place_by(place, flags, 0, Opener::Kept(self.store().names().node()))
+    }
+
+    fn open_place_by(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
+        let (parent, name) = place.parent_and_name();
+        let opened = forebay_trace::span!(
+            POSIX_OPEN_ENTER,
+            POSIX_OPEN_EXIT,
+            name,
+            [flags],
+            self.open_place_retrying(place, flags, mode, opener)
+        );
+        if let Ok(open) = opened {
+            forebay_trace::event_of!(POSIX_OPENED, name, self.id_of_open(open), parent.0, flags);
+        }
+        opened
+    }
+
+    fn open_place_retrying(
+        &self,
+        place: &Place,
+        flags: i32,
+        mode: u32,
+        opener: Opener,
+    ) -> Result<u32> {
+        match self.open_place_once(place, flags, mode, opener) {
+            // Dead processes may still occupy places in the table, if there is no keeper. (With
+            // O_EXCL, a second try would find the file that the first one made.)
+            Err(Errno::NFILE)
+                if flags & libc::O_EXCL == 0
+                    && self
+                        .store()
+                        .recovery()
+                        .reap()
+                        .is_ok_and(|r| r.processes > 0) =>
+            {
+                self.open_place_once(place, flags, mode, opener)
+            }
+            result => result,
+        }
+    }
+
+    fn open_place_once(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
+        if flags & libc::O_TMPFILE == libc::O_TMPFILE {
+            return self.open_unnamed(place, flags, mode, opener);
+        }
+        let creating = flags & libc::O_CREAT != 0;
+        let entry = match place {
+            Place::Entry {
+                entry: None, slash, ..
+            } if creating => {
+                if *slash {
+                    return Err(Errno::ISDIR);
+                }
+                if flags & libc::O_DIRECTORY != 0 {
+                    return Err(Errno::INVAL);
+                }
+                let p = self.entry_place(place, Errno::ISDIR)?;
+                self.cred().check_dir(p.dir, WRITE | EXEC)?;
+                self.check_read_only(p.dir.id, p.name)?;
+                let new = self.new_object(p.dir, p.name, S_IFREG | mode & 0o7777, b"")?;
+                let counts = self.store().declared().counts();
+                let (section, made) = self.with_quota_for((p.dir.id, p.name, &new), || {
+                    let section = self.store().section()?;
+                    let made = self
+                        .cluster()
+                        .create_open(p.dir.id, p.name, &new, p.epoch)?;
+                    Ok((section, made))
+                })?;
+                match made {
+                    Ok((id, live, held)) => {
+                        self.store()
+                            .watches()
+                            .notify_dir(p.dir.id, p.name, S_IFREG, IN_CREATE);
+                        let opened = Some((live, Some(held)));
+                        let new = NewOpen::new(id, S_IFREG, flags as u32)
+                            .named(p.dir.id, p.name)
+                            .by(opener);
+                        let open = self
+                            .store()
+                            .objects()
+                            .open_create_held(&new, opened)
+                            .inspect_err(|_| _ = self.store().objects().live_release(live))?;
+                        drop(section);
+                        return self.opened(
+                            open,
+                            live,
+                            flags & !libc::O_TRUNC,
+                            (counts, 0),
+                            opener,
+                        );
+                    }
+                    Err(_) if flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
+                    // Somebody was faster: open theirs.
+                    Err(_) => return Err(Errno::STALE),
+                }
+            }
+            Place::Entry { slash: true, .. } if creating => return Err(Errno::ISDIR),
+            _ => {
+                let e = match place.existing() {
+                    Ok(_) if creating && flags & libc::O_EXCL != 0 => return Err(Errno::EXIST),
+                    other => other?,
+                };
+                if creating && e.kind == S_IFDIR {
+                    return Err(Errno::ISDIR);
+                }
+                e
+            }
+        };
+        let (parent, name) = place.parent_and_name();
+        let mut remote = place.take_remote();
+        let opened = self.open_found(entry, flags, false, (parent, name), &mut remote, opener);
+        if let Some(unused) = remote.opened {
+            self.cluster().close_opened(unused);
+        }
+        match opened {
+            // Removed between looking it up and opening it.
+            Err(Errno::NOENT) if matches!(place, Place::Entry { .. }) => Err(Errno::STALE),
+            other => other,
+        }
+    }
+
+    /// EACCES unless the object, no directory, may be opened with these flags.
+    pub(crate) fn check_open(&self, id: ObjectId, flags: i32) -> Result<()> {
+        if self.cred().can(CapabilitySet::DAC_OVERRIDE) {
+            Ok(())
+        } else {
+            self.check_inode(&self.cluster().stat(id)?, flags)
+        }
+    }
+
+    /// As [`Fs::check_open`], for an object whose inode is known.
+    pub(crate) fn check_inode(&self, inode: &Inode, flags: i32) -> Result<()> {
+        let mut want = match flags & libc::O_ACCMODE {
+            libc::O_RDONLY => READ,
+            libc::O_WRONLY => WRITE,
+            _ => READ | WRITE,
+        };
+        if flags & libc::O_TRUNC != 0 {
+            want |= WRITE;
+        }
+        self.cred().check(inode, want)?;
+        if flags & libc::O_NOATIME != 0 && !self.cred().owns(inode.uid) {
+            return Err(Errno::PERM);
+        }
+        Ok(())
+    }
+
+    /// Opens an object that was found by name.
+    ///
+    /// # Errors
+    /// EACCES, EISDIR, ENOTDIR, ELOOP, ENXIO, ENFILE; ENOENT if it has just gone. While a lease
+    /// is in the way: EAGAIN with O_NONBLOCK, ETXTBSY in programs, [`ASIDE`] in mounts.
+    pub fn open_object(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        parent: ObjectId,
+        name: &[u8],
+    ) -> Result<u32> {
+        let mut remote = RemoteOpen::default();
+        self.open_found(e, flags, fresh, (parent, name), &mut remote, self.opener())
+    }
+
+    /// Opens an object and keeps it open for programs of this node; this doesn't count as a use by
+    /// a program.
+    ///
+    /// # Errors
+    /// As for [`Fs::open_object`].
+    pub fn keep_object(&self, e: Entry, flags: i32) -> Result<u32> {
+        let opener = Opener::Kept(self.store().names().node());
+        let by = (ObjectId::ROOT, &b""[..]);
+        self.open_found(e, flags, false, by, &mut RemoteOpen::default(), opener)
+    }
+
+    /// As [`Fs::open_object`], with the state that came with its entry. Waits for the owner of a
+    /// conflicting lease, which ends (`lease-break-time`).
+    ///
+    /// # Errors
+    /// While it would have to wait: EAGAIN with O_NONBLOCK; ETXTBSY in programs, which wait with
+    /// their signals (`preload/src/served/leases.rs`); [`ASIDE`] in mounts, which wait on a thread
+    /// that can be interrupted.
+    fn open_found(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        by: (ObjectId, &[u8]),
+        remote: &mut RemoteOpen,
+        opener: Opener,
+    ) -> Result<u32> {
+        loop {
+            match self.open_found_once(e, flags, fresh, by, remote, opener) {
+                Err(Errno::TXTBSY) if self.cred().is_judged() => return Err(ASIDE),
+                Err(Errno::TXTBSY) if self.writeback().is_none() => {
+                    std::thread::sleep(LEASE_POLL_INTERVAL);
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    fn open_found_once(
+        &self,
+        e: Entry,
+        flags: i32,
+        fresh: bool,
+        (parent, name): (ObjectId, &[u8]),
+        remote: &mut RemoteOpen,
+        opener: Opener,
+    ) -> Result<u32> {
+        let cluster = self.cluster();
+        // O_CREAT stays with the description of a file that it made.
+        let kept = (flags & !libc::O_CREAT) as u32;
+        let new = NewOpen::new(e.id, e.kind, kept).by(opener);
+        let path_only = flags & libc::O_PATH != 0;
+        let access = flags & libc::O_ACCMODE;
+        if flags & libc::O_DIRECTORY != 0 && e.kind != S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        match e.kind {
+            S_IFDIR => {
+                if !path_only {
+                    if access != libc::O_RDONLY || flags & libc::O_TRUNC != 0 {
+                        return Err(Errno::ISDIR);
+                    }
+                    self.check_inode(&cluster.stat(e.id)?, flags)?;
+                    if flags & libc::O_DIRECT != 0 {
+                        return Err(Errno::INVAL);
+                    }
+                }
+                // A directory being read keeps the last name in the description.
+                cluster.objects().open_create(&new.named(parent, b""), None)
+            }
+            S_IFREG => {
+                let brings = !fresh && !opener.is_kept();
+                let by_ranges = brings && self.bring_bytes((parent, name), e.id, flags)?;
+                let check = !fresh && !path_only;
+                let permitted = |remote: &RemoteOpen| match remote.inode {
+                    Some(inode) => self.check_inode(&inode, flags),
+                    None => self.check_open(e.id, flags),
+                };
+                // The attributes may come with the home's reply that the object is open.
+                let late = remote.inode.is_none() && cluster.names().is_object_remote(e.id);
+                if check && !late {
+                    permitted(remote)?;
+                }
+                let counts = match remote.inode {
+                    Some(_) => remote.counts,
+                    None => cluster.declared().counts(),
+                };
+                let section = cluster.section()?;
+                let (live, held) = cluster.live_acquire_opened(e.id, remote)?;
+                let mut ready = Ok(());
+                if late && !path_only && remote.inode.is_none() {
+                    // The object was open here already: its controls may have been declared since.
+                    ready = cluster.stat(e.id).map(|inode| remote.inode = Some(inode));
+                }
+                if let Some(inode) = &remote.inode {
+                    cluster.note_controls(live, inode);
+                    if cluster.names().is_object_remote(e.id) {
+                        cluster.objects().live(live).set_privileged(inode.mode);
+                    }
+                }
+                if ready.is_ok() && check && late {
+                    ready = permitted(remote);
+                }
+                if ready.is_ok() && brings && !path_only && !by_ranges {
+                    ready = match self.was_released(e.id) {
+                        Ok(false) => Ok(()),
+                        Ok(true) => Err(Errno::STALE),
+                        Err(error) => Err(error),
+                    };
+                }
+                // A description that arrives with a message was opened before.
+                if ready.is_ok() && !fresh {
+                    ready = self.heed_leases(live, None, flags, opener);
+                }
+                let cut = check && flags & libc::O_TRUNC != 0;
+                // The state that is known here may be an older reply by now, of a process that
+                // opens it as well.
+                let told = if cluster.names().is_object_remote(e.id) {
+                    remote.inode.map_or(0, |inode| inode.controls)
+                } else {
+                    0
+                };
+                let controlled = cluster.declared().controls(live) != 0 || told != 0;
+                if ready.is_ok() && cut && !controlled {
+                    ready = self.before_change(live);
+                    ready = ready.and_then(|()| cluster.truncate(live, 0));
+                }
+                if let Err(error) = ready {
+                    drop(held);
+                    let _ = cluster.objects().live_release(live);
+                    return Err(error);
+                }
+                let opened = Some((live, Some(held)));
+                let open = cluster
+                    .objects()
+                    .open_create_held(&new.named(parent, name), opened)
+                    .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+                drop(section);
+                debug_assert_eq!(
+                    self.id_of_open(open),
+                    e.id.0,
+                    "a description is of its file"
+                );
+                // Somebody may have got one until the description was there.
+                if !fresh && let Err(error) = self.heed_leases(live, Some(open), flags, opener) {
+                    let _ = cluster.objects().open_release(open);
+                    return Err(error);
+                }
+                if path_only {
+                    return Ok(open);
+                }
+                let flags = if cut && controlled {
+                    flags
+                } else {
+                    flags & !libc::O_TRUNC
+                };
+                let open = self.opened(open, live, flags, (counts, told), opener)?;
+                if by_ranges && let Err(error) = self.begin_ranges(open) {
+                    let _ = cluster.objects().open_release(open);
+                    return Err(error);
+                }
+                Ok(open)
+            }
+            _ if path_only => cluster
+                .objects()
+                .open_create(&new.named(parent, name), None),
+            S_IFLNK => Err(Errno::LOOP),
+            // FIFOs are opened in another way (nodes.rs); a socket or device can't be.
+            _ => Err(Errno::NXIO),
+        }
+    }
+
+    fn open_unnamed(&self, place: &Place, flags: i32, mode: u32, opener: Opener) -> Result<u32> {
+        if flags & libc::O_ACCMODE == libc::O_RDONLY {
+            return Err(Errno::INVAL);
+        }
+        let e = place.existing()?;
+        if e.kind != S_IFDIR {
+            return Err(Errno::NOTDIR);
+        }
+        let dir = self.dir_info(e.id)?;
+        self.cred().check_dir(&dir, WRITE | EXEC)?;
+        self.check_read_only(e.id, UNNAMED)?;
+        let cluster = self.cluster();
+        let new = self.new_object(&dir, UNNAMED, S_IFREG | mode & 0o7777, b"");
+        let new = new.map_err(|e| match e {
+            // Under most names, it would be at the origin.
+            Errno::XDEV => Errno::OPNOTSUPP,
+            e => e,
+        })?;
+        let counts = cluster.declared().counts();
+        let (section, id) = self.with_quota_for((e.id, b"", &new), || {
+            let section = cluster.section()?;
+            Ok((section, cluster.create_unnamed(e.id, &new)?))
+        })?;
+        let (live, held) = cluster.live_acquire_held(id)?;
+        cluster.objects().live_set_unlinked(id)?;
+        let opened = Some((live, Some(held)));
+        let new = NewOpen::new(id, S_IFREG, flags as u32)
+            .named(e.id, UNNAMED)
+            .by(opener);
+        let open = cluster
+            .objects()
+            .open_create_held(&new, opened)
+            .inspect_err(|_| _ = cluster.objects().live_release(live))?;
+        drop(section);
+        self.opened(open, live, flags & !libc::O_TRUNC, (counts, 0), opener)
+    }
+}

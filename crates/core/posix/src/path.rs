@@ -1,0 +1,797 @@
+//! Resolving paths.
+//!
+//! [`Fs::walk`] goes from a base directory along a path to a [`Place`]: a directory entry, which
+//! may exist or not, or a directory without an entry of its own in the path (`/`, `.`, `..`). It
+//! follows symbolic links on the way. The place has the epoch of names for which it is valid.
+//! Operations that find it outdated fail with ESTALE, and [`Fs::at`] resolves the path again, at
+//! most [`MAX_ATTEMPTS`] times.
+
+use crate::cache::{CacheKey, DirInfo};
+use crate::cred::{EXEC, WRITE};
+use crate::fs::Fs;
+use forebay_client::origin::Lead;
+use forebay_cluster::{Found, RemoteOpen};
+use forebay_store::{Entry, Inode, NAME_MAX, ObjectId, PATH_MAX};
+use rustix::io::{Errno, Result};
+use std::cell::RefCell;
+
+/// Maximum number of symbolic links in one path, as in Linux.
+const MAX_LINKS: usize = 40;
+/// Maximum number of attempts to resolve a path while other processes keep renaming its
+/// directories.
+pub(crate) const MAX_ATTEMPTS: usize = 10_000;
+
+/// Why an operation on a path didn't happen here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fail {
+    /// Resolving the path failed.
+    Errno(Errno),
+    /// The path leads out of the pool, to this absolute path.
+    Outside(Vec<u8>),
+    /// The path leads to the pool's origin, whose own file is meant: this is its absolute path for
+    /// the kernel.
+    Origin(Vec<u8>),
+}
+
+impl From<Errno> for Fail {
+    fn from(e: Errno) -> Fail {
+        Fail::Errno(e)
+    }
+}
+
+/// Whether a symbolic link as the last component is followed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Follow {
+    Yes,
+    /// Only where the path ends in `/`: the link must lead to a directory then.
+    No,
+    /// Not even there: the name itself is made, removed or renamed.
+    Never,
+}
+
+/// The purpose for which a path is resolved: a request that is sent to another node anyway may ask
+/// for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Anything.
+    Other,
+    /// To open the object.
+    Open,
+    /// To make a file that doesn't exist yet. Where only another node knows whether it does, that
+    /// is left to the attempt to make it.
+    MakeNew,
+    /// To make a directory, or to give one this name.
+    MakeDirectory,
+}
+
+/// How the last component of a path is resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goal {
+    /// Whether a symbolic link is followed.
+    pub follow: Follow,
+    /// The purpose.
+    pub purpose: Purpose,
+}
+
+impl From<Follow> for Goal {
+    fn from(follow: Follow) -> Goal {
+        Goal {
+            follow,
+            purpose: Purpose::Other,
+        }
+    }
+}
+
+impl Goal {
+    /// That of mkdir(2), and of the new name of a directory in rename(2).
+    pub const DIRECTORY: Goal = Goal {
+        follow: Follow::Never,
+        purpose: Purpose::MakeDirectory,
+    };
+
+    /// That of open(2) with these flags.
+    pub fn of_open(flags: i32) -> Goal {
+        let has = |flag: i32| flags & flag == flag;
+        let exclusive = has(libc::O_CREAT | libc::O_EXCL);
+        Goal {
+            follow: if exclusive || has(libc::O_NOFOLLOW) {
+                Follow::No
+            } else {
+                Follow::Yes
+            },
+            purpose: match exclusive {
+                _ if has(libc::O_PATH) || has(libc::O_DIRECTORY) => Purpose::Other,
+                true => Purpose::MakeNew,
+                false => Purpose::Open,
+            },
+        }
+    }
+}
+
+/// Whether a path leads through the view by attributes (or something else of that name).
+fn passes_view(head: &[u8]) -> bool {
+    head.windows(4).any(|part| part == b".by/")
+}
+
+/// Before the next attempt: others, on other nodes perhaps, need a moment to be done.
+pub(crate) fn pause(attempt: usize) {
+    const IMMEDIATE_ATTEMPTS: usize = 10;
+    if attempt >= IMMEDIATE_ATTEMPTS {
+        // By the kernel itself: this runs inside programs, too.
+        let _ = rustix::thread::nanosleep(&rustix::thread::Timespec {
+            tv_sec: 0,
+            tv_nsec: 1_000 * attempt.min(2_000) as i64,
+        });
+    }
+}
+
+/// The steps that openat2(2) may forbid on the way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    /// Nothing outside the base directory (RESOLVE_BENEATH).
+    pub beneath: bool,
+    /// The base directory is the root (RESOLVE_IN_ROOT).
+    pub in_root: bool,
+    /// No symbolic links (RESOLVE_NO_SYMLINKS).
+    pub no_links: bool,
+    /// Not out of the pool (RESOLVE_NO_XDEV).
+    pub inside_only: bool,
+}
+
+/// A file name, on the stack.
+#[derive(Clone)]
+pub struct Name {
+    len: u8,
+    bytes: [u8; NAME_MAX],
+}
+
+impl Name {
+    /// No name.
+    pub fn empty() -> Name {
+        Name {
+            len: 0,
+            bytes: [0; NAME_MAX],
+        }
+    }
+
+    /// # Errors
+    /// ENAMETOOLONG.
+    pub fn new(name: &[u8]) -> Result<Name> {
+        let len = u8::try_from(name.len()).map_err(|_| Errno::NAMETOOLONG)?;
+        let mut bytes = [0; NAME_MAX];
+        bytes[..name.len()].copy_from_slice(name);
+        Ok(Name { len, bytes })
+    }
+}
+
+impl std::ops::Deref for Name {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len as usize]
+    }
+}
+
+/// Where a path leads.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "one lies on the stack of a call; a box would cost each look-up an allocation"
+)]
+pub enum Place {
+    /// The entry `name` of `dir`.
+    Entry {
+        dir: DirInfo,
+        name: Name,
+        /// The entry that is there now.
+        entry: Option<Entry>,
+        /// The state that came with it from another node.
+        remote: RefCell<RemoteOpen>,
+        /// The path ended in `/`: it must be a directory.
+        slash: bool,
+        epoch: u64,
+    },
+    /// A directory itself: the path was `/` or ended in `.` or `..`.
+    Dir {
+        dir: DirInfo,
+        /// The last component (`.`, `..`, or empty for `/`).
+        last: Name,
+        epoch: u64,
+    },
+}
+
+impl Place {
+    /// The object, if there is one.
+    ///
+    /// # Errors
+    /// ENOENT; ENOTDIR for `file/`.
+    pub fn existing(&self) -> Result<Entry> {
+        match self {
+            Place::Dir { dir, .. } => Ok(Entry {
+                id: dir.id,
+                kind: libc::S_IFDIR,
+            }),
+            Place::Entry { entry: None, .. } => Err(Errno::NOENT),
+            Place::Entry {
+                entry: Some(e),
+                slash,
+                ..
+            } => {
+                if *slash && e.kind != libc::S_IFDIR {
+                    return Err(Errno::NOTDIR);
+                }
+                Ok(*e)
+            }
+        }
+    }
+
+    /// The object's attributes, if they came with its name.
+    pub(crate) fn inode(&self) -> Option<Inode> {
+        match self {
+            Place::Entry { remote, .. } => remote.borrow().inode,
+            Place::Dir { .. } => None,
+        }
+    }
+
+    /// The state that came with its name.
+    pub(crate) fn take_remote(&self) -> RemoteOpen {
+        match self {
+            Place::Entry { remote, .. } => remote.take(),
+            Place::Dir { .. } => RemoteOpen::default(),
+        }
+    }
+
+    /// Directory in which the object has its name, and the name.
+    pub fn parent_and_name(&self) -> (ObjectId, &[u8]) {
+        match self {
+            Place::Dir { dir, .. } => (dir.id, b""),
+            Place::Entry { dir, name, .. } => (dir.id, name),
+        }
+    }
+}
+
+/// A path that is resolved component by component.
+struct Walk {
+    base: ObjectId,
+    goal: Goal,
+    want_dir: bool,
+    rules: Rules,
+    epoch: u64,
+    /// The path, with the targets of the links that were followed; the walk has passed what lies
+    /// before `at`.
+    todo: Vec<u8>,
+    at: usize,
+    /// Symbolic links that were followed.
+    links: usize,
+    /// The directory that has been reached.
+    dir: DirInfo,
+    /// `.` or `..`, if it was reached by that.
+    last: &'static [u8],
+}
+
+/// The next component of a path.
+struct Component {
+    name: Name,
+    /// Where in the path it ends.
+    end: usize,
+    /// At most slashes follow.
+    is_last: bool,
+    /// Something follows.
+    slash: bool,
+}
+
+impl Walk {
+    /// The next component; None at the end.
+    fn next_component(&mut self) -> Result<Option<Component>> {
+        while self.todo.get(self.at) == Some(&b'/') {
+            self.at += 1;
+        }
+        assert!(
+            self.at <= self.todo.len(),
+            "a walk ends at the end of its path"
+        );
+        if self.at == self.todo.len() {
+            return Ok(None);
+        }
+        let next = self.rest().iter().position(|&b| b == b'/');
+        let end = next.map_or(self.todo.len(), |n| self.at + n);
+        Ok(Some(Component {
+            name: Name::new(&self.todo[self.at..end])?,
+            end,
+            is_last: self.todo[end..].iter().all(|&b| b == b'/'),
+            slash: end < self.todo.len(),
+        }))
+    }
+
+    /// The part of the path that hasn't been passed.
+    fn rest(&self) -> &[u8] {
+        &self.todo[self.at..]
+    }
+
+    /// The directory behind a component has been reached.
+    fn passes(&mut self, component: &Component, last: &'static [u8]) {
+        (self.at, self.last) = (component.end, last);
+    }
+
+    /// Whether a component is followed if it is a symbolic link.
+    fn follows(&self, component: &Component) -> bool {
+        let last_is_followed = match self.goal.follow {
+            Follow::Yes => true,
+            Follow::No => component.slash,
+            Follow::Never => false,
+        };
+        !component.is_last || last_is_followed || self.want_dir
+    }
+}
+
+impl Fs {
+    /// Resolves `path` and calls `f`, again if names changed in between.
+    ///
+    /// # Errors
+    /// Those of resolving (ENOENT, ENOTDIR, EACCES, ELOOP, ENAMETOOLONG), of `f`, or
+    /// [`Fail::Outside`] and [`Fail::Origin`].
+    pub fn at<T>(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        goal: impl Into<Goal>,
+        mut f: impl FnMut(&Place) -> Result<T>,
+    ) -> std::result::Result<T, Fail> {
+        let goal = goal.into();
+        for attempt in 0..MAX_ATTEMPTS {
+            let place = self.walk_for(base, path, goal)?;
+            let result = f(&place);
+            if let Some(opened) = place.take_remote().opened {
+                self.cluster().close_opened(opened);
+            }
+            match result {
+                Err(Errno::STALE) => pause(attempt),
+                result => return Ok(result?),
+            }
+        }
+        Err(Fail::Errno(Errno::BUSY))
+    }
+
+    /// As [`Fs::at`], under rules.
+    ///
+    /// # Errors
+    /// Those of [`Fs::at`]; EXDEV, ELOOP for forbidden steps.
+    pub fn at_with<T>(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        follow: Follow,
+        rules: Rules,
+        mut f: impl FnMut(&Place) -> Result<T>,
+    ) -> std::result::Result<T, Fail> {
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() >= PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        if path[0] == b'/' && rules.beneath {
+            return Err(Errno::XDEV.into());
+        }
+        for attempt in 0..MAX_ATTEMPTS {
+            let epoch = self.store().names().names_epoch();
+            match f(&self.walk_slowly(base, path, epoch, follow.into(), false, rules)?) {
+                Err(Errno::STALE) => pause(attempt),
+                result => return Ok(result?),
+            }
+        }
+        Err(Fail::Errno(Errno::BUSY))
+    }
+
+    /// A place for an object that is known without a path (by a descriptor).
+    pub fn place_of(&self, parent: ObjectId, name: Name, entry: Entry) -> Place {
+        let epoch = self.store().names().names_epoch();
+        let dir = DirInfo::unknown(parent);
+        Place::Entry {
+            dir,
+            name,
+            entry: Some(entry),
+            remote: RefCell::default(),
+            slash: false,
+            epoch,
+        }
+    }
+
+    /// A directory that is known without a path, as what `.` leads to.
+    ///
+    /// # Errors
+    /// ENOENT if it was removed, ENOTDIR.
+    pub fn dir_place(&self, id: ObjectId) -> Result<Place> {
+        let epoch = self.store().names().names_epoch();
+        Ok(Place::Dir {
+            dir: self.dir_info(id)?,
+            last: Name::new(b".")?,
+            epoch,
+        })
+    }
+
+    /// Attributes of directory `id`.
+    ///
+    /// # Errors
+    /// ENOENT if it was removed, ENOTDIR.
+    pub(crate) fn dir_info(&self, id: ObjectId) -> Result<DirInfo> {
+        let inode = self.cluster().stat(id)?;
+        if !inode.is_dir() {
+            return Err(Errno::NOTDIR);
+        }
+        Ok(DirInfo {
+            id,
+            mode: inode.mode,
+            uid: inode.uid,
+            gid: inode.gid,
+            controls: inode.controls,
+            is_released: inode.origin.is_released(),
+        })
+    }
+
+    /// Resolves `path` from directory `base`.
+    ///
+    /// # Errors
+    /// See [`Fs::at`].
+    pub fn walk(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        follow: Follow,
+    ) -> std::result::Result<Place, Fail> {
+        self.walk_for(base, path, follow.into())
+    }
+
+    /// As [`Fs::walk`], for the given purpose.
+    ///
+    /// # Errors
+    /// See [`Fs::at`].
+    pub fn walk_for(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        goal: Goal,
+    ) -> std::result::Result<Place, Fail> {
+        forebay_trace::event_of!(POSIX_WALK_ENTER, path);
+        let place = self.resolve(base, path, goal);
+        forebay_trace::event!(
+            POSIX_WALK_EXIT,
+            match &place {
+                Err(Fail::Errno(e)) => e.raw_os_error(),
+                _ => 0,
+            }
+        );
+        place
+    }
+
+    #[inline(always)]
+    fn resolve(&self, base: ObjectId, path: &[u8], goal: Goal) -> std::result::Result<Place, Fail> {
+        let Goal { follow, purpose } = goal;
+        if path.is_empty() {
+            return Err(Errno::NOENT.into());
+        }
+        if path.len() >= PATH_MAX && !self.settles() {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        let epoch = self.store().names().names_epoch();
+        // The common case: everything up to the last name is in the cache.
+        let base = if path[0] == b'/' {
+            ObjectId::ROOT
+        } else {
+            base
+        };
+        let cut = path.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
+        let (head, last) = path.split_at(cut);
+        if !matches!(last, b"" | b"." | b"..") {
+            let cred = self.credentials().generation();
+            let key = CacheKey::new(base, head);
+            let dir = match self.cache().get(key, epoch, cred) {
+                Some(dir) => Some(dir),
+                None => {
+                    match self.walk_slowly(
+                        base,
+                        head,
+                        epoch,
+                        Follow::Yes.into(),
+                        true,
+                        Rules::default(),
+                    ) {
+                        // The target, with the last name, is determined below.
+                        Err(Fail::Outside(_) | Fail::Origin(_)) => None,
+                        Err(e) => return Err(e),
+                        Ok(Place::Dir { dir, .. }) => {
+                            self.cred().check_dir(&dir, EXEC)?;
+                            let dir = self.with_entries(dir)?;
+                            // Entries of the view don't change with names, nor does a salvage.
+                            let is_fixed = !base.is_view() && !passes_view(head);
+                            if is_fixed && self.salvaged().is_none() {
+                                self.cache().put(key, epoch, cred, &dir);
+                            }
+                            Some(dir)
+                        }
+                        Ok(Place::Entry { .. }) => None,
+                    }
+                }
+            };
+            // Of other entries, walking slowly finds out where they are.
+            if let Some(dir) = dir.filter(|dir| self.is_surely_here(dir.id, last)) {
+                let name = Name::new(last)?;
+                let Found {
+                    entry,
+                    inode,
+                    opened,
+                    counts,
+                } = match purpose {
+                    Purpose::MakeNew if self.may_make_unseen(&dir, &name) => Found::default(),
+                    _ => self
+                        .cluster()
+                        .find(dir.id, last, purpose == Purpose::Open)?,
+                };
+                if follow != Follow::Yes || entry.is_none_or(|e| e.kind != libc::S_IFLNK) {
+                    let remote = RefCell::new(RemoteOpen {
+                        opened,
+                        inode,
+                        counts,
+                    });
+                    return Ok(Place::Entry {
+                        dir,
+                        name,
+                        entry,
+                        remote,
+                        slash: false,
+                        epoch,
+                    });
+                }
+            }
+        }
+        self.walk_slowly(base, path, epoch, goal, false, Rules::default())
+    }
+
+    /// Whether an entry of a directory, if it exists, is in the pool and not at the origin only.
+    #[inline]
+    fn is_surely_here(&self, dir: ObjectId, name: &[u8]) -> bool {
+        self.off().is_none() || matches!(self.lead(dir, name), Ok(Lead::Pool))
+    }
+
+    /// The end of a walk at the origin: `rest` is seen from a directory of the pool.
+    #[cold]
+    fn to_origin(&self, dir: ObjectId, rest: &[u8], rules: Rules) -> Fail {
+        // The kernel couldn't apply these rules to a path at the origin.
+        if rules.beneath || rules.in_root || rules.inside_only {
+            return Errno::XDEV.into();
+        }
+        match self.path_at_origin(dir, rest) {
+            Ok(path) => Fail::Origin(path),
+            Err(e) => e.into(),
+        }
+    }
+
+    /// Whether a path from the root of the pool leads to an object that is at the origin only.
+    pub fn is_at_origin(&self, mut path: &[u8]) -> bool {
+        if self.off().is_none() {
+            return false;
+        }
+        while path.len() >= PATH_MAX {
+            // All entries below a directory are where it is.
+            let cut = path[..PATH_MAX - 1].iter().rposition(|&b| b == b'/');
+            path = &path[..cut.unwrap_or(0).max(1)];
+        }
+        let walked = self.walk(ObjectId::ROOT, path, Follow::No);
+        matches!(walked, Err(Fail::Origin(_)))
+    }
+
+    /// Whether a file may be made without knowing whether there is one: that takes a request to
+    /// another node, and so does making it. A process without the right to make one is told first
+    /// if there is one.
+    fn may_make_unseen(&self, dir: &DirInfo, name: &Name) -> bool {
+        self.store().names().is_entry_remote(dir.id, name)
+            && self.cred().check_dir(dir, WRITE | EXEC).is_ok()
+    }
+
+    /// Component by component. With `want_dir`, the end must be a directory and is returned as
+    /// [`Place::Dir`].
+    fn walk_slowly(
+        &self,
+        base: ObjectId,
+        path: &[u8],
+        epoch: u64,
+        goal: Goal,
+        want_dir: bool,
+        rules: Rules,
+    ) -> std::result::Result<Place, Fail> {
+        let start = if path.first() == Some(&b'/') && !rules.in_root {
+            ObjectId::ROOT
+        } else {
+            base
+        };
+        let (dir, at, last) = self.start_of_walk(start, path)?;
+        let mut walk = Walk {
+            base,
+            goal,
+            want_dir,
+            rules,
+            epoch,
+            todo: path.to_vec(),
+            at,
+            links: 0,
+            dir,
+            last,
+        };
+        while let Some(component) = walk.next_component()? {
+            self.cred().check_dir(&walk.dir, EXEC)?;
+            match &component.name[..] {
+                b"." => walk.passes(&component, b"."),
+                b".." => self.walk_up(&mut walk, &component)?,
+                _ => {
+                    if let Some(place) = self.walk_down(&mut walk, component)? {
+                        return Ok(place);
+                    }
+                }
+            }
+        }
+        Ok(Place::Dir {
+            dir: walk.dir,
+            last: Name::new(walk.last)?,
+            epoch,
+        })
+    }
+
+    /// Where a walk along `path` begins: the directory, how much of the path leads there, and the
+    /// last name of that part.
+    fn start_of_walk(
+        &self,
+        start: ObjectId,
+        path: &[u8],
+    ) -> Result<(DirInfo, usize, &'static [u8])> {
+        let dir = match (self.dir_info(start), self.process().entered_from(start)) {
+            // The working directory was removed: there is nothing in it, but a way up.
+            (Err(Errno::NOENT), Some(parent)) if matches!(path, b".." | [b'.', b'.', b'/', ..]) => {
+                return Ok((self.dir_info(parent)?, 2, b".."));
+            }
+            (Err(Errno::NOENT), Some(_)) if path == b"." => DirInfo {
+                mode: libc::S_IFDIR | 0o755,
+                ..DirInfo::unknown(start)
+            },
+            (dir, _) => dir?,
+        };
+        Ok((dir, 0, b""))
+    }
+
+    /// To the directory above.
+    fn walk_up(&self, walk: &mut Walk, component: &Component) -> std::result::Result<(), Fail> {
+        let (rules, dir) = (walk.rules, walk.dir.id);
+        let is_top = rules.in_root && dir == walk.base;
+        if !is_top {
+            if rules.beneath && dir == walk.base || rules.inside_only && dir == ObjectId::ROOT {
+                return Err(Errno::XDEV.into());
+            }
+            if dir == ObjectId::ROOT {
+                let rest = &walk.todo[component.end..];
+                return Err(Fail::Outside(self.above_mount(rest)));
+            }
+            let parent = ObjectId(self.cluster().stat(dir)?.parent);
+            walk.dir = self.dir_info(parent)?;
+        }
+        walk.passes(component, b"..");
+        Ok(())
+    }
+
+    /// To an entry: into a directory, along a link, or to the end, which is returned.
+    fn walk_down(
+        &self,
+        walk: &mut Walk,
+        component: Component,
+    ) -> std::result::Result<Option<Place>, Fail> {
+        let Found {
+            entry,
+            inode,
+            counts,
+            ..
+        } = self.find_on_walk(walk, &component)?;
+        let is_last = component.is_last;
+        match entry {
+            Some(e) if e.kind == libc::S_IFLNK && walk.follows(&component) => {
+                self.walk_along_link(walk, e.id, &component)?;
+                Ok(None)
+            }
+            Some(e) if e.kind == libc::S_IFDIR && (!is_last || walk.want_dir) => {
+                walk.dir = self.dir_info(e.id)?;
+                walk.passes(&component, b"");
+                Ok(None)
+            }
+            _ if is_last && !walk.want_dir => Ok(Some(Place::Entry {
+                dir: walk.dir,
+                name: component.name,
+                entry,
+                remote: RefCell::new(RemoteOpen {
+                    inode,
+                    counts,
+                    ..RemoteOpen::default()
+                }),
+                slash: component.slash,
+                epoch: walk.epoch,
+            })),
+            Some(_) => Err(Errno::NOTDIR.into()),
+            None => Err(Errno::NOENT.into()),
+        }
+    }
+
+    /// Looks a component up, which may be at the pool's origin only: then the walk ends there.
+    fn find_on_walk(
+        &self,
+        walk: &mut Walk,
+        component: &Component,
+    ) -> std::result::Result<Found, Fail> {
+        let name = &component.name;
+        let lead = self.lead(walk.dir.id, name)?;
+        if lead == Lead::Origin {
+            return Err(self.to_origin(walk.dir.id, walk.rest(), walk.rules));
+        }
+        walk.dir = self.with_entries(walk.dir)?;
+        let dir = walk.dir.id;
+        let mut found = self.cluster().find(dir, name, false)?;
+        if lead == Lead::OriginUnlessDirectory {
+            let is_made = component.is_last && walk.goal.purpose == Purpose::MakeDirectory;
+            if is_made && found.entry.is_none() {
+                self.show_origin_only(dir)?;
+                found = self.cluster().find(dir, name, false)?;
+            }
+            if found.entry.map_or(!is_made, |e| e.kind != libc::S_IFDIR) {
+                return Err(self.to_origin(dir, walk.rest(), walk.rules));
+            }
+        }
+        Ok(found)
+    }
+
+    /// Replaces a component that is a symbolic link by the link's target.
+    fn walk_along_link(
+        &self,
+        walk: &mut Walk,
+        link: ObjectId,
+        component: &Component,
+    ) -> std::result::Result<(), Fail> {
+        let rules = walk.rules;
+        walk.links += 1;
+        if walk.links > MAX_LINKS || rules.no_links {
+            return Err(Errno::LOOP.into());
+        }
+        // ENOENT: replaced this very moment.
+        let (_, mut next) = self.cluster().inode_tail(link)?;
+        // As in Linux, this may get longer than a path can be; MAX_LINKS bounds it.
+        next.extend_from_slice(&walk.todo[component.end..]);
+        if next.first() == Some(&b'/') && rules.in_root {
+            walk.dir = self.dir_info(walk.base)?;
+        } else if next.first() == Some(&b'/') {
+            if rules.beneath || rules.inside_only {
+                return Err(Errno::XDEV.into());
+            }
+            match self.inside(&next) {
+                Some(inside) => next = inside,
+                None => return Err(Fail::Outside(next)),
+            }
+            walk.dir = self.dir_info(ObjectId::ROOT)?;
+        }
+        (walk.todo, walk.at) = (next, 0);
+        Ok(())
+    }
+
+    /// `rest` (empty, or from a `/` on) seen from the directory that holds the mount
+    /// prefix: where `..` of the root leads.
+    fn above_mount(&self, rest: &[u8]) -> Vec<u8> {
+        let mount = self.mount();
+        let cut = mount.iter().rposition(|&b| b == b'/').unwrap_or(0);
+        if cut == 0 && rest.is_empty() {
+            return b"/".to_vec();
+        }
+        [&mount[..cut], rest].concat()
+    }
+
+    /// The part of an absolute path behind the mount prefix, if it is under it, as an
+    /// absolute path inside the pool.
+    pub fn inside(&self, path: &[u8]) -> Option<Vec<u8>> {
+        match path.strip_prefix(self.mount())? {
+            b"" => Some(b"/".to_vec()),
+            rest if rest[0] == b'/' => Some(rest.to_vec()),
+            _ => None,
+        }
+    }
+}

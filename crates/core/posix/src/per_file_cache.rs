@@ -1,0 +1,166 @@
+//! The per-file cache of a process: [`FILES`] values by file id, each used by one thread at a time.
+//!
+//! If all are taken, a further file gets none, and the caller does without.
+
+use crate::guarded::{Guard, Guarded};
+use forebay_store::ObjectId;
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+
+/// How many files at a time.
+const FILES: usize = 32;
+
+/// See the module.
+pub(crate) struct Places<T> {
+    /// Number of places in use: usually none, so that there is nothing to search.
+    taken: AtomicU32,
+    places: [Place<T>; FILES],
+    /// Held by the process that takes one.
+    taking: Guarded<()>,
+}
+
+#[derive(Default)]
+struct Place<T> {
+    /// The file's id; 0: it is free.
+    file: AtomicU64,
+    value: Guarded<T>,
+}
+
+/// A file's place, for this thread alone.
+pub(crate) struct Held<'a, T> {
+    all: &'a Places<T>,
+    place: &'a Place<T>,
+    value: Guard<'a, T>,
+}
+
+impl<T: Default> Places<T> {
+    /// An empty cache.
+    pub fn new() -> Places<T> {
+        Places {
+            taken: AtomicU32::new(0),
+            places: Default::default(),
+            taking: Guarded::default(),
+        }
+    }
+
+    /// The place of a file, if it has one.
+    pub fn of(&self, id: ObjectId) -> Option<Held<'_, T>> {
+        if self.taken.load(Acquire) == 0 {
+            return None;
+        }
+        let place = self.places.iter().find(|p| p.is_of(id))?;
+        let value = place.value.hold();
+        // The place may have been given to another file meanwhile.
+        place.is_of(id).then_some(Held {
+            all: self,
+            place,
+            value,
+        })
+    }
+
+    /// As [`Places::of`]; takes a place for the file if it has none. None if all are taken.
+    pub fn make(&self, id: ObjectId) -> Option<Held<'_, T>> {
+        if let Some(found) = self.of(id) {
+            return Some(found);
+        }
+        let _one = self.taking.hold();
+        // Somebody may have been faster.
+        let find = |id| self.places.iter().find(|p| p.is_of(id));
+        let place = find(id).or_else(|| find(ObjectId(0)))?;
+        let value = place.value.hold();
+        if place.file.swap(id.0, AcqRel) == 0 {
+            self.taken.fetch_add(1, AcqRel);
+        }
+        Some(Held {
+            all: self,
+            place,
+            value,
+        })
+    }
+
+    /// The files that are in the cache.
+    pub fn files(&self) -> impl Iterator<Item = ObjectId> {
+        let any = self.taken.load(Acquire) > 0;
+        let places = self.places.iter().filter(move |_| any);
+        let ids = places.map(|p| ObjectId(p.file.load(Acquire)));
+        ids.filter(|id| id.0 != 0)
+    }
+
+    /// In a forked child, before anything else: nothing is kept.
+    pub fn begin_anew(&self) {
+        self.taken.store(0, Release);
+        for place in &self.places {
+            place.value.begin_anew(T::default());
+            place.file.store(0, Release);
+        }
+        self.taking.begin_anew(());
+    }
+}
+
+impl<T> Place<T> {
+    fn is_of(&self, id: ObjectId) -> bool {
+        self.file.load(Acquire) == id.0
+    }
+}
+
+impl<T> Held<'_, T> {
+    /// Frees the place for other files, with the value as it is.
+    pub fn free(self) {
+        self.place.file.store(0, Release);
+        let before = self.all.taken.fetch_sub(1, AcqRel);
+        assert!(before > 0, "a place that is given back was counted");
+    }
+}
+
+impl<T> Deref for Held<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> DerefMut for Held<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_has_one_place_until_it_is_given_back() {
+        let all: Places<u32> = Places::new();
+        assert!(all.of(ObjectId(7)).is_none());
+        *all.make(ObjectId(7)).unwrap() = 1;
+        assert_eq!(all.of(ObjectId(7)).map(|held| *held), Some(1));
+        let others = (100..).map_while(|i| all.make(ObjectId(i)).map(drop));
+        assert_eq!(others.count(), FILES - 1);
+        assert_eq!(all.files().count(), FILES);
+        all.of(ObjectId(7)).unwrap().free();
+        assert!(all.of(ObjectId(7)).is_none() && all.make(ObjectId(8)).is_some());
+        all.begin_anew();
+        assert!(all.files().next().is_none() && all.of(ObjectId(100)).is_none());
+    }
+
+    #[test]
+    fn threads_take_turns() {
+        let all: Places<u64> = Places::new();
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for i in 0..20_000 {
+                        let mut held = all.make(ObjectId(1 + i % 3)).unwrap();
+                        *held += 1;
+                        if i % 7 == 0 {
+                            held.free();
+                        }
+                    }
+                });
+            }
+        });
+        let sum: u64 = all.places.iter().map(|p| *p.value.hold()).sum();
+        assert_eq!(sum, 80_000);
+    }
+}

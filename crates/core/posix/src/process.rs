@@ -1,0 +1,341 @@
+//! The pool's state of this process: its slot, and in the slot's area its working directory and
+//! umask beside descriptors and mappings.
+//!
+//! A slot is taken when it is first needed. A child's is filled before the child begins
+//! ([`Process::prepare_child`]): a forked child adopts it ([`Process::adopt`]); a vfork child runs
+//! in its parent's memory and *borrows* it, by its thread ([`Process::borrow`]); the next program
+//! after exec resumes it ([`Process::resume`]).
+
+use crate::Fs;
+use crate::thread_fs::{self, ThreadFs};
+use forebay_store::control_region::MAX_PROCESSES;
+use forebay_store::process as slots;
+use forebay_store::{ObjectId, Result, Store};
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+/// The working directory that was last entered (0: none), and the directory above it then.
+static ENTERED: AtomicU64 = AtomicU64::new(0);
+static ENTERED_FROM: AtomicU64 = AtomicU64::new(0);
+
+/// See the module.
+#[derive(Clone, Copy)]
+pub struct Process<'a>(&'a Store);
+
+impl Fs {
+    /// This process, as the pool knows it.
+    #[inline]
+    pub fn process(&self) -> Process<'_> {
+        Process(self.store())
+    }
+}
+
+impl Process<'_> {
+    /// Whether it has a slot.
+    pub fn is_attached(self) -> bool {
+        self.0.is_attached()
+    }
+
+    /// Takes a slot, unless the process has one. Returns its number.
+    ///
+    /// # Errors
+    /// EAGAIN if all are in use, ENOSPC.
+    pub fn attach(self) -> Result<u32> {
+        self.0.area()?;
+        self.0.process_slot()
+    }
+
+    /// The calling thread's own [`ThreadFs`], if it has one. A vfork child has none: it uses its
+    /// process's working directory and umask.
+    #[inline]
+    fn own_fs(self) -> Option<&'static ThreadFs> {
+        if thread_fs::any() && self.0.lent().is_none() {
+            thread_fs::current()
+        } else {
+            None
+        }
+    }
+
+    /// The working directory, if it is recorded as lying in the pool.
+    #[inline]
+    pub fn working_dir(self) -> Option<ObjectId> {
+        let area = self.0.area().ok()?;
+        let id = self
+            .own_fs()
+            .map_or(&area.cwd, |own| &own.cwd)
+            .load(Acquire);
+        (id != 0).then_some(ObjectId(id))
+    }
+
+    /// Records the working directory (None: it doesn't lie in the pool). Returns the one before.
+    ///
+    /// # Errors
+    /// As for [`Process::attach`].
+    pub fn note_working_dir(self, dir: Option<ObjectId>) -> Result<Option<ObjectId>> {
+        let area = self.0.area()?;
+        let cwd = self.own_fs().map_or(&area.cwd, |own| &own.cwd);
+        let before = cwd.swap(dir.map_or(0, |d| d.0), AcqRel);
+        Ok((before != 0).then_some(ObjectId(before)))
+    }
+
+    /// The directory above the working directory `dir` when this process went there, or its parent
+    /// by fork did. A removed directory's record, which would tell, is gone.
+    pub fn entered_from(self, dir: ObjectId) -> Option<ObjectId> {
+        (ENTERED.load(Acquire) == dir.0).then(|| ObjectId(ENTERED_FROM.load(Acquire)))
+    }
+
+    /// Notes the directory above the new working directory.
+    pub fn note_entered(self, dir: ObjectId, from: ObjectId) {
+        ENTERED_FROM.store(from.0, Release);
+        ENTERED.store(dir.0, Release);
+    }
+
+    /// The umask, if it is recorded.
+    pub fn umask(self) -> Option<u32> {
+        let area = self.0.area().ok()?;
+        let umask = self.own_fs().map_or(&area.umask, |own| &own.umask);
+        umask.load(Acquire).checked_sub(1)
+    }
+
+    /// Records the umask, if a slot is available.
+    pub fn note_umask(self, mask: u32) {
+        if let Ok(area) = self.0.area() {
+            let umask = self.own_fs().map_or(&area.umask, |own| &own.umask);
+            debug_assert!(mask <= 0o777, "a umask has permission bits only: {mask:o}");
+            umask.store(mask + 1, Release);
+        }
+    }
+
+    /// The calling thread has its own working directory and umask from now on: `own`, a copy of
+    /// those it has now.
+    pub fn begin_own_fs(self, own: &'static ThreadFs) {
+        let cwd = self.working_dir().map_or(0, |dir| dir.0);
+        thread_fs::begin(own, cwd, self.umask().map_or(0, |mask| mask + 1));
+    }
+
+    /// Called before exec: the new program gets the working directory and umask of the calling
+    /// thread. Returns those of the process, to be set again if the exec fails; None if the thread
+    /// has no own ones.
+    pub fn hand_on_thread_fs(self) -> Option<(u64, u32)> {
+        let own = self.own_fs()?;
+        let area = self.0.area().ok()?;
+        Some((
+            area.cwd.swap(own.cwd.load(Acquire), AcqRel),
+            area.umask.swap(own.umask.load(Acquire), AcqRel),
+        ))
+    }
+
+    /// Called after a failed exec: sets what [`Self::hand_on_thread_fs`] returned.
+    pub fn take_back(self, (cwd, umask): (u64, u32)) {
+        if let Ok(area) = self.0.area() {
+            area.cwd.store(cwd, Release);
+            area.umask.store(umask, Release);
+        }
+    }
+
+    /// Opens all files of the node that are opened when they are first needed.
+    ///
+    /// # Errors
+    /// Those of open.
+    pub fn open_all(self) -> Result<()> {
+        self.0.open_all()
+    }
+
+    /// Opens all of the node's files but the records, as [`Process::open_all`] does.
+    ///
+    /// # Errors
+    /// Those of open.
+    pub fn open_files(self) -> Result<()> {
+        self.0.open_files()
+    }
+
+    /// The records that this process has open: bits of shards.
+    pub fn open_records(self) -> u64 {
+        self.0.records_open()
+    }
+
+    /// In a vfork child: closes the records that aren't among `kept`.
+    pub fn close_records(self, kept: u64) {
+        self.0.close_records(kept);
+    }
+
+    /// After a vfork: the records that aren't among `kept` were opened by a child that has ended.
+    pub fn forget_records(self, kept: u64) {
+        self.0.forget_records(kept);
+    }
+
+    /// Reserves a slot for a child, with copies of descriptors, mappings, working directory and
+    /// umask, and returns its identity. A child that shares our memory only keeps the files of our
+    /// mappings open if we die before it.
+    ///
+    /// # Errors
+    /// EAGAIN if all are in use, ENOSPC.
+    pub fn prepare_child(self, shares_memory: bool) -> Result<u32> {
+        let store = self.0;
+        let mut reserved = slots::reserve(store.control());
+        if reserved == Err(Errno::AGAIN) && store.recovery().reap().is_ok_and(|r| r.processes > 0) {
+            // The slots belonged to dead processes that no keeper has cleaned up.
+            reserved = slots::reserve(store.control());
+        }
+        let reserved = reserved?;
+        let slot = slots::slot_of(reserved);
+        assert!(
+            Ok(slot) != store.process_slot(),
+            "a child has a slot of its own"
+        );
+        self.fill(slot, shares_memory).inspect_err(|_| {
+            self.drop_child(slot);
+        })?;
+        Ok(reserved)
+    }
+
+    /// In the parent, as soon as the child exists: the slot reserved for it outlives this process.
+    pub fn hand_over(self, reserved: u32, child: u32) {
+        slots::hand_over(self.0.control(), reserved, child);
+    }
+
+    fn fill(self, slot: u32, shares_memory: bool) -> Result<()> {
+        let store = self.0;
+        let area = store.map_area(slot)?;
+        let from = store.area()?;
+        // SAFETY: just mapped, made of atomics; unmapped below.
+        let to = unsafe { &*area };
+        let end = store.objects().fds_end();
+        store.control().reserve_fds(slot, to, end)?;
+        let _section = store.section()?;
+        store
+            .control()
+            .process(slot as usize)
+            .fds_end
+            .store(end as u32, Release);
+        // Other threads may open and close meanwhile.
+        for n in 0..end {
+            let (Some(from), Some(to)) = (from.fd(n), to.fd(n)) else {
+                break;
+            };
+            match store.objects().open_retain_at(from) {
+                Some(open) => to.store(open + 1, Release),
+                None if to.load(Relaxed) != 0 => to.store(0, Release),
+                None => {}
+            }
+        }
+        store.mappings().map_inherit(slot, to, shares_memory)?;
+        to.cwd
+            .store(self.working_dir().map_or(0, |dir| dir.0), Release);
+        to.umask
+            .store(self.umask().map_or(0, |mask| mask + 1), Release);
+        // SAFETY: nothing refers to it any more.
+        unsafe { store.unmap_area(area) };
+        Ok(())
+    }
+
+    /// The child for which the slot was reserved wasn't made, or has ended.
+    pub fn drop_child(self, slot: u32) {
+        let _ = self.0.recovery().release_slot(slot);
+    }
+
+    /// In a vfork child: its thread uses the slot that was reserved for it, until
+    /// [`Process::end_borrowing`]. Without one (None, or it can't be had) one is taken when it is
+    /// first needed: false then.
+    pub fn borrow(self, reserved: Option<u32>) -> bool {
+        let store = self.0;
+        let Some(reserved) = reserved else {
+            store.borrow_later();
+            return false;
+        };
+        store.between_slots();
+        if !slots::is_apart() && !slots::claim(store.control(), reserved) {
+            store.borrow_later();
+            return false;
+        }
+        let slot = slots::slot_of(reserved);
+        match store.map_area(slot) {
+            Ok(area) => {
+                store.lend(slot, area);
+                true
+            }
+            Err(_) => {
+                store.borrow_later();
+                false
+            }
+        }
+    }
+
+    /// The slot that this thread borrows.
+    pub fn borrowed(self) -> Option<u32> {
+        self.0.lent()
+    }
+
+    /// This thread uses the process's own slot again.
+    pub fn end_borrowing(self) {
+        self.0.end_lending();
+    }
+
+    /// In a forked child: takes over the slot that was reserved for it. False if that fails: the
+    /// child has neither descriptors of the pool nor a working directory there.
+    pub fn adopt(self, reserved: u32) -> bool {
+        self.0.between_slots();
+        let adopted = slots::claim(self.0.control(), reserved)
+            && self.0.adopt(slots::slot_of(reserved)).is_ok();
+        self.0.end_lending();
+        adopted
+    }
+
+    /// Takes over the slot that exec handed on, or that was used so far in this process
+    /// (`executed` is false then). False if it isn't this process's.
+    pub fn resume(self, slot: u32, executed: bool) -> bool {
+        if slot as usize >= MAX_PROCESSES || !slots::is_mine(self.0.control(), slot) {
+            // Left in the environment by another process.
+            return false;
+        }
+        let taken = if executed {
+            self.0.resume(slot)
+        } else {
+            self.0.adopt(slot)
+        };
+        taken.is_ok() && self.0.area().is_ok()
+    }
+
+    /// The slot that the next program takes over, if there is one and its owner is certain.
+    /// `borrows`: this thread runs a vfork child.
+    pub fn slot_for_exec(self, borrows: bool) -> Option<u32> {
+        if borrows {
+            self.0.lent()
+        } else {
+            self.0.settled_slot()
+        }
+    }
+
+    /// Another instance of the library takes over the slot, whose number it is given.
+    pub fn give_up_slot(self) -> Option<u32> {
+        self.0.give_up_slot()
+    }
+
+    /// Whether files are mapped.
+    pub fn has_mappings(self) -> bool {
+        self.0.mappings().maps_end() > 0
+    }
+
+    /// Mappings are gone: exec has ended them.
+    pub fn end_mappings(self) {
+        let _ = self.0.mappings().end_mappings();
+    }
+
+    /// Checks whether files that the process maps have become shorter.
+    pub fn catch_up(self) {
+        self.0.mappings().catch_up();
+    }
+
+    /// Before it ends: gives back what it has. With other threads in the middle of something, that
+    /// is left to be reaped.
+    pub fn end(self) {
+        let _ = self.0.recovery().end();
+        // A process that only looked up names has readers, but no slot.
+        self.0.end_readers();
+    }
+
+    /// Frees its readers of the records, which the next program couldn't find again.
+    pub fn end_readers(self) {
+        self.0.end_readers();
+    }
+}

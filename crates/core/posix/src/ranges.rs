@@ -1,0 +1,180 @@
+//! Large files of a pool's origin that are fetched as they are read.
+//!
+//! A file of the origin's size for it or more, opened for reading only, isn't brought in. Its
+//! description has the flag `RANGES`, which all processes see that share it, and each way of
+//! reading asks for its range first ([`Fs::bring_range`]) or for the whole file
+//! ([`Fs::bring_whole`]). The origin service brings whole blocks in. It takes none of them away
+//! while somebody has the file open.
+//!
+//! A process remembers which blocks are in the pool (`known_blocks.rs`), so that it asks once for
+//! each block. This is valid for one *fill*: a number that distinguishes the bytes fetched since
+//! the last eviction from earlier ones. The description has it.
+
+use crate::Fs;
+use forebay_client::origin::{BLOCK, Request};
+use forebay_placement::Distribution;
+use forebay_runtime::user::UserSliceMut;
+use forebay_store::control_region::open_flag::RANGES;
+use forebay_store::{Inode, ObjectId};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Number of bytes after a read that may be read with it, for files with weaker consistency
+/// (`readahead.rs`). Bytes.
+const AHEAD: u64 = 1 << 20;
+/// Maximum number of attempts to read at an offset that others move.
+const ATTEMPTS: usize = 10_000;
+
+/// The blocks of a range that isn't empty: the first one, and the one behind the last.
+fn blocks(at: u64, len: u64) -> (u64, u64) {
+    (at / BLOCK, at.saturating_add(len).div_ceil(BLOCK))
+}
+
+impl Fs {
+    /// Whether a released file that is opened with these flags is fetched by ranges. Striped files
+    /// and those with several names aren't.
+    pub(crate) fn may_come_by_ranges(&self, id: ObjectId, inode: &Inode, flags: i32) -> bool {
+        let others = libc::O_PATH | libc::O_TRUNC | libc::O_ACCMODE;
+        let least = self.pool().config().origin.as_ref().map(|o| o.ranges);
+        flags & others == libc::O_RDONLY
+            && inode.is_file()
+            && inode.nlink == 1
+            && least.is_some_and(|least| inode.size >= least)
+            && !matches!(id.distribution(), Distribution::Striped(_))
+    }
+
+    /// Whether the bytes of an open file are fetched as they are read.
+    #[inline]
+    pub(crate) fn comes_by_ranges(&self, open: u32) -> bool {
+        let flags = &self.store().objects().open_file(open).flags;
+        flags.load(Relaxed) & RANGES != 0
+    }
+
+    /// Records that the bytes of a file, which was just opened and is open, are fetched by ranges.
+    ///
+    /// # Errors
+    /// Errors of looking at the file at the origin. ESTALE: its name stands for another file now.
+    #[cold]
+    pub(crate) fn begin_ranges(&self, open: u32) -> Result<()> {
+        let o = self.store().objects().open_file(open);
+        o.flags.fetch_or(RANGES, AcqRel);
+        if let Some(fill) = self.ask_for_range(open, 0, 0)? {
+            o.fill.store(fill, Release);
+        }
+        Ok(())
+    }
+
+    /// Ensures that a range of an open file is in the pool. Blocks as long as the origin takes.
+    ///
+    /// # Errors
+    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    #[inline]
+    pub fn bring_range(&self, open: u32, at: u64, len: u64) -> Result<()> {
+        if self.comes_by_ranges(open) && len > 0 {
+            self.bring_blocks(open, at, len)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn bring_blocks(&self, open: u32, at: u64, len: u64) -> Result<()> {
+        let o = self.store().objects().open_file(open);
+        let live = self.live_of(open)?;
+        // With a window, more is read than was asked for.
+        let has_window = self.windows().is_some() && self.store().declared().controls(live) != 0;
+        let len = len.saturating_add(if has_window { AHEAD } else { 0 });
+        let range = blocks(at, len);
+        let (id, fill) = (ObjectId(o.id.load(Relaxed)), o.fill.load(Acquire));
+        if self.ranges().has(id, fill, range) {
+            return Ok(());
+        }
+        if self.ask_for_range(open, at, len)?.is_some() {
+            self.ranges().note(id, fill, range);
+        }
+        Ok(())
+    }
+
+    /// Asks the origin service for a range. Returns the number of the fill; None if the whole file
+    /// is in the pool, which is recorded in the description.
+    fn ask_for_range(&self, open: u32, at: u64, length: u64) -> Result<Option<u32>> {
+        let file = self.description(open);
+        let request = Request::Range {
+            id: file.id(),
+            dir: file.parent(),
+            name: file.name(),
+            at,
+            length,
+        };
+        let text = self.ask_origin_for(&request)?;
+        if text.is_empty() {
+            let flags = &self.store().objects().open_file(open).flags;
+            flags.fetch_and(!RANGES, AcqRel);
+            return Ok(None);
+        }
+        text.parse().map(Some).map_err(|_| Errno::PROTO)
+    }
+
+    /// Ensures that all bytes of an open file are in the pool, even if it was opened with O_PATH.
+    ///
+    /// # Errors
+    /// Errors of reading at the origin. ESTALE: the file has changed there. ENOSPC.
+    #[inline]
+    pub fn bring_whole(&self, open: u32) -> Result<()> {
+        if self.has_origin() {
+            self.bring_rest(open)
+        } else {
+            Ok(())
+        }
+    }
+
+    #[cold]
+    fn bring_rest(&self, open: u32) -> Result<()> {
+        let file = self.description(open);
+        if file.kind() != libc::S_IFREG || !self.comes_by_ranges(open) && !file.is_path_only() {
+            return Ok(());
+        }
+        let (id, dir, name) = (file.id(), file.parent(), file.name());
+        if self.cluster().stat(id)?.origin.is_released() {
+            let cut = false;
+            self.ask_origin_for(&Request::Bytes { id, dir, name, cut })?;
+        }
+        let flags = &self.store().objects().open_file(open).flags;
+        flags.fetch_and(!RANGES, AcqRel);
+        Ok(())
+    }
+
+    /// read(2), or pread(2) with an offset, of a file whose bytes are fetched by ranges. The
+    /// description isn't locked while they are fetched.
+    ///
+    /// # Errors
+    /// As for [`Fs::read_part`] and [`Fs::bring_range`].
+    #[cold]
+    pub(crate) fn read_by_ranges(
+        &self,
+        open: u32,
+        offset: Option<u64>,
+        to: UserSliceMut<'_>,
+    ) -> Result<usize> {
+        let len = to.len() as u64;
+        if let Some(at) = offset {
+            self.bring_range(open, at, len)?;
+            return self.read_there(open, offset, to);
+        }
+        let o = self.store().objects().open_file(open);
+        for _ in 0..ATTEMPTS {
+            let at = o.offset.load(Acquire);
+            self.bring_range(open, at, len)?;
+            let lock = self.store().objects().open_lock(open)?;
+            if o.offset.load(Relaxed) != at {
+                drop(lock);
+                continue;
+            }
+            let n = self.read_there(open, Some(at), to)?;
+            debug_assert!(n as u64 <= len, "{n} of {len} bytes are read");
+            o.offset.store(at + n as u64, Release);
+            return Ok(n);
+        }
+        Err(Errno::BUSY)
+    }
+}

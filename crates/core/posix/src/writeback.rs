@@ -1,0 +1,337 @@
+//! Writes to files with `consistency = "commit"` or `"session"` that aren't at their homes yet.
+//!
+//! A write to such a file, if its bytes lie on another node, is kept in this process and goes to
+//! the home together with others: when there are [`MAX_BUFFERED_BYTES`] bytes (the next writes are
+//! kept while these are sent), and at the latest when it is *published*: at fsync, close, before a
+//! lock is given up, at fork, exec and exit. Writes that aren't published are lost with the
+//! process. The process sees its own writes: reads are served from here, or the writes are
+//! published before anything else is done to the file.
+//!
+//! An error of publishing is reported once, by the next fsync or close of the file, or on standard
+//! error if there is none. Until then, writes are not kept back.
+//!
+//! A forked child begins without kept writes: its parent publishes them. A child of vfork keeps
+//! nothing back, and faces other than the library ([`Fs::for_program`]) don't, either.
+
+use crate::fs::Fs;
+use crate::kept::Kept;
+use crate::per_file_cache::Held;
+use forebay_client::controls::{Consistency, Controls, Mutability};
+use forebay_cluster::Cluster;
+use forebay_cluster::WriteBuffer;
+use forebay_runtime::user::{UserSlice, UserSliceMut};
+use forebay_store::controls::declared;
+use forebay_store::process::write_notice;
+use forebay_store::{MAX_SIZE, ObjectId};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Maximum number of bytes of a file that are buffered; as many more may be in progress.
+const MAX_BUFFERED_BYTES: usize = 512 << 10;
+
+/// The way a read is done.
+enum Read {
+    Done,
+    /// The home has the bytes. If its file ends before `end`, the rest is in a buffer here.
+    Home {
+        end: u64,
+    },
+}
+
+impl Kept {
+    fn holds_some(&self) -> bool {
+        !self.buffer.is_empty() || self.under_way.is_some()
+    }
+
+    /// Waits for the sends in progress.
+    fn finish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
+        if let Some((mut buffer, sending)) = self.under_way.take() {
+            if let Err(e) = cluster.end_writes(id, &buffer, sending) {
+                self.error.get_or_insert(e);
+            }
+            buffer.clear();
+            self.spare = buffer;
+        }
+    }
+
+    /// Sends the buffered writes, after those in progress.
+    fn send(&mut self, cluster: Cluster<'_>, id: ObjectId) {
+        self.finish(cluster, id);
+        if !self.buffer.is_empty() {
+            let next = std::mem::take(&mut self.spare);
+            let buffer = std::mem::replace(&mut self.buffer, next);
+            let sending = cluster.begin_writes(self.live, id, &buffer);
+            assert!(self.under_way.is_none(), "one buffer is sent at a time");
+            self.under_way = Some((buffer, sending));
+        }
+    }
+
+    fn publish(&mut self, cluster: Cluster<'_>, id: ObjectId) {
+        self.send(cluster, id);
+        self.finish(cluster, id);
+    }
+
+    /// Buffers a write. Returns the number of bytes buffered.
+    fn add(
+        &mut self,
+        cluster: Cluster<'_>,
+        id: ObjectId,
+        at: u64,
+        from: UserSlice<'_>,
+    ) -> Result<usize> {
+        let (mut done, len) = (0, from.len());
+        while done < len {
+            let n = (len - done).min(self.buffer.room(at + done as u64, MAX_BUFFERED_BYTES));
+            if n > 0 {
+                let part = from.behind(done).first(n);
+                // SAFETY: the type's invariant is what this needs.
+                match unsafe { self.buffer.add(at + done as u64, part.address(), n) } {
+                    Err(e) if done == 0 => return Err(e),
+                    Err(_) => break,
+                    Ok(()) => done += n,
+                }
+            }
+            debug_assert!(
+                self.buffer.len() <= MAX_BUFFERED_BYTES,
+                "a buffer has a limit"
+            );
+            if self.buffer.len() == MAX_BUFFERED_BYTES || done < len {
+                self.send(cluster, id);
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads from the buffered writes, if they cover the whole range.
+    fn read(
+        &mut self,
+        cluster: Cluster<'_>,
+        id: ObjectId,
+        at: u64,
+        to: UserSliceMut<'_>,
+    ) -> Result<Read> {
+        let sent = self.under_way.as_ref().map(|(buffer, _)| buffer);
+        let all = || [Some(&self.buffer), sent].into_iter().flatten();
+        let Some(touching) = all().find(|buffer| buffer.touch(at, to.len())) else {
+            let end = all().map(WriteBuffer::end).max().unwrap_or(0);
+            return Ok(Read::Home { end });
+        };
+        match touching.cover(at, to.len()) {
+            Some(bytes) => to.copy_from(bytes).map(|()| Read::Done),
+            None => {
+                self.publish(cluster, id);
+                Ok(Read::Home { end: 0 })
+            }
+        }
+    }
+}
+
+/// Whether writes to a file with these controls may be buffered.
+fn may_wait(controls: &Controls, laminated: bool) -> bool {
+    let later = matches!(
+        controls.consistency,
+        Consistency::Commit | Consistency::Session
+    );
+    // A write that its home has to check is sent there at once.
+    later && !laminated && controls.mutability != Mutability::Append
+}
+
+/// Gives the place back if it isn't needed.
+fn leave(mut kept: Held<'_, Kept>) {
+    if !kept.holds_some() && kept.error.is_none() {
+        kept.word = 0;
+        kept.free();
+    }
+}
+
+impl Fs {
+    /// Whether writes to this file may wait now.
+    fn waits(&self, id: ObjectId, live: u32, word: u64) -> bool {
+        let cluster = self.cluster();
+        let (declared, laminated) = declared(word);
+        may_wait(&declared.resolve(), laminated)
+            && cluster.is_remote(live)
+            // A buffered write would report too late that the quota is exceeded.
+            && !cluster.quota().is_active()
+            && !cluster.mappings().may_be_copied(live)
+            && id.0 != 0
+    }
+
+    /// Buffers a write to an open file, if that is allowed: returns how many bytes. None: it must
+    /// be sent at once, and the buffered writes before it have been sent.
+    ///
+    /// # Errors
+    /// EFAULT; EIO: its locks are lost ([`Cluster::check_lease`]).
+    pub(crate) fn write_later(
+        &self,
+        open: u32,
+        live: u32,
+        at: Option<u64>,
+        from: UserSlice<'_>,
+    ) -> Result<Option<usize>> {
+        let cluster = self.cluster();
+        let word = cluster.declared().controls(live);
+        let Some(all) = self.writeback().filter(|_| word != 0) else {
+            return Ok(None);
+        };
+        cluster.check_lease(live)?;
+        let id = cluster.content().live_id(live);
+        self.look_again(id);
+        let flags = cluster.objects().open_file(open).flags.load(Relaxed) as i32;
+        let at = at.filter(|at| {
+            let fits = at
+                .checked_add(from.len() as u64)
+                .is_some_and(|end| end <= MAX_SIZE);
+            fits && !from.is_empty() && flags & libc::O_DSYNC == 0 && !cluster.acts_for_another()
+        });
+        let Some(at) = at else {
+            self.write_back(id);
+            return Ok(None);
+        };
+        let found = match all.of(id) {
+            // Asked when it began; a mapping may have come since.
+            Some(found) if found.word == word && !cluster.mappings().may_be_copied(live) => {
+                Some(found)
+            }
+            Some(found) => {
+                drop(found);
+                None
+            }
+            None => None,
+        };
+        let found = found.or_else(|| {
+            if self.waits(id, live, word) {
+                all.make(id)
+            } else {
+                None
+            }
+        });
+        let Some(mut kept) = found.filter(|found| found.error.is_none()) else {
+            self.write_back(id);
+            return Ok(None);
+        };
+        debug_assert!(word != 0, "writes wait by declared controls only");
+        (kept.live, kept.open, kept.word) = (live, open, word);
+        let done = kept.add(cluster, id, at, from);
+        leave(kept);
+        done.map(Some)
+    }
+
+    /// As [`Cluster::read`], with what this process has written.
+    ///
+    /// # Errors
+    /// As there.
+    pub(crate) fn read_live(&self, live: u32, at: u64, to: UserSliceMut<'_>) -> Result<usize> {
+        let cluster = self.cluster();
+        cluster.check_lease(live)?;
+        let id = cluster.content().live_id(live);
+        let mut end = 0;
+        match self.writeback().and_then(|all| all.of(id)) {
+            Some(mut kept) => {
+                let read = kept.read(cluster, id, at, to);
+                leave(kept);
+                match read? {
+                    Read::Done => return Ok(to.len()),
+                    Read::Home { end: known } => end = known,
+                }
+            }
+            None => {
+                if let Some(n) = self.read_ahead(live, at, to)? {
+                    return Ok(n);
+                }
+            }
+        }
+        // SAFETY: the type's invariant is what this needs.
+        let read = || unsafe { cluster.read(live, at, to.address(), to.len()) };
+        let n = read()?;
+        if n < to.len() && at.saturating_add(n as u64) < end {
+            // The file is longer than its home knows: the buffered bytes are sent there first.
+            self.write_back(id);
+            return read();
+        }
+        Ok(n)
+    }
+
+    /// Whether the file has buffered writes.
+    pub(crate) fn keeps(&self, id: ObjectId) -> bool {
+        self.writeback().and_then(|all| all.of(id)).is_some()
+    }
+
+    /// Publishes the buffered writes of a file. An error is kept for a later call that can return
+    /// it.
+    pub(crate) fn write_back(&self, id: ObjectId) {
+        let Some(all) = self.writeback() else { return };
+        if let Some(mut kept) = all.of(id) {
+            kept.publish(self.cluster(), id);
+            leave(kept);
+        }
+    }
+
+    /// As [`Fs::write_back`], of an open file.
+    pub fn write_back_open(&self, open: u32) {
+        if self.writeback().is_some() {
+            self.write_back(ObjectId(
+                self.cluster().objects().open_file(open).id.load(Acquire),
+            ));
+        }
+    }
+
+    /// Publishes the buffered writes of an open file.
+    ///
+    /// # Errors
+    /// Why some of the written bytes are lost, reported once.
+    pub fn publish(&self, open: u32) -> Result<()> {
+        let Some(all) = self.writeback() else {
+            return Ok(());
+        };
+        let id = ObjectId(self.cluster().objects().open_file(open).id.load(Acquire));
+        self.look_again(id);
+        let Some(mut kept) = all.of(id) else {
+            return Ok(());
+        };
+        kept.publish(self.cluster(), id);
+        let error = kept.error.take();
+        leave(kept);
+        error.map_or(Ok(()), Err)
+    }
+
+    /// As [`Fs::publish`], where the program can't be told of an error: it is printed to standard
+    /// error.
+    pub fn publish_unheard(&self, open: u32) {
+        if let Err(e) = self.publish(open) {
+            self.report_lost(open, e);
+        }
+    }
+
+    /// Publishes all buffered writes: before fork and sync. Errors are kept.
+    pub fn write_back_all(&self) {
+        let Some(all) = self.writeback() else { return };
+        all.files().for_each(|id| self.write_back(id));
+    }
+
+    /// As [`Fs::write_back_all`], where no later call can return an error: before exec and exit.
+    pub fn publish_all(&self) {
+        let Some(all) = self.writeback() else { return };
+        for id in all.files() {
+            let Some(mut kept) = all.of(id) else { continue };
+            kept.publish(self.cluster(), id);
+            let (open, error) = (kept.open, kept.error.take());
+            leave(kept);
+            if let Some(e) = error {
+                self.report_lost(open, e);
+            }
+        }
+    }
+
+    #[cold]
+    fn report_lost(&self, open: u32, e: Errno) {
+        let path = self.path_of_open(open).unwrap_or_else(|_| b"?".to_vec());
+        let path = String::from_utf8_lossy(&path);
+        let end = path.floor_char_boundary(100);
+        write_notice(format_args!(
+            "{}{}: some of what was written before the last commit is lost: {e}",
+            String::from_utf8_lossy(self.mount()),
+            &path[..end]
+        ));
+    }
+}

@@ -1,0 +1,139 @@
+//! Extended attributes of objects, with POSIX's permissions and errors.
+//!
+//! `user.` attributes need the permissions of their object. Only root sets `trusted.` and
+//! `security.` ones. Other name spaces are EOPNOTSUPP. One attribute shows and sets the declared
+//! controls ([`crate::controls::ATTRIBUTE`]).
+
+use crate::controls;
+use crate::cred::{READ, WRITE};
+use crate::fs::Fs;
+use forebay_client::controls::Declared;
+use forebay_store::{Inode, ObjectId};
+use rustix::io::{Errno, Result};
+use rustix::thread::CapabilitySet;
+
+/// Longest extended attribute.
+const XATTR_SIZE_MAX: usize = 65_536;
+
+/// ERANGE, E2BIG: what can't be an attribute. EOPNOTSUPP: what a new file can't be made with.
+pub(crate) fn check_attribute(name: &[u8], value: &[u8]) -> Result<()> {
+    if name.is_empty() || name.len() > forebay_store::NAME_MAX {
+        return Err(Errno::RANGE);
+    }
+    if value.len() > XATTR_SIZE_MAX {
+        return Err(Errno::TOOBIG);
+    }
+    // Those of users, each a record of its own.
+    let kept = name
+        .strip_prefix(b"user.")
+        .is_some_and(|key| !key.is_empty());
+    if kept && name != controls::ATTRIBUTE {
+        Ok(())
+    } else {
+        Err(Errno::OPNOTSUPP)
+    }
+}
+
+impl Fs {
+    fn attribute_object(&self, id: ObjectId, name: &[u8], want: u32) -> Result<Inode> {
+        let i = self.cluster().stat(id)?;
+        let known = |prefix: &[u8]| name.starts_with(prefix);
+        if known(b"user.") {
+            if !i.is_file() && !i.is_dir() {
+                return Err(if want == WRITE {
+                    Errno::PERM
+                } else {
+                    Errno::NODATA
+                });
+            }
+            self.cred().check(&i, want)?;
+            self.bring_attributes(id, want == WRITE)?;
+        } else if known(b"trusted.") || known(b"security.") {
+            if !self.cred().can(CapabilitySet::SYS_ADMIN) && want == WRITE {
+                return Err(Errno::PERM);
+            }
+        } else {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // The prefix of a name space alone.
+        if name.last() == Some(&b'.') && name.iter().filter(|&&b| b == b'.').count() == 1 {
+            return Err(Errno::INVAL);
+        }
+        Ok(i)
+    }
+
+    /// getxattr(2), uncut.
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP for a name space that isn't kept, EACCES.
+    pub fn get_attribute(&self, id: ObjectId, name: &[u8]) -> Result<Vec<u8>> {
+        let inode = self.attribute_object(id, name, READ)?;
+        if name == controls::ATTRIBUTE {
+            return controls::as_attribute(&inode);
+        }
+        self.cluster().attribute(id, name)
+    }
+
+    /// The names of all extended attributes but the declared controls.
+    ///
+    /// # Errors
+    /// ENOENT; those of the pool's origin.
+    pub fn attribute_names(&self, id: ObjectId) -> Result<Vec<Vec<u8>>> {
+        self.bring_attributes(id, false)?;
+        self.cluster().attributes(id)
+    }
+
+    /// setxattr(2) with its flags. `known`: a directory and the name in it by which the caller has
+    /// found the object, if any.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, EOPNOTSUPP, E2BIG, ERANGE, EACCES, EPERM, ENOSPC.
+    pub fn set_attribute(
+        &self,
+        id: ObjectId,
+        name: &[u8],
+        value: &[u8],
+        flags: i32,
+        known: Option<(ObjectId, &[u8])>,
+    ) -> Result<()> {
+        if name.is_empty() || name.len() > forebay_store::NAME_MAX {
+            return Err(Errno::RANGE);
+        }
+        if value.len() > XATTR_SIZE_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        const BOTH: i32 = libc::XATTR_CREATE | libc::XATTR_REPLACE;
+        let create = match flags {
+            0 => None,
+            libc::XATTR_CREATE => Some(true),
+            libc::XATTR_REPLACE | BOTH => Some(false),
+            _ => return Err(Errno::INVAL),
+        };
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if flags == BOTH {
+            // With both flags the call always fails: whether the attribute exists decides the
+            // error.
+            return self.get_attribute(id, name).and(Err(Errno::EXIST));
+        }
+        if name == controls::ATTRIBUTE {
+            return self.set_as_attribute(id, &inode, value, create, known);
+        }
+        self.cluster().set_attribute(id, name, value, create, known)
+    }
+
+    /// removexattr(2).
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP, EACCES, EPERM.
+    pub fn remove_attribute(&self, id: ObjectId, name: &[u8]) -> Result<()> {
+        let inode = self.attribute_object(id, name, WRITE)?;
+        if name == controls::ATTRIBUTE {
+            controls::as_attribute(&inode)?;
+            return self.set_controls(id, Declared::NOTHING);
+        }
+        if !inode.has_attributes {
+            return Err(Errno::NODATA);
+        }
+        self.cluster().remove_attribute(id, name)
+    }
+}

@@ -1,0 +1,250 @@
+//! A disk that loses power: what of a directory's files would be left.
+//!
+//! The kernel writes pages back whenever it likes, in any order; only what a sync call has
+//! returned for is certain. A [`Disk`] is told of every sync (by
+//! [`forebay_media::observe_syncs`]) and notes what it made durable; between syncs it takes
+//! looks at the files, as states that pages may have been written back in. From these,
+//! [`Disk::torn_copy`] puts together a state that a loss of power could leave: each page
+//! that of the last sync, of a look since, or of now; names those of the last sync of the
+//! directory, of a look, or of now.
+
+use super::Random;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+const PAGE: usize = 4096;
+
+/// A file's bytes: its length and the pages that aren't zero.
+#[derive(Clone, Default)]
+struct Image {
+    len: u64,
+    pages: HashMap<u32, Arc<[u8]>>,
+}
+
+impl Image {
+    /// Reads `file`; pages that are as in `like` are shared with it.
+    fn read(file: &File, like: &Image) -> Image {
+        let len = file.metadata().unwrap().len();
+        let mut image = Image {
+            len,
+            pages: HashMap::new(),
+        };
+        let mut buffer = vec![0; 1 << 20];
+        let mut at = 0;
+        while at < len {
+            let n = file.read_at(&mut buffer, at).unwrap();
+            for (i, bytes) in buffer[..n].chunks(PAGE).enumerate() {
+                if bytes.iter().all(|&b| b == 0) {
+                    continue;
+                }
+                let number = (at / PAGE as u64) as u32 + i as u32;
+                let page = match like.pages.get(&number) {
+                    Some(page) if page[..] == *bytes => page.clone(),
+                    _ => bytes.into(),
+                };
+                image.pages.insert(number, page);
+            }
+            at += n as u64;
+        }
+        image
+    }
+}
+
+struct Node {
+    file: File,
+    durable: Image,
+    looks: Vec<Image>,
+}
+
+type Names = Vec<(String, u64)>;
+
+struct State {
+    nodes: HashMap<u64, Node>,
+    durable_names: Names,
+    names: Vec<Names>,
+    random: Random,
+    /// Whether syncs fail.
+    fails: bool,
+    /// Syncs until a torn copy is to be taken (before the sync counts), and to where.
+    trap: Option<(u32, PathBuf)>,
+}
+
+/// A directory under observation.
+pub struct Disk {
+    dir: PathBuf,
+    state: Mutex<State>,
+}
+
+static DISKS: Mutex<Vec<Arc<Disk>>> = Mutex::new(Vec::new());
+
+fn on_sync(fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+    let path = std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap();
+    let disks = DISKS.lock().unwrap().clone();
+    for disk in disks {
+        if path.starts_with(&disk.dir) {
+            disk.synced(fd)?;
+        }
+    }
+    Ok(())
+}
+
+impl Disk {
+    /// Observes `dir`, all of which is on the disk now.
+    pub fn new(dir: &Path, seed: u64) -> Arc<Disk> {
+        forebay_media::observe_syncs(on_sync);
+        let disk = Arc::new(Disk {
+            dir: dir.to_owned(),
+            state: Mutex::new(State {
+                nodes: HashMap::new(),
+                durable_names: Vec::new(),
+                names: Vec::new(),
+                random: Random(seed | 1),
+                trap: None,
+                fails: false,
+            }),
+        });
+        {
+            let mut s = disk.state.lock().unwrap();
+            let names = disk.list(&mut s);
+            for node in s.nodes.values_mut() {
+                node.durable = Image::read(&node.file, &node.durable);
+            }
+            s.durable_names = names;
+        }
+        DISKS.lock().unwrap().push(disk.clone());
+        disk
+    }
+
+    /// Ends the observation.
+    pub fn close(self: &Arc<Disk>) {
+        DISKS.lock().unwrap().retain(|d| !Arc::ptr_eq(d, self));
+    }
+
+    /// The names now; files not seen before are known from here on.
+    fn list(&self, s: &mut State) -> Names {
+        let mut names = Names::new();
+        for e in std::fs::read_dir(&self.dir).unwrap().flatten() {
+            let Ok(file) = File::open(e.path()) else {
+                continue;
+            };
+            let ino = file.metadata().unwrap().ino();
+            names.push((e.file_name().to_string_lossy().into_owned(), ino));
+            s.nodes.entry(ino).or_insert_with(|| Node {
+                durable: Image {
+                    len: file.metadata().unwrap().len(),
+                    ..Image::default()
+                },
+                file,
+                looks: Vec::new(),
+            });
+        }
+        names
+    }
+
+    fn synced(&self, fd: BorrowedFd<'_>) -> rustix::io::Result<()> {
+        let mut s = self.state.lock().unwrap();
+        if s.fails {
+            return Err(rustix::io::Errno::IO);
+        }
+        if let Some((left, to)) = s.trap.take() {
+            if left == 0 {
+                self.copy_torn(&mut s, &to);
+            } else {
+                s.trap = Some((left - 1, to));
+            }
+        }
+        let names = self.list(&mut s);
+        let stat = rustix::fs::fstat(fd).unwrap();
+        match s.nodes.get_mut(&stat.st_ino) {
+            Some(node) => {
+                node.durable = Image::read(&node.file, &node.durable);
+                node.looks.clear();
+                s.names.push(names);
+            }
+            None => {
+                s.durable_names = names;
+                s.names.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// From now on syncs fail, or no longer.
+    pub fn fail(&self, fails: bool) {
+        self.state.lock().unwrap().fails = fails;
+    }
+
+    /// Reads all files: their pages may be written back as they are now.
+    pub fn look(&self) {
+        let mut s = self.state.lock().unwrap();
+        let names = self.list(&mut s);
+        s.names.push(names);
+        for node in s.nodes.values_mut().filter(|n| n.looks.len() < 3) {
+            let image = Image::read(&node.file, &node.durable);
+            node.looks.push(image);
+        }
+    }
+
+    /// Takes a torn copy to `to` just before the sync after next `left` ones counts.
+    pub fn trap(&self, left: u32, to: &Path) {
+        self.state.lock().unwrap().trap = Some((left, to.to_owned()));
+    }
+
+    /// Whether the trap hasn't been sprung; removes it.
+    pub fn untrap(&self) -> bool {
+        self.state.lock().unwrap().trap.take().is_some()
+    }
+
+    /// The states that a loss of power now could leave, in the new directory `to`.
+    pub fn torn_copy(&self, to: &Path) {
+        let mut s = self.state.lock().unwrap();
+        self.copy_torn(&mut s, to);
+    }
+
+    fn copy_torn(&self, s: &mut State, to: &Path) {
+        std::fs::create_dir(to).unwrap();
+        let now = self.list(s);
+        let mut choices = vec![s.durable_names.clone()];
+        choices.append(&mut s.names.clone());
+        choices.push(now);
+        let names = choices.swap_remove(s.random.below(choices.len()));
+        // How much has been written back, in eighths: nothing, all, or something between.
+        let share = [0, 0, 1, 4, 7, 8][s.random.below(6)];
+        for (name, ino) in names {
+            let node = &s.nodes[&ino];
+            let now = Image::read(&node.file, &node.durable);
+            let mut versions: Vec<&Image> = node.looks.iter().collect();
+            versions.push(&now);
+            let out = File::create(to.join(&name)).unwrap();
+            let changed = versions.iter().any(|v| v.len != node.durable.len);
+            let len = if changed && s.random.below(8) < share {
+                versions[s.random.below(versions.len())].len
+            } else {
+                node.durable.len
+            };
+            out.set_len(len).unwrap();
+            let mut numbers: Vec<u32> = node.durable.pages.keys().copied().collect();
+            versions.iter().for_each(|v| numbers.extend(v.pages.keys()));
+            numbers.sort_unstable();
+            numbers.dedup();
+            for number in numbers {
+                let version = if s.random.below(8) < share {
+                    versions[s.random.below(versions.len())]
+                } else {
+                    &node.durable
+                };
+                let at = u64::from(number) * PAGE as u64;
+                if let Some(page) = version.pages.get(&number)
+                    && at < len
+                {
+                    let n = page.len().min((len - at) as usize);
+                    out.write_all_at(&page[..n], at).unwrap();
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Copies of files that never change again, on the nodes that read them.
+//!
+//! The bytes that a process reads of a laminated file of another node (or of the remote chunks of a
+//! striped one) are fetched by the MiB and kept in its own node's store, for all processes there. A
+//! copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]): so extents, deaths
+//! and room need nothing new.
+//!
+//! - *Presence* is told by the "initialised" bits of the pages: they are set behind the bytes. A
+//!   small copy that lies in its record was written at once. So a process that fetches may be
+//!   killed at any time, and two may fetch the same.
+//! - *Whose it is*: each lamination is another *edition* of the file ([`crate::Inode::edition`]),
+//!   which comes along when the file is opened. A copy is of one edition, and of one life of the
+//!   control region, all its life; another one takes its place. So a process that opens a file
+//!   never reads of an edition before.
+//! - *Room*: see [`keep`].
+
+mod keep;
+
+pub use keep::Copies;
+pub use keep::Copy;
+
+use crate::chunks::pages;
+use crate::control_region::{MAX_LIVE, live_flag as flag};
+use crate::declared::is_last;
+use crate::record::{Inode, Key};
+use crate::records::{ChangeRecords, Need, ReadRecords, Records};
+use crate::views::Content;
+use crate::views::LocalCopies;
+use crate::{CHUNK, ObjectId, PAGE, Result, now};
+use forebay_runtime::atomics::{Ordering::*, fence};
+use rustix::io::Errno;
+
+/// A file that never changes again, as it was when it was opened.
+#[derive(Clone, Copy, Debug)]
+pub struct Last {
+    edition: u64,
+    pub size: u64,
+}
+
+impl LocalCopies<'_> {
+    /// The state of an open file that lies on other nodes, completely or partly, if it may be
+    /// copied.
+    pub fn last_of(&self, index: u32) -> Option<Last> {
+        let live = self.objects().live(index);
+        let edition = live.edition.load(SeqCst);
+        if !is_last(edition) {
+            return None;
+        }
+        let size = match live.flags.load(Acquire) & flag::REMOTE {
+            0 => live.size.load(SeqCst),
+            _ => live.last_size.load(SeqCst),
+        };
+        (live.edition.load(SeqCst) == edition).then_some(Last { edition, size })
+    }
+
+    /// The identity of this edition: it differs from that of all other copies.
+    fn stamp(&self, edition: u64) -> u64 {
+        let born = u64::from(self.control.header().born.load(Relaxed));
+        edition.wrapping_add(born.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The edition that a copy with this stamp is of.
+    fn edition_of(&self, stamp: u64) -> u64 {
+        stamp.wrapping_sub(self.stamp(0))
+    }
+
+    /// Reads from a copy, inside one MiB (without a buffer: only checks). False if some of it is
+    /// missing.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub unsafe fn read_copy(
+        &self,
+        copy: u32,
+        last: Last,
+        at: u64,
+        to: Option<*mut u8>,
+        len: usize,
+    ) -> Result<bool> {
+        let live = self.objects().live(copy);
+        let moved = live.moved.load(Acquire);
+        let is_ours = || live.copy_stamp().load(Acquire) == self.stamp(last.edition);
+        let there = live.size.load(Acquire) >= at + len as u64;
+        if !moved.is_multiple_of(2) || !there || !is_ours() {
+            return Ok(false);
+        }
+        let mut whole = true;
+        let read = if live.flags.load(Acquire) & flag::INLINE != 0 {
+            match to {
+                Some(to) => {
+                    // SAFETY: the caller's promise.
+                    unsafe { self.content().copy_out(copy, moved, at, to, len) }.map(|()| len)
+                }
+                None => Ok(len),
+            }
+        } else {
+            let start = (at % CHUNK) as usize;
+            let map =
+                self.content()
+                    .chunk_map(copy, at / CHUNK, moved, pages((start + len) as u64));
+            map.and_then(|map| {
+                Content::pieces(&map, start, len, |e, from, done, n| {
+                    let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                    let (first, end) = (from / PAGE, (from + n).div_ceil(PAGE));
+                    let page = e.start() + first as u64;
+                    whole = whole && medium.cells().all_init(page, end - first);
+                    match to {
+                        // SAFETY: pieces stay within len, and within the extent.
+                        Some(to) if whole => unsafe { medium.read(e, from, to.add(done), n) },
+                        _ => Ok(()),
+                    }
+                })
+            })
+        };
+        fence(Acquire);
+        let same = live.moved.load(Relaxed) == moved && is_ours();
+        match read {
+            Ok(n) => Ok(same && whole && n == len),
+            Err(Errno::FAULT) => Err(Errno::FAULT),
+            // The file exists all the same.
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// The copy of an open file, if there is one of this edition. It stays open as long as the
+    /// file.
+    pub fn copy_of(&self, index: u32, last: Last) -> Option<u32> {
+        let live = self.objects().live(index);
+        let hung = live.copy.load(Acquire);
+        if let Some(copy) = hung.checked_sub(1) {
+            if self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition) {
+                return Some(copy);
+            }
+            let _section = self.section().ok()?;
+            if (live.copy.compare_exchange(hung, 0, AcqRel, Relaxed)).is_ok() {
+                self.release_copy(hung);
+            }
+        }
+        self.hang(index, last).ok().flatten()
+    }
+
+    /// Whether the live table has room for copies: half of it is for files, whatever is copied.
+    fn may_hang(&self) -> bool {
+        let list = &self.control.header().free_live;
+        list.end(MAX_LIVE) < list.limit() / 2
+    }
+
+    /// Opens the copy for as long as the file is open, if there is one.
+    fn hang(&self, index: u32, last: Last) -> Result<Option<u32>> {
+        if !self.may_hang() {
+            return Ok(None);
+        }
+        let live = self.objects().live(index);
+        let id = self.content().live_id(index).copy();
+        if self.objects().live_probe(id)?.is_none() && !self.is_there(id)? {
+            return Ok(None);
+        }
+        let _section = self.section()?;
+        let (copy, held) = match self.objects().live_acquire_here(id) {
+            Err(Errno::NOENT) => return Ok(None),
+            other => other?,
+        };
+        let fits = self.objects().live(copy).copy_stamp().load(Acquire) == self.stamp(last.edition);
+        let mine = fits
+            && live
+                .copy
+                .compare_exchange(0, copy + 1, AcqRel, Acquire)
+                .is_ok();
+        drop(held);
+        if !mine {
+            self.objects().live_release(copy)?;
+        }
+        if !fits {
+            self.drop_copy(id)?;
+        }
+        Ok(live.copy.load(Acquire).checked_sub(1))
+    }
+
+    /// Whether there is a record of this object.
+    fn is_there(&self, id: ObjectId) -> Result<bool> {
+        self.records_of(id)?.exists(id)
+    }
+
+    /// A live entry that used a copy (plus one; 0: none) doesn't any more.
+    pub(crate) fn release_copy(&self, copy: u32) {
+        if let Some(copy) = copy.checked_sub(1) {
+            // Copies that can't be written back are tried again by the next repair.
+            let _: Result<()> = self.objects().live_release(copy);
+        }
+    }
+
+    /// Keeps whole MiBs of a file, or the bytes after its last one, from `first` on.
+    pub fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
+        if self.copy_of(index, last).is_none() {
+            self.make_copy(self.content().live_id(index).copy(), last)?;
+        }
+        // A reference of its own, as other threads may release theirs meanwhile.
+        let (copy, held) = self
+            .objects()
+            .live_acquire_here(self.content().live_id(index).copy())?;
+        let stamp = self.stamp(last.edition);
+        let mut result = Ok(());
+        for (n, chunk) in bytes.chunks(CHUNK as usize).enumerate() {
+            let at = first + n as u64 * CHUNK;
+            let check = |live: &crate::control_region::Live| {
+                if live.copy_stamp().load(Acquire) == stamp {
+                    Ok(())
+                } else {
+                    Err(Errno::STALE)
+                }
+            };
+            let bytes = (chunk.as_ptr(), chunk.len());
+            // SAFETY: a slice.
+            result = unsafe {
+                self.content()
+                    .write_here(copy, Some(at), bytes, true, check)
+            }
+            .map(|_| ());
+            if result.is_err() {
+                self.copying_failed();
+                break;
+            }
+        }
+        drop(held);
+        self.objects().live_release(copy).and(result)
+    }
+
+    /// Makes an empty copy of a file, if there is none.
+    fn make_copy(&self, id: ObjectId, last: Last) -> Result<()> {
+        let t = now();
+        let inode = Inode {
+            mode: libc::S_IFREG | 0o600,
+            nlink: 1,
+            copy_stamp: self.stamp(last.edition),
+            ..Inode::made_at(t)
+        };
+        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
+            w.add_object(id, &inode, &[]).map(|_| ())
+        })?;
+        self.count_copy();
+        Ok(())
+    }
+
+    /// Removes a copy; its pages are freed at once, even if it is open.
+    pub fn drop_copy(&self, id: ObjectId) -> Result<()> {
+        let (index, held) = match self.objects().live_acquire_here(id) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let emptied = self.content().truncate_here(index, |_| Ok(0));
+        let dropped = self.transact(self.names().object_set(id), Need::Removal, |w| {
+            w.change_inode(id, |inode| inode.nlink = 0)?;
+            w.attach(id, &Key::orphan(id), &[])?;
+            self.objects().live_mark_unlinked(id, false)
+        });
+        drop(held);
+        self.objects().live_release(index).and(dropped).and(emptied)
+    }
+}

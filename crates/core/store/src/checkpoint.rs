@@ -1,0 +1,464 @@
+//! Checkpoints: all records of a pool at one moment in one file, and the return from it
+//! after memory was lost.
+//!
+//! A checkpoint begins a generation of the journal. All shards are locked for the moment
+//! in which the old generation is written out and LMDB's snapshots are taken; the file is
+//! written while other processes go on. Until the new file is complete and renamed, the previous
+//! checkpoint and all generations since it are kept, so that there is always a checkpoint and,
+//! from it on, an unbroken journal. [`Store::load`] reads them back.
+//!
+//! ```text
+//! file:    "FBYCKP01" version:4 shards:4 generation:8 position:8, then frames
+//! frame:   kind:4 length:4 checksum:8 content        (xxh3, generation as its seed)
+//! kinds:   1 changes, as in the journal    2 extents that are initialised
+//!          3 the end: number of frames:8
+//! ```
+
+use crate::Store;
+use crate::journal::{self, Journal, Read, kind};
+use crate::lmdb::WriteTxn;
+use crate::process::Critical;
+use crate::record::{JOURNAL, changes, push_change};
+use crate::records::{Need, ReadRecords, Records};
+use crate::views::Durability;
+use forebay_media::{Extent, may_grow, put_all};
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::{Errno, Result};
+use std::collections::HashSet;
+use std::path::Path;
+use std::sync::atomic::Ordering::*;
+use twox_hash::XxHash3_64;
+
+const MAGIC: &[u8; 8] = b"FBYCKP01";
+const VERSION: u32 = 1;
+const HEAD: usize = 32;
+const FRAME: usize = 16;
+/// A frame is written when it has this many bytes.
+const FRAME_FULL: usize = 256 << 10;
+/// Changes and bytes of one transaction while loading. Each shard reserves memory for one.
+const BATCH: (usize, usize) = (200, 128 << 10);
+
+mod frame {
+    pub const CHANGES: u32 = 1;
+    pub const DURABLE: u32 = 2;
+    pub const END: u32 = 3;
+}
+
+/// The findings of [`Store::load`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// Records in the checkpoint.
+    pub records: u64,
+    /// Commits in the journal.
+    pub commits: u64,
+    /// Bytes at the journal's end that can't be used: never synced, or damaged.
+    pub unused: u64,
+}
+
+impl Durability<'_> {
+    /// Makes a checkpoint if the journal has grown to its bound and no other process makes one.
+    pub(crate) fn checkpoint_if_due(&self) {
+        let s = self.journal_state();
+        let len = s.end.load(Relaxed).wrapping_sub(s.start.load(Relaxed));
+        if len > s.bound.load(Relaxed) {
+            // Whether it failed or not, the commit that met the bound stands. The next one tries
+            // again.
+            let _ = self.checkpoint();
+        }
+    }
+
+    /// Whether the keeper should make a checkpoint, before another process has to.
+    pub fn checkpoint_wanted(&self) -> bool {
+        let s = self.journal_state();
+        self.active_journal().is_some()
+            && s.end.load(Relaxed) - s.start.load(Relaxed) > s.bound.load(Relaxed) / 2
+    }
+
+    /// Writes all records to a new checkpoint, with which a new generation of the journal begins.
+    /// False if another process is doing so.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO; the old checkpoint and the journal stay as they were.
+    pub fn checkpoint(&self) -> Result<bool> {
+        let Some(journal) = &self.journal else {
+            return Ok(false);
+        };
+        let _critical = Critical::enter();
+        let s = self.journal_state();
+        if !s
+            .checkpointing
+            .try_acquire(self.control(), self.process_slot()?)
+        {
+            return Ok(false);
+        }
+        let result = self.checkpoint_locked(journal);
+        s.checkpointing.release();
+        result.map(|()| true)
+    }
+
+    fn checkpoint_locked(&self, journal: &Journal) -> Result<()> {
+        let s = self.journal_state();
+        let dir = journal.dir();
+        // A control region that was rebuilt doesn't know the last generation.
+        let known = self.generations(dir)?.into_iter().max().unwrap_or(0);
+        let before = s.generation.load(Acquire);
+        let generation = (if before == 0 { known } else { before }) + 1;
+        let file = self.next_journal(dir, &Journal::path(dir, generation))?;
+        match self.reserve_checkpoint(journal) {
+            // There may be enough room for the present records, if not for all that could be made.
+            Ok(()) | Err(Errno::NOSPC | Errno::DQUOT) => {}
+            Err(e) => return Err(e),
+        }
+        self.note_failure(forebay_media::sync_all(file.as_fd()))?;
+        self.sync_dir(dir)?;
+        // Most of it while no process has to wait.
+        self.sync_journal()?;
+        let all = self.all_shards();
+        self.lock_shards(all)?;
+        let taken = (|| {
+            let w = self.lock_journal(journal)?;
+            if s.active.load(Acquire) != 0 {
+                w.write_out()?;
+                self.note_failure(w.sync())?;
+                self.check_failed()?;
+            }
+            let shards = 0..self.names().shard_count();
+            let records = shards.map(|shard| self.committed(shard));
+            let records = records.collect::<Result<Vec<_>>>()?;
+            let mut durable = Vec::new();
+            for m in self.media() {
+                m.cells().durable(|e| durable.push(e));
+            }
+            let used = s.end.load(Acquire) - s.start.load(Acquire) + journal::FILE_HEAD as u64;
+            w.next_generation(generation)?;
+            Ok((records, durable, s.start.load(Acquire), used))
+        })();
+        self.unlock_before(all, crate::MAX_SHARDS);
+        let (records, durable, position, used) = taken?;
+        let shards = self.envs.len() as u32;
+        // Over the last but one, in the room that it has.
+        let part = journal::open(&dir.join(journal::PART), true)?;
+        let mut out = Writer::new(part, generation, position, shards)?;
+        for (shard, records) in records.iter().enumerate() {
+            let mut result = Ok(());
+            records.each_record(b"", |key, value| {
+                if key != JOURNAL {
+                    result = out.change(shard, key, value);
+                }
+                result.is_ok()
+            })?;
+            result?;
+        }
+        out.flush()?;
+        for some in durable.chunks(FRAME_FULL / 8) {
+            out.frame(frame::DURABLE, &journal::extents_bytes(some))?;
+        }
+        let frames = out.frames.to_le_bytes();
+        out.frame(frame::END, &frames)?;
+        self.note_failure(forebay_media::sync_all(out.file.as_fd()))?;
+        self.swap_checkpoint(dir)?;
+        self.sync_dir(dir)?;
+        for old in self
+            .generations(dir)?
+            .into_iter()
+            .filter(|&g| g < generation)
+        {
+            self.recycle_journal(dir, &Journal::path(dir, old), used);
+        }
+        // Otherwise the next one needs room.
+        let _ = self.make_spare_journal();
+        Ok(())
+    }
+
+    fn sync_dir(&self, dir: &Path) -> Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let dir = rustix::fs::open(dir, flags, Mode::empty())?;
+        self.note_failure(forebay_media::sync_all(dir.as_fd()))
+    }
+
+    /// The generations whose files are in `dir`.
+    fn generations(&self, dir: &Path) -> Result<Vec<u64>> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::empty())?;
+        let mut found = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&fd)? {
+            let entry = entry?;
+            let name = entry.file_name().to_str().unwrap_or("");
+            found.extend(
+                name.strip_prefix("journal-")
+                    .and_then(|n| n.parse::<u64>().ok()),
+            );
+        }
+        Ok(found)
+    }
+
+    // ---- loading ----
+
+    /// Fills the empty records of this store from checkpoint and journal, after memory was lost. No
+    /// other process uses the store, and the journal isn't active: [`Store::checkpoint`] activates
+    /// it, and makes the result of this final.
+    ///
+    /// # Errors
+    /// EBADMSG if the checkpoint is damaged; ENOENT if there is none; ENOSPC, EIO.
+    pub fn load(&self) -> Result<Loaded> {
+        let journal = self.journal.as_ref().ok_or(Errno::INVAL)?;
+        let dir = journal.dir();
+        let _critical = Critical::enter();
+        let mut loaded = Loaded::default();
+        let mut loader = Loader::new(self);
+        let (mut generation, mut position) =
+            self.read_checkpoint(&dir.join("checkpoint"), &mut loader, &mut loaded)?;
+        // Two passes: the mark of a commit that failed comes after it.
+        let mut files = Vec::new();
+        let mut void = HashSet::new();
+        loop {
+            let bytes = match read_file(&Journal::path(dir, generation)) {
+                Ok(bytes) => bytes,
+                Err(Errno::NOENT) => break,
+                Err(e) => return Err(e),
+            };
+            let written = bytes.iter().rposition(|&b| b != 0).map_or(0, |n| n + 1);
+            let Some(read) = Read::new(bytes, generation, self.envs.len()) else {
+                break;
+            };
+            if read.start != position {
+                break;
+            }
+            position = read.records(|_, kind, content| {
+                if kind == kind::VOID
+                    && let Ok(at) = content.try_into()
+                {
+                    void.insert(u64::from_le_bytes(at));
+                }
+                Ok(())
+            })?;
+            let used = position - read.start + journal::FILE_HEAD as u64;
+            loaded.unused = (written as u64).saturating_sub(used);
+            files.push(read);
+            generation += 1;
+        }
+        for read in &files {
+            read.records(|at, kind, content| {
+                match kind {
+                    kind::COMMIT if !void.contains(&at) => {
+                        loaded.commits += 1;
+                        loader.apply(content)?;
+                    }
+                    kind::DURABLE | kind::CLEARED => {
+                        let durable = kind == kind::DURABLE;
+                        journal::extents(content).for_each(|e| self.load_durable(e, durable));
+                    }
+                    _ => {}
+                }
+                Ok(())
+            })?;
+        }
+        loader.finish()?;
+        let highest = self.generations(dir)?.into_iter().max().unwrap_or(0);
+        let s = self.journal_state();
+        s.generation.store(highest.max(generation), Release);
+        for place in [&s.start, &s.end, &s.written, &s.synced] {
+            place.store(position, Release);
+        }
+        s.loaded.store(1, Release);
+        Ok(loaded)
+    }
+
+    fn load_durable(&self, e: Extent, durable: bool) {
+        if let Some(m) = self.media().get(e.medium()) {
+            m.cells().set_durable(e, durable);
+        }
+    }
+
+    /// Generation and position of the checkpoint.
+    fn read_checkpoint(
+        &self,
+        path: &Path,
+        loader: &mut Loader<'_>,
+        loaded: &mut Loaded,
+    ) -> Result<(u64, u64)> {
+        let bad = Errno::BADMSG;
+        let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+        let mut head = [0; HEAD];
+        read_exact(&file, &mut head)?;
+        let n64 = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("8 bytes"));
+        let (generation, position) = (n64(16), n64(24));
+        if head != file_head(generation, position, self.envs.len() as u32) {
+            return Err(bad);
+        }
+        let mut frames = 0u64;
+        loop {
+            let mut head = [0; FRAME];
+            read_exact(&file, &mut head)?;
+            let n32 = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
+            let (kind, len) = (n32(0), n32(4) as usize);
+            // A frame may hold one value of any length that a record may have.
+            if len > 16 * FRAME_FULL {
+                return Err(bad);
+            }
+            let mut content = vec![0; len];
+            read_exact(&file, &mut content)?;
+            if head != frame_head(generation, kind, &content) {
+                return Err(bad);
+            }
+            match kind {
+                frame::CHANGES => {
+                    loaded.records += changes(&content).count() as u64;
+                    loader.apply(&content)?;
+                }
+                frame::DURABLE => {
+                    journal::extents(&content).for_each(|e| self.load_durable(e, true));
+                }
+                frame::END if content == frames.to_le_bytes() => return Ok((generation, position)),
+                _ => return Err(bad),
+            }
+            frames += 1;
+        }
+    }
+}
+
+/// Puts changes into records that no other process uses yet.
+struct Loader<'a> {
+    store: &'a Store,
+    txns: Vec<Option<(WriteTxn<'a>, usize, usize)>>,
+}
+
+impl<'a> Loader<'a> {
+    fn new(store: &'a Store) -> Loader<'a> {
+        Loader {
+            store,
+            txns: store.envs.iter().map(|_| None).collect(),
+        }
+    }
+
+    fn apply(&mut self, list: &[u8]) -> Result<()> {
+        for change in changes(list) {
+            let (shard, key, value) = change.ok_or(Errno::BADMSG)?;
+            let len = key.len() + value.map_or(0, <[u8]>::len);
+            let place = self.txns.get_mut(shard).ok_or(Errno::BADMSG)?;
+            if let Some((_, count, bytes)) = place
+                && (*count >= BATCH.0 || *bytes + len > BATCH.1)
+            {
+                place.take().expect("just seen").0.commit()?;
+            }
+            let (txn, count, bytes) = match place {
+                Some(open) => open,
+                none => {
+                    let need = Need::Bytes(BATCH.1.max(len) + BATCH.0 * 512);
+                    none.insert((self.store.begin(shard, need)?, 0, 0))
+                }
+            };
+            *count += 1;
+            *bytes += len;
+            match value {
+                Some(value) => txn.put(key, value)?,
+                None => _ = txn.del(key)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn finish(self) -> Result<()> {
+        self.txns
+            .into_iter()
+            .flatten()
+            .try_for_each(|(txn, _, _)| txn.commit())
+    }
+}
+
+/// Writes a checkpoint.
+struct Writer {
+    file: OwnedFd,
+    generation: u64,
+    at: u64,
+    frames: u64,
+    list: Vec<u8>,
+}
+
+impl Writer {
+    fn new(file: OwnedFd, generation: u64, position: u64, shards: u32) -> Result<Writer> {
+        put_all(file.as_fd(), &file_head(generation, position, shards), 0)?;
+        Ok(Writer {
+            file,
+            generation,
+            at: HEAD as u64,
+            frames: 0,
+            list: Vec::with_capacity(FRAME_FULL + 4096),
+        })
+    }
+
+    fn change(&mut self, shard: usize, key: &[u8], value: &[u8]) -> Result<()> {
+        push_change(&mut self.list, (shard, key, Some(value)));
+        if self.list.len() >= FRAME_FULL {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        let list = std::mem::take(&mut self.list);
+        if !list.is_empty() {
+            self.frame(frame::CHANGES, &list)?;
+        }
+        self.list = list;
+        self.list.clear();
+        Ok(())
+    }
+
+    fn frame(&mut self, kind: u32, content: &[u8]) -> Result<()> {
+        assert!(
+            u32::try_from(content.len()).is_ok(),
+            "a frame has a limit: {}",
+            content.len()
+        );
+        let head = frame_head(self.generation, kind, content);
+        let end = self.at + (FRAME + content.len()) as u64;
+        may_grow(end)?;
+        put_all(self.file.as_fd(), &head, self.at)?;
+        put_all(self.file.as_fd(), content, self.at + FRAME as u64)?;
+        self.at = end;
+        self.frames += 1;
+        Ok(())
+    }
+}
+
+fn file_head(generation: u64, position: u64, shards: u32) -> [u8; HEAD] {
+    let mut head = [0; HEAD];
+    head[..8].copy_from_slice(MAGIC);
+    head[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    head[12..16].copy_from_slice(&shards.to_le_bytes());
+    head[16..24].copy_from_slice(&generation.to_le_bytes());
+    head[24..32].copy_from_slice(&position.to_le_bytes());
+    head
+}
+
+fn frame_head(generation: u64, kind: u32, content: &[u8]) -> [u8; FRAME] {
+    let mut head = [0; FRAME];
+    head[..4].copy_from_slice(&kind.to_le_bytes());
+    head[4..8].copy_from_slice(&(content.len() as u32).to_le_bytes());
+    let seed = XxHash3_64::oneshot_with_seed(generation, &head[..8]);
+    head[8..].copy_from_slice(&XxHash3_64::oneshot_with_seed(seed, content).to_le_bytes());
+    head
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = vec![0; rustix::fs::fstat(&file)?.st_size as usize];
+    read_exact(&file, &mut bytes)?;
+    Ok(bytes)
+}
+
+/// # Errors
+/// EBADMSG if the file ends before.
+fn read_exact(file: &OwnedFd, mut out: &mut [u8]) -> Result<()> {
+    while !out.is_empty() {
+        match rustix::io::read(file, &mut *out) {
+            Ok(0) => return Err(Errno::BADMSG),
+            Ok(n) => out = &mut out[n..],
+            Err(Errno::INTR) => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

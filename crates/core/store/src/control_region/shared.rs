@@ -1,0 +1,457 @@
+//! The layout of the control region: the fixed part, and an entry of each table. All of it is
+//! atomics, zeroed at first.
+
+use super::free_list::FreeList;
+use super::states::{CopyState, JournalState, QuotaState, WatchState};
+use crate::lock::Lock;
+use forebay_records::record::MAX_EXTENTS;
+use forebay_runtime::atomics::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering::*};
+
+/// Descriptor numbers below this can stand for files of a pool.
+pub const MAX_FDS: usize = 1 << 20;
+/// This many of them lie in the live entry itself, the others in a table of their own: few files
+/// have more, and an entry without them takes an eighth of the memory.
+pub const NEAR_EXTENTS: usize = 11;
+
+/// Descriptor numbers for which each area has room: what fits into its second page.
+pub(crate) const FIRST_FDS: usize = 1024;
+
+/// Fixed part at the start of the region.
+#[repr(C, align(64))]
+pub struct Header {
+    pub(super) magic: AtomicU64,
+    pub shards: AtomicU32,
+    /// Set while a multi-shard commit of a dead process waits to be completed.
+    pub recover: AtomicU32,
+    /// Changes whenever a resolved directory path may have become wrong: a directory or
+    /// symbolic link was moved, replaced or removed, or a directory's mode changed.
+    /// Its high half is the same on all nodes of a pool, but while it changes.
+    pub names_epoch: AtomicU64,
+    /// The directory in which nothing may be made at the moment, since it is about to be
+    /// removed; 0: none.
+    pub frozen: AtomicU64,
+    /// Set when something that concerns other nodes was left to be done later, by the keeper.
+    pub unsettled: AtomicU32,
+    /// Counts attachments: the keeper sleeps on it while no process is attached.
+    pub activity: AtomicU32,
+    pub keeper_sleeps: AtomicU32,
+    /// When this region was made, in seconds since 1970, and how many descriptions have locked
+    /// something since: together a number for each that no other ever has.
+    pub born: AtomicU32,
+    pub lockers: AtomicU32,
+    pub free_live: FreeList,
+    pub free_open: FreeList,
+    pub free_locks: FreeList,
+    /// Held by the process that reads everything at once: no section begins meanwhile, see
+    /// [`crate::Store::section`].
+    pub quiet: Lock,
+    /// Set when a process has died in a section: entries and pages that only it knew are
+    /// lost until [`crate::Store::put_in_order`] has found them.
+    pub leaks: AtomicU32,
+    pub journal: JournalState,
+    /// In which PID namespace the numbers of processes mean something; 0: not known.
+    pub namespace: AtomicU64,
+    /// The user namespace of the ids in inodes (0: not known), and the ids of the pool's owner in
+    /// it.
+    pub user_namespace: AtomicU64,
+    pub owner: AtomicU32,
+    pub owner_group: AtomicU32,
+    pub watches: WatchState,
+    pub copies: CopyState,
+    /// Number of times the users of files of any node were counted, because controls were to be
+    /// declared for one (`controls/declare.rs`): a process that was opening a file meanwhile checks
+    /// again.
+    pub counts: AtomicU32,
+    /// The [`super::Limits`] of the region.
+    pub(super) open_limit: AtomicU32,
+    pub(super) maps_limit: AtomicU32,
+    /// Which process uses the pool alone (`exclusive_mount.rs`); 0: none.
+    pub exclusive_user: AtomicU32,
+    /// When its keeper last saw that the pool was used, in seconds of CLOCK_BOOTTIME; 0: it didn't
+    /// check.
+    pub used: AtomicU64,
+    pub quota: QuotaState,
+}
+
+/// State of one shard of the records.
+#[repr(C, align(64))]
+pub struct Shard {
+    /// Held by the one process that writes the shard.
+    pub lock: Lock,
+    /// Odd while a commit over several shards is in progress: readers wait.
+    pub multi: AtomicU32,
+    /// Odd while objects may be leaving the shard: a process that opens one waits and looks it up
+    /// again.
+    pub removing: AtomicU32,
+    pub pad: AtomicU32,
+    /// Counts commits, so that a reader notices that its snapshot has grown old.
+    pub commits: AtomicU64,
+    /// Last sequence number given to an object.
+    pub last_seq: AtomicU64,
+    /// Room in the record file.
+    pub room: crate::lmdb::Room,
+    /// Position + 1 in the journal of the commit that is in progress; 0: none.
+    pub pending: AtomicU64,
+}
+
+/// One attached process.
+#[repr(C, align(64))]
+pub struct Process {
+    /// State, process id and start time in one word, so that they change together: see
+    /// [`crate::process`]. 0: free.
+    pub owner: AtomicU64,
+    /// Counts the owners, to tell what an earlier owner left locked from what the present one has
+    /// locked.
+    pub generation: AtomicU32,
+    /// One more than the highest descriptor number in the process's table.
+    pub fds_end: AtomicU32,
+    /// Sections that its threads are in: if it dies then, something may be lost.
+    pub in_flight: AtomicU32,
+    /// Identity of the process for whose lock it has been waiting for a while; for reports.
+    pub waits_for: AtomicU32,
+    /// Live entries (plus one) that it uses for the moment, without an open file
+    /// description: released when it dies.
+    pub held: [AtomicU32; HELD_PLACES],
+    /// One more than the highest place ever used of [`ProcessArea::held`].
+    pub held_end: AtomicU32,
+    /// One more than the highest place in use in its table of mappings.
+    pub maps_end: AtomicU32,
+    /// Number of times other processes have asked this one to check its mappings, and the number up
+    /// to which it has.
+    pub maps_requested: AtomicU32,
+    pub maps_done: AtomicU32,
+    /// The process may have locks on ranges of files, which end when it closes the files.
+    pub locked: AtomicU32,
+    /// Not 0: the beginning of its area has memory (also of a former owner's).
+    pub area: AtomicU32,
+    /// The waits of its threads.
+    pub waits: [Wait; MAX_WAITS],
+}
+
+/// Maximum number of threads of one process whose waits for locks a search for deadlocks can see.
+pub const MAX_WAITS: usize = 4;
+
+/// A wait for a lock of the process on a range.
+#[repr(C)]
+pub struct Wait {
+    /// 0: no wait; 1: being written. Any other value identifies the wait; a later wait has a higher
+    /// value.
+    pub stamp: AtomicU64,
+    pub object: AtomicU64,
+    pub start: AtomicU64,
+    pub end: AtomicU64,
+    /// The node that keeps the locks of the object.
+    pub home: AtomicU32,
+    pub kind: AtomicU32,
+}
+
+/// Threads of one process that may be opening or closing at the same time with a place in its slot.
+/// Further ones have places in its area: [`MORE_HELD`].
+pub const HELD_PLACES: usize = 25;
+/// Further threads of one process that may be opening or closing at the same time. Those beyond
+/// wait for a place, for at most [`crate::live::PLACE_TIMEOUT`].
+pub const MORE_HELD: usize = if cfg!(loom) { 1 } else { 4096 };
+
+/// Flags of an open file description besides the system's, which has no such bits.
+pub mod open_flag {
+    /// Watchers are notified of operations on it (`watches.rs`).
+    pub const WATCHED: u32 = 1 << 30;
+    /// The file may be laminated when the description ends (`controls.rs`).
+    pub const LAMINATES: u32 = 1 << 29;
+    /// The file's bytes come from the pool's origin as they are read ([`Open::fill`]).
+    pub const RANGES: u32 = 1 << 28;
+    /// All of them.
+    pub const OURS: u32 = WATCHED | LAMINATES | RANGES;
+}
+
+/// Flags of a live object.
+pub mod live_flag {
+    /// Size, times and extents have been read from the record.
+    pub const LOADED: u32 = 1;
+    /// The entry's attributes are newer than the record.
+    pub const DIRTY: u32 = 2;
+    /// The object has no name left: it is removed with its last user.
+    pub const UNLINKED: u32 = 4;
+    /// The data lies in the record.
+    pub const INLINE: u32 = 8;
+    /// A process has mapped it: its pages must stay where they are until its last user leaves.
+    pub const MAPPED: u32 = 16;
+    /// The object's last user is removing it: no process can become a user any more.
+    pub const GONE: u32 = 32;
+    /// The entry's lock was left by a dead process and the entry isn't repaired yet.
+    pub const TORN: u32 = 64;
+    /// The bytes beyond the end in the last page may not be zero.
+    pub const TAIL: u32 = 128;
+    /// Truncation has left pages beyond the end, because a process has them mapped.
+    pub const CUT: u32 = 256;
+    /// The entry stands for an object of another node and has no data beyond this.
+    pub const REMOTE: u32 = 512;
+    /// For a striped file: other nodes may have parts of it; its home knows.
+    pub const PARTS: u32 = 1024;
+    /// For a striped file: chunk 0 may have bytes beyond the end of the file, which become part of
+    /// it when a longer write ends.
+    pub const BEHIND: u32 = 2048;
+    /// The object lies on another node, and a process of this node maps a copy of it, or has done
+    /// so.
+    pub const COPIED: u32 = 4096;
+    /// Controls were declared for the object while processes that may not know them had it open
+    /// (`stripes/seal.rs`).
+    pub const DECLARED_LATE: u32 = 8192;
+    /// For a striped file: the parts on other nodes know that their bytes lie on `files` media
+    /// (`data/on_files.rs`).
+    pub const ON_FILES: u32 = 16384;
+    /// The object's bytes were at the pool's origin when it was opened, and are being brought in:
+    /// writing them is no change, and its times stay.
+    pub const RELEASED: u32 = 32768;
+    /// The pool's origin has the same version: a change is noted in the journal before it is made
+    /// (`data/noted.rs`).
+    pub const CLEAN: u32 = 65536;
+    /// The object's mode has a set-user-ID or set-group-ID bit, which a process that changes the
+    /// bytes removes.
+    pub const PRIVILEGED: u32 = 131_072;
+    /// A description of it may have a lease (`leases.rs`).
+    pub const LEASED: u32 = 262_144;
+}
+
+/// One open object. Size, times and the extents of chunk 0 are the truth while it is
+/// dirty; the rest of its attributes are in the record.
+#[repr(C, align(64))]
+pub struct Live {
+    pub id: AtomicU64,
+    /// Next entry of the bucket (index + 1), or of the free list.
+    pub next: AtomicU32,
+    /// Open file descriptions and others that use the entry. Under the bucket's lock.
+    pub refs: AtomicU32,
+    /// Held for every change of the object's data or extents.
+    pub lock: Lock,
+    pub flags: AtomicU32,
+    /// Odd while extents are taken away or move; changes with each time they do.
+    pub moved: AtomicU64,
+    pub size: AtomicU64,
+    pub mtime: AtomicI64,
+    /// Of a file of another node: the number by which its home knows that it is open here.
+    pub ctime: AtomicI64,
+    /// Pages of all extents.
+    pub pages: AtomicU64,
+    /// Number of extents of chunk 0.
+    pub extents: AtomicU32,
+    /// Not 0: the extents that lie outside of the entry have memory.
+    pub(super) far_room: AtomicU32,
+    /// For a striped file and its parts: number of truncations (`stripes.rs`). For a copy:
+    /// [`Live::copy_stamp`].
+    pub cuts: AtomicU64,
+    /// For the entry of another node's object: the live entry of this node's part of it, plus one.
+    /// The entry has a reference to it.
+    pub part: AtomicU32,
+    /// For a striped file: number of appends under a lease, or in chunk 0 over bytes beyond its
+    /// end.
+    pub appends: AtomicU32,
+    /// For a striped file: number of the last lease, its end (milliseconds of the clock that
+    /// doesn't stop; 0: it is over), node and identity of its holder. Locked. For another node's
+    /// object, `lease_until` has another meaning: see `locks/leases.rs` of forebay-cluster.
+    pub lease: AtomicU64,
+    pub lease_until: AtomicU64,
+    pub lease_of: AtomicU64,
+    /// As [`crate::Inode::controls`]; for another node's object: as reported when it was opened
+    /// last.
+    pub controls: AtomicU64,
+    /// For a file of this node: the last two nodes whose processes have changed the bytes, the
+    /// later one in the lower half; their numbers plus one, 0 is this node. Locked.
+    pub changed_by: AtomicU64,
+    /// As [`crate::Inode::edition`], in the same way; and the size of what another node keeps,
+    /// while that is odd.
+    pub edition: AtomicU64,
+    pub last_size: AtomicU64,
+    /// The live entry of this node's copy of its remote chunks, plus one, which it uses
+    /// (`cached_copies.rs`).
+    pub copy: AtomicU32,
+    /// The first extents of chunk 0; the others: [`super::Control::extent`].
+    pub(super) near: [AtomicU64; NEAR_EXTENTS],
+}
+
+/// The extents of chunk 0 that don't fit into a live entry.
+#[repr(C)]
+pub(super) struct FarExtents(pub(super) [AtomicU64; MAX_EXTENTS - NEAR_EXTENTS]);
+
+const _: () = assert!(cfg!(loom) || size_of::<Live>() == 256 && size_of::<Open>() == 384);
+
+/// An open file description (POSIX): what dup and fork share.
+#[repr(C, align(64))]
+pub struct Open {
+    /// Descriptors that refer to it, in all processes.
+    pub refs: AtomicU32,
+    /// Index of the live entry, plus one; 0 for a directory.
+    pub live: AtomicU32,
+    pub id: AtomicU64,
+    /// O_ACCMODE, O_APPEND and so on as given to open, or changed by fcntl.
+    pub flags: AtomicU32,
+    /// File type bits of the mode (S_IFMT).
+    pub kind: AtomicU32,
+    /// Held while the offset is used and moved.
+    pub lock: Lock,
+    pub next: AtomicU32,
+    pub offset: AtomicU64,
+    /// Directory in which it was opened, for /proc/self/fd.
+    pub parent: AtomicU64,
+    /// For a directory: shard of the next entry, entries passed so far.
+    pub shard: AtomicU32,
+    pub name_len: AtomicU32,
+    /// The description's number among those of this node that have locked something; 0: it hasn't.
+    pub locker: AtomicU32,
+    /// For a file that is fetched by ranges: number of the fill of its bytes, which distinguishes
+    /// it from those before an eviction.
+    pub fill: AtomicU32,
+    /// For whom it was opened: a [`crate::controls::Party`].
+    pub party: AtomicU64,
+    /// The name it was opened by; for a directory being read, the last name returned.
+    pub name: [AtomicU8; 256],
+    /// Its lease, and until when it is given up (seconds since boot): see `leases.rs`.
+    pub lease: AtomicU32,
+    pub lease_until: AtomicU32,
+    /// The processes that get a signal when the lease is broken, and which signal: F_SETOWN and
+    /// F_SETSIG; 0: not set.
+    pub signal_owner: AtomicU32,
+    pub signal: AtomicU32,
+}
+
+/// The latest modification time of a directory.
+#[repr(C)]
+pub struct DirTime {
+    pub lock: Lock,
+    pub pad: AtomicU32,
+    pub id: AtomicU64,
+    pub mtime: AtomicI64,
+    pub spare: AtomicU64,
+}
+
+/// Head of one chain of the live table.
+#[repr(C)]
+pub struct Bucket {
+    pub lock: Lock,
+    /// First entry (index + 1).
+    pub head: AtomicU32,
+    /// Odd while the chain changes.
+    pub version: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// Bits of [`FileLock::kind`].
+pub mod lock_kind {
+    /// No other owner can have the lock.
+    pub const EXCLUSIVE: u32 = 1;
+    /// Other owners can have the lock, too.
+    pub const SHARED: u32 = 2;
+    /// A lock of flock(2), which conflicts only with others of its kind.
+    pub const WHOLE: u32 = 4;
+    /// A use of the object: see `controls.rs`. Conflicts only with other uses.
+    pub const USE: u32 = 16;
+    /// Not a lock, but a note: the owner, of this node, may have locks on this object of another
+    /// node.
+    pub const REMOTE: u32 = 8;
+    /// Not a lock, but a fence: the owner's node has lost the locks that it had on this object of
+    /// this node, and its programs that had the file open then don't know
+    /// (`peers/serve/fences.rs`).
+    pub const FENCE: u32 = 32;
+}
+
+/// A lock on a file, or on a range of it.
+#[repr(C, align(64))]
+pub struct FileLock {
+    /// 0: unused.
+    pub object: AtomicU64,
+    pub start: AtomicU64,
+    /// The last byte of the range.
+    pub end: AtomicU64,
+    /// Whose: see [`crate::locks::Owner`].
+    pub owner: AtomicU64,
+    pub node: AtomicU32,
+    pub slot: AtomicU32,
+    /// Number of the last change.
+    pub stamp: AtomicU64,
+    /// See [`lock_kind`].
+    pub kind: AtomicU32,
+    /// Next one of the chain (index + 1), or of the free list.
+    pub next: AtomicU32,
+}
+
+/// Head of a chain of locks on files.
+#[repr(C, align(64))]
+pub struct LockChain {
+    pub lock: Lock,
+    /// First one (index + 1).
+    pub head: AtomicU32,
+    /// How many have begun to wait and not ended (more, if some were killed).
+    pub waiters: AtomicU32,
+    /// Counts releases; a process that waits sleeps on it.
+    pub changes: AtomicU32,
+}
+
+/// A process's private page run: working directory, then its tables of descriptors and mappings.
+/// The first [`FIRST_FDS`] descriptors have memory where the area has; what is behind grows.
+#[repr(C, align(4096))]
+pub struct ProcessArea {
+    /// Directory id of the working directory, 0 if it lies outside the pool.
+    pub cwd: AtomicU64,
+    /// umask + 1, or 0 if not known yet.
+    pub umask: AtomicU32,
+    /// Number of descriptors and mappings that have memory; below [`FIRST_FDS`], that many have.
+    pub(super) fds_room: AtomicU32,
+    pub(super) maps_room: AtomicU32,
+    /// Not 0: [`ProcessArea::held`] has memory.
+    pub(super) held_room: AtomicU32,
+    /// The table of mappings: see [`crate::map_table`]. Its chains and places, and the marks of
+    /// places that have to lose pages, follow after the descriptors.
+    pub(crate) maps: crate::map_table::Heads,
+    rest: [AtomicU32; 1024 - 6 - size_of::<crate::map_table::Heads>() / size_of::<AtomicU32>()],
+    /// Counters of this process.
+    pub counted: forebay_trace::block::Block,
+    counted_rest:
+        [AtomicU32; (COUNTED - size_of::<forebay_trace::block::Block>()) / size_of::<AtomicU32>()],
+    /// Open file description + 1 by descriptor number; 0: not of the pool.
+    pub(crate) fds: [AtomicU32; MAX_FDS],
+    /// As [`Process::held`], for more threads.
+    pub held: [AtomicU32; MORE_HELD],
+    pub(super) chains: crate::map_table::Chains,
+}
+
+/// `n` bytes in whole pages.
+pub(super) const fn align(n: usize) -> usize {
+    n.next_multiple_of(4096)
+}
+
+/// Bytes of a process's counters.
+const COUNTED: usize = align(size_of::<forebay_trace::block::Block>());
+/// Offset of the counters in an area.
+pub const COUNTED_IN_AREA: usize = std::mem::offset_of!(ProcessArea, counted);
+pub(super) const FDS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, fds);
+pub(super) const HELD_IN_AREA: usize = std::mem::offset_of!(ProcessArea, held);
+pub(super) const CHAINS_IN_AREA: usize = std::mem::offset_of!(ProcessArea, chains);
+const _: () =
+    assert!(cfg!(loom) || FDS_IN_AREA == 4096 + COUNTED && CHAINS_IN_AREA.is_multiple_of(4096));
+
+impl Header {
+    /// Marks process ids and user ids here as those of this process's namespaces from now on.
+    pub fn take_over(&self) {
+        use forebay_runtime::{process, thread_ids};
+        self.owner
+            .store(rustix::process::geteuid().as_raw(), Relaxed);
+        self.owner_group
+            .store(rustix::process::getegid().as_raw(), Relaxed);
+        let users = thread_ids::user_namespace().unwrap_or(0);
+        self.user_namespace.store(users, Relaxed);
+        self.namespace.store(process::namespace(), Release);
+    }
+}
+
+impl ProcessArea {
+    /// The place of descriptor number `n`, if it has memory; else it is empty.
+    pub fn fd(&self, n: usize) -> Option<&AtomicU32> {
+        let room = (self.fds_room.load(Acquire) as usize).max(FIRST_FDS);
+        if n < room { self.fds.get(n) } else { None }
+    }
+
+    /// Whether the table of mappings has memory.
+    pub(super) fn has_maps(&self) -> bool {
+        self.maps_room.load(Acquire) > 0
+    }
+}

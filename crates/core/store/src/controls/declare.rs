@@ -1,0 +1,209 @@
+//! Declaring controls for a file that other processes have open, so that they hold for those, too.
+//!
+//! As long as nothing is declared for a file, nobody counts which processes have it open. Before
+//! controls are declared for which that matters (`exclusive`, `append`, `immutable`), the uses of
+//! the file are counted on all nodes:
+//! 1. The home marks the file's live entry as [`COUNTED`]. From then on, a process that opens the
+//!    file records its use, as if controls were declared. If no process has the file open, the
+//!    controls are declared at once.
+//! 2. Each node records the uses of its open file descriptions at the home (`Cluster::count_here`).
+//!    A thread that is just opening the file either has made its description already, which is
+//!    found; or it sees afterwards that uses were counted, and reads the declaration again
+//!    ([`Store::counts`]). Dead processes don't count.
+//! 3. The home, holding the locks of the file, checks whether the uses permit the controls. If so,
+//!    it declares them.
+//!
+//! If the declaring process is killed in between, nothing is declared. The recorded uses are true,
+//! and end with their descriptions. If the file was closed and forgotten in between, so that uses
+//! aren't counted any more, the declaration begins again.
+//!
+//! Mappings keep their descriptions. Nobody sees stores through a mapping of the medium's pages: a
+//! file that may only grow must have no writable mapping. So step 3 searches for such mappings
+//! again after it has set the controls. Then all nodes get the controls and search, too, since
+//! parts of striped files are mapped there; if a node finds one, the declaration is taken back. A
+//! process that maps the file records the mapping first, and reads the controls afterwards.
+
+use crate::codec::{List, Wire};
+use crate::control_region::{MAX_OPEN, Open};
+use crate::declared::{COUNTED, User, declared, is_kept, kept_for};
+use crate::process::Critical;
+use crate::views::DeclaredControls;
+use crate::{ObjectId, SetAttr};
+use forebay_controls::{Controls, Mutability, OnViolation, Parallelism};
+use forebay_runtime::atomics::{Ordering::*, fence};
+use rustix::io::{Errno, Result};
+
+/// How often it is begun again.
+pub const ATTEMPTS: u32 = 100;
+
+/// The outcome of a declaration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DeclareOutcome {
+    /// The declaration was refused: current users of the file contradict it.
+    pub refused: bool,
+    /// The users of which there should be at most one: parties, or (for `exclusive(node)`) one of
+    /// each node.
+    pub open: Vec<User>,
+    /// Processes that can change what should only grow through mappings.
+    pub mapped: Vec<User>,
+}
+
+impl Wire for DeclareOutcome {
+    type Owned = DeclareOutcome;
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.refused.put(to);
+        (self.open.len() as u32).put(to);
+        self.open.iter().for_each(|user| user.put(to));
+        (self.mapped.len() as u32).put(to);
+        self.mapped.iter().for_each(|user| user.put(to));
+    }
+    fn take(from: &mut &[u8]) -> Option<DeclareOutcome> {
+        let (refused, List(open), List(mapped)) = Wire::take(from)?;
+        Some(DeclareOutcome {
+            refused,
+            open,
+            mapped,
+        })
+    }
+}
+
+/// Whether it matters which processes have a file open when these controls are declared for it.
+pub fn concerns_users(controls: &Controls) -> bool {
+    controls.parallelism != Parallelism::Shared || controls.mutability != Mutability::Overwrite
+}
+
+impl DeclaredControls<'_> {
+    /// Number of times the users of files were counted on this node. The reply about a file of
+    /// another node may be outdated if there was a count since the request.
+    pub fn counts(&self) -> u32 {
+        self.control.header().counts.load(SeqCst)
+    }
+
+    /// The first step, for a file of this node: returns the nodes that are known to have it open,
+    /// besides this one. None: there are none, and the controls were declared.
+    pub fn begin_declaring_here(&self, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
+        let (index, held) = self.objects().live_acquire_here(id)?;
+        let begun = self.begin_declaring_of(index, id, word);
+        drop(held);
+        self.objects().live_release(index).and(begun)
+    }
+
+    fn begin_declaring_of(&self, index: u32, id: ObjectId, word: u64) -> Result<Option<Vec<u32>>> {
+        let live = self.objects().live(index);
+        {
+            let _critical = Critical::enter();
+            let _lock = self.objects().lock_live(index)?;
+            live.controls.fetch_or(COUNTED, SeqCst);
+        }
+        fence(SeqCst);
+        // A process that opens it becomes a user of the entry before it reads the word.
+        if live.refs.load(SeqCst) == 1
+            && let Some(outcome) = self.end_declaring_here(id, word)?
+            && !outcome.refused
+        {
+            return Ok(None);
+        }
+        let end = self.control.header().free_open.end(MAX_OPEN);
+        let its = (0..end)
+            .map(|i| self.objects().open_file(i))
+            .filter(|o| o.refs.load(Acquire) > 0 && o.id.load(SeqCst) == id.0);
+        let mut nodes: Vec<u32> = its
+            .filter_map(|o| kept_for(o.party.load(Acquire)))
+            .collect();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Ok(Some(nodes))
+    }
+
+    /// The processes that keep files open for other nodes, or did until they died.
+    pub fn keepers(&self) -> Vec<u32> {
+        let end = self.control.header().free_open.end(MAX_OPEN);
+        let is_keeper = |o: &Open| o.refs.load(Acquire) > 0 && is_kept(o.party.load(Acquire));
+        let mut owners: Vec<u32> = (0..end)
+            .filter(|&i| is_keeper(self.objects().open_file(i)))
+            .map(|i| self.control.open_owner(i).load(Acquire))
+            .collect();
+        owners.sort_unstable();
+        owners.dedup();
+        owners
+    }
+
+    /// The third step, for a file of this node. None: uses aren't counted any more.
+    pub fn end_declaring_here(&self, id: ObjectId, word: u64) -> Result<Option<DeclareOutcome>> {
+        let controls = declared(word).0.resolve();
+        let refuse = controls.on_violation == OnViolation::Refuse;
+        let set = SetAttr {
+            controls: Some(word),
+            ..SetAttr::default()
+        };
+        let mut result = DeclareOutcome::default();
+        let (mut lost, mut before) = (false, None);
+        let done = self.names().set_attr_judged(id, &set, |live| {
+            let is_counted =
+                |l: &&crate::control_region::Live| l.controls.load(Acquire) & COUNTED != 0;
+            let Some(live) = live.filter(is_counted) else {
+                lost = true;
+                return Err(Errno::STALE);
+            };
+            {
+                let locks = self.locks().locks_of(id)?;
+                result.open = beside_each_other(locks.users(), controls.parallelism);
+                if refuse && !result.open.is_empty() {
+                    result.refused = true;
+                    return Err(Errno::BUSY);
+                }
+                // From here on, uses are judged by it.
+                before = Some(live.controls.swap(word | COUNTED, SeqCst));
+            }
+            if controls.mutability == Mutability::Append {
+                // A process that maps the file records that first, and reads the word afterwards.
+                fence(SeqCst);
+                let node = self.names().node().0;
+                let user = |party| User { node, party };
+                result.mapped = self
+                    .mappings()
+                    .writable_mappings(id)
+                    .into_iter()
+                    .map(user)
+                    .collect();
+                if refuse && !result.mapped.is_empty() {
+                    result.refused = true;
+                    return Err(Errno::BUSY);
+                }
+            }
+            Ok(())
+        });
+        let Err(e) = done else {
+            return Ok(Some(result));
+        };
+        if let Some(before) = before {
+            // Either no other process has declared anything meanwhile, or its declaration stays.
+            let new = word | COUNTED;
+            self.objects().with_live(id, |index| {
+                let place = &self.objects().live(index).controls;
+                _ = place.compare_exchange(new, before, SeqCst, Relaxed);
+            })?;
+        }
+        match (lost, result.refused) {
+            (true, _) => Ok(None),
+            (_, true) => Ok(Some(result)),
+            _ => Err(e),
+        }
+    }
+}
+
+/// Returns the users among `users` that mustn't have the file open at the same time: none, or at
+/// least two.
+fn beside_each_other(mut users: Vec<User>, parallelism: Parallelism) -> Vec<User> {
+    users.sort_unstable();
+    match parallelism {
+        Parallelism::Shared => users.clear(),
+        Parallelism::Process => users.dedup(),
+        Parallelism::Node => users.dedup_by_key(|user| user.node),
+    }
+    if users.len() < 2 {
+        users.clear();
+    }
+    users
+}

@@ -1,0 +1,130 @@
+//! Copying between two files of this node, from page to page, with both locked.
+//!
+//! Holes of whole pages stay holes; bytes replaced by them become zero. [`crate::cluster`] makes a
+//! long copy in steps, each of which counts when it is done.
+
+use super::*;
+use crate::live::LiveLock;
+use crate::views::Content;
+use crate::views::Parts;
+
+/// Whether two ranges of the same file, equally long, overlap.
+pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
+    at.abs_diff(to_at) < len
+}
+
+impl<'s> Content<'s> {
+    /// Locks two live objects, or one. Always in the same order, so that no two processes wait for
+    /// each other. The caller is critical.
+    pub(crate) fn lock_both(self, a: u32, b: u32) -> Result<(LiveLock<'s>, Option<LiveLock<'s>>)> {
+        let first = self.0.objects().lock_live(a.min(b))?;
+        let second = (a != b)
+            .then(|| self.0.objects().lock_live(a.max(b)))
+            .transpose()?;
+        Ok((first, second))
+    }
+
+    /// Copies from one file of this node to another: at least one byte. `check` may refuse, with
+    /// both locked. Bytes beyond the end become part of the target only if it `grows`.
+    ///
+    /// # Errors
+    /// ENODATA: the source ends before the offset. EXFULL: some of it lies on other nodes. EINVAL:
+    /// the ranges overlap.
+    pub fn copy_here(
+        &self,
+        (from, at): (u32, u64),
+        (index, to_at): (u32, u64),
+        len: usize,
+        grows: bool,
+        check: impl FnOnce(&Live, usize) -> Result<()>,
+    ) -> Result<usize> {
+        self.local_copies().make_room(len);
+        let _critical = Critical::enter();
+        let _locks = self.lock_both(from, index)?;
+        let left = self
+            .objects()
+            .live(from)
+            .size
+            .load(Relaxed)
+            .saturating_sub(at);
+        let len = len.min(usize::try_from(left).unwrap_or(usize::MAX));
+        if len == 0 {
+            return Err(Errno::NODATA);
+        }
+        if from == index && overlap(at, to_at, len as u64) {
+            return Err(Errno::INVAL);
+        }
+        if Parts::is_spilled(self.objects().live(from)) {
+            return Err(CHANGED);
+        }
+        check(self.objects().live(index), len)?;
+        self.verify_locked(from, at, at + len as u64)?;
+        let copy = |to: u64, done: usize, n: usize| {
+            self.copy_chunk((from, at + done as u64), index, to, n)
+        };
+        self.change_locked(index, Some(to_at), len, grows, copy)
+            .map(|(_, n)| n)
+    }
+
+    /// Copies to a range inside one chunk, from within a file. Both are locked.
+    fn copy_chunk(&self, (from, start): (u32, u64), index: u32, at: u64, len: usize) -> Result<()> {
+        let source = self.objects().live(from);
+        let moved = source.moved.load(Relaxed);
+        let end = at + len as u64;
+        if source.flags.load(Acquire) & flag::INLINE != 0 {
+            let mut bytes = vec![0; len];
+            // SAFETY: a slice.
+            unsafe { self.copy_out(from, moved, start, bytes.as_mut_ptr(), len)? };
+            return self.fill(index, (at, len), end, |medium, (e, to), before, n| {
+                // SAFETY: within the bytes, and within the extent.
+                unsafe { medium.write(e, to, bytes.as_ptr().add(before), n) }
+            });
+        }
+        let mut done = 0;
+        while done < len {
+            let (chunk, within) = (
+                (start + done as u64) / CHUNK,
+                ((start + done as u64) % CHUNK) as usize,
+            );
+            let n = (len - done).min(CHUNK as usize - within);
+            let map = self.chunk_map(from, chunk, moved, pages((within + n) as u64))?;
+            let at = at + done as u64;
+            let covered = Self::pieces(&map, within, n, |e, offset, before, n| {
+                self.copy_extent((e, offset), index, at + before as u64, n, end)
+            })?;
+            self.zero_range(index, at + covered as u64, at + n as u64)?;
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Copies `len` bytes of an extent to a chunk that is being changed up to `end`. Locked.
+    fn copy_extent(
+        &self,
+        (e, offset): (Extent, usize),
+        index: u32,
+        at: u64,
+        len: usize,
+        end: u64,
+    ) -> Result<()> {
+        let source = self.media().get(e.medium()).ok_or(Errno::IO)?;
+        let mut done = 0;
+        while done < len {
+            let start = offset + done;
+            let (first, behind) = (start / PAGE, (offset + len).div_ceil(PAGE));
+            let (run, init) = source.init_run(e, first, behind - first);
+            let n = ((first + run) * PAGE - start).min(len - done);
+            let to = at + done as u64;
+            if init {
+                self.fill(index, (to, n), end, |medium, into, before, n| {
+                    // SAFETY: within both extents; two ranges of one file don't overlap.
+                    unsafe { source.copy((e, start + before), medium, into, n) }
+                })?;
+            } else {
+                self.zero_range(index, to, to + n as u64)?;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,271 @@
+//! Draining: files written in a burst (`temporality = "bursty"`) move from memory to `files` media
+//! after the burst, once no process has them open; then memory has room for the next burst. Bytes
+//! in memory of files that mustn't lie there (`on_files.rs`) are moved in the same way.
+//!
+//! A process that writes such a file's record adds a note ('B'). The keeper moves the noted files,
+//! chunk by chunk, each with the file locked. A process that opens the file meanwhile finds some
+//! chunks in memory and some on the other medium; no more are moved until it closes the file. If
+//! the keeper is killed, each chunk has been moved or not.
+//!
+//! Parts of a striped file don't know its declared controls. When its home has moved its own
+//! chunks, it notifies the other nodes, which record their parts. A node that misses the notice
+//! keeps its part in memory until the file has grown again.
+
+use super::*;
+use crate::declared::declared;
+use crate::views::Content;
+use forebay_controls::Temporality;
+
+/// Number of files of a shard that are examined in one round.
+const MAX_FILES_PER_ROUND: usize = 4096;
+
+/// The outcome for a chunk.
+enum Step {
+    Moved(u64),
+    /// The file lies where it belongs.
+    Nothing,
+    /// A process uses the file.
+    Busy,
+}
+
+/// The result of [`Store::drain_here`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Drained {
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Files that are still to be moved.
+    pub left: usize,
+}
+
+impl<'s> Content<'s> {
+    /// Whether files are moved from memory in this pool: it has memory, and something else.
+    pub fn drains(&self) -> bool {
+        self.media().iter().any(is_memory) && !self.media().iter().all(is_memory)
+    }
+
+    /// Whether an open file was written in a burst, and is to be moved when it is closed.
+    pub(crate) fn is_bursty(&self, live: &Live) -> bool {
+        let word = live.controls.load(Relaxed);
+        word != 0 && declared(word).0.temporality == Some(Temporality::Bursty) && self.drains()
+    }
+
+    /// This node's part of a file that was written in a burst is to be moved, if there is one.
+    pub fn part_landed(&self, id: ObjectId) -> Result<()> {
+        let part = id.part();
+        if !self.drains() {
+            return Ok(());
+        }
+        self.transact(self.names().object_set(part), Need::Bytes(0), |w| {
+            if w.exists(part)? {
+                w.attach(part, &Key::landed(part), &[])
+            } else {
+                Ok(())
+            }
+        })
+    }
+
+    /// Forgets the note on a file that has moved completely, unless it is in use again: a process
+    /// that writes to it after that notes it again.
+    fn end_draining(&self, index: u32, id: ObjectId) -> Result<bool> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        if lock.0.refs.load(Acquire) > 1 {
+            return Ok(false);
+        }
+        self.forget_landed(id).map(|()| true)
+    }
+
+    pub(super) fn forget_landed(&self, id: ObjectId) -> Result<()> {
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            w.detach(id, &Key::landed(id)).map(|_| ())
+        })
+    }
+
+    fn drain_chunk(&self, index: u32, chunk: u64) -> Result<Step> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        let mut unfit = flag::UNLINKED | flag::MAPPED;
+        if !self.keeps_on_files(live.controls.load(Relaxed)) {
+            unfit |= flag::INLINE;
+        }
+        if live.refs.load(Acquire) > 1 || live.flags.load(Acquire) & unfit != 0 {
+            return Ok(Step::Busy);
+        }
+        match self.move_chunk(index, chunk)? {
+            0 => Ok(Step::Nothing),
+            bytes => Ok(Step::Moved(bytes)),
+        }
+    }
+
+    /// Moves the bytes of a chunk that lie in memory, or in a record that may have none; returns
+    /// how many. Locked; no process has the file mapped.
+    pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
+        let live = self.objects().live(index);
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            self.promote(index)?;
+            self.flush_locked(index, false)?;
+        }
+        let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
+        let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
+        if !map.extents().iter().any(lies_in_memory) {
+            return Ok(0);
+        }
+        let (mut there, mut taken) = (ChunkMap::default(), Vec::new());
+        let copied = map.extents().iter().try_for_each(|e| {
+            if lies_in_memory(e) {
+                self.copy_behind(*e, &mut there, &mut taken)
+            } else {
+                there.push(*e).then_some(()).ok_or(Errno::NOSPC)
+            }
+        });
+        if let Err(e) = copied {
+            self.free_extents(taken);
+            return Err(e);
+        }
+        let old: Vec<Extent> = map
+            .extents()
+            .iter()
+            .copied()
+            .filter(lies_in_memory)
+            .collect();
+        self.put_on_files(index, chunk, &there)
+            .inspect_err(|_| self.control.header().leaks.store(1, Release))?;
+        let pages: usize = old.iter().map(|e| e.pages()).sum();
+        self.free_extents(old);
+        Ok((pages * PAGE) as u64)
+    }
+
+    /// Copies an extent to the media after the memory; adds the new ones to `there`, and to those
+    /// `taken`.
+    fn copy_behind(
+        &self,
+        from: Extent,
+        there: &mut ChunkMap,
+        taken: &mut Vec<Extent>,
+    ) -> Result<()> {
+        let memory = &self.media()[from.medium()];
+        let mut done = 0;
+        while done < from.pages() {
+            let to = self.alloc_behind(from.pages() - done)?;
+            taken.push(to);
+            if !there.push(to) {
+                return Err(Errno::NOSPC);
+            }
+            let medium = &self.media()[to.medium()];
+            let mut page = 0;
+            while page < to.pages() {
+                let (run, init) = memory.init_run(from, done + page, to.pages() - page);
+                if init {
+                    let mut bytes = vec![0u8; run * PAGE];
+                    // SAFETY: the buffer is as long as the run, which lies in both extents.
+                    unsafe {
+                        memory.read(from, (done + page) * PAGE, bytes.as_mut_ptr(), bytes.len())?;
+                        medium.write(to, page * PAGE, bytes.as_ptr(), bytes.len())?;
+                    }
+                }
+                page += run;
+            }
+            done += to.pages();
+        }
+        Ok(())
+    }
+
+    fn alloc_behind(&self, want: usize) -> Result<Extent> {
+        let mut error = Errno::NOSPC;
+        for m in self.media().iter().filter(|m| !is_memory(m)) {
+            match m.alloc(want) {
+                Ok(e) => return Ok(e),
+                Err(e) => error = e,
+            }
+        }
+        Err(error)
+    }
+
+    /// From now on the chunk lies there, for readers and in its record. Locked.
+    fn put_on_files(&self, index: u32, chunk: u64, map: &ChunkMap) -> Result<()> {
+        let live = self.objects().live(index);
+        if chunk == 0 {
+            live.moved.fetch_add(1, AcqRel);
+            self.objects().set_extents(index, map)?;
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+            live.moved.fetch_add(1, AcqRel);
+            return self.flush_locked(index, false);
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let bytes = map.encode();
+        live.moved.fetch_add(1, AcqRel);
+        let written = self.transact(self.names().object_set(id), Need::Bytes(bytes.len()), |w| {
+            w.attach(id, &Key::chunk(id, chunk), &bytes)
+        });
+        live.moved.fetch_add(1, AcqRel);
+        written
+    }
+
+    /// Moves files that were written in bursts and that no process has open, until slightly more
+    /// than `most` bytes are moved. `landed_all` is called, with its live entry, for each file that
+    /// has moved completely.
+    ///
+    /// # Errors
+    /// ENOSPC: there is no room on the media after the memory; EIO.
+    pub fn drain_here(&self, most: u64, landed_all: impl Fn(u32, ObjectId)) -> Result<Drained> {
+        let mut done = Drained::default();
+        for shard in 0..self.names().shard_count() {
+            let mut landed = Vec::new();
+            self.records(shard)?.each_attached(b"B", |key, _| {
+                let id = parse_key(key).filter(|k| k.0 == b'B').map(|k| k.1);
+                landed.extend(id);
+                id.is_some() && landed.len() < MAX_FILES_PER_ROUND
+            })?;
+            for id in landed {
+                if done.bytes >= most || !self.drain_file(id, most, &mut done.bytes, &landed_all)? {
+                    done.left += 1;
+                }
+            }
+        }
+        Ok(done)
+    }
+
+    /// Moves one file, and forgets the note on it. False if it is in use, or if `most` bytes were
+    /// reached before its end.
+    fn drain_file(
+        &self,
+        id: ObjectId,
+        most: u64,
+        bytes: &mut u64,
+        landed_all: impl Fn(u32, ObjectId),
+    ) -> Result<bool> {
+        let (index, held) = match self.objects().live_acquire_here(id) {
+            Err(Errno::NOENT) => {
+                self.forget_landed(id)?;
+                return Ok(true);
+            }
+            other => other?,
+        };
+        let mut moved = Ok(true);
+        // Only chunks that have bytes: a file may be nearly all holes.
+        let mut next = Some(0);
+        while let (Ok(true), Some(chunk)) = (moved, next) {
+            moved = match self.drain_chunk(index, chunk) {
+                Ok(Step::Busy) => Ok(false),
+                Ok(Step::Moved(n)) => {
+                    *bytes += n;
+                    Ok(*bytes < most)
+                }
+                Ok(Step::Nothing) => Ok(true),
+                Err(e) => Err(e),
+            };
+            match self.next_chunk(id, chunk + 1) {
+                Ok(found) => next = found,
+                Err(e) => moved = Err(e),
+            }
+        }
+        if moved == Ok(true) {
+            landed_all(index, id);
+            moved = self.end_draining(index, id);
+        }
+        drop(held);
+        let released = self.objects().live_release(index);
+        moved.and_then(|moved| released.map(|()| moved))
+    }
+}

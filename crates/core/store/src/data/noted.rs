@@ -1,0 +1,34 @@
+//! The first change of a file that the pool's origin has: it is recorded before it is made.
+//!
+//! A file is clean while its change time is that of the last comparison with the origin. After a loss
+//! of power, a clean file is taken for the origin's version. So its record must not have the old
+//! change time once bytes, which anybody's sync may bring to stable storage, or the size have
+//! changed. Costs one sync of the journal for each time that the origin gets the file.
+
+use super::*;
+
+impl Content<'_> {
+    /// Called before the bytes or the size of a file change. Locked.
+    ///
+    /// # Errors
+    /// Errors of writing the record and the journal: ENOSPC, EIO.
+    #[inline]
+    pub(crate) fn note_change(&self, index: u32) -> Result<()> {
+        match self.objects().live(index).flags.load(Acquire) & flag::CLEAN {
+            0 => Ok(()),
+            _ => self.note_first_change(index),
+        }
+    }
+
+    #[cold]
+    fn note_first_change(&self, index: u32) -> Result<()> {
+        let live = self.objects().live(index);
+        if self.durability().active_journal().is_some() {
+            self.touch(live);
+            self.flush_locked(index, false)?;
+            self.durability().sync_journal()?;
+        }
+        live.flags.fetch_and(!flag::CLEAN, AcqRel);
+        Ok(())
+    }
+}

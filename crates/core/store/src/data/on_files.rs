@@ -1,0 +1,124 @@
+//! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too;
+//! and the parts of their file's controls that parts of striped files know.
+//!
+//! Such a file takes pages of `files` media alone, and its content doesn't go into its record,
+//! which lies in memory. If those media are full, that is ENOSPC, however much memory is free.
+//!
+//! Parts of striped files have a word of their own that says this, and whether they have checksums
+//! (`sums.rs`). A node that is about to write to parts notifies them before
+//! (`Cluster::prepare_parts`), once for all its processes as long as the file is open there.
+//!
+//! Bytes that lie in memory when the control is declared are moved ([`Store::lay_on_files`]): each
+//! node moves its own, for half a second at a time, even while the file is open, unless it is
+//! mapped. A note as on bursts is written in the same commit as the word: should the mover die, the
+//! keeper moves the rest, when nobody has the file open (`drain.rs`).
+
+use super::*;
+use crate::declared::declared;
+use crate::object::SetAttr;
+use crate::views::Content;
+use crate::views::Mappings;
+use forebay_controls::{Declared, Integrity, Persistence, Temporality};
+use std::time::{Duration, Instant};
+
+/// A node begins no further step after this time: a process that has asked it must not take it for
+/// dead.
+const MAX_STEP_TIME: Duration = Duration::from_millis(500);
+
+/// The controls word for the parts of a file with controls `word`: those that parts must keep, too.
+pub fn word_of_part(word: u64) -> u64 {
+    let whole = declared(word).0;
+    let controls = Declared {
+        persistence: whole.persistence.filter(|p| *p == Persistence::Node),
+        integrity: whole.integrity.filter(|i| *i != Integrity::None),
+        ..Declared::NOTHING
+    };
+    controls.bits()
+}
+
+impl<'s> Content<'s> {
+    /// Whether the bytes of a file with this word lie on `files` media alone, where there is
+    /// memory, too.
+    #[inline]
+    pub fn keeps_on_files(&self, word: u64) -> bool {
+        word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
+    }
+
+    /// A commit gives an object this word: a file that mustn't lie in memory from now on is noted
+    /// for the keeper.
+    pub(crate) fn change_place(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
+        let inode = w.inode(id)?;
+        let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {
+            return Ok(());
+        };
+        let bursty = declared(word).0.temporality == Some(Temporality::Bursty);
+        match (
+            self.keeps_on_files(inode.controls),
+            self.keeps_on_files(word),
+        ) {
+            (false, true) => w.attach(id, &Key::landed(id), &[]),
+            (true, false) if !bursty => w.detach(id, &Key::landed(id)).map(|_| ()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Moves the bytes that this node has of an open file in memory, from this chunk on, for a
+    /// bounded time. Returns where to continue.
+    ///
+    /// # Errors
+    /// ENOSPC; EBUSY: it is mapped.
+    pub fn to_files(&self, index: u32, from: u64) -> Result<Option<u64>> {
+        let (begun, id) = (Instant::now(), self.live_id(index));
+        let mut at = from;
+        loop {
+            self.recovery()
+                .with_room_of_the_dead(|| self.chunk_to_files(index, at))?;
+            let Some(next) = self.next_chunk(id, at.saturating_add(1))? else {
+                self.forget_landed(id)?;
+                return Ok(None);
+            };
+            at = next;
+            if begun.elapsed() >= MAX_STEP_TIME {
+                return Ok(Some(at));
+            }
+        }
+    }
+
+    fn chunk_to_files(&self, index: u32, chunk: u64) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        // Other controls may have been declared since.
+        if !self.keeps_on_files(live.controls.load(Relaxed)) {
+            return Ok(());
+        }
+        if Mappings::is_mapped(live) {
+            let map = self.chunk_map(index, chunk, live.moved.load(Relaxed), CELL_PAGES)?;
+            let lies_in_memory = |e: &Extent| self.media().get(e.medium()).is_some_and(is_memory);
+            return if map.extents().iter().any(lies_in_memory) {
+                Err(Errno::BUSY)
+            } else {
+                Ok(())
+            };
+        }
+        self.move_chunk(index, chunk).map(|_| ())
+    }
+
+    /// The word of this node's part of a file is this from now on.
+    pub fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
+        let part = id.part();
+        if word != 0 {
+            self.parts().make_part(id)?;
+        }
+        match self.parts().stat_part(id)? {
+            Some(inode) if inode.controls != word => {
+                let set = SetAttr {
+                    controls: Some(word),
+                    ..SetAttr::default()
+                };
+                self.names().set_attr_here(part, &set)
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The size of files and the room they take: truncation, reservation, holes.
+
+use super::*;
+use crate::views::Content;
+use crate::views::Mappings;
+
+impl<'s> Content<'s> {
+    /// As `Cluster::truncate`, for bytes on this node. `decide` returns the size while the file is
+    /// locked.
+    pub fn truncate_here(
+        &self,
+        index: u32,
+        decide: impl FnOnce(&Live) -> Result<u64>,
+    ) -> Result<()> {
+        let critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        let size = decide(live)?;
+        self.declared().check_change(live, Change::Size(size))?;
+        let old = live.size.load(Relaxed);
+        self.note_change(index)?;
+        if size != old {
+            self.unseal(index, size.min(old), old)?;
+        }
+        if live.flags.load(Relaxed) & flag::INLINE != 0 && size != old {
+            if size == 0 {
+                live.moved.fetch_add(1, AcqRel);
+                live.size.store(0, Release);
+                live.flags.fetch_and(!flag::INLINE, AcqRel);
+                live.moved.fetch_add(1, AcqRel);
+            } else {
+                self.promote(index)?;
+            }
+        }
+        if size > old {
+            self.mappings().clear_tail(index, old, size)?;
+            self.quota().grows(live, old, size)?;
+            live.size.store(size, Release);
+        } else if size < old {
+            self.shrink(index, size, old)?;
+            self.quota().shrinks(live, old, size);
+        }
+        self.touch(live);
+        let mapped = size < old && Mappings::is_mapped(live);
+        drop(lock);
+        drop(critical);
+        if mapped {
+            self.mappings().notify_shrunk(index, size);
+        }
+        Ok(())
+    }
+
+    fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.objects().live(index);
+        assert!(size < old, "a file that shrinks was longer");
+        // First of all: if this process dies, a process that repairs the entry goes by the size.
+        live.size.store(size, Release);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        if Mappings::is_mapped(live) {
+            // Pages stay as long as mappings show them.
+            live.flags.fetch_or(flag::CUT, AcqRel);
+            return self.zero_range(index, size, old.next_multiple_of(PAGE as u64));
+        }
+        if let Err(e) = self.free_behind(index, size, old) {
+            // Nothing was removed.
+            live.size.store(old, Release);
+            return Err(e);
+        }
+        let page_end = size.next_multiple_of(PAGE as u64).min(old);
+        self.zero_range(index, size, page_end)
+    }
+
+    /// Frees the pages of a file whose size was `old` bytes and is `size` now. Locked; no process
+    /// has them mapped.
+    pub(crate) fn free_behind(&self, index: u32, size: u64, old: u64) -> Result<()> {
+        let live = self.objects().live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        let mut freed = Vec::new();
+        let (last, keep) = (size / CHUNK, pages(size % CHUNK));
+        let mut first = self.first_chunk(index);
+        let chunks = old > CHUNK || live.pages.load(Relaxed) > first.pages() as u64;
+        if last == 0 {
+            first.truncate(keep, |e| freed.push(e));
+        }
+        debug_assert!(size <= old, "what lies behind {size} is freed, up to {old}");
+        debug_assert!(!live.lock.is_free(), "a file that loses extents is locked");
+        // With a journal, no other file may record these extents as its own before this file's
+        // record is without them.
+        let noted = !freed.is_empty() && self.durability().active_journal().is_some();
+        if noted {
+            self.durability().keep_promise(live, &first)?;
+        }
+        assert!(
+            live.moved.load(Relaxed).is_multiple_of(2),
+            "extents are taken away by one thread at a time"
+        );
+        live.moved.fetch_add(1, AcqRel);
+        let result = if chunks || noted {
+            let first_freed = freed.len();
+            self.transact(self.names().object_set(id), Need::Removal, |w| {
+                freed.truncate(first_freed);
+                if last > 0 && keep > 0 {
+                    let key = Key::chunk(id, last);
+                    if let Some(bytes) = w.attached(id, &key)? {
+                        let mut map = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+                        map.truncate(keep, |e| freed.push(e));
+                        w.attach(id, &key, &map.encode())?;
+                    }
+                }
+                self.names().remove_chunks(
+                    w,
+                    id,
+                    (last + u64::from(keep > 0)).max(1),
+                    &mut freed,
+                )?;
+                if self.durability().active_journal().is_some() {
+                    let gone: usize = freed.iter().map(|e| e.pages()).sum();
+                    let pages = live.pages.load(Relaxed) - gone as u64;
+                    self.put_live(w, live, pages, tail::EXTENTS, &first.encode())?;
+                }
+                Ok(())
+            })
+        } else {
+            Ok(())
+        };
+        if result.is_ok() {
+            self.objects().set_extents(index, &first)?;
+            let gone: usize = freed.iter().map(|e| e.pages()).sum();
+            live.pages.fetch_sub(gone as u64, Relaxed);
+        } else {
+            freed.clear();
+        }
+        live.moved.fetch_add(1, AcqRel);
+        self.free_extents(freed);
+        result
+    }
+
+    /// Writes size, times and tail of an open file to its record, if it has one.
+    pub(crate) fn put_live(
+        &self,
+        w: &mut Write<'_>,
+        live: &Live,
+        pages: u64,
+        kind: u8,
+        tail_bytes: &[u8],
+    ) -> Result<()> {
+        let id = ObjectId(live.id.load(Relaxed));
+        let Some((mut inode, _)) = w.inode(id)? else {
+            return Ok(());
+        };
+        inode.size = live.size.load(Relaxed);
+        inode.pages = pages;
+        inode.mtime = live.mtime.load(Relaxed);
+        inode.ctime = inode.ctime.max(live.ctime.load(Relaxed));
+        live.note_parts(&mut inode);
+        inode.tail = kind;
+        w.set_inode(id, &inode, tail_bytes)
+    }
+
+    /// Frees extents of an open file that its record may still name. Locked.
+    pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
+        if !freed.is_empty() && self.durability().active_journal().is_some() {
+            // No other file may record them as its own before this file's record is without them.
+            self.objects()
+                .live(index)
+                .flags
+                .fetch_or(flag::DIRTY, AcqRel);
+            if let Err(e) = self.flush_locked(index, false)
+                && e != Errno::NOENT
+            {
+                self.control.header().leaks.store(1, Release);
+                return Err(e);
+            }
+        }
+        self.free_extents(freed);
+        Ok(())
+    }
+
+    /// As `Cluster::reserve_range`, for bytes on this node.
+    pub fn reserve_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
+        self.local_copies().make_room(len as usize);
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        // The operation removes no bytes.
+        self.declared()
+            .check_change(lock.0, Change::Size(MAX_SIZE))?;
+        self.note_change(index)?;
+        self.promote(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        if grow {
+            self.quota().grows(live, size, end)?;
+        }
+        let grown = self.reserve_locked(index, (offset, end), grow);
+        if grow && grown.is_err() {
+            self.quota().shrinks(live, end, live.size.load(Relaxed));
+        }
+        grown
+    }
+
+    /// The pages of a range, and the size, of a locked file.
+    fn reserve_locked(&self, index: u32, (offset, end): (u64, u64), grow: bool) -> Result<()> {
+        for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
+            let needed = pages((end - chunk * CHUNK).min(CHUNK));
+            let from = pages(offset.saturating_sub(chunk * CHUNK));
+            self.ensure(index, chunk, (from, needed))?;
+        }
+        let live = self.objects().live(index);
+        let size = live.size.load(Relaxed);
+        if grow && end > size {
+            self.unseal(index, size, size)?;
+            self.mappings().clear_tail(index, size, end)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// As `Cluster::punch`, for bytes on this node.
+    pub fn punch_here(&self, index: u32, offset: u64, len: u64, grow: bool) -> Result<()> {
+        let end = offset
+            .checked_add(len)
+            .filter(|&e| e <= MAX_SIZE)
+            .ok_or(Errno::FBIG)?;
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        let size = live.size.load(Relaxed);
+        let change = if offset < size {
+            Change::From(Some(offset))
+        } else {
+            Change::Size(end)
+        };
+        self.declared().check_change(live, change)?;
+        self.note_change(index)?;
+        self.unseal(index, offset.min(size), end.min(size))?;
+        self.promote(index)?;
+        if offset < size {
+            if !grow {
+                self.free_inside(index, offset, end)?;
+            }
+            self.zero_range(index, offset, end.min(size))?;
+        }
+        if grow && end > size {
+            self.mappings().clear_tail(index, size, end)?;
+            self.quota().grows(live, size, end)?;
+            live.size.store(end, Release);
+        }
+        self.touch(live);
+        Ok(())
+    }
+
+    /// Gives back the pages of a hole that are the last ones of their chunk: a chunk has pages from
+    /// its start on. Not of files that are mapped, have parts on other nodes or checksums, nor
+    /// where a journal would have to know it first: these keep their room.
+    fn free_inside(&self, index: u32, from: u64, to: u64) -> Result<()> {
+        let live = self.objects().live(index);
+        let id = ObjectId(live.id.load(Relaxed));
+        const KEEPING: u32 = flag::MAPPED | flag::CUT | flag::PARTS | flag::BEHIND | flag::COPIED;
+        if live.flags.load(Relaxed) & KEEPING != 0
+            || Mappings::is_mapped(live)
+            || id.is_part()
+            || id.is_copy()
+            || is_summed(live.controls.load(Relaxed))
+            || self.durability().active_journal().is_some()
+        {
+            return Ok(());
+        }
+        // The hole contains the end of these chunks.
+        let end = if to >= live.size.load(Relaxed) {
+            to.div_ceil(CHUNK)
+        } else {
+            to / CHUNK
+        };
+        let keep = |chunk: u64| pages(from.saturating_sub(chunk * CHUNK).min(CHUNK));
+        let mut freed = Vec::new();
+        let mut first = self.first_chunk(index);
+        if from < CHUNK && end > 0 {
+            first.truncate(keep(0), |e| freed.push(e));
+        }
+        debug_assert!(
+            live.moved.load(Relaxed).is_multiple_of(2),
+            "extents are taken away by one thread at a time"
+        );
+        live.moved.fetch_add(1, AcqRel);
+        let result = self.free_later_chunks((from / CHUNK).max(1)..end, id, keep, &mut freed);
+        let result = result.and_then(|()| self.objects().set_extents(index, &first));
+        if result.is_ok() {
+            let gone: usize = freed.iter().map(|e| e.pages()).sum();
+            live.pages.fetch_sub(gone as u64, Relaxed);
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+        }
+        live.moved.fetch_add(1, AcqRel);
+        result.map(|()| self.free_extents(freed))
+    }
+
+    /// Removes the pages after the first `keep(chunk)` from the records of these chunks.
+    fn free_later_chunks(
+        &self,
+        chunks: std::ops::Range<u64>,
+        id: ObjectId,
+        keep: impl Fn(u64) -> usize,
+        freed: &mut Vec<Extent>,
+    ) -> Result<()> {
+        if chunks.is_empty()
+            || self
+                .next_chunk(id, chunks.start)?
+                .is_none_or(|n| n >= chunks.end)
+        {
+            return Ok(());
+        }
+        let of_first = freed.len();
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            freed.truncate(of_first);
+            let mut changed = Vec::new();
+            w.each_attached(id, &Key::chunk(id, chunks.start), |key, value| {
+                let n = match parse_key(key) {
+                    Some((b'X', of, n)) if of == id => n.try_into().ok().map(u64::from_be_bytes),
+                    _ => None,
+                };
+                let Some(n) = n.filter(|n| *n < chunks.end) else {
+                    return false;
+                };
+                if let Some(mut map) = ChunkMap::decode(value) {
+                    map.truncate(keep(n), |e| freed.push(e));
+                    changed.push((key.to_vec(), map));
+                }
+                true
+            })?;
+            for (key, map) in changed {
+                if map.extents().is_empty() {
+                    _ = w.detach(id, &key)?
+                } else {
+                    w.attach(id, &key, &map.encode())?
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// As `Cluster::seek_data`, for bytes on this node.
+    pub fn seek_here(&self, index: u32, offset: u64, hole: bool) -> Result<u64> {
+        let live = self.objects().live(index);
+        loop {
+            let moved = live.moved.load(Acquire);
+            if !moved.is_multiple_of(2) {
+                let _critical = Critical::enter();
+                drop(self.objects().lock_live(index)?);
+                continue;
+            }
+            let found = self.seek_once(index, moved, offset, hole);
+            fence(Acquire);
+            if live.moved.load(Relaxed) == moved {
+                return found;
+            }
+        }
+    }
+
+    /// As [`Store::seek_here`]; the result is valid only if no extents are moved meanwhile.
+    fn seek_once(&self, index: u32, moved: u64, offset: u64, hole: bool) -> Result<u64> {
+        let live = self.objects().live(index);
+        let size = live.size.load(Acquire);
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            return Ok(if hole { size } else { offset });
+        }
+        let found = |at: u64| match hole {
+            true => Ok(at.min(size)),
+            false if at < size => Ok(at),
+            false => Err(Errno::NXIO),
+        };
+        let mut at = offset;
+        while at < size {
+            let chunk = at / CHUNK;
+            let map = self.chunk_map(index, chunk, moved, CELL_PAGES)?;
+            if map.extents().is_empty() && !hole {
+                let next = self.next_chunk(ObjectId(live.id.load(Relaxed)), chunk + 1)?;
+                at = next.ok_or(Errno::NXIO)? * CHUNK;
+                continue;
+            }
+            let mut start = chunk * CHUNK;
+            for &e in map.extents() {
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                let end = start + (e.pages() * PAGE) as u64;
+                while at < end {
+                    let page = (at - start) as usize / PAGE;
+                    let (run, data) = medium.init_run(e, page, e.pages() - page);
+                    if data != hole {
+                        return found(at);
+                    }
+                    at = start + ((page + run) * PAGE) as u64;
+                }
+                start = end;
+            }
+            let end = (chunk + 1) * CHUNK;
+            if hole && at < end {
+                return found(at);
+            }
+            at = end;
+        }
+        if hole { Ok(size) } else { Err(Errno::NXIO) }
+    }
+
+    /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes,
+    /// most have none.
+    pub(super) fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
+        let mut found = None;
+        self.records_of(id)?
+            .each_attached(&Key::chunk(id, from), |key, _| {
+                if let Some((b'X', of, n)) = parse_key(key)
+                    && of == id
+                {
+                    found = n.try_into().ok().map(u64::from_be_bytes);
+                }
+                false
+            })?;
+        Ok(found)
+    }
+}

@@ -1,0 +1,191 @@
+//! Directories: listing, and the times that change with every new entry.
+//!
+//! The entries of a directory are spread over all shards, in each sorted by name. A
+//! listing walks shard after shard and remembers the last name, so that entries that stay
+//! are returned exactly once whatever happens around them.
+//!
+//! The modification time of a directory changes with every entry made or removed. It is
+//! kept in a table in shared memory and written to the record when its place is needed
+//! for another directory.
+
+use crate::ObjectId;
+use crate::codec::Wire;
+use crate::process::Critical;
+use crate::record::Entry;
+use crate::records::{ChangeRecords, Need, ReadRecords, Records};
+use crate::views::Names;
+use rustix::io::Result;
+use std::sync::atomic::Ordering::*;
+
+/// The position of a listing: after `name` in `shard`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DirPosition {
+    pub shard: usize,
+    pub name: Vec<u8>,
+    /// A node that couldn't be asked was left out: the listing ends with an error.
+    pub is_partial: bool,
+}
+
+/// Bit of [`DirPosition::packed`].
+const PARTIAL: u32 = 1 << 31;
+
+impl DirPosition {
+    /// The position as a number and a name, for an open directory's entry in a table.
+    pub fn packed(&self) -> (u32, &[u8]) {
+        let partial = if self.is_partial { PARTIAL } else { 0 };
+        (self.shard as u32 & !PARTIAL | partial, &self.name)
+    }
+
+    /// From [`DirPosition::packed`].
+    pub fn from_packed(shard: u32, name: Vec<u8>) -> DirPosition {
+        DirPosition {
+            shard: (shard & !PARTIAL) as usize,
+            name,
+            is_partial: shard & PARTIAL != 0,
+        }
+    }
+}
+
+/// Bytes of entries that one message takes.
+pub const LIST_BYTES: usize = 64 << 10;
+
+/// An entry in a listing: its shard, its name, the entry; None where it is about to change, so that
+/// it has to be looked up.
+pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
+
+impl Wire for Listed {
+    type Owned = Listed;
+
+    #[inline]
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.0, &self.1[..], self.2).put(to);
+    }
+    #[inline]
+    fn take(from: &mut &[u8]) -> Option<Listed> {
+        let (shard, name, entry) = Wire::take(from)?;
+        Some(Listed(shard, name, entry))
+    }
+}
+
+impl<'s> Names<'s> {
+    /// The rest of one shard. For an entry that is about to change, `each` gets the name only.
+    pub fn list_shard(
+        &self,
+        dir: ObjectId,
+        position: &mut DirPosition,
+        each: &mut impl FnMut(&[u8], Option<Entry>) -> bool,
+    ) -> Result<bool> {
+        let mut more = true;
+        let mut last = std::mem::take(&mut position.name);
+        let after = last.clone();
+        let records = self.records(position.shard)?;
+        records.list(dir, &after, |name, found| {
+            more = each(name, (!found.changing).then_some(found.entry));
+            if more {
+                last.clear();
+                last.extend_from_slice(name);
+            }
+            more
+        })?;
+        if !more {
+            position.name = last;
+        }
+        Ok(more)
+    }
+
+    pub fn note_dir_time(&self, dir: ObjectId, t: i64) -> Result<()> {
+        let _critical = Critical::enter();
+        let place = self.control.dir_time(dir.0);
+        place.lock.acquire(&self.control, self.process_slot()?)?;
+        let result = (|| {
+            let old = place.id.load(Acquire);
+            if old != dir.0 {
+                if old != 0 {
+                    let (mtime, ctime) = (place.mtime.load(Relaxed), place.spare.load(Relaxed));
+                    self.store_dir_times(ObjectId(old), mtime, ctime as i64)?;
+                }
+                place.id.store(0, Release);
+                place.mtime.store(t, Relaxed);
+                place.spare.store(t as u64, Relaxed);
+                place.id.store(dir.0, Release);
+            } else {
+                place.mtime.store(t, Relaxed);
+                place.spare.store(t as u64, Release);
+            }
+            Ok(())
+        })();
+        place.lock.release();
+        result
+    }
+
+    /// Writes a directory's times to its record, if it still exists.
+    fn store_dir_times(&self, dir: ObjectId, mtime: i64, ctime: i64) -> Result<()> {
+        if !self.records_of(dir)?.exists(dir)? {
+            // The directory is another node's, or was removed.
+            return Ok(());
+        }
+        self.transact(self.object_set(dir), Need::Removal, |w| {
+            let Some((inode, _)) = w.inode(dir)? else {
+                return Ok(());
+            };
+            if (inode.mtime, inode.ctime.max(ctime)) == (mtime, inode.ctime) {
+                return Ok(());
+            }
+            w.change_inode(dir, |inode| {
+                inode.mtime = mtime;
+                inode.ctime = ctime.max(inode.ctime);
+            })
+        })
+    }
+
+    /// Writes all times in the table to the records (before the table is removed).
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub fn flush_dir_times(&self) -> Result<()> {
+        for place in self.control.dir_times() {
+            let id = place.id.load(Acquire);
+            if id != 0 {
+                let (mtime, ctime) = (place.mtime.load(Relaxed), place.spare.load(Relaxed));
+                self.store_dir_times(ObjectId(id), mtime, ctime as i64)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Times (mtime, ctime) of a directory in the table, if they are there. Must be read before the
+    /// record.
+    pub fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
+        let place = self.control.dir_time(dir.0);
+        for _ in 0..10 {
+            if place.id.load(Acquire) != dir.0 {
+                return None;
+            }
+            let (mtime, ctime) = (place.mtime.load(Acquire), place.spare.load(Acquire));
+            if place.id.load(Acquire) == dir.0 {
+                return Some((mtime, ctime as i64));
+            }
+        }
+        None
+    }
+
+    /// Sets a directory's times in the table, if they are there.
+    pub(crate) fn set_dir_times(
+        &self,
+        dir: ObjectId,
+        mtime: Option<i64>,
+        ctime: i64,
+    ) -> Result<()> {
+        let _critical = Critical::enter();
+        let place = self.control.dir_time(dir.0);
+        place.lock.acquire(&self.control, self.process_slot()?)?;
+        if place.id.load(Acquire) == dir.0 {
+            if let Some(mtime) = mtime {
+                place.mtime.store(mtime, Relaxed);
+            }
+            place.spare.store(ctime as u64, Release);
+        }
+        place.lock.release();
+        Ok(())
+    }
+}

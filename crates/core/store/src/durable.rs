@@ -1,0 +1,304 @@
+//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
+//! in an order in which a loss of power at any instant leaves a whole store.
+//!
+//! Only for a pool with a journal. For others (with a medium in memory, which wouldn't survive
+//! anyway) only the record is written back.
+//!
+//! 1. The file's record is written: its commit is in the journal.
+//! 2. The media's bytes are written to stable storage.
+//! 3. The pages that were initialised before 2 are noted as durable in the journal.
+//! 4. The journal is written to stable storage.
+//!
+//! Records in the journal that weren't synced do no harm: a page that isn't recorded as durable
+//! reads as zero after a loss of power, whatever the medium contains there.
+
+use crate::ObjectId;
+use crate::control_region::{Live, MAX_LIVE, live_flag as flag};
+use crate::journal::{Journal, Writer};
+use crate::process::Critical;
+use crate::record::{ChunkMap, Key, parse_key, tail};
+use crate::records::{ReadRecords, Records};
+use crate::views::Durability;
+use forebay_media::{Changes, Lacking};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+
+/// Times that a file is synced again because extents were taken away meanwhile, before
+/// its writers have to wait.
+const TRIES: u32 = 3;
+/// Number of waits of 30 s for the work of another process.
+const MAX_WAITS: u32 = 20;
+
+impl<'s> Durability<'s> {
+    /// As `Cluster::sync`, for bytes on this node.
+    pub fn sync_here(&self, index: u32) -> Result<()> {
+        let Some(journal) = self.active_journal() else {
+            self.content().flush(index, false)?;
+            self.content().seal_chunks(index)?;
+            return self.media().iter().try_for_each(|m| m.sync());
+        };
+        self.check_failed()?;
+        let sealed = self.content().seal_chunks(index)?;
+        for last in (1..=TRIES).map(|n| n == TRIES) {
+            if self.sync_data(journal, index, last)? {
+                break;
+            }
+        }
+        self.content().confirm_sealed(index, &sealed)?;
+        self.sync_journal()
+    }
+
+    /// Steps 1 to 3. False if the file's extents have changed meanwhile; with `hold`, they
+    /// can't.
+    fn sync_data(&self, journal: &Journal, index: u32, hold: bool) -> Result<bool> {
+        let _critical = Critical::enter();
+        let mut lock = Some(self.objects().lock_live(index)?);
+        let live = self.objects().live(index);
+        self.content().flush_locked(index, false)?;
+        if live.flags.load(Acquire) & flag::INLINE != 0 {
+            return Ok(true);
+        }
+        let moved = live.moved.load(Acquire);
+        let mut lacking: Vec<Lacking> = self.media().iter().map(|_| Lacking::default()).collect();
+        let mut used = 0u64;
+        self.each_chunk(index, |map| {
+            for &e in map.extents() {
+                used |= 1 << e.medium();
+                if let Some(m) = self.media().get(e.medium()) {
+                    m.cells().lacking(e, &mut lacking[e.medium()]);
+                }
+            }
+        })?;
+        if !hold {
+            lock = None;
+        }
+        for (i, m) in self.media().iter().enumerate() {
+            if used >> i & 1 == 1 {
+                self.sync_medium(m)?;
+            }
+        }
+        if lock.is_none() {
+            lock = Some(self.objects().lock_live(index)?);
+        }
+        if live.moved.load(Acquire) != moved {
+            return Ok(false);
+        }
+        if lacking
+            .iter()
+            .any(|l| !l.written.is_empty() || !l.cleared.is_empty())
+        {
+            self.lock_journal(journal)?.note_pages(|changes| {
+                for (m, lacking) in self.media().iter().zip(&lacking) {
+                    m.cells().make_durable(lacking, changes);
+                }
+            })?;
+        }
+        drop(lock);
+        Ok(true)
+    }
+
+    /// Before the record of a file names `map` in place of a content inside the record: that
+    /// content may have been synced, and is in the first page now, which must be durable
+    /// first.
+    pub(crate) fn keep_promise(&self, live: &Live, map: &ChunkMap) -> Result<()> {
+        let Some(journal) = self.active_journal() else {
+            return Ok(());
+        };
+        let id = ObjectId(live.id.load(Relaxed));
+        let records = self.records_of(id)?;
+        let inline = records
+            .inode(id)?
+            .is_some_and(|(i, _)| i.tail == tail::DATA);
+        drop(records);
+        let Some(&first) = map.extents().first().filter(|_| inline) else {
+            return Ok(());
+        };
+        let (page, _) = first.split(1);
+        let medium = self.media().get(page.medium()).ok_or(Errno::IO)?;
+        let mut lacking = Lacking::default();
+        medium.cells().lacking(page, &mut lacking);
+        if lacking.written.is_empty() {
+            return Ok(());
+        }
+        self.sync_medium(medium)?;
+        self.lock_journal(journal)?
+            .note_pages(|changes| medium.cells().make_durable(&lacking, changes))
+    }
+
+    /// Calls `each` with the extents of every chunk of an open file. Locked.
+    fn each_chunk(&self, index: u32, mut each: impl FnMut(&ChunkMap)) -> Result<()> {
+        let live = self.objects().live(index);
+        let first = self.content().first_chunk(index);
+        each(&first);
+        if live.pages.load(Relaxed) == first.pages() as u64 {
+            return Ok(());
+        }
+        let id = ObjectId(live.id.load(Relaxed));
+        let records = self.records_of(id)?;
+        records.each_attached(&Key::chunk(id, 1), |key, value| {
+            let same = parse_key(key).is_some_and(|(tag, of, _)| (tag, of) == (b'X', id));
+            if same && let Some(map) = ChunkMap::decode(value) {
+                each(&map);
+            }
+            same
+        })
+    }
+
+    /// Makes all records durable, if anything of the pool is: what `fsync` of a directory
+    /// does.
+    ///
+    /// # Errors
+    /// As for `Cluster::sync`.
+    pub fn sync_entries(&self) -> Result<()> {
+        self.sync_journal()
+    }
+
+    /// Makes all earlier writes durable, to closed and open files, by all processes: `syncfs`.
+    ///
+    /// # Errors
+    /// As for `Cluster::sync`; ENOSPC: what could be written is.
+    pub fn sync_all(&self) -> Result<()> {
+        let mut written = Ok(());
+        for i in 0..self.control().header().free_live.end(MAX_LIVE) {
+            let live = self.objects().live(i);
+            let id = ObjectId(live.id.load(Acquire));
+            if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
+                continue;
+            }
+            // Gone meanwhile: there is nothing to write.
+            let Ok((index, held)) = self.objects().live_acquire_here(id) else {
+                continue;
+            };
+            written = self.content().flush(index, false).and(written);
+            drop(held);
+            written = self.objects().live_release(index).and(written);
+        }
+        self.names().flush_dir_times()?;
+        let Some(journal) = self.active_journal() else {
+            return self.media().iter().try_for_each(|m| m.sync()).and(written);
+        };
+        let _critical = Critical::enter();
+        self.check_failed()?;
+        let state = self.journal_state();
+        let me = self.process_slot()?;
+        let mut tries = 0;
+        while let Err(e) = state.syncing.acquire(self.control(), me) {
+            tries += 1;
+            if tries == MAX_WAITS {
+                return Err(e);
+            }
+        }
+        let result = self.sync_fresh(journal);
+        state.syncing.release();
+        result?;
+        self.sync_journal().and(written)
+    }
+
+    /// Steps 2 and 3 for all pages of all media.
+    fn sync_fresh(&self, journal: &Journal) -> Result<()> {
+        let mut any = false;
+        for m in self.media() {
+            any |= m.cells().mark_fresh();
+        }
+        for m in self.media() {
+            self.sync_medium(m)?;
+        }
+        if !any {
+            return Ok(());
+        }
+        self.lock_journal(journal)?.note_pages(|changes| {
+            for m in self.media() {
+                m.cells().make_fresh_durable(changes);
+            }
+        })
+    }
+
+    /// Restarts the journal, if there is one, from the store's present state: after changes other
+    /// than commits, or the loss of the control region.
+    ///
+    /// # Errors
+    /// ENOSPC, EIO.
+    pub fn restart_journal(&self) -> Result<()> {
+        if self.journal.is_none() {
+            return Ok(());
+        }
+        self.journal_state().active.store(0, Release);
+        for m in self.media() {
+            m.cells().durable_from_init();
+            self.sync_medium(m)?;
+        }
+        while !self.checkpoint()? {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
+    /// Whether the journal was lost with the control region.
+    pub fn journal_stopped(&self) -> bool {
+        self.journal.is_some() && self.journal_state().active.load(Acquire) == 0
+    }
+
+    /// Whether pages wait in limbo or the journal isn't all on stable storage.
+    pub fn has_unsynced(&self) -> bool {
+        let s = self.journal_state();
+        self.active_journal().is_some()
+            && (s.end.load(Relaxed) != s.synced.load(Relaxed) || self.limbo_pages() > 0)
+    }
+
+    /// End of the journal: changes with every commit. 0 without one.
+    pub fn journal_end(&self) -> u64 {
+        self.journal_state().end.load(Relaxed)
+    }
+
+    fn limbo_pages(&self) -> u64 {
+        self.media().iter().map(|m| m.cells().in_limbo()).sum()
+    }
+
+    /// Writes the journal to stable storage, and then frees the pages in limbo. False if there were
+    /// none.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn end_limbo(&self) -> Result<bool> {
+        let Some(journal) = self.active_journal() else {
+            return Ok(false);
+        };
+        let _critical = Critical::enter();
+        let state = self.journal_state();
+        if self.limbo_pages() == 0 {
+            return self.sync_journal().map(|()| false);
+        }
+        // A thread that comes late finds the pages free.
+        state
+            .releasing
+            .acquire(self.control(), self.process_slot()?)?;
+        let result = self.end_limbo_locked(journal);
+        state.releasing.release();
+        result
+    }
+
+    fn end_limbo_locked(&self, journal: &Journal) -> Result<bool> {
+        let limbo: Vec<_> = self.media().iter().map(|m| m.cells().limbo()).collect();
+        let clear = |w: Writer<'_>| {
+            w.note_pages(|changes: &mut Changes| {
+                for (m, extents) in self.media().iter().zip(&limbo) {
+                    for &e in extents {
+                        m.cells().set_durable(e, false);
+                    }
+                    changes.cleared.extend(extents);
+                }
+            })
+        };
+        let result = self
+            .sync_journal()
+            .and_then(|()| clear(self.lock_journal(journal)?));
+        let _section = self.section()?;
+        for (m, extents) in self.media().iter().zip(&limbo) {
+            match result {
+                Ok(()) => m.cells().release(extents),
+                Err(_) => m.cells().keep_in_limbo(extents),
+            }
+        }
+        result.map(|()| limbo.iter().any(|l| !l.is_empty()))
+    }
+}

@@ -1,0 +1,7 @@
+//! Error numbers with a meaning of their own inside the store and between nodes.
+
+use rustix::io::Errno;
+
+/// The caller's knowledge of the file (its size, number of truncations, parts) is outdated. The
+/// caller asks again.
+pub const CHANGED: Errno = Errno::XFULL;

@@ -1,0 +1,169 @@
+//! Sole use of a pool: while the process that serves a mount has it, no other process of the node
+//! uses the pool, so that the mount's kernel may cache names and attributes.
+//!
+//! A word in the control region holds the identity of the sole user. A process that attaches (takes
+//! a process slot) looks at the word before its first operation; if there is a sole user, it asks
+//! for the end of that ([`WANTED`]) and waits until the sole use has been given back. A process
+//! that wants it notes itself first, then looks whether any other slot is taken: so either of both
+//! sees the other. That of a dead process counts for nothing.
+
+use crate::Result;
+use crate::control_region::MAX_PROCESSES;
+use crate::process::{identity, identity_lives, slot_of};
+use crate::views::DeclaredControls;
+use forebay_runtime::atomics::futex;
+use forebay_runtime::atomics::{AtomicU32, Ordering::*};
+use rustix::io::Errno;
+use std::time::Duration;
+
+/// Another process waits for the end of the sole use.
+const WANTED: u32 = 1 << 31;
+/// How long an attaching process sleeps before it checks whether the holder still lives.
+const HOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// After this many turns (30 s) it fails: the holder is stopped, say.
+const MAX_TURNS: u32 = 1500;
+
+impl<'s> DeclaredControls<'s> {
+    fn exclusive_user(self) -> &'s AtomicU32 {
+        &self.0.control.header().exclusive_user
+    }
+
+    /// Makes this process the sole user, if no other process is attached and nothing is left to be
+    /// repaired.
+    ///
+    /// # Errors
+    /// As for attaching.
+    pub fn take_exclusive(&self) -> Result<bool> {
+        let me = self.process_slot()?;
+        let mine = identity(&self.control, me);
+        let before = self.exclusive_user().load(Relaxed);
+        if before != 0 && identity_lives(&self.control, before & !WANTED) {
+            return Ok(false);
+        }
+        if (self
+            .exclusive_user()
+            .compare_exchange(before, mine, SeqCst, Relaxed))
+        .is_err()
+        {
+            return Ok(false);
+        }
+        let is_other = |slot: &usize| {
+            *slot != me as usize && self.control.process(*slot).owner.load(SeqCst) != 0
+        };
+        let header = self.control.header();
+        let is_alone = !(0..MAX_PROCESSES).any(|slot| is_other(&slot))
+            && header.leaks.load(SeqCst) == 0
+            && header.recover.load(SeqCst) == 0;
+        if !is_alone {
+            self.end_exclusive();
+        }
+        Ok(is_alone)
+    }
+
+    /// Waits, for `most` at most, until another process wants the end of this process's sole use.
+    /// Returns whether one does.
+    pub fn is_exclusive_end_wanted(&self, most: Duration) -> bool {
+        let word = self.exclusive_user().load(SeqCst);
+        if word & WANTED == 0 {
+            let _ = futex::wait(self.exclusive_user(), word, most);
+        }
+        self.exclusive_user().load(SeqCst) & WANTED != 0
+    }
+
+    /// Ends this process's sole use.
+    pub fn end_exclusive(&self) {
+        self.exclusive_user().store(0, SeqCst);
+        futex::wake(self.exclusive_user(), i32::MAX as u32);
+    }
+
+    /// Ends the sole use by another process: requests it, and waits for it. For a process that has
+    /// just taken `slot`.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: the sole user doesn't end it within 30 s.
+    pub(crate) fn end_exclusive_of_others(&self, slot: u32) -> Result<()> {
+        for _ in 0..MAX_TURNS {
+            let word = self.exclusive_user().load(SeqCst);
+            let holder = word & !WANTED;
+            if word == 0 || slot_of(holder) == slot {
+                return Ok(());
+            }
+            if !identity_lives(&self.control, holder) {
+                let _ = self
+                    .exclusive_user()
+                    .compare_exchange(word, 0, SeqCst, Relaxed);
+                continue;
+            }
+            if word & WANTED == 0 {
+                if (self
+                    .exclusive_user()
+                    .compare_exchange(word, word | WANTED, SeqCst, Relaxed))
+                .is_err()
+                {
+                    continue;
+                }
+                futex::wake(self.exclusive_user(), i32::MAX as u32);
+            }
+            let _ = futex::wait(
+                self.exclusive_user(),
+                holder | WANTED,
+                HOLDER_CHECK_INTERVAL,
+            );
+        }
+        Err(Errno::TIMEDOUT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use crate::process;
+    use crate::repair::tests::store;
+
+    /// As `end_exclusive_of_others`, for a process that attaches. Returns its slot.
+    fn attaches(s: &Store) -> u32 {
+        let slot = process::attach(&s.control).unwrap();
+        s.declared().end_exclusive_of_others(slot).unwrap();
+        slot
+    }
+
+    #[test]
+    fn whoever_attaches_waits_until_nobody_is_alone() {
+        let s = store("sole-use");
+        let other = attaches(&s);
+        assert_eq!(s.declared().take_exclusive(), Ok(false));
+        process::free(&s.control, other);
+        assert_eq!(s.declared().take_exclusive(), Ok(true));
+        // A second time is refused.
+        assert_eq!(s.declared().take_exclusive(), Ok(false));
+        assert!(!s.declared().is_exclusive_end_wanted(Duration::ZERO));
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| attaches(&s));
+            while !s.declared().is_exclusive_end_wanted(HOLDER_CHECK_INTERVAL) {}
+            assert!(!other.is_finished());
+            s.declared().end_exclusive();
+            let slot = other.join().unwrap();
+            assert_eq!(s.declared().take_exclusive(), Ok(false));
+            process::free(&s.control, slot);
+        });
+        assert_eq!(s.declared().take_exclusive(), Ok(true));
+    }
+
+    #[test]
+    fn the_sole_use_of_a_dead_process_is_over() {
+        let s = store("sole-use-dead");
+        let me = s.process_slot().unwrap();
+        let dead = process::attach(&s.control).unwrap();
+        let owner = &s.control.process(dead as usize).owner;
+        s.declared()
+            .exclusive_user()
+            .store(identity(&s.control, dead), SeqCst);
+        // A start time that no process has: as good as dead.
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        s.declared().end_exclusive_of_others(me).unwrap();
+        assert_eq!(s.declared().exclusive_user().load(SeqCst), 0);
+        // Its content isn't in order yet.
+        assert_eq!(s.declared().take_exclusive(), Ok(false));
+    }
+}

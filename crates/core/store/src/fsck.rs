@@ -1,0 +1,223 @@
+//! Checking a whole store, and repairing it.
+//!
+//! [`Store::inspect`] compares everything with everything: the pages of the record files, records,
+//! names, link counts, sizes, extents, the maps of free pages, and the control region. It changes
+//! nothing, and others may use the store meanwhile: it looks during quiescence (see
+//! [`crate::quiescence`]), at which nothing is half done, and goes through what it has seen
+//! afterwards. [`Store::mend`] also repairs, and must be alone.
+//!
+//! The check repairs its findings in a model of the store in memory as it goes: so consequences of
+//! one defect aren't reported as others, and the effect of a repair has been tried.
+
+mod control;
+mod files;
+mod findings;
+mod index;
+mod mend;
+mod model;
+mod names;
+#[cfg(test)]
+mod tests;
+
+pub use findings::{Finding, Report};
+
+use crate::ObjectId;
+use crate::control_region::MAX_PROCESSES;
+use crate::process;
+use crate::record::Change;
+use crate::record_tree::{self, Meta};
+use crate::records::{ReadRecords, Records};
+use crate::views::Checker;
+use files::Double;
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::*;
+use std::time::{Duration, Instant};
+
+/// How long a check tries to reach quiescence.
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a check keeps others waiting at a time.
+const AT_A_TIME: Duration = Duration::from_millis(150);
+/// The part that findings about the files below the records name.
+const TREES: &str = "record files";
+
+impl Checker<'_> {
+    /// Finds all contradictions in the store, a sentence each; empty if it is consistent.
+    ///
+    /// # Errors
+    /// EIO and the like: the store couldn't be read.
+    pub fn check(&self) -> Result<Vec<String>> {
+        let report = self.inspect()?;
+        let left_out = report
+            .left_out
+            .map(|l| format!("not everything was looked at: {l}"));
+        Ok(report
+            .findings
+            .iter()
+            .map(ToString::to_string)
+            .chain(left_out)
+            .collect())
+    }
+
+    /// Checks everything. Other processes may continue meanwhile.
+    ///
+    /// # Errors
+    /// EIO and the like: the store couldn't be read.
+    pub fn inspect(&self) -> Result<Report> {
+        let (mut report, changes) = self.examine()?;
+        if changes.is_none() {
+            return Ok(report);
+        }
+        let sound = |f: &Finding| !["control", "records", TREES].contains(&f.part);
+        if !report.findings.iter().all(sound) {
+            // This check reads through records and the control region as programs do.
+            let repair = "checksums of files; repair what was found first";
+            report.left_out.get_or_insert_with(|| repair.into());
+            return Ok(report);
+        }
+        self.content().verify_all(|id, at| {
+            let path = self.name_of(id).map_or_else(
+                || format!("object {}", id.0),
+                |path| format!("{} (object {})", String::from_utf8_lossy(&path), id.0),
+            );
+            report.add(
+                "files",
+                format!(
+                    "{path}: bytes of the MiB at {at} are not what was written, by their checksums"
+                ),
+                "reading them fails with EIO; write the file again, or remove it",
+            );
+        })?;
+        Ok(report)
+    }
+
+    /// A path of an object, if an entry of this node leads to it. Reads all entries.
+    fn name_of(&self, id: ObjectId) -> Option<Vec<u8>> {
+        (0..self.names().shard_count()).find_map(|shard| {
+            let mut found = None;
+            let records = self.records(shard).ok()?;
+            let read = records.each_entry(|parent, name, entry| {
+                if entry.is_some_and(|e| e.entry.id == id && !e.changing) {
+                    found = Some((parent, name.to_vec()));
+                }
+                found.is_none()
+            });
+            drop(records);
+            read.ok()?;
+            let (parent, name) = found?;
+            let mut path = self.names().path_of(parent).ok()?;
+            if path.last() != Some(&b'/') {
+                path.push(b'/');
+            }
+            path.extend(name);
+            Some(path)
+        })
+    }
+
+    /// Number of attached processes besides this one.
+    pub(crate) fn others(&self) -> usize {
+        let me = self.is_attached().then(process::pid);
+        (0..MAX_PROCESSES)
+            .map(|i| self.control.process(i).owner.load(Acquire))
+            .filter(|&owner| {
+                owner != 0 && process::runs(owner) && Some(process::pid_of(owner)) != me
+            })
+            .count()
+    }
+
+    /// Checks everything. Also returns the changes that would repair it, if all pages of the record
+    /// files could be read.
+    #[expect(clippy::type_complexity, reason = "only for mend")]
+    fn examine(&self) -> Result<(Report, Option<(Vec<Change>, Vec<Double>)>)> {
+        let mut report = Report {
+            others: self.others(),
+            ..Report::default()
+        };
+        // Before LMDB follows an invalid page number; if other processes are working, later.
+        if report.others == 0 {
+            let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
+            self.check_trees(&metas, &mut report)?;
+            if !report.is_clean() {
+                report.left_out = Some("what the records say: their files are damaged".into());
+                return Ok((report, None));
+            }
+        }
+        let until = Instant::now() + QUIESCE_TIMEOUT;
+        let quiet = loop {
+            match self.quiet(AT_A_TIME) {
+                Err(Errno::BUSY) if Instant::now() < until => std::thread::sleep(AT_A_TIME),
+                Err(Errno::BUSY) => break None,
+                other => break Some(other?),
+            }
+        };
+        let Some(quiet) = quiet else {
+            let busy: Vec<String> = self.in_sections().map(|(_, pid)| in_words(pid)).collect();
+            report.left_out = Some(format!(
+                "extents, free space and counts, since there was no quiet moment: in the middle of something are {}",
+                busy.join(", ")
+            ));
+            let view = self.recovery().view()?;
+            let mut model = self.read_model(&view, &mut report)?;
+            self.check_names(&mut model, &view, &mut report);
+            return Ok((report, None));
+        };
+        let uses = self.recovery().count_uses()?;
+        self.check_control(&uses, &mut report)?;
+        let view = self.recovery().view()?;
+        drop(quiet);
+        if report.others > 0 {
+            self.check_trees(&view.metas, &mut report)?;
+        }
+        let mut model = self.read_model(&view, &mut report)?;
+        let highest = self.highest_numbers(model.objects.keys());
+        self.check_shards(&highest, &view, &mut report);
+        self.check_names(&mut model, &view, &mut report);
+        self.check_files(&mut model, &view, &mut report);
+        let (used, doubles) = self.check_extents(&mut model, &view, &mut report);
+        self.check_places(&mut model, &view, &mut report);
+        self.check_maps(&used, &view, &mut report);
+        let changes = self.all_changes(&model);
+        Ok((report, Some((changes, doubles))))
+    }
+
+    /// The pages of the record files.
+    fn check_trees(
+        &self,
+        metas: &[std::result::Result<Meta, String>],
+        report: &mut Report,
+    ) -> Result<()> {
+        for ((shard, env), meta) in self.envs.iter().enumerate().zip(metas) {
+            let file = std::fs::File::open(env.path())
+                .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+            let found = match meta {
+                Ok(meta) => {
+                    let walked = record_tree::walk(&file, meta, &mut |_, _| ());
+                    if walked.found.is_empty() {
+                        report.lost_pages += walked.lost;
+                    }
+                    walked.found
+                }
+                Err(what) => vec![what.clone()],
+            };
+            for what in found {
+                report.add(
+                    TREES,
+                    format!("shard {shard}, {}: {what}", env.path().display()),
+                    "what can be read of it is written to a new file",
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+fn in_words(pid: u32) -> String {
+    let stopped = if process::is_stopped(pid) {
+        ", which is stopped"
+    } else {
+        ""
+    };
+    format!(
+        "process {pid} ({}){stopped}",
+        process::name(pid, &mut [0; 16])
+    )
+}

@@ -1,0 +1,265 @@
+//! Writing the repairs that a check has made in its model, and rebuilding state that only memory
+//! had.
+
+use super::files::Double;
+use super::findings::{Finding, Report};
+use crate::data::is_memory;
+use crate::fsck::AT_A_TIME;
+use crate::lmdb::without_seal;
+use crate::record::{ChunkMap, JOURNAL, Key, changes, tail};
+use crate::record_tree::{self, Meta};
+use crate::records::{ChangeRecords, Need, ReadRecords, Records};
+use crate::shards;
+use crate::views::Checker;
+use crate::{Extent, ObjectId, PAGE};
+use forebay_runtime::atomics::Ordering::*;
+use rustix::fd::OwnedFd;
+use rustix::fs::FlockOperation;
+use rustix::io::{Errno, Result};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// A repair can make further damage visible: a directory that is found again has names.
+const ROUNDS: usize = 4;
+
+impl Checker<'_> {
+    /// Checks the store and repairs what can be repaired. No other process may use it.
+    ///
+    /// # Errors
+    /// EBUSY if a process does, or if another repair is in progress; the errors of reading and
+    /// writing the records.
+    pub fn mend(&self) -> Result<Report> {
+        let _locked = self.lock_out()?;
+        self.mending.store(true, Release);
+        let result = self.mend_locked();
+        self.mending.store(false, Release);
+        result
+    }
+
+    /// Keeps other processes from attaching as long as the returned file is open (see
+    /// `Store::attach`).
+    fn lock_out(&self) -> Result<OwnedFd> {
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
+        let until = Instant::now() + AT_A_TIME;
+        // A process that attaches holds its lock for a moment.
+        while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+            if Instant::now() > until {
+                return Err(Errno::BUSY);
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        Ok(file)
+    }
+
+    fn mend_locked(&self) -> Result<Report> {
+        if self.others() > 0 {
+            return Err(Errno::BUSY);
+        }
+        let salvaged = self.salvage()?;
+        // The journal must follow, whatever the result.
+        let result = self.mend_alone(salvaged);
+        if result.as_ref().is_ok_and(|r| !r.findings.is_empty()) {
+            self.durability().restart_journal()?;
+        }
+        result
+    }
+
+    fn mend_alone(&self, salvaged: Vec<Finding>) -> Result<Report> {
+        if salvaged.iter().any(|f| !f.repaired) {
+            return Ok(Report {
+                findings: salvaged,
+                left_out: Some("what the records say: their files are damaged".into()),
+                ..Report::default()
+            });
+        }
+        let (mut report, _) = self.examine()?;
+        report.findings.splice(0..0, salvaged);
+        self.drop_unreadable_journals()?;
+        // Failures here are found again below.
+        let _ = self.recovery().settle();
+        let _ = self.names().flush_dir_times();
+        let (after, mut examined) = self.examine()?;
+        merge(&mut report, after);
+        for _ in 0..ROUNDS {
+            let Some((changes, doubles)) = examined.take() else {
+                break;
+            };
+            if report.findings.iter().all(|f| f.repaired) && report.more == 0 {
+                break;
+            }
+            self.write_changes(&changes)?;
+            self.reset_control()?;
+            self.recovery().rebuild_free_space()?;
+            for m in self.media() {
+                m.reserve_again()?;
+            }
+            for double in doubles {
+                self.copy_double(double)?;
+            }
+            let (after, next) = self.examine()?;
+            merge(&mut report, after);
+            examined = Some(next.unwrap_or_default());
+        }
+        Ok(report)
+    }
+
+    /// Writes what can be read of damaged record files to new ones.
+    fn salvage(&self) -> Result<Vec<Finding>> {
+        let mut report = Report::default();
+        let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
+        self.check_trees(&metas, &mut report)?;
+        if report.is_clean() {
+            return Ok(report.findings);
+        }
+        for ((shard, env), meta) in self.envs.iter().enumerate().zip(&metas) {
+            let ours = format!("shard {shard}, ");
+            let damaged = report
+                .findings
+                .iter_mut()
+                .filter(|f| f.what.starts_with(&ours));
+            let damaged: Vec<&mut Finding> = damaged.collect();
+            // No process may have it open, this one included.
+            let (false, Ok(meta), false) = (damaged.is_empty(), meta, env.is_open()) else {
+                continue;
+            };
+            let file = std::fs::File::open(env.path()).map_err(|_| Errno::IO)?;
+            let mut records = Vec::new();
+            let _ = record_tree::walk(&file, meta, &mut |key, value| {
+                records.push((key.to_vec(), without_seal(value).to_vec()))
+            });
+            let new = env.path().with_extension("mended");
+            let lock = |p: &Path| PathBuf::from(format!("{}-lock", p.display()));
+            let _ = std::fs::remove_file(&new);
+            shards::write_file(&new, env.map_size(), &records)?;
+            let _ = std::fs::remove_file(lock(&new));
+            let _ = std::fs::remove_file(lock(env.path()));
+            std::fs::rename(&new, env.path()).map_err(|_| Errno::IO)?;
+            self.control.shard(shard).room.reserved.store(0, Relaxed);
+            for f in damaged {
+                f.repaired = true;
+                f.remedy = format!(
+                    "{} records could be read and are in a new file",
+                    records.len()
+                );
+            }
+        }
+        Ok(report.findings)
+    }
+
+    /// Removes journals that can't be carried out.
+    fn drop_unreadable_journals(&self) -> Result<()> {
+        let count = self.names().shard_count();
+        for shard in 0..count {
+            let sound = match self.committed(shard)?.journal()? {
+                Some(bytes) => changes(bytes).all(|c| {
+                    c.is_some_and(|(s, key, _)| s < count && (1..=511).contains(&key.len()))
+                }),
+                None => true,
+            };
+            if !sound {
+                self.write_changes(&[(shard, JOURNAL.to_vec(), None)])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rebuilds the control region: its content is in the records now, or lost.
+    fn reset_control(&self) -> Result<()> {
+        if self.others() > 0 {
+            return Err(Errno::BUSY);
+        }
+        let _ = self.recovery().detach();
+        self.after_detach();
+        let fd = rustix::fs::open(
+            &self.control_path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let hole = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        let len = self.control.layout().file_len() as u64;
+        rustix::fs::fallocate(&fd, hole, 0, len)?;
+        self.control.reformat(self.names().shard_count())
+    }
+
+    /// Gives a chunk, whose pages another file uses too, pages of its own with the same bytes.
+    fn copy_double(&self, (id, chunk): Double) -> Result<()> {
+        let id = ObjectId(id);
+        let key = Key::chunk(id, chunk);
+        let records = self.records_of(id)?;
+        let found = records.inode(id)?;
+        let bytes = match (chunk, found) {
+            (0, Some((inode, bytes))) if inode.tail == tail::EXTENTS => bytes,
+            (0, _) => return Ok(()),
+            _ => match records.attached(&key)? {
+                Some(bytes) => bytes,
+                None => return Ok(()),
+            },
+        };
+        let old = ChunkMap::decode(bytes).ok_or(Errno::IO)?;
+        let inode = found.map(|(inode, _)| inode);
+        drop(records);
+        let word = inode.map_or(0, |inode| inode.controls);
+        let on_files = self.content().keeps_on_files(word);
+        let mut new = ChunkMap::default();
+        let mut buffer = vec![0u8; PAGE];
+        let mut from = old
+            .extents()
+            .iter()
+            .flat_map(|e| (0..e.pages()).map(move |p| (*e, p)));
+        while let Some(first) = from.next() {
+            let taken: Extent = self
+                .media()
+                .iter()
+                .filter(|m| !on_files || !is_memory(m))
+                .find_map(|m| m.alloc(old.pages() - new.pages()).ok())
+                .ok_or(Errno::NOSPC)?;
+            let mut source = Some(first);
+            for page in 0..taken.pages() {
+                let Some((e, p)) = source else { break };
+                let medium = self.media().get(e.medium()).ok_or(Errno::IO)?;
+                if medium.is_init(e, p) {
+                    // SAFETY: the buffer has a page, and both pages are inside their extents.
+                    unsafe {
+                        medium.read(e, p * PAGE, buffer.as_mut_ptr(), PAGE)?;
+                        self.media()[taken.medium()].write(
+                            taken,
+                            page * PAGE,
+                            buffer.as_ptr(),
+                            PAGE,
+                        )?;
+                    }
+                }
+                source = if page + 1 < taken.pages() {
+                    from.next()
+                } else {
+                    None
+                };
+            }
+            if !new.push(taken) {
+                return Err(Errno::NOSPC);
+            }
+        }
+        let (map, set) = (new.encode(), self.names().object_set(id));
+        // An inode takes up to some 200 bytes more than its tail.
+        self.transact(set, Need::Bytes(map.len() + 256), |w| match inode {
+            Some(inode) if chunk == 0 => w.set_inode(id, &inode, &map),
+            _ => w.attach(id, &key, &map),
+        })
+    }
+}
+
+/// Findings that don't occur any more are marked as repaired; new ones are added.
+fn merge(report: &mut Report, after: Report) {
+    for f in report
+        .findings
+        .iter_mut()
+        .filter(|f| f.part != super::TREES)
+    {
+        f.repaired = !after.findings.iter().any(|g| g.what == f.what);
+    }
+    let known = |f: &Finding| report.findings.iter().any(|g| g.what == f.what);
+    let news: Vec<_> = after.findings.into_iter().filter(|f| !known(f)).collect();
+    report.findings.extend(news);
+    report.more = after.more;
+}

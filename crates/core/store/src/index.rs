@@ -1,0 +1,428 @@
+//! The index of user attributes: which objects have a key with a value.
+//!
+//! For each attribute `user.KEY` of a file or directory there is a record 'V' beside the object's
+//! other records. It is changed in the same transaction as the attribute and the object's name, on
+//! which it depends. 'V' records are sorted by the hashes of key, value and name. So the objects
+//! with an attribute, with several, or with a certain name are found by a seek and a scan
+//! ([`query`]). A record 'R' is sorted by the order of values ([`order`]), for searches by
+//! comparison ([`find`]). It has no name, but exists only while the object has one, like the
+//! others. Forebay's own attributes have no such records.
+//!
+//! A file's record doesn't have its names. The names by which the file got an attribute, or that it
+//! got since, are recorded ('P'); the first of them is its name in the index. If a file has names
+//! but none is recorded, one is searched for. That takes long, but happens only to files with
+//! several names, and to those that get an attribute through a descriptor whose name isn't known. A
+//! directory's record has its only name. All names of an ephemeral file (`ephemeral.rs`) are
+//! recorded, from the first on.
+//!
+//! Objects without user attributes have none of these records, and cost one read of their inode.
+
+pub mod find;
+pub mod query;
+
+pub use find::{Description, Match, Term};
+pub use forebay_records::number::Number;
+pub use forebay_records::record::hash_of;
+
+use crate::ObjectId;
+use crate::declared::is_ephemeral;
+use crate::names::{Named, STEP, link_in};
+use crate::record::{Inode, Key, Mark, Order, Word, parse_key};
+use crate::records::{ChangeRecords, ReadRecords, Records, ShardSet};
+use crate::shards::Write;
+use crate::views::Index;
+use rustix::io::Result;
+
+/// The prefix of the names of user attributes; the key follows.
+pub(crate) const USER: &[u8] = b"user.";
+/// Keys with this prefix are Forebay's own, and searches never compare them.
+const OWN: &[u8] = b"forebay.";
+
+/// A name that owns its bytes.
+pub type OwnedName = (ObjectId, Vec<u8>);
+
+/// The key of a user attribute.
+pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
+    attribute.strip_prefix(USER).filter(|key| !key.is_empty())
+}
+
+/// A user attribute as the index has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Indexed {
+    word: Word,
+    order: Option<Order>,
+}
+
+impl Indexed {
+    pub fn new(key: &[u8], value: &[u8]) -> Indexed {
+        Indexed {
+            word: Word::new(key, value),
+            order: (!key.starts_with(OWN)).then(|| Order::of_value(value)),
+        }
+    }
+
+    /// Key of the index record among those with the same value.
+    fn by_value(&self, mark: Mark) -> Key {
+        Key::indexed(self.word, mark)
+    }
+
+    /// Key of the index record among all values of the key.
+    fn by_order(&self, id: ObjectId) -> Option<Key> {
+        self.order
+            .map(|order| Key::ordered(self.word.key, order, id))
+    }
+
+    /// The keys of the index records of `mark`.
+    pub fn keys(&self, mark: Mark) -> impl Iterator<Item = Key> {
+        [Some(self.by_value(mark)), self.by_order(mark.id)]
+            .into_iter()
+            .flatten()
+    }
+}
+
+/// The name by which `id` is in the index. A file has at least one 'P' record if it has a name
+/// here: usually that is all that has to be read.
+pub fn known_name(records: &impl ReadRecords, id: ObjectId) -> Result<Option<OwnedName>> {
+    let mut name = None;
+    records.each_attached(&Key::known_names(id), |key, _| {
+        name = recorded_name(key, id);
+        false
+    })?;
+    if name.is_some() {
+        return Ok(name);
+    }
+    let inode = records.inode(id)?;
+    Ok(inode.and_then(|(inode, tail)| own_name(id, &inode, tail)))
+}
+
+/// The name in a 'P' key, if it is one of `id`.
+fn recorded_name(key: &[u8], id: ObjectId) -> Option<OwnedName> {
+    match parse_key(key) {
+        Some((b'P', of, rest)) if of == id => known_in(rest),
+        _ => None,
+    }
+}
+
+/// The name that a directory's inode has.
+fn own_name(id: ObjectId, inode: &Inode, tail: &[u8]) -> Option<OwnedName> {
+    let is_named = inode.is_dir() && id != ObjectId::ROOT;
+    is_named.then(|| (ObjectId(inode.parent), tail.to_vec()))
+}
+
+/// From the rest of a 'P' key: the name.
+pub fn known_in(rest: &[u8]) -> Option<OwnedName> {
+    let (parent, name) = rest.split_first_chunk()?;
+    let sound = (1..=crate::NAME_MAX).contains(&name.len());
+    sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
+}
+
+/// Whether all names of the object are recorded, whatever attributes it has: they are removed with
+/// its creator.
+pub(crate) fn keeps_names(inode: &Inode) -> bool {
+    inode.is_file() && is_ephemeral(inode.controls)
+}
+
+fn may_have_names(inode: &Inode) -> bool {
+    inode.has_attributes || keeps_names(inode)
+}
+
+impl<'s> Index<'s> {
+    /// The user attributes of an object, in a transaction.
+    fn words(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Vec<Indexed>> {
+        let mut words = Vec::new();
+        w.each_attached(
+            id,
+            &Key::attribute(id, USER),
+            |key, value| match parse_key(key) {
+                Some((b'A', of, name)) if of == id && name.starts_with(USER) => {
+                    words.extend(key_of(name).map(|key| Indexed::new(key, value)));
+                    true
+                }
+                _ => false,
+            },
+        )?;
+        Ok(words)
+    }
+
+    fn name_in_index(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<OwnedName>> {
+        let mut name = None;
+        w.each_attached(id, &Key::known_names(id), |key, _| {
+            name = recorded_name(key, id);
+            false
+        })?;
+        if name.is_some() {
+            return Ok(name);
+        }
+        let inode = w.inode(id)?;
+        Ok(inode.and_then(|(inode, tail)| own_name(id, &inode, tail)))
+    }
+
+    /// Moves the object's places from one name to another one; those of many attributes later, in
+    /// steps.
+    fn reindex(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        words: &[Indexed],
+        from: Option<&[u8]>,
+        to: Option<&[u8]>,
+    ) -> Result<()> {
+        let (from, to) = (from.map(hash_of), to.map(hash_of));
+        if from == to {
+            return Ok(());
+        }
+        let is_left = !words.is_empty() && self.names().left_names(w, id)?.is_some();
+        if is_left || words.len() > STEP {
+            return self.names().leave_behind(w, id, from);
+        }
+        for word in words {
+            if let Some(name) = from {
+                w.detach(id, &word.by_value(Mark { name, id }))?;
+            }
+            if let Some(name) = to {
+                w.attach(id, &word.by_value(Mark { name, id }), &[])?;
+            }
+            match (from, to, word.by_order(id)) {
+                (None, Some(_), Some(key)) => w.attach(id, &key, &[])?,
+                (Some(_), None, Some(key)) => _ = w.detach(id, &key)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// In a transaction: moves the places of an attribute to where they belong now; they may have
+    /// been under the names `left`, too.
+    pub(crate) fn settle_word(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        word: Indexed,
+        left: &[u64],
+    ) -> Result<()> {
+        let name = self.name_in_index(w, id)?.map(|name| hash_of(&name.1));
+        for &old in left.iter().filter(|&&old| Some(old) != name) {
+            w.detach(id, &word.by_value(Mark { name: old, id }))?;
+        }
+        let by_order = word.by_order(id);
+        match (name, by_order) {
+            (Some(name), by_order) => {
+                let by_value = word.by_value(Mark { name, id });
+                for key in [Some(by_value), by_order].into_iter().flatten() {
+                    w.attach_new(id, &key, &[])?;
+                }
+            }
+            (None, Some(key)) => _ = w.detach(id, &key)?,
+            (None, None) => {}
+        }
+        Ok(())
+    }
+
+    /// An object loses a name, or gets one, or both, in a transaction of its home.
+    pub fn names_in_index(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        gone: Option<Named<'_>>,
+        comes: Option<Named<'_>>,
+    ) -> Result<()> {
+        let inode = w.inode(id)?;
+        let Some((inode, _)) = inode.filter(|(inode, _)| may_have_names(inode)) else {
+            return Ok(());
+        };
+        let words = self.words(w, id)?;
+        if words.is_empty() && !keeps_names(&inode) {
+            return Ok(());
+        }
+        if inode.is_dir() {
+            return self.reindex(w, id, &words, gone.map(|n| n.1), comes.map(|n| n.1));
+        }
+        let before = self.name_in_index(w, id)?;
+        if let Some(name) = gone {
+            w.detach(id, &Key::known_name(id, name.0, name.1))?;
+        }
+        if let Some(name) = comes {
+            w.attach(id, &Key::known_name(id, name.0, name.1), &[])?;
+        }
+        let mut after = self.name_in_index(w, id)?;
+        if after.is_none()
+            && let Some(other) = self.any_name(w, id, gone)?
+        {
+            w.attach(id, &Key::known_name(id, other.0, &other.1), &[])?;
+            after = Some(other);
+        }
+        let text = |name: &Option<OwnedName>| name.as_ref().map(|n| n.1.clone());
+        let (before, after) = (text(&before), text(&after));
+        self.reindex(w, id, &words, before.as_deref(), after.as_deref())
+    }
+
+    /// A name of the object other than `gone`. Names whose entries lie here can't change meanwhile:
+    /// a change needs the lock of the object's shard, which is held.
+    fn any_name(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        gone: Option<Named<'_>>,
+    ) -> Result<Option<OwnedName>> {
+        let mut found = self.counted_by_peer(w, id)?;
+        for shard in 0..self.names().shard_count() {
+            if found.is_some() {
+                break;
+            }
+            self.committed(shard)?
+                .each_entry(|dir, name, found_entry| {
+                    if gone != Some((dir, name))
+                        && found_entry.is_some_and(|e| e.entry.id == id && !e.changing)
+                    {
+                        found = Some((dir, name.to_vec()));
+                    }
+                    found.is_none()
+                })?;
+        }
+        Ok(found)
+    }
+
+    /// A name of the object whose entry lies on another node.
+    fn counted_by_peer(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<OwnedName>> {
+        if self.remote.is_none() {
+            return Ok(None);
+        }
+        let mut found = None;
+        let first = Key::link(id, ObjectId(0), b"");
+        w.each_attached(id, &first, |key, value| {
+            let Some((b'L', of, rest)) = parse_key(key) else {
+                return false;
+            };
+            if let Some((dir, name, true)) = link_in(rest, value)
+                && self.names().is_entry_remote(dir, name)
+            {
+                found = Some((dir, name.to_vec()));
+            }
+            of == id && found.is_none()
+        })?;
+        // The records that were found may be those of the next object.
+        match &found {
+            Some(name) if !self.links().counts_link(w, id, (name.0, &name.1))? => Ok(None),
+            _ => Ok(found),
+        }
+    }
+
+    /// An object is removed, or has no name any more: removes it from the index. Called before its
+    /// records are removed.
+    pub(crate) fn leave_index(&self, w: &mut Write<'_>, id: ObjectId, inode: &Inode) -> Result<()> {
+        if !may_have_names(inode) {
+            return Ok(());
+        }
+        let words = self.words(w, id)?;
+        if let Some(name) = self.name_in_index(w, id)? {
+            self.reindex(w, id, &words, Some(&name.1), None)?;
+        }
+        self.names().remove_range(w, &Key::known_names(id), |_| ())
+    }
+
+    /// An attribute of an object has changed, in a transaction, from `old` to `new`. `known` may be
+    /// a name of it.
+    pub(crate) fn attribute_in_index(
+        &self,
+        w: &mut Write<'_>,
+        (id, inode): (ObjectId, &Inode),
+        key: &[u8],
+        (old, new): (Option<&[u8]>, Option<&[u8]>),
+        known: Option<Named<'_>>,
+    ) -> Result<()> {
+        if id == ObjectId::ROOT || inode.nlink == 0 && !inode.is_dir() {
+            return Ok(());
+        }
+        let before = self.name_in_index(w, id)?;
+        let mut after = before.clone();
+        if !inode.is_dir()
+            && (before.is_none() || inode.nlink > 1)
+            && let Some(name) = known
+            && self.is_name(w, id, name)?
+        {
+            w.attach(id, &Key::known_name(id, name.0, name.1), &[])?;
+            after = match before {
+                None => Some((name.0, name.1.to_vec())),
+                // The first of its names counts.
+                Some(_) => self.name_in_index(w, id)?,
+            };
+        }
+        if after.is_none()
+            && let Some(name) = self.any_name(w, id, None)?
+        {
+            w.attach(id, &Key::known_name(id, name.0, &name.1), &[])?;
+            after = Some(name);
+        }
+        // The object has no name while it moves between two: it is added with the next one.
+        let Some(name) = &after else {
+            return Ok(());
+        };
+        let mark = Mark {
+            name: hash_of(&name.1),
+            id,
+        };
+        let new = new.map(|value| Indexed::new(key, value));
+        if let (Some(value), Some(was)) = (old, &before) {
+            let name = hash_of(&was.1);
+            let old = Indexed::new(key, value);
+            w.detach(id, &old.by_value(Mark { name, id }))?;
+            for name in self.names().left_names(w, id)?.unwrap_or_default() {
+                w.detach(id, &old.by_value(Mark { name, id }))?;
+            }
+            if let Some(key) = old.by_order(id)
+                && new.is_none_or(|new| new.order != old.order)
+            {
+                w.detach(id, &key)?;
+            }
+        }
+        // If it wasn't in the index, all its attributes are added below.
+        if let (Some(new), Some(_)) = (&new, &before) {
+            for key in new.keys(mark) {
+                w.attach(id, &key, &[])?;
+            }
+        }
+        if before != after {
+            let words = self.words(w, id)?;
+            let before = before.map(|n| n.1);
+            self.reindex(w, id, &words, before.as_deref(), Some(&name.1))?;
+        }
+        if new.is_none() && !inode.is_dir() && !keeps_names(inode) {
+            self.forget_names(w, id)?;
+        }
+        Ok(())
+    }
+
+    /// The names of a file needn't be recorded any more, unless it has attributes.
+    pub(crate) fn forget_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
+        if self.words(w, id)?.is_empty() {
+            self.names().remove_range(w, &Key::known_names(id), |_| ())
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the object has this name, as far as its home knows. The entry's shard, if it lies
+    /// here, is part of the transaction.
+    fn is_name(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
+        if name.1.is_empty() {
+            return Ok(false);
+        }
+        if self.names().is_entry_remote(name.0, name.1) {
+            return self.links().counts_link(w, id, name);
+        }
+        let found = w.look_up(self.entry_ref(name))?;
+        // One that is just moving will have another name.
+        Ok(found.is_some_and(|e| e.entry.id == id && !e.changing))
+    }
+
+    /// The shards for a transaction over an object and this name of it.
+    pub(crate) fn shards_with_name(&self, id: ObjectId, known: Option<Named<'_>>) -> ShardSet {
+        let set = self.names().object_set(id);
+        match known {
+            Some((dir, name)) if !name.is_empty() && !self.names().is_entry_remote(dir, name) => {
+                set.with(self.shard_of_entry(dir, name))
+            }
+            _ => set,
+        }
+    }
+}

@@ -1,0 +1,390 @@
+//! Searching by comparison: which objects of a directory have attributes for which all of these
+//! terms hold.
+//!
+//! Records of an object lie together in a shard, so each shard answers for its own. It goes over
+//! the places of the term that has the fewest there, which it finds out by counting up to a bound
+//! that grows; the other terms it checks by the attributes themselves. Matches come with all that a
+//! search wants to know of them, so that one request to each node is enough.
+//!
+//! A reply is a page. The place where the next one begins is part of it, and is the only state of a
+//! search.
+
+use super::{OwnedName, USER, hash_of, key_of, known_name};
+use crate::codec::{List, Record, Wire, fields};
+use crate::record::{Inode, Key, Mark, Order, Word, parse_indexed, parse_key, parse_ordered};
+use crate::records::{ReadRecords, Records};
+use crate::views::Index;
+use crate::{NAME_MAX, ObjectId};
+use rustix::io::{Errno, Result};
+
+/// Maximum number of terms of a search that are checked; the others are taken for true.
+pub const TERMS: usize = 64;
+/// Maximum number of objects that are examined for one page.
+const STEPS: usize = 20_000;
+/// Bytes of a page.
+pub const BYTES: usize = 40 << 10;
+/// Maximum number of bytes of attributes that are returned with an object.
+const ATTRIBUTES: usize = 8 << 10;
+/// Maximum number of objects that one request is about.
+pub const DESCRIBED: usize = 512;
+/// The index places of each term are counted up to this number first, then up to `GROWTH` times as
+/// many.
+const COUNT: usize = 32;
+const GROWTH: usize = 16;
+/// Terms with more index places in a shard than this count as equally frequent.
+const COUNT_MAX: usize = 1 << 17;
+
+/// The condition on an attribute `user.KEY`.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Term {
+    /// The key has this value.
+    Equal(Vec<u8>, Vec<u8>),
+    /// The key has a value from here to there, both included.
+    Within(Vec<u8>, Order, Order),
+}
+
+/// A term in messages: the attribute, and the value's hash or its bounds.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    attribute: Vec<u8>,
+    value: std::result::Result<Word, (u64, Order, Order)>,
+}
+
+/// An object for which all terms hold.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Match {
+    pub id: ObjectId,
+    /// In the directory.
+    pub name: Vec<u8>,
+    /// Type bits of its mode.
+    pub kind: u32,
+    /// Its declared controls: [`crate::controls::declared`].
+    pub controls: u64,
+    /// Names and values of its user attributes; None if they are many.
+    pub attributes: Option<Attributes>,
+}
+
+/// The description of an object: its kind, attributes and names.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Description {
+    pub inode: Inode,
+    /// The name by which the object is in the index, and its directory; None: it isn't there.
+    pub name: Option<OwnedName>,
+    /// Names and values of its user attributes; None if they are many.
+    pub attributes: Option<Attributes>,
+}
+
+/// A description, or an errno.
+pub type Described = std::result::Result<Description, u32>;
+
+/// Names and values.
+type Attributes = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Where a page begins: a shard, the number of the term whose places are scanned there, and the key
+/// of one of them. None: both are to be chosen.
+#[derive(Clone, Debug, Default)]
+pub struct Place {
+    shard: u64,
+    at: Option<(u64, Vec<u8>)>,
+}
+
+/// Matches, and where the rest begins.
+pub type Page = super::query::Page<Match, Place>;
+
+impl Wire for Order {
+    type Owned = Order;
+
+    fn put(&self, to: &mut Vec<u8>) {
+        self.0.put(to);
+    }
+    fn take(from: &mut &[u8]) -> Option<Order> {
+        u128::take(from).map(Order)
+    }
+}
+
+fields! {
+    Wanted { attribute, value }
+}
+
+impl Wire for Match {
+    type Owned = Match;
+
+    fn put(&self, to: &mut Vec<u8>) {
+        (self.id, self.name.as_slice(), self.kind, self.controls).put(to);
+        self.attributes.is_some().put(to);
+        if let Some(all) = &self.attributes {
+            (all.len() as u32).put(to);
+            all.iter()
+                .for_each(|(name, value)| (name.as_slice(), value.as_slice()).put(to));
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Match> {
+        let (id, name, kind, controls) = Wire::take(from)?;
+        let attributes: Option<List<_>> = Wire::take(from)?;
+        let attributes = attributes.map(|list| list.0);
+        Some(Match {
+            id,
+            name,
+            kind,
+            controls,
+            attributes,
+        })
+    }
+}
+
+fields! {
+    Place { shard, at }
+}
+
+impl Match {
+    /// Approximate size of the description in a message. Bytes.
+    fn size(&self) -> usize {
+        let attributes = self.attributes.iter().flatten();
+        let attributes = attributes.map(|(name, value)| 8 + name.len() + value.len());
+        32 + self.name.len() + attributes.sum::<usize>()
+    }
+}
+
+impl Wanted {
+    /// None if no object can meet the term.
+    pub fn new(term: &Term) -> Option<Wanted> {
+        let (Term::Equal(key, _) | Term::Within(key, ..)) = term;
+        let attribute = [USER, key].concat();
+        let value = match term {
+            Term::Equal(_, value) => Ok(Word::new(key, value)),
+            Term::Within(_, low, high) => Err((hash_of(key), *low, *high)),
+        };
+        Some(Wanted { attribute, value }).filter(Wanted::is_sound)
+    }
+
+    fn is_sound(&self) -> bool {
+        self.attribute.len() <= NAME_MAX && key_of(&self.attribute).is_some()
+    }
+
+    fn holds(&self, value: &[u8]) -> bool {
+        match self.value {
+            Ok(word) => key_of(&self.attribute).is_some_and(|key| Word::new(key, value) == word),
+            Err((_, low, high)) => (low..=high).contains(&Order::of_value(value)),
+        }
+    }
+
+    /// The first of its places in the index.
+    fn first(&self) -> Key {
+        match self.value {
+            Ok(word) => Key::indexed(word, Mark::FIRST),
+            Err((key, low, _)) => Key::ordered(key, low, ObjectId(0)),
+        }
+    }
+
+    /// The object of a record, if the record is one of its places. These are consecutive.
+    fn place(&self, record: &[u8]) -> Option<ObjectId> {
+        match self.value {
+            Ok(word) => {
+                let (of, mark) = parse_indexed(record)?;
+                (of == word).then_some(mark.id)
+            }
+            Err((key, _, last)) => {
+                let (of, order, id) = parse_ordered(record)?;
+                (of == key && order <= last).then_some(id)
+            }
+        }
+    }
+
+    /// Its places in a shard, up to `most`.
+    fn count(&self, records: &impl ReadRecords, most: usize) -> Result<usize> {
+        let mut count = 0;
+        records.each_attached(&self.first(), |key, _| {
+            let is = self.place(key).is_some();
+            count += usize::from(is);
+            is && count < most
+        })?;
+        Ok(count)
+    }
+}
+
+/// Index of the term with about the fewest index entries in a shard. It counts up to [`COUNT_MAX`]
+/// of each term; with more of all, the first one.
+fn rarest(records: &impl ReadRecords, terms: &[Wanted]) -> Result<usize> {
+    let mut most = COUNT;
+    while terms.len() > 1 && most < COUNT_MAX {
+        let mut best = (most, 0);
+        for (n, term) in terms.iter().enumerate() {
+            best = best.min((term.count(records, best.0)?, n));
+        }
+        if best.0 < most {
+            return Ok(best.1);
+        }
+        most *= GROWTH;
+    }
+    Ok(0)
+}
+
+/// The description of an object, if it is in the directory and meets all terms other than the one
+/// through which it was found.
+fn matched(
+    records: &impl ReadRecords,
+    (id, dir): (ObjectId, ObjectId),
+    terms: &[Wanted],
+    led: usize,
+) -> Result<Option<Match>> {
+    for (n, term) in terms.iter().enumerate() {
+        let value = if n == led {
+            continue;
+        } else {
+            records.attached(&Key::attribute(id, &term.attribute))?
+        };
+        if !value.is_some_and(|value| term.holds(value)) {
+            return Ok(None);
+        }
+    }
+    let name = known_name(records, id)?;
+    let Some((_, name)) = name.filter(|(parent, _)| *parent == dir) else {
+        return Ok(None);
+    };
+    let Some((inode, _)) = records.inode(id)? else {
+        return Ok(None);
+    };
+    Ok(Some(Match {
+        id,
+        name,
+        kind: inode.kind(),
+        controls: inode.controls,
+        attributes: attributes(records, id)?,
+    }))
+}
+
+/// Its user attributes, unless they are many.
+fn attributes(records: &impl ReadRecords, id: ObjectId) -> Result<Option<Attributes>> {
+    let (mut all, mut bytes) = (Attributes::new(), 0);
+    records.each_attached(&Key::attribute(id, USER), |key, value| {
+        match parse_key(key) {
+            Some((b'A', of, name)) if of == id && name.starts_with(USER) => {
+                bytes += 8 + name.len() + value.len();
+                if bytes <= ATTRIBUTES {
+                    all.push((name.to_vec(), value.to_vec()));
+                }
+                bytes <= ATTRIBUTES
+            }
+            _ => false,
+        }
+    })?;
+    Ok((bytes <= ATTRIBUTES).then_some(all))
+}
+
+impl Wire for Description {
+    type Owned = Description;
+
+    fn put(&self, to: &mut Vec<u8>) {
+        Record(self.inode, Vec::new()).put(to);
+        self.name.put(to);
+        self.attributes.is_some().put(to);
+        if let Some(all) = &self.attributes {
+            List(all.clone()).put(to);
+        }
+    }
+    fn take(from: &mut &[u8]) -> Option<Description> {
+        let record: Record = Wire::take(from)?;
+        let name = Wire::take(from)?;
+        let attributes: Option<List<_>> = Wire::take(from)?;
+        Some(Description {
+            inode: record.0,
+            name,
+            attributes: attributes.map(|list| list.0),
+        })
+    }
+}
+
+impl<'s> Index<'s> {
+    pub fn describe_here(&self, id: ObjectId) -> Result<Description> {
+        let inode = self.names().stat_here(id)?;
+        let records = self.records_of(id)?;
+        Ok(Description {
+            inode,
+            name: known_name(&records, id)?,
+            attributes: attributes(&records, id)?,
+        })
+    }
+
+    /// Calls back for all objects of this node in the directory that meet these terms.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn all_matching_here(
+        &self,
+        terms: &[Wanted],
+        dir: ObjectId,
+        mut each: impl FnMut(Match),
+    ) -> Result<()> {
+        let mut from = Some(Place::default());
+        while let Some(place) = from {
+            let page = self.matching_here(terms, dir, place)?;
+            page.items.into_iter().for_each(&mut each);
+            from = page.next;
+        }
+        Ok(())
+    }
+
+    /// A page of the matches on this node.
+    pub fn matching_here(&self, terms: &[Wanted], dir: ObjectId, from: Place) -> Result<Page> {
+        let (mut items, mut bytes, mut steps) = (Vec::new(), 0, 0);
+        let Place { shard, mut at } = from;
+        for shard in shard as usize..self.names().shard_count() {
+            let records = self.records(shard)?;
+            let (led, first) = match at.take() {
+                // Another node may have sent it.
+                Some((_, key)) if !matches!(key.first(), Some(b'V' | b'R')) => {
+                    return Err(Errno::PROTO);
+                }
+                Some((led, key)) => (led as usize, key),
+                None => {
+                    let led = rarest(&records, terms)?;
+                    (led, terms[led].first().to_vec())
+                }
+            };
+            let term = terms.get(led).ok_or(Errno::PROTO)?;
+            let (mut failed, mut next) = (Ok(()), None);
+            records.each_attached(&first, |key, _| {
+                let Some(id) = term.place(key) else {
+                    return false;
+                };
+                steps += 1;
+                let found = match matched(&records, (id, dir), terms, led) {
+                    Ok(found) => found,
+                    Err(e) => {
+                        failed = Err(e);
+                        return false;
+                    }
+                };
+                bytes += found.as_ref().map_or(0, Match::size);
+                if steps > STEPS || bytes > BYTES {
+                    next = Some(key.to_vec());
+                    return false;
+                }
+                items.extend(found);
+                true
+            })?;
+            failed?;
+            if let Some(key) = next {
+                let at = Some((led as u64, key));
+                let next = Some(Place {
+                    shard: shard as u64,
+                    at,
+                });
+                return Ok(Page { items, next });
+            }
+        }
+        Ok(Page { items, next: None })
+    }
+
+    /// The reply to another node's `Cluster::matching`.
+    ///
+    /// # Errors
+    /// EPROTO for terms that no node asks for.
+    pub fn matching_part(&self, dir: ObjectId, from: Place, terms: &[Wanted]) -> Result<Page> {
+        if (1..=TERMS).contains(&terms.len()) && terms.iter().all(Wanted::is_sound) {
+            self.matching_here(terms, dir, from)
+        } else {
+            Err(Errno::PROTO)
+        }
+    }
+}

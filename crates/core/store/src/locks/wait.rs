@@ -1,0 +1,255 @@
+//! Waiting for a lock: until it is granted, a signal arrives, or a deadlock is found.
+//!
+//! While a thread waits for a lock of its process, what it waits for stands in the process's slot,
+//! where those who look for a deadlock find it. A handler of the program ends that: it may do
+//! anything, never to come back included. If all handlers that ran have SA_RESTART, the wait goes
+//! on afterwards.
+
+use super::{Owner, Request, Sort, Waited};
+use crate::control_region::Wait;
+use crate::process::{self, Critical};
+use crate::views::LockTable;
+use crate::{NodeId, Store};
+use forebay_runtime::atomics::Ordering::*;
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// From the beginning of a wait to the first search for a deadlock over several nodes, and the
+/// longest time from one search to the next.
+const FIRST_SEARCH: Duration = Duration::from_millis(10);
+const MAX_GAP: Duration = Duration::from_secs(1);
+
+/// In [`Wait::stamp`]: it is being written.
+const WRITING: u64 = 1;
+
+struct Here {
+    /// The wait that this thread has published.
+    wait: Cell<*const Wait>,
+    /// Handlers have run: some.
+    handled: Cell<bool>,
+    /// Handlers have run: one that interrupts calls.
+    interrupted: Cell<bool>,
+    /// A flag by which another thread can end the wait; or null.
+    cancel: Cell<*const AtomicBool>,
+}
+
+thread_local! {
+    static HERE: Here = const {
+        Here {
+            wait: Cell::new(std::ptr::null()),
+            handled: Cell::new(false),
+            interrupted: Cell::new(false),
+            cancel: Cell::new(std::ptr::null()),
+        }
+    };
+}
+
+/// Runs `f`; while it waits for a lock, another thread can end that (EINTR) by setting `cancel`.
+pub fn interruptible<T>(cancel: &AtomicBool, f: impl FnOnce() -> T) -> T {
+    HERE.with(|here| here.cancel.set(cancel));
+    let result = f();
+    HERE.with(|here| here.cancel.set(std::ptr::null()));
+    result
+}
+
+fn is_cancelled(here: &Here) -> bool {
+    let cancel = here.cancel.get();
+    // SAFETY: `interruptible`, which has the flag, is on this thread's stack.
+    !cancel.is_null() && unsafe { (*cancel).load(Acquire) }
+}
+
+/// A handler of the program is about to run on this thread. For the code that wraps them.
+pub fn handler_begins(restarts: bool) {
+    HERE.with(|here| {
+        withdraw(here);
+        here.handled.set(true);
+        here.interrupted.set(here.interrupted.get() || !restarts);
+    });
+}
+
+fn withdraw(here: &Here) {
+    let wait = here.wait.replace(std::ptr::null());
+    if !wait.is_null() {
+        // SAFETY: in the control region, which stays mapped as long as the process runs; made of
+        // atomics.
+        unsafe { (*wait).stamp.store(0, Release) };
+    }
+}
+
+/// The stamp of a lock or a wait: nanoseconds since 1970. Expected to be different for each of an
+/// owner, and to grow; not if the clock is set back.
+pub fn stamp() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |d| d.as_nanos() as u64).max(WRITING + 1)
+}
+
+/// A thread that waits.
+pub struct Waiting<'a> {
+    store: &'a Store,
+    request: &'a Request,
+    home: NodeId,
+    /// Whether the process that waits for this is to give up; without the flag, only what this node
+    /// knows is examined.
+    search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
+    /// Stamp of the published wait; 0: nothing is published.
+    stamp: u64,
+    next_search: Instant,
+    gap: Duration,
+    searched: bool,
+    /// Tick at which the waiting began.
+    begin: u64,
+}
+
+impl<'a> Waiting<'a> {
+    /// Begins to wait for a lock that `home` keeps.
+    pub fn new(
+        store: &'a Store,
+        request: &'a Request,
+        home: NodeId,
+        search: &'a dyn Fn(&Waited, bool) -> Result<bool>,
+    ) -> Waiting<'a> {
+        forebay_trace::event!(FILE_LOCK_WAIT_ENTER, request.object.0);
+        HERE.with(|here| {
+            here.handled.set(false);
+            here.interrupted.set(false);
+        });
+        let mut waiting = Waiting {
+            store,
+            request,
+            home,
+            search,
+            stamp: 0,
+            next_search: Instant::now() + FIRST_SEARCH,
+            gap: FIRST_SEARCH,
+            searched: false,
+            begin: forebay_trace::clock::now(),
+        };
+        waiting.publish();
+        waiting
+    }
+
+    /// Locks of descriptions aren't examined, as in Linux: any process may release them.
+    fn is_of_process(&self) -> bool {
+        self.request.sort == Sort::Range && self.request.owner.pid().is_some()
+    }
+
+    fn publish(&mut self) {
+        self.stamp = 0;
+        if !self.is_of_process() {
+            return;
+        }
+        // No signal handler may run between the claim and its record.
+        let _critical = Critical::enter();
+        let slot = self.request.owner.slot as usize;
+        let mut places = self.store.control.process(slot).waits.iter();
+        let free = places.find(|w| {
+            let taken = w.stamp.compare_exchange(0, WRITING, AcqRel, Relaxed);
+            taken.is_ok()
+        });
+        let Some(wait) = free else { return };
+        let stamp = stamp();
+        wait.object.store(self.request.object.0, Relaxed);
+        wait.start.store(self.request.start, Relaxed);
+        wait.end.store(self.request.end, Relaxed);
+        wait.home.store(self.home.0, Relaxed);
+        wait.kind.store(self.request.want as u32, Relaxed);
+        wait.stamp.store(stamp, Release);
+        HERE.with(|here| here.wait.set(wait));
+        self.stamp = stamp;
+    }
+
+    /// After another unsuccessful try: the maximum pause before the next one.
+    ///
+    /// # Errors
+    /// EINTR; EDEADLK.
+    pub fn check(&mut self) -> Result<Duration> {
+        let (handled, interrupted) = HERE.with(|h| {
+            let interrupted = h.interrupted.get() || is_cancelled(h);
+            (h.handled.replace(false), interrupted)
+        });
+        if interrupted {
+            return Err(Errno::INTR);
+        }
+        if handled {
+            self.publish();
+        }
+        let now = Instant::now();
+        let due = now >= self.next_search;
+        if self.stamp != 0 && (due || !self.searched) {
+            // At first without asking others: most waits are short.
+            let mine = Waited {
+                stamp: self.stamp,
+                home: self.home,
+                request: *self.request,
+            };
+            if (self.search)(&mine, due)? {
+                return Err(Errno::DEADLK);
+            }
+            self.searched = true;
+        }
+        if due {
+            self.gap = (self.gap * 2).min(MAX_GAP);
+            self.next_search = now + self.gap;
+        }
+        Ok(self.next_search.saturating_duration_since(now))
+    }
+
+    /// A sleep ended with EINTR: passes it on, unless all handlers of the program are known to us.
+    pub fn interrupted(&self) -> Result<()> {
+        if process::delivers() {
+            // Whether a handler ran, and its SA_RESTART flag, are known.
+            Ok(())
+        } else {
+            Err(Errno::INTR)
+        }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        forebay_trace::event!(FILE_LOCK_WAIT_EXIT, self.request.object.0);
+        forebay_trace::count::waited(self.begin);
+        let _critical = Critical::enter();
+        HERE.with(withdraw);
+    }
+}
+
+impl LockTable<'_> {
+    /// The waits of the threads of a process of this node.
+    pub fn waits_of(&self, owner: Owner) -> Vec<Waited> {
+        if !self.is_in_its_slot(owner) {
+            return Vec::new();
+        }
+        let places = &self.control.process(owner.slot as usize).waits;
+        places
+            .iter()
+            .filter_map(|w| {
+                let stamp = w.stamp.load(Acquire);
+                let waited = Waited {
+                    stamp,
+                    home: NodeId(w.home.load(Relaxed)),
+                    request: Request {
+                        object: crate::ObjectId(w.object.load(Relaxed)),
+                        owner,
+                        sort: Sort::Range,
+                        want: super::LockType::of(w.kind.load(Relaxed))?,
+                        start: w.start.load(Relaxed),
+                        end: w.end.load(Relaxed),
+                    },
+                };
+                forebay_runtime::atomics::fence(Acquire);
+                let same = stamp > WRITING && w.stamp.load(Relaxed) == stamp;
+                same.then_some(waited)
+            })
+            .collect()
+    }
+
+    /// In a slot that is free again, or whose process has executed another program.
+    pub(crate) fn forget_waits(&self, slot: u32) {
+        for wait in &self.control.process(slot as usize).waits {
+            wait.stamp.store(0, Release);
+        }
+    }
+}

@@ -1,0 +1,427 @@
+//! The table of mappings of one process: which files of the pool lie where in its memory.
+//!
+//! It lies in the process's area of the control region, so that a process that finds the process
+//! dead knows which files it had mapped. Each mapping has a *place* ([`MapRef`]). A place is found
+//! in constant or logarithmic time, however many there are:
+//! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
+//! - by its file, in a chain: a process that makes a file shorter marks the places of that chain;
+//! - by its mark, in two levels of bits: one for each place, one for each word of these.
+//!
+//! Only the process itself changes tree and chains, one thread at a time (under a lock of the
+//! library). Other processes walk chains while they change: `version` is odd meanwhile. A process
+//! that sees it change, or sees it odd for long (its owner was stopped, or killed), examines all
+//! places instead. Any process sets marks at any time: first the place's own, then the bits.
+
+use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
+
+/// Chains of a table. The first one is for copies of files on other nodes.
+const CHAINS: usize = if cfg!(loom) { 4 } else { 4096 };
+/// How often other processes try to walk a chain that changes before they examine all places.
+const TRIES: usize = 16;
+
+/// Flags of a mapping.
+pub mod map_flag {
+    /// Writes through it reach the file.
+    pub const SHARED: u32 = 1;
+    /// The mapping is shared and has been writable: the file's times change when it is removed.
+    pub const CHANGES: u32 = 2;
+    /// Some of the mapping's pages may be missing.
+    pub const PARTIAL: u32 = 4;
+    /// The mapping's descriptor isn't open for writing.
+    pub const READ_ONLY: u32 = 8;
+    /// The mapping shows this node's copy of a file whose bytes lie on other nodes.
+    pub const COPY: u32 = 16;
+    /// The mapping keeps its pages when the file is truncated: nobody waits until they are removed.
+    pub const STAYS: u32 = 32;
+}
+
+/// A mapping of a file of the pool in a process.
+#[repr(C)]
+pub struct MapRef {
+    pub address: AtomicU64,
+    /// 0: the place only keeps the file.
+    pub len: AtomicU64,
+    /// Where in the file the mapping begins.
+    pub offset: AtomicU64,
+    /// The mapping's pages beyond this file size have to be removed: `u64::MAX` minus the size; 0:
+    /// none.
+    pub cut: AtomicU64,
+    /// Open file description + 1 that keeps the file; 0: unused.
+    pub open: AtomicU32,
+    /// See [`map_flag`].
+    pub flags: AtomicU32,
+    /// The chain that contains the place, and links (place + 1): see [`MapTable`].
+    pub(crate) chain: AtomicU32,
+    pub(crate) next: AtomicU32,
+    pub(crate) previous: AtomicU32,
+    pub(crate) lower: AtomicU32,
+    pub(crate) higher: AtomicU32,
+    pub pad: AtomicU32,
+}
+
+/// The fixed part of a table.
+#[repr(C)]
+pub(crate) struct Heads {
+    /// Root of the tree; 0: it is empty. All links are place + 1.
+    root: AtomicU32,
+    /// First free place among those that were in use before (place + 1).
+    free: AtomicU32,
+    /// Odd while chains change.
+    version: AtomicU32,
+}
+
+/// The first place of each chain.
+#[repr(C)]
+pub(crate) struct Chains([AtomicU32; CHAINS]);
+
+/// The table of mappings in an area: see [`crate::control_region::Control::maps_of`].
+#[derive(Clone, Copy)]
+pub struct MapTable<'a> {
+    pub(crate) heads: &'a Heads,
+    pub(crate) chains: &'a Chains,
+    /// Chains and marks may be read. Without it, there are none.
+    pub(crate) has_memory: bool,
+    pub(crate) places: &'a [MapRef],
+    /// A bit for each place that has to lose pages.
+    pub(crate) marked: &'a [AtomicU64],
+    /// A bit for each word of `marked`.
+    pub(crate) marked_words: &'a [AtomicU64],
+}
+
+/// The chain of the places that map the file with live entry `live`, or a copy of it.
+pub(crate) fn chain_of(live: u32, copy: bool) -> u32 {
+    if copy {
+        0
+    } else {
+        1 + live % (CHAINS as u32 - 1)
+    }
+}
+
+/// A number that has nothing to do with the order of places.
+fn priority(link: u32) -> u32 {
+    let mut n = link.wrapping_mul(0x9e37_79b9);
+    n ^= n >> 15;
+    n = n.wrapping_mul(0x85eb_ca6b);
+    n ^ n >> 13
+}
+
+impl<'a> MapTable<'a> {
+    /// All places.
+    pub fn places(&self) -> &'a [MapRef] {
+        self.places
+    }
+
+    /// The places below `end`; all others have never been in use.
+    pub fn up_to(&self, end: usize) -> &'a [MapRef] {
+        &self.places[..end.min(self.places.len())]
+    }
+
+    fn at(&self, link: u32) -> &'a MapRef {
+        &self.places[link as usize - 1]
+    }
+
+    /// The link that leads to `place`; None if it belongs to another table.
+    fn link_of(&self, place: &MapRef) -> Option<u32> {
+        let from = self.places.as_ptr() as usize;
+        let n = (std::ptr::from_ref(place) as usize).wrapping_sub(from) / size_of::<MapRef>();
+        (n < self.places.len()).then_some(n as u32 + 1)
+    }
+
+    // ---- free places ----
+
+    /// Takes a place that isn't in use; `end` is one more than the highest one ever in use.
+    pub(crate) fn take(&self, end: &AtomicU32) -> Option<&'a MapRef> {
+        let free = self.heads.free.load(Relaxed);
+        if free != 0 {
+            let place = self.at(free);
+            assert!(place.open.load(Relaxed) == 0, "a free place maps no file");
+            self.heads.free.store(place.next.load(Relaxed), Relaxed);
+            return Some(place);
+        }
+        let fresh = end.load(Relaxed);
+        let place = self.places.get(fresh as usize)?;
+        end.store(fresh + 1, Release);
+        Some(place)
+    }
+
+    /// Frees a place that is in neither tree nor chain.
+    pub(crate) fn give_back(&self, place: &MapRef) {
+        assert!(
+            place.open.load(Relaxed) == 0,
+            "a place that is freed maps no file"
+        );
+        if let Some(link) = self.link_of(place) {
+            debug_assert!(
+                self.heads.free.load(Relaxed) != link,
+                "a place is freed once"
+            );
+            place.next.store(self.heads.free.load(Relaxed), Relaxed);
+            self.heads.free.store(link, Relaxed);
+        }
+    }
+
+    /// Forgets all, for the next process that gets the area.
+    pub(crate) fn clear(&self) {
+        for head in [&self.heads.root, &self.heads.free] {
+            head.store(0, Relaxed);
+        }
+        // The process may have been killed while it changed a chain.
+        let version = self.heads.version.load(Relaxed);
+        let even = version.next_multiple_of(2);
+        self.heads.version.store(even, SeqCst);
+        for head in self.chains.0.iter().filter(|_| self.has_memory) {
+            head.store(0, Relaxed);
+        }
+    }
+
+    // ---- chains ----
+
+    fn changing(&self, f: impl FnOnce()) {
+        let version = self.heads.version.fetch_add(1, SeqCst);
+        assert!(
+            version.is_multiple_of(2),
+            "chains of mappings are changed by one thread"
+        );
+        f();
+        self.heads.version.fetch_add(1, SeqCst);
+    }
+
+    /// Puts `place` into its chain.
+    pub(crate) fn chain(&self, place: &MapRef) {
+        let Some(link) = self.link_of(place) else {
+            return;
+        };
+        let head = &self.chains.0[place.chain.load(Relaxed) as usize % CHAINS];
+        self.changing(|| {
+            let next = head.load(Relaxed);
+            place.next.store(next, SeqCst);
+            place.previous.store(0, Relaxed);
+            if next != 0 {
+                self.at(next).previous.store(link, Relaxed);
+            }
+            head.store(link, SeqCst);
+        });
+    }
+
+    /// Removes `place` from its chain.
+    pub(crate) fn unchain(&self, place: &MapRef) {
+        let (next, previous) = (place.next.load(Relaxed), place.previous.load(Relaxed));
+        self.changing(|| {
+            match previous {
+                0 => &self.chains.0[place.chain.load(Relaxed) as usize % CHAINS],
+                link => &self.at(link).next,
+            }
+            .store(next, SeqCst);
+            if next != 0 {
+                self.at(next).previous.store(previous, Relaxed);
+            }
+        });
+    }
+
+    /// The places of the file with live entry `live`, and maybe of others. Only for the process
+    /// that owns the table, while it doesn't change.
+    pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = &'a MapRef> + use<'a> {
+        let table = *self;
+        let link = |link: u32| (link != 0).then_some(link);
+        let first = if self.has_memory {
+            self.chains.0[chain_of(live, copy) as usize].load(Relaxed)
+        } else {
+            0
+        };
+        std::iter::successors(link(first), move |&l| link(table.at(l).next.load(Relaxed)))
+            .map(move |link| table.at(link))
+    }
+
+    /// The places that map copies of files on other nodes, as [`MapTable::of_file`].
+    pub fn copies(&self) -> impl Iterator<Item = &'a MapRef> + use<'a> {
+        self.of_file(0, true)
+    }
+
+    /// Calls `f` for all places that may map the file with live entry `live`, or a copy of it: for
+    /// some, maybe, more than once. Any process may call it at any time. `end`: as for
+    /// [`MapTable::take`].
+    pub(crate) fn each_of_file(&self, live: u32, end: usize, mut f: impl FnMut(u32, &'a MapRef)) {
+        for _ in 0..TRIES {
+            let version = self.heads.version.load(SeqCst);
+            let mut steps = 0;
+            for chain in [chain_of(live, false), 0] {
+                let mut link = self.chains.0[chain as usize].load(SeqCst);
+                while link != 0 && link as usize <= self.places.len() && steps <= end {
+                    f(link, self.at(link));
+                    link = self.at(link).next.load(SeqCst);
+                    steps += 1;
+                }
+            }
+            let same = self.heads.version.load(SeqCst) == version;
+            if same && version.is_multiple_of(2) && steps <= end {
+                return;
+            }
+            spin_loop();
+        }
+        for (link, place) in (1..).zip(self.up_to(end)) {
+            f(link, place);
+        }
+    }
+
+    // ---- marks ----
+
+    /// Records that the place at `link`, or `place`, has to remove its pages beyond `size`.
+    pub(crate) fn mark(&self, link: u32, cut: u64) {
+        let n = link as usize - 1;
+        self.places[n].cut.fetch_max(cut, SeqCst);
+        self.marked[n / 64].fetch_or(1 << (n % 64), SeqCst);
+        self.marked_words[n / 64 / 64].fetch_or(1 << (n / 64 % 64), SeqCst);
+    }
+
+    /// Marks this place as another one is marked, since it has some of its pages.
+    pub fn inherit_mark(&self, place: &MapRef, from: &MapRef) {
+        let cut = from.cut.load(SeqCst);
+        if let Some(link) = self.link_of(place).filter(|_| cut != 0) {
+            self.mark(link, cut);
+        }
+    }
+
+    /// Takes all marks: returns the places that have to lose pages, and their marks.
+    pub fn take_marks(&self) -> Vec<(&'a MapRef, u64)> {
+        let mut found = Vec::new();
+        let words = self.marked_words.iter().filter(|_| self.has_memory);
+        for (n, words) in words.enumerate() {
+            // Most are zero: no need to write to them.
+            if words.load(SeqCst) == 0 {
+                continue;
+            }
+            for w in bits(words.swap(0, SeqCst)).map(|bit| n * 64 + bit) {
+                for bit in bits(self.marked[w].swap(0, SeqCst)) {
+                    let Some(place) = self.places.get(w * 64 + bit) else {
+                        continue;
+                    };
+                    match place.cut.swap(0, SeqCst) {
+                        0 => {}
+                        cut => found.push((place, cut)),
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    // ---- the tree ----
+
+    fn key(&self, link: u32) -> (u64, u32) {
+        (self.at(link).address.load(Relaxed), link)
+    }
+
+    /// Puts `place` into the tree. From now on its address doesn't change.
+    pub fn insert(&self, place: &MapRef) {
+        let Some(new) = self.link_of(place) else {
+            return;
+        };
+        let key = self.key(new);
+        let mut link = &self.heads.root;
+        loop {
+            let here = link.load(Relaxed);
+            if here == 0 || priority(here) < priority(new) {
+                break;
+            }
+            link = self.side(here, self.key(here) < key);
+        }
+        let (mut rest, mut lower, mut higher) = (link.load(Relaxed), &place.lower, &place.higher);
+        link.store(new, Relaxed);
+        // The span that was here is split at the new one's address.
+        while rest != 0 {
+            let below = self.key(rest) < key;
+            let next = self.side(rest, below);
+            if below {
+                lower = keep(lower, rest, next)
+            } else {
+                higher = keep(higher, rest, next)
+            }
+            rest = next.load(Relaxed);
+        }
+        lower.store(0, Relaxed);
+        higher.store(0, Relaxed);
+    }
+
+    /// Removes `place` from the tree, if it is in it.
+    pub fn remove(&self, place: &MapRef) {
+        let Some(old) = self.link_of(place) else {
+            return;
+        };
+        let key = self.key(old);
+        let mut link = &self.heads.root;
+        loop {
+            match link.load(Relaxed) {
+                0 => return,
+                here if here == old => break,
+                here => link = self.side(here, self.key(here) < key),
+            }
+        }
+        let (mut a, mut b) = (place.lower.load(Relaxed), place.higher.load(Relaxed));
+        while a != 0 && b != 0 {
+            let (top, next) = if priority(a) > priority(b) {
+                (&mut a, true)
+            } else {
+                (&mut b, false)
+            };
+            link.store(*top, Relaxed);
+            link = self.side(*top, next);
+            *top = link.load(Relaxed);
+        }
+        link.store(a | b, Relaxed);
+    }
+
+    /// The link to the places above the place at `link`, or below it.
+    fn side(&self, link: u32, above: bool) -> &'a AtomicU32 {
+        if above {
+            &self.at(link).higher
+        } else {
+            &self.at(link).lower
+        }
+    }
+
+    /// The mapping with the lowest address that ends above `address`.
+    pub fn first_above(&self, address: u64) -> Option<&'a MapRef> {
+        let (mut link, mut below, mut above) = (self.heads.root.load(Relaxed), None, None);
+        while link != 0 {
+            let place = self.at(link);
+            let is_above = place.address.load(Relaxed) > address;
+            if is_above {
+                above = Some(place)
+            } else {
+                below = Some(place)
+            }
+            link = self.side(link, !is_above).load(Relaxed);
+        }
+        let end = |p: &MapRef| p.address.load(Relaxed).saturating_add(p.len.load(Relaxed));
+        below.filter(|p| end(p) > address).or(above)
+    }
+
+    /// Copies the tree of `from` into this table, which has copies of the places of `from` already.
+    /// The table's process doesn't use it yet.
+    pub(crate) fn copy_tree(&self, from: &MapTable<'_>, end: usize) {
+        for (to, from) in self.up_to(end).iter().zip(from.places) {
+            to.lower.store(from.lower.load(Relaxed), Relaxed);
+            to.higher.store(from.higher.load(Relaxed), Relaxed);
+        }
+        let root = from.heads.root.load(Relaxed);
+        self.heads.root.store(root, Relaxed);
+    }
+}
+
+/// Sets `link` to `to`. Returns the link that is to be set next.
+fn keep<'a>(link: &AtomicU32, to: u32, next: &'a AtomicU32) -> &'a AtomicU32 {
+    link.store(to, Relaxed);
+    next
+}
+
+/// The numbers of the bits that are set.
+fn bits(mut word: u64) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let bit = (word != 0).then(|| word.trailing_zeros() as usize);
+        word &= word.wrapping_sub(1);
+        bit
+    })
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

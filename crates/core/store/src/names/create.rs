@@ -1,0 +1,203 @@
+//! Making objects and their names.
+
+use super::*;
+use crate::NAME_MAX;
+use crate::views::Names;
+
+impl<'s> Names<'s> {
+    /// Makes an object and its entry, both on this node, at time `t`. `counts`: adds one to the
+    /// link count of the directory, which lies on this node. Returns the object's id, or the
+    /// existing entry.
+    ///
+    /// # Errors
+    /// ESTALE if names changed since `epoch`; EAGAIN: another operation on the entry isn't
+    /// finished; ENOSPC; EDQUOT.
+    pub fn create_here(
+        &self,
+        (parent, name): Named<'_>,
+        new: &NewObject<'_>,
+        (epoch, t): (u64, i64),
+        counts: bool,
+        opened: &mut Option<Opening<'_, '_>>,
+    ) -> Result<std::result::Result<ObjectId, Entry>> {
+        let kind = new.mode & crate::S_IFMT;
+        let slot = crate::Slot::of_entry(parent, name);
+        let at = self.entry_ref((parent, name));
+        let mut set = at.set();
+        if counts {
+            set = set.with(self.shard_of(parent));
+        }
+        forebay_trace::event_of!(STORE_CREATE_ENTER, name, parent.0);
+        assert!(
+            (1..=NAME_MAX).contains(&name.len()),
+            "a name has {} bytes",
+            name.len()
+        );
+        let made = self.transact(set, Need::Bytes(new.target.len()), |w| {
+            self.check_epoch(epoch)?;
+            self.intents().check_frozen(parent)?;
+            self.intents().check_note(w, (parent, name))?;
+            let id = ObjectId::new(self.next_seq(at.shard())?, slot);
+            let id = id.with(new.distribution.unwrap_or_default());
+            assert!(
+                id.seq() != 0 && id.slot() == slot,
+                "a new object lies in its name's slot"
+            );
+            let mut inode = new.inode(t);
+            let tail_bytes = match kind {
+                libc::S_IFDIR => {
+                    inode.parent = parent.0;
+                    inode.tail = tail::NAME;
+                    name
+                }
+                libc::S_IFLNK => {
+                    inode.size = new.target.len() as u64;
+                    inode.tail = tail::TARGET;
+                    new.target
+                }
+                _ => &[],
+            };
+            if let Some(there) = w.create(at, Entry { id, kind }, &inode, tail_bytes)? {
+                return Ok(Err(there.entry));
+            }
+            if new.stub.is_none() {
+                w.charge_file()?;
+            }
+            self.declared()
+                .record_creator(w, id, new, Some((parent, name)))?;
+            if counts {
+                w.change_inode(parent, |p| p.nlink = p.nlink.wrapping_add(1))?;
+            }
+            self.open_new(opened, id, &inode)?;
+            Ok(Ok(id))
+        });
+        forebay_trace::event!(STORE_CREATE_EXIT, forebay_trace::points::outcome(&made));
+        made
+    }
+
+    /// The last step of a transaction that makes the file `id`.
+    pub fn open_new(
+        &self,
+        opened: &mut Option<Opening<'_, '_>>,
+        id: ObjectId,
+        inode: &Inode,
+    ) -> Result<()> {
+        if let Some(opening) = opened {
+            let live = self.objects().live_of_new(id, inode)?;
+            opening.held.set(live);
+            opening.live = Some(live);
+        }
+        Ok(())
+    }
+
+    /// Makes an object without a name in `slot`, which is of this node.
+    ///
+    /// # Errors
+    /// ENOSPC, EDQUOT.
+    pub fn create_unnamed_here(&self, slot: crate::Slot, new: &NewObject<'_>) -> Result<ObjectId> {
+        let shard = slot.shard(self.shard_count());
+        let t = now();
+        self.transact(self.set(&[shard]), Need::Bytes(0), |w| {
+            let id = ObjectId::new(self.next_seq(shard)?, slot);
+            let inode = Inode {
+                nlink: 0,
+                ..new.inode(t)
+            };
+            if new.stub.is_none() {
+                w.charge_file()?;
+            }
+            w.set_inode(id, &inode, &[])?;
+            self.declared().record_creator(w, id, new, None)?;
+            w.attach(id, &Key::orphan(id), &[UNNAMED])?;
+            Ok(id)
+        })
+    }
+
+    /// The next sequence number of `shard`, whose lock is held.
+    pub fn next_seq(&self, shard: usize) -> Result<u64> {
+        let last = &self.control.shard(shard).last_seq;
+        if last.load(Relaxed) == 0 {
+            last.store(self.highest_seq(shard)?.max(1), Relaxed);
+        }
+        debug_assert!(
+            !self.control.shard(shard).lock.is_free(),
+            "a shard that gives a number is locked"
+        );
+        let next = last.fetch_add(1, Relaxed) + 1;
+        if next >= ObjectId::SEQ_END {
+            return Err(Errno::NOSPC);
+        }
+        Ok(next)
+    }
+
+    /// The highest sequence number among the objects of `shard`.
+    fn highest_seq(&self, shard: usize) -> Result<u64> {
+        let mut highest = 0;
+        self.committed(shard)?.each_inode(ObjectId(0), |id, _| {
+            // A part's number was given by its file's home.
+            if !id.is_part() {
+                highest = highest.max(id.seq());
+            }
+            true
+        })?;
+        Ok(highest)
+    }
+
+    /// Adds a name here for an object of this node, at time `t`. True if it is the first one of an
+    /// object without a name: then [`Store::unmark_named`] is due.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT if it has no name left, EMLINK, ESTALE, ENOSPC; EAGAIN: a change of the entry
+    /// has begun and isn't finished.
+    pub fn link_here(
+        &self,
+        id: ObjectId,
+        (parent, name): Named<'_>,
+        (epoch, t): (u64, i64),
+    ) -> Result<bool> {
+        let at = self.entry_ref((parent, name));
+        let set = at.set().with(self.shard_of(id));
+        self.transact(set, Need::Bytes(0), |w| {
+            self.check_epoch(epoch)?;
+            self.intents().check_frozen(parent)?;
+            self.intents().check_note(w, (parent, name))?;
+            if w.look_up(at)?.is_some() {
+                return Err(Errno::EXIST);
+            }
+            let (kind, nameless) = self.count_link(w, id, t)?;
+            self.index()
+                .names_in_index(w, id, None, Some((parent, name)))?;
+            w.set_entry(at, Entry { id, kind })?;
+            Ok(nameless)
+        })
+    }
+
+    /// One name more for an object, in a transaction. Its kind, and whether it is the first one of
+    /// an object without a name: then [`Store::unmark_named`] is due behind the transaction.
+    /// (Before its end, a death would leave an object without name or mark.)
+    pub(crate) fn count_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        t: i64,
+    ) -> Result<(u32, bool)> {
+        // An object that has lost its last name gets no other. One that never had a name may get
+        // one.
+        let orphan = w.attached(id, &Key::orphan(id))? == Some(&[UNNAMED]);
+        let (kind, nlink) = w.change_inode(id, |i| {
+            i.nlink += 1;
+            i.ctime = t;
+            (i.kind(), i.nlink)
+        })?;
+        if nlink > LINK_MAX {
+            return Err(Errno::MLINK);
+        }
+        if nlink == 1 && !orphan {
+            return Err(Errno::NOENT);
+        }
+        if orphan {
+            w.detach(id, &Key::orphan(id))?;
+        }
+        Ok((kind, orphan))
+    }
+}

@@ -1,0 +1,393 @@
+//! Link records, at an object's home: for each name whose entry isn't beside the object, whether it
+//! counts.
+//!
+//! Nothing here asks another node: an operation over several nodes that begins here is completed by
+//! [`crate::cluster`], however its process ends.
+
+use super::*;
+use crate::process::identity_lives;
+use crate::views::Links;
+use crate::{NAME_MAX, Slot};
+
+/// State of a link record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Link {
+    /// The object has the name.
+    Counted,
+    /// The name counts; whether its entry exists isn't known yet.
+    Unconfirmed,
+    /// A rename to it is in progress: it doesn't count yet. Its owner is the slot of the old name,
+    /// which tells the renames of one object apart.
+    Coming,
+    /// A link(2) to it is in progress: it doesn't count yet.
+    Offered,
+    /// An exchange (`RENAME_EXCHANGE`) that gives the object this name is in progress: it doesn't
+    /// count yet. Its owner is the lower half of the exchange's number.
+    Exchanged,
+}
+
+impl Link {
+    pub fn encode(self, owner: u32) -> [u8; 5] {
+        let mut bytes = [self as u8, 0, 0, 0, 0];
+        bytes[1..].copy_from_slice(&owner.to_le_bytes());
+        bytes
+    }
+
+    pub fn decode(bytes: &[u8]) -> Option<(Link, u32)> {
+        let (&state, owner) = bytes.split_first()?;
+        let state = match state {
+            0 => Link::Counted,
+            1 => Link::Unconfirmed,
+            2 => Link::Coming,
+            3 => Link::Offered,
+            4 => Link::Exchanged,
+            _ => return None,
+        };
+        Some((state, u32::from_le_bytes(owner.try_into().ok()?)))
+    }
+}
+
+/// For a link record: whether the name counts although it isn't known yet if its entry exists.
+pub fn is_unconfirmed(value: &[u8]) -> bool {
+    Link::decode(value).is_some_and(|(link, _)| link == Link::Unconfirmed)
+}
+
+/// From a link record: directory, name, whether it counts.
+pub fn link_in<'a>(rest: &'a [u8], value: &[u8]) -> Option<(ObjectId, &'a [u8], bool)> {
+    let (dir, name) = rest.split_first_chunk()?;
+    let counts = matches!(Link::decode(value)?.0, Link::Counted | Link::Unconfirmed);
+    let sound = (1..=NAME_MAX).contains(&name.len());
+    sound.then_some((ObjectId(u64::from_be_bytes(*dir)), name, counts))
+}
+
+impl<'s> Links<'s> {
+    pub fn link_state(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        name: Named<'_>,
+    ) -> Result<Option<Link>> {
+        let key = Key::link(id, name.0, name.1);
+        match w.attached(id, &key)? {
+            None => Ok(None),
+            Some(bytes) => Link::decode(bytes)
+                .map(|(link, _)| Some(link))
+                .ok_or(Errno::IO),
+        }
+    }
+
+    pub fn set_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        name: Named<'_>,
+        link: Link,
+    ) -> Result<()> {
+        let owner = self.intents().own_identity()?;
+        let key = Key::link(id, name.0, name.1);
+        w.attach(id, &key, &link.encode(owner))
+    }
+
+    /// In a transaction that removes an entry beside its object: removes the entry's link record,
+    /// if there is one. True if the name doesn't count.
+    pub(crate) fn end_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        name: Named<'_>,
+    ) -> Result<bool> {
+        if self.remote.is_none() {
+            return Ok(false);
+        }
+        match self.link_state(w, id, name)? {
+            None => return Ok(false),
+            Some(Link::Coming) => return self.end_arrived(w, id, name).map(|ended| !ended),
+            Some(_) => {}
+        }
+        w.detach(id, &Key::link(id, name.0, name.1))?;
+        Ok(false)
+    }
+
+    /// In a transaction that removes a name that is the target of a rename in progress: its entry
+    /// exists already, so the object has got the name in place of the old one, and now loses it.
+    /// False if the old one doesn't count any more.
+    fn end_arrived(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
+        let key = Key::link(id, name.0, name.1);
+        let coming = w.attached(id, &key)?.and_then(Link::decode);
+        w.detach(id, &key)?;
+        let Some((_, from)) = coming else {
+            return Ok(false);
+        };
+        let mut old = None;
+        let first = Key::link(id, ObjectId(0), b"");
+        w.each_attached(id, &first, |key, value| match parse_key(key) {
+            Some((b'L', of, rest)) if of == id => {
+                if let Some((dir, name, true)) = link_in(rest, value)
+                    && Slot::of_entry(dir, name).0 == from
+                {
+                    old = Some(Key::link(id, dir, name));
+                }
+                true
+            }
+            _ => false,
+        })?;
+        match old {
+            Some(key) => {
+                if let Some((dir, name, _)) = link_in(&key[9..], &Link::Counted.encode(0)) {
+                    self.index()
+                        .names_in_index(w, id, Some((dir, name)), None)?;
+                }
+                w.detach(id, &key)
+            }
+            None => Ok(false),
+        }
+    }
+
+    /// Whether the object counts a name of which it has a link record.
+    pub(crate) fn counts_link(
+        &self,
+        w: &mut Write<'_>,
+        id: ObjectId,
+        name: Named<'_>,
+    ) -> Result<bool> {
+        let link = self.link_state(w, id, name)?;
+        Ok(matches!(link, Some(Link::Counted | Link::Unconfirmed)))
+    }
+
+    /// Announces to the object a name whose entry is about to be made on another node, instead of
+    /// `from`.
+    pub fn add_link_here(&self, id: ObjectId, name: Named<'_>, from: Named<'_>) -> Result<()> {
+        let t = now();
+        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
+            let coming = Link::Coming.encode(Slot::of_entry(from.0, from.1).0);
+            let key = Key::link(id, name.0, name.1);
+            match w.attached(id, &key)? {
+                None => w.attach(id, &key, &coming)?,
+                Some(there) if there == coming => {}
+                // The object has that name, or is just getting or losing it in another operation.
+                Some(_) => return Err(Errno::ALREADY),
+            }
+            match self.link_state(w, id, from)? {
+                None => self.set_link(w, id, from, Link::Counted)?,
+                // The rename that brings it has to end before the next one begins.
+                Some(Link::Coming | Link::Offered | Link::Exchanged) => {
+                    return Err(Errno::ALREADY);
+                }
+                Some(_) => {}
+            }
+            // The inode must exist.
+            if w.exists(id)? {
+                Ok(())
+            } else {
+                Err(Errno::NOENT)
+            }
+        })?;
+        self.names().set_live_ctime(id, t)
+    }
+
+    /// In a link: the object may get one more name. EALREADY if it is getting or losing that name.
+    pub fn offer_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.transact(self.names().object_set(id), Need::Bytes(0), |w| match self
+            .link_state(w, id, name)?
+        {
+            Some(_) => Err(Errno::ALREADY),
+            None => self.set_link(w, id, name, Link::Offered),
+        })
+    }
+
+    /// The object gets the name, if it still has another one. This is the moment when a link
+    /// happens.
+    pub fn count_offered(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        let t = now();
+        let nameless = self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
+            if self.link_state(w, id, name)? != Some(Link::Offered) {
+                return Err(Errno::NOENT);
+            }
+            let (_, nameless) = self.names().count_link(w, id, t)?;
+            self.index().names_in_index(w, id, None, Some(name))?;
+            self.set_link(w, id, name, Link::Counted)?;
+            Ok(nameless)
+        })?;
+        if nameless {
+            self.names().unmark_named(id)?;
+        }
+        self.names().set_live_ctime(id, t)
+    }
+
+    /// The object doesn't get the name.
+    pub fn withdraw_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            if self.link_state(w, id, name)? == Some(Link::Offered) {
+                w.detach(id, &Key::link(id, name.0, name.1))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// As [`Store::withdraw_link`], if the process that offered the name has ended.
+    pub fn withdraw_dead(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        let key = Key::link(id, name.0, name.1);
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            match w.attached(id, &key)?.and_then(Link::decode) {
+                Some((Link::Offered, owner)) if !identity_lives(&self.control, owner) => {
+                    w.detach(id, &key).map(|_| ())
+                }
+                _ => Ok(()),
+            }
+        })
+    }
+
+    /// The state of a link whose entry is held on another node: Some(true) it counts, Some(false)
+    /// it won't, None: that isn't known yet.
+    pub fn offered_here(&self, id: ObjectId, name: Named<'_>) -> Result<Option<bool>> {
+        let key = Key::link(id, name.0, name.1);
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            let link = w.attached(id, &key)?.and_then(Link::decode);
+            Ok(match link {
+                None => Some(false),
+                Some((Link::Offered, owner)) if identity_lives(&self.control, owner) => None,
+                Some((Link::Offered, _)) => {
+                    w.detach(id, &key)?;
+                    Some(false)
+                }
+                Some(_) => Some(true),
+            })
+        })
+    }
+
+    /// The entry was made: the name needs no checking any more.
+    pub fn confirm_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            self.confirm(w, id, name)
+        })
+    }
+
+    /// In a transaction: the name needs no further check; the object is in the index by it.
+    pub fn confirm(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<()> {
+        match self.link_state(w, id, name)? {
+            // A directory has one name only, and knows it.
+            Some(Link::Unconfirmed) if self.is_dir_here(w, id)? => {
+                w.detach(id, &Key::link(id, name.0, name.1)).map(|_| ())
+            }
+            Some(Link::Unconfirmed) => {
+                self.set_link(w, id, name, Link::Counted)?;
+                self.index().names_in_index(w, id, None, Some(name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn is_dir_here(&self, w: &mut Write<'_>, id: ObjectId) -> Result<bool> {
+        Ok(w.inode(id)?.is_some_and(|(inode, _)| inode.is_dir()))
+    }
+
+    /// Withdraws the announced name from the object, for which it was to lose the name in slot
+    /// `from`.
+    pub fn undo_link_here(&self, id: ObjectId, name: Named<'_>, from: u32) -> Result<()> {
+        let key = Key::link(id, name.0, name.1);
+        self.transact(self.names().object_set(id), Need::Removal, |w| {
+            if w.attached(id, &key)? == Some(&Link::Coming.encode(from)) {
+                w.detach(id, &key)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The object hasn't got a name of which it wasn't known yet whether its entry was made.
+    pub fn lose_link(&self, id: ObjectId, name: Named<'_>) -> Result<()> {
+        let t = now();
+        let mut freed = Vec::new();
+        let _section = self.section()?;
+        let done = self.transact(self.names().object_set(id), Need::Removal, |w| {
+            // The name is known now; it may have been removed and made again, in another operation.
+            if self.link_state(w, id, name)? != Some(Link::Unconfirmed) {
+                return Ok(());
+            }
+            w.detach(id, &Key::link(id, name.0, name.1))?;
+            self.names()
+                .drop_link(w, id, name, t, &mut freed)
+                .map(|_| ())
+        });
+        self.names().undo_mark(done, id)?;
+        self.free_extents(freed);
+        self.names().set_live_ctime(id, t)
+    }
+
+    /// Tells the object that it has lost a name whose entry lay on another node: replaced by `new`,
+    /// or removed. `again`: it may have been told before.
+    pub fn lose_name_here(
+        &self,
+        id: ObjectId,
+        name: Named<'_>,
+        new: Option<Named<'_>>,
+        again: bool,
+    ) -> Result<()> {
+        let t = now();
+        let key = Key::link(id, name.0, name.1);
+        let mut freed = Vec::new();
+        let _section = self.section()?;
+        let done = self.transact(self.names().object_set(id), Need::Removal, |w| {
+            let Some((mut inode, old)) = w.inode(id)? else {
+                return w.detach(id, &key).map(|_| ());
+            };
+            if inode.is_dir() {
+                let old = old.to_vec();
+                w.detach(id, &key)?;
+                let Some((dir, name)) = new else {
+                    return self
+                        .names()
+                        .drop_link(w, id, name, t, &mut freed)
+                        .map(|_| ());
+                };
+                let was = (ObjectId(inode.parent), &old[..]);
+                self.index().names_in_index(w, id, Some(was), new)?;
+                inode.ctime = t;
+                inode.parent = dir.0;
+                inode.tail = tail::NAME;
+                return w.set_inode(id, &inode, name);
+            }
+            let Some(link) = self.link_state(w, id, name)? else {
+                return Ok(());
+            };
+            match link {
+                Link::Counted | Link::Unconfirmed => {}
+                // The link of the removed name: it was removed before, and is being made again.
+                Link::Offered | Link::Exchanged => return Ok(()),
+                Link::Coming if new.is_some() => return Ok(()),
+                Link::Coming if again => {
+                    // Or the removed name is this one: when the rename that brought it ends, it
+                    // removes the name from the count.
+                    return w.detach(id, &key).map(|_| ());
+                }
+                Link::Coming => {
+                    if self.end_arrived(w, id, name)? {
+                        self.names().drop_link(w, id, name, t, &mut freed)?;
+                    }
+                    return Ok(());
+                }
+            }
+            w.detach(id, &key)?;
+            if let Some(new) = new
+                && let Some(Link::Coming | Link::Exchanged) = self.link_state(w, id, new)?
+            {
+                self.set_link(w, id, new, Link::Counted)?;
+                self.index().names_in_index(w, id, Some(name), Some(new))?;
+                return w.change_inode(id, |i| i.ctime = t);
+            }
+            // Without a new name, or the name was removed already.
+            self.names()
+                .drop_link(w, id, name, t, &mut freed)
+                .map(|_| ())
+        });
+        self.names().undo_mark(done, id)?;
+        self.free_extents(freed);
+        self.names().set_live_ctime(id, t)
+    }
+
+    /// Whether a rename to the name is still on its way.
+    pub fn has_coming_here(&self, id: ObjectId, name: Named<'_>) -> Result<bool> {
+        let records = self.records_of(id)?;
+        let bytes = records.attached(&Key::link(id, name.0, name.1))?;
+        Ok(bytes.and_then(Link::decode).map(|l| l.0) == Some(Link::Coming))
+    }
+}

@@ -1,0 +1,249 @@
+//! [`Store`]: an open node store in one process.
+//!
+//! This module holds the parts of a store, opens it, and defines what the store asks of the layer
+//! above ([`Remote`]). `node/attachment.rs` takes and keeps the process's slot. Higher modules add
+//! the operations as methods of [`Store`].
+
+mod attachment;
+
+use crate::control_region::{Control, ProcessArea};
+use crate::extent_cache::ExtentCache;
+use crate::lmdb::Env;
+use crate::lock_request::Owner;
+use crate::process::ProcessLock;
+use crate::quiescence::{self, Quiet, Section};
+use crate::record::{Entry, Inode};
+use crate::ring::Journal;
+use crate::{Extent, Medium, NodeId, ObjectId, Slot};
+use attachment::NO_SLOT;
+use rustix::io::Result;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32};
+use std::time::Duration;
+
+/// A node store, opened by this process.
+pub struct Store {
+    pub control: Control,
+    pub(crate) control_path: PathBuf,
+    pub media: Vec<Medium>,
+    pub(crate) envs: Vec<Env>,
+    slot: AtomicU32,
+    area: AtomicPtr<ProcessArea>,
+    /// The process slot whose area is mapped.
+    area_slot: AtomicU32,
+    attaching: ProcessLock,
+    /// This process repairs the store.
+    pub(crate) mending: AtomicBool,
+    /// How often this process has attached.
+    attachments: AtomicU32,
+    pub(crate) cache: ExtentCache,
+    pub(crate) journal: Option<Journal>,
+    /// Access to the objects of other nodes, if this is the share of one node among several.
+    pub remote: Option<std::sync::Arc<dyn Remote>>,
+    /// The process's part in the node's tracing, as long as the store is open.
+    _traced: forebay_trace::Attached,
+}
+
+/// Services of the layer above for objects of other nodes. A store alone in its pool has none.
+pub trait Remote: Send + Sync {
+    /// This node's number.
+    fn node(&self) -> NodeId;
+
+    /// Whether this node keeps `slot`.
+    fn keeps(&self, slot: Slot) -> bool;
+
+    /// The last use of another node's object has ended here. Doesn't wait.
+    fn closed(&self, id: ObjectId, number: u64);
+
+    /// `owner`, of this node, has given up its locks of another node's object.
+    ///
+    /// # Errors
+    /// EIO and the like; none if its home is out of reach.
+    fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
+
+    /// The attributes of an object of any node, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    fn inode_of(&self, store: &Store, id: ObjectId) -> Result<(Inode, Vec<u8>)>;
+
+    /// The entry `name` of `parent`, on any node.
+    ///
+    /// # Errors
+    /// EHOSTDOWN; EIO.
+    fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
+
+    /// A description has ended that may laminate an object by that: another node's, or one that
+    /// other nodes have parts of; `live` is its live entry here.
+    ///
+    /// # Errors
+    /// ENOSPC: it isn't laminated; EHOSTDOWN.
+    fn written(&self, store: &Store, id: ObjectId, live: Option<u32>) -> Result<()>;
+}
+
+impl Store {
+    /// Opens a store. Record files and segments are opened when they are first used.
+    ///
+    /// # Errors
+    /// ENODATA or EINVAL if `control` isn't the control region of a store of this version;
+    /// errors of open and mmap.
+    pub fn open(
+        control_path: &Path,
+        records: &Path,
+        record_bytes: usize,
+        media: Vec<Medium>,
+        journal: Option<Journal>,
+    ) -> Result<Store> {
+        let (control, traced) = Store::open_control(control_path)?;
+        let envs = (0..control.shards())
+            .map(|i| Env::new(records.join(format!("{i:02}")), record_bytes))
+            .collect();
+        Ok(Store {
+            control,
+            control_path: control_path.to_owned(),
+            media,
+            envs,
+            slot: AtomicU32::new(NO_SLOT),
+            area: AtomicPtr::new(std::ptr::null_mut()),
+            area_slot: AtomicU32::new(NO_SLOT),
+            attaching: ProcessLock::new(),
+            mending: AtomicBool::new(false),
+            attachments: AtomicU32::new(0),
+            cache: ExtentCache::new(),
+            journal,
+            remote: None,
+            _traced: traced,
+        })
+    }
+
+    /// Takes a store over into this process's namespaces: processes of another PID namespace that
+    /// still use it count as dead from now on, and inodes have the ids of this user namespace.
+    ///
+    /// # Errors
+    /// As for [`Store::open`].
+    pub fn take_over(control_path: &Path) -> Result<()> {
+        let (control, _) = Store::open_control(control_path)?;
+        control.header().take_over();
+        Ok(())
+    }
+
+    fn open_control(path: &Path) -> Result<(Control, forebay_trace::Attached)> {
+        let fd = rustix::fs::open(
+            path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        )?;
+        let control = Control::map(&fd)?.in_file(path);
+        let rings = path.with_file_name(crate::RINGS);
+        let attached = forebay_trace::attach(&fd, crate::control_region::TRACED_AT as u64, &rings)?;
+        Ok((control, attached))
+    }
+
+    /// Makes this the store of one node among several.
+    pub fn among(mut self, remote: std::sync::Arc<dyn Remote>) -> Store {
+        self.remote = Some(remote);
+        self
+    }
+
+    /// The media, fastest first.
+    pub fn media(&self) -> &[Medium] {
+        &self.media
+    }
+
+    /// The control region.
+    pub fn control(&self) -> &Control {
+        &self.control
+    }
+
+    /// Bytes of all records.
+    ///
+    /// # Errors
+    /// Those of opening the record files.
+    pub fn record_bytes(&self) -> Result<u64> {
+        self.envs.iter().map(Env::used).sum()
+    }
+
+    // ---- sections ----
+
+    /// Begins a section, waiting for the end of quiescence if there is one: see
+    /// [`crate::quiescence`].
+    ///
+    /// # Errors
+    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
+    #[inline]
+    pub fn section(&self) -> Result<Section<'_>> {
+        quiescence::begin(&self.control, || self.process_slot())
+    }
+
+    /// Waits until all sections have ended, and keeps new ones from beginning, for at most
+    /// `timeout`. Not to be called inside a section.
+    ///
+    /// # Errors
+    /// EBUSY if one doesn't end in time.
+    pub(crate) fn quiet(&self, timeout: Duration) -> Result<Quiet<'_>> {
+        quiescence::quiet(&self.control, self.process_slot()?, timeout)
+    }
+
+    /// Slots and process ids of the living processes that are in sections just now.
+    pub(crate) fn in_sections(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        quiescence::in_sections(&self.control)
+    }
+
+    // ---- record files and media ----
+
+    /// Releases what this process keeps to read records faster: it is about to end, or to execute
+    /// another program. If it continues, it takes new ones.
+    pub fn end_readers(&self) {
+        self.envs.iter().for_each(Env::end_readers);
+    }
+
+    /// Opens all record files and segments now.
+    ///
+    /// # Errors
+    /// Those of open and mmap.
+    pub fn open_all(&self) -> Result<()> {
+        self.open_records()?;
+        self.open_files()
+    }
+
+    /// Opens all segments and the journal now.
+    ///
+    /// # Errors
+    /// Those of open and mmap.
+    pub fn open_files(&self) -> Result<()> {
+        self.media.iter().try_for_each(|m| m.file().map(|_| ()))?;
+        self.durability().open_journal()
+    }
+
+    /// The record files that this process has open: bits of shards.
+    pub fn records_open(&self) -> u64 {
+        let open = |bits: u64, (i, env): (usize, &Env)| bits | u64::from(env.is_open()) << i;
+        self.envs.iter().enumerate().fold(0, open)
+    }
+
+    fn records_but(&self, kept: u64) -> impl Iterator<Item = &Env> {
+        let all = self.envs.iter().enumerate();
+        all.filter_map(move |(i, env)| (kept >> i & 1 == 0 && env.is_open()).then_some(env))
+    }
+
+    /// Closes the record files that aren't among `kept`; in the child of a vfork, which has opened
+    /// them, and whose parent has one thread.
+    pub fn close_records(&self, kept: u64) {
+        self.records_but(kept).for_each(Env::close_for_good);
+    }
+
+    /// Forgets the record files that aren't among `kept`: a vfork child had opened them, and was
+    /// killed.
+    pub fn forget_records(&self, kept: u64) {
+        self.records_but(kept).for_each(Env::forget);
+    }
+
+    /// Returns extents to their media.
+    pub(crate) fn free_extents(&self, extents: impl IntoIterator<Item = Extent>) {
+        for e in extents {
+            if let Some(m) = self.media.get(e.medium()) {
+                m.free(e);
+            }
+        }
+    }
+}

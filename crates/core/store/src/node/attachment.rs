@@ -1,0 +1,352 @@
+//! How this process takes part in a store: its slot in the control region, and its area.
+//!
+//! A process attaches when it first needs a slot, and keeps the slot until it ends. The area is
+//! mapped with it. A vfork child runs in its parent's memory, but has its own slot: the parent's
+//! thread borrows that slot meanwhile ([`Store::lend`]).
+//!
+//! `attaching` is held while the process takes a slot. A process attaches only if no process
+//! repairs the store (`no_repair`), and ends the sole use of another process first
+//! (`exclusive_mount.rs`).
+
+use crate::control_region::{Control, MAX_PROCESSES, ProcessArea};
+use crate::process::{self, Critical};
+use crate::{Region, Store, quiescence};
+use rustix::io::{Errno, Result};
+use std::cell::Cell;
+use std::sync::atomic::Ordering::*;
+
+/// Not attached.
+pub(super) const NO_SLOT: u32 = u32::MAX;
+/// The thread is between two slots: descriptors that it opens and closes now belong to no table.
+const BETWEEN: u32 = u32::MAX - 2;
+/// The vfork child on this thread gets a slot when it first needs one.
+const BORROW_LATER: u32 = u32::MAX - 1;
+
+thread_local! {
+    /// Slot and area of a vfork child that runs on this thread in the parent's memory.
+    ///
+    /// This has to be a thread-local. For which process a call acts is decided by the thread that
+    /// makes it, and by nothing else: the child of a vfork shares all memory with its parent, the
+    /// [`Store`] included, and other threads of the parent go on to call the store meanwhile. The
+    /// parent's own thread stands still until the child executes a program or ends, so one cell for
+    /// each thread is enough. Program code (a handler, a library's constructor) may run between the
+    /// vfork and the call, so no caller has a context that it could pass.
+    static BORROWED: Cell<(u32, *mut ProcessArea)> =
+        const { Cell::new((NO_SLOT, std::ptr::null_mut())) };
+}
+
+/// How long a thread that takes the process's slot waits for one that executes a program.
+/// Milliseconds.
+const MAX_EXEC_WAIT: u32 = 10_000;
+
+impl Store {
+    /// This process's slot, attaching first if needed.
+    ///
+    /// # Errors
+    /// EAGAIN if all process slots are taken; errors of mmap.
+    pub fn process_slot(&self) -> Result<u32> {
+        match BORROWED.with(Cell::get).0 {
+            NO_SLOT => {}
+            BETWEEN => return Err(Errno::AGAIN),
+            BORROW_LATER => return self.borrow_now(),
+            borrowed => return Ok(borrowed),
+        }
+        match self.slot.load(Acquire) {
+            NO_SLOT => self.attach(),
+            slot => Ok(slot),
+        }
+    }
+
+    /// The slot that calls on this thread act for, if there is one.
+    pub(crate) fn attached_slot(&self) -> Option<u32> {
+        if BORROWED.with(Cell::get).0 == NO_SLOT {
+            Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
+        } else {
+            self.lent()
+        }
+    }
+
+    /// The slot of this process, if it has one: not before an attach in progress has ended.
+    pub fn settled_slot(&self) -> Option<u32> {
+        let _one = self.attaching.hold();
+        Some(self.slot.load(Acquire)).filter(|&slot| slot != NO_SLOT)
+    }
+
+    /// Whether this process has a slot already.
+    pub fn is_attached(&self) -> bool {
+        self.slot.load(Acquire) != NO_SLOT
+    }
+
+    /// Whether any slot is in use, but for this process's own.
+    pub fn any_attached(&self) -> bool {
+        let mine = self.slot.load(Acquire) as usize;
+        (0..MAX_PROCESSES).any(|i| i != mine && self.control.process(i).owner.load(Acquire) != 0)
+    }
+
+    #[cold]
+    fn attach(&self) -> Result<u32> {
+        match self.attach_with(process::attach) {
+            // Dead processes hold slots that no keeper has released yet.
+            Err(Errno::AGAIN) if self.any_ended() => {
+                // A slot of the reserve lets this process release them.
+                self.attach_with(process::attach_kept)?;
+                let reaped = self.recovery().reap();
+                let kept = self.give_up_slot();
+                let attached = self.attach_with(process::attach);
+                if let Some(kept) = kept {
+                    process::free(&self.control, kept);
+                }
+                reaped.and(attached)
+            }
+            result => result,
+        }
+    }
+
+    /// Whether the process of any slot has ended.
+    fn any_ended(&self) -> bool {
+        (0..MAX_PROCESSES).any(|i| {
+            let owner = self.control.process(i).owner.load(Acquire);
+            owner != 0 && process::has_ended(process::pid_of(owner))
+        })
+    }
+
+    fn attach_with(&self, take: fn(&Control) -> Result<u32>) -> Result<u32> {
+        let mut turns = 0;
+        let _one = loop {
+            let one = self.attaching.hold();
+            let slot = self.slot.load(Acquire);
+            if slot != NO_SLOT {
+                return Ok(slot);
+            }
+            if !process::others_execute() || turns == MAX_EXEC_WAIT {
+                break one;
+            }
+            // This thread ends when the other one executes its program, unless the kernel refuses.
+            drop(one);
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            turns += 1;
+        };
+        self.between_slots();
+        let slot = take(&self.control);
+        let slot = slot.and_then(|slot| {
+            // In this order: either a repair sees this slot, or this process sees the repair.
+            let alone = self
+                .no_repair()
+                .and_then(|()| self.declared().end_exclusive_of_others(slot));
+            let done = alone.and_then(|()| self.adopt(slot));
+            done.inspect_err(|_| process::free(&self.control, slot))
+                .map(|()| slot)
+        });
+        self.give_up_borrowed();
+        let slot = slot?;
+        forebay_trace::event!(ATTACHED, slot);
+        self.attachments.fetch_add(1, AcqRel);
+        self.control.wake_keeper();
+        Ok(slot)
+    }
+
+    /// How often other processes than this one have attached, modulo 2^32: it changes with each.
+    pub fn attachments_of_others(&self) -> u32 {
+        let all = self.control.header().activity.load(Acquire);
+        all.wrapping_sub(self.attachments.load(Acquire))
+    }
+
+    /// EBUSY while another process repairs the store: it has the control region locked.
+    fn no_repair(&self) -> Result<()> {
+        if self.mending.load(Acquire) {
+            return Ok(());
+        }
+        let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
+        let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
+        let shared = rustix::fs::FlockOperation::NonBlockingLockShared;
+        rustix::fs::flock(&file, shared).map_err(|_| Errno::BUSY)
+    }
+
+    /// Uses a slot that this process had before exec, or that its parent prepared.
+    ///
+    /// # Errors
+    /// Those of mmap.
+    pub fn adopt(&self, slot: u32) -> Result<()> {
+        if self.area.load(Acquire).is_null() || self.area_slot.load(Acquire) != slot {
+            let area = self.map_area(slot)?;
+            self.area.store(area, Release);
+            self.area_slot.store(slot, Release);
+        }
+        self.slot.store(slot, Release);
+        // SAFETY: an area stays mapped until the store is dropped, which ends the counting.
+        unsafe { forebay_trace::count::count_in(&(*self.area.load(Acquire)).counted) };
+        Ok(())
+    }
+
+    /// After exec: uses the slot of the program before. The operations of its other threads ended
+    /// in the middle, as if their process had been killed.
+    ///
+    /// # Errors
+    /// Those of mmap, and of writing files back.
+    pub fn resume(&self, slot: u32) -> Result<()> {
+        self.adopt(slot)?;
+        let before = process::identity(&self.control, slot);
+        let p = self.control.process(slot as usize);
+        p.generation.fetch_add(1, AcqRel);
+        if p.in_flight.swap(0, AcqRel) != 0 {
+            self.control.header().leaks.store(1, Release);
+        }
+        p.waits_for.store(0, Relaxed);
+        self.locks().forget_waits(slot);
+        self.recovery().release_owned(slot, before, true)
+    }
+
+    /// Gives the slot up without releasing what it holds: this process continues to use it through
+    /// another `Store`, which adopts it.
+    pub fn give_up_slot(&self) -> Option<u32> {
+        Some(self.slot.swap(NO_SLOT, AcqRel)).filter(|&slot| slot != NO_SLOT)
+    }
+
+    /// Maps the area of `slot`. Stays mapped: areas are few per process.
+    ///
+    /// # Errors
+    /// ENOSPC if there is no memory for it; errors of open and mmap.
+    pub fn map_area(&self, slot: u32) -> Result<*mut ProcessArea> {
+        self.control.reserve_area(slot)?;
+        let fd = rustix::fs::open(
+            &self.control_path,
+            rustix::fs::OFlags::RDWR | rustix::fs::OFlags::CLOEXEC,
+            rustix::fs::Mode::empty(),
+        );
+        let layout = self.control.layout();
+        let at = layout.areas_at + slot as usize * layout.area_len;
+        let region = match fd {
+            // A forked child needs its area even if its parent has used up all descriptors, or has
+            // become another user, who can't open the file.
+            Err(Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM) => {
+                self.control.area(slot as usize)?
+            }
+            fd => Region::map(&fd?, at as u64, layout.area_len)?,
+        };
+        let base = region.base().cast();
+        std::mem::forget(region);
+        Ok(base)
+    }
+
+    /// Unmaps an area that [`Store::map_area`] gave.
+    ///
+    /// # Safety
+    /// Nothing may use it any more.
+    pub unsafe fn unmap_area(&self, area: *mut ProcessArea) {
+        // SAFETY: mapped by map_area with this length; the caller vouches for the rest.
+        let _ = unsafe { rustix::mm::munmap(area.cast(), self.control.layout().area_len) };
+    }
+
+    /// This process's area: working directory and descriptor table.
+    ///
+    /// # Errors
+    /// As for [`Store::process_slot`].
+    pub fn area(&self) -> Result<&ProcessArea> {
+        self.process_slot()?;
+        let borrowed = BORROWED.with(Cell::get).1;
+        let area = if borrowed.is_null() {
+            self.area.load(Acquire)
+        } else {
+            borrowed
+        };
+        // SAFETY: mapped by adopt or lend, and never unmapped while in use.
+        Ok(unsafe { &*area })
+    }
+
+    /// From now on, calls on this thread act for the process in `slot` (a vfork child).
+    pub fn lend(&self, slot: u32, area: *mut ProcessArea) {
+        BORROWED.with(|b| b.set((slot, area)));
+    }
+
+    /// Until [`Store::lend`] or [`Store::end_lending`], this thread has no slot: it is about to get
+    /// one, and must not touch another process's table meanwhile.
+    pub fn between_slots(&self) {
+        BORROWED.with(|b| b.set((BETWEEN, std::ptr::null_mut())));
+    }
+
+    /// As [`Store::lend`], with a slot that is only taken when it is needed.
+    pub fn borrow_later(&self) {
+        BORROWED.with(|b| b.set((BORROW_LATER, std::ptr::null_mut())));
+    }
+
+    #[cold]
+    fn borrow_now(&self) -> Result<u32> {
+        let _critical = Critical::enter();
+        self.between_slots();
+        let lent = process::attach(&self.control)
+            .and_then(|slot| {
+                let alone = self.declared().end_exclusive_of_others(slot);
+                let area = alone.and_then(|()| self.map_area(slot));
+                let area = area.inspect_err(|_| process::free(&self.control, slot))?;
+                Ok((slot, area))
+            })
+            .inspect_err(|_| self.borrow_later());
+        let (slot, area) = lent?;
+        self.lend(slot, area);
+        self.control.wake_keeper();
+        Ok(slot)
+    }
+
+    /// Whether calls on this thread act for another process than the owner of the memory (a vfork
+    /// child).
+    pub fn acts_for_another(&self) -> bool {
+        BORROWED.with(Cell::get).0 != NO_SLOT
+    }
+
+    /// The slot lent to the vfork child on this thread, if it has one.
+    pub fn lent(&self) -> Option<u32> {
+        match BORROWED.with(Cell::get).0 {
+            NO_SLOT | BORROW_LATER | BETWEEN => None,
+            slot => Some(slot),
+        }
+    }
+
+    /// Ends [`Store::lend`].
+    pub fn end_lending(&self) {
+        quiescence::forget_sections();
+        self.give_up_borrowed();
+    }
+
+    fn give_up_borrowed(&self) {
+        let area = BORROWED.with(Cell::get).1;
+        if !area.is_null() {
+            // SAFETY: mapped for the child, which has ended.
+            unsafe { self.unmap_area(area) };
+        }
+        BORROWED.with(|b| b.set((NO_SLOT, std::ptr::null_mut())));
+    }
+
+    pub(crate) fn after_detach(&self) {
+        self.slot.store(NO_SLOT, Release);
+    }
+
+    /// Called in a forked child before anything else: forgets the parent's slot and area, which the
+    /// child must not use.
+    pub fn after_fork_in_child(&self) {
+        self.attaching.reset();
+        self.slot.store(NO_SLOT, Release);
+        self.area.store(std::ptr::null_mut(), Release);
+        forebay_trace::forked();
+        for env in &self.envs {
+            env.after_fork_in_child();
+        }
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        let slot = *self.slot.get_mut();
+        // In a forked child that doesn't know yet that it is one, the slot is the parent's.
+        if slot != NO_SLOT && process::is_mine(&self.control, slot) {
+            let _ = self.recovery().detach();
+        }
+        let area = *self.area.get_mut();
+        if !area.is_null() {
+            // SAFETY: ours; nothing can use it without self.
+            unsafe {
+                forebay_trace::count::stop_in(&(*area).counted);
+                self.unmap_area(area);
+            }
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! Open file descriptions: what descriptors made by dup and fork have in common.
+
+use crate::ObjectId;
+use crate::control_region::{
+    MAX_FDS, MAX_PROCESSES, Open, RESERVED_ENTRIES, open_flag, slot_state,
+};
+use crate::declared::Opener;
+use crate::live::Held;
+use crate::lock::Acquired;
+use crate::process::{Critical, identity, identity_lives, pid_of, state_of};
+use crate::views::Objects;
+use forebay_runtime::atomics::{AtomicU32, Ordering::*, fence, spin_loop};
+use rustix::io::{Errno, Result};
+
+/// The numbers in a process's table at which descriptors on their way to another process lie:
+/// so high that descriptors seldom get there, so low that the table stays short.
+const PARKING: std::ops::Range<usize> = 3072..4096;
+
+/// The lock of an open file description, held.
+pub struct OpenLock<'a> {
+    open: &'a Open,
+    _critical: Critical,
+}
+
+impl Drop for OpenLock<'_> {
+    fn drop(&mut self) {
+        self.open.lock.release();
+    }
+}
+
+/// An open file description that is to be made.
+#[derive(Clone, Copy, Debug)]
+pub struct NewOpen<'a> {
+    pub id: ObjectId,
+    /// File type bits of the mode (S_IFMT).
+    pub kind: u32,
+    /// As given to open(2).
+    pub flags: u32,
+    /// The directory in which it is opened, and the name there; the root and nothing if it isn't
+    /// opened by a name.
+    pub parent: ObjectId,
+    pub name: &'a [u8],
+    pub opener: Opener,
+}
+
+impl<'a> NewOpen<'a> {
+    /// A description of this object, without a name, for this process.
+    pub fn new(id: ObjectId, kind: u32, flags: u32) -> NewOpen<'a> {
+        NewOpen {
+            id,
+            kind,
+            flags,
+            parent: ObjectId::ROOT,
+            name: b"",
+            opener: Opener::Own,
+        }
+    }
+
+    /// The same, with the name by which the object is opened.
+    pub fn named(self, parent: ObjectId, name: &'a [u8]) -> NewOpen<'a> {
+        NewOpen {
+            parent,
+            name,
+            ..self
+        }
+    }
+
+    /// The same, for another process.
+    pub fn by(self, opener: Opener) -> NewOpen<'a> {
+        NewOpen { opener, ..self }
+    }
+}
+
+impl<'s> Objects<'s> {
+    /// Open file description `index`.
+    pub fn open_file(self, index: u32) -> &'s Open {
+        self.0.control.open_file(index)
+    }
+
+    /// Makes an open file description with one reference. It takes over the caller's use
+    /// of `live`.
+    ///
+    /// # Errors
+    /// ENFILE if all are in use; ENOSPC if there is no memory for more.
+    pub fn open_create(&self, new: &NewOpen<'_>, live: Option<u32>) -> Result<u32> {
+        self.open_create_held(new, live.map(|l| (l, None)))
+    }
+
+    /// As [`Store::open_create`], for an entry from `Cluster::live_acquire_held`.
+    ///
+    /// # Errors
+    /// As for [`Store::open_create`].
+    pub fn open_create_held(
+        &self,
+        new: &NewOpen<'_>,
+        live: Option<(u32, Option<Held<'_>>)>,
+    ) -> Result<u32> {
+        forebay_trace::span!(
+            STORE_OPEN_ENTER,
+            STORE_OPEN_EXIT,
+            [new.id.0],
+            self.make_description(new, live)
+        )
+    }
+
+    #[inline(always)]
+    fn make_description(
+        &self,
+        new: &NewOpen<'_>,
+        live: Option<(u32, Option<Held<'_>>)>,
+    ) -> Result<u32> {
+        let _section = self.section()?;
+        let slot = self.process_slot()?;
+        let me = identity(&self.control, slot);
+        let index = match self.control.take_open() {
+            Ok(Some(index)) => index,
+            full => match self.reserve_for_directory(new.kind) {
+                Some(index) => index,
+                None => full?.ok_or(Errno::NFILE)?,
+            },
+        };
+        let o = self.open_file(index);
+        debug_assert!(
+            o.refs.load(Relaxed) == 0,
+            "a free description has no reference: {index}"
+        );
+        assert!(new.id.0 != 0, "an object's id isn't zero");
+        o.live.store(0, Relaxed);
+        o.locker.store(0, Relaxed);
+        o.lease.store(0, Relaxed);
+        o.signal_owner.store(0, Relaxed);
+        o.signal.store(0, Relaxed);
+        o.refs.store(1, Relaxed);
+        // From here on, a process that reaps this process finds it.
+        self.control.open_owner(index).store(me, Release);
+        o.kind.store(new.kind, Relaxed);
+        o.flags.store(new.flags & !open_flag::OURS, Relaxed);
+        o.fill.store(0, Relaxed);
+        let party = new
+            .opener
+            .party(|| self.locks().lock_owner_slot(slot).number);
+        o.party.store(party, Relaxed);
+        // From here on, a process that counts the file's users finds it.
+        o.id.store(new.id.0, Release);
+        o.offset.store(0, Relaxed);
+        o.parent.store(new.parent.0, Relaxed);
+        o.shard.store(0, Relaxed);
+        self.open_set_name(o, new.name);
+        if let Some((live, held)) = live {
+            // Passes the reference from `held` to the description. If this process dies, both would
+            // be released, so they never have it at the same time.
+            drop(held);
+            debug_assert!(
+                self.objects().live(live).refs.load(Acquire) > 0,
+                "a description takes over a use of its live entry"
+            );
+            o.live.store(live + 1, Release);
+            // The file's declared controls are read after this: a process that declares controls,
+            // and then counts, either finds this description, or its declaration is seen
+            // (`controls/declare.rs`).
+            fence(SeqCst);
+        }
+        Ok(index)
+    }
+
+    /// If the table is full: half of the reserve is for directories, so that trees can be removed.
+    #[cold]
+    fn reserve_for_directory(&self, kind: u32) -> Option<u32> {
+        let is_dir =
+            |open: &Open| open.refs.load(Acquire) > 0 && open.kind.load(Relaxed) == libc::S_IFDIR;
+        let others = || {
+            (0..RESERVED_ENTRIES)
+                .filter(|&i| is_dir(self.open_file(i)))
+                .count()
+        };
+        if kind != libc::S_IFDIR || others() >= RESERVED_ENTRIES as usize / 2 {
+            return None;
+        }
+        self.control.take_kept_open()
+    }
+
+    /// Stores the name (of the file, or of the last directory entry returned).
+    pub fn open_set_name(&self, o: &Open, name: &[u8]) {
+        let len = name.len().min(o.name.len());
+        for (to, from) in o.name.iter().zip(&name[..len]) {
+            to.store(*from, Relaxed);
+        }
+        o.name_len.store(len as u32, Release);
+    }
+
+    /// Copies the stored name.
+    pub fn open_name(&self, o: &Open, out: &mut Vec<u8>) {
+        let len = (o.name_len.load(Acquire) as usize).min(o.name.len());
+        out.clear();
+        out.extend(o.name[..len].iter().map(|b| b.load(Relaxed)));
+    }
+
+    /// One more descriptor.
+    pub fn open_retain(&self, index: u32) {
+        let before = self.open_file(index).refs.fetch_add(1, AcqRel);
+        debug_assert!(
+            before > 0,
+            "a description that gets one more reference has some: {index}"
+        );
+    }
+
+    /// One more descriptor, if `place` (an entry of a table that others may change meanwhile)
+    /// refers to a description now: which one.
+    pub fn open_retain_at(&self, place: &AtomicU32) -> Option<u32> {
+        loop {
+            let index = place.load(Acquire).checked_sub(1)?;
+            let refs = &self.open_file(index).refs;
+            let more = |n: u32| (n > 0).then_some(n + 1);
+            // Without references it is no description: its place in the table is about to be freed.
+            if refs.fetch_update(AcqRel, Acquire, more).is_err() {
+                spin_loop();
+                continue;
+            }
+            if place.load(Acquire) == index + 1 {
+                return Some(index);
+            }
+            let _ = self.open_release(index);
+        }
+    }
+
+    /// One descriptor less; the last one ends the description.
+    ///
+    /// # Errors
+    /// Those of writing the file's record back (ENOSPC, EIO). It is ended all the same.
+    pub fn open_release(&self, index: u32) -> Result<()> {
+        forebay_trace::event!(STORE_CLOSE, self.open_file(index).id.load(Relaxed));
+        let _section = self.section()?;
+        let o = self.open_file(index);
+        let owner = self.control.open_owner(index);
+        let me = identity(&self.control, self.process_slot()?);
+        loop {
+            let refs = o.refs.load(Acquire);
+            if refs > 1 {
+                if o.refs
+                    .compare_exchange(refs, refs - 1, AcqRel, Relaxed)
+                    .is_ok()
+                {
+                    return Ok(());
+                }
+                continue;
+            }
+            // Only this process has the last reference: if it dies with it, a process that reaps it
+            // continues here.
+            owner.store(me, Release);
+            if refs == 0 || o.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
+                break;
+            }
+            owner.store(0, Release);
+        }
+        let notice = self.watches().notify_closing(o);
+        self.locks().end_description_locks(index);
+        let laminated = self.declared().end_use(o);
+        let live = o.live.swap(0, AcqRel);
+        let held = live
+            .checked_sub(1)
+            .map(|live| self.hold(live))
+            .transpose()?;
+        o.id.store(0, Relaxed);
+        owner.store(0, Relaxed);
+        self.control.header().free_open.push(index, &o.next);
+        drop(held);
+        let released = match live {
+            0 => Ok(()),
+            live => self.live_release(live - 1),
+        };
+        if let Some((id, kind)) = notice {
+            self.watches().notify_if_gone(id, kind);
+        }
+        laminated.and(released)
+    }
+
+    /// Locks the description while its offset is used and moved.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn open_lock(self, index: u32) -> Result<OpenLock<'s>> {
+        let critical = Critical::enter();
+        let open = self.open_file(index);
+        // An offset is one word: there is nothing to repair after an abandoned lock.
+        let _: Acquired = open.lock.acquire(&self.0.control, self.0.process_slot()?)?;
+        Ok(OpenLock {
+            open,
+            _critical: critical,
+        })
+    }
+
+    // ---- descriptor table of this process ----
+
+    /// The open file description behind descriptor `fd`, if it is one of the pool.
+    pub fn fd_get(&self, fd: i32) -> Option<u32> {
+        let area = self.area().ok()?;
+        let place = area.fd(usize::try_from(fd).ok()?)?;
+        place.load(Acquire).checked_sub(1)
+    }
+
+    /// Makes `fd` refer to `open`, whose reference it takes over. Its former description is
+    /// returned, with its reference.
+    ///
+    /// # Errors
+    /// EMFILE for a number that is too high; ENOSPC if there is no memory for it.
+    pub fn fd_set(&self, fd: i32, open: Option<u32>) -> Result<Option<u32>> {
+        let n = usize::try_from(fd)
+            .ok()
+            .filter(|&n| n < MAX_FDS)
+            .ok_or(Errno::MFILE)?;
+        let _section = self.section()?;
+        let area = self.area()?;
+        if open.is_some() {
+            let me = self.process_slot()?;
+            self.control.reserve_fds(me, area, n + 1)?;
+            self.control
+                .process(me as usize)
+                .fds_end
+                .fetch_max(n as u32 + 1, AcqRel);
+        }
+        let Some(place) = area.fd(n) else {
+            return Ok(None);
+        };
+        debug_assert!(
+            open.is_none_or(|open| self.open_file(open).refs.load(Acquire) > 0),
+            "a descriptor takes over a reference"
+        );
+        let before = place.swap(open.map_or(0, |o| o + 1), AcqRel).checked_sub(1);
+        if let Some(open) = open {
+            // Found by the table from now on. (In both for a moment: see reap.)
+            let owner = self.control.open_owner(open);
+            if owner.load(Relaxed) != 0 {
+                owner.store(0, Release);
+            }
+        }
+        Ok(before)
+    }
+
+    /// Puts a new reference to `open` into this process's table at a number that no
+    /// descriptor has: it is on its way to another process. Returns what
+    /// [`Store::fd_unpark`] needs: slot, identity, number.
+    ///
+    /// # Errors
+    /// ETOOMANYREFS if too many references are parked; ENOSPC if there is no memory for it.
+    pub fn fd_park(&self, open: u32) -> Result<(u32, u32, u32)> {
+        let _section = self.section()?;
+        let slot = self.process_slot()?;
+        let area = self.area()?;
+        let p = self.control.process(slot as usize);
+        self.control.reserve_fds(slot, area, PARKING.end)?;
+        self.open_retain(open);
+        for n in PARKING {
+            p.fds_end.fetch_max(n as u32 + 1, AcqRel);
+            if area.fds[n]
+                .compare_exchange(0, open + 1, AcqRel, Relaxed)
+                .is_ok()
+            {
+                return Ok((slot, identity(&self.control, slot), n as u32));
+            }
+        }
+        self.open_release(open)?;
+        Err(Errno::TOOMANYREFS)
+    }
+
+    /// Takes a reference that lies at such a number of a process (`holder`, in `slot`), in a
+    /// section of the caller's that lasts until it is stored or released; without
+    /// `take`, a new one beside it. False: it isn't there any more.
+    pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
+        let there = (slot as usize) < MAX_PROCESSES && open < self.control.layout().limits.open;
+        if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
+            return false;
+        }
+        let Ok(area) = self.map_area(slot) else {
+            return false;
+        };
+        // SAFETY: just mapped; made of atomics.
+        let place = unsafe { (*area).fd(n as usize) };
+        let found = place.is_some_and(|place| {
+            if take {
+                place.compare_exchange(open + 1, 0, AcqRel, Relaxed).is_ok()
+            } else {
+                place.load(Acquire) == open + 1 && self.open_retain_at(place) == Some(open)
+            }
+        });
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        found
+    }
+
+    /// The description that descriptor `fd` of the process `pid` stands for at the moment.
+    pub fn fd_of_process(&self, pid: u32, fd: i32) -> Option<u32> {
+        self.at_fd_of(pid, fd, |place| place.load(Acquire).checked_sub(1))
+    }
+
+    /// As [`Objects::fd_of_process`], with one more reference to the description.
+    pub fn fd_taken_from(&self, pid: u32, fd: i32) -> Option<u32> {
+        self.at_fd_of(pid, fd, |place| self.open_retain_at(place))
+    }
+
+    /// The result of `f` for the place of descriptor `fd` in the table of the process `pid`.
+    fn at_fd_of<T>(&self, pid: u32, fd: i32, f: impl FnOnce(&AtomicU32) -> Option<T>) -> Option<T> {
+        let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS)?;
+        let slot_in = |state: u32| {
+            (0..MAX_PROCESSES).find(|&slot| {
+                let owner = self.control.process(slot).owner.load(Acquire);
+                state_of(owner) == state && pid_of(owner) == pid
+            })
+        };
+        // A child that hasn't needed the pool yet hasn't claimed the slot that was reserved for it;
+        // it may do so between two checks.
+        let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
+        let slot = states.into_iter().find_map(slot_in)?;
+        let area = self.map_area(slot as u32).ok()?;
+        // SAFETY: just mapped; made of atomics.
+        let found = unsafe { (*area).fd(n) }.and_then(f);
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        found
+    }
+
+    /// One more than the highest number in this process's table.
+    pub fn fds_end(&self) -> usize {
+        match self.process_slot() {
+            Ok(me) => self.control.process(me as usize).fds_end.load(Acquire) as usize,
+            Err(_) => 0,
+        }
+    }
+}

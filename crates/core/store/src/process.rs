@@ -1,0 +1,41 @@
+//! The processes attached to a store: what the control region adds to `forebay_runtime`.
+//!
+//! Every process that uses a node store has a slot in the control region. Its locks, descriptors
+//! and open counts there are found from its slot, so that anyone can release them when the process
+//! is gone.
+
+pub use forebay_runtime::critical::*;
+pub use forebay_runtime::exec::*;
+pub use forebay_runtime::process::*;
+pub use forebay_runtime::slots::*;
+pub use forebay_runtime::thread_ids;
+
+use crate::control_region::{Control, Process};
+use std::sync::atomic::Ordering::*;
+
+/// Whether the processes of this pool have their numbers from this process's PID namespace. In
+/// another one all of them would look dead, and their locks free. None if this process's can't be
+/// found out.
+pub fn sees_others(control: &Control) -> Option<bool> {
+    let mine = Some(namespace()).filter(|&n| n != 0)?;
+    let theirs = control.header().namespace.load(Relaxed);
+    Some(theirs == 0 || theirs == mine)
+}
+
+/// Makes a slot free for others.
+pub(crate) fn free(control: &Control, slot: u32) {
+    let p: &Process = control.process(slot as usize);
+    p.generation.fetch_add(1, AcqRel);
+    p.locked.store(0, Relaxed);
+    p.held_end.store(0, Relaxed);
+    for wait in &p.waits {
+        wait.stamp.store(0, Relaxed);
+    }
+    p.owner.store(0, Release);
+}
+
+/// The owner word of another process, for tests.
+#[cfg(test)]
+pub(crate) fn word_of(pid: u32) -> u64 {
+    word_running(pid).expect("it runs")
+}

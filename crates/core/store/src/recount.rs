@@ -1,0 +1,338 @@
+//! Taking back what died with a process: references, entries and pages that only it knew.
+//!
+//! During quiescence (see [`crate::quiescence`]) every use is noted somewhere: descriptors and
+//! mappings in the tables of processes, descriptions on their way there by their `owner`, entries
+//! used for a moment in `held`; every page in use is named by a record or a live entry. So what is
+//! counted or in use beyond that belongs to nobody. The tables are set right at that moment; pages
+//! are compared afterwards, by a copy of the maps and views of the records of that moment: a lost
+//! page stays what it is until we take it back.
+
+use crate::control_region::{MAX_FDS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
+use crate::live::held_entry;
+use crate::process::{self, Critical};
+use crate::record::{ChunkMap, extents_in, parse_key};
+use crate::record_tree::Meta;
+use crate::records::ReadRecords;
+use crate::shards;
+use crate::views::Recovery;
+use crate::{Extent, ObjectId};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::time::Duration;
+
+/// Maximum time that all processes wait for quiescence.
+const QUIESCE_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// The store as it was during quiescence.
+pub(crate) struct View<'s> {
+    /// The records, shard by shard.
+    pub shards: Vec<shards::View<'s>>,
+    /// Live entries in use.
+    pub live: HashMap<u64, LiveState>,
+    /// The bits of pages in use, per medium.
+    pub used: Vec<Vec<u64>>,
+    /// The meta pages of the record files, as of then.
+    pub metas: Vec<std::result::Result<Meta, String>>,
+    /// The states of the shards, as of then.
+    pub states: Vec<ShardState>,
+    /// The maps' own figures: pages in use, cells wrongly marked as full, cells from 0 on with
+    /// reserved room, but for the parked ones.
+    pub counters: Vec<(u64, usize, usize)>,
+}
+
+/// The control region's figures of a shard.
+pub(crate) struct ShardState {
+    pub multi: u32,
+    pub removing: u32,
+    pub last_seq: u64,
+}
+
+/// The holdings of a live entry.
+#[derive(Clone, Debug)]
+pub(crate) struct LiveState {
+    pub index: u32,
+    pub flags: u32,
+    pub size: u64,
+    pub pages: u64,
+    pub first: ChunkMap,
+}
+
+/// How often each description and live entry is used, as far as that is recorded.
+pub(crate) struct Uses {
+    pub opens: Vec<u32>,
+    pub lives: Vec<u32>,
+}
+
+impl<'s> Recovery<'s> {
+    /// Finds what dead processes have lost: references, entries, pages, objects without a name.
+    /// False if nothing was lost, or if others are in the middle of an operation that doesn't end
+    /// just now: then the caller tries again later.
+    ///
+    /// # Errors
+    /// EIO, ENOSPC.
+    pub fn put_in_order(&self) -> Result<bool> {
+        const LOOKING: u32 = 2;
+        let leaks = &self.control.header().leaks;
+        if leaks.load(Acquire) == 0 {
+            return Ok(false);
+        }
+        let settled = self.names().settle_leftovers();
+        let quiet = match self.quiet(QUIESCE_TIMEOUT) {
+            Err(Errno::BUSY) => return Ok(false),
+            other => other?,
+        };
+        // A death from now on must be told apart from earlier ones: it sets another value.
+        leaks.store(LOOKING, Release);
+        self.media().iter().for_each(|m| m.cells().recount());
+        let unused = self.recount_tables()?;
+        let view = self.view();
+        drop(quiet);
+        let mut result = Ok(());
+        for index in unused {
+            result = self.objects().live_release(index).and(result);
+        }
+        let view = view?;
+        self.take_back_pages(&view)?;
+        for orphan in orphans(&view)? {
+            self.remove_orphan(orphan)?;
+        }
+        result = result.and(settled);
+        if result.is_ok() {
+            let _ = leaks.compare_exchange(LOOKING, 0, AcqRel, Relaxed);
+        }
+        result.map(|()| true)
+    }
+
+    /// How often everything is used. During quiescence.
+    pub(crate) fn count_uses(&self) -> Result<Uses> {
+        let h = self.control.header();
+        let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
+        let mut lives = vec![0u32; h.free_live.end(MAX_LIVE) as usize];
+        let mut holders = std::collections::HashSet::new();
+        for slot in 0..MAX_PROCESSES as u32 {
+            let p = self.control.process(slot as usize);
+            if p.owner.load(Acquire) == 0 {
+                continue;
+            }
+            holders.insert(process::identity(&self.control, slot));
+            let held = p.held.iter().filter_map(|h| held_entry(h.load(Acquire)));
+            held.for_each(|i| count(&mut lives, i));
+            let mapped = self.map_area(slot)?;
+            // SAFETY: just mapped; made of atomics.
+            let area = unsafe { &*mapped };
+            let held = self.objects().more_held(slot, area).iter();
+            let held = held.filter_map(|h| held_entry(h.load(Acquire)));
+            held.for_each(|i| count(&mut lives, i));
+            let end = (p.fds_end.load(Acquire) as usize).min(MAX_FDS);
+            let fds = (0..end).filter_map(|n| area.fd(n)).map(|f| f.load(Acquire));
+            let maps = self.control.maps_of(area);
+            let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
+            let maps = maps.iter().map(|m| m.open.load(Acquire));
+            fds.chain(maps)
+                .filter_map(|open| open.checked_sub(1))
+                .for_each(|i| count(&mut opens, i));
+            // SAFETY: only used in this turn.
+            unsafe { self.unmap_area(mapped) };
+        }
+        for (i, uses) in opens.iter_mut().enumerate() {
+            let o = self.objects().open_file(i as u32);
+            // A description in a table has been handed over, whatever its owner word says.
+            if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
+                *uses = 1;
+            }
+            if *uses > 0
+                && let Some(live) = o.live.load(Acquire).checked_sub(1)
+            {
+                count(&mut lives, live);
+            }
+        }
+        for i in 0..lives.len() as u32 {
+            let live = self.objects().live(i);
+            let remote = live.flags.load(Acquire) & flag::REMOTE != 0;
+            let part = if remote { live.part.load(Acquire) } else { 0 };
+            for own in [part, live.copy.load(Acquire)] {
+                if let Some(own) = own.checked_sub(1)
+                    && self.is_linked(i)?
+                {
+                    count(&mut lives, own);
+                }
+            }
+        }
+        for (i, uses) in lives.iter_mut().enumerate() {
+            *uses += u32::from(holders.contains(&self.control.finisher(i as u32).load(Acquire)));
+        }
+        Ok(Uses { opens, lives })
+    }
+
+    /// Corrects all counts, frees the entries that no process uses, and puts all free entries into
+    /// their lists. During quiescence. Returns the live entries that no process uses any more: each
+    /// now has one use, ours, that is to be released.
+    pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
+        let h = self.control.header();
+        let uses = self.count_uses()?;
+        let me = process::identity(&self.control, self.process_slot()?);
+        h.free_open.clear();
+        for (i, &n) in uses.opens.iter().enumerate().rev() {
+            let o = self.objects().open_file(i as u32);
+            if o.refs.load(Acquire) != n {
+                o.refs.store(n, Release);
+            }
+            if n == 0 {
+                self.control.open_owner(i as u32).store(0, Relaxed);
+                o.live.store(0, Relaxed);
+                o.id.store(0, Relaxed);
+                o.locker.store(0, Relaxed);
+                h.free_open.push(i as u32, &o.next);
+            }
+        }
+        self.locks().recount_locks()?;
+        let mut unused = Vec::new();
+        h.free_live.clear();
+        for (i, &n) in uses.lives.iter().enumerate().rev() {
+            let live = self.objects().live(i as u32);
+            if !self.is_linked(i as u32)? {
+                live.refs.store(0, Relaxed);
+                live.flags.store(0, Relaxed);
+                live.id.store(0, Relaxed);
+                self.control.finisher(i as u32).store(0, Relaxed);
+                live.copy.store(0, Relaxed);
+                h.free_live.push(i as u32, &live.next);
+            } else if n == 0 {
+                live.flags.fetch_and(!flag::GONE, AcqRel);
+                self.control.finisher(i as u32).store(me, Release);
+                live.refs.store(1, Release);
+                unused.push(i as u32);
+            } else if live.refs.load(Acquire) != n {
+                live.refs.store(n, Release);
+            }
+        }
+        Ok(unused)
+    }
+
+    /// The state of everything during this quiescence.
+    pub(crate) fn view(self) -> Result<View<'s>> {
+        let _critical = Critical::enter();
+        let (shards, states, metas) = self.0.with_all_locked(|| {
+            if self.0.control.header().recover.load(Acquire) != 0 {
+                self.0.recover_locked()?;
+            }
+            let shards = 0..self.0.names().shard_count();
+            let shards = shards.map(|shard| self.0.fresh_records(shard));
+            let states = (0..self.0.names().shard_count()).map(|i| {
+                let s = self.0.control.shard(i);
+                ShardState {
+                    multi: s.multi.load(Acquire),
+                    removing: s.removing.load(Acquire),
+                    last_seq: s.last_seq.load(Acquire),
+                }
+            });
+            let metas = self.0.envs.iter().map(|env| Meta::of(env.path()));
+            Ok((
+                shards.collect::<Result<Vec<_>>>()?,
+                states.collect(),
+                metas.collect(),
+            ))
+        })?;
+        let live = self.open_objects()?.into_iter().map(|(id, index)| {
+            let l = self.0.objects().live(index);
+            let state = LiveState {
+                index,
+                flags: l.flags.load(Acquire),
+                size: l.size.load(Acquire),
+                pages: l.pages.load(Acquire),
+                first: self.0.content().first_chunk(index),
+            };
+            (id, state)
+        });
+        Ok(View {
+            live: live.collect(),
+            used: self
+                .0
+                .media()
+                .iter()
+                .map(|m| m.cells().used_bits())
+                .collect(),
+            counters: (self.0.media().iter().map(|m| m.cells()))
+                .map(|c| (c.used_pages(), c.wrongly_full(), c.reserved()))
+                .collect(),
+            shards,
+            states,
+            metas,
+        })
+    }
+
+    /// Frees the pages that no file used.
+    fn take_back_pages(&self, view: &View<'_>) -> Result<u64> {
+        let mut lost = view.used.clone();
+        view.each_extent(|_, e| {
+            for page in e.start()..e.start() + e.pages() as u64 {
+                if let Some(word) = lost
+                    .get_mut(e.medium())
+                    .and_then(|u| u.get_mut(page as usize / 64))
+                {
+                    *word &= !(1 << (page % 64));
+                }
+            }
+        })?;
+        let _section = self.section()?;
+        let mut freed = 0;
+        for (medium, words) in lost.iter().enumerate() {
+            for (w, &word) in words.iter().enumerate() {
+                let mut left = word;
+                while left != 0 {
+                    let first = left.trailing_zeros();
+                    let run = (left >> first).trailing_ones();
+                    let at = w as u64 * 64 + u64::from(first);
+                    self.free_extents([Extent::new(medium as u8, at, run as usize)]);
+                    freed += u64::from(run);
+                    left &= !(u64::MAX >> (64 - run) << first);
+                }
+            }
+        }
+        Ok(freed)
+    }
+}
+
+impl View<'_> {
+    /// Calls `each` for every extent in a record or a live entry: also in the record of an open
+    /// file, which may be older than the live entry.
+    fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
+        for (&id, live) in &self.live {
+            let first = live.first.extents().iter();
+            first.for_each(|&e| each(ObjectId(id), e));
+        }
+        for shard in &self.shards {
+            shard.each_stored(|key, value, _| {
+                if let Some((id, map)) = extents_in(key, value) {
+                    map.extents().iter().for_each(|&e| each(id, e));
+                }
+                true
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Objects without a name that no process had open.
+fn orphans(view: &View<'_>) -> Result<Vec<ObjectId>> {
+    let mut found = Vec::new();
+    for shard in &view.shards {
+        shard.each_attached(b"O", |key, _| match parse_key(key) {
+            Some((b'O', id, _)) => {
+                if !view.live.contains_key(&id.0) {
+                    found.push(id);
+                }
+                true
+            }
+            _ => false,
+        })?;
+    }
+    Ok(found)
+}
+
+fn count(counts: &mut [u32], i: u32) {
+    if let Some(n) = counts.get_mut(i as usize) {
+        *n += 1;
+    }
+}

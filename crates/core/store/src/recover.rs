@@ -1,0 +1,548 @@
+//! Releasing what dead processes held, and rebuilding what only memory knew.
+
+use crate::control_region::ProcessArea;
+use crate::control_region::{
+    MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag, map_flag, slot_state as state,
+};
+use crate::live::{Chain, held_entry};
+use crate::process::Critical;
+use crate::record::extents_in;
+use crate::records::{ReadRecords, Records};
+use crate::views::Recovery;
+use crate::{ObjectId, process};
+use forebay_media::{CELL_PAGES, Extent};
+use rustix::io::{Errno, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::*;
+
+/// The findings of [`Store::reap`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reaped {
+    /// Processes that had died.
+    pub processes: usize,
+    /// Descriptors that they had open.
+    pub descriptors: usize,
+    /// Processes that died in a section: they may have lost something.
+    pub in_flight: usize,
+}
+
+impl<'s> Recovery<'s> {
+    /// Processes attached now that live.
+    pub fn attached(&self) -> Vec<u32> {
+        (0..MAX_PROCESSES)
+            .map(|i| self.control.process(i))
+            .map(|p| p.owner.load(Acquire))
+            .filter(|&owner| process::state_of(owner) == state::USED && process::runs(owner))
+            .map(process::pid_of)
+            .collect()
+    }
+
+    /// Processes that have been waiting for the lock of a stopped one for a while, and that
+    /// one, by process ids.
+    pub fn stuck(&self) -> Vec<(u32, u32)> {
+        (0..MAX_PROCESSES)
+            .map(|i| self.control.process(i))
+            .filter_map(|p| {
+                let holder = p.waits_for.load(Acquire);
+                let pid = process::pid_of_identity(&self.control, holder);
+                let stuck = holder != 0
+                    && process::identity_lives(&self.control, holder)
+                    && process::is_stopped(pid);
+                stuck.then(|| (process::pid_of(p.owner.load(Acquire)), pid))
+            })
+            .collect()
+    }
+
+    /// Whether processes have died whose traces haven't all been cleaned up.
+    pub fn is_unsettled(&self) -> bool {
+        self.control.header().leaks.load(Acquire) != 0
+            || (0..MAX_PROCESSES).any(|i| {
+                let owner = self.control.process(i).owner.load(Acquire);
+                owner != 0 && !process::is_alive(&self.control, i as u32)
+            })
+    }
+
+    /// Releases this process's slot and all that it holds, before it ends.
+    ///
+    /// # Errors
+    /// Those of writing files back.
+    pub fn detach(&self) -> Result<()> {
+        if !self.is_attached() {
+            return Ok(());
+        }
+        let slot = self.process_slot()?;
+        // A process that has become another user can't open it: the keeper releases all when it has
+        // ended.
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
+        process::free(&self.control, slot);
+        self.after_detach();
+        result
+    }
+
+    /// Closes what this process has open without descriptors, before it ends in order: the handles
+    /// of a server whose clients have ended without closing them. Nothing else in this process uses
+    /// the store any more.
+    ///
+    /// # Errors
+    /// Those of writing files back.
+    pub fn close_owned(&self) -> Result<()> {
+        if !self.is_attached() {
+            return Ok(());
+        }
+        let slot = self.process_slot()?;
+        self.release_owned(slot, process::identity(&self.control, slot), false)
+    }
+
+    /// As [`Store::detach`], of a process that is about to end. Operations of its other threads end
+    /// with it, and are found by its slot: as long as there are any, the slot isn't given back, but
+    /// left to the process that reaps it.
+    ///
+    /// # Errors
+    /// As for [`Store::detach`].
+    pub fn end(&self) -> Result<()> {
+        if !self.is_attached() || process::is_alone() {
+            return self.detach();
+        }
+        let slot = self.process_slot()?;
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area, false).map(|_| ());
+        self.end_readers();
+        result
+    }
+
+    /// Releases a slot that was prepared for a child, or lent to one that has ended.
+    ///
+    /// # Errors
+    /// Those of writing files back. If what the slot has can't be reached, as by a process that has
+    /// become another user's, the slot is left to the process that reaps it.
+    pub fn release_slot(&self, slot: u32) -> Result<()> {
+        let area = self.map_area(slot)?;
+        let result = self.release_area(slot, area, false).map(|_| ());
+        process::free(&self.control, slot);
+        result
+    }
+
+    /// Releases what dead processes hold: descriptors, open counts, half-done commits, reader
+    /// slots, and what they lost in the middle of an operation. Locks are passed on separately.
+    ///
+    /// # Errors
+    /// Those of writing their files back.
+    pub fn reap(&self) -> Result<Reaped> {
+        forebay_trace::span!(REAP_ENTER, REAP_EXIT, [], self.reap_but(&[]))
+    }
+
+    /// As [`Store::reap`], except for what these processes held, dead or not: their numbers are
+    /// those of [`crate::control_region::Open::owner`].
+    pub fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
+        let mut reaped = Reaped::default();
+        let mut result = Ok(());
+        for slot in 0..MAX_PROCESSES as u32 {
+            let p = self.control.process(slot as usize);
+            if p.owner.load(Acquire) == 0 || process::is_alive(&self.control, slot) {
+                continue;
+            }
+            let me = self.process_slot()?;
+            if slot == me || but.contains(&process::identity(&self.control, slot)) {
+                continue;
+            }
+            if !process::begin_reaping(&self.control, slot) {
+                continue;
+            }
+            // A failure for one file must not prevent the release of the others, nor of the slot.
+            let dead = process::identity(&self.control, slot);
+            let owned = self.release_owned(slot, dead, true);
+            match self.release_descriptors(slot, true) {
+                Ok(n) => reaped.descriptors += n,
+                Err(e) => result = Err(e),
+            }
+            result = owned.and(result);
+            reaped.processes += 1;
+            p.waits_for.store(0, Relaxed);
+            if p.in_flight.load(Acquire) != 0 {
+                reaped.in_flight += 1;
+                self.control.header().leaks.store(1, Release);
+                p.in_flight.store(0, Release);
+            }
+            process::free(&self.control, slot);
+        }
+        if reaped.processes > 0 {
+            self.pass_on_locks()?;
+            self.recover_commits()?;
+            for env in &self.envs {
+                env.release_dead_readers()?;
+            }
+            if self.names().settle_leftovers().is_err() {
+                // Tried again by `put_in_order`.
+                self.control.header().leaks.store(1, Release);
+            }
+            self.put_in_order()?;
+        }
+        result.map(|()| reaped)
+    }
+
+    /// Frees reader slots of processes that were killed and had no process slot, which are never
+    /// reaped: those that only looked up names.
+    ///
+    /// # Errors
+    /// Those of opening the records.
+    pub fn sweep_readers(&self) -> Result<()> {
+        let attached: HashSet<u32> = (0..MAX_PROCESSES)
+            .map(|i| process::pid_of(self.control.process(i).owner.load(Acquire)))
+            .collect();
+        let mut ended = HashMap::new();
+        for env in &self.envs {
+            let mut others = env.readers()?;
+            others.retain(|pid| !attached.contains(pid));
+            let mut has_ended = |pid| *ended.entry(pid).or_insert_with(|| process::has_ended(pid));
+            if others.into_iter().any(&mut has_ended) {
+                env.release_dead_readers()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs `f`; if it finds no room, runs it once more after what dead processes held is released
+    /// (the keeper may not have done that yet) and copies are removed. The caller holds no lock.
+    ///
+    /// # Errors
+    /// Those of `f`.
+    pub fn with_room_of_the_dead<T>(&self, f: impl Fn() -> Result<T>) -> Result<T> {
+        match f() {
+            Err(Errno::NOSPC) => {
+                let reaped = self.reap().is_ok_and(|r| r.processes > 0);
+                if self.local_copies().drop_all_copies() == Ok(true) || reaped {
+                    f()
+                } else {
+                    Err(Errno::NOSPC)
+                }
+            }
+            result => result,
+        }
+    }
+
+    /// Takes over the locks of dead processes, repairs the protected data, and releases them.
+    /// (Those of shards: [`Store::recover_commits`].)
+    fn pass_on_locks(&self) -> Result<()> {
+        let _critical = Critical::enter();
+        let c = &self.control;
+        let me = self.process_slot()?;
+        let h = c.header();
+        let opens = (0..h.free_open.end(MAX_OPEN)).map(|i| &self.objects().open_file(i).lock);
+        let times = c.dir_times().map(|place| &place.lock);
+        let chains = c.lock_chains().map(|chain| &chain.lock);
+        for lock in opens.chain(times).chain(chains).chain([h.watches.lock()]) {
+            if lock.stray(c).is_some() {
+                lock.acquire(c, me)?;
+                lock.release();
+            }
+        }
+        for bucket in c.buckets().filter(|b| b.lock.stray(c).is_some()) {
+            drop(Chain::of(self, bucket)?);
+        }
+        for i in 0..h.free_live.end(MAX_LIVE) {
+            if self.objects().live(i).lock.stray(c).is_some() {
+                drop(self.objects().lock_live(i)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Releases all descriptors of `slot`, whose process has ended or was `killed`. Returns their
+    /// number.
+    fn release_descriptors(&self, slot: u32, killed: bool) -> Result<usize> {
+        let area = self.map_area(slot)?;
+        self.release_area(slot, area, killed)
+    }
+
+    /// As [`Store::release_descriptors`], for a slot whose area was mapped; it is unmapped.
+    fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
+        let p = self.control.process(slot as usize);
+        let end = p.fds_end.load(Acquire) as usize;
+        // SAFETY: just mapped; made of atomics.
+        let a = unsafe { &*area };
+        let mut released = 0;
+        let mut result = Ok(());
+        for place in (0..end).map_while(|n| a.fd(n)) {
+            if place.load(Relaxed) == 0 {
+                continue;
+            }
+            let _section = self.section()?;
+            if let Some(open) = place.swap(0, AcqRel).checked_sub(1) {
+                released += 1;
+                if killed {
+                    self.declared().cut_short(open);
+                }
+                // One that can't be written back must not keep the others.
+                result = self.objects().open_release(open).and(result);
+            }
+        }
+        let ended = self.mappings().map_end(slot, a, |map| {
+            if killed
+                && map.flags.load(Acquire) & map_flag::CHANGES != 0
+                && let Some(open) = map.open.load(Acquire).checked_sub(1)
+            {
+                self.declared().cut_short(open);
+            }
+        });
+        result = ended.and(result);
+        p.fds_end.store(0, Release);
+        a.cwd.store(0, Release);
+        a.umask.store(0, Release);
+        result = self.locks().end_all_locks(slot).and(result);
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        result.map(|()| released)
+    }
+
+    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used
+    /// without a descriptor: files being moved from or to its table, files of the simple interface,
+    /// entries held for a moment.
+    pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
+        let mut result = Ok(());
+        let _section = self.section()?;
+        let area = self.map_area(slot)?;
+        let end = self.control.process(slot as usize).fds_end.load(Acquire) as usize;
+        // SAFETY: just mapped; made of atomics.
+        let a = unsafe { &*area };
+        let p = self.control.process(slot as usize);
+        let maps = self.control.maps_of(a);
+        let maps = maps.up_to(p.maps_end.load(Acquire) as usize);
+        let in_table = |open: u32| {
+            let mut fds = (0..end).map_while(|n| a.fd(n));
+            fds.any(|f| f.load(Acquire) == open + 1)
+                || maps.iter().any(|m| m.open.load(Acquire) == open + 1)
+        };
+        let h = self.control.header();
+        for i in 0..h.free_open.end(MAX_OPEN) {
+            let owner = self.control.open_owner(i);
+            if owner.load(Acquire) != dead {
+                continue;
+            }
+            if self.objects().open_file(i).refs.load(Acquire) > 0 && in_table(i) {
+                owner.store(0, Release);
+            } else {
+                if killed {
+                    self.declared().cut_short(i);
+                }
+                result = self.objects().open_release(i).and(result);
+            }
+        }
+        for i in 0..h.free_live.end(MAX_LIVE) {
+            if self.control.finisher(i).load(Acquire) == dead {
+                result = self.objects().live_release(i).and(result);
+            }
+        }
+        // SAFETY: mapped until the end of this function; made of atomics.
+        let more = self.objects().more_held(slot, unsafe { &*area });
+        for place in self.control.process(slot as usize).held.iter().chain(more) {
+            if let Some(index) = held_entry(place.swap(0, AcqRel)) {
+                result = self.objects().live_release(index).and(result);
+            }
+        }
+        // SAFETY: only used in this function.
+        unsafe { self.unmap_area(area) };
+        result
+    }
+
+    /// Rebuilds the maps of free pages from the records. Only while no other process uses the
+    /// store. Returns how many pages were marked wrongly.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn rebuild_free_space(&self) -> Result<u64> {
+        const { assert!(CELL_PAGES == 4 * 64) };
+        let mut used: Vec<Vec<u64>> = self
+            .media()
+            .iter()
+            .map(|m| vec![0; m.cells().count() * 4])
+            .collect();
+        self.each_extent(|_, e| {
+            let Some(bits) = used.get_mut(e.medium()) else {
+                return;
+            };
+            for page in e.start()..e.start() + e.pages() as u64 {
+                if let Some(word) = bits.get_mut(page as usize / 64) {
+                    *word |= 1 << (page % 64);
+                }
+            }
+        })?;
+        self.note_unused(&used)?;
+        Ok(self
+            .media()
+            .iter()
+            .zip(&used)
+            .map(|(m, bits)| m.cells().rebuild(bits))
+            .sum())
+    }
+
+    /// Before pages that aren't `used` become free: they are no longer durable, and on stable
+    /// storage, too, the files that had them no longer do.
+    fn note_unused(&self, used: &[Vec<u64>]) -> Result<()> {
+        let Some(journal) = self.durability().active_journal() else {
+            return Ok(());
+        };
+        self.durability().sync_journal()?;
+        let _critical = process::Critical::enter();
+        self.durability()
+            .lock_journal(journal)?
+            .note_pages(|changes| {
+                for (m, used) in self.media().iter().zip(used) {
+                    m.cells().durable_beside(used, |e| changes.cleared.push(e));
+                }
+            })
+    }
+
+    /// The objects that the live table knows better than their records.
+    pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
+        let mut open = HashMap::new();
+        for i in 0..self.control.header().free_live.end(MAX_LIVE) {
+            // An entry outside its chain was left by a process that died while it was
+            // taking or returning it.
+            if self.objects().live(i).flags.load(Acquire) & flag::LOADED != 0
+                && self.is_linked(i)?
+            {
+                open.insert(self.objects().live(i).id.load(Acquire), i);
+            }
+        }
+        Ok(open)
+    }
+
+    /// Calls `each` for every extent of every object; for open files, those of chunk 0 are
+    /// in the live table.
+    pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
+        let open = self.open_objects()?;
+        for (&id, &i) in &open {
+            if self.objects().live(i).flags.load(Acquire) & flag::INLINE == 0 {
+                self.content()
+                    .first_chunk(i)
+                    .extents()
+                    .iter()
+                    .for_each(|&e| each(ObjectId(id), e));
+            }
+        }
+        for shard in 0..self.names().shard_count() {
+            self.committed(shard)?.each_record(b"", |key, value| {
+                if let Some((id, map)) = extents_in(key, value)
+                    && (key[0] != b'I' || !open.contains_key(&id.0))
+                {
+                    map.extents().iter().for_each(|&e| each(id, e));
+                }
+                true
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Number of objects and of directory entries, for reports.
+    ///
+    /// # Errors
+    /// EIO.
+    pub fn count_objects(&self) -> Result<(u64, u64)> {
+        let (mut objects, mut entries) = (0, 0);
+        for shard in 0..self.names().shard_count() {
+            self.committed(shard)?.each_record(b"", |key, _| {
+                objects += u64::from(key.first() == Some(&b'I'));
+                entries += u64::from(key.first() == Some(&b'D'));
+                true
+            })?;
+        }
+        Ok((objects, entries))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::repair::tests::{make, store};
+
+    #[test]
+    fn what_threads_were_opening_when_their_process_ended_is_given_back() {
+        let s = store("ends-with-threads");
+        let live = s.objects().live_acquire_here(make(&s, "f")).unwrap().0;
+        // Between this and its place in a table of descriptors, it is noted nowhere else.
+        let open = s
+            .objects()
+            .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
+            .unwrap();
+        // Tests run on a thread of their own.
+        assert!(!process::is_alone());
+        s.recovery().end().unwrap();
+        let slot = s.give_up_slot().expect("it stays attached");
+        let owner = &s.control.process(slot as usize).owner;
+        assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
+        // Another start time: that process has ended.
+        owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+        assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(1));
+        assert_eq!(s.objects().open_file(open).refs.load(Relaxed), 0);
+        assert_eq!(s.objects().live(live).id.load(Relaxed), 0);
+        let taken = s.recovery().accounting().unwrap();
+        assert_eq!((taken.open.used, taken.live.used), (0, 0));
+    }
+
+    #[test]
+    fn a_childs_slot_is_reaped_with_its_parent_only_until_it_is_handed_over() {
+        let s = store("reserved");
+        let owner = |reserved| {
+            let slot = process::slot_of(reserved);
+            &s.control.process(slot as usize).owner
+        };
+        let dead = |reserved| {
+            // Another start time: that process has ended.
+            let owner = owner(reserved);
+            owner.store(owner.load(Relaxed) ^ 1, Relaxed);
+            s.recovery().reap().map(|r| r.processes)
+        };
+        let claimed = process::reserve(&s.control).unwrap();
+        assert!(process::claim(&s.control, claimed));
+        assert!(!process::claim(&s.control, claimed));
+        let handed_over = process::reserve(&s.control).unwrap();
+        process::hand_over(&s.control, handed_over, 1);
+        assert_eq!(process::pid_of(owner(handed_over).load(Relaxed)), 1);
+        assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(0));
+        assert!(process::claim(&s.control, handed_over));
+        let lost = process::reserve(&s.control).unwrap();
+        assert_eq!(dead(lost), Ok(1));
+        // The slot is in use again, by others.
+        let others = process::reserve(&s.control).unwrap();
+        assert_eq!(process::slot_of(others), process::slot_of(lost));
+        assert!(!process::claim(&s.control, lost));
+        process::hand_over(&s.control, lost, 1);
+        assert!(process::claim(&s.control, others));
+    }
+
+    #[test]
+    fn a_reserve_of_each_table_is_left_for_those_who_need_it() {
+        let s = store("reserve");
+        let slots: Vec<u32> = (0..MAX_PROCESSES)
+            .map_while(|_| process::reserve(&s.control).ok())
+            .collect();
+        let kept = crate::control_region::RESERVED_PROCESSES;
+        assert_eq!(slots.len(), MAX_PROCESSES - kept);
+        assert!(process::attach_kept(&s.control).is_ok());
+        let h = s.control.header();
+        let limit = h.free_live.limit() as usize;
+        let next = |i| &s.control.live(i).next;
+        let room = |_| Ok(limit as u32);
+        let mut taken: Vec<u32> = (0..limit)
+            .map_while(|_| h.free_live.pop(limit, next, room).unwrap())
+            .collect();
+        assert_eq!(
+            taken.len(),
+            limit - crate::control_region::RESERVED_ENTRIES as usize
+        );
+        assert!(
+            taken
+                .iter()
+                .all(|&i| i >= crate::control_region::RESERVED_ENTRIES)
+        );
+        assert_eq!(h.free_live.end(limit), limit as u32);
+        // Every free entry below the end is in a list.
+        let free = h.free_live.walk(limit, next).unwrap();
+        assert_eq!(free.len(), crate::control_region::RESERVED_ENTRIES as usize);
+        let last = taken.pop().unwrap();
+        h.free_live.push(last, next(last));
+        assert_eq!(h.free_live.pop(limit, next, room), Ok(Some(last)));
+    }
+}

@@ -1,0 +1,150 @@
+//! Bringing a pool back after a loss of power or a reboot: from checkpoint and journal to
+//! a store that is whole.
+//!
+//! The records are those of some commit: no name or object is half there. But what lay
+//! between two commits in the memory of processes is gone: the page count of a file that
+//! was growing, and extents behind the size that was noted last. Files are cut to their
+//! sizes. Behind the end inside the last page may lie bytes that were written but not
+//! noted; they are cleared when the file grows ([`live_flag::TAIL`]), since looking at all
+//! files would take long. Files of an origin that programs had mapped for writing count as changed.
+//!
+//! [`live_flag::TAIL`]: crate::control_region::live_flag::TAIL
+
+use crate::checkpoint::Loaded;
+use crate::record::{ChunkMap, Inode, Key, parse_key, tail};
+use crate::records::{ChangeRecords, Need, ReadRecords, Records};
+use crate::views::Durability;
+use crate::{CHUNK, ObjectId, PAGE};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+
+impl<'s> Durability<'s> {
+    /// Loads checkpoint and journal into the empty records of this store, completes unfinished
+    /// changes, and makes the new state durable. Only while no other process uses it.
+    ///
+    /// # Errors
+    /// As for [`Store::load`]; the files on stable storage stay as they were.
+    pub fn reload(&self) -> Result<Loaded> {
+        let loaded = self.load()?;
+        self.cut_files()?;
+        self.content().drop_unstable_sums()?;
+        self.recovery().rebuild_free_space()?;
+        for m in self.media() {
+            m.cells().init_from_durable();
+            // Failing to reserve room (the file system is full) is no reason to fail here.
+            let _ = m.reserve_again();
+        }
+        self.intents().disown_intents()?;
+        self.recovery().settle()?;
+        self.recovery().remove_orphans()?;
+        self.checkpoint()?;
+        Ok(loaded)
+    }
+
+    /// Cuts every file's extents to its size and counts its pages; see also [`Cut`].
+    fn cut_files(&self) -> Result<()> {
+        for shard in 0..self.names().shard_count() {
+            let mut chunks: HashMap<u64, Vec<(u64, ChunkMap)>> = HashMap::new();
+            let records = self.records(shard)?;
+            records.each_attached(b"X", |key, value| {
+                let Some((b'X', id, rest)) = parse_key(key) else {
+                    return false;
+                };
+                if let Ok(n) = rest.try_into() {
+                    let map = ChunkMap::decode(value).unwrap_or_default();
+                    let list = chunks.entry(id.0).or_default();
+                    list.push((u64::from_be_bytes(n), map));
+                }
+                true
+            })?;
+            let mut wrong = Vec::new();
+            records.each_inode(ObjectId(0), |id, inode| {
+                let chunks = chunks.remove(&id.0).unwrap_or_default();
+                if let Some((inode, tail)) = inode
+                    && inode.is_file()
+                    && (!chunks.is_empty()
+                        || inode.pages > 0
+                        || inode.tail == tail::EXTENTS
+                        || inode.is_mapped)
+                {
+                    let cut = Cut::new(inode, tail, chunks);
+                    if cut.changes {
+                        wrong.push((id, cut));
+                    }
+                }
+                true
+            })?;
+            drop(records);
+            for (id, cut) in wrong {
+                self.transact(self.names().object_set(id), Need::Bytes(8192), |w| {
+                    for (n, map) in &cut.chunks {
+                        match map.extents() {
+                            [] => _ = w.detach(id, &Key::chunk(id, *n))?,
+                            _ => w.attach(id, &Key::chunk(id, *n), &map.encode())?,
+                        }
+                    }
+                    w.set_inode(id, &cut.inode, &cut.tail)
+                })?;
+            }
+            // Extents without an object: can't be, since a commit removes an object as a whole.
+            if let Some(&id) = chunks.keys().next() {
+                let id = ObjectId(id);
+                debug_assert!(false, "{id:?} has extents but no record");
+                return Err(Errno::BADMSG);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A file that is truncated to its size, and marked as not clean if it was mapped.
+struct Cut {
+    inode: Inode,
+    tail: Vec<u8>,
+    /// Chunks that change, with their remaining extents.
+    chunks: Vec<(u64, ChunkMap)>,
+    changes: bool,
+}
+
+impl Cut {
+    fn new(mut inode: Inode, old_tail: &[u8], chunks: Vec<(u64, ChunkMap)>) -> Cut {
+        let extents = inode.tail == tail::EXTENTS;
+        let keep = |chunk: u64| -> usize {
+            let bytes = inode.size.saturating_sub(chunk * CHUNK).min(CHUNK);
+            if extents {
+                bytes.div_ceil(PAGE as u64) as usize
+            } else {
+                0
+            }
+        };
+        let (mut tail, mut pages, mut changes) = (old_tail.to_vec(), 0, false);
+        if extents {
+            let mut map = ChunkMap::decode(old_tail).unwrap_or_default();
+            if map.pages() > keep(0) {
+                map.truncate(keep(0), |_| changes = true);
+                tail = map.encode().to_vec();
+            }
+            pages += map.pages();
+        }
+        let mut changed = Vec::new();
+        for (n, mut map) in chunks {
+            if map.pages() > keep(n) {
+                map.truncate(keep(n), |_| ());
+                changed.push((n, map.clone()));
+            }
+            pages += map.pages();
+        }
+        changes |= !changed.is_empty() || inode.pages != pages as u64 || inode.is_mapped;
+        if inode.is_mapped {
+            inode.is_mapped = false;
+            inode.origin.synced = 0;
+        }
+        inode.pages = pages as u64;
+        Cut {
+            inode,
+            tail,
+            chunks: changed,
+            changes,
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Objects of other nodes, as this store sees them.
+//!
+//! A store among several keeps the entries and objects of its own slots. It keeps no records of
+//! other nodes' objects, but their uses and locks by processes of this node. An entry may name an
+//! object of another node; a live entry may stand for one (`REMOTE`), with a number by which its
+//! home knows the use. When such a use or lock ends here, even by the death of its process,
+//! [`crate::Remote`] tells the home. A store alone has no [`crate::Remote`].
+
+use crate::control_region::live_flag as flag;
+use crate::live::Chain;
+use crate::process::Critical;
+use crate::record::{Entry, Inode};
+use crate::views::Index;
+use crate::views::Names;
+use crate::{NodeId, ObjectId, Result, Slot};
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+use std::time::Instant;
+
+/// In place of the number of a use: it isn't known just now.
+pub const UNKNOWN_USE: u64 = u64::MAX;
+
+/// A file that another node keeps open for this one, before there is a live entry for it here. Its
+/// holder makes it one (`live_acquire_opened`) or gives it back (`close_opened`).
+#[derive(Debug)]
+pub struct Opened {
+    pub home: NodeId,
+    pub id: ObjectId,
+    /// The number by which both nodes know this use.
+    pub number: u64,
+    /// Time of the request to the home, which gives up uses that this node hasn't known for long.
+    pub asked_at: Instant,
+}
+
+impl<'s> Names<'s> {
+    /// Whether only another node knows the object.
+    pub fn is_object_remote(&self, id: ObjectId) -> bool {
+        match &self.remote {
+            // Each node has its own parts, and views.
+            Some(remote) => !id.is_part() && !id.is_view() && !remote.keeps(id.slot()),
+            None => false,
+        }
+    }
+
+    /// Whether only another node knows the entry `name` of `parent`.
+    pub fn is_entry_remote(&self, parent: ObjectId, name: &[u8]) -> bool {
+        // Alone, no hash is needed.
+        self.remote.as_ref().is_some_and(|remote| {
+            !Index::is_in_view(parent, name) && !remote.keeps(Slot::of_entry(parent, name))
+        })
+    }
+
+    /// The attributes of an object of any node, and the tail of its record.
+    ///
+    /// # Errors
+    /// ENOENT; EHOSTDOWN.
+    pub(crate) fn inode_of(&self, id: ObjectId) -> Result<(Inode, Vec<u8>)> {
+        match &self.remote {
+            Some(remote) => remote.inode_of(self, id),
+            None => self.inode_tail_here(id),
+        }
+    }
+
+    /// The entry `name` of `parent`, on whatever node it lies.
+    ///
+    /// # Errors
+    /// EHOSTDOWN; EIO.
+    pub(crate) fn entry_of(&self, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>> {
+        match &self.remote {
+            Some(remote) => remote.entry_of(self, parent, name),
+            None => (self.lookup_here(parent, name)).map(|found| found.map(|(entry, _)| entry)),
+        }
+    }
+
+    /// Path of the directory `dir` from the root of the pool: `/`, `/a/b`.
+    ///
+    /// # Errors
+    /// ENOENT if it has been removed.
+    pub(crate) fn path_of(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        self.path_by(dir, |id| self.inode_of(id))
+    }
+
+    /// As [`Store::path_of`]; `inode_of` returns a directory's inode.
+    pub fn path_by(
+        &self,
+        dir: ObjectId,
+        inode_of: impl Fn(ObjectId) -> Result<(Inode, Vec<u8>)>,
+    ) -> Result<Vec<u8>> {
+        let mut names: Vec<Vec<u8>> = Vec::new();
+        let mut at = dir;
+        while at != ObjectId::ROOT {
+            let (inode, name) = inode_of(at)?;
+            if !inode.is_dir() || names.len() > crate::PATH_MAX {
+                return Err(Errno::NOENT);
+            }
+            names.push(name);
+            at = ObjectId(inode.parent);
+        }
+        if names.is_empty() {
+            return Ok(b"/".to_vec());
+        }
+        let mut path = Vec::new();
+        for name in names.iter().rev() {
+            path.push(b'/');
+            path.extend_from_slice(name);
+        }
+        Ok(path)
+    }
+
+    /// Whether a live entry stands for an object of another node.
+    pub(crate) fn is_live_remote(&self, index: u32) -> bool {
+        self.objects().live(index).flags.load(Acquire) & flag::REMOTE != 0
+    }
+
+    /// This node's number; 0 alone.
+    pub fn node(&self) -> NodeId {
+        self.remote.as_ref().map_or(NodeId(0), |f| f.node())
+    }
+
+    /// The number of this node, in a pool of several.
+    pub fn node_of_several(&self) -> Option<u32> {
+        self.remote.as_ref().map(|f| f.node().0)
+    }
+
+    /// The number by which this node has an object of another node open: 0 if it hasn't,
+    /// [`UNKNOWN_USE`] while it is being opened.
+    ///
+    /// # Errors
+    /// ETIMEDOUT.
+    pub fn use_of(&self, id: ObjectId) -> Result<u64> {
+        let _critical = Critical::enter();
+        let chain = Chain::lock(self, id.0)?;
+        let Some(index) = chain.find(id.0) else {
+            return Ok(0);
+        };
+        let live = self.objects().live(index);
+        Ok(match live.flags.load(Acquire) & flag::REMOTE {
+            0 => UNKNOWN_USE,
+            _ => live.ctime.load(Relaxed) as u64,
+        })
+    }
+}

@@ -1,0 +1,460 @@
+//! Parts: this node's share of a file that is spread over several nodes, and what the file's home
+//! keeps about it.
+//!
+//! A striped or spilled file has, at its home, its size and its first chunk; each other node has a
+//! *part*, an object of its own ([`ObjectId::part`]) with the same offsets. This module is the
+//! local half, of the home and of the part: nothing here asks another node. [`crate::cluster`]
+//! spreads reads and writes over the parts.
+//!
+//! - *Cuts* count the file's truncations: a request based on an earlier state is refused
+//!   ([`CHANGED`]).
+//! - A *lease* lets one process at a time truncate all parts, or append after the first chunk. It
+//!   ends by itself.
+
+pub use crate::errors::CHANGED;
+
+use crate::control_region::{Live, live_flag as flag};
+use crate::declared::{Change, LAMINATED, check_word};
+use crate::process::Critical;
+use crate::record::{Inode, Key};
+use crate::records::{ChangeRecords, Need, Records};
+use crate::views::Mappings;
+use crate::views::Parts;
+use crate::{CHUNK, NodeId, ObjectId, Result, now};
+use forebay_media::PAGE;
+use rustix::io::Errno;
+use std::sync::atomic::Ordering::*;
+
+/// The size is at least this, as long as the file isn't truncated again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Known {
+    pub size: u64,
+    pub cuts: u64,
+    /// How often it was appended to under a lease, or in its first chunk where a longer write had
+    /// begun.
+    pub appends: u32,
+    /// The file's declared controls (`controls.rs`).
+    pub word: u64,
+}
+
+/// How long a lease holds, in milliseconds. Longer than any operation under a lease takes, unless
+/// its holder is stopped.
+const LEASE: u64 = 5_000;
+
+/// The holder of a lease: node, identity, the lease's number.
+pub type Holder = (u32, u32, u64);
+/// A lease: its number; size, truncations and appends of the file; whether another process had it
+/// and didn't give it back; the file's declared controls.
+pub type Granted = (u64, u64, u64, u32, bool, u64);
+
+fn milliseconds() -> u64 {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    t.tv_sec as u64 * 1000 + t.tv_nsec as u64 / 1_000_000
+}
+
+impl<'s> Parts<'s> {
+    // ---- at the home ----
+
+    /// Size and number of truncations; with `write`, records that there will be parts.
+    pub fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        if write {
+            live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
+        }
+        Ok(Known {
+            size: live.size.load(Acquire),
+            cuts: live.cuts.load(Acquire),
+            appends: live.appends.load(Acquire),
+            word: live.controls.load(Acquire),
+        })
+    }
+
+    /// The file was written up to `end`, by a process that knew of this many truncations and
+    /// appends.
+    pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        let as_known = live.cuts.load(Acquire) == cuts && live.appends.load(Acquire) == appends;
+        if !as_known || Parts::is_lent(live) {
+            return Err(CHANGED);
+        }
+        self.grow_locked(index, end)
+    }
+
+    fn grow_locked(&self, index: u32, end: u64) -> Result<()> {
+        let live = self.objects().live(index);
+        let size = live.size.load(Acquire);
+        if end > size {
+            self.content().promote(index)?;
+            self.mappings().clear_tail(index, size, end)?;
+            self.quota().grows(live, size, end)?;
+            live.size.store(end, Release);
+        }
+        let t = now();
+        live.mtime.store(t, Relaxed);
+        live.ctime.store(t, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+        Ok(())
+    }
+
+    fn is_leased(live: &Live) -> bool {
+        live.lease_until.load(Relaxed) > milliseconds()
+    }
+
+    /// Whether there is a lease that wasn't given back, be its time over or not.
+    fn is_lent(live: &Live) -> bool {
+        live.lease_until.load(Relaxed) != 0
+    }
+
+    /// For a file of this node that may be striped: EXFULL if the bytes are to be appended and
+    /// don't all belong to its first chunk, or extend it while a process has the lease. Counts the
+    /// write if it precedes a longer one. Locked.
+    pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
+        let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
+            // The caller doesn't know that the file is spilled.
+            return if Parts::is_spilled(live) {
+                Err(CHANGED)
+            } else {
+                Ok(())
+            };
+        };
+        let size = live.size.load(Relaxed);
+        check_word(live.controls.load(Relaxed), size, Change::From(offset))?;
+        let end = offset.unwrap_or(size).saturating_add(len as u64);
+        let beyond = offset.is_none() && end > chunk.bytes();
+        if (beyond || end > size && Parts::is_lent(live)) && self.remote.is_some() {
+            return Err(CHANGED);
+        }
+        if end > size && live.flags.load(Relaxed) & flag::BEHIND != 0 {
+            // These bytes are written first. Processes that have written beyond the end repeat
+            // their writes.
+            live.flags.fetch_and(!flag::BEHIND, AcqRel);
+            live.appends.fetch_add(1, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// For a file of this node that may be striped: EXFULL if its parts have to be truncated as
+    /// well, or a process has the lease. Locked.
+    pub fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
+        let old = live.size.load(Relaxed);
+        let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
+        check_word(live.controls.load(Relaxed), old, Change::Size(size))?;
+        match ObjectId(live.id.load(Relaxed)).stripe() {
+            Some(_) if Parts::is_lent(live) => Err(CHANGED),
+            Some(chunk) if size < old && (parts || old > chunk.bytes()) => Err(CHANGED),
+            None if Parts::is_spilled(live) && (size < old || Parts::is_lent(live)) => Err(CHANGED),
+            _ => Ok(size),
+        }
+    }
+
+    /// Gives the lease to `(node, process)`, or returns its holder. `over`: the number of the lease
+    /// that is to be taken over.
+    pub fn lease_here(
+        &self,
+        index: u32,
+        (node, process): (NodeId, u32),
+        over: Option<u64>,
+    ) -> Result<std::result::Result<Granted, Holder>> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        let last = live.lease.load(Relaxed);
+        if Parts::is_leased(live) && over != Some(last) {
+            let of = live.lease_of.load(Relaxed);
+            return Ok(Err(((of >> 32) as u32, of as u32, last)));
+        }
+        let taken = live.lease_until.load(Relaxed) != 0;
+        // A process that reads an older record of the file must not meet an old number.
+        let number = (last + 1).max(now() as u64);
+        live.lease.store(number, Relaxed);
+        live.lease_of
+            .store(u64::from(node.0) << 32 | u64::from(process), Relaxed);
+        live.lease_until.store(milliseconds() + LEASE, Relaxed);
+        live.flags.fetch_or(flag::PARTS | flag::DIRTY, AcqRel);
+        let (size, cuts) = (live.size.load(Acquire), live.cuts.load(Acquire));
+        let appends = live.appends.load(Acquire);
+        let word = live.controls.load(Acquire);
+        Ok(Ok((number, size, cuts, appends, taken, word)))
+    }
+
+    /// Whether this lease of an open file is still its holder's. Locked.
+    pub(crate) fn holds_lease(live: &Live, lease: u64) -> bool {
+        live.lease.load(Relaxed) == lease && live.lease_until.load(Relaxed) != 0
+    }
+
+    /// Ends the lease after all parts were truncated this many times, at the file's end. Locked.
+    pub(crate) fn end_lease_cut(live: &Live, cuts: u64) {
+        live.cuts.store(cuts, Release);
+        live.lease_until.store(0, Relaxed);
+        live.flags.fetch_or(flag::DIRTY, AcqRel);
+    }
+
+    /// The lease is given back. With later truncations, the file is truncated to `size`; otherwise
+    /// it has grown to that. False if the lease belongs to another process now: nothing is done.
+    pub fn end_lease_here(
+        &self,
+        index: u32,
+        lease: u64,
+        (cuts, appends): (u64, u32),
+        size: Option<u64>,
+    ) -> Result<bool> {
+        let ours = |live: &Live| Parts::holds_lease(live, lease) && live.cuts.load(Relaxed) <= cuts;
+        let mut done = false;
+        let cut = |live: &Live| match (ours(live), size) {
+            (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
+                // Also at the same size: the parts have freed the room that was reserved beyond the
+                // end.
+                self.drop_places(live, size.min(live.size.load(Relaxed)))?;
+                done = true;
+                live.cuts.store(cuts, Release);
+                live.lease_until.store(0, Relaxed);
+                Ok(size.min(live.size.load(Relaxed)))
+            }
+            _ => Err(CHANGED),
+        };
+        match self.content().truncate_here(index, cut) {
+            Err(CHANGED) => {}
+            result => return result.map(|()| done),
+        }
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(index)?;
+        let live = lock.0;
+        if !ours(live) {
+            return Ok(false);
+        }
+        if let Some(size) = size {
+            if live.appends.load(Acquire) != appends {
+                // The written bytes were removed.
+                live.lease_until.store(0, Relaxed);
+                return Ok(false);
+            }
+            self.grow_locked(index, size)?;
+            live.appends.fetch_add(1, AcqRel);
+        }
+        live.lease_until.store(0, Relaxed);
+        Ok(true)
+    }
+
+    /// Writes a piece that lies at the home, where the file may end before it: the writing process
+    /// reports afterwards that the file has grown.
+    ///
+    /// # Safety
+    /// `bytes` must be readable.
+    pub unsafe fn write_behind(
+        &self,
+        index: u32,
+        cuts: u64,
+        offset: u64,
+        bytes: (*const u8, usize),
+    ) -> Result<usize> {
+        let check = |live: &Live| Parts::check_behind(live, cuts, offset, bytes.1);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.content()
+                .write_here(index, Some(offset), bytes, false, check)
+        }
+        .map(|(_, n)| n)
+    }
+
+    /// For bytes at the home, which is locked, that are about to be written: EXFULL if the file was
+    /// truncated since, EPERM if it is laminated. The home records that there are bytes beyond the
+    /// end.
+    pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
+        if live.cuts.load(Acquire) != cuts {
+            return Err(CHANGED);
+        }
+        let (word, size) = (live.controls.load(Relaxed), live.size.load(Relaxed));
+        if word & LAMINATED != 0 {
+            check_word(word, size, Change::From(Some(offset)))?;
+        }
+        if offset + len as u64 > size {
+            live.flags.fetch_or(flag::BEHIND, AcqRel);
+        }
+        Ok(())
+    }
+
+    // ---- the part ----
+
+    /// Makes this node's part of a file, empty, if there is none.
+    pub fn make_part(&self, id: ObjectId) -> Result<()> {
+        let t = now();
+        let inode = Inode {
+            mode: libc::S_IFREG | 0o600,
+            nlink: 1,
+            ..Inode::made_at(t)
+        };
+        self.transact(self.names().object_set(id), Need::Bytes(0), |w| {
+            w.add_object(id.part(), &inode, &[]).map(|_| ())
+        })
+    }
+
+    /// EXFULL if the part was truncated more often than the requester knows. Locked, or checked
+    /// again.
+    pub fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
+        // Fewer truncations are fine: the part's last one may be missing after a loss of power.
+        if live.cuts.load(Acquire) > cuts {
+            Err(CHANGED)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Reads from a part. Returns fewer bytes if it ends.
+    ///
+    /// # Safety
+    /// `to` must be writable for `len` bytes.
+    pub unsafe fn read_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        offset: u64,
+        to: *mut u8,
+        len: usize,
+    ) -> Result<usize> {
+        let live = self.objects().live(part);
+        Parts::check_cuts(live, cuts)?;
+        // SAFETY: the caller's promise.
+        let n = unsafe { self.content().read_here(part, offset, to, len)? };
+        Parts::check_cuts(live, cuts)?;
+        Ok(n)
+    }
+
+    /// Writes to a part.
+    ///
+    /// # Safety
+    /// `bytes` must be readable.
+    pub unsafe fn write_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        offset: u64,
+        bytes: (*const u8, usize),
+    ) -> Result<usize> {
+        let check = |live: &Live| Parts::check_cuts(live, cuts);
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.content()
+                .write_here(part, Some(offset), bytes, true, check)
+        }
+        .map(|(_, n)| n)
+    }
+
+    /// Reserves room in a part, or makes a hole.
+    pub fn room_part(
+        &self,
+        part: u32,
+        cuts: u64,
+        (offset, len): (u64, u64),
+        punch: bool,
+    ) -> Result<()> {
+        let live = self.objects().live(part);
+        Parts::check_cuts(live, cuts)?;
+        if punch {
+            self.content().punch_here(part, offset, len, false)
+        } else {
+            // Makes the part longer: the last close frees what is reserved beyond its end.
+            self.content().reserve_here(part, offset, len, true)
+        }
+    }
+
+    /// Truncates this node's part of a file, as the file's truncation number `cuts`.
+    pub fn cut_part(&self, id: ObjectId, cuts: u64, size: u64) -> Result<()> {
+        self.make_part(id)?;
+        let (part, held) = self.objects().live_acquire_here(id.part())?;
+        let cut = self.cut_open_part(part, cuts, size);
+        drop(held);
+        self.objects().live_release(part).and(cut)
+    }
+
+    pub(crate) fn cut_open_part(&self, part: u32, cuts: u64, size: u64) -> Result<()> {
+        let id = ObjectId(self.objects().live(part).id.load(Relaxed));
+        // First of all the part records it: then no process reads the part until the home has
+        // followed.
+        self.content().truncate_here(part, |live| {
+            let known = live.cuts.load(Acquire);
+            let noted = self.transact(self.names().object_set(id), Need::Removal, |w| {
+                w.change_inode(id, |inode| {
+                    if known > cuts || known == cuts && inode.cut_size != size {
+                        return Err(CHANGED);
+                    }
+                    inode.cuts = cuts;
+                    inode.cut_size = size;
+                    Ok(())
+                })
+            })?;
+            noted?;
+            live.cuts.store(cuts, Release);
+            Ok(size.min(live.size.load(Relaxed)))
+        })?;
+        if id.stripe().is_none() {
+            // The rest of the chunk was reserved, and stays so unless another process was faster.
+            let end = size.next_multiple_of(CHUNK);
+            let _ = self.content().reserve_here(part, size, end - size, true);
+        }
+        if Mappings::is_mapped(self.objects().live(part)) {
+            // The page in which the file ends stays in mappings.
+            self.reach(part, cuts, size.next_multiple_of(PAGE as u64))
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The attributes of this node's part of a file, if it has one.
+    pub fn stat_part(&self, id: ObjectId) -> Result<Option<Inode>> {
+        match self.names().stat_here(id.part()) {
+            Ok(inode) => Ok(Some(inode)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// The file was removed: removes its part here.
+    pub fn drop_part(&self, id: ObjectId) -> Result<()> {
+        let part = id.part();
+        let (index, held) = match self.objects().live_acquire_here(part) {
+            Err(Errno::NOENT) => return Ok(()),
+            other => other?,
+        };
+        let dropped = self.transact(self.names().object_set(part), Need::Removal, |w| {
+            w.change_inode(part, |inode| inode.nlink = 0)?;
+            w.attach(part, &Key::orphan(part), &[])?;
+            self.objects().live_mark_unlinked(part, false)
+        });
+        drop(held);
+        self.objects().live_release(index).and(dropped).map(|_| ())
+    }
+
+    /// A part that is, or will be, mapped reaches at least to `end`; the added bytes are zero.
+    pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
+        let _critical = Critical::enter();
+        let lock = self.objects().lock_live(part)?;
+        let live = lock.0;
+        Parts::check_cuts(live, cuts)?;
+        let size = live.size.load(Relaxed);
+        if size < end {
+            self.content().promote(part)?;
+            self.mappings().clear_tail(part, size, end)?;
+            live.size.store(end, Release);
+            live.flags.fetch_or(flag::DIRTY, AcqRel);
+        }
+        Ok(())
+    }
+
+    /// Records the size that a file of another node has after this many truncations. Locked.
+    pub fn remember_locked(live: &Live, size: u64, cuts: u64) {
+        let before = live.cuts.load(Relaxed);
+        if before < cuts {
+            // In this order: a process that reads size and truncations never takes a size for that
+            // of later truncations.
+            live.size.store(0, Release);
+            live.cuts.store(cuts, Release);
+        }
+        if before <= cuts {
+            live.size.fetch_max(size, AcqRel);
+        }
+    }
+}

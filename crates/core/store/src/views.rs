@@ -1,0 +1,114 @@
+//! The operations of a store by theme: each type here has those of one theme.
+//!
+//! A view is a reference to the [`Store`], made by an accessor for the call:
+//! `store.names().lookup(..)`. The state that all themes need (attaching, sections, transactions,
+//! media) is in [`Store`] itself; a view has it too, by `Deref`. The methods are in the modules of
+//! their theme.
+
+use crate::Store;
+use std::ops::Deref;
+
+macro_rules! view {
+    ($(#[$doc:meta])* $name:ident, $accessor:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy)]
+        pub struct $name<'s>(pub(crate) &'s Store);
+
+        impl Deref for $name<'_> {
+            type Target = Store;
+
+            #[inline]
+            fn deref(&self) -> &Store {
+                self.0
+            }
+        }
+
+        impl Store {
+            $(#[$doc])*
+            #[inline]
+            pub fn $accessor(&self) -> $name<'_> {
+                $name(self)
+            }
+        }
+    };
+}
+
+view! {
+    /// Open objects (the live table) and open file descriptions: `live.rs`, `open.rs`.
+    Objects, objects
+}
+
+view! {
+    /// Journal, checkpoints and syncs, for pools that survive a loss of power: `journal.rs`,
+    /// `checkpoint.rs`, `durable.rs`, `reload.rs`.
+    Durability, durability
+}
+
+view! {
+    /// Names, directories and attributes: `names.rs`, `names/`, `dirs.rs`, `attributes.rs`,
+    /// `remote.rs`.
+    Names, names
+}
+
+view! {
+    /// Links: an object that has several names, or whose names are on several nodes:
+    /// `names/links.rs`.
+    Links, links
+}
+
+view! {
+    /// Intents: changes over several nodes that aren't finished: `names/intents.rs`.
+    Intents, intents
+}
+
+view! {
+    /// Bytes of objects: `data.rs`, `data/`.
+    Content, content
+}
+
+view! {
+    /// Local copies of other nodes' laminated files: `cached_copies.rs`, `cached_copies/`.
+    LocalCopies, local_copies
+}
+
+view! {
+    /// This node's parts of striped and spilled files: `stripe_units.rs`, `placements.rs`.
+    Parts, parts
+}
+
+view! {
+    /// Memory mappings of files by this node's processes: `mapped.rs`.
+    Mappings, mappings
+}
+
+view! {
+    /// Locks of programs (flock, fcntl): `locks.rs`, `locks/`.
+    LockTable, locks
+}
+
+view! {
+    /// Watches of programs (inotify): `watches.rs`, `watches/`.
+    Watches, watches
+}
+
+view! {
+    /// The index of attributes, and the view `.by`: `index.rs`, `index/`, `attribute_view.rs`.
+    Index, index
+}
+
+view! {
+    /// Declared controls, and the uses that they allow: `controls.rs`, `controls/`,
+    /// `exclusive_mount.rs`, `ephemeral.rs`.
+    DeclaredControls, declared
+}
+
+view! {
+    /// Release of what dead processes held, repair, and usage counts: `recover.rs`, `repair.rs`,
+    /// `recount.rs`, `accounting.rs`, `tables.rs`.
+    Recovery, recovery
+}
+
+view! {
+    /// The check of everything in a store: `fsck.rs`, `fsck/`.
+    Checker, checker
+}

@@ -1,0 +1,110 @@
+//! Removes the shadows that no process watches any more: those of programs that were killed, or
+//! that have closed their descriptor while a child had it too.
+
+use super::place;
+use super::shadow::{id_of, names_in, watched_by};
+use crate::control_region::FILTER_WORDS;
+use crate::process::{Life, life};
+use crate::views::Watches;
+use rustix::io::{Errno, Result};
+use std::collections::HashSet;
+use std::sync::atomic::Ordering::*;
+
+impl Watches<'_> {
+    /// Removes shadows that no process of the pool watches. When none is left, watchers are not
+    /// searched for any more.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn sweep_watches(&self) -> Result<()> {
+        if !self.has_watches() {
+            return Ok(());
+        }
+        let _changing = self.change_watches()?;
+        let all = self.watch_path("");
+        let mut watched = HashSet::new();
+        for pid in self.recovery().attached() {
+            watched_by_process(pid, &mut watched)?;
+        }
+        let mut filter = [0; FILTER_WORDS];
+        let mut any = false;
+        for name in names_in(&all)? {
+            let Some(id) = id_of(&name) else { continue };
+            let dir = all.join(name);
+            for shadow in names_in(&dir)?.iter().map(|n| dir.join(n)) {
+                let inode = rustix::fs::stat(&shadow).map(|s| s.st_ino);
+                if inode.is_ok_and(|inode| !watched.contains(&inode)) {
+                    self.remove_shadow(&shadow);
+                }
+            }
+            if rustix::fs::rmdir(&dir).is_err() {
+                let (word, bit) = place(id);
+                filter[word] |= bit;
+                any = true;
+            }
+        }
+        // Nothing is added meanwhile.
+        let state = self.watch_state();
+        for (word, bits) in state.filter.iter().zip(filter) {
+            word.store(bits, Release);
+        }
+        if !any {
+            state.any.store(0, Release);
+            for dir in ["names", "by-inode"].map(|d| all.join(d)) {
+                for name in names_in(&dir)? {
+                    let _ = rustix::fs::unlink(dir.join(name));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Adds the inodes that a process watches by all its inotify descriptors, on whatever file
+/// system. One that has ended watches none.
+///
+/// # Errors
+/// If that can't be determined: the process may watch anything.
+fn watched_by_process(pid: u32, all: &mut HashSet<u64>) -> Result<()> {
+    let Some(fds) = unless_gone(std::fs::read_dir(format!("/proc/{pid}/fd")), pid)? else {
+        return Ok(());
+    };
+    for fd in fds {
+        let Some(fd) = unless_gone(fd, pid)? else {
+            return Ok(());
+        };
+        // One that was closed meanwhile watches nothing any more.
+        let Some(to) = unless_closed(std::fs::read_link(fd.path()))? else {
+            continue;
+        };
+        if to.as_os_str() == "anon_inode:inotify"
+            && let Some(number) = fd.file_name().to_str()
+        {
+            let info = std::fs::read_to_string(format!("/proc/{pid}/fdinfo/{number}"));
+            if let Some(info) = unless_closed(info)? {
+                all.extend(watched_by(&info).map(|w| w.inode));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The entries that were found; None if there is nothing any more.
+fn unless_closed<T>(found: std::io::Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(e) => match Errno::from_io_error(&e).unwrap_or(Errno::IO) {
+            Errno::NOENT | Errno::SRCH => Ok(None),
+            e => Err(e),
+        },
+    }
+}
+
+/// The entries that were found; None if the process has ended.
+fn unless_gone<T>(found: std::io::Result<T>, pid: u32) -> Result<Option<T>> {
+    match unless_closed(found) {
+        Ok(None) if life(pid) != Life::Gone => Err(Errno::AGAIN),
+        found if life(pid) == Life::Gone => Ok(found.unwrap_or(None)),
+        found => found,
+    }
+}

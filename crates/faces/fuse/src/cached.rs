@@ -1,0 +1,347 @@
+//! Files of which the kernel has pages in its cache, because they are mapped or executed.
+//!
+//! Reads and writes bypass that cache; mappings use it. So while there are mappings, a thread
+//! checks whether others have changed the files, and notifies the kernel, which requests the pages
+//! again when they are touched. A mapping sees writes of others within [`PERIOD`]; to a file of
+//! another node within [`REMOTE_PERIOD`].
+//!
+//! While the kernel handles such a notice, it discards attributes that are being returned to it,
+//! with the new size in them. A page behind the old size would then be SIGBUS, and SEEK_END would
+//! lead to the old end. Therefore:
+//! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]); notices aren't
+//!   discarded.
+//! - There is no notice for a smaller size. So the kernel isn't told to forget pages while a file's
+//!   size changes and is being requested ([`SETTLES`]), nor before the threads that requested it
+//!   have been on a core again ([`Waiter`]). The kernel forgets them by itself with each reply that
+//!   has another size.
+
+use crate::fetched::Fetched;
+use crate::notices::Notices;
+use forebay_posix::controls::ASIDE;
+use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_runtime::threads::watch;
+use forebay_store::process::{core_time_of_runnable, is_answering};
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Weak};
+use std::time::{Duration, Instant};
+
+const PERIOD: Duration = Duration::from_millis(5);
+const REMOTE_PERIOD: Duration = Duration::from_millis(100);
+/// A change within this time after the last one may get the same time stamp. Nanoseconds.
+const TICK: i64 = 20_000_000;
+/// After this time the kernel has processed a reply, unless the program waits for a core still.
+const SETTLES: Duration = Duration::from_millis(250);
+/// No program waits longer for a core.
+const MAX_CORE_WAIT: Duration = Duration::from_secs(5);
+/// Limit on the threads of which that is checked, for each file.
+const MAX_CHECKED_WAITERS: usize = 64;
+
+/// The mapped files, by node number.
+pub struct Cached {
+    notices: Arc<Notices>,
+    /// Content of the kernel's pages when it got them.
+    pub fetched: Fetched,
+    files: Mutex<HashMap<u64, File>>,
+    /// Signals that there is a file to check.
+    some: Condvar,
+}
+
+/// A file as of the last check.
+struct File {
+    /// The handles through which pages were read or written back.
+    handles: Vec<u32>,
+    changed: Option<(i64, u64)>,
+    at: Instant,
+    /// Whether the kernel has outdated pages.
+    is_old: bool,
+    /// The size, from a check or from a reply.
+    size: u64,
+    resized: Instant,
+    /// When the kernel last got a reply with the size.
+    replied: Instant,
+    /// The threads that got the replies with a size that was new.
+    waiters: Vec<Waiter>,
+    /// The size that the kernel assumes.
+    kernels: u64,
+    /// Held while the kernel is being notified that the file has grown.
+    telling: Arc<Mutex<()>>,
+}
+
+/// A thread that got a reply. The kernel processes the reply on its behalf, once it has a core.
+struct Waiter {
+    thread: u32,
+    replied: Instant,
+    /// CPU time of the thread when it was first seen to be runnable. Nanoseconds.
+    ran: Option<u64>,
+}
+
+impl Waiter {
+    /// Whether the reply may not have been processed yet.
+    fn waits(&mut self) -> bool {
+        let age = self.replied.elapsed();
+        if age < SETTLES {
+            return true;
+        }
+        match core_time_of_runnable(self.thread) {
+            Some(now) => *self.ran.get_or_insert(now) == now && age < MAX_CORE_WAIT,
+            None => false,
+        }
+    }
+}
+
+impl File {
+    fn add(&mut self, open: u32) {
+        if !self.handles.contains(&open) {
+            self.handles.push(open);
+        }
+    }
+
+    fn saw(&mut self, size: u64) {
+        if self.size != size {
+            (self.size, self.resized) = (size, Instant::now());
+        }
+    }
+
+    /// A thread gets a reply with the size.
+    fn replies_to(&mut self, thread: u32) {
+        let now = Instant::now();
+        self.replied = now;
+        if self.resized.elapsed() >= SETTLES {
+            return;
+        }
+        self.waiters.retain(|w| w.thread != thread);
+        if self.waiters.len() < MAX_CHECKED_WAITERS {
+            self.waiters.push(Waiter {
+                thread,
+                replied: now,
+                ran: None,
+            });
+        }
+    }
+
+    /// Whether no reply can be on its way with a size that the kernel doesn't know yet.
+    fn is_settled(&mut self) -> bool {
+        self.waiters.retain_mut(Waiter::waits);
+        self.waiters.is_empty()
+            && (self.resized.elapsed() >= SETTLES || self.replied.elapsed() >= SETTLES)
+    }
+}
+
+impl Cached {
+    /// An empty table.
+    pub fn new(notices: Arc<Notices>) -> Cached {
+        Cached {
+            notices,
+            fetched: Fetched::default(),
+            files: Mutex::default(),
+            some: Condvar::new(),
+        }
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, File>> {
+        self.files.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Called when the kernel requests pages through this handle, before they are read: changes
+    /// from now on are noticed.
+    pub fn note(&self, fs: &Fs, open: u32, node: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            return file.add(open);
+        }
+        // Not under the lock: this may send a request to another node.
+        let changed = changed(fs, open);
+        let now = Instant::now();
+        let size = changed.map_or(0, |(_, size)| size);
+        let new = || File {
+            handles: Vec::new(),
+            changed,
+            at: now,
+            is_old: false,
+            size,
+            // The file was looked up in order to be opened.
+            resized: now,
+            replied: now,
+            waiters: Vec::new(),
+            kernels: size,
+            telling: Arc::default(),
+        };
+        self.files().entry(node).or_insert_with(new).add(open);
+        self.some.notify_one();
+    }
+
+    /// Called when the handle and its mappings are gone. The file stays for a while: a reply about
+    /// it may be sent while the kernel is still being notified about its pages.
+    pub fn forget(&self, open: u32, node: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.handles.retain(|&h| h != open);
+            file.at = Instant::now();
+        }
+    }
+
+    /// Called before `thread` gets a reply with this size of a file. `last` reads the file's last
+    /// byte.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: the kernel has to be notified first, which waits for programs that use the pages;
+    /// the calling thread may not wait for them.
+    pub fn announce_size(
+        &self,
+        node: u64,
+        size: u64,
+        thread: u32,
+        last: impl FnOnce() -> Option<u8>,
+    ) -> Result<(), Errno> {
+        let Some(telling) = self.answers(node, size, thread) else {
+            return Ok(());
+        };
+        if is_answering() {
+            return Err(ASIDE);
+        }
+        let one = telling.lock().unwrap_or_else(|e| e.into_inner());
+        if self.answers(node, size, thread).is_some() {
+            // This has the effect of a reply that isn't discarded. No older reply is left either,
+            // nor data stored to the last byte through a mapping.
+            self.notices.forget_pages(node);
+            if let Some(last) = last() {
+                self.notices.store(node, size - 1, &[last]);
+                self.fetched.got_byte(node, size - 1, last);
+                self.set(node, size);
+            }
+        }
+        drop(one);
+        Ok(())
+    }
+
+    /// The file's lock, if the kernel assumes a smaller size.
+    fn answers(&self, node: u64, size: u64, thread: u32) -> Option<Arc<Mutex<()>>> {
+        let mut files = self.files();
+        let file = files.get_mut(&node)?;
+        file.saw(size);
+        file.replies_to(thread);
+        if size > file.kernels {
+            return Some(file.telling.clone());
+        }
+        let is_cut = std::mem::replace(&mut file.kernels, size) > size;
+        drop(files);
+        if is_cut {
+            self.fetched.cut(node, size);
+        }
+        None
+    }
+
+    /// The kernel has set this size itself, or takes it from a reply that it doesn't discard.
+    pub fn set(&self, node: u64, size: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.saw(size);
+            file.replied = Instant::now();
+            file.kernels = size;
+        }
+        self.fetched.cut(node, size);
+    }
+
+    /// The kernel has written up to `end`, as it believes.
+    pub fn reaches(&self, node: u64, end: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels = file.kernels.max(end);
+        }
+    }
+
+    /// The kernel gets a page for its cache that ends at `at`: it concludes that the file does.
+    pub fn ends(&self, node: u64, at: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels = file.kernels.min(at);
+        }
+    }
+
+    /// The kernel has appended `n` bytes at the end that it assumes.
+    pub fn appended(&self, node: u64, n: u64) {
+        if let Some(file) = self.files().get_mut(&node) {
+            file.kernels += n;
+        }
+    }
+
+    /// Records a check of a file. Returns whether the kernel has to forget its pages now.
+    fn must_forget(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
+        let mut files = self.files();
+        let Some(file) = files.get_mut(&node) else {
+            return false;
+        };
+        if !file.handles.contains(&open) {
+            // The handle belongs to another file now.
+            return false;
+        }
+        let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
+        file.is_old |= now != file.changed || now.is_some_and(fresh);
+        (file.changed, file.at) = (now, Instant::now());
+        if let Some((_, size)) = now {
+            file.saw(size);
+        }
+        if !file.is_settled() {
+            return false;
+        }
+        std::mem::take(&mut file.is_old)
+    }
+
+    /// Starts the thread that checks files while there is a server.
+    ///
+    /// # Errors
+    /// If the thread can't be started.
+    pub fn watch<S: Serves>(server: &Arc<S>) -> io::Result<()> {
+        let server = Arc::downgrade(server);
+        watch("pages", move || look(&server))
+    }
+}
+
+/// The parts of the server that a check uses.
+pub trait Serves: Send + Sync + 'static {
+    fn cached(&self) -> &Cached;
+    fn fs(&self) -> &Fs;
+    /// Calls `f` unless the server is ending.
+    fn while_it_runs(&self, f: impl FnOnce());
+}
+
+fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
+    fs.stat_open(open)
+        .ok()
+        .map(|s| (s.mtime.max(s.ctime), s.size))
+}
+
+/// One round of checks; None if the server has ended.
+fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
+    let server = server.upgrade()?;
+    let cached = server.cached();
+    cached.fetched.trim(&cached.notices);
+    let fs = server.fs();
+    let mut due = Vec::new();
+    {
+        let mut files = cached.files();
+        files.retain(|_, file| !file.handles.is_empty() || file.at.elapsed() < SETTLES);
+        if files.is_empty() {
+            let long = Duration::from_secs(1);
+            drop(cached.some.wait_timeout(files, long));
+            return Some(());
+        }
+        for (&node, file) in files.iter() {
+            let is_remote = fs.store().names().is_object_remote(ObjectId(node));
+            if let Some(&open) = file.handles.first()
+                && (!is_remote || file.at.elapsed() >= REMOTE_PERIOD)
+            {
+                due.push((node, open));
+            }
+        }
+    }
+    for (node, open) in due {
+        let mut must_forget = false;
+        server.while_it_runs(|| {
+            must_forget = cached.must_forget(fs, node, open, changed(fs, open));
+        });
+        if must_forget {
+            // Not under the lock: the kernel may request pages meanwhile, and wait for them here.
+            cached.notices.forget_pages(node);
+        }
+    }
+    drop(server);
+    std::thread::sleep(PERIOD);
+    Some(())
+}

@@ -1,0 +1,91 @@
+//! Directories that the kernel knows, with their last attributes.
+//!
+//! A directory that was removed, through the mount or beside it, may still be open or the working
+//! directory of a process. On other file systems it can be used then: fstat(2) and fchdir(2)
+//! succeed, a listing is empty. The pool has nothing of it any more, so its attributes are kept
+//! here until the kernel forgets the node.
+
+use forebay_posix::Stat;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Limit on the directories; those that are looked up beyond it aren't kept.
+const MAX_DIRECTORIES: usize = 1 << 16;
+
+/// Attributes by node number.
+#[derive(Default)]
+pub struct Directories(Mutex<HashMap<u64, Stat>>);
+
+impl Directories {
+    fn all(&self) -> MutexGuard<'_, HashMap<u64, Stat>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records the attributes of an object that the kernel gets, if it is a directory.
+    pub fn note(&self, node: u64, stat: &Stat) {
+        if stat.mode & libc::S_IFMT != libc::S_IFDIR {
+            return;
+        }
+        let mut all = self.all();
+        if all.len() < MAX_DIRECTORIES || all.contains_key(&node) {
+            all.insert(node, *stat);
+        }
+    }
+
+    /// Attributes of a directory that is no longer in the pool: the last ones, without links.
+    pub fn removed(&self, node: u64) -> Option<Stat> {
+        let last = *self.all().get(&node)?;
+        Some(Stat { nlink: 0, ..last })
+    }
+
+    /// The kernel has forgotten the node.
+    pub fn forget(&self, node: u64) {
+        self.all().remove(&node);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stat(mode: u32) -> Stat {
+        Stat {
+            ino: 5,
+            mode,
+            nlink: 2,
+            uid: 1,
+            gid: 2,
+            rdev: 0,
+            size: 4096,
+            blocks: 0,
+            atime: 1,
+            mtime: 2,
+            ctime: 3,
+            btime: 4,
+        }
+    }
+
+    #[test]
+    fn a_removed_directory_has_its_last_attributes() {
+        let directories = Directories::default();
+        directories.note(5, &stat(libc::S_IFDIR | 0o755));
+        directories.note(5, &stat(libc::S_IFDIR | 0o700));
+        directories.note(6, &stat(libc::S_IFREG | 0o700));
+        let removed = directories.removed(5);
+        assert_eq!(removed.map(|s| (s.mode & 0o777, s.nlink)), Some((0o700, 0)));
+        assert_eq!(directories.removed(6), None);
+        directories.forget(5);
+        assert_eq!(directories.removed(5), None);
+    }
+
+    #[test]
+    fn the_number_of_directories_is_bounded() {
+        let directories = Directories::default();
+        for node in 0..2 * MAX_DIRECTORIES as u64 {
+            directories.note(node, &stat(libc::S_IFDIR));
+        }
+        assert_eq!(directories.all().len(), MAX_DIRECTORIES);
+        directories.note(0, &stat(libc::S_IFDIR | 0o700));
+        assert_eq!(directories.removed(0).map(|s| s.mode & 0o777), Some(0o700));
+    }
+}

@@ -1,0 +1,279 @@
+//! Attributes: those of stat, and extended attributes.
+
+use super::{Call, object};
+use crate::protocol::{self as p, Args, Head, Reply, fattr};
+use forebay_posix::{Errno, ObjectId, Stat};
+
+/// Mode bits that are removed when a user without privileges changes a file: set-user-ID, and
+/// set-group-ID where the group may execute it or the user isn't of the group.
+fn privileges(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
+    let bits = mode & (libc::S_ISUID | libc::S_ISGID);
+    if bits & libc::S_ISGID != 0 && mode & libc::S_IXGRP == 0 && is_member() {
+        bits & !libc::S_ISGID
+    } else {
+        bits
+    }
+}
+
+fn privileges_of(head: &Head, stat: &Stat) -> u32 {
+    privileges(stat.mode, || is_member(head, stat.gid))
+}
+
+/// Whether `gid` is the requesting thread's group, or one of its supplementary groups. Those of a
+/// thread that can't be seen count as none. The kernel takes no lock of the process for that file.
+fn is_member(head: &Head, gid: u32) -> bool {
+    let is_one_of = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", head.pid)).ok()?;
+        let groups = status.lines().find_map(|l| l.strip_prefix("Groups:"))?;
+        Some(groups.split_whitespace().any(|g| g.parse() == Ok(gid)))
+    };
+    head.gid == gid || head.pid != 0 && is_one_of().unwrap_or(false)
+}
+
+/// The event that a change of these attributes is for watchers (bits of inotify(7)).
+fn watch_events(valid: u32, open: bool) -> u32 {
+    let has = |bits: u32| valid & bits != 0;
+    let mut what = match (has(fattr::ATIME), has(fattr::MTIME)) {
+        (true, false) => libc::IN_ACCESS,
+        (false, true) if !has(fattr::SIZE) => libc::IN_MODIFY,
+        (true, true) => libc::IN_ATTRIB,
+        _ => 0,
+    };
+    if has(fattr::UID | fattr::GID | fattr::MODE) {
+        what |= libc::IN_ATTRIB;
+    }
+    // For an open file it was reported already.
+    if has(fattr::SIZE) && !open {
+        what |= libc::IN_MODIFY;
+    }
+    what
+}
+
+impl Call<'_> {
+    pub(super) fn get_attributes(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let stat = self.stat_of_request(head, a)?;
+        reply.u64(0).u32(0).u32(0).attributes(&stat);
+        Ok(())
+    }
+
+    /// The common part of GETATTR and STATX.
+    fn stat_of_request(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
+        let flags = a.u32()?;
+        a.skip(4)?;
+        let open = super::handle(a)?;
+        let stat = self.stat(head.node, (flags & p::GETATTR_FH != 0).then_some(open))?;
+        self.announce_size(head, head.node, stat.size)?;
+        Ok(stat)
+    }
+
+    /// With the time of birth.
+    pub(super) fn statx(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let s = self.stat_of_request(head, a)?;
+        let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+        reply.u64(0).u32(0).u32(0).zeros(16);
+        reply.u32(mask).u32(4096).u64(0);
+        reply.u32(s.nlink).u32(s.uid).u32(s.gid);
+        reply.u16(s.mode as u16).u16(0);
+        reply
+            .u64(p::node_of(s.ino))
+            .u64(s.size)
+            .u64(s.blocks)
+            .u64(0);
+        for time in [s.atime, s.btime, s.ctime, s.mtime] {
+            let (seconds, nanos) = p::seconds(time);
+            reply.u64(seconds).u32(nanos).u32(0);
+        }
+        reply.u32(libc::major(s.rdev)).u32(libc::minor(s.rdev));
+        reply.zeros(8 + 14 * 8);
+        Ok(())
+    }
+
+    pub(super) fn set_attributes(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let valid = a.u32()?;
+        a.skip(4)?;
+        let open = super::handle(a)?;
+        let size = a.u64()?;
+        a.skip(8)?;
+        let (atime, mtime, _) = (a.u64()?, a.u64()?, a.u64()?);
+        let (atime, mtime) = (p::time(atime, a.u32()?), p::time(mtime, a.u32()?));
+        a.skip(4)?;
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let (uid, gid) = (a.u32()?, a.u32()?);
+        let has = |bits: u32| valid & bits != 0;
+        let (fs, id) = (self.fs(), object(head.node));
+        let open = has(fattr::FH).then_some(open);
+
+        if has(fattr::UID | fattr::GID) {
+            let uid = has(fattr::UID).then_some(uid);
+            fs.change_owner(id, uid, has(fattr::GID).then_some(gid))?;
+        }
+        if !has(fattr::ANY) {
+            self.set_nothing(head, &self.stat(head.node, open)?)?;
+        }
+        if has(fattr::MODE) {
+            fs.change_mode(id, mode)?;
+        }
+        if has(fattr::SIZE) {
+            match open {
+                Some(open) => fs.truncate_open(open, size)?,
+                None => self.truncate(head.node, size)?,
+            }
+            if has(fattr::KILL_SUIDGID) {
+                self.drop_privileges(head, head.node)?;
+            }
+        }
+        if has(fattr::ATIME | fattr::MTIME) {
+            let now = fs.now();
+            let pick = |set: u32, to_now: u32, given: i64| {
+                has(set).then(|| if has(to_now) { now } else { given })
+            };
+            let atime = pick(fattr::ATIME, fattr::ATIME_NOW, atime);
+            let mtime = pick(fattr::MTIME, fattr::MTIME_NOW, mtime);
+            fs.change_times(id, atime, mtime, false)?;
+        }
+        let stat = self.stat(head.node, open)?;
+        self.cached.set(head.node, stat.size);
+        if fs.store().watches().has_watches() {
+            self.notify_watchers(id, stat.mode, watch_events(valid, open.is_some()));
+        }
+        reply.u64(0).u32(0).u32(0).attributes(&stat);
+        Ok(())
+    }
+
+    /// Reports a change to watchers of the object that don't use the mount.
+    fn notify_watchers(&self, id: ObjectId, mode: u32, what: u32) {
+        let known = self.known.name(id.0);
+        let at = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
+        self.fs()
+            .store()
+            .watches()
+            .tell(id, mode & libc::S_IFMT, at, what);
+    }
+
+    /// Called after a user without privileges has written a file.
+    pub(super) fn drop_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
+        let stat = self.fs().stat_id(object(node))?;
+        match privileges_of(head, &stat) {
+            0 => Ok(()),
+            some => self
+                .fs()
+                .change_mode(object(node), stat.mode & 0o7777 & !some),
+        }
+    }
+
+    /// The same before a change for which the kernel doesn't say whether its user has privileges:
+    /// root is taken for one who has. For root without CAP_FSETID, the kernel has sent a request
+    /// that sets nothing.
+    pub(super) fn drop_users_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
+        if head.uid == 0 || privileges_of(head, &self.fs().stat_id(object(node))?) == 0 {
+            return Ok(());
+        }
+        self.drop_privileges(head, node)?;
+        self.keeping.changed(node);
+        Ok(())
+    }
+
+    /// A request that sets no attribute: chown(2) with neither user nor group, or the removal of
+    /// privileges before fallocate(2) and copy_file_range(2). By chown(2), other users than the
+    /// owner and root can't remove them; for the other calls see
+    /// [`drop_users_privileges`](Self::drop_users_privileges).
+    fn set_nothing(&self, head: &Head, stat: &Stat) -> Result<(), Errno> {
+        let is_other = head.uid != 0 && head.uid != stat.uid;
+        if is_other && privileges_of(head, stat) != 0 {
+            return Ok(());
+        }
+        self.fs().change_owner(object(head.node), None, None)
+    }
+
+    // ---- extended attributes ----
+
+    pub(super) fn setxattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (size, flags) = (a.u32()? as usize, a.u32()?);
+        let name = a.text()?;
+        let value = a.take(size)?;
+        let known = self.known.name(head.node);
+        let known = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
+        let (fs, id) = (self.fs(), object(head.node));
+        fs.set_attribute(id, name, value, flags as i32, known)?;
+        self.notify_attribute(id);
+        Ok(())
+    }
+
+    fn notify_attribute(&self, id: ObjectId) {
+        if self.fs().store().watches().has_watches()
+            && let Ok(stat) = self.fs().stat_id(id)
+        {
+            self.notify_watchers(id, stat.mode, libc::IN_ATTRIB);
+        }
+    }
+
+    pub(super) fn getxattr(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let room = a.u64()? as u32 as usize;
+        let value = self.fs().get_attribute(object(head.node), a.text()?)?;
+        put_sized(reply, room, &value)
+    }
+
+    pub(super) fn listxattr(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let room = a.u64()? as u32 as usize;
+        let mut list = Vec::new();
+        for name in self.fs().attribute_names(object(head.node))? {
+            list.extend_from_slice(&name);
+            list.push(0);
+        }
+        put_sized(reply, room, &list)
+    }
+
+    pub(super) fn removexattr(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let id = object(head.node);
+        self.fs().remove_attribute(id, a.text()?)?;
+        self.notify_attribute(id);
+        Ok(())
+    }
+}
+
+/// Puts a value into a reply with room for `room` bytes; 0: only its size is requested.
+fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
+    match room {
+        0 => _ = reply.u32(value.len() as u32).u32(0),
+        room if room < value.len() => return Err(Errno::RANGE),
+        _ => _ = reply.put(value),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_group_bit_is_a_privilege_only_where_the_group_may_execute() {
+        assert_eq!(super::privileges(0o106755, || true), 0o6000);
+        assert_eq!(super::privileges(0o106745, || true), 0o4000);
+        assert_eq!(super::privileges(0o106745, || false), 0o6000);
+        assert_eq!(super::privileges(0o100755, || false), 0);
+    }
+}

@@ -1,0 +1,327 @@
+//! Data of open files.
+
+use super::{Call, Face, handle, inside, object};
+use crate::protocol::{self as p, Args, Head, Reply};
+use forebay_posix::{Errno, Goal, ObjectId};
+use forebay_store::Entry;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Flags of open(2) that an open file description keeps. O_APPEND is sent with each write: it can
+/// be changed.
+const DESCRIPTION_FLAGS: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
+/// Maximum number of bytes that one request copies. The kernel requests the rest again, and signals
+/// get through.
+const MAX_COPY_BYTES: u64 = 64 << 20;
+
+impl Face {
+    /// The file's node number, if this description allows a writable mapping.
+    fn can_be_stored_to(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().objects().open_file(open);
+        let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
+        both.then(|| o.id.load(Relaxed))
+    }
+
+    /// Closes a description that the kernel has a handle of.
+    pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
+        if let Some(node) = self.can_be_stored_to(open) {
+            self.cached.fetched.closed(node);
+        }
+        let written = self.can_be_written(open);
+        let closed = self.fs().store().objects().open_release(open);
+        if let Some(node) = written {
+            self.keeping.closed(node);
+        }
+        closed
+    }
+
+    /// The file's node number, if this description allows writing.
+    fn can_be_written(&self, open: u32) -> Option<u64> {
+        let o = self.fs().store().objects().open_file(open);
+        let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
+        writes.then(|| o.id.load(Relaxed))
+    }
+}
+
+impl Call<'_> {
+    /// Opens a description of the regular file `node`.
+    pub(super) fn open_node(&self, node: u64, flags: i32) -> Result<u32, Errno> {
+        let entry = Entry {
+            id: object(node),
+            kind: libc::S_IFREG,
+        };
+        // The kernel names only the object. The name is for messages about it, and for watchers of
+        // its directory.
+        let (dir, name) = self
+            .known
+            .name(node)
+            .unwrap_or((ObjectId::ROOT, Vec::new()));
+        let fs = self.fs();
+        fs.open_object(entry, flags, false, dir, &name)
+            .map_err(|e| match e {
+                Errno::NOENT => Errno::STALE,
+                e => e,
+            })
+    }
+
+    fn put_open(&self, open: u32, reply: &mut Reply) {
+        if let Some(node) = self.can_be_stored_to(open) {
+            self.cached.fetched.opened(node);
+        }
+        if let Some(node) = self.can_be_written(open) {
+            self.keeping.opened(node);
+        }
+        reply.u64(u64::from(open));
+        reply.u32(p::FOPEN_DIRECT_IO | p::FOPEN_PARALLEL_DIRECT_WRITES);
+        reply.u32(0);
+    }
+
+    pub(super) fn open(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, more) = (a.u32()? as i32, a.u32()?);
+        let open = self.open_node(
+            head.node,
+            flags & (DESCRIPTION_FLAGS | libc::O_TRUNC | libc::O_NONBLOCK),
+        )?;
+        self.fs().store().watches().notify_opened(open);
+        if flags & libc::O_TRUNC != 0 {
+            self.cached.set(head.node, 0);
+            self.fs()
+                .store()
+                .watches()
+                .notify_open(open, libc::IN_MODIFY);
+        }
+        if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
+            // The file is open even if this fails.
+            let _ = self.drop_privileges(head, head.node);
+        }
+        self.put_open(open, reply);
+        Ok(())
+    }
+
+    /// Creates and opens a file. The kernel has just seen that there is none. If there is one now,
+    /// ESTALE makes the kernel look again, and check whether that one may be opened.
+    pub(super) fn create(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, mode) = (a.u32()? as i32, a.u32()?);
+        a.skip(8)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let new = flags & DESCRIPTION_FLAGS | libc::O_CREAT | libc::O_EXCL;
+        let made = fs.at(object(head.node), name, Goal::of_open(new), |place| {
+            fs.open_place(place, new, mode)
+        });
+        let open = match made.map_err(inside) {
+            Err(Errno::EXIST) if flags & libc::O_EXCL == 0 => return Err(Errno::STALE),
+            made => made?,
+        };
+        let made = fs.store().objects().open_file(open).id.load(Relaxed);
+        self.known.note(made, object(head.node), name);
+        fs.store().watches().notify_opened(open);
+        self.put_made(open, reply)
+    }
+
+    /// Puts the entry of the new file, and its handle.
+    fn put_made(&self, open: u32, reply: &mut Reply) -> Result<(), Errno> {
+        match self.fs().stat_open(open) {
+            Ok(stat) => reply.entry(&stat),
+            Err(e) => {
+                let _ = self.fs().store().objects().open_release(open);
+                return Err(e);
+            }
+        };
+        self.put_open(open, reply);
+        Ok(())
+    }
+
+    /// Handles O_TMPFILE.
+    pub(super) fn tmpfile(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (flags, mode) = (a.u32()? as i32, a.u32()?);
+        let fs = self.fs_of(head);
+        let flags = flags & DESCRIPTION_FLAGS | libc::O_TMPFILE;
+        let place = fs.dir_place(object(head.node))?;
+        let open = fs.open_place(&place, flags, mode)?;
+        self.put_made(open, reply)
+    }
+
+    pub(super) fn read(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, size, flags) = (a.u64()?, a.u32()? as usize, a.u32()?);
+        let fs = self.fs();
+        let to_cache = flags & p::READ_LOCKOWNER == 0;
+        if to_cache {
+            self.cached.note(fs, open, head.node);
+        }
+        let size = size.min(p::MAX_WRITE);
+        let begin = reply.len();
+        reply.fill(size, |to| {
+            let n = fs.read(open, Some(offset), (&mut *to).into())?;
+            if to_cache {
+                self.cached.fetched.agree(head.node, offset, &to[..n]);
+            }
+            Ok(n)
+        })?;
+        let n = reply.len() - begin;
+        if n < size && to_cache {
+            self.cached.ends(head.node, offset + n as u64);
+        }
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, size, how) = (a.u64()?, a.u32()? as usize, a.u32()?);
+        a.skip(8)?;
+        let flags = a.u32()? as i32;
+        a.skip(4)?;
+        let bytes = a.take(size)?;
+        if how & p::WRITE_KILL_SUIDGID != 0 {
+            self.drop_privileges(head, head.node)?;
+        }
+        if how & p::WRITE_CACHE != 0 {
+            self.write_back(head.node, open, offset, bytes)?;
+            reply.u32(size as u32).u32(0);
+            return Ok(());
+        }
+        let append = flags & libc::O_APPEND != 0;
+        let n = self.write_bytes(open, offset, append, bytes)?;
+        if append {
+            self.cached.appended(head.node, n as u64)
+        } else {
+            self.cached.reaches(head.node, offset + n as u64)
+        }
+        reply.u32(n as u32).u32(0);
+        Ok(())
+    }
+
+    fn write_bytes(
+        &self,
+        open: u32,
+        offset: u64,
+        append: bool,
+        bytes: &[u8],
+    ) -> Result<usize, Errno> {
+        self.fs().write_as(open, Some(offset), append, bytes.into())
+    }
+
+    /// Writes pages back to which programs have stored through mappings, from `offset` on. They
+    /// never extend a file: where they reach behind its end, it was truncated outside of the mount.
+    fn write_back(&self, node: u64, open: u32, offset: u64, pages: &[u8]) -> Result<(), Errno> {
+        let fs = self.fs();
+        self.cached.note(fs, open, node);
+        let (mut at, mut rest) = (offset, pages);
+        for (len, before) in self.cached.fetched.before(node, offset, pages) {
+            let (now, behind) = rest.split_at(len);
+            rest = behind;
+            match before {
+                Some(before) => {
+                    let merged = fs.merge(open, at, &before, now)?;
+                    if let Some(conflict) = merged {
+                        fs.report_conflict(open, &conflict);
+                    }
+                }
+                None => {
+                    let room = fs.stat_open(open)?.size.saturating_sub(at);
+                    let there = &now[..len.min(usize::try_from(room).unwrap_or(len))];
+                    if self.write_bytes(open, at, false, there)? < there.len() {
+                        return Err(Errno::NOSPC);
+                    }
+                }
+            }
+            at += len as u64;
+        }
+        self.cached.fetched.agree(node, offset, pages);
+        Ok(())
+    }
+
+    /// close(2) of one of the descriptors: the process's locks are released.
+    pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let open = handle(a)?;
+        a.skip(8)?;
+        self.locks.drop_owner(a.u64()?, head.node);
+        self.fs().write_through_open(open)
+    }
+
+    pub(super) fn fsync(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+        self.fs().sync_open(handle(a)?)
+    }
+
+    /// The last descriptor and the last mapping were closed.
+    pub(super) fn release(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let open = handle(a)?;
+        self.cached.forget(open, head.node);
+        self.locks.drop_handle(open);
+        self.close(open)
+    }
+
+    pub(super) fn truncate(&self, node: u64, size: u64) -> Result<(), Errno> {
+        let open = self.open_node(node, libc::O_WRONLY)?;
+        let done = self.fs().truncate_open(open, size);
+        done.and(self.fs().store().objects().open_release(open))
+    }
+
+    pub(super) fn fallocate(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, len, mode) = (a.u64()?, a.u64()?, a.u32()?);
+        self.drop_users_privileges(head, head.node)?;
+        self.fs().allocate(open, mode as i32, offset, len)?;
+        if mode as i32 & libc::FALLOC_FL_KEEP_SIZE == 0 {
+            self.cached.reaches(head.node, offset + len);
+        }
+        Ok(())
+    }
+
+    /// SEEK_DATA and SEEK_HOLE; the kernel handles the others.
+    pub(super) fn lseek(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
+        let open = handle(a)?;
+        let (offset, whence) = (a.u64()?, a.u32()? as i32);
+        let hole = match whence {
+            libc::SEEK_DATA => false,
+            libc::SEEK_HOLE => true,
+            _ => return Err(Errno::INVAL),
+        };
+        let fs = self.fs();
+        fs.bring_whole(open)?;
+        reply.u64(fs.cluster().seek_data(fs.live_of(open)?, offset, hole)?);
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (from, from_at) = (handle(a)?, a.u64()?);
+        let (to_node, to, to_at) = (a.u64()?, handle(a)?, a.u64()?);
+        let len = a.u64()?.min(MAX_COPY_BYTES);
+        let (input, output) = ((from, Some(from_at)), (to, Some(to_at)));
+        self.drop_users_privileges(head, to_node)?;
+        let done = self.fs().copy_range(input, output, len)?;
+        self.cached.reaches(to_node, to_at + done);
+        reply.u32(done as u32).u32(0);
+        Ok(())
+    }
+}

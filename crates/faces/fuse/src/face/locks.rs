@@ -1,0 +1,219 @@
+//! Locks. Those of flock(2) belong to the handle. Range locks belong to a process or a descriptor,
+//! to which the kernel gives a number. For each such owner and file, an open file description of
+//! the mount owns the locks in the pool; they end with it.
+
+use super::{Call, Wait, object};
+use crate::protocol::{self as p, Args, Head, Reply};
+use forebay_posix::controls::ASIDE;
+use forebay_posix::{Errno, Fs};
+use forebay_store::Entry;
+use forebay_store::locks::{LockType, Owner, TO_THE_END, interruptible};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The descriptions that own locks, by owner and file.
+#[derive(Default)]
+pub struct Locks(Mutex<HashMap<(u64, u64), Arc<Holder>>>);
+
+/// A description that owns locks. Dropping it closes it and releases the locks.
+struct Holder {
+    fs: Arc<Fs>,
+    open: u32,
+    /// The handle through which the first lock was requested.
+    handle: u32,
+    pid: u32,
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        let _ = self.fs.store().objects().open_release(self.open);
+    }
+}
+
+impl Locks {
+    fn all(&self) -> MutexGuard<'_, HashMap<(u64, u64), Arc<Holder>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Called when a process has closed a descriptor of the file.
+    pub fn drop_owner(&self, owner: u64, node: u64) {
+        let mut all = self.all();
+        if !all.is_empty() {
+            let gone = all.remove(&(owner, node));
+            drop(all);
+            drop(gone);
+        }
+    }
+
+    /// Releases all locks.
+    pub fn let_go(&self) {
+        let all = std::mem::take(&mut *self.all());
+        drop(all);
+    }
+
+    /// Called when a handle was closed: releases locks owned by descriptors. (Those owned by
+    /// processes were released before.)
+    pub fn drop_handle(&self, handle: u32) {
+        let mut all = self.all();
+        if !all.is_empty() {
+            let gone: Vec<_> = all.extract_if(|_, h| h.handle == handle).collect();
+            drop(all);
+            drop(gone);
+        }
+    }
+}
+
+/// The requested lock.
+struct LockRequest {
+    handle: u32,
+    owner: u64,
+    range: (u64, u64),
+    want: LockType,
+    pid: u32,
+    flock: bool,
+}
+
+fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
+    let (handle, owner) = (super::handle(a)?, a.u64()?);
+    let range = (a.u64()?, a.u64()?.min(TO_THE_END));
+    let want = match a.u32()? as i32 {
+        libc::F_RDLCK => LockType::Shared,
+        libc::F_WRLCK => LockType::Exclusive,
+        libc::F_UNLCK => LockType::Unlocked,
+        _ => return Err(Errno::INVAL),
+    };
+    Ok(LockRequest {
+        handle,
+        owner,
+        range,
+        want,
+        pid: a.u32()?,
+        flock: a.u32()? & p::LK_FLOCK != 0,
+    })
+}
+
+/// Takes a lock, or returns a function that waits for it. Most are free: then no thread is needed.
+fn waiting(
+    lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
+) -> Result<Option<Wait>, Errno> {
+    match lock(false) {
+        Err(Errno::AGAIN | ASIDE) => Ok(Some(Box::new(move |cancel| {
+            interruptible(cancel, || lock(true))
+        }))),
+        done => done.map(|()| None),
+    }
+}
+
+impl Call<'_> {
+    /// The description that owns the locks of this owner and file.
+    fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>, Errno> {
+        let known = self.locks.all().get(&(request.owner, node)).cloned();
+        if let Some(holder) = known {
+            return Ok(holder);
+        }
+        let fs = self.own.clone();
+        let kind = fs
+            .store()
+            .objects()
+            .open_file(request.handle)
+            .kind
+            .load(Relaxed);
+        let id = object(node);
+        let flags = match kind {
+            libc::S_IFDIR => libc::O_RDONLY,
+            _ => libc::O_RDWR,
+        };
+        // Not under the mutex, so that other files needn't wait for this one. It doesn't count as a
+        // program's open: the program itself has the file open.
+        let open = fs.keep_object(Entry { id, kind }, flags)?;
+        let new = Arc::new(Holder {
+            fs,
+            open,
+            handle: request.handle,
+            pid: request.pid,
+        });
+        // Another thread of the process may have added one meanwhile; then this one is closed after
+        // the mutex is released.
+        let holder = (self.locks.all())
+            .entry((request.owner, node))
+            .or_insert_with(|| new.clone())
+            .clone();
+        Ok(holder)
+    }
+
+    pub(super) fn lock_at_once(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let request = lock_request(a)?;
+        let cluster = self.fs().cluster();
+        if request.flock {
+            return cluster.flock(request.handle, request.want, false);
+        }
+        if request.want == LockType::Unlocked && request.range == (0, TO_THE_END) {
+            self.locks.drop_owner(request.owner, head.node);
+            return Ok(());
+        }
+        let holder = self.holder(head.node, &request)?;
+        cluster.lock_range(holder.open, true, request.want, request.range, false)
+    }
+
+    /// F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
+    pub(super) fn lock_waiting(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+    ) -> Result<Option<Wait>, Errno> {
+        let request = lock_request(a)?;
+        let (fs, want) = (self.own.clone(), request.want);
+        if request.flock {
+            return waiting(move |waits| fs.cluster().flock(request.handle, want, waits));
+        }
+        let holder = self.holder(head.node, &request)?;
+        waiting(move |waits| {
+            fs.cluster()
+                .lock_range(holder.open, true, want, request.range, waits)
+        })
+    }
+
+    /// F_GETLK.
+    pub(super) fn lock_in_the_way(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let request = lock_request(a)?;
+        let holder = self.holder(head.node, &request)?;
+        let cluster = self.fs().cluster();
+        let found = cluster.range_in_the_way(holder.open, true, request.want, request.range)?;
+        let Some(other) = found else {
+            reply.u64(0).u64(0).u32(libc::F_UNLCK as u32).u32(0);
+            return Ok(());
+        };
+        let kind = match other.has {
+            LockType::Shared => libc::F_RDLCK,
+            _ => libc::F_WRLCK,
+        };
+        // The owner uses another mount or node: it has no process id here.
+        let pid = match other.owner.pid() {
+            Some(pid) if other.owner.node == cluster.names().node() => pid,
+            Some(_) => u32::MAX,
+            None => self.pid_behind(other.owner),
+        };
+        reply
+            .u64(other.start)
+            .u64(other.end)
+            .u32(kind as u32)
+            .u32(pid);
+        Ok(())
+    }
+
+    /// The process for which this mount holds a lock; -1 if there is none, as for descriptors.
+    fn pid_behind(&self, owner: Owner) -> u32 {
+        let store = self.fs().store();
+        let all = self.locks.all();
+        let found = all
+            .values()
+            .find(|h| store.locks().description_owns(h.open, owner));
+        found.map_or(u32::MAX, |h| h.pid)
+    }
+}

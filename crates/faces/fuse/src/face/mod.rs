@@ -1,0 +1,374 @@
+//! Answers to the kernel's requests: each becomes one or two calls of `posix`.
+
+mod attributes;
+mod dirs;
+mod files;
+mod locks;
+mod names;
+
+use crate::cached::Cached;
+use crate::directories::Directories;
+use crate::keeping::Keeping;
+use crate::known::Known;
+use crate::notices::Notices;
+use crate::protocol::{self as p, Args, Head, Reply, opcode as op};
+use crate::recent::Recent;
+use forebay_client::Pool;
+use forebay_posix::controls::{ASIDE, UNSEEN};
+use forebay_posix::{Errno, Fail, Fs, ObjectId, Stat};
+use forebay_store::process::is_answering;
+use std::collections::HashMap;
+use std::io;
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, RwLock};
+use std::time::{Duration, Instant};
+
+/// The answer to a request.
+pub enum Answer {
+    /// The reply, or an error.
+    Reply(Result<(), Errno>),
+    /// No reply.
+    None,
+    /// The result of a wait, which ends early when it is cancelled.
+    Wait(Wait),
+}
+
+/// A wait that ends early when the flag is set.
+pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
+
+/// A pool, as the kernel sees it.
+pub struct Face {
+    pool: Arc<Pool>,
+    /// The view of the user that serves the mount.
+    own: Arc<Fs>,
+    /// Views of the users for whom something was created: they become its owners.
+    others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
+    dirs: dirs::Dirs,
+    locks: locks::Locks,
+    recent: Arc<Recent>,
+    known: Known,
+    directories: Directories,
+    /// Number of requests that are giving back room.
+    freeing: AtomicUsize,
+    pub cached: Cached,
+    pub keeping: Keeping,
+}
+
+/// How long a request without room waits, at most, for room that is being given back.
+const GIVING_BACK: Duration = Duration::from_millis(500);
+/// Limit on the views that are kept; a mount for all users may use more.
+const MAX_VIEWS: usize = 256;
+
+impl Face {
+    /// Makes the face of a mount.
+    ///
+    /// # Errors
+    /// If a thread can't be started.
+    pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, keeping: Keeping) -> io::Result<Face> {
+        let uid = rustix::process::geteuid().as_raw();
+        let gid = rustix::process::getegid().as_raw();
+        let own = Arc::new(Fs::judged_by_kernel(pool.clone(), uid, gid));
+        let recent = Arc::default();
+        Recent::watch(&recent, own.clone())?;
+        Ok(Face {
+            own,
+            pool,
+            others: RwLock::default(),
+            dirs: dirs::Dirs::default(),
+            locks: locks::Locks::default(),
+            recent,
+            known: Known::default(),
+            directories: Directories::default(),
+            freeing: AtomicUsize::new(0),
+            cached: Cached::new(notices),
+            keeping,
+        })
+    }
+
+    /// Called after the last request: closes files that are kept for the next requests, and those
+    /// that the kernel hasn't closed.
+    ///
+    /// # Errors
+    /// An errno of writing files back.
+    pub fn end(&self) -> Result<(), Errno> {
+        self.keeping.end();
+        self.locks.let_go();
+        self.recent.let_go(self.fs());
+        self.fs().store().recovery().close_owned()
+    }
+
+    /// The view for requests that create nothing.
+    pub fn fs(&self) -> &Fs {
+        &self.own
+    }
+
+    /// The view in which new objects belong to the requesting user.
+    fn others_view(&self, head: &Head) -> Arc<Fs> {
+        let user = (head.uid, head.gid);
+        let read = self.others.read().unwrap_or_else(|e| e.into_inner());
+        if let Some(fs) = read.get(&user) {
+            return fs.clone();
+        }
+        drop(read);
+        let mut others = self.others.write().unwrap_or_else(|e| e.into_inner());
+        if others.len() >= MAX_VIEWS {
+            others.clear();
+        }
+        let new = || Arc::new(Fs::judged_by_kernel(self.pool.clone(), user.0, user.1));
+        others.entry(user).or_insert_with(new).clone()
+    }
+
+    /// Answers a request; the reply's content is put into `reply`.
+    pub fn answer(&self, head: &Head, args: Args<'_>, reply: &mut Reply) -> Answer {
+        let request = Call {
+            face: self,
+            fs: self.own.for_process(requester(head)),
+        };
+        let answer = request.answer(head, args.clone(), reply);
+        match answer {
+            // The request had no effect. Room may be freed in a moment.
+            Answer::Reply(Err(Errno::DQUOT | Errno::NOSPC)) if self.is_giving_back() => {
+                if is_answering() {
+                    return Answer::Reply(Err(ASIDE));
+                }
+                self.wait_for_room();
+                reply.clear();
+                request.answer(head, args, reply)
+            }
+            answer => answer,
+        }
+    }
+
+    /// Whether files are being closed, or kept for a moment, that may have been removed.
+    fn is_giving_back(&self) -> bool {
+        !self.recent.is_empty() || self.freeing.load(Relaxed) > 0
+    }
+
+    /// Waits until the room of files that programs have removed and closed is freed. The kernel
+    /// reports their end when the programs continue already.
+    fn wait_for_room(&self) {
+        let until = Instant::now() + GIVING_BACK;
+        self.recent.let_go(self.fs());
+        while self.freeing.load(Relaxed) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Called if the kernel didn't take the reply: closes what the request opened.
+    pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
+        // After the entry, if there is one.
+        let at = match head.opcode {
+            op::OPEN | op::OPENDIR => p::REPLY_HEAD,
+            op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
+            _ => return,
+        };
+        let reply = reply.finish(head.unique);
+        if let Some(open) = reply.get(at..at + 4).and_then(|b| b.try_into().ok()) {
+            let open = u32::from_ne_bytes(open);
+            self.dirs.forget(open);
+            let _ = self.close(open);
+        }
+    }
+}
+
+/// A request that is being answered, with the view of the requesting process.
+struct Call<'a> {
+    face: &'a Face,
+    fs: Fs,
+}
+
+impl Deref for Call<'_> {
+    type Target = Face;
+
+    fn deref(&self) -> &Face {
+        self.face
+    }
+}
+
+impl Call<'_> {
+    /// The view for operations that create nothing.
+    fn fs(&self) -> &Fs {
+        &self.fs
+    }
+
+    /// The view in which new objects belong to the requesting user.
+    fn fs_of(&self, head: &Head) -> Fs {
+        self.others_view(head).for_process(requester(head))
+    }
+
+    fn answer(&self, head: &Head, mut a: Args<'_>, reply: &mut Reply) -> Answer {
+        let a = &mut a;
+        let frees = matches!(
+            head.opcode,
+            op::RELEASE | op::UNLINK | op::RENAME | op::RENAME2
+        );
+        self.freeing.fetch_add(usize::from(frees), Relaxed);
+        let result = match head.opcode {
+            op::FORGET => {
+                self.directories.forget(head.node);
+                return Answer::None;
+            }
+            op::BATCH_FORGET => {
+                let _ = self.forget_batch(a);
+                return Answer::None;
+            }
+            op::SETLKW => match self.lock_waiting(head, a) {
+                Ok(Some(wait)) => return Answer::Wait(wait),
+                Ok(None) => Ok(()),
+                Err(e) => Err(e),
+            },
+            op::LOOKUP => self.lookup(head, a, reply),
+            op::GETATTR => self.get_attributes(head, a, reply),
+            op::STATX => self.statx(head, a, reply),
+            op::SETATTR => self.set_attributes(head, a, reply),
+            op::READLINK => self.readlink(head, reply),
+            op::SYMLINK => self.symlink(head, a, reply),
+            op::MKNOD => self.mknod(head, a, reply),
+            op::MKDIR => self.mkdir(head, a, reply),
+            op::UNLINK => self.unlink(head, a),
+            op::RMDIR => self.rmdir(head, a),
+            op::RENAME => self.rename(head, a, false),
+            op::RENAME2 => self.rename(head, a, true),
+            op::LINK => self.link(head, a, reply),
+            op::OPEN => self.open(head, a, reply),
+            op::CREATE => self.create(head, a, reply),
+            op::TMPFILE => self.tmpfile(head, a, reply),
+            op::READ => self.read(head, a, reply),
+            op::WRITE => self.write(head, a, reply),
+            op::FLUSH => self.flush(head, a),
+            op::FSYNC | op::FSYNCDIR => self.fsync(a),
+            op::SYNCFS => self.fs().cluster().sync_everywhere(),
+            op::RELEASE => self.release(head, a),
+            op::FALLOCATE => self.fallocate(head, a),
+            op::LSEEK => self.lseek(a, reply),
+            op::COPY_FILE_RANGE => self.copy_file_range(head, a, reply),
+            op::OPENDIR => self.opendir(head, a, reply),
+            op::READDIR => self.readdir(a, reply),
+            op::RELEASEDIR => self.releasedir(a),
+            op::SETXATTR => self.setxattr(head, a),
+            op::GETXATTR => self.getxattr(head, a, reply),
+            op::LISTXATTR => self.listxattr(head, a, reply),
+            op::REMOVEXATTR => self.removexattr(head, a),
+            op::GETLK => self.lock_in_the_way(head, a, reply),
+            op::SETLK => self.lock_at_once(head, a),
+            op::STATFS => self.statfs(reply),
+            op::DESTROY => Ok(()),
+            op::IOCTL => Err(Errno::NOTTY),
+            _ => Err(Errno::NOSYS),
+        };
+        self.freeing.fetch_sub(usize::from(frees), Relaxed);
+        // Whether it has succeeded or not.
+        match head.opcode {
+            op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
+            op::CREATE
+            | op::MKNOD
+            | op::MKDIR
+            | op::SYMLINK
+            | op::LINK
+            | op::UNLINK
+            | op::RMDIR
+            | op::RENAME
+            | op::RENAME2 => self.keeping.changed(head.node),
+            _ => {}
+        }
+        Answer::Reply(result)
+    }
+
+    fn statfs(&self, reply: &mut Reply) -> Result<(), Errno> {
+        const UNIT: u32 = 4096;
+        self.let_go()?;
+        let pool = self.fs().pool();
+        // For the quota, the origin's service is asked.
+        if is_answering() && pool.config().has_quota() {
+            return Err(ASIDE);
+        }
+        let room = pool.room();
+        let blocks = room.bytes / u64::from(UNIT);
+        let free = room.free_bytes / u64::from(UNIT);
+        reply.u64(blocks).u64(free).u64(free);
+        reply.u64(room.files).u64(room.free_files);
+        reply.u32(UNIT).u32(255).u32(UNIT).u32(0).zeros(24);
+        Ok(())
+    }
+
+    /// Gives back the room of files that are kept for a moment.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: only on another thread.
+    fn let_go(&self) -> Result<(), Errno> {
+        if !self.recent.is_empty() {
+            if is_answering() {
+                return Err(ASIDE);
+            }
+            self.recent.let_go(self.fs());
+        }
+        Ok(())
+    }
+
+    /// Called before the reply to a request has the size of a file.
+    ///
+    /// # Errors
+    /// [`ASIDE`]: only on another thread.
+    fn announce_size(&self, head: &Head, node: u64, size: u64) -> Result<(), Errno> {
+        self.cached.announce_size(node, size, head.pid, || {
+            let open = self.open_node(node, libc::O_RDONLY).ok()?;
+            let mut last = [0];
+            let n = self.fs().read_chunk(open, &mut last, size - 1);
+            let _ = self.fs().store().objects().open_release(open);
+            (n == Ok(1)).then_some(last[0])
+        })
+    }
+
+    /// Attributes of an open description, or else of this node.
+    fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat, Errno> {
+        let found = match open {
+            Some(open) => self.fs().stat_open(open),
+            None => self.fs().stat_id(object(node)),
+        };
+        match found {
+            Err(Errno::NOENT) => self.directories.removed(node).ok_or(Errno::NOENT),
+            found => found.inspect(|stat| self.directories.note(node, stat)),
+        }
+    }
+
+    fn forget_batch(&self, a: &mut Args<'_>) -> Result<(), Errno> {
+        let count = a.u32()?;
+        a.skip(4)?;
+        for _ in 0..count {
+            self.directories.forget(a.u64()?);
+            // The number of look-ups to forget: always all.
+            a.skip(8)?;
+        }
+        Ok(())
+    }
+}
+
+/// The requesting process.
+fn requester(head: &Head) -> u32 {
+    match head.pid {
+        0 => UNSEEN,
+        id => id,
+    }
+}
+
+/// The pool's id of a node.
+fn object(node: u64) -> ObjectId {
+    match node {
+        p::ROOT_NODE => ObjectId::ROOT,
+        node => ObjectId(node),
+    }
+}
+
+/// The kernel passes single names, which lead nowhere else.
+fn inside(f: Fail) -> Errno {
+    match f {
+        Fail::Errno(e) => e,
+        Fail::Outside(_) | Fail::Origin(_) => Errno::XDEV,
+    }
+}
+
+/// Reads a handle, which is an open file description.
+fn handle(a: &mut Args<'_>) -> Result<u32, Errno> {
+    u32::try_from(a.u64()?).map_err(|_| Errno::BADF)
+}

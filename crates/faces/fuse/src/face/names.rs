@@ -1,0 +1,166 @@
+//! Names: lookup, creation, rename, removal.
+
+use super::{Call, inside, object};
+use crate::protocol::{self as p, Args, Head, Reply, device};
+use forebay_posix::{Errno, Follow, Goal, RenameMode};
+
+impl Call<'_> {
+    /// Keeps a regular file that is found for a moment: the next request may open it.
+    pub(super) fn lookup(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        const FLAGS: i32 = libc::O_RDONLY | libc::O_NOFOLLOW;
+        let (fs, name) = (self.fs(), a.text()?);
+        let found = fs.at(object(head.node), name, Goal::of_open(FLAGS), |place| {
+            let entry = place.existing()?;
+            if entry.kind == libc::S_IFREG {
+                self.known.note(entry.id.0, object(head.node), name);
+            }
+            if entry.kind != libc::S_IFREG || self.recent.has(entry.id.0) {
+                return fs.stat_place(place);
+            }
+            let open = fs.keep_place(place, FLAGS)?;
+            let stat = fs.stat_open(open);
+            self.recent.keep(fs, entry.id.0, open);
+            stat
+        });
+        let stat = found.map_err(inside)?;
+        self.announce_size(head, p::node_of(stat.ino), stat.size)?;
+        self.directories.note(p::node_of(stat.ino), &stat);
+        reply.entry(&stat);
+        Ok(())
+    }
+
+    /// Replies with the entry `name` of the request's directory.
+    fn tell(&self, head: &Head, name: &[u8], reply: &mut Reply) -> Result<(), Errno> {
+        let fs = self.fs();
+        let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
+        let stat = found.map_err(inside)?;
+        // The kernel may know an object with this number already. It doesn't discard the reply to a
+        // creation, so it takes this size.
+        self.cached.set(p::node_of(stat.ino), stat.size);
+        self.directories.note(p::node_of(stat.ino), &stat);
+        reply.entry(&stat);
+        Ok(())
+    }
+
+    pub(super) fn readlink(&self, head: &Head, reply: &mut Reply) -> Result<(), Errno> {
+        let (inode, target) = self.fs().cluster().inode_tail(object(head.node))?;
+        if !inode.is_link() {
+            return Err(Errno::INVAL);
+        }
+        reply.put(&target);
+        Ok(())
+    }
+
+    pub(super) fn symlink(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (name, target) = (a.text()?, a.text()?);
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_symlink(target, p)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn mknod(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (mode, rdev) = (a.u32()?, device(a.u32()?));
+        // The kernel has applied the umask.
+        a.skip(8)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_node(p, mode, rdev)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn mkdir(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let mode = a.u32()?;
+        a.skip(4)?;
+        let name = a.text()?;
+        let fs = self.fs_of(head);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_dir(p, mode)
+        });
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+
+    pub(super) fn unlink(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (fs, name) = (self.fs(), a.text()?);
+        fs.at(object(head.node), name, Follow::No, |p| fs.remove_file(p))
+            .map_err(inside)
+    }
+
+    pub(super) fn rmdir(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
+        let (fs, name) = (self.fs(), a.text()?);
+        fs.at(object(head.node), name, Follow::No, |p| fs.remove_dir(p))
+            .map_err(inside)
+    }
+
+    pub(super) fn rename(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        with_flags: bool,
+    ) -> Result<(), Errno> {
+        let to = object(a.u64()?);
+        let flags = if with_flags { a.u64()? as u32 } else { 0 };
+        let mode = match flags {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(Errno::INVAL),
+        };
+        let (old, new) = (a.text()?, a.text()?);
+        let fs = self.fs();
+        let id = |dir, name| {
+            let found = fs.at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
+            found.ok().map(|id| p::node_of(id.0))
+        };
+        // Their times change. The kernel handles a replaced object itself.
+        let moved = [id(object(head.node), old), id(to, new)];
+        self.keeping
+            .renames((head.node, old), (p::node_of(to.0), new));
+        let done = fs.rename_at((object(head.node), old), (to, new), mode);
+        for node in moved.into_iter().flatten().chain([p::node_of(to.0)]) {
+            self.keeping.changed(node);
+        }
+        done.map_err(inside)
+    }
+
+    pub(super) fn link(
+        &self,
+        head: &Head,
+        a: &mut Args<'_>,
+        reply: &mut Reply,
+    ) -> Result<(), Errno> {
+        let (fs, what, name) = (self.fs(), object(a.u64()?), a.text()?);
+        let made = fs.at(object(head.node), name, Follow::No, |p| {
+            fs.make_link(what, p)
+        });
+        self.keeping.changed(p::node_of(what.0));
+        made.map_err(inside)?;
+        self.tell(head, name, reply)
+    }
+}

@@ -1,0 +1,61 @@
+//! Names that the kernel has looked up recently.
+//!
+//! The kernel sets attributes by node number. For the object to be found by its attribute, the
+//! store needs one of its names, and searching for one takes long. Most of the time it was looked
+//! up, or made, a moment ago.
+
+use forebay_posix::ObjectId;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Number of names kept at least, twice as many at most: the kernel may have looked a name up long
+/// ago.
+const MIN_NAMES: usize = 1 << 15;
+
+/// Directory and name of an object.
+type Name = (ObjectId, Vec<u8>);
+
+/// Names by node number.
+#[derive(Default)]
+pub struct Known(Mutex<Generations>);
+
+#[derive(Default)]
+struct Generations {
+    young: HashMap<u64, Name>,
+    old: HashMap<u64, Name>,
+}
+
+impl Known {
+    /// Records a name.
+    pub fn note(&self, node: u64, dir: ObjectId, name: &[u8]) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if all.young.len() >= MIN_NAMES {
+            all.old = std::mem::take(&mut all.young);
+        }
+        all.young.insert(node, (dir, name.to_vec()));
+    }
+
+    /// A recorded name of the object, if there is one.
+    pub fn name(&self, node: u64) -> Option<Name> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.young.get(&node).or_else(|| all.old.get(&node)).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_latest_names_are_kept() {
+        let known = Known::default();
+        for n in 0..10 * MIN_NAMES as u64 {
+            known.note(n, ObjectId::ROOT, format!("{n}").as_bytes());
+            let young = n.saturating_sub(MIN_NAMES as u64 - 1);
+            assert_eq!(known.name(young).unwrap().1, format!("{young}").as_bytes());
+        }
+        assert_eq!(known.name(0), None);
+        let all = known.0.lock().unwrap();
+        assert!(all.young.len() + all.old.len() <= 2 * MIN_NAMES);
+    }
+}

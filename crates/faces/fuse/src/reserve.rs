@@ -1,0 +1,258 @@
+//! Memory for a mount's server when the system gives it no more.
+//!
+//! Rust aborts a process that can't allocate; the mount would then answer ENOTCONN for ever. So a
+//! server at its limit of address space (RLIMIT_AS), or on a system without overcommit, must answer
+//! ENOMEM and continue.
+//!
+//! - [`hold`] maps [`SIZE`] bytes ahead. They take address space, and no memory until they are
+//!   used.
+//! - [`Allocator`], the program's global allocator, uses them when malloc fails.
+//! - [`is_short`]: a request is refused before it is carried out if the rest might not suffice for
+//!   it.
+//! - Threads are started only where there is room for their beginning ([`forebay_runtime::threads`]).
+//!
+//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is only used without
+//! memory, so a linear search is fast enough. Units are returned when they are freed.
+
+use forebay_runtime::threads::has_room;
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::io;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
+use std::sync::{Mutex, PoisonError};
+
+/// Size of the reserve. Bytes.
+pub const SIZE: usize = 64 << 20;
+/// Maximum number of bytes that one request takes while it is answered: copies of the largest
+/// write, and its reply.
+const PER_REQUEST: usize = 4 << 20;
+/// Size of a unit, and the largest alignment. Bytes.
+const UNIT: usize = 256;
+const UNITS: usize = SIZE / UNIT;
+
+/// Address of the reserve; 0: not mapped.
+static BASE: AtomicUsize = AtomicUsize::new(0);
+/// Bytes of the reserve in use.
+static USED: AtomicUsize = AtomicUsize::new(0);
+/// Whether the system had no memory at the last attempt, by [`is_short`] or by an allocation.
+static IS_LACKING: AtomicBool = AtomicBool::new(false);
+static TAKEN: Mutex<Bitmap> = Mutex::new(Bitmap([0; UNITS / 64]));
+
+/// Maps the reserve; once in a process.
+///
+/// # Errors
+/// ENOMEM if it can't be mapped.
+pub fn hold() -> io::Result<()> {
+    if BASE.load(Acquire) == 0 {
+        let base = mapped(SIZE)?;
+        if BASE.compare_exchange(0, base, AcqRel, Acquire).is_err() {
+            unmapped(base, SIZE);
+        }
+    }
+    Ok(())
+}
+
+/// Whether a request should be refused: `busy` others are being answered, the system has no memory,
+/// and the reserve might not suffice for them all.
+pub fn is_short(busy: usize) -> bool {
+    if !IS_LACKING.load(Relaxed) {
+        return false;
+    }
+    let wanted = busy.saturating_add(1).saturating_mul(PER_REQUEST);
+    if USED.load(Relaxed).saturating_add(wanted) <= SIZE {
+        return false;
+    }
+    let is_lacking = !has_room(PER_REQUEST);
+    IS_LACKING.store(is_lacking, Relaxed);
+    is_lacking
+}
+
+fn mapped(len: usize) -> io::Result<usize> {
+    use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: a new mapping, where the kernel likes.
+    let at = unsafe { mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE)? };
+    Ok(at.expose_provenance())
+}
+
+fn unmapped(at: usize, len: usize) {
+    // SAFETY: a mapping of ours that no other thread knows.
+    let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), len) };
+}
+
+/// The units in use.
+struct Bitmap([u64; UNITS / 64]);
+
+impl Bitmap {
+    fn is_set(&self, unit: usize) -> bool {
+        self.0[unit / 64] >> (unit % 64) & 1 != 0
+    }
+
+    fn flip(&mut self, first: usize, n: usize) {
+        for unit in first..first + n {
+            self.0[unit / 64] ^= 1 << (unit % 64);
+        }
+    }
+
+    /// Takes the first `n` consecutive free units.
+    fn take(&mut self, n: usize) -> Option<usize> {
+        let mut first = 0;
+        while first + n <= UNITS {
+            if first % 64 == 0 && self.0[first / 64] == u64::MAX {
+                first += 64;
+                continue;
+            }
+            match (first..first + n).rev().find(|&unit| self.is_set(unit)) {
+                Some(unit) => first = unit + 1,
+                None => {
+                    self.flip(first, n);
+                    return Some(first);
+                }
+            }
+        }
+        None
+    }
+
+    fn give(&mut self, first: usize, n: usize) {
+        debug_assert!((first..first + n).all(|unit| self.is_set(unit)));
+        self.flip(first, n);
+    }
+}
+
+fn units(layout: Layout) -> usize {
+    layout.size().max(1).div_ceil(UNIT)
+}
+
+/// Allocates from the reserve; null if it is used up or not mapped.
+fn take(layout: Layout) -> *mut u8 {
+    IS_LACKING.store(true, Relaxed);
+    let base = BASE.load(Acquire);
+    if base == 0 || layout.align() > UNIT || layout.size() > SIZE {
+        return null_mut();
+    }
+    let n = units(layout);
+    let taken = TAKEN.lock().unwrap_or_else(PoisonError::into_inner).take(n);
+    let Some(first) = taken else {
+        return null_mut();
+    };
+    USED.fetch_add(n * UNIT, Relaxed);
+    std::ptr::with_exposed_provenance_mut(base + first * UNIT)
+}
+
+/// Whether this address is in the reserve.
+fn is_ours(p: *mut u8) -> bool {
+    let base = BASE.load(Relaxed);
+    base != 0 && p.addr().wrapping_sub(base) < SIZE
+}
+
+fn give(p: *mut u8, layout: Layout) {
+    let (first, n) = ((p.addr() - BASE.load(Relaxed)) / UNIT, units(layout));
+    TAKEN
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .give(first, n);
+    USED.fetch_sub(n * UNIT, Relaxed);
+}
+
+/// The system's allocator, with the reserve for when it fails.
+pub struct Allocator;
+
+// SAFETY: memory of the system's allocator returns to it; units of the reserve belong to one
+// allocation at a time, are as many as requested and aligned to UNIT. Nothing here allocates or
+// unwinds.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let p = unsafe { System.alloc(layout) };
+        if p.is_null() { take(layout) } else { p }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise.
+        let p = unsafe { System.alloc_zeroed(layout) };
+        if !p.is_null() {
+            return p;
+        }
+        let p = take(layout);
+        if let Some(p) = NonNull::new(p) {
+            // SAFETY: this many bytes were taken.
+            unsafe { p.write_bytes(0, layout.size()) };
+        }
+        p
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, layout: Layout) {
+        if is_ours(p) {
+            give(p, layout)
+        } else {
+            // SAFETY: it came from there.
+            unsafe { System.dealloc(p, layout) }
+        }
+    }
+
+    unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        let is_ours = is_ours(p);
+        if !is_ours {
+            // SAFETY: it came from there.
+            let moved = unsafe { System.realloc(p, layout, size) };
+            if !moved.is_null() {
+                return moved;
+            }
+        }
+        // SAFETY: the caller promises a valid size for a layout; both are different allocations of
+        // at least these sizes; the old one is freed once, to where it came from.
+        unsafe {
+            let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
+            if !moved.is_null() {
+                moved.copy_from_nonoverlapping(p, layout.size().min(size));
+                self.dealloc(p, layout);
+            }
+            moved
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_taken_once_and_come_back() {
+        let mut bits = Box::new(Bitmap([0; UNITS / 64]));
+        let one = bits.take(1).unwrap();
+        let many = bits.take(200).unwrap();
+        let more = bits.take(3).unwrap();
+        assert_eq!((one, many, more), (0, 1, 201));
+        bits.give(many, 200);
+        // A fitting request uses the gap.
+        assert_eq!(bits.take(201), Some(204));
+        assert_eq!(bits.take(200), Some(1));
+        assert_eq!(bits.take(UNITS), None);
+        let rest = UNITS - 405;
+        assert_eq!(bits.take(rest), Some(405));
+        assert_eq!(bits.take(1), None);
+        bits.give(one, 1);
+        assert_eq!(bits.take(1), Some(0));
+    }
+
+    #[test]
+    fn what_the_system_lacks_comes_from_the_reserve() {
+        hold().unwrap();
+        let layout = Layout::from_size_align(1000, 64).unwrap();
+        let p = take(layout);
+        assert!(is_ours(p) && p.addr().is_multiple_of(64));
+        assert_eq!(USED.load(Relaxed), 1024);
+        // SAFETY: freed once each, by the layouts they were made with.
+        unsafe {
+            p.write_bytes(7, 1000);
+            // The block moves to the system's allocator, which has memory here.
+            let p = Allocator.realloc(p, layout, 3000);
+            assert!(!is_ours(p) && (0..1000).all(|n| *p.add(n) == 7));
+            assert_eq!(USED.load(Relaxed), 0);
+            Allocator.dealloc(p, Layout::from_size_align(3000, 64).unwrap());
+        }
+        assert!(take(Layout::from_size_align(SIZE + 1, 1).unwrap()).is_null());
+        assert!(take(Layout::from_size_align(1, 2 * UNIT).unwrap()).is_null());
+        assert!(!is_short(1000), "there is memory");
+    }
+}

@@ -1,0 +1,265 @@
+//! The library's own allocator: the program's malloc is never called.
+//!
+//! Rust code gets it as the global allocator; the C code linked in (LMDB) because the
+//! linker redirects its malloc, calloc, realloc, free and strdup here (`--wrap`, see build.rs).
+
+use dlmalloc::Dlmalloc;
+use forebay_store::process::Critical;
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
+use std::ffi::c_void;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// dlmalloc behind a lock that can be held over a fork.
+struct Allocator {
+    locked: AtomicBool,
+    heap: UnsafeCell<Dlmalloc>,
+}
+
+// SAFETY: the heap is only used with the lock held.
+unsafe impl Sync for Allocator {}
+
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator {
+    locked: AtomicBool::new(false),
+    heap: UnsafeCell::new(Dlmalloc::new()),
+};
+
+impl Allocator {
+    fn lock(&self) {
+        while self
+            .locked
+            .compare_exchange_weak(false, true, Acquire, Relaxed)
+            .is_err()
+        {
+            std::thread::yield_now();
+        }
+    }
+
+    fn with<T>(&self, f: impl FnOnce(&mut Dlmalloc) -> T) -> T {
+        // A signal handler that interrupts this would wait for the lock, or jump away with it.
+        let _critical = Critical::enter();
+        self.lock();
+        // SAFETY: the lock is held.
+        let result = f(unsafe { &mut *self.heap.get() });
+        self.locked.store(false, Release);
+        result
+    }
+}
+
+// SAFETY: dlmalloc does what GlobalAlloc asks, under a lock.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, l: Layout) -> *mut u8 {
+        // SAFETY: the caller's promise, here and below.
+        self.with(|h| unsafe { h.malloc(l.size(), l.align()) })
+    }
+
+    unsafe fn alloc_zeroed(&self, l: Layout) -> *mut u8 {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.calloc(l.size(), l.align()) })
+    }
+
+    unsafe fn realloc(&self, p: *mut u8, l: Layout, size: usize) -> *mut u8 {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.realloc(p, l.size(), l.align(), size) })
+    }
+
+    unsafe fn dealloc(&self, p: *mut u8, l: Layout) {
+        // SAFETY: see alloc.
+        self.with(|h| unsafe { h.free(p, l.size(), l.align()) });
+    }
+}
+
+/// Holds the heap still while the process forks: the child must not inherit it half
+/// changed by another thread. Nothing may allocate until [`after_fork`].
+pub fn before_fork() {
+    ALLOCATOR.lock();
+}
+
+/// Ends [`before_fork`], in parent and child.
+pub fn after_fork() {
+    ALLOCATOR.locked.store(false, Release);
+}
+
+/// Bytes before each block that C gets. They hold its size, and that of its mapping (0: it lies in
+/// the heap). Keeps 16-byte alignment.
+const HEAD: usize = 16;
+
+/// From this size on, zeroed blocks are mappings of their own. The heap would write zeros, so each
+/// page would take memory and a page fault, and LMDB's tables are hardly used: for each shard,
+/// 128 KiB. Bytes.
+const MAPPED: usize = 64 << 10;
+
+/// A zeroed block of `size` bytes in a mapping of its own; null if there is no memory.
+fn mapped(size: usize) -> *mut c_void {
+    let Some(len) = (HEAD + size).checked_next_multiple_of(4096) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: a new mapping.
+    let made = unsafe {
+        mmap_anonymous(
+            std::ptr::null_mut(),
+            len,
+            ProtFlags::READ | ProtFlags::WRITE,
+            MapFlags::PRIVATE,
+        )
+    };
+    let Ok(block) = made else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the mapping has HEAD bytes more than asked for.
+    unsafe {
+        block.cast::<[usize; 2]>().write([size, len]);
+        block.cast::<u8>().add(HEAD).cast()
+    }
+}
+
+fn layout(size: usize) -> Option<Layout> {
+    Layout::from_size_align(size.checked_add(HEAD)?, 16).ok()
+}
+
+/// # Safety
+/// As malloc(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_malloc(size: usize) -> *mut c_void {
+    let Some(l) = layout(size) else {
+        return std::ptr::null_mut();
+    };
+    // SAFETY: the layout isn't empty.
+    let block = unsafe { ALLOCATOR.alloc(l) };
+    if block.is_null() {
+        return block.cast();
+    }
+    // SAFETY: the block has HEAD bytes more than asked for.
+    unsafe {
+        block.cast::<[usize; 2]>().write([size, 0]);
+        block.add(HEAD).cast()
+    }
+}
+
+/// # Safety
+/// As calloc(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_calloc(count: usize, size: usize) -> *mut c_void {
+    let Some(l) = count.checked_mul(size).and_then(layout) else {
+        return std::ptr::null_mut();
+    };
+    let size = l.size() - HEAD;
+    if size >= MAPPED {
+        return mapped(size);
+    }
+    // SAFETY: as in __wrap_malloc.
+    unsafe {
+        let block = ALLOCATOR.alloc_zeroed(l);
+        if block.is_null() {
+            return block.cast();
+        }
+        block.cast::<[usize; 2]>().write([size, 0]);
+        block.add(HEAD).cast()
+    }
+}
+
+/// # Safety
+/// As realloc(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_void {
+    if old.is_null() {
+        // SAFETY: the caller's promise.
+        return unsafe { __wrap_malloc(size) };
+    }
+    // SAFETY: `old` came from here, with its size in front.
+    unsafe {
+        let block = old.cast::<u8>().sub(HEAD);
+        let [before, mapping] = block.cast::<[usize; 2]>().read();
+        if mapping > 0 {
+            let new = __wrap_malloc(size);
+            if !new.is_null() {
+                std::ptr::copy_nonoverlapping(old.cast::<u8>(), new.cast(), before.min(size));
+                __wrap_free(old);
+            }
+            return new;
+        }
+        let (Some(from), Some(to)) = (layout(before), layout(size)) else {
+            return std::ptr::null_mut();
+        };
+        let new = ALLOCATOR.realloc(block, from, to.size());
+        if new.is_null() {
+            return new.cast();
+        }
+        new.cast::<[usize; 2]>().write([size, 0]);
+        new.add(HEAD).cast()
+    }
+}
+
+/// # Safety
+/// As free(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_free(old: *mut c_void) {
+    if old.is_null() {
+        return;
+    }
+    // SAFETY: `old` came from here, with its size in front.
+    unsafe {
+        let block = old.cast::<u8>().sub(HEAD);
+        match block.cast::<[usize; 2]>().read() {
+            [size, 0] => {
+                if let Some(l) = layout(size) {
+                    ALLOCATOR.dealloc(block, l);
+                }
+            }
+            [_, mapping] => _ = munmap(block.cast(), mapping),
+        }
+    }
+}
+
+/// # Safety
+/// As strdup(3).
+#[unsafe(no_mangle)]
+unsafe extern "C" fn __wrap_strdup(text: *const std::ffi::c_char) -> *mut std::ffi::c_char {
+    // SAFETY: the caller passes a C string; the copy has room for it.
+    unsafe {
+        let len = std::ffi::CStr::from_ptr(text).to_bytes_with_nul().len();
+        let copy = __wrap_malloc(len).cast::<std::ffi::c_char>();
+        if !copy.is_null() {
+            std::ptr::copy_nonoverlapping(text, copy, len);
+        }
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The sum of a block's bytes.
+    fn sum(block: *mut c_void, size: usize) -> u64 {
+        // SAFETY: the block has this many bytes.
+        let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), size) };
+        bytes.iter().map(|&b| u64::from(b)).sum()
+    }
+
+    #[test]
+    fn zeroed_blocks_are_zero_and_keep_their_bytes_when_they_grow_or_shrink() {
+        for size in [1, 1000, MAPPED - 1, MAPPED, MAPPED + 4096, 1 << 20] {
+            // SAFETY: the blocks are written within their sizes, and given back once.
+            unsafe {
+                let block = __wrap_calloc(size, 1);
+                assert!(!block.is_null() && block.addr().is_multiple_of(16));
+                assert_eq!(sum(block, size), 0, "{size}");
+                block.cast::<u8>().write_bytes(3, size);
+                let block = __wrap_realloc(block, 2 * size);
+                assert_eq!(sum(block, size), 3 * size as u64, "{size}, grown");
+                let block = __wrap_realloc(block, size.div_ceil(2));
+                let left = size.div_ceil(2);
+                assert_eq!(sum(block, left), 3 * left as u64, "{size}, smaller");
+                __wrap_free(block);
+            }
+        }
+        // SAFETY: nothing is given.
+        unsafe {
+            assert!(__wrap_calloc(usize::MAX, 2).is_null());
+            assert!(__wrap_calloc(usize::MAX - 64, 1).is_null());
+        }
+    }
+}

@@ -1,0 +1,551 @@
+//! The courier: a process that carries bytes between files of the pool and a program that doesn't
+//! see the pool (static, Go, set-user-ID), which has one end of a pipe for each.
+//!
+//! `inherited.rs` starts it at such a program's exec: `/bin/sh` with this library, which doesn't get
+//! as far as the shell ([`run`]). It belongs to no one: nobody waits for it, and no signal that is
+//! meant for the program ends it. It ends when all pipes have no other end any more.
+//!
+//! - Output is written with the description's own offset, which others share.
+//! - Input is read ahead by a pipe's size at most; what the program leaves is put back, by the offset,
+//!   when nobody has the other end any more.
+//! - A file that the program has opened through the mount: its offset becomes the description's.
+//!
+//! Its note ([`courier_note`](super::courier_note)) says when all bytes of the ended program are
+//! written: those that were in the pipes when it ended. Later writes of its children don't delay
+//! that.
+
+use crate::lifecycle::courier_note::{Note, Waiter};
+use crate::lifecycle::exit;
+use crate::pool;
+use crate::program::messages;
+use forebay_intercept::raw;
+use forebay_posix::{Fs, Parked, Whence};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+
+/// The environment variable that makes a process a courier: its [`Errand`].
+pub const VARIABLE: &CStr = c"FOREBAY_COURIER";
+
+/// Bytes of one piece.
+const PIECE: usize = 256 << 10;
+/// How long it takes at most that exec is known to have succeeded.
+const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
+/// First and longest pause between two checks whether a program has read all of its input.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
+
+/// The connection of a description with the program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Way {
+    /// A pipe that the program reads.
+    Input,
+    /// A pipe that the program writes.
+    Output,
+    /// The same file, opened through the mount.
+    Mounted,
+}
+
+/// One description, and the courier's descriptor for it.
+#[derive(Clone, Copy)]
+pub struct Parcel {
+    pub way: Way,
+    pub fd: RawFd,
+    pub parked: Parked,
+}
+
+/// The work of a courier.
+pub struct Errand {
+    /// Where the courier reports that it is ready: a byte, 0 or an errno.
+    pub ready: RawFd,
+    /// Ends when the program has been executed; a byte if that has failed.
+    pub executed: RawFd,
+    /// The program's process.
+    pub process: RawFd,
+    pub waiter: Waiter,
+    /// The path of its note.
+    pub note: Vec<u8>,
+    pub parcels: Vec<Parcel>,
+}
+
+impl Errand {
+    /// The text in [`VARIABLE`].
+    pub fn to_text(&self) -> Vec<u8> {
+        let mut text = format!("{} {} {}", self.ready, self.executed, self.process);
+        text += &format!(" {} {}", self.waiter.pid, self.waiter.start);
+        for p in &self.parcels {
+            let way = match p.way {
+                Way::Input => 'i',
+                Way::Output => 'o',
+                Way::Mounted => 'm',
+            };
+            let [a, b, c, d] = p.parked.to_words();
+            text += &format!(" {way}:{}:{a}:{b}:{c}:{d}", p.fd);
+        }
+        [text.as_bytes(), b" ", &self.note].concat()
+    }
+
+    fn from_text(text: &str) -> Option<Errand> {
+        let (head, note) = text.split_once(" /")?;
+        let mut words = head.split(' ');
+        let mut number = || words.next()?.parse().ok();
+        let (ready, executed, process) = (number()?, number()?, number()?);
+        let waiter = Waiter {
+            pid: words.next()?.parse().ok()?,
+            start: words.next()?.parse().ok()?,
+        };
+        let parcel = |word: &str| {
+            let mut parts = word.split(':');
+            let way = match parts.next()? {
+                "i" => Way::Input,
+                "o" => Way::Output,
+                "m" => Way::Mounted,
+                _ => return None,
+            };
+            let fd = parts.next()?.parse().ok()?;
+            let mut place = [0; 4];
+            for p in &mut place {
+                *p = parts.next()?.parse().ok()?;
+            }
+            let parked = Parked::from_words(place);
+            Some(Parcel { way, fd, parked })
+        };
+        Some(Errand {
+            ready,
+            executed,
+            process,
+            waiter,
+            note: [b"/", note.as_bytes()].concat(),
+            parcels: words.map(parcel).collect::<Option<_>>()?,
+        })
+    }
+
+    /// The courier's descriptors, which stay open across exec.
+    pub fn descriptors(&self) -> Vec<RawFd> {
+        let own = [self.ready, self.executed, self.process];
+        let parcels = self.parcels.iter().map(|p| p.fd);
+        own.into_iter().chain(parcels).collect()
+    }
+}
+
+/// A description that is being served.
+struct Served {
+    way: Way,
+    fd: OwnedFd,
+    open: u32,
+    /// Input that doesn't fit into the pipe yet.
+    waiting: Vec<u8>,
+    /// Bytes of output that were in the pipe when the program ended, and still are.
+    owed: usize,
+    /// The file has no more input.
+    at_end: bool,
+    /// Output has ended, or no process reads the input any more.
+    done: bool,
+}
+
+/// Carries out the errand. Doesn't return.
+pub fn run(text: &CStr) -> ! {
+    let errand = text.to_str().ok().and_then(Errand::from_text);
+    // The process that has started it waits for the first one; the second one works.
+    if let Some(errand) = errand
+        // SAFETY: this process has one thread.
+        && unsafe { libc::fork() } == 0
+    {
+        work(&errand);
+        exit::before_exit();
+    }
+    // SAFETY: ends the process; nothing of the program in it has begun.
+    unsafe { libc::_exit(0) }
+}
+
+fn work(errand: &Errand) {
+    leave_program(&errand.descriptors());
+    // SAFETY: the errand's own descriptors, used here only.
+    let own = |fd| unsafe { OwnedFd::from_raw_fd(fd) };
+    let (ready, executed, process) = (own(errand.ready), own(errand.executed), own(errand.process));
+    let taken = take(errand);
+    let answer = taken
+        .as_ref()
+        .map_or_else(|e| e.raw_os_error() as u8, |_| 0);
+    let answered = rustix::io::write(&ready, &[answer]);
+    drop(ready);
+    if let (Ok((fs, served, note)), Ok(_)) = (taken, answered) {
+        let mut courier = Courier {
+            fs,
+            served,
+            lost: String::new(),
+            note: Some(note),
+            process: Some(process),
+        };
+        courier.carry(executed);
+        courier.finish();
+    }
+}
+
+/// Takes the descriptions over.
+fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
+    let fs = pool::fs()?;
+    let mut served = Vec::new();
+    for p in &errand.parcels {
+        let table = fs.descriptors();
+        let _changing = table.changing()?;
+        let open = table.unpark(&p.parked, true).ok_or(Errno::STALE)?;
+        // Under this number it is released if this process is killed.
+        table.set(p.fd, Some(open))?;
+        // SAFETY: the errand's own descriptor, used here only.
+        let fd = unsafe { OwnedFd::from_raw_fd(p.fd) };
+        if p.way != Way::Mounted {
+            rustix::io::ioctl_fionbio(&fd, true)?;
+        }
+        served.push(Served {
+            way: p.way,
+            fd,
+            open,
+            waiting: Vec::new(),
+            owed: 0,
+            at_end: false,
+            done: p.way == Way::Mounted,
+        });
+    }
+    Ok((fs, served, Note::write(&errand.note, errand.waiter)?))
+}
+
+/// Separates the courier from the program that started it: signals, terminal, directory,
+/// descriptors.
+fn leave_program(kept: &[RawFd]) {
+    for signal in [
+        libc::SIGHUP,
+        libc::SIGINT,
+        libc::SIGQUIT,
+        libc::SIGTERM,
+        libc::SIGPIPE,
+        libc::SIGALRM,
+        libc::SIGUSR1,
+        libc::SIGUSR2,
+        libc::SIGXFSZ,
+    ] {
+        // SAFETY: no handler.
+        unsafe { libc::signal(signal, libc::SIG_IGN) };
+    }
+    let none = 0u64;
+    let args = [libc::SIG_SETMASK.into(), &raw const none as i64, 0, 8, 0, 0];
+    // SAFETY: a mask of ours.
+    unsafe { raw(libc::SYS_rt_sigprocmask, args) };
+    let _ = rustix::process::setsid();
+    let _ = rustix::process::chdir("/");
+    let mut kept = kept.to_vec();
+    kept.sort_unstable();
+    let mut from = 0;
+    for end in kept.into_iter().chain([RawFd::MAX]) {
+        if end > from {
+            let args = [from.into(), i64::from(end) - 1, 0, 0, 0, 0];
+            // SAFETY: none of ours is among them.
+            unsafe { raw(libc::SYS_close_range, args) };
+        }
+        from = end.saturating_add(1);
+    }
+    // So that these numbers, to which libraries write, don't get another meaning.
+    for _ in 0..3 {
+        let flags = rustix::fs::OFlags::RDWR;
+        if let Ok(null) = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()) {
+            let fd = std::os::fd::IntoRawFd::into_raw_fd(null);
+            if fd > 2 {
+                // SAFETY: just opened.
+                drop(unsafe { OwnedFd::from_raw_fd(fd) });
+                break;
+            }
+        }
+    }
+}
+
+struct Courier {
+    fs: &'static Fs,
+    served: Vec<Served>,
+    /// The bytes that are lost, and the reason.
+    lost: String,
+    /// None once all bytes of the program are written.
+    note: Option<Note>,
+    /// None once it has ended.
+    process: Option<OwnedFd>,
+}
+
+impl Courier {
+    fn carry(&mut self, executed: OwnedFd) {
+        let mut executed = Some(executed);
+        let begun = Instant::now();
+        let (mut pause, longest) = PAUSES;
+        let mut buffer = vec![0; PIECE];
+        loop {
+            let is_executing = executed.is_some() && begun.elapsed() < EXEC_TIMEOUT;
+            let mut moved = false;
+            if !is_executing {
+                moved |= self.fill();
+            }
+            let events = self.wait(executed.as_ref(), is_executing, pause);
+            if let Some(fd) = &executed
+                && events.executed
+            {
+                // One byte: the program wasn't executed, and nothing was written or read.
+                if rustix::io::read(fd, &mut [0; 1]) == Ok(1) {
+                    return;
+                }
+                executed = None;
+                continue;
+            }
+            for i in events.outputs {
+                moved |= self.take_output(i, &mut buffer);
+            }
+            for i in events.unread {
+                self.put_back(i);
+            }
+            if events.ended {
+                self.process = None;
+                for s in self.served.iter_mut().filter(|s| s.way == Way::Output) {
+                    s.owed = rustix::io::ioctl_fionread(&s.fd).unwrap_or(0) as usize;
+                }
+            }
+            if self.process.is_none() && self.served.iter().all(|s| s.done || s.owed == 0) {
+                self.settle();
+            }
+            // A task that waits for an offset waits for the end of the program.
+            let waits = self.note.is_some() && self.served.iter().any(|s| s.way == Way::Mounted);
+            if self.served.iter().all(|s| s.done) && !waits {
+                return;
+            }
+            pause = if moved {
+                PAUSES.0
+            } else {
+                (pause * 2).min(longest)
+            };
+        }
+    }
+
+    /// Waits for the next event.
+    fn wait(&self, executed: Option<&OwnedFd>, is_executing: bool, pause: Duration) -> Events {
+        let mut events = Events::default();
+        let mut list = Vec::new();
+        let mut what = Vec::new();
+        let mut add = |fd: BorrowedFd<'_>, flags, meaning| {
+            // SAFETY: stays open for this call.
+            list.push(PollFd::from_borrowed_fd(
+                unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) },
+                flags,
+            ));
+            what.push(meaning);
+        };
+        if let Some(fd) = executed {
+            add(fd.as_fd(), PollFlags::IN, Meaning::Executed);
+        }
+        if let Some(fd) = &self.process {
+            add(fd.as_fd(), PollFlags::IN, Meaning::Ended);
+        }
+        let mut drains = false;
+        for (i, s) in self.served.iter().enumerate().filter(|(_, s)| !s.done) {
+            match s.way {
+                Way::Output => add(s.fd.as_fd(), PollFlags::IN, Meaning::Output(i)),
+                Way::Input => {
+                    drains |= s.at_end && s.waiting.is_empty();
+                    let flags = if is_executing || s.waiting.is_empty() && s.at_end {
+                        PollFlags::empty()
+                    } else {
+                        PollFlags::OUT
+                    };
+                    add(s.fd.as_fd(), flags, Meaning::Input(i));
+                }
+                Way::Mounted => {}
+            }
+        }
+        // The kernel doesn't report when a pipe has become empty.
+        let timeout = match (drains, is_executing) {
+            (true, _) => Some(pause),
+            (_, true) => Some(EXEC_TIMEOUT),
+            _ => None,
+        };
+        let timeout = timeout.and_then(|t| t.try_into().ok());
+        if poll(&mut list, timeout.as_ref()).is_err() {
+            return events;
+        }
+        for (p, meaning) in list.iter().zip(what) {
+            let got = p.revents();
+            if got.is_empty() {
+                continue;
+            }
+            match meaning {
+                Meaning::Executed => events.executed = true,
+                Meaning::Ended => events.ended = true,
+                Meaning::Output(i) => events.outputs.push(i),
+                Meaning::Input(i) if got.contains(PollFlags::ERR) => events.unread.push(i),
+                Meaning::Input(_) => {}
+            }
+        }
+        events
+    }
+
+    /// Fills pipes with input: whether any bytes were moved.
+    fn fill(&mut self) -> bool {
+        let mut moved = false;
+        let inputs = self.served.iter_mut();
+        for s in inputs.filter(|s| s.way == Way::Input && !s.done) {
+            if s.waiting.is_empty() && !s.at_end {
+                let mut piece = vec![0; PIECE];
+                match self.fs.read(s.open, None, (&mut piece[..]).into()) {
+                    Ok(0) => s.at_end = true,
+                    Ok(n) => {
+                        piece.truncate(n);
+                        s.waiting = piece;
+                    }
+                    Err(e) => {
+                        s.at_end = true;
+                        self.lost += &format!("its input can't be read: {e}. ");
+                    }
+                }
+            }
+            if !s.waiting.is_empty() {
+                if let Ok(n) = rustix::io::write(&s.fd, &s.waiting) {
+                    s.waiting.drain(..n);
+                    moved = true;
+                }
+            } else if rustix::io::ioctl_fionread(&s.fd) == Ok(0) {
+                // The program finds the end of its input when this end is closed.
+                s.done = true;
+                close(s);
+            }
+        }
+        moved
+    }
+
+    /// No process reads this input any more: the rest of it is left for others.
+    fn put_back(&mut self, i: usize) {
+        let s = &mut self.served[i];
+        let in_pipe = rustix::io::ioctl_fionread(&s.fd).unwrap_or(0);
+        let left = in_pipe as i64 + s.waiting.len() as i64;
+        if left > 0 {
+            let _ = self.fs.seek(s.open, Whence::Current, -left);
+        }
+        s.done = true;
+        close(s);
+    }
+
+    /// Writes the program's output. Returns whether there was any.
+    fn take_output(&mut self, i: usize, buffer: &mut [u8]) -> bool {
+        let s = &mut self.served[i];
+        let n = match rustix::io::read(&s.fd, &mut *buffer) {
+            Ok(0) => {
+                s.done = true;
+                close(s);
+                return false;
+            }
+            Ok(n) => n,
+            Err(_) => return false,
+        };
+        s.owed = s.owed.saturating_sub(n);
+        let mut rest = &buffer[..n];
+        while !rest.is_empty() {
+            match self.fs.write(s.open, None, rest.into()) {
+                Ok(n) if n > 0 => rest = &rest[n..],
+                other => {
+                    let e = other.err().unwrap_or(Errno::NOSPC);
+                    let path = self.fs.path_of_open(s.open).unwrap_or_default();
+                    let path = [self.fs.mount(), &path].concat();
+                    self.lost += &format!("{}: {e}. ", messages::text(&path));
+                    // The program's next write fails.
+                    s.done = true;
+                    close(s);
+                    break;
+                }
+            }
+        }
+        true
+    }
+
+    /// The program has ended, and none of the bytes that it wrote before is left in a pipe.
+    fn settle(&mut self) {
+        let Some(note) = self.note.take() else {
+            return;
+        };
+        for s in self.served.iter().filter(|s| s.way == Way::Mounted) {
+            if let Ok(at) = rustix::fs::seek(&s.fd, SeekFrom::Current(0)) {
+                self.fs.description(s.open).set_offset(at);
+            }
+        }
+        self.fs.publish_all();
+        note.settle(&self.lost);
+    }
+
+    fn finish(mut self) {
+        self.settle();
+        let table = self.fs.descriptors();
+        for s in self.served.drain(..) {
+            let _changing = table.changing().ok();
+            if let Ok(Some(open)) = table.set(s.fd.as_raw_fd(), None) {
+                let _ = self.fs.description(open).close();
+            }
+        }
+    }
+}
+
+/// Closes this end of a pipe, whose number stays taken.
+fn close(s: &mut Served) {
+    let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
+    if let Ok(other) = rustix::fs::open("/", flags, rustix::fs::Mode::empty()) {
+        let _ = rustix::io::dup2(&other, &mut s.fd);
+    }
+}
+
+/// The events that mean that a descriptor is ready.
+enum Meaning {
+    Executed,
+    Ended,
+    Output(usize),
+    Input(usize),
+}
+
+/// The remaining work.
+#[derive(Default)]
+struct Events {
+    executed: bool,
+    ended: bool,
+    /// Outputs that have bytes, or an end.
+    outputs: Vec<usize>,
+    /// Inputs that no process reads any more.
+    unread: Vec<usize>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_errand_survives_the_environment() {
+        let errand = Errand {
+            ready: 5,
+            executed: 6,
+            process: 7,
+            waiter: Waiter {
+                pid: 8,
+                start: u64::MAX,
+            },
+            note: b"/dev/shm/a b/couriers/1-2".to_vec(),
+            parcels: vec![Parcel {
+                way: Way::Output,
+                fd: 9,
+                parked: Parked::from_words([1, u32::MAX, 3, 4]),
+            }],
+        };
+        let text = String::from_utf8(errand.to_text()).unwrap();
+        let again = Errand::from_text(&text).unwrap();
+        assert_eq!(again.to_text(), errand.to_text());
+        assert_eq!(again.descriptors(), [5, 6, 7, 9]);
+        for bad in [
+            "",
+            "1 2 3",
+            "1 2 x 4 5 /a",
+            "1 2 3 /a",
+            "1 2 3 4 5 q:1:2:3:4:5 /a",
+        ] {
+            assert!(Errand::from_text(bad).is_none(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,228 @@
+//! A courier's note: the file that exists while bytes of an ended program may still be on their
+//! way.
+//!
+//! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of that process works
+//! ([`crate::lifecycle::courier`]). The courier removes it once all that the process has written is
+//! in the pool. If bytes are lost, the file stays and says which, behind a line with the courier's
+//! number, and the number and start time of the process's parent at exec ([`Waiter`]).
+//!
+//! That parent, once it has waited for the process (wait4, waitid), waits for the courier, too, so
+//! that `program > /fb/f; cat /fb/f` sees all bytes. To others the file means nothing: it is of an
+//! earlier process with this number, or they only trace the process.
+
+use crate::program::messages;
+use crate::program::settings;
+use forebay_store::process::{self, Life};
+use rustix::fd::OwnedFd;
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::thread::Timespec;
+use std::time::{Duration, Instant};
+
+/// How long a parent waits for the courier of a child that has ended.
+const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
+/// First and longest pause between two checks of a note.
+const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
+/// Maximum bytes of a note's text.
+const MAX_TEXT: usize = 4096;
+
+fn dir() -> Option<Vec<u8>> {
+    Some([settings::settings()?.dir.to_bytes(), b"/couriers"].concat())
+}
+
+/// The file of process `pid`, a number of this process's PID namespace.
+pub fn path(pid: u32) -> Option<Vec<u8>> {
+    let namespace = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
+    Some([&dir()?[..], format!("/{namespace}-{pid}").as_bytes()].concat())
+}
+
+/// The process that is to wait for the program: its parent at exec.
+#[derive(Clone, Copy, Default)]
+pub struct Waiter {
+    pub pid: u32,
+    /// Its start time, in clock ticks since boot; 0 if the kernel doesn't say.
+    pub start: u64,
+}
+
+impl Waiter {
+    /// The parent of this process.
+    pub fn parent() -> Waiter {
+        let parent = rustix::process::getppid();
+        Waiter::of(parent.map_or(0, |p| p.as_raw_nonzero().get() as u32))
+    }
+
+    fn of(pid: u32) -> Waiter {
+        let start = match process::life(pid) {
+            Life::Runs(start) => start,
+            Life::Gone | Life::Unknown(_) => 0,
+        };
+        Waiter { pid, start }
+    }
+
+    fn is_this_process(self) -> bool {
+        let pid = rustix::process::getpid().as_raw_nonzero().get() as u32;
+        pid == self.pid && (self.start == 0 || [0, self.start].contains(&Waiter::of(pid).start))
+    }
+
+    fn is_gone(self) -> bool {
+        match process::life(self.pid) {
+            Life::Runs(start) => self.start != 0 && self.start != start,
+            Life::Gone => true,
+            Life::Unknown(_) => false,
+        }
+    }
+}
+
+/// A note, held by its courier.
+pub struct Note {
+    path: Vec<u8>,
+    file: OwnedFd,
+}
+
+impl Note {
+    /// # Errors
+    /// Those of mkdir, open and flock.
+    pub fn write(path: &[u8], waiter: Waiter) -> Result<Note, Errno> {
+        let end = path.iter().rposition(|&b| b == b'/').unwrap_or(0);
+        match rustix::fs::mkdir(&path[..end], Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(e) => return Err(e),
+        }
+        // The note of an earlier process with this number, for which no process waited.
+        let _ = rustix::fs::unlink(path);
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
+        rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let courier = std::process::id();
+        let head = format!("{courier} {} {}\n", waiter.pid, waiter.start);
+        rustix::io::write(&file, head.as_bytes())?;
+        Ok(Note {
+            path: path.to_vec(),
+            file,
+        })
+    }
+
+    /// All bytes of the process are written, or, as `lost` explains, never will be.
+    pub fn settle(self, lost: &str) {
+        if !lost.is_empty() && rustix::io::write(&self.file, lost.as_bytes()).is_ok() {
+            return;
+        }
+        let (Ok(ours), Ok(there)) = (
+            rustix::fs::fstat(&self.file),
+            rustix::fs::stat(&self.path[..]),
+        ) else {
+            return;
+        };
+        if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino) {
+            let _ = rustix::fs::unlink(&self.path[..]);
+        }
+    }
+}
+
+/// The content of a note.
+#[derive(Default)]
+struct Text {
+    courier: u32,
+    waiter: Waiter,
+    lost: String,
+}
+
+fn read(file: &OwnedFd) -> Text {
+    let mut text = vec![0; MAX_TEXT];
+    let n = rustix::io::pread(file, &mut text, 0).unwrap_or(0);
+    let text = messages::text(&text[..n]);
+    let parse = || {
+        let (head, lost) = text.split_once('\n')?;
+        let mut words = head.split(' ');
+        Some(Text {
+            courier: words.next()?.parse().ok()?,
+            waiter: Waiter {
+                pid: words.next()?.parse().ok()?,
+                start: words.next()?.parse().ok()?,
+            },
+            lost: lost.to_owned(),
+        })
+    };
+    parse().unwrap_or_default()
+}
+
+/// Whether this process traces another (strace does, and waits for all its children): the traced
+/// process doesn't run while this one waits.
+fn is_traced_by_us(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mut lines = status.lines().filter_map(|l| l.strip_prefix("TracerPid:"));
+    let tracer = lines.next().and_then(|l| l.trim().parse::<u32>().ok());
+    tracer.is_some_and(|t| t != 0 && t == crate::program::process::own_pid())
+}
+
+/// Waits, up to [`SETTLE_TIMEOUT`], until all that the ended child `pid` has written is in the
+/// pool. False if bytes are lost; a line on standard error says which. `is_last`: nobody can wait
+/// for this child again; if not, the note stays, and the line is left to the last one.
+pub fn await_settled(pid: u32, is_last: bool) -> bool {
+    let Some(dir) = dir() else { return true };
+    if rustix::fs::access(&dir[..], rustix::fs::Access::EXISTS).is_err() {
+        return true;
+    }
+    let Some(path) = path(pid) else { return true };
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    let Ok(file) = rustix::fs::open(&path[..], flags, Mode::empty()) else {
+        return true;
+    };
+    let (mut pause, longest) = PAUSES;
+    let end = Instant::now() + SETTLE_TIMEOUT;
+    let Text {
+        courier, waiter, ..
+    } = read(&file);
+    if !waiter.is_this_process() {
+        if waiter.is_gone() {
+            let _ = rustix::fs::unlink(&path[..]);
+        }
+        return true;
+    }
+    let mut is_first = true;
+    loop {
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
+            Ok(()) => break,
+            Err(Errno::WOULDBLOCK | Errno::INTR) => {}
+            Err(e) => {
+                messages::write_line(&format!(
+                    "can't find out whether all that process {pid} has written is in the pool: \
+                     locking {}: {e}",
+                    messages::text(&path)
+                ));
+                return true;
+            }
+        }
+        if std::mem::take(&mut is_first) && is_traced_by_us(courier) {
+            return true;
+        }
+        if Instant::now() >= end {
+            messages::write_line(&format!(
+                "what process {pid} has written isn't all in the pool yet, {} s after its end",
+                SETTLE_TIMEOUT.as_secs()
+            ));
+            return true;
+        }
+        // A signal may end it early: the check is repeated.
+        let _ = rustix::thread::nanosleep(&Timespec {
+            tv_sec: 0,
+            tv_nsec: pause.subsec_nanos().into(),
+        });
+        pause = (pause * 2).min(longest);
+    }
+    if rustix::fs::fstat(&file).is_ok_and(|s| s.st_nlink == 0) {
+        return true;
+    }
+    if !is_last {
+        return false;
+    }
+    let _ = rustix::fs::unlink(&path[..]);
+    let text = match read(&file).lost {
+        text if text.is_empty() => "the process that carries its output was ended".into(),
+        text => text.trim_end_matches(". ").to_owned(),
+    };
+    messages::write_line(&format!(
+        "not all that process {pid} has written is in the pool: {text}"
+    ));
+    false
+}

@@ -1,0 +1,49 @@
+//! A file that is executed, wherever it lies, and how it was named.
+
+use forebay_elf::Source;
+use forebay_posix::{Errno, Fs};
+use rustix::fd::OwnedFd;
+
+/// A file to be executed.
+pub enum File {
+    /// Open file description of the pool, which lives as long as this.
+    Pool(&'static Fs, u32),
+    /// Opened to be read; None if that wasn't possible.
+    Kernel(Option<OwnedFd>),
+}
+
+impl File {
+    pub fn is_ours(&self) -> bool {
+        matches!(self, File::Pool(..))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        if let File::Pool(fs, open) = self {
+            let _ = fs.description(*open).release();
+        }
+    }
+}
+
+impl Source for File {
+    fn read_at(&self, to: &mut [u8], offset: u64) -> Result<usize, Errno> {
+        match self {
+            File::Pool(fs, open) => {
+                let live = fs.live_of(*open)?;
+                // SAFETY: a buffer with its length.
+                unsafe { fs.cluster().read(live, offset, to.as_mut_ptr(), to.len()) }
+            }
+            File::Kernel(Some(fd)) => Ok(rustix::io::pread(fd, to, offset)?),
+            File::Kernel(None) => Err(Errno::ACCESS),
+        }
+    }
+}
+
+/// A file of the chain, and how it was named.
+pub struct Found {
+    pub file: File,
+    /// The path by which the kernel finds it; only used for files outside.
+    pub path: i64,
+    pub dirfd: i32,
+}

@@ -1,0 +1,401 @@
+//! Descriptors of the pool that a program inherits which doesn't see the pool (static, Go,
+//! set-user-ID; [`static_binary_hint`](super::static_binary_hint)).
+//!
+//! To the kernel they are placeholders, on which all that reads or writes is EBADF: many programs
+//! don't look at that, and would end well with their output lost. So at exec such a program gets,
+//! under the same numbers:
+//! - where the pool is mounted, the file opened through the mount, at the same offset and with the
+//!   same flags; unless others share the offset of a file that is only read or only written;
+//! - else one end of a pipe, whose other end a *courier* serves ([`courier`](super::courier)).
+//!
+//! Where neither is possible for numbers 0 to 2, exec fails with EOPNOTSUPP and a line on standard
+//! error. Numbers above 2 are best effort: most of them are leaked. Files open for reading and
+//! writing there (locks, mostly) stay as they are, and so do files that others read at the same
+//! offset, which a courier would read ahead of them; a line on standard error says so. Directories
+//! and FIFOs stay as they are.
+
+use crate::lifecycle::courier::{self, Errand, Parcel, Way};
+use crate::lifecycle::courier_note::{self, Waiter};
+use crate::pool::{self, fds, placeholder};
+use crate::program::{mask, messages, results, settings, variables};
+use crate::served::cwd;
+use forebay_intercept::raw;
+use forebay_posix::{Errno, Fs};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
+use std::ffi::{CStr, CString};
+use std::time::{Duration, Instant};
+
+/// Programs that exist everywhere, harmless with these arguments, to become a courier.
+const CARRIERS: [&CStr; 3] = [c"/bin/sh", c"/bin/true", c"/usr/bin/true"];
+const COURIER_NAME: &CStr = c"forebay-courier";
+/// How long a courier may take to be ready.
+const COURIER_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum number of open files that a program can get in this way.
+const MAX_FILES: usize = 16;
+/// Preferred size of a pipe for data. Bytes. All pipes of a user together have a soft limit
+/// (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB).
+const DATA_PIPE_SIZE: i64 = 256 << 10;
+
+/// The descriptors that go over exec and stand for one description.
+struct Group {
+    open: u32,
+    numbers: Vec<RawFd>,
+}
+
+/// The descriptors that replace those of the pool for a program that doesn't see the pool. Numbers,
+/// not owned descriptors: a vfork child's memory is freed by its parent, which doesn't have them.
+#[derive(Clone, Default)]
+pub struct Inherited {
+    replaced: Vec<RawFd>,
+    /// The courier's way to see that exec has succeeded.
+    executed: Option<RawFd>,
+}
+
+/// The descriptors that would stay open across exec. `only`: check this one alone.
+fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
+    let mut groups: Vec<Group> = Vec::new();
+    let end = fs.descriptors().end().min(forebay_store::MAX_FDS) as RawFd;
+    for fd in (0..end).filter(|&fd| only.is_none_or(|only| fd == only)) {
+        let Some((fs, open)) = fds::pool_file(fd) else {
+            continue;
+        };
+        // SAFETY: only asks.
+        let flags = unsafe {
+            raw(
+                libc::SYS_fcntl,
+                [fd.into(), libc::F_GETFD.into(), 0, 0, 0, 0],
+            )
+        };
+        let stays = flags >= 0 && flags & i64::from(libc::FD_CLOEXEC) == 0;
+        if !stays || fs.description(open).is_path_only() {
+            continue;
+        }
+        match groups.iter_mut().find(|g| g.open == open) {
+            Some(group) => group.numbers.push(fd),
+            None => groups.push(Group {
+                open,
+                numbers: vec![fd],
+            }),
+        }
+    }
+    groups
+}
+
+/// Whether descriptors of the pool would go over exec.
+pub fn any() -> bool {
+    pool::open_fs().is_some_and(|fs| !groups(fs, None).is_empty())
+}
+
+/// Gives a program that doesn't see the pool usable descriptors in place of those of the pool (of
+/// `only` one of them, if there is one). To be called right before exec.
+///
+/// # Errors
+/// EOPNOTSUPP; a line on standard error says why.
+pub fn replace(name: &[u8], only: Option<RawFd>) -> Result<Inherited, Errno> {
+    let Some(fs) = pool::open_fs() else {
+        return Ok(Inherited::default());
+    };
+    let groups = groups(fs, only);
+    if groups.is_empty() {
+        return Ok(Inherited::default());
+    }
+    let mut work = Work {
+        fs,
+        given: Vec::new(),
+        parcels: Vec::new(),
+    };
+    work.replace(&groups).map_err(|why| {
+        for (parcel, _) in &work.parcels {
+            fs.descriptors().drop_parked(&parcel.parked);
+        }
+        let mount = settings::settings().map_or(&b""[..], |s| s.mount);
+        messages::write_line(&format!(
+            "{}: not executed, since it doesn't see {} and would lose what it reads or writes \
+             there: {why}. A pipe helps (`| cat > FILE`), or `forebay exec --with-mount`",
+            messages::text(name),
+            messages::text(mount),
+        ));
+        Errno::OPNOTSUPP
+    })
+}
+
+struct Work {
+    fs: &'static Fs,
+    /// The descriptions, and the numbers at which they are to lie.
+    given: Vec<(OwnedFd, Vec<RawFd>)>,
+    /// The description that a courier is to serve, and its descriptor.
+    parcels: Vec<(Parcel, OwnedFd)>,
+}
+
+impl Work {
+    fn replace(&mut self, groups: &[Group]) -> Result<Inherited, String> {
+        // Ascending by first number: input, output and errors come first.
+        for group in groups {
+            let first = group.numbers[0];
+            match self.prepare(group) {
+                Err(why) if first > 2 => messages::complain(&format!(
+                    "descriptor {first} can't be used by a program that doesn't see the pool: {why}"
+                )),
+                prepared => prepared?,
+            }
+        }
+        let mut inherited = Inherited::default();
+        if !self.parcels.is_empty() {
+            let executed = self.start_courier().map_err(|e| e.to_string())?;
+            inherited.executed = Some(executed.into_raw_fd());
+        }
+        for (fd, numbers) in &self.given {
+            for &number in numbers {
+                inherited.replaced.push(number);
+                let args = [fd.as_raw_fd().into(), number.into(), 0, 0, 0, 0];
+                // SAFETY: a descriptor of the program's, which it is to see in this way.
+                if let Err(e) = results::check(unsafe { raw(libc::SYS_dup2, args) }) {
+                    inherited.put_back();
+                    return Err(format!("descriptor {number}: {e}"));
+                }
+            }
+        }
+        Ok(inherited)
+    }
+
+    fn prepare(&mut self, group: &Group) -> Result<(), String> {
+        let fs = self.fs;
+        let description = fs.description(group.open);
+        let (flags, is_dir) = (description.flags(), description.is_dir());
+        let access = flags & libc::O_ACCMODE;
+        let is_shared = description.uses() > self.own_uses(group.open);
+        // Whether bytes must pass through a pipe, because several users share the offset.
+        let needs_offset =
+            is_shared && !is_dir && !(flags & libc::O_APPEND != 0 && access == libc::O_WRONLY);
+        if (!needs_offset || access == libc::O_RDWR)
+            && let Some(fd) = cwd::open_mounted(fs, group.open)
+        {
+            if needs_offset {
+                let copy = rustix::io::fcntl_dupfd_cloexec(&fd, 3).map_err(|e| e.to_string())?;
+                self.park(Way::Mounted, copy, group.open)?;
+            }
+            self.given.push((fd, group.numbers.clone()));
+            return Ok(());
+        }
+        if is_dir {
+            return Ok(());
+        }
+        let first = group.numbers[0];
+        let writes = group.numbers.iter().any(|n| matches!(n, 1 | 2));
+        let way = match access {
+            libc::O_RDONLY if first <= 2 || !is_shared => Way::Input,
+            libc::O_WRONLY => Way::Output,
+            libc::O_RDONLY => return Err("another process reads at the same offset".into()),
+            _ if first > 2 => return Err("it is open for reading and writing".into()),
+            _ if first == 0 && writes => {
+                return Err("its input is its output, open for reading and writing".into());
+            }
+            _ if writes => Way::Output,
+            _ => Way::Input,
+        };
+        let (read, write) = pipe().map_err(|e| e.to_string())?;
+        let args = [
+            write.as_raw_fd().into(),
+            libc::F_SETPIPE_SZ.into(),
+            DATA_PIPE_SIZE,
+            0,
+            0,
+            0,
+        ];
+        // If it may not be so large, the usual size will do. SAFETY: the pipe just made.
+        unsafe { raw(libc::SYS_fcntl, args) };
+        let (theirs, ours) = match way {
+            Way::Input => (read, write),
+            _ => (write, read),
+        };
+        self.park(way, ours, group.open)?;
+        self.given.push((theirs, group.numbers.clone()));
+        Ok(())
+    }
+
+    /// Number of times that this process's table has it.
+    fn own_uses(&self, open: u32) -> u32 {
+        let table = self.fs.descriptors();
+        let numbers = 0..table.end().min(forebay_store::MAX_FDS) as RawFd;
+        numbers.filter(|&fd| table.get(fd) == Some(open)).count() as u32
+    }
+
+    fn park(&mut self, way: Way, ours: OwnedFd, open: u32) -> Result<(), String> {
+        if self.parcels.len() == MAX_FILES {
+            return Err(format!("more than {MAX_FILES} of its open files lie there"));
+        }
+        self.fs.write_back_open(open);
+        let parked = self.fs.descriptors().park(open);
+        let parked = parked.map_err(|e| e.to_string())?;
+        let fd = ours.as_raw_fd();
+        self.parcels.push((Parcel { way, fd, parked }, ours));
+        Ok(())
+    }
+
+    /// Starts the courier and waits until it has taken all over: the descriptor that ends with
+    /// exec.
+    fn start_courier(&mut self) -> Result<OwnedFd, Errno> {
+        let (is_ready, ready) = pipe()?;
+        let (executed, executing) = pipe()?;
+        // SAFETY: asks for this process's number; a vfork child has its own.
+        let pid = unsafe { raw(libc::SYS_getpid, [0; 6]) };
+        // SAFETY: as above; a new descriptor.
+        let process = unsafe {
+            let fd = results::check(raw(libc::SYS_pidfd_open, [pid, 0, 0, 0, 0, 0]))?;
+            above_stdio(OwnedFd::from_raw_fd(fd as RawFd))?
+        };
+        let errand = Errand {
+            ready: ready.as_raw_fd(),
+            executed: executed.as_raw_fd(),
+            process: process.as_raw_fd(),
+            waiter: Waiter::parent(),
+            note: courier_note::path(pid as u32).ok_or(Errno::NOTCONN)?,
+            parcels: self.parcels.iter().map(|(parcel, _)| *parcel).collect(),
+        };
+        let child = spawn(&errand)?;
+        drop(ready);
+        let in_time = is_readable_in(&is_ready, COURIER_TIMEOUT);
+        if !in_time {
+            // SAFETY: the child made above, for which no thread has waited.
+            unsafe { raw(libc::SYS_kill, [child, libc::SIGKILL.into(), 0, 0, 0, 0]) };
+        }
+        // SAFETY: as above.
+        while unsafe { raw(libc::SYS_wait4, [child, 0, libc::__WALL.into(), 0, 0, 0]) }
+            == results::errno(Errno::INTR)
+        {}
+        let mut answer = [0];
+        if !in_time {
+            return Err(Errno::TIMEDOUT);
+        }
+        match rustix::io::read(&is_ready, &mut answer) {
+            Ok(1) => {}
+            // The process has ended before.
+            _ => return Err(Errno::NOTCONN),
+        }
+        match answer[0] {
+            0 => {
+                self.parcels.clear();
+                Ok(executing)
+            }
+            e => Err(Errno::from_raw_os_error(e.into())),
+        }
+    }
+}
+
+impl Inherited {
+    /// exec has failed: the program continues with its former descriptors.
+    pub fn put_back(&self) {
+        let place = pool::open_fs().and_then(|fs| placeholder::descriptor(fs).ok());
+        for &number in &self.replaced {
+            if let Some(place) = &place {
+                // SAFETY: the program's descriptor, as it was.
+                unsafe {
+                    raw(
+                        libc::SYS_dup2,
+                        [place.as_raw_fd().into(), number.into(), 0, 0, 0, 0],
+                    )
+                };
+            }
+        }
+        if let Some(executed) = self.executed {
+            // SAFETY: made in `replace`, owned by nothing else.
+            let executed = unsafe { OwnedFd::from_raw_fd(executed) };
+            let _ = rustix::io::write(&executed, b"x");
+        }
+    }
+}
+
+/// Whether `fd` has something to read, or its end, within `time`.
+fn is_readable_in(fd: &OwnedFd, time: Duration) -> bool {
+    let end = Instant::now() + time;
+    loop {
+        let mut list = [PollFd::new(fd, PollFlags::IN)];
+        let left = end.saturating_duration_since(Instant::now());
+        match poll(&mut list, left.try_into().ok().as_ref()) {
+            Err(Errno::INTR) => {}
+            ready => return ready.is_ok_and(|n| n > 0),
+        }
+    }
+}
+
+/// A pipe whose ends aren't at the numbers of standard input, output and error.
+fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
+    let mut ends = [0; 2];
+    let args = [ends.as_mut_ptr() as i64, libc::O_CLOEXEC.into(), 0, 0, 0, 0];
+    // SAFETY: room for two numbers; then new descriptors.
+    let (read, write) = unsafe {
+        results::check(raw(libc::SYS_pipe2, args))?;
+        (OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1]))
+    };
+    Ok((above_stdio(read)?, above_stdio(write)?))
+}
+
+fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Errno> {
+    match fd.as_raw_fd() {
+        0..=2 => rustix::io::fcntl_dupfd_cloexec(&fd, 3),
+        _ => Ok(fd),
+    }
+}
+
+/// Starts a courier, by a child that gives no signal when it ends: the child.
+fn spawn(errand: &Errand) -> Result<i64, Errno> {
+    let text = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
+    let mut texts = vec![CString::new(text).map_err(|_| Errno::INVAL)?];
+    let (_, mut at) = variables::given();
+    // SAFETY: the environment as the kernel laid it: strings up to a null pointer.
+    unsafe {
+        while !at.is_null() && !(*at).is_null() {
+            let text = CStr::from_ptr(*at);
+            if variables::is_pools(text.to_bytes()) {
+                texts.push(text.to_owned());
+            }
+            at = at.add(1);
+        }
+    }
+    let ours = settings::settings().ok_or(Errno::NOTCONN)?;
+    let mount = match ours.mount {
+        b"" => b"/",
+        mount => mount,
+    };
+    for (name, value) in [
+        (variables::DIR, ours.dir.to_bytes()),
+        (variables::MOUNT, mount),
+        (
+            variables::PRELOAD,
+            super::environ::library(ours.preload.to_bytes()),
+        ),
+    ] {
+        let text = [name.to_bytes(), b"=", value].concat();
+        texts.push(CString::new(text).map_err(|_| Errno::INVAL)?);
+    }
+    let pointers = texts.iter().map(|t| t.as_ptr() as i64);
+    let env: Vec<i64> = pointers.chain([0]).collect();
+    let argv = [COURIER_NAME, c"-c", c":"].map(|t| t.as_ptr() as i64);
+    let argv: Vec<i64> = argv.into_iter().chain([0]).collect();
+    let inherited = errand.descriptors();
+    let mask = mask::block_all();
+    // SAFETY: a fork, in which nothing but raw system calls is made before exec.
+    let child = unsafe { raw(libc::SYS_clone, [0; 6]) };
+    if child == 0 {
+        for fd in inherited {
+            // SAFETY: a descriptor that the courier is to have.
+            unsafe {
+                raw(
+                    libc::SYS_fcntl,
+                    [fd.into(), libc::F_SETFD.into(), 0, 0, 0, 0],
+                )
+            };
+        }
+        for carrier in CARRIERS {
+            let path = carrier.as_ptr() as i64;
+            let args = [path, argv.as_ptr() as i64, env.as_ptr() as i64, 0, 0, 0];
+            // SAFETY: lists of ours.
+            unsafe { raw(libc::SYS_execve, args) };
+        }
+        // SAFETY: ends the child, which no other process knows.
+        unsafe { raw(libc::SYS_exit_group, [127, 0, 0, 0, 0, 0]) };
+    }
+    mask::set(mask);
+    results::check(child)
+}

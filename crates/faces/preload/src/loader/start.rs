@@ -1,0 +1,83 @@
+//! The start of the library in the program's namespace: reads the environment, takes over from the
+//! instance that worked for the loader, patches libc, and takes over what exec handed on.
+
+use crate::lifecycle::{courier, environ, resume};
+use crate::loader::{bindings, early, static_tls};
+use crate::paths::{exe, links};
+use crate::program::{messages, settings, signals, variables};
+use crate::served::cwd;
+use crate::{dispatch, map};
+use std::ffi::CString;
+
+/// Reads the environment, patches libc, and takes over what exec handed on.
+///
+/// # Safety
+/// Called by the loader as a constructor, with arguments and environment on the stack:
+/// null-terminated arrays of C strings, which stay.
+pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
+    // SAFETY: the caller's promise.
+    unsafe { variables::note(arguments, environment) };
+    if !early::is_in_program() || !bindings::is_first() {
+        return;
+    }
+    let Some(cache) = settings::read() else {
+        return;
+    };
+    messages::report_defects();
+    if let Some(errand) = variables::take(courier::VARIABLE) {
+        courier::run(errand);
+    }
+    let early = early::take_over();
+    if let Some(name) = variables::take(variables::PROGRAM).and_then(exe::note) {
+        // SAFETY: the caller's promise.
+        unsafe { exe::introduce(name, environment) };
+    }
+    forget_audit();
+    static_tls::restore();
+    signals::start(&map::ON_SIGNALS);
+    links::served_by(dispatch::answer);
+    // SAFETY: a constructor, before the program's own threads; the hooks are static.
+    if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, cache.as_deref()) } {
+        let mount = settings::settings().map_or(&b""[..], |s| s.mount);
+        messages::complain(&format!(
+            "the pool under {} is out of reach: {e}",
+            messages::text(mount)
+        ));
+        return;
+    }
+    // SAFETY: as above; what the loader has loaded hasn't begun.
+    unsafe { forebay_intercept::install_in_others(&dispatch::HOOKS, cache.as_deref()) };
+    signals::note_beginning(true);
+    let resumed = match (early, variables::handed_slot()) {
+        (Some(slot), _) => resume::resume_after_exec(slot, false),
+        (None, Some(slot)) => resume::resume_after_exec(slot, true),
+        (None, None) => false,
+    };
+    if !resumed {
+        cwd::recover();
+    }
+    signals::note_beginning(false);
+}
+
+/// Removes our library from LD_AUDIT, where it has done its work.
+fn forget_audit() {
+    let (Some((at, list)), Some(settings)) =
+        (variables::place(variables::AUDIT), settings::settings())
+    else {
+        return;
+    };
+    let ours = environ::audit_library(settings.preload.to_bytes());
+    let others = list
+        .to_bytes()
+        .split(|&b| b == b':')
+        .filter(|p| **p != *ours);
+    let others = others.collect::<Vec<_>>().join(&b':');
+    if others.is_empty() {
+        variables::take(variables::AUDIT);
+    } else if others != list.to_bytes()
+        && let Ok(text) = CString::new([variables::AUDIT.to_bytes(), b"=", &others].concat())
+    {
+        // SAFETY: a place in the environment, and a text that stays.
+        unsafe { *at = text.into_raw() };
+    }
+}

@@ -1,0 +1,82 @@
+//! Mappings of files whose bytes lie on another node: a copy, made when the file is mapped.
+//!
+//! That is what MAP_PRIVATE promises, and enough for a shared mapping that nobody can write
+//! through, as long as the file isn't changed elsewhere (docs/explanation/semantics.md says so). A
+//! shared mapping that could be written through is refused: what is written would not get there.
+
+use super::mapping::{PASSED, replacing};
+use forebay_intercept::{PASS, raw};
+use forebay_posix::{Errno, Fs};
+
+/// Maps a copy of `len` bytes (whole pages) from `offset` on.
+///
+/// # Safety
+/// With MAP_FIXED, the range must be the program's to replace.
+pub unsafe fn map_copy(
+    fs: &Fs,
+    live: u32,
+    at: i64,
+    len: usize,
+    offset: u64,
+    prot: i32,
+    flags: i32,
+) -> Result<u64, Errno> {
+    let kind = flags & PASSED | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let fill = libc::PROT_READ | libc::PROT_WRITE;
+    let call = [at, len as i64, fill.into(), kind.into(), -1, 0];
+    let fixed = flags & libc::MAP_FIXED != 0;
+    // SAFETY: the caller's promise.
+    let mut start = unsafe {
+        if fixed {
+            replacing(libc::SYS_mmap, &call, at as u64, len)
+        } else {
+            PASS
+        }
+    };
+    if start == PASS {
+        // SAFETY: as above; nothing of ours lies there.
+        start = unsafe { raw(libc::SYS_mmap, call) };
+    }
+    if start < 0 {
+        return Err(Errno::from_raw_os_error(-start as i32));
+    }
+    let mut done = 0;
+    let result = loop {
+        if done == len {
+            break Ok(());
+        }
+        // SAFETY: within the mapping just made.
+        match unsafe {
+            let to = (start as *mut u8).add(done);
+            fs.cluster()
+                .read(live, offset + done as u64, to, len - done)
+        } {
+            // Zeros beyond the end.
+            Ok(0) => break Ok(()),
+            Ok(n) => done += n,
+            Err(e) => break Err(e),
+        }
+    };
+    let result = result.and_then(|()| {
+        if prot == fill {
+            return Ok(());
+        }
+        // SAFETY: the mapping just made.
+        let set = unsafe {
+            raw(
+                libc::SYS_mprotect,
+                [start, len as i64, prot.into(), 0, 0, 0],
+            )
+        };
+        match set {
+            0 => Ok(()),
+            e => Err(Errno::from_raw_os_error(-e as i32)),
+        }
+    });
+    if let Err(e) = result {
+        // SAFETY: the mapping just made.
+        unsafe { raw(libc::SYS_munmap, [start, len as i64, 0, 0, 0, 0]) };
+        return Err(e);
+    }
+    Ok(start as u64)
+}

@@ -1,0 +1,156 @@
+//! Mappings follow their files: pages come when they are touched and go when a file becomes
+//! shorter.
+
+use super::pages::{self, How};
+use super::spans::{self, Span};
+use super::vmas;
+use super::{locked, remote};
+use crate::pool;
+use forebay_intercept::raw;
+use forebay_posix::{Errno, Fs};
+use forebay_store::control_region::map_flag;
+use forebay_store::process::is_critical;
+use forebay_store::{PAGE, Store};
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// The process is about to end: see [`before_exit`].
+static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Allocates the pages of a buffer that lies in a mapping, before our own code, or the kernel,
+/// touches them. Returns the number of its bytes that are there.
+///
+/// # Errors
+/// EFAULT if not even the first one is: the file has no such page.
+pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
+    if len == 0 || !spans::any() {
+        return Ok(len);
+    }
+    let Some(spans) = locked::lock() else {
+        return Ok(len);
+    };
+    let end = at.saturating_add(len as u64);
+    let mut first = end;
+    for span in spans.within(at, end).filter(|s| s.has(map_flag::PARTIAL)) {
+        let (from, to) = (at.max(span.start()), end.min(span.end()));
+        let (from, to) = (from - from % PAGE as u64, to.next_multiple_of(PAGE as u64));
+        if !pages::empty(from, to).is_empty() {
+            let _ = pages::fill(&spans, span, from, to, usize::MAX);
+            if let Some(vma) = pages::empty(from, to).first() {
+                first = first.min(vma.start.max(at));
+            }
+        }
+    }
+    if first == at {
+        return Err(Errno::FAULT);
+    }
+    Ok((first - at) as usize)
+}
+
+/// After SIGBUS at `address`: maps the file's bytes that are there now. False if there are none, or
+/// if the address is in none of our mappings: the signal is delivered.
+pub fn on_fault(address: u64) -> bool {
+    if !spans::any() || is_critical() {
+        return false;
+    }
+    // SAFETY: this thread's errno; libc functions below may change it.
+    let errno_at = unsafe { libc::__errno_location() };
+    // SAFETY: as above.
+    let saved = unsafe { *errno_at };
+    let there = fault(address);
+    // SAFETY: as above.
+    unsafe { *errno_at = saved };
+    there
+}
+
+fn fault(address: u64) -> bool {
+    if ENDING.load(Acquire) {
+        // Another thread ends the process; this thread must have no further effect.
+        loop {
+            // SAFETY: waits for a signal.
+            unsafe { raw(libc::SYS_pause, [0; 6]) };
+        }
+    }
+    let Some(spans) = locked::lock() else {
+        return false;
+    };
+    let Some(span) = spans.at(address) else {
+        return false;
+    };
+    if span
+        .file(spans.fs)
+        .is_none_or(|(_, size)| span.offset_of(address) >= size)
+    {
+        return false;
+    }
+    match pages::fill_around(&spans, span, address) {
+        // No page was missing: another thread was faster, unless the page itself is bad.
+        Ok(false) => span.has(map_flag::PARTIAL) && vmas::at(address).is_some() && !again(address),
+        filled => filled.is_ok(),
+    }
+}
+
+/// On the signal [`NOTICE`]: takes pages that files have lost out of the mappings. False if
+/// the signal may be the program's own.
+pub fn on_notice(info: &libc::siginfo_t) -> bool {
+    if let Some(fs) = pool::open_fs()
+        && spans::any()
+    {
+        fs.process().catch_up();
+    }
+    // SAFETY: a queued signal has a value.
+    info.si_code == libc::SI_QUEUE
+        && unsafe { info.si_value() }.sival_ptr as usize == forebay_store::NOTICE_VALUE
+}
+
+/// Whether this is the second time in a row.
+fn again(address: u64) -> bool {
+    thread_local! {
+        static LAST: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+    }
+    LAST.with(|l| l.replace(address)) == address
+}
+
+/// After this process has made a file longer by other means than writing: its pages come
+/// into the mappings at once, so that system calls too can use them.
+pub fn grown(fs: &Fs, open: u32) {
+    let (Some(spans), Ok(live)) = (locked::lock(), fs.live_of(open)) else {
+        return;
+    };
+    let gains = |s: &Span| {
+        s.has(map_flag::PARTIAL)
+            && s.file(fs)
+                .is_some_and(|(l, size)| l == live && s.offset_of(s.start()) < size)
+    };
+    let copy = fs.cluster().is_remote(live);
+    let some: Vec<Span> = spans.of_file(live, copy).filter(gains).collect();
+    pages::fill_grown(&spans, &some);
+}
+
+/// Removes pages that files have lost from all mappings.
+pub fn cut_all(_: &Store) {
+    if let Some(spans) = locked::lock() {
+        pages::cut(&spans);
+    }
+}
+
+/// Before the process releases what it holds and ends: other threads may still run for a moment,
+/// and must not write to pages that may belong to other files then. They wait instead.
+pub fn before_exit() {
+    let Some(spans) = locked::lock() else { return };
+    ENDING.store(true, Release);
+    for span in spans.iter().filter(|s| s.has(map_flag::CHANGES)) {
+        let how = How {
+            prot: libc::PROT_NONE,
+            shared: true,
+            read_only: false,
+            flags: 0,
+        };
+        // SAFETY: a mapping of the program, which ends.
+        let _ =
+            unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
+    }
+    let copies: Vec<Span> = spans.copies().collect();
+    if !copies.is_empty() {
+        remote::forget(&spans, &copies);
+    }
+}

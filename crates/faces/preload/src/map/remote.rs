@@ -1,0 +1,252 @@
+//! Shared mappings of files whose bytes lie on other nodes: when stores through them are sent
+//! there, and when writes of others are fetched. The bytes themselves are in a [`ShadowCopy`].
+//!
+//! Changed bytes are written back at msync, when a mapping goes, at close, fsync, exec and exit,
+//! before this process reads, writes or cuts the file, and before it gives up a lock on it. Changes
+//! of other nodes are taken over when the file is mapped, at msync(MS_INVALIDATE), after this
+//! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
+//! see each other's stores.
+
+use super::locked;
+use super::shadow_copy::{self, Merged, ShadowCopy};
+use super::spans::{Span, Spans};
+use crate::program::{messages, process};
+use forebay_cluster::Conflict;
+use forebay_posix::{Errno, Fs, ObjectId};
+use forebay_store::control_region::map_flag;
+use std::ops::Range;
+
+const ALL: Range<u64> = 0..u64::MAX;
+
+/// Names of files through which processes share locks or indexes without system calls: SQLite,
+/// LMDB, Berkeley DB. A copy would let two nodes do at once what only one may.
+fn needs_one_memory(name: &[u8]) -> bool {
+    let is_locks = name == b"lock.mdb" || name.ends_with(b"-lock");
+    is_locks || name.ends_with(b"-shm") || name.starts_with(b"__db.")
+}
+
+/// Before a shared mapping, that may become writable, of a file that lies on another node.
+///
+/// # Errors
+/// ENODEV if the file can't have a shadow copy.
+pub fn check(fs: &Fs, open: u32) -> Result<(), Errno> {
+    if process::in_vfork_child() {
+        return Err(Errno::NODEV);
+    }
+    let name = name(fs, open);
+    if needs_one_memory(&name) {
+        messages::complain(&format!(
+            "{} can't be mapped here: programs on several nodes would each have their own copy of what has to be one \
+             memory; run them on the node that made it, or have them do without (SQLite: PRAGMA \
+             journal_mode=DELETE)",
+            String::from_utf8_lossy(&name)
+        ));
+        return Err(Errno::NODEV);
+    }
+    Ok(())
+}
+
+fn name(fs: &Fs, open: u32) -> Vec<u8> {
+    fs.description(open).name()
+}
+
+/// Reports the conflict or error of a write-back, if there was one.
+fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
+    if let Some(conflict) = merged? {
+        fs.report_conflict(open, &conflict);
+    }
+    Ok(())
+}
+
+/// As [`report`], where an error isn't returned: the changes stay in the copy until the mapping is
+/// removed.
+fn note(fs: &Fs, open: u32, merged: Merged) {
+    let _ = report(fs, open, merged);
+}
+
+/// As [`report`], where the mapping is removed and the program can't be told of an error.
+fn report_loss(fs: &Fs, open: u32, merged: Merged) {
+    if let Err(e) = report(fs, open, merged) {
+        let id = fs.description(open).id();
+        let place = match fs.cluster().home_of(id) {
+            Some(node) => format!("node {node}"),
+            None => "its nodes".into(),
+        };
+        messages::write_line(&format!(
+            "{}: what was stored through a mapping couldn't be written back to {place}: {e}",
+            String::from_utf8_lossy(&name(fs, open))
+        ));
+    }
+}
+
+/// The shadow copy of an open file, if a process of this node maps it.
+fn copy(fs: &Fs, open: u32) -> Option<ShadowCopy<'_>> {
+    let live = fs.live_of(open).ok()?;
+    if fs.mappings().may_be_copied(live) {
+        ShadowCopy::of(fs, live)
+    } else {
+        None
+    }
+}
+
+/// Writes back the changes in a range of an open file.
+fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
+    copy(fs, open).map_or(Ok(None), |copy| copy.write_back(range))
+}
+
+/// The range of `len` bytes from `at`, or the offset, on.
+fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
+    let at = at.unwrap_or_else(|| fs.description(open).offset());
+    at..at.saturating_add(len as u64)
+}
+
+/// Before a process of this node reads `len` bytes of an open file from `at`, or its offset, on.
+pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
+    if let Some(copy) = copy(fs, open) {
+        note(fs, open, copy.write_back(range(fs, open, at, len)));
+    }
+}
+
+/// Before the program writes to a mapped file. The result is passed to [`after_change`].
+pub fn before_write(
+    fs: &Fs,
+    open: u32,
+    at: Option<u64>,
+    append: bool,
+    len: usize,
+) -> Option<Range<u64>> {
+    let copy = copy(fs, open)?;
+    let mut range = range(fs, open, at, len);
+    if append {
+        range = fs.cluster().size(fs.live_of(open).ok()?).ok()?..u64::MAX;
+    }
+    note(fs, open, copy.write_back(range.clone()));
+    Some(range)
+}
+
+/// After it has changed the file in that range by other means.
+pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
+    if let Some(range) = range
+        && let Some(copy) = copy(fs, open)
+    {
+        note(fs, open, copy.refresh(range));
+    }
+}
+
+/// Before the program changes the file as a whole, closes it, or releases a lock on it.
+pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
+    let copy = copy(fs, open)?;
+    note(fs, open, copy.write_back(ALL));
+    Some(ALL)
+}
+
+/// After the program has got a lock on it.
+pub fn after_lock(fs: &Fs, open: u32) {
+    after_change(fs, open, Some(ALL));
+}
+
+/// After the program has truncated it: removes the pages beyond its end, from all processes of the
+/// node.
+pub fn after_cut(fs: &Fs, open: u32, size: u64) {
+    if let (Some(copy), Ok(live)) = (copy(fs, open), fs.live_of(open)) {
+        // Bytes stored behind the new end are of no interest.
+        let _ = copy.refresh(size..u64::MAX);
+        fs.mappings().notify_shrunk(live, size);
+    }
+}
+
+/// fsync: first writes back what mappings have changed.
+///
+/// # Errors
+/// As for writing back.
+pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
+    report(fs, open, write_back(fs, open, ALL))
+}
+
+/// msync of what of a span lies in `start..end`.
+///
+/// # Errors
+/// EIO if the changes couldn't be written back because a node can't be reached; ENOSPC and the
+/// like.
+pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) -> Result<(), Errno> {
+    let (Some(open), from, to) = (span.open(), span.start().max(start), span.end().min(end)) else {
+        return Ok(());
+    };
+    let range = span.offset_of(from)..span.offset_of(from) + (to - from);
+    let Some(copy) = copy(spans.fs, open) else {
+        return Ok(());
+    };
+    let mut merged = copy.write_back(range.clone());
+    if flags & libc::MS_INVALIDATE != 0
+        && let Ok(before) = merged
+    {
+        merged = copy.refresh(range).map(|mut now| {
+            Conflict::add(&mut now, before);
+            now
+        });
+    }
+    report(spans.fs, open, merged).map_err(|e| match e {
+        Errno::HOSTDOWN | Errno::TIMEDOUT => Errno::IO,
+        e => e,
+    })
+}
+
+/// Releases the spans in `start..end`, whose borders have been split: the kernel has
+/// unmapped them.
+pub fn unmapped(spans: &Spans, start: u64, end: u64) {
+    let is_copy = |s: &Span| s.has(map_flag::COPY);
+    let copies: Vec<Span> = spans.within(start, end).filter(is_copy).collect();
+    if !copies.is_empty() {
+        forget(spans, &copies);
+    }
+    spans.within(start, end).for_each(|s| spans.release(s));
+}
+
+/// For removed mappings: writes back what was changed through them, and frees their places.
+pub fn forget(spans: &Spans, gone: &[Span]) {
+    for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
+        if let Some(open) = span.open() {
+            let from = span.offset_of(span.start());
+            let merged = write_back(spans.fs, open, from..from + span.len());
+            report_loss(spans.fs, open, merged);
+        }
+    }
+    let id = |open: u32| spans.fs.description(open).id();
+    let mut ids: Vec<ObjectId> = gone.iter().filter_map(|s| s.open().map(id)).collect();
+    gone.iter().for_each(|&s| spans.release(s));
+    ids.sort_unstable();
+    ids.dedup();
+    let mapped = |of: ObjectId| {
+        let mut copies = spans.copies();
+        copies.any(|s| s.open().map(id) == Some(of))
+    };
+    ids.retain(|&of| !mapped(of));
+    ids.into_iter()
+        .for_each(|of| shadow_copy::leave(spans.fs, of));
+}
+
+/// Before exec, after which this process's memory is released.
+pub fn before_exec() {
+    let Some(spans) = locked::lock().filter(|_| !process::in_vfork_child()) else {
+        return;
+    };
+    for span in spans.copies().filter(|s| s.has(map_flag::CHANGES)) {
+        if let Some(open) = span.open() {
+            let from = span.offset_of(span.start());
+            let merged = write_back(spans.fs, open, from..from + span.len());
+            report_loss(spans.fs, open, merged);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn what_is_shared_without_system_calls_is_known_by_name() {
+        let known = |name: &str| super::needs_one_memory(name.as_bytes());
+        assert!(
+            known("app.db-shm") && known("lock.mdb") && known("data.mdb-lock") && known("__db.001")
+        );
+        assert!(!known("app.db") && !known("app.db-wal") && !known("data.mdb") && !known("shm"));
+    }
+}

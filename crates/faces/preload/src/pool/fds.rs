@@ -1,0 +1,70 @@
+//! Descriptors: real kernel numbers that stand for open files of the pool.
+//!
+//! The process's area of the control region has the description that a number stands for, so that
+//! fork, exec and vfork carry it over. A byte of [`filter`] tells whether to look there at all.
+//! `served/fd_table.rs` changes the table.
+
+use crate::pool::opened;
+use crate::program::{filter, process};
+use forebay_intercept::raw;
+use forebay_posix::Fs;
+
+/// The open file of `fd`, if calls on it are served from the pool.
+#[inline]
+pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
+    pool_object(fd).filter(|&(fs, open)| !fs.description(open).is_fifo())
+}
+
+/// The object behind `fd`, if it is one of the pool: what has attributes. Beside files
+/// these are FIFOs, which the kernel reads and writes.
+#[inline]
+pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
+    if !filter::watched(fd) {
+        return None;
+    }
+    let fs = opened::open_fs()?;
+    Some((fs, fs.descriptors().get(fd)?))
+}
+
+/// Whether `fd` is one of the pool that was opened with O_PATH.
+#[inline]
+pub fn is_path_only(fd: i32) -> bool {
+    pool_file(fd).is_some_and(|(fs, open)| fs.description(open).is_path_only())
+}
+
+/// kcmp(pid, pid, KCMP_FILE, fd, fd), where at least one descriptor is of the pool.
+///
+/// # Safety
+/// The call is one that the program makes.
+pub unsafe fn compare(a: &[i64; 6]) -> i64 {
+    const KCMP_FILE: i64 = 0;
+    // SAFETY: the program's own call. The kernel checks permissions, and whether the descriptors
+    // are open.
+    let result = unsafe { raw(libc::SYS_kcmp, *a) };
+    if a[2] as i32 as i64 != KCMP_FILE || result < 0 {
+        return result;
+    }
+    // Equal for the kernel: perhaps duplicates of one placeholder, in a process that has used
+    // nothing of the pool yet.
+    let fs = match result {
+        0 => opened::fs().ok(),
+        _ => opened::open_fs(),
+    };
+    let Some(fs) = fs else { return result };
+    let me = i64::from(process::own_pid());
+    let file = |pid: i64, fd: i64| {
+        if pid == me {
+            pool_file(fd as i32).map(|(_, open)| open)
+        } else {
+            fs.descriptors().of_process(pid as u32, fd as i32)
+        }
+    };
+    match (file(a[0], a[3]), file(a[1], a[4])) {
+        (Some(one), Some(other)) => match one.cmp(&other) {
+            std::cmp::Ordering::Equal => 0,
+            std::cmp::Ordering::Less => 1,
+            std::cmp::Ordering::Greater => 2,
+        },
+        _ => result,
+    }
+}

@@ -1,0 +1,27 @@
+//! Whether the threads and processes that run in this memory may have different credentials:
+//! threads that have changed their own, the child of a vfork. `served/credentials.rs` sets it.
+
+use crate::program::{process, shared_vm_clones};
+use forebay_store::process::thread_ids::thread_count;
+use std::sync::atomic::{AtomicBool, Ordering::*};
+
+/// The credentials may differ.
+static DIFFER: AtomicBool = AtomicBool::new(false);
+
+/// Whether they may.
+pub fn differ() -> bool {
+    DIFFER.load(Acquire)
+}
+
+/// Records whether they may differ.
+pub fn note_differ(differ: bool) {
+    DIFFER.store(differ, Release);
+}
+
+/// Whether another thread, or the parent of a vfork child, runs in this memory.
+pub fn is_shared() -> bool {
+    process::in_vfork_child()
+        || process::has_vfork_child()
+        || shared_vm_clones::any()
+        || thread_count() > 1
+}

@@ -1,0 +1,18 @@
+//! The program that the library lives in, as far as no pool is needed to know it: its memory and
+//! its environment, the results of its system calls, its signals, and whose call is being served.
+
+pub mod credentials;
+pub mod filter;
+pub mod mask;
+pub mod messages;
+pub mod own_stack;
+pub mod process;
+pub mod results;
+pub mod settings;
+pub mod shared_vm_clones;
+pub mod signals;
+pub mod size_limit;
+pub mod table_change;
+pub mod unwinder;
+pub mod user;
+pub mod variables;

@@ -1,0 +1,93 @@
+//! Whose call it is: this process's, or that of a vfork child, which runs in the memory of its
+//! parent and on the parent's thread. `lifecycle/fork.rs` makes children and keeps
+//! these notes.
+
+use forebay_runtime::fd;
+use forebay_store::process as slots;
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, Ordering::*};
+
+/// How many children of vfork run in our memory.
+static VFORK_CHILDREN: AtomicU32 = AtomicU32::new(0);
+
+/// The work that a vfork child leaves to its parent.
+type Left = Vec<Box<dyn std::any::Any>>;
+
+pub const NONE: u32 = u32::MAX;
+
+thread_local! {
+    /// Memory that a vfork child allocated for exec: freed by the parent.
+    static LEFT_BY_CHILD: Cell<*mut Left> = const { Cell::new(std::ptr::null_mut()) };
+    static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
+}
+
+/// This process's id.
+pub fn own_pid() -> u32 {
+    slots::pid()
+}
+
+/// Whether the child of a vfork runs in this memory, on any thread.
+#[inline]
+pub fn has_vfork_child() -> bool {
+    VFORK_CHILDREN.load(Acquire) != 0
+}
+
+/// Whether this thread runs the child of a vfork, in the parent's memory.
+#[inline]
+pub fn in_vfork_child() -> bool {
+    IN_VFORK_CHILD.with(Cell::get)
+}
+
+/// Leaves memory for the parent to free, if this is a vfork child; otherwise it is the caller's. In
+/// both cases it isn't moved.
+pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
+    if !in_vfork_child() {
+        return Some(memory);
+    }
+    LEFT_BY_CHILD.with(|l| {
+        if l.get().is_null() {
+            l.set(Box::into_raw(Box::default()));
+        }
+        // SAFETY: made by into_raw here, only used by this thread.
+        unsafe { (*l.get()).push(memory) };
+    });
+    None
+}
+
+/// A child is about to run in our memory that has descriptors of its own.
+pub fn vfork_begins() {
+    VFORK_CHILDREN.fetch_add(1, AcqRel);
+}
+
+/// The child has ended, or wasn't made.
+pub fn vfork_ended() {
+    let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
+}
+
+/// This thread runs the child from now on.
+pub fn enter_vfork_child() {
+    IN_VFORK_CHILD.set(true);
+    fd::enter_vfork_child();
+}
+
+/// This thread runs the parent again.
+pub fn leave_vfork_child() {
+    IN_VFORK_CHILD.set(false);
+    fd::leave_vfork_child();
+}
+
+/// Frees what the child has left; in its parent.
+pub fn free_left() {
+    let left = LEFT_BY_CHILD.with(|l| l.replace(std::ptr::null_mut()));
+    if !left.is_null() {
+        // SAFETY: made by into_raw in `leave_to_parent`; the child has ended.
+        drop(unsafe { Box::from_raw(left) });
+    }
+}
+
+/// In a forked child: the children of its parent are none of its own.
+pub fn after_fork_in_child() {
+    VFORK_CHILDREN.store(0, SeqCst);
+    IN_VFORK_CHILD.set(false);
+    fd::after_fork_in_child();
+}

@@ -1,0 +1,60 @@
+//! The location of the pool, from the environment: read once at the start, and fixed from then on.
+
+use crate::program::{filter, variables};
+use forebay_client::origin::SIGN;
+use std::ffi::{CStr, CString};
+use std::sync::atomic::{AtomicPtr, Ordering::*};
+
+/// The settings that `start` read from the environment. Leaked: lives as long as the process.
+pub struct Settings {
+    pub dir: &'static CStr,
+    pub mount: &'static [u8],
+    /// The last component of the mount prefix: a path that leads into the pool without
+    /// starting with the prefix contains it.
+    pub mark: &'static [u8],
+    /// LD_PRELOAD as this process was started with.
+    pub preload: &'static CStr,
+    /// The prefix may be a directory of the kernel's, too: that of the pool's origin. Paths that
+    /// lead under it by a link or from a working directory mustn't go to the kernel.
+    pub shadows: bool,
+}
+
+static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The settings, once `start` has found them.
+#[inline]
+pub fn settings() -> Option<&'static Settings> {
+    // SAFETY: leaked, never freed or changed.
+    unsafe { SETTINGS.load(Acquire).as_ref() }
+}
+
+/// Reads where the pool is. Some if there is one; in it, the directory for what was found
+/// out about this libc, which serves all pools of the user.
+pub fn read() -> Option<Option<CString>> {
+    let (dir, mount) = (
+        variables::value(variables::DIR)?,
+        variables::value(variables::MOUNT)?.to_bytes(),
+    );
+    let mount = mount.strip_suffix(b"/").unwrap_or(mount);
+    if mount.first() != Some(&b'/') {
+        return None;
+    }
+    let mark = mount.rsplit(|&b| b == b'/').next().unwrap_or(b"");
+    let preload = variables::value(variables::PRELOAD).unwrap_or(c"");
+    let exists = |path: &[u8]| rustix::fs::access(path, rustix::fs::Access::EXISTS).is_ok();
+    let sign = [dir.to_bytes(), b"/", SIGN.as_bytes()].concat();
+    let settings = Box::new(Settings {
+        dir,
+        mount,
+        mark,
+        preload,
+        // Whether the kernel has a file at the prefix isn't checked: a dead origin would block each
+        // program.
+        shadows: exists(&sign),
+    });
+    SETTINGS.store(Box::leak(settings), Release);
+    // Guards our own descriptors against a program that closes everything.
+    forebay_runtime::fd::tell(filter::watch);
+    let home = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
+    Some(home.and_then(|home| CString::new(home).ok()))
+}

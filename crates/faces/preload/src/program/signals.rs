@@ -1,0 +1,544 @@
+//! Signals: the program's handlers don't run in the midst of our work, and a bad address is
+//! an error, not a crash.
+//!
+//! Every handler that the program installs is kept in a table here; the kernel gets ours
+//! instead. It calls the program's at once, unless the thread is inside a
+//! [`Critical`](forebay_store::process::Critical) section. Then it blocks all signals in the
+//! context to which it returns, and the section's end sends the signal again and restores
+//! the mask. Blocking signals around each operation would do the same for two system calls
+//! more. (The cancellation of threads is such a signal, too: libc installs its handler
+//! through the same call.)
+//!
+//! Faults (SIGSEGV or SIGBUS caused by an instruction) can't wait. If our code was touching the
+//! program's memory, the operation fails with EFAULT ([`forebay_runtime::guard`]); if the page of a
+//! mapped file has appeared meanwhile, the program continues ([`Above::on_fault`]); otherwise the
+//! program's handler runs.
+
+use crate::program::process::{in_vfork_child, own_pid};
+use crate::program::results::{errno, value};
+use crate::program::{mask, own_stack, shared_vm_clones, unwinder, user};
+use forebay_intercept::{PASS, raw};
+use forebay_runtime::guard;
+use forebay_store::NOTICE;
+use forebay_store::process as sections;
+use forebay_store::process::ProcessLock;
+use std::cell::Cell;
+use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
+
+/// The layer that serves mapped files, which the handler calls first. It is above this module, on
+/// which it depends (for notices); so it is passed to [`start`].
+pub struct Above {
+    /// After SIGBUS at an address: whether the program can continue.
+    pub on_fault: fn(u64) -> bool,
+    /// On [`NOTICE`]: whether that was all that the signal means.
+    pub on_notice: fn(&libc::siginfo_t) -> bool,
+}
+
+static ABOVE: AtomicPtr<Above> = AtomicPtr::new(std::ptr::null_mut());
+
+fn asks(what: impl FnOnce(&Above) -> bool) -> bool {
+    // SAFETY: null, or the argument of `start`, which stays valid.
+    unsafe { ABOVE.load(Acquire).as_ref() }.is_some_and(what)
+}
+
+const SIGNALS: usize = 65;
+/// The signal by which glibc cancels threads.
+const CANCEL: i32 = 32;
+const SA_RESTORER: u64 = 0x0400_0000;
+const MASK_LEN: i64 = 8;
+
+/// The kernel's struct sigaction.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+/// The program's action for a signal, if its handler is ours to the kernel.
+struct Wanted {
+    /// SIG_DFL, SIG_IGN or a function.
+    handler: AtomicUsize,
+    flags: AtomicU64,
+    /// The signals of [`mask::FAULTS`] in its mask, which the kernel isn't given.
+    faults: AtomicU64,
+}
+
+static WANTED: [Wanted; SIGNALS] = [const {
+    Wanted {
+        handler: AtomicUsize::new(0),
+        flags: AtomicU64::new(0),
+        faults: AtomicU64::new(0),
+    }
+}; SIGNALS];
+/// Held while the table and the kernel are brought into line.
+static CHANGING: ProcessLock = ProcessLock::new();
+/// SIGSEGV and SIGBUS run our handler, whatever action the program sets.
+static WATCHING: AtomicBool = AtomicBool::new(false);
+/// So does the notice that a mapped file has become shorter.
+static NOTICED: AtomicBool = AtomicBool::new(false);
+/// The program hasn't begun.
+static BEGINS: AtomicBool = AtomicBool::new(false);
+/// All handlers that were installed before us have been wrapped.
+static ALL: AtomicBool = AtomicBool::new(false);
+
+/// A signal that waits for the end of a critical section. The first one blocks all others but
+/// faults.
+struct Held {
+    signal: Cell<i32>,
+    info: Cell<MaybeUninit<libc::siginfo_t>>,
+    /// The thread's mask before.
+    mask: Cell<u64>,
+}
+
+thread_local! {
+    static HELD: Held = const {
+        Held {
+            signal: Cell::new(0),
+            info: Cell::new(MaybeUninit::uninit()),
+            mask: Cell::new(0),
+        }
+    };
+}
+
+fn our_handler() -> usize {
+    entry::handler()
+}
+
+fn is_function(handler: usize) -> bool {
+    handler != libc::SIG_DFL && handler != libc::SIG_IGN
+}
+
+fn is_watched(signal: usize) -> bool {
+    match signal as i32 {
+        libc::SIGSEGV | libc::SIGBUS => WATCHING.load(Acquire),
+        NOTICE => NOTICED.load(Acquire),
+        _ => false,
+    }
+}
+
+/// Asks the kernel for a signal's action, or sets it.
+fn kernel(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
+    let new = new.map_or(0, |a| a as *const Action as i64);
+    let old = old.map_or(0, |a| a as *mut Action as i64);
+    // SAFETY: rt_sigaction with valid or null structures of the kernel's layout.
+    unsafe {
+        raw(
+            libc::SYS_rt_sigaction,
+            [signal as i64, new, old, MASK_LEN, 0, 0],
+        )
+    }
+}
+
+/// The action that the kernel is to know of the one that the program wants.
+fn wrapped(signal: usize, wanted: &Action) -> Action {
+    let mut action = *wanted;
+    if is_function(wanted.handler) {
+        action.handler = our_handler();
+        action.mask &= !mask::FAULTS;
+        // We give up the handler ourselves, when it has really run.
+        action.flags &= !(libc::SA_RESETHAND as u32 as u64);
+        action.flags |= libc::SA_SIGINFO as u64;
+    } else if is_watched(signal) {
+        action = watching();
+    }
+    action
+}
+
+/// Our action for faults where the program has none.
+fn watching() -> Action {
+    Action {
+        handler: our_handler(),
+        flags: (libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART) as u64 | SA_RESTORER,
+        restorer: entry::restorer(),
+        mask: 0,
+    }
+}
+
+/// rt_sigaction of the program.
+///
+/// # Safety
+/// The arguments are those of the call.
+pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
+    let signal = a[0] as usize;
+    if !(1..SIGNALS).contains(&signal) || a[3] != MASK_LEN {
+        return PASS;
+    }
+    let new: Option<Action> = match a[1] {
+        0 => None,
+        // SAFETY: the program's structure.
+        _ => match unsafe { user::take(a[1]) } {
+            Err(e) => return errno(e),
+            Ok(new) => Some(new),
+        },
+    };
+    let entry = &WANTED[signal];
+    let mut before = Action::default();
+    {
+        // A vfork child shares the table but not the kernel's handlers: its changes are passed to
+        // the kernel unchanged.
+        let own = !in_vfork_child();
+        let _one = CHANGING.hold();
+        let was = (entry.handler.load(Acquire), entry.flags.load(Acquire));
+        let faults = entry.faults.load(Acquire);
+        let given = new.map(|n| if own { wrapped(signal, &n) } else { n });
+        if let (Some(n), true) = (&new, own) {
+            // First: the kernel may call our handler at once.
+            if is_function(n.handler) || is_watched(signal) {
+                entry.flags.store(n.flags, Release);
+                entry.handler.store(n.handler, Release);
+                entry.faults.store(n.mask & mask::FAULTS, Release);
+            }
+        }
+        let result = kernel(signal, given.as_ref(), Some(&mut before));
+        if result < 0 {
+            entry.flags.store(was.1, Release);
+            entry.handler.store(was.0, Release);
+            entry.faults.store(faults, Release);
+            return result;
+        }
+        if before.handler == our_handler() {
+            before.handler = was.0;
+            before.flags = was.1;
+            before.mask |= faults;
+        }
+    }
+    match a[2] {
+        0 => 0,
+        // SAFETY: the program's structure.
+        old => value(unsafe { user::give(before, old) }),
+    }
+}
+
+/// Before anything else: held signals will be delivered, and faults run our handler (a bad path is
+/// read before the pool is open).
+pub fn start(above: &'static Above) {
+    ABOVE.store(std::ptr::from_ref(above).cast_mut(), Release);
+    sections::deliver_with(deliver);
+    mask::start();
+    WATCHING.store(true, Release);
+    take_over(libc::SIGSEGV as usize);
+    take_over(libc::SIGBUS as usize);
+}
+
+/// Once the pool is open: handlers that were installed before us are wrapped too.
+pub fn watch() {
+    if in_vfork_child() || ALL.load(Acquire) {
+        return;
+    }
+    let _one = CHANGING.hold();
+    if !ALL.swap(true, AcqRel) && !BEGINS.load(Acquire) {
+        (1..SIGNALS).for_each(take_over);
+    }
+}
+
+/// Declares whether the program has yet to begin: exec has left no handlers.
+pub fn note_beginning(begins: bool) {
+    BEGINS.store(begins, Release);
+}
+
+/// Called before the first mapping of a file: installs the handler of notices.
+pub fn watch_notices() {
+    if in_vfork_child() || NOTICED.load(Acquire) {
+        return;
+    }
+    let _one = CHANGING.hold();
+    if !NOTICED.swap(true, AcqRel) {
+        take_over(NOTICE as usize);
+    }
+}
+
+/// Wraps what the kernel knows about a signal.
+fn take_over(signal: usize) {
+    let mut now = Action::default();
+    if kernel(signal, None, Some(&mut now)) < 0 || now.handler == our_handler() {
+        return;
+    }
+    if is_function(now.handler) || is_watched(signal) {
+        let entry = &WANTED[signal];
+        entry.flags.store(now.flags, Release);
+        entry.handler.store(now.handler, Release);
+        entry.faults.store(now.mask & mask::FAULTS, Release);
+        kernel(signal, Some(&wrapped(signal, &now)), None);
+    }
+}
+
+/// Undoes [`start`] and [`watch`]: another instance of this library takes over.
+pub fn stop() {
+    if !WATCHING.swap(false, AcqRel) {
+        return;
+    }
+    ALL.store(false, Release);
+    for (signal, entry) in WANTED.iter().enumerate().skip(1) {
+        let mut now = Action::default();
+        if kernel(signal, None, Some(&mut now)) >= 0 && now.handler == our_handler() {
+            now.handler = entry.handler.load(Acquire);
+            now.flags = entry.flags.load(Acquire);
+            now.mask |= entry.faults.load(Acquire);
+            kernel(signal, Some(&now), None);
+        }
+    }
+}
+
+/// In a forked child: another thread may have been changing the table.
+pub fn after_fork_in_child() {
+    CHANGING.reset();
+}
+
+/// Called by our handler for every signal: what to go on with, or 0. No frame of ours is
+/// on the stack when the program's handler runs: exceptions and the cancellation of threads
+/// unwind it.
+///
+/// # Safety
+/// Called by our handler with the kernel's arguments.
+unsafe extern "C" fn decide(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) -> usize {
+    let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
+    // SAFETY: the caller's promise.
+    unsafe { what_next(signal, info, context) }
+}
+
+#[inline(never)]
+unsafe fn what_next(
+    signal: i32,
+    info: *mut libc::siginfo_t,
+    context: *mut libc::ucontext_t,
+) -> usize {
+    // SAFETY: the kernel passes both, since SA_SIGINFO is set.
+    let info = unsafe { &*info };
+    if signal == CANCEL {
+        unwinder::register_kept();
+    }
+    if is_fault(signal, info) {
+        if let Some(to) = guard::landing() {
+            // SAFETY: as above.
+            land(unsafe { &mut *context }, to);
+            return 0;
+        }
+        // SAFETY: a fault has an address.
+        let address = unsafe { info.si_addr() } as u64;
+        if signal == libc::SIGBUS && own_stack::run(|| asks(|above| (above.on_fault)(address))) {
+            return 0;
+        }
+        if mask::is_blocked(signal) {
+            as_without_handler(signal, info, libc::SIG_DFL);
+            return 0;
+        }
+    } else if mask::is_blocked(signal) {
+        // SAFETY: as above.
+        unsafe { let_wait(signal, info, context) };
+        return 0;
+    } else if sections::is_critical() {
+        // SAFETY: as above.
+        unsafe { hold_back(signal, info, context) };
+        return 0;
+    } else if signal == NOTICE && own_stack::run(|| asks(|above| (above.on_notice)(info))) {
+        return 0;
+    }
+    let entry = &WANTED[signal as usize];
+    let handler = entry.handler.load(Acquire);
+    if !is_function(handler) {
+        as_without_handler(signal, info, handler);
+        return 0;
+    }
+    if entry.flags.load(Acquire) & u64::from(libc::SA_RESETHAND as u32) != 0 {
+        let default = Action::default();
+        entry.handler.store(libc::SIG_DFL, Release);
+        kernel(
+            signal as usize,
+            Some(&wrapped(signal as usize, &default)),
+            None,
+        );
+    }
+    let restarts = entry.flags.load(Acquire) & u64::from(libc::SA_RESTART as u32) != 0;
+    forebay_store::locks::handler_begins(restarts);
+    handler
+}
+
+/// Whether an instruction of this thread caused the signal, rather than a process that sent it.
+fn is_fault(signal: i32, info: &libc::siginfo_t) -> bool {
+    use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    info.si_code > 0
+        && matches!(
+            signal,
+            SIGSEGV | SIGBUS | SIGFPE | SIGILL | SIGTRAP | SIGSYS
+        )
+}
+
+fn land(context: &mut libc::ucontext_t, to: guard::Landing) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let registers = &mut context.uc_mcontext.gregs;
+        registers[libc::REG_RSP as usize] = to.stack_pointer as i64;
+        registers[libc::REG_RIP as usize] = to.instruction_pointer as i64;
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (context, to);
+}
+
+/// Keeps a signal until the critical section ends.
+///
+/// # Safety
+/// `context` is what the kernel passed to our handler.
+unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // No further signal between checking whether another is held and holding this one.
+    mask::block_all();
+    // SAFETY: the kernel's mask has 8 bytes (libc's type more).
+    let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
+    // SAFETY: as above. In the handler of a fault, faults are blocked; not in the interrupted code.
+    let before = unsafe { mask.read_unaligned() } & !mask::FAULTS;
+    HELD.with(|h| {
+        if h.signal.get() == 0 {
+            h.signal.set(signal);
+            h.info.set(MaybeUninit::new(*info));
+            h.mask.set(before);
+            sections::owe_signal();
+        } else {
+            // One of the two handlers interrupted the other, perhaps before its first instruction
+            // (the kernel delivers all pending signals at once), and found the other's signals
+            // blocked: the program's mask contains the signals that are in both.
+            h.mask.set(h.mask.get() & before);
+            // SAFETY: the caller's promise.
+            unsafe { let_wait(signal, info, context) };
+        }
+        // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask, but
+        // faults: an address of the program may be bad. One that somebody sent stays blocked, too.
+        unsafe { mask.write_unaligned(!mask::FAULTS | mask.read_unaligned() & mask::bit(signal)) };
+    });
+}
+
+/// Blocks a signal and sends it again.
+///
+/// # Safety
+/// As for [`hold_back`].
+unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
+    // SAFETY: the kernel's mask has 8 bytes.
+    unsafe {
+        let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
+        mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
+        // The signal is blocked while its handler, which is this code, runs, unless SA_NODEFER is
+        // set.
+        let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
+        raw(libc::SYS_rt_sigprocmask, args);
+    }
+    send_again(signal, info);
+}
+
+/// To this thread.
+fn send_again(signal: i32, info: &libc::siginfo_t) {
+    let (me, signal) = (i64::from(own_pid()), i64::from(signal));
+    // SAFETY: raw system calls with valid pointers. If the second one fails (no memory to queue the
+    // signal), the signal is sent without its information.
+    unsafe {
+        let thread = raw(libc::SYS_gettid, [0; 6]);
+        let at = info as *const libc::siginfo_t as i64;
+        if raw(libc::SYS_rt_tgsigqueueinfo, [me, thread, signal, at, 0, 0]) < 0 {
+            raw(libc::SYS_tgkill, [me, thread, signal, 0, 0, 0]);
+        }
+    }
+}
+
+/// At the end of a critical section in which a signal was held back: sends it again and
+/// lets signals through.
+fn deliver() {
+    HELD.with(|h| {
+        let info = h.info.get();
+        // SAFETY: set by `hold_back`.
+        send_again(h.signal.replace(0), unsafe { info.assume_init_ref() });
+        mask::set(h.mask.get());
+    });
+}
+
+/// A signal that we handle and the program doesn't: does what the kernel would have done.
+fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
+    let fault = is_fault(signal, info);
+    if !fault && (handler == libc::SIG_IGN || signal == NOTICE) {
+        return;
+    }
+    kernel(signal as usize, Some(&Action::default()), None);
+    if !fault {
+        // Blocked while we are here; it kills when we return.
+        let me = i64::from(own_pid());
+        // SAFETY: raw system calls.
+        unsafe {
+            let thread = raw(libc::SYS_gettid, [0; 6]);
+            raw(libc::SYS_tgkill, [me, thread, i64::from(signal), 0, 0, 0]);
+        }
+    }
+    // A fault happens again at once, and kills with its own state.
+}
+
+#[cfg(target_arch = "x86_64")]
+mod entry {
+    std::arch::global_asm!(
+        ".pushsection .text.forebay_signal,\"ax\",@progbits",
+        ".hidden forebay_on_signal",
+        ".globl forebay_on_signal",
+        ".type forebay_on_signal,@function",
+        "forebay_on_signal:",
+        ".cfi_startproc",
+        "push rdi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rsi",
+        ".cfi_adjust_cfa_offset 8",
+        "push rdx",
+        ".cfi_adjust_cfa_offset 8",
+        "call {decide}",
+        "pop rdx",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rsi",
+        ".cfi_adjust_cfa_offset -8",
+        "pop rdi",
+        ".cfi_adjust_cfa_offset -8",
+        "test rax, rax",
+        "jz 2f",
+        "jmp rax",
+        "2: ret",
+        ".cfi_endproc",
+        ".size forebay_on_signal, . - forebay_on_signal",
+        // The bytes by which unwinders and debuggers know the end of a handler.
+        "nop",
+        ".hidden forebay_restorer",
+        ".globl forebay_restorer",
+        ".type forebay_restorer,@function",
+        "forebay_restorer:",
+        "mov rax, 15",
+        "syscall",
+        ".size forebay_restorer, . - forebay_restorer",
+        ".popsection",
+        decide = sym super::decide,
+    );
+
+    unsafe extern "C" {
+        fn forebay_on_signal();
+        fn forebay_restorer();
+    }
+
+    /// The kernel calls this for every signal that the program handles: [`super::decide`], then the
+    /// program's handler with the same arguments.
+    pub fn handler() -> usize {
+        forebay_on_signal as *const () as usize
+    }
+
+    /// The code that a handler returns to.
+    pub fn restorer() -> usize {
+        forebay_restorer as *const () as usize
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+mod entry {
+    pub fn handler() -> usize {
+        super::decide as *const () as usize
+    }
+
+    pub fn restorer() -> usize {
+        0
+    }
+}

@@ -1,0 +1,156 @@
+//! The unwinder, looked up when it is needed.
+//!
+//! Rust's library wants libgcc_s, which costs each start of a program 40 to 90 us to load, relocate
+//! and begin. Only an exception, or the cancellation of a thread, that goes through our functions
+//! needs it, and a process that throws has loaded it. So its functions are defined here, visible to
+//! this library alone, as jumps to the real ones; the linker then leaves libgcc_s out.
+//!
+//! Frames of far trampolines that are registered before libgcc_s is loaded are kept until it is
+//! ([`register_kept`]).
+
+use std::ffi::CStr;
+use std::ffi::c_void;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
+
+macro_rules! unwinder {
+    ($($name:ident)*) => {
+        const NAMES: &[&CStr] = &[$(
+            // SAFETY: ends with the only zero.
+            unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
+        ),*];
+        // Unit tests are linked with libgcc_s itself.
+        #[cfg(all(target_arch = "x86_64", not(test)))]
+        std::arch::global_asm!(
+            ".pushsection .text.forebay_unwinder, \"ax\", @progbits",
+            ".set forebay_unwinder_index, 0",
+            $(
+                concat!(".globl ", stringify!($name)),
+                concat!(".hidden ", stringify!($name)),
+                concat!(".type ", stringify!($name), ", @function"),
+                concat!(stringify!($name), ":"),
+                // On the way to the real function, with up to four arguments.
+                "push %rdi",
+                "push %rsi",
+                "push %rdx",
+                "push %rcx",
+                "sub $8, %rsp",
+                "mov $forebay_unwinder_index, %edi",
+                "call {find}",
+                "add $8, %rsp",
+                "pop %rcx",
+                "pop %rdx",
+                "pop %rsi",
+                "pop %rdi",
+                "jmp *%rax",
+                concat!(".size ", stringify!($name), ", . - ", stringify!($name)),
+                ".set forebay_unwinder_index, forebay_unwinder_index + 1",
+            )*
+            ".popsection",
+            find = sym find,
+            options(att_syntax),
+        );
+    };
+}
+
+unwinder! {
+    _Unwind_RaiseException _Unwind_Resume _Unwind_DeleteException _Unwind_ForcedUnwind
+    _Unwind_GetLanguageSpecificData _Unwind_GetRegionStart _Unwind_GetTextRelBase
+    _Unwind_GetDataRelBase _Unwind_GetGR _Unwind_SetGR _Unwind_GetIP _Unwind_SetIP
+    _Unwind_GetIPInfo _Unwind_GetCFA _Unwind_Backtrace _Unwind_FindEnclosingFunction
+    __register_frame
+}
+
+static FOUND: [AtomicPtr<c_void>; NAMES.len()] =
+    [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
+
+/// Maximum number of tables of frames that are kept.
+const MAX_REGISTERED: usize = 64;
+static REGISTERED: [AtomicUsize; MAX_REGISTERED] = [const { AtomicUsize::new(0) }; MAX_REGISTERED];
+static REGISTERED_END: AtomicUsize = AtomicUsize::new(0);
+
+/// Where a function of libgcc_s is searched for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    /// In what the program is linked with. No dlopen: before `main` it would run the constructors
+    /// of libc without arguments and environment, so that the program had none.
+    Linked,
+    /// In the loaded objects.
+    Loaded,
+    /// The library is loaded if it isn't there.
+    Load,
+}
+
+/// The function of libgcc_s, if it is there.
+fn look_up(i: usize, scope: Scope) -> *mut c_void {
+    let found = FOUND[i].load(Acquire);
+    if !found.is_null() {
+        return found;
+    }
+    let flags = libc::RTLD_NOW
+        | if scope == Scope::Load {
+            0
+        } else {
+            libc::RTLD_NOLOAD
+        };
+    // SAFETY: C strings; the library stays loaded.
+    let found = unsafe {
+        match libc::dlsym(libc::RTLD_DEFAULT, NAMES[i].as_ptr()) {
+            found if !found.is_null() || scope == Scope::Linked => found,
+            _ => match libc::dlopen(c"libgcc_s.so.1".as_ptr(), flags) {
+                library if library.is_null() => null_mut(),
+                library => libc::dlsym(library, NAMES[i].as_ptr()),
+            },
+        }
+    };
+    FOUND[i].store(found, Release);
+    found
+}
+
+/// The address of a function of the unwinder; of its replacement if there is none.
+#[cfg_attr(test, allow(dead_code, reason = "called by the jumps"))]
+extern "C" fn find(i: usize) -> *mut c_void {
+    let registers = i == NAMES.len() - 1;
+    let scope = if registers {
+        Scope::Linked
+    } else {
+        Scope::Load
+    };
+    match look_up(i, scope) {
+        found if !found.is_null() => found,
+        _ if registers => keep as *mut c_void,
+        _ => nothing as *mut c_void,
+    }
+}
+
+/// `_URC_END_OF_STACK`, or null: there is nothing to unwind.
+extern "C" fn nothing() -> usize {
+    const END_OF_STACK: usize = 5;
+    END_OF_STACK
+}
+
+extern "C" fn keep(table: usize) {
+    if let Some(place) = REGISTERED.get(REGISTERED_END.fetch_add(1, AcqRel)) {
+        place.store(table, Release);
+    }
+}
+
+/// Before a thread is unwound: registers the frames that were kept, if the unwinder is loaded now.
+pub fn register_kept() {
+    let end = REGISTERED_END.load(Acquire).min(MAX_REGISTERED);
+    if end == 0 {
+        return;
+    }
+    let register = look_up(NAMES.len() - 1, Scope::Loaded);
+    if register.is_null() {
+        return;
+    }
+    // SAFETY: the function of this name.
+    let register: extern "C" fn(usize) = unsafe { std::mem::transmute(register) };
+    for place in &REGISTERED[..end] {
+        let table = place.swap(0, AcqRel);
+        if table != 0 {
+            register(table);
+        }
+    }
+}

@@ -1,0 +1,565 @@
+//! The kernel's asynchronous I/O (io_setup, io_submit, io_getevents and the rest) on files of
+//! the pool, beside files of the kernel in the same context.
+//!
+//! The kernel can't carry out a request on a file of the pool, nor can we put events into its ring.
+//! So a program gets contexts of ours, each of which has one of the kernel's behind it: requests on
+//! the kernel's files go there, those on files of the pool are carried out at once, in io_submit,
+//! and their events wait in a queue of the context. io_getevents takes from both. The word that
+//! stands for a context is the address of a block without the kernel's mark of a ring: a process
+//! that would read the ring itself (libaio, fio) sees that it has to ask.
+//!
+//! A thread that sleeps in the kernel's io_getevents is woken by a request that the kernel
+//! finishes at once (reading from a file without a byte); its event is never shown. [`LOCK`]
+//! guards the list of contexts and their queues; nothing waits while it is held. A child made by
+//! fork has no contexts, as without us.
+
+use crate::pool::{fds, stand_in};
+use crate::program::results::{self, errno, value};
+use crate::program::user;
+use crate::served::io;
+use forebay_intercept::{PASS, raw};
+use forebay_posix::Errno;
+use forebay_store::process::ProcessLock;
+use rustix::fd::AsRawFd;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
+
+/// A request (struct iocb in linux/aio_abi.h).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Request {
+    data: u64,
+    key: u32,
+    rw_flags: i32,
+    opcode: u16,
+    priority: i16,
+    fd: u32,
+    buffer: u64,
+    len: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event_fd: u32,
+}
+
+/// The event of a finished request (struct io_event).
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Event {
+    data: u64,
+    request: u64,
+    result: i64,
+    result2: i64,
+}
+
+const _: () = assert!(size_of::<Request>() == 64 && size_of::<Event>() == 32);
+
+mod opcode {
+    pub const PREAD: u16 = 0;
+    pub const PWRITE: u16 = 1;
+    pub const FSYNC: u16 = 2;
+    pub const FDSYNC: u16 = 3;
+    pub const PREADV: u16 = 7;
+    pub const PWRITEV: u16 = 8;
+}
+
+/// In [`Request::flags`]: an event descriptor is to be notified; the priority is valid.
+const TELL: u32 = 1;
+const PRIORITY: u32 = 2;
+/// Number of requests for which each of the kernel's contexts has room besides the program's.
+const SPARE: u32 = 8;
+
+struct Context {
+    /// The program's handle of it: the address of zeros.
+    word: Box<[u64; 8]>,
+    /// The kernel's context behind it.
+    kernel: i64,
+    /// Events that the program may leave lying.
+    room: usize,
+    state: UnsafeCell<State>,
+}
+
+#[derive(Default)]
+struct State {
+    events: VecDeque<Event>,
+    /// Threads that sleep in the kernel's io_getevents, or are about to.
+    asleep: u32,
+    /// A request was sent to wake a waiter, and none has seen it yet.
+    waking: bool,
+}
+
+// SAFETY: `state` is only used under LOCK.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+
+struct Contexts(UnsafeCell<Vec<Arc<Context>>>);
+// SAFETY: only used under LOCK.
+unsafe impl Sync for Contexts {}
+
+static LOCK: ProcessLock = ProcessLock::new();
+static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
+/// Whether there has ever been one.
+static ANY: AtomicBool = AtomicBool::new(false);
+
+/// The request by which threads are woken. The kernel writes to its key.
+static WAKE: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
+
+/// In a child made by fork, before anything else: contexts belong to the parent's memory.
+pub fn after_fork_in_child() {
+    LOCK.reset();
+    // SAFETY: the only thread. Another thread of the parent may have been changing the list: the
+    // old list is left as it is.
+    unsafe { CONTEXTS.0.get().write(Vec::new()) };
+    ANY.store(false, Relaxed);
+}
+
+fn contexts<T>(f: impl FnOnce(&mut Vec<Arc<Context>>) -> T) -> T {
+    let _lock = LOCK.hold();
+    // SAFETY: under the lock.
+    f(unsafe { &mut *CONTEXTS.0.get() })
+}
+
+fn is(word: i64) -> impl Fn(&Arc<Context>) -> bool {
+    move |c| c.word.as_ptr() as i64 == word
+}
+
+/// The context with this handle of the program; None if it isn't one of ours.
+fn find(word: i64) -> Option<Arc<Context>> {
+    if !ANY.load(Acquire) {
+        return None;
+    }
+    contexts(|all| all.iter().find(|c| is(word)(c)).cloned())
+}
+
+impl Context {
+    fn state<T>(&self, f: impl FnOnce(&mut State) -> T) -> T {
+        let _lock = LOCK.hold();
+        // SAFETY: under the lock.
+        f(unsafe { &mut *self.state.get() })
+    }
+
+    /// Adds a request's result, and wakes one thread that waits for it.
+    fn add(&self, event: Event) {
+        let wake = self.state(|s| {
+            s.events.push_back(event);
+            s.is_to_wake()
+        });
+        if wake {
+            self.wake();
+        }
+    }
+
+    /// Makes the kernel finish a request at once.
+    fn wake(&self) {
+        let file = stand_in::empty(libc::O_RDONLY);
+        let request = Request {
+            opcode: opcode::PREAD,
+            fd: file.as_ref().map_or(u32::MAX, |f| f.as_raw_fd() as u32),
+            ..Request::default()
+        };
+        // SAFETY: plain data.
+        let words: [u64; 8] = unsafe { std::mem::transmute(request) };
+        for (to, from) in WAKE.iter().zip(words) {
+            to.store(from, Relaxed);
+        }
+        let list = [WAKE.as_ptr() as i64];
+        let call = [self.kernel, 1, list.as_ptr() as i64, 0, 0, 0];
+        // SAFETY: a request to read nothing.
+        let done = unsafe { raw(libc::SYS_io_submit, call) };
+        if done != 1 {
+            // The ring is full of events, which wake the waiters.
+            self.state(|s| s.waking = false);
+        }
+    }
+}
+
+impl State {
+    /// Whether a waiter is to be woken; the caller does that.
+    fn is_to_wake(&mut self) -> bool {
+        let wake = self.asleep > 0 && !self.waking && !self.events.is_empty();
+        self.waking |= wake;
+        wake
+    }
+}
+
+/// io_setup(events, context).
+pub unsafe fn setup(a: &[i64; 6]) -> i64 {
+    value((|| {
+        // SAFETY: the program's own word; so below.
+        if unsafe { user::take::<u64>(a[1])? } != 0 {
+            return Err(Errno::INVAL);
+        }
+        let room = a[0] as u32;
+        if room == 0 {
+            return Err(Errno::INVAL);
+        }
+        // Made now, while an error can still be returned.
+        stand_in::empty(libc::O_RDONLY)?;
+        let mut kernel = 0i64;
+        let mut ask = |n: i64| {
+            let call = [n, (&raw mut kernel) as i64, 0, 0, 0, 0];
+            // SAFETY: a word of ours.
+            unsafe { raw(libc::SYS_io_setup, call) }
+        };
+        // A number that is too much for the kernel must stay so.
+        let mut made = ask(i64::from(room.saturating_add(SPARE)));
+        if made < 0 {
+            made = ask(i64::from(room));
+        }
+        results::check(made)?;
+        let context = Arc::new(Context {
+            word: Box::new([0; 8]),
+            kernel,
+            room: room as usize,
+            state: UnsafeCell::default(),
+        });
+        let word = context.word.as_ptr() as u64;
+        contexts(|all| all.push(context));
+        ANY.store(true, Release);
+        // SAFETY: as above.
+        unsafe { user::give(word, a[1]) }.inspect_err(|_| {
+            // SAFETY: no other thread knows it.
+            unsafe { destroy(&[word as i64, 0, 0, 0, 0, 0]) };
+        })
+    })())
+}
+
+/// io_destroy(context).
+pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
+    let found = ANY.load(Acquire).then(|| {
+        contexts(|all| {
+            let n = all.iter().position(|c| is(a[0])(c));
+            n.map(|n| all.swap_remove(n))
+        })
+    });
+    match found.flatten() {
+        // SAFETY: the program's own call. A thread that waits in it gets an error from the kernel.
+        Some(context) => unsafe { raw(libc::SYS_io_destroy, [context.kernel, 0, 0, 0, 0, 0]) },
+        None => PASS,
+    }
+}
+
+/// io_cancel(context, request, event): what concerns the pool is done when it is submitted.
+pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
+    match find(a[0]) {
+        // SAFETY: the program's own call.
+        Some(context) => unsafe { raw(libc::SYS_io_cancel, [context.kernel, a[1], a[2], 0, 0, 0]) },
+        None => PASS,
+    }
+}
+
+/// io_submit(context, count, requests). Returns how many were taken; an error only if none was.
+pub unsafe fn submit(a: &[i64; 6]) -> i64 {
+    let Some(context) = find(a[0]) else {
+        return PASS;
+    };
+    // More requests than the context has room for aren't taken anyway.
+    let (count, list) = (a[1].min(i64::from(u32::MAX)), a[2]);
+    if count < 0 {
+        return errno(Errno::INVAL);
+    }
+    let some = |done: i64, error: i64| if done > 0 { done } else { error };
+    // Requests from `first` to `n` are for the kernel.
+    let (mut first, mut n) = (0, 0);
+    loop {
+        let request = if n < count {
+            // SAFETY: the program's own list and requests.
+            unsafe { user::take::<u64>(list.wrapping_add(8 * n)) }.and_then(|at| {
+                // SAFETY: as above.
+                unsafe { user::take::<Request>(at as i64) }.map(|r| Some((at, r)))
+            })
+        } else {
+            Ok(None)
+        };
+        if let Ok(Some((_, request))) = request
+            && fds::pool_file(request.fd as i32).is_none()
+        {
+            n += 1;
+            continue;
+        }
+        if first < n {
+            let call = [
+                context.kernel,
+                n - first,
+                list.wrapping_add(8 * first),
+                0,
+                0,
+                0,
+            ];
+            // SAFETY: the program's own requests.
+            let taken = unsafe { raw(libc::SYS_io_submit, call) };
+            if taken < n - first {
+                return some(first + taken.max(0), taken);
+            }
+        }
+        match request {
+            Ok(None) => return n,
+            Ok(Some((at, request))) => {
+                // SAFETY: a request of the program's.
+                if let Err(e) = unsafe { serve(&context, at, &request) } {
+                    return some(n, errno(e));
+                }
+            }
+            Err(e) => return some(n, errno(e)),
+        }
+        n += 1;
+        first = n;
+    }
+}
+
+/// Carries a request on a file of the pool out.
+///
+/// # Errors
+/// EAGAIN if the program has left unread as many events as the context has room for; errors that
+/// make a request impossible: EBADF, EINVAL. Other errors are in the event.
+unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Errno> {
+    let is_tell = request.flags & TELL != 0;
+    if request.reserved != 0 || request.flags & !(TELL | PRIORITY) != 0 {
+        return Err(Errno::INVAL);
+    }
+    if is_tell && !is_event_fd(request.event_fd)? {
+        return Err(Errno::INVAL);
+    }
+    if context.state(|s| s.events.len()) >= context.room {
+        return Err(Errno::AGAIN);
+    }
+    let (fd, buffer, len) = (
+        i64::from(request.fd as i32),
+        request.buffer as i64,
+        request.len as i64,
+    );
+    let (offset, flags) = (request.offset, i64::from(request.rw_flags));
+    let one = [buffer, len];
+    let vector = |list: i64, parts: i64, writing: bool| {
+        let call = [fd, list, parts, offset, 0, flags];
+        // SAFETY: what the program has asked for; here and below.
+        unsafe { io::vector(&call, Some(offset), flags, writing) }
+    };
+    let whole = [fd, buffer, len, offset, 0, 0];
+    if offset < 0 && !matches!(request.opcode, opcode::FSYNC | opcode::FDSYNC) {
+        return Err(Errno::INVAL);
+    }
+    let result = match request.opcode {
+        // SAFETY: as above.
+        opcode::PREAD if flags == 0 => unsafe { io::read(&whole, Some(offset)) },
+        // SAFETY: as above.
+        opcode::PWRITE if flags == 0 => unsafe { io::write(&whole, Some(offset)) },
+        opcode::PREAD => vector(one.as_ptr() as i64, 1, false),
+        opcode::PWRITE => vector(one.as_ptr() as i64, 1, true),
+        opcode::PREADV => vector(buffer, len, false),
+        opcode::PWRITEV => vector(buffer, len, true),
+        opcode::FSYNC | opcode::FDSYNC if flags != 0 => return Err(Errno::INVAL),
+        opcode::FSYNC | opcode::FDSYNC if fds::is_path_only(request.fd as i32) => {
+            return Err(Errno::BADF);
+        }
+        opcode::FSYNC | opcode::FDSYNC => io::fsync(&whole),
+        _ => return Err(Errno::INVAL),
+    };
+    if result == PASS || result == errno(Errno::BADF) {
+        return Err(Errno::BADF);
+    }
+    for e in [Errno::INVAL, Errno::OPNOTSUPP] {
+        if result == errno(e) {
+            return Err(e);
+        }
+    }
+    context.add(Event {
+        data: request.data,
+        request: at,
+        result,
+        result2: 0,
+    });
+    if is_tell {
+        let one = 1u64;
+        let call = [
+            i64::from(request.event_fd as i32),
+            (&raw const one) as i64,
+            8,
+            0,
+            0,
+            0,
+        ];
+        // SAFETY: adds one to the program's own event descriptor.
+        unsafe { raw(libc::SYS_write, call) };
+    }
+    Ok(())
+}
+
+/// Whether the kernel takes it for one.
+///
+/// # Errors
+/// EBADF if it isn't open.
+fn is_event_fd(fd: u32) -> Result<bool, Errno> {
+    let path = format!("/proc/thread-self/fd/{}", fd as i32);
+    match rustix::fs::readlink(path, Vec::new()) {
+        Ok(to) => Ok(to.as_bytes() == b"anon_inode:[eventfd]"),
+        Err(Errno::NOENT) => Err(Errno::BADF),
+        Err(_) => Ok(false),
+    }
+}
+
+/// io_getevents(context, least, most, events, timeout) and io_pgetevents, which has a signal mask
+/// besides.
+pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
+    let Some(context) = find(a[0]) else {
+        return PASS;
+    };
+    let (least, most) = (a[1], a[2]);
+    let end = match a[4] {
+        0 => None,
+        // SAFETY: the program's own time.
+        at => match unsafe { user::take::<libc::timespec>(at) } {
+            Ok(t) => Some(now().saturating_add(nanoseconds(&t))),
+            Err(e) => return errno(e),
+        },
+    };
+    if nr != libc::SYS_io_getevents
+        // SAFETY: the program's own mask.
+        && let Err(e) = unsafe { look_at_mask(a[5]) }
+    {
+        return errno(e);
+    }
+    if least < 0 || least > most {
+        return errno(Errno::INVAL);
+    }
+    let mut have = 0;
+    loop {
+        // SAFETY: room for the program's events.
+        match unsafe { take_some(&context, a[3] + 32 * have, most - have) } {
+            Ok(n) => have += n,
+            Err(e) => return if have > 0 { have } else { errno(e) },
+        }
+        if have == most {
+            // Other threads may wait for an event that this one leaves.
+            if context.state(State::is_to_wake) {
+                context.wake();
+            }
+            return have;
+        }
+        let left = end.map(|end| end.saturating_sub(now()));
+        // From here on, a process that adds an event wakes us.
+        let waits = have < least
+            && left != Some(0)
+            && context.state(|s| {
+                let waits = s.events.is_empty();
+                s.asleep += u32::from(waits);
+                waits
+            });
+        let time = libc::timespec {
+            tv_sec: left.filter(|_| waits).unwrap_or(0) as i64 / 1_000_000_000,
+            tv_nsec: left.filter(|_| waits).unwrap_or(0) as i64 % 1_000_000_000,
+        };
+        let time = if waits && left.is_none() {
+            0
+        } else {
+            (&raw const time) as i64
+        };
+        let to = a[3] + 32 * have;
+        // One at a time: the kernel wakes only threads that want no more events than there are.
+        let call = [
+            context.kernel,
+            i64::from(waits),
+            most - have,
+            to,
+            time,
+            a[5],
+        ];
+        // SAFETY: the program's own call, as far as it concerns the kernel.
+        let got = unsafe { raw(nr, call) };
+        // SAFETY: what the kernel has just written.
+        let (real, woken) = unsafe { without_wakes(to, got.max(0)) };
+        let wake = context.state(|s| {
+            s.asleep -= u32::from(waits);
+            s.waking &= !woken;
+            s.is_to_wake()
+        });
+        have += real;
+        if wake {
+            context.wake();
+        }
+        if got < 0 {
+            return if have > 0 { have } else { got };
+        }
+        let is_over = end.is_some_and(|end| now() >= end);
+        // Once more, if there may be some of ours now.
+        if have >= least && !woken || is_over && !waits {
+            return have;
+        }
+    }
+}
+
+/// Checks the additional argument of io_pgetevents: null, or a pointer to a mask and its size.
+///
+/// # Errors
+/// EFAULT, EINVAL.
+///
+/// # Safety
+/// The program's own, if any.
+unsafe fn look_at_mask(at: i64) -> Result<(), Errno> {
+    if at == 0 {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { user::take::<[i64; 2]>(at)? } {
+        [0, _] => Ok(()),
+        // SAFETY: as above.
+        [mask, 8] => unsafe { user::take::<u64>(mask) }.map(|_| ()),
+        _ => Err(Errno::INVAL),
+    }
+}
+
+/// Copies our events to the program. Returns their number.
+///
+/// # Errors
+/// EFAULT; they stay where they are.
+unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno> {
+    let some: Vec<Event> = context.state(|s| {
+        let n = s.events.len().min(most as usize);
+        s.events.drain(..n).collect()
+    });
+    for (n, event) in some.iter().enumerate() {
+        // SAFETY: the caller's promise.
+        if let Err(e) = unsafe { user::give(*event, to + 32 * n as i64) } {
+            context.state(|s| some[n..].iter().rev().for_each(|e| s.events.push_front(*e)));
+            return if n > 0 { Ok(n as i64) } else { Err(e) };
+        }
+    }
+    Ok(some.len() as i64)
+}
+
+/// Removes the events of our own requests from `n`. Returns how many are left, and whether there
+/// were any.
+unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
+    let mut kept = 0;
+    for i in 0..n {
+        // SAFETY: the caller's promise.
+        let Ok(event) = (unsafe { user::take::<Event>(at + 32 * i) }) else {
+            continue;
+        };
+        if event.request == WAKE.as_ptr() as u64 {
+            continue;
+        }
+        if kept < i {
+            // SAFETY: as above.
+            let _ = unsafe { user::give(event, at + 32 * kept) };
+        }
+        kept += 1;
+    }
+    (kept, kept < n)
+}
+
+/// None is less than 0.
+fn nanoseconds(t: &libc::timespec) -> u64 {
+    (t.tv_sec.max(0) as u64)
+        .saturating_mul(1_000_000_000)
+        .saturating_add(t.tv_nsec.max(0) as u64)
+}
+
+/// Nanoseconds of the clock that doesn't jump.
+fn now() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}

@@ -1,0 +1,589 @@
+//! System calls on attributes: modes, owners, times, sizes by path, extended attributes.
+
+use crate::paths::{PathCall, on_path};
+use crate::pool::{self, fds, working_dir};
+use crate::program::results::{errno, value};
+use crate::program::user;
+use crate::served::stat::is_empty;
+use crate::served::{io, leases};
+use forebay_intercept::PASS;
+use forebay_posix::{EXEC, Errno, Follow, Fs, ObjectId, Place, READ, WRITE};
+use forebay_store::NAME_MAX;
+use std::ffi::CStr;
+
+const NS: i64 = 1_000_000_000;
+/// The flags that most calls support. With others the kernel returns EINVAL, whatever the path.
+const AT_FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
+
+/// The object behind a descriptor.
+fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
+    let (fs, open) = fds::pool_object(fd as i32)?;
+    Some((fs, fs.description(open).id()))
+}
+
+/// The meaning of an empty path at AT_FDCWD, if the working directory is in the pool.
+fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
+    if fd as i32 != libc::AT_FDCWD {
+        return None;
+    }
+    let fs = pool::open_fs()?;
+    Some((fs, working_dir::current(fs)?))
+}
+
+/// Notifies the watchers of what happened to an object by a descriptor, or to the working
+/// directory.
+fn notified_by(fs: &Fs, fd: i64, id: ObjectId, what: u32) {
+    if !fs.store().watches().has_watches() {
+        return;
+    }
+    match fds::pool_object(fd as i32) {
+        Some((fs, open)) => fs.notify_place(&fs.description(open).place(), what),
+        None => fs.store().watches().tell(id, libc::S_IFDIR, None, what),
+    }
+}
+
+/// The notice's bits for a change of owner.
+fn owner_mask(uid: Option<u32>, gid: Option<u32>) -> u32 {
+    match uid.or(gid) {
+        Some(_) => libc::IN_ATTRIB,
+        None => 0,
+    }
+}
+
+fn follow(no_follow: bool) -> Follow {
+    if no_follow { Follow::No } else { Follow::Yes }
+}
+
+/// access, faccessat, faccessat2.
+pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let mode = a[path + 1] as u32;
+    let flags = if p.nr == libc::SYS_faccessat2 {
+        a[3] as i32
+    } else {
+        0
+    };
+    if mode & !7 != 0 || flags & !(AT_FLAGS | libc::AT_EACCESS) != 0 {
+        return PASS;
+    }
+    let want = (if mode & libc::R_OK as u32 != 0 {
+        READ
+    } else {
+        0
+    }) | (if mode & libc::W_OK as u32 != 0 {
+        WRITE
+    } else {
+        0
+    }) | (if mode & libc::X_OK as u32 != 0 {
+        EXEC
+    } else {
+        0
+    });
+    let real = flags & libc::AT_EACCESS == 0;
+    // SAFETY: the program's own arguments; here and in all functions below.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {
+                (Some((fs, open)), _) => {
+                    let place = fs.description(open).place();
+                    value(fs.access_as(&place, want, real).map(|()| 0))
+                }
+                // A process can be in the directory, so it exists.
+                (None, Some(_)) => 0,
+                (None, None) => PASS,
+            };
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.access_as(place, want, real).map(|()| 0)
+        })
+    }
+}
+
+/// chmod, fchmodat, fchmodat2.
+pub unsafe fn chmod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let mode = a[path + 1] as u32;
+    let flags = if p.nr == 452 { a[3] as i32 } else { 0 };
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
+    // SAFETY: see access.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            return match object(a[0]).or_else(|| working_directory(a[0])) {
+                Some((fs, id)) => {
+                    let changed = fs.change_mode(id, mode).map(|()| 0);
+                    value(changed.inspect(|_| notified_by(fs, a[0], id, libc::IN_ATTRIB)))
+                }
+                None => PASS,
+            };
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.change_mode(place.existing()?.id, mode)?;
+            fs.notify_place(place, libc::IN_ATTRIB);
+            Ok(0)
+        })
+    }
+}
+
+/// fchmod.
+pub fn fchmod(a: &[i64; 6]) -> i64 {
+    let Some((fs, id)) = object(a[0]) else {
+        return PASS;
+    };
+    let changed = of_open(a[0], fs.change_mode(id, a[1] as u32));
+    value(changed.inspect(|_| notified_by(fs, a[0], id, libc::IN_ATTRIB)))
+}
+
+/// The result of a change by descriptor. A failed change of a removed object has no visible effect.
+fn of_open(fd: i64, changed: Result<(), Errno>) -> Result<i64, Errno> {
+    // A file exists as long as it is open.
+    let is_kept = || {
+        let open = fds::pool_object(fd as i32);
+        open.is_some_and(|(fs, open)| fs.description(open).kind() == libc::S_IFREG)
+    };
+    match changed {
+        Err(Errno::NOENT) if !is_kept() => Ok(0),
+        changed => changed.map(|()| 0),
+    }
+}
+
+fn owner(n: i64) -> Option<u32> {
+    let n = n as u32;
+    (n != u32::MAX).then_some(n)
+}
+
+/// chown, lchown, fchownat.
+pub unsafe fn chown(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    let (uid, gid) = (owner(a[path + 1]), owner(a[path + 2]));
+    let flags = if p.nr == libc::SYS_fchownat {
+        a[4] as i32
+    } else {
+        0
+    };
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
+    // SAFETY: see access.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
+            return match object(a[0]).or_else(|| working_directory(a[0])) {
+                Some((fs, id)) => {
+                    let changed = fs.change_owner(id, uid, gid).map(|()| 0);
+                    value(changed.inspect(|_| notified_by(fs, a[0], id, owner_mask(uid, gid))))
+                }
+                None => PASS,
+            };
+        }
+        let f = follow(p.nr == libc::SYS_lchown || flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, dirfd, path, f, |fs, place| {
+            fs.change_owner(place.existing()?.id, uid, gid)?;
+            fs.notify_place(place, owner_mask(uid, gid));
+            Ok(0)
+        })
+    }
+}
+
+/// fchown.
+pub fn fchown(a: &[i64; 6]) -> i64 {
+    let Some((fs, id)) = object(a[0]) else {
+        return PASS;
+    };
+    let (uid, gid) = (owner(a[1]), owner(a[2]));
+    let changed = of_open(a[0], fs.change_owner(id, uid, gid));
+    value(changed.inspect(|_| notified_by(fs, a[0], id, owner_mask(uid, gid))))
+}
+
+/// The times that utimensat and its older forms set.
+#[derive(Clone, Copy)]
+struct Times {
+    atime: Option<i64>,
+    mtime: Option<i64>,
+    /// Both are "now".
+    now: bool,
+}
+
+/// The program's two times; None for null.
+///
+/// # Safety
+/// `ptr` is null or two struct timespec.
+unsafe fn two_times(ptr: i64) -> Result<Option<[libc::timespec; 2]>, Errno> {
+    match ptr {
+        0 => Ok(None),
+        // SAFETY: the caller's promise.
+        ptr => unsafe { user::take(ptr) }.map(Some),
+    }
+}
+
+/// # Errors
+/// EINVAL.
+fn timespecs(fs: &Fs, times: Option<[libc::timespec; 2]>) -> Result<Times, Errno> {
+    let now = fs.now();
+    let Some(t) = times else {
+        return Ok(Times {
+            atime: Some(now),
+            mtime: Some(now),
+            now: true,
+        });
+    };
+    let one = |t: &libc::timespec| match t.tv_nsec {
+        libc::UTIME_NOW => Ok(Some(now)),
+        libc::UTIME_OMIT => Ok(None),
+        0..NS => Ok(Some(t.tv_sec.saturating_mul(NS).saturating_add(t.tv_nsec))),
+        _ => Err(Errno::INVAL),
+    };
+    let both_now = t.iter().all(|t| t.tv_nsec == libc::UTIME_NOW);
+    Ok(Times {
+        atime: one(&t[0])?,
+        mtime: one(&t[1])?,
+        now: both_now,
+    })
+}
+
+/// # Safety
+/// `ptr` is null or two struct timeval (`micro`), or a struct utimbuf.
+unsafe fn older_times(ptr: i64, micro: bool) -> Result<Option<Times>, Errno> {
+    if ptr == 0 {
+        return Ok(None);
+    }
+    if !micro {
+        // SAFETY: the caller's promise: actime, modtime.
+        let [a, m]: [i64; 2] = unsafe { user::take(ptr)? };
+        let ns = |s: i64| Some(s.saturating_mul(NS));
+        return Ok(Some(Times {
+            atime: ns(a),
+            mtime: ns(m),
+            now: false,
+        }));
+    }
+    // SAFETY: the caller's promise.
+    let t: [libc::timeval; 2] = unsafe { user::take(ptr)? };
+    let one = |t: &libc::timeval| match t.tv_usec {
+        0..1_000_000 => Ok(Some(
+            t.tv_sec.saturating_mul(NS).saturating_add(t.tv_usec * 1000),
+        )),
+        _ => Err(Errno::INVAL),
+    };
+    Ok(Some(Times {
+        atime: one(&t[0])?,
+        mtime: one(&t[1])?,
+        now: false,
+    }))
+}
+
+impl Times {
+    fn set(&self, fs: &Fs, id: ObjectId) -> Result<i64, Errno> {
+        fs.change_times(id, self.atime, self.mtime, self.now)
+            .map(|()| 0)
+    }
+
+    /// The change as bits of inotify(7).
+    fn mask(&self) -> u32 {
+        match (self.atime, self.mtime) {
+            (Some(_), Some(_)) => libc::IN_ATTRIB,
+            (Some(_), None) => libc::IN_ACCESS,
+            (None, Some(_)) => libc::IN_MODIFY,
+            (None, None) => 0,
+        }
+    }
+}
+
+/// utimensat; a null path means the descriptor.
+pub unsafe fn utimensat(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let flags = a[3] as i32;
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
+    // SAFETY: see access.
+    unsafe {
+        let times = match two_times(a[2]) {
+            Ok(times) => times,
+            Err(e) => return errno(e),
+        };
+        if times.is_some_and(|t| t.iter().all(|t| t.tv_nsec == libc::UTIME_OMIT)) {
+            return 0; // Whatever the path.
+        }
+        if a[1] == 0 || flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[1]) {
+            if a[1] == 0 && fds::is_path_only(a[0] as i32) {
+                return errno(Errno::BADF);
+            }
+            if a[1] == 0 && (flags != 0 || a[0] as i32 == libc::AT_FDCWD) {
+                return PASS; // EINVAL, EFAULT.
+            }
+            let Some((fs, id)) = object(a[0]).or_else(|| working_directory(a[0])) else {
+                return PASS;
+            };
+            return value(timespecs(fs, times).and_then(|t| {
+                let set = t.set(fs, id)?;
+                notified_by(fs, a[0], id, t.mask());
+                Ok(set)
+            }));
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, Some(0), 1, f, |fs, place| {
+            let id = place.existing()?.id;
+            let t = timespecs(fs, times)?;
+            let set = t.set(fs, id)?;
+            fs.notify_place(place, t.mask());
+            Ok(set)
+        })
+    }
+}
+
+/// utime, utimes, futimesat.
+pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
+    let a = p.args;
+    // SAFETY: see access.
+    unsafe {
+        // Before the path is checked.
+        let times = match older_times(a[path + 1], p.nr != libc::SYS_utime) {
+            Ok(times) => times,
+            Err(e) => return errno(e),
+        };
+        if dirfd.is_some()
+            && a[1] == 0
+            && let Some((fs, id)) = object(a[0])
+        {
+            if fds::is_path_only(a[0] as i32) {
+                return errno(Errno::BADF);
+            }
+            return value(times.map_or_else(|| timespecs(fs, None), Ok).and_then(|t| {
+                let set = t.set(fs, id)?;
+                notified_by(fs, a[0], id, t.mask());
+                Ok(set)
+            }));
+        }
+        on_path(p, dirfd, path, Follow::Yes, |fs, place| {
+            let t = times.map_or_else(|| timespecs(fs, None), Ok)?;
+            let set = t.set(fs, place.existing()?.id)?;
+            fs.notify_place(place, t.mask());
+            Ok(set)
+        })
+    }
+}
+
+/// truncate.
+pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let Ok(size) = u64::try_from(a[1]) else {
+        return errno(Errno::INVAL);
+    };
+    // SAFETY: see access.
+    unsafe {
+        on_path(p, None, 0, Follow::Yes, |fs, place| {
+            match place.existing()?.kind {
+                libc::S_IFREG => {}
+                libc::S_IFDIR => return Err(Errno::ISDIR),
+                _ => return Err(Errno::INVAL),
+            }
+            let open = leases::note(fs.open_place(place, libc::O_WRONLY, 0))?;
+            let result = io::cut(fs, open, size);
+            fs.description(open).release().and(result)?;
+            fs.notify_place(place, libc::IN_MODIFY);
+            Ok(0)
+        })
+    }
+}
+
+// ---- extended attributes ----
+
+/// The longest value, as in Linux.
+const MAX_VALUE: usize = 64 << 10;
+
+/// The name of an attribute.
+///
+/// # Errors
+/// EFAULT; ERANGE for one that is empty or too long.
+///
+/// # Safety
+/// `ptr` is a C string.
+unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
+    let text = ptr as *const libc::c_char;
+    // SAFETY: the caller's promise; if it breaks it, that is EFAULT.
+    let name = unsafe { user::touch(|| CStr::from_ptr(text)) };
+    match name.ok_or(Errno::FAULT)?.to_bytes() {
+        name if name.is_empty() || name.len() > NAME_MAX => Err(Errno::RANGE),
+        name => Ok(name),
+    }
+}
+
+/// Hands `bytes` to the program; with size 0 it only wants to know how many there are.
+///
+/// # Safety
+/// `buffer` has room for `size` bytes.
+unsafe fn give(bytes: &[u8], buffer: i64, size: i64) -> Result<i64, Errno> {
+    if size == 0 {
+        return Ok(bytes.len() as i64);
+    }
+    if (size as usize) < bytes.len() {
+        return Err(Errno::RANGE);
+    }
+    // SAFETY: the caller's promise.
+    if unsafe { forebay_runtime::guard::copy(bytes.as_ptr(), buffer as *mut u8, bytes.len()) } {
+        Ok(bytes.len() as i64)
+    } else {
+        Err(Errno::FAULT)
+    }
+}
+
+fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
+    let mut all = Vec::new();
+    for name in fs.attribute_names(id)? {
+        all.extend_from_slice(&name);
+        all.push(0);
+    }
+    Ok(all)
+}
+
+/// A call on the attributes of an object, read before the object is known.
+enum AttributeCall<'a> {
+    Get(&'a [u8], i64, i64),
+    Set(&'a [u8], Vec<u8>, i32),
+    List(i64, i64),
+    Remove(&'a [u8]),
+}
+
+impl AttributeCall<'_> {
+    /// Reads the arguments of the twelve calls besides the descriptor or path in `a[0]`.
+    ///
+    /// # Errors
+    /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: whatever the object.
+    ///
+    /// # Safety
+    /// The arguments are those of a system call of the program.
+    unsafe fn read<'a>(nr: i64, a: &[i64; 6]) -> Result<AttributeCall<'a>, Errno> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            Ok(match nr {
+                libc::SYS_getxattr | libc::SYS_lgetxattr | libc::SYS_fgetxattr => {
+                    AttributeCall::Get(name(a[1])?, a[2], a[3])
+                }
+                libc::SYS_setxattr | libc::SYS_lsetxattr | libc::SYS_fsetxattr => {
+                    let (len, flags) = (a[3] as usize, a[4] as i32);
+                    if flags & !(libc::XATTR_CREATE | libc::XATTR_REPLACE) != 0 {
+                        return Err(Errno::INVAL);
+                    }
+                    let name = name(a[1])?;
+                    if len > MAX_VALUE {
+                        return Err(Errno::TOOBIG);
+                    }
+                    AttributeCall::Set(name, user::take_list(a[2], len)?, flags)
+                }
+                libc::SYS_listxattr | libc::SYS_llistxattr | libc::SYS_flistxattr => {
+                    AttributeCall::List(a[1], a[2])
+                }
+                _ => AttributeCall::Remove(name(a[1])?),
+            })
+        }
+    }
+
+    fn carry_out(&self, fs: &Fs, place: &Place) -> Result<i64, Errno> {
+        let id = place.existing()?.id;
+        match self {
+            AttributeCall::Get(name, to, room) => {
+                let value = fs.get_attribute(id, name)?;
+                // SAFETY: the program's own buffer, here and below.
+                unsafe { give(&value, *to, *room) }
+            }
+            AttributeCall::Set(name, value, flags) => {
+                let known = Some(place.parent_and_name());
+                fs.set_attribute(id, name, value, *flags, known)?;
+                fs.notify_place(place, libc::IN_ATTRIB);
+                Ok(0)
+            }
+            // SAFETY: as above.
+            AttributeCall::List(to, room) => unsafe { give(&names(fs, id)?, *to, *room) },
+            AttributeCall::Remove(name) => {
+                fs.remove_attribute(id, name)?;
+                fs.notify_place(place, libc::IN_ATTRIB);
+                Ok(0)
+            }
+        }
+    }
+}
+
+/// The calls that take a path.
+pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
+    // SAFETY: see access.
+    unsafe {
+        match AttributeCall::read(p.nr, p.args) {
+            Ok(call) => on_path(p, None, 0, follow(no_follow), |fs, place| {
+                call.carry_out(fs, place)
+            }),
+            Err(e) => errno(e),
+        }
+    }
+}
+
+/// setxattrat, getxattrat, listxattrat, removexattrat: as the older calls' arguments.
+///
+/// # Errors
+/// EINVAL, EFAULT.
+unsafe fn as_older(p: PathCall<'_>) -> Result<(i64, [i64; 6]), Errno> {
+    let a = p.args;
+    // A value and its flags lie in a struct: value:8, size:4, flags:4.
+    let value_of = |room: i64| {
+        if room < 16 {
+            return Err(Errno::INVAL);
+        }
+        // SAFETY: the program's struct.
+        unsafe { user::take::<(i64, u32, u32)>(a[4]) }
+    };
+    Ok(match p.nr {
+        463 | 464 => {
+            let (value, size, flags) = value_of(a[5])?;
+            let nr = if p.nr == 463 {
+                libc::SYS_setxattr
+            } else {
+                libc::SYS_getxattr
+            };
+            (nr, [0, a[3], value, size.into(), flags.into(), 0])
+        }
+        465 => (libc::SYS_listxattr, [0, a[3], a[4], 0, 0, 0]),
+        _ => (libc::SYS_removexattr, [0, a[3], 0, 0, 0, 0]),
+    })
+}
+
+/// setxattrat, getxattrat, listxattrat, removexattrat.
+pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
+    let a = p.args;
+    let flags = a[2] as i32;
+    if flags & !AT_FLAGS != 0 {
+        return PASS;
+    }
+    // SAFETY: see access.
+    unsafe {
+        let call = match as_older(p).and_then(|(nr, args)| AttributeCall::read(nr, &args)) {
+            Ok(call) => call,
+            Err(e) => return errno(e),
+        };
+        let work = |fs: &Fs, place: &Place| call.carry_out(fs, place);
+        if flags & libc::AT_EMPTY_PATH != 0 && (a[1] == 0 || is_empty(a[1])) {
+            return match (fds::pool_object(a[0] as i32), working_directory(a[0])) {
+                (Some((fs, open)), _) => value(work(fs, &fs.description(open).place())),
+                (None, Some((fs, dir))) => value(fs.dir_place(dir).and_then(|p| work(fs, &p))),
+                (None, None) => PASS,
+            };
+        }
+        let f = follow(flags & libc::AT_SYMLINK_NOFOLLOW != 0);
+        on_path(p, Some(0), 1, f, work)
+    }
+}
+
+/// The calls that take a descriptor.
+pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
+    let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
+        return PASS;
+    };
+    // SAFETY: see access.
+    value(unsafe { AttributeCall::read(nr, a) }.and_then(|call| {
+        if fs.description(open).is_path_only() {
+            return Err(Errno::BADF);
+        }
+        call.carry_out(fs, &fs.description(open).place())
+    }))
+}

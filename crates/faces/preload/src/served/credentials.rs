@@ -1,0 +1,108 @@
+//! Calls that change by which rights a thread uses files: its ids and capabilities, its user
+//! namespace, its working directory and umask.
+//!
+//! To the kernel each thread has these for itself. As long as all threads have the same, the
+//! process's are kept in memory; from the first call by which they may differ, those of the calling
+//! thread are asked for each time.
+
+use crate::pool::{self, fds, working_dir};
+use crate::program::credentials::{is_shared, note_differ};
+use crate::program::process;
+use crate::program::results::errno;
+use crate::served::{cwd, refuse};
+use forebay_client::dead_end;
+use forebay_intercept::raw;
+use forebay_posix::{Errno, Fs, thread_fs};
+use forebay_store::process::thread_ids::thread_count;
+
+/// This process may be in another user namespace than before. (A process with several threads can't
+/// change it.)
+fn changed(fs: &Fs) {
+    if !is_shared() {
+        fs.refresh_user_namespace();
+    } else if process::in_vfork_child() {
+        vfork_child_apart(fs);
+    }
+}
+
+/// In a forked child (`apart`: in a user namespace of its own), or after one of vfork has ended:
+/// only this thread is left.
+pub fn alone_again(fs: &Fs, apart: bool) {
+    if (apart || fs.do_credentials_differ()) && !is_shared() {
+        note_differ(false);
+        fs.refresh_user_namespace();
+    }
+}
+
+/// The child of a vfork begins, in a user namespace of its own.
+pub fn vfork_child_apart(fs: &Fs) {
+    note_differ(true);
+    fs.credentials_differ(true);
+}
+
+/// A change of user, groups or capabilities.
+pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
+    // After the change, the user may have no permission to open the pool's files.
+    pool::open_all();
+    if let Some(fs) = pool::open_fs() {
+        cwd::prepare(fs);
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(nr, *a) };
+    match pool::open_fs() {
+        Some(fs) if is_shared() => {
+            note_differ(true);
+            fs.credentials_differ(false);
+        }
+        Some(fs) => fs.refresh_credentials(),
+        None => note_differ(is_shared()),
+    }
+    result
+}
+
+/// unshare.
+pub fn unshare(a: &[i64; 6]) -> i64 {
+    let has = |flags: i32| a[0] & i64::from(flags) != 0;
+    if let Err(e) = refuse::unshare(a) {
+        return e;
+    }
+    // A mount namespace of its own brings a working directory and umask of its own.
+    let own_fs = has(libc::CLONE_FS | libc::CLONE_NEWNS);
+    let splits = own_fs && !process::in_vfork_child() && thread_count() > 1;
+    let own = splits.then(thread_fs::reserve).flatten();
+    if splits && own.is_none() {
+        return errno(Errno::NOMEM);
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(libc::SYS_unshare, *a) };
+    match (own, pool::open_fs()) {
+        (Some(own), _) if result != 0 => thread_fs::give_back(own),
+        (Some(own), Some(fs)) => fs.process().begin_own_fs(own),
+        (Some(own), None) => thread_fs::begin(own, 0, 0),
+        (None, _) => {}
+    }
+    let Some(fs) = pool::open_fs().filter(|_| result == 0) else {
+        return result;
+    };
+    if has(libc::CLONE_NEWUSER) {
+        changed(fs);
+    }
+    result
+}
+
+/// setns.
+pub unsafe fn setns(a: &[i64; 6]) -> i64 {
+    if fds::pool_object(a[0] as i32).is_some() {
+        return errno(Errno::INVAL);
+    }
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(libc::SYS_setns, *a) };
+    if let Some(fs) = pool::open_fs().filter(|_| result == 0) {
+        changed(fs);
+        // In another mount namespace the working directory is its root.
+        if working_dir::may_be_inside() && !dead_end::is_here() {
+            cwd::leave();
+        }
+    }
+    result
+}

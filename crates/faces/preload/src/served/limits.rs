@@ -1,0 +1,34 @@
+//! RLIMIT_FSIZE: how large a file the process may write.
+
+use crate::pool;
+use crate::program::{process, size_limit};
+use forebay_intercept::raw;
+
+/// setrlimit and prlimit64. A limit that another process sets for this one isn't noticed.
+pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(nr, *a) };
+    if pool::open_fs().is_some() && !process::in_vfork_child() {
+        size_limit::refresh();
+    }
+    result
+}
+
+/// After a call has failed with EFBIG: if that was for the limit, the program gets a
+/// signal, as from the kernel.
+#[cold]
+pub fn exceeded() {
+    if let Some(fs) = pool::open_fs()
+        && forebay_media::size_limit() != libc::RLIM_INFINITY
+    {
+        // Buffered writes are within the limit, and would be lost if the signal ends the process.
+        fs.publish_all();
+        // SAFETY: a signal for the calling thread.
+        unsafe {
+            let thread = raw(libc::SYS_gettid, [0; 6]);
+            let process = raw(libc::SYS_getpid, [0; 6]);
+            let signal = i64::from(libc::SIGXFSZ);
+            raw(libc::SYS_tgkill, [process, thread, signal, 0, 0, 0]);
+        }
+    }
+}

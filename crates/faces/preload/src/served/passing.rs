@@ -1,0 +1,433 @@
+//! Descriptors of the pool that go over a Unix socket (SCM_RIGHTS).
+//!
+//! The kernel would pass on the placeholder, which means nothing at the other end. So the
+//! sender puts a *ticket* in its stead: a memory file that says which open file description is
+//! meant. The description's extra reference lies in the sender's table meanwhile, at a number
+//! that no descriptor has (the store's parking places), so that it is released if the
+//! sender dies. The receiver of a ticket takes the reference over and puts a descriptor of the
+//! pool in the ticket's place. If the reference is gone (the sender has ended), the file is
+//! opened again at the same offset; if it can't be, the descriptor is one on which all is
+//! EBADF. A ticket that nobody receives keeps its file open until the sender ends. It is passed as
+//! an O_PATH descriptor: a receiver that doesn't see the pool gets EBADF when it reads or writes.
+
+use crate::pool::{self, fds, placeholder};
+use crate::program::{messages, results, user};
+use crate::served::{fd_table, nodes};
+use forebay_intercept::{PASS, raw};
+use forebay_posix::{Entry, Errno, Fs, ObjectId, Parked};
+use forebay_store::process::Critical;
+use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fs::OFlags;
+
+const NAME: &std::ffi::CStr = c"forebay-passed";
+const SHOWN: &[u8] = b"/memfd:forebay-passed";
+
+/// The content of a ticket's file.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Ticket {
+    pool: [u8; 40],
+    /// Where the reference lies.
+    parked: Parked,
+    /// To open it again.
+    id: u64,
+    parent: u64,
+    offset: u64,
+    kind: u32,
+    flags: u32,
+}
+
+const LEN: usize = size_of::<Ticket>();
+
+/// Which pool it is.
+fn pool(fs: &Fs) -> [u8; 40] {
+    let mut id = [0; 40];
+    let uuid = fs.pool().config().uuid.as_bytes();
+    let n = uuid.len().min(id.len());
+    id[..n].copy_from_slice(&uuid[..n]);
+    id
+}
+
+/// One control message: where its data lies in the buffer, level and type.
+struct Part {
+    data: std::ops::Range<usize>,
+    is_rights: bool,
+}
+
+/// The control messages of a buffer.
+fn parts(control: &[u8]) -> impl Iterator<Item = Part> + '_ {
+    const HEAD: usize = size_of::<libc::cmsghdr>();
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let head = control.get(at..at + HEAD)?;
+        let word = |i: usize| i32::from_ne_bytes([head[i], head[i + 1], head[i + 2], head[i + 3]]);
+        let len = usize::from_ne_bytes(head[..8].try_into().ok()?);
+        if len < HEAD {
+            return None;
+        }
+        let data = at + HEAD..at.saturating_add(len).min(control.len());
+        at = at.checked_add(len.checked_next_multiple_of(8)?)?;
+        Some(Part {
+            data,
+            is_rights: (word(8), word(12)) == (libc::SOL_SOCKET, libc::SCM_RIGHTS),
+        })
+    })
+}
+
+/// The places in a control buffer at which there are descriptors.
+fn rights(control: &[u8]) -> Vec<usize> {
+    parts(control)
+        .filter(|p| p.is_rights)
+        .flat_map(|p| p.data.step_by(4).filter(|&i| i + 4 <= control.len()))
+        .collect()
+}
+
+fn number(control: &[u8], at: usize) -> i32 {
+    i32::from_ne_bytes([
+        control[at],
+        control[at + 1],
+        control[at + 2],
+        control[at + 3],
+    ])
+}
+
+/// Longest control buffer that is read; the kernel accepts no longer one.
+const MAX_CONTROL: usize = 1 << 20;
+
+fn has_control(m: &libc::msghdr) -> bool {
+    let room = size_of::<libc::cmsghdr>()..=MAX_CONTROL;
+    !m.msg_control.is_null() && room.contains(&m.msg_controllen)
+}
+
+/// A copy of the control buffer of a message.
+///
+/// # Safety
+/// A message of the program.
+unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
+    if !has_control(m) {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's promise; bytes.
+    unsafe { user::take_list(m.msg_control as i64, m.msg_controllen) }
+}
+
+/// A message with the buffers that it needs for the time of the call.
+struct Changed {
+    header: libc::msghdr,
+    _address: Option<Box<libc::sockaddr_un>>,
+    _control: Vec<u8>,
+    tickets: Vec<(OwnedFd, Ticket)>,
+}
+
+/// The message to pass to the kernel; None: the original.
+unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
+    // SAFETY: the program's own message; here and below.
+    let address = unsafe { nodes::peer(m.msg_name as i64, i64::from(m.msg_namelen))? };
+    // SAFETY: as above.
+    let given = unsafe { control(m)? };
+    let ours = |&i: &usize| fds::pool_file(number(&given, i)).is_some();
+    let _critical = Critical::enter();
+    let any =
+        !given.is_empty() && parts(&given).any(|p| p.is_rights) && rights(&given).iter().any(ours);
+    if address.is_none() && !any {
+        return Ok(None);
+    }
+    let mut c = Changed {
+        header: *m,
+        _address: address.map(|(a, _)| Box::new(a)),
+        _control: given.clone(),
+        tickets: Vec::new(),
+    };
+    if let (Some(a), Some((_, n))) = (&c._address, address) {
+        c.header.msg_name = (&raw const **a).cast_mut().cast();
+        c.header.msg_namelen = n as u32;
+    }
+    for i in rights(&given).into_iter().filter(ours) {
+        let Some((fs, open)) = fds::pool_file(number(&given, i)) else {
+            continue;
+        };
+        match write_ticket(fs, open) {
+            Ok((file, ticket)) => {
+                c._control[i..i + 4].copy_from_slice(&file.as_raw_fd().to_ne_bytes());
+                c.tickets.push((file, ticket));
+            }
+            Err(e) => {
+                take_back(&c.tickets);
+                return Err(e);
+            }
+        }
+    }
+    if any {
+        c.header.msg_control = c._control.as_mut_ptr().cast();
+    }
+    Ok(Some(c))
+}
+
+/// Makes a ticket, with a reference of its own.
+fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
+    fs.write_back_open(open);
+    let description = fs.description(open);
+    let parked = fs.descriptors().park(open)?;
+    let ticket = Ticket {
+        pool: pool(fs),
+        parked,
+        id: description.id().0,
+        parent: description.parent().0,
+        offset: description.offset(),
+        kind: description.kind(),
+        flags: description.flags() as u32,
+    };
+    // SAFETY: plain numbers without padding.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const ticket).cast::<u8>(), LEN) };
+    let made = rustix::fs::memfd_create(NAME, rustix::fs::MemfdFlags::CLOEXEC)
+        .and_then(|file| rustix::io::pwrite(&file, bytes, 0).map(|_| file))
+        .and_then(|file| reopen(file.as_raw_fd(), OFlags::PATH));
+    match made {
+        Ok(file) => Ok((file, ticket)),
+        Err(e) => {
+            fs.descriptors().drop_parked(&parked);
+            Err(e)
+        }
+    }
+}
+
+fn reopen(fd: i32, flags: OFlags) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{fd}");
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, rustix::fs::Mode::empty())
+}
+
+/// The message wasn't sent.
+fn take_back(tickets: &[(OwnedFd, Ticket)]) {
+    let Some(fs) = pool::open_fs() else { return };
+    for (_, t) in tickets {
+        fs.descriptors().drop_parked(&t.parked);
+    }
+}
+
+/// Whether the kernel accepts a message's vector, which it checks before the address.
+fn is_whole(m: &libc::msghdr) -> bool {
+    let mut vector = user::Vector::new();
+    // SAFETY: the program's own vector.
+    m.msg_iovlen <= 1024 && unsafe { vector.take(m.msg_iov as i64, m.msg_iovlen) }.is_ok()
+}
+
+/// sendmsg(socket, message, flags).
+pub unsafe fn send(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own message; the kernel says so if it isn't there.
+    let Ok(message) = (unsafe { user::take(a[1]) }) else {
+        return PASS;
+    };
+    // SAFETY: as above.
+    match unsafe { outgoing(&message) } {
+        // The kernel says what else is wrong.
+        Err(Errno::FAULT) => PASS,
+        Err(_) if !nodes::is_unix_socket(a[0]) || !is_whole(&message) => PASS,
+        Err(e) => results::errno(e),
+        Ok(None) => PASS,
+        Ok(Some(c)) => {
+            // SAFETY: the program's own call, with the message it really means.
+            let result = unsafe {
+                raw(
+                    libc::SYS_sendmsg,
+                    [a[0], (&raw const c.header) as i64, a[2], 0, 0, 0],
+                )
+            };
+            let _critical = Critical::enter();
+            if result < 0 {
+                take_back(&c.tickets);
+            }
+            drop(c);
+            result
+        }
+    }
+}
+
+/// sendmmsg(socket, messages, count, flags).
+pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
+    let count = (a[2] as u32).min(1024) as usize;
+    let list = a[1] as *const libc::mmsghdr;
+    let plain = || {
+        (0..count).all(|i| {
+            // SAFETY: the program's own messages; bytes of any value are numbers.
+            unsafe {
+                let m = list.add(i).read_unaligned().msg_hdr;
+                let name = m.msg_name.cast::<u16>();
+                (name.is_null() || i32::from(name.read_unaligned()) != libc::AF_UNIX)
+                    && !has_control(&m)
+            }
+        })
+    };
+    // SAFETY: holds nothing. The kernel says so if they aren't there, after those that are.
+    if unsafe { user::touch(plain) }.unwrap_or(count == 1) || !nodes::is_unix_socket(a[0]) {
+        return PASS;
+    }
+    let mut sent = 0;
+    for i in 0..count {
+        let at = a[1] + (i * size_of::<libc::mmsghdr>()) as i64;
+        // The header is the first of its fields.
+        let one = [a[0], at, a[3], 0, 0, 0];
+        // SAFETY: as above.
+        let mut result = unsafe { send(&one) };
+        if result == PASS {
+            // SAFETY: as above.
+            result = unsafe { raw(libc::SYS_sendmsg, one) };
+        }
+        if result < 0 {
+            return if sent == 0 { result } else { sent };
+        }
+        let len_at = at + std::mem::offset_of!(libc::mmsghdr, msg_len) as i64;
+        // SAFETY: as above.
+        match unsafe { user::give(result as u32, len_at) } {
+            Err(e) if sent == 0 => return results::errno(e),
+            Err(_) => return sent,
+            Ok(_) => sent += 1,
+        }
+    }
+    sent
+}
+
+/// recvmsg(socket, message, flags).
+pub unsafe fn receive(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own message; here and below.
+    if !unsafe { user::take(a[1]) }.is_ok_and(|m| has_control(&m)) {
+        return PASS;
+    }
+    // SAFETY: as above.
+    let result = unsafe { raw(libc::SYS_recvmsg, *a) };
+    if result >= 0 {
+        // SAFETY: as above.
+        unsafe { arrived(a[1], a[2] as i32) };
+    }
+    result
+}
+
+/// recvmmsg(socket, messages, count, flags, timeout).
+pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let result = unsafe { raw(libc::SYS_recvmmsg, *a) };
+    for i in 0..result {
+        let at = a[1] + i * size_of::<libc::mmsghdr>() as i64;
+        // SAFETY: the program's own messages, as many as the kernel has filled.
+        unsafe { arrived(at, a[3] as i32) };
+    }
+    result
+}
+
+/// Turns the tickets that have arrived into descriptors of the pool.
+unsafe fn arrived(message: i64, flags: i32) {
+    // SAFETY: the kernel has filled it.
+    let control = unsafe { user::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
+    if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
+        return;
+    }
+    let _critical = Critical::enter();
+    for i in rights(&control) {
+        let fd = number(&control, i);
+        if let Some(ticket) = read_ticket(fd) {
+            let cloexec = flags & libc::MSG_CMSG_CLOEXEC != 0;
+            redeem(fd, &ticket, cloexec, flags & libc::MSG_PEEK != 0);
+        }
+    }
+}
+
+fn read_ticket(fd: i32) -> Option<Ticket> {
+    let mut link = [0u8; SHOWN.len()];
+    let path = format!("/proc/self/fd/{fd}");
+    let n = rustix::fs::readlinkat_raw(rustix::fs::CWD, path, &mut link[..]).ok()?;
+    if link[..n] != *SHOWN {
+        return None;
+    }
+    let mut bytes = [0u8; LEN];
+    let file = reopen(fd, OFlags::RDONLY).ok()?;
+    if rustix::io::pread(&file, &mut bytes, 0) != Ok(LEN) {
+        return None;
+    }
+    // SAFETY: any bytes are a Ticket.
+    Some(unsafe { bytes.as_ptr().cast::<Ticket>().read_unaligned() })
+}
+
+/// Makes `fd` stand for what the ticket is for.
+fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
+    let Ok(fs) = pool::fs() else { return };
+    let Ok(placeholder) = placeholder::descriptor(fs) else {
+        return;
+    };
+    let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
+    // SAFETY: replaces the ticket, which the program hasn't seen yet.
+    let there = unsafe {
+        raw(
+            libc::SYS_dup3,
+            [
+                placeholder.as_raw_fd().into(),
+                fd.into(),
+                cloexec.into(),
+                0,
+                0,
+                0,
+            ],
+        )
+    };
+    if there < 0 {
+        return;
+    }
+    let _changing = fs.descriptors().changing().ok();
+    let Ok(open) = open_of(fs, t, peek) else {
+        messages::complain("a descriptor that was received can't be used: its file is gone");
+        return;
+    };
+    fs.look_again_open(open);
+    if fd_table::attach(fs, fd, open).is_err() {
+        let _ = fs.description(open).release();
+    }
+}
+
+/// A reference to the description that a ticket is for.
+fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
+    if t.pool != pool(fs) {
+        return Err(Errno::BADF);
+    }
+    if let Some(open) = fs.descriptors().unpark(&t.parked, !peek) {
+        return Ok(open);
+    }
+    let e = Entry {
+        id: ObjectId(t.id),
+        kind: t.kind,
+    };
+    let making = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC;
+    let flags = t.flags as i32 & !making;
+    let open = fs.open_object(e, flags, true, ObjectId(t.parent), b"")?;
+    fs.description(open).set_offset(t.offset);
+    Ok(open)
+}
+
+/// The process that a pidfd is for.
+fn process_of(pidfd: i64) -> Option<u32> {
+    let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
+    let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
+    pid.trim().parse().ok()
+}
+
+/// pidfd_getfd: a placeholder of another process stands for the same file here. A placeholder of
+/// another pool means nothing here.
+pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
+    // SAFETY: the program's own call.
+    let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };
+    if fd < 0 || !placeholder::leads_to_one(format!("/proc/self/fd/{fd}").as_bytes()) {
+        return fd;
+    }
+    if let Ok(fs) = pool::fs()
+        && let Some(pid) = process_of(a[0])
+        && let Some(open) = fs.descriptors().taken_from(pid, a[1] as i32)
+    {
+        return results::value(
+            fd_table::attach(fs, fd as i32, open)
+                .map(|()| fd)
+                .inspect_err(|_| {
+                    let _ = fs.description(open).release();
+                }),
+        );
+    }
+    // SAFETY: the descriptor just made.
+    unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
+    results::errno(Errno::OPNOTSUPP)
+}

@@ -1,0 +1,28 @@
+//! Errors of Forebay as Python's exceptions.
+
+use forebay_iov::Errno;
+use pyo3::exceptions::PyOSError;
+use pyo3::prelude::*;
+
+/// `OSError(errno, sentence)`: Python makes the fitting subclass of it, such as
+/// `FileNotFoundError`.
+pub fn raise(error: forebay_iov::Error) -> PyErr {
+    PyOSError::new_err((error.errno().raw_os_error(), error.to_string()))
+}
+
+/// The same for an error of a file system call on a path: Python adds the path.
+pub fn raise_of(errno: Errno, path: &str) -> PyErr {
+    let words = std::io::Error::from(errno).to_string();
+    let words = words
+        .split(" (os error")
+        .next()
+        .unwrap_or_default()
+        .to_owned();
+    PyOSError::new_err((errno.raw_os_error(), words, path.to_owned()))
+}
+
+/// EBADF: a handle that was closed.
+pub fn closed(what: &str) -> PyErr {
+    let text = format!("this {what} is closed");
+    PyOSError::new_err((Errno::BADF.raw_os_error(), text))
+}

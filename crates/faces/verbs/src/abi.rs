@@ -1,0 +1,116 @@
+//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs`
+//! compares sizes and offsets with those that a C compiler gives the headers.
+
+use std::ffi::{c_char, c_int, c_void};
+
+/// The version of the interface for programs. Counted up when something is added.
+pub const ABI: u32 = 2;
+/// The version of the table of a back end.
+pub const BACKEND_ABI: u32 = 1;
+
+/// Bytes of a token.
+pub const TOKEN: usize = 48;
+
+/// `struct iov_uuid`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Uuid {
+    /// The UUID's bytes.
+    pub bytes: [u8; 16],
+}
+
+/// `iov_function *`.
+pub type Function = Option<unsafe extern "C" fn(*mut c_void)>;
+
+/// `struct iov_token`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Token {
+    /// The token's bytes.
+    pub bytes: [u8; TOKEN],
+}
+
+/// `struct iov_pair`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Pair {
+    /// A key.
+    pub key: *const c_char,
+    /// The key's value; null: remove the key.
+    pub value: *const c_char,
+}
+
+/// `struct iov_options`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Options {
+    /// Size of the structure in bytes, as the program knows it.
+    pub size: usize,
+    /// A back end; null: the session's default.
+    pub backend: *const c_char,
+    /// Controls; null: the defaults.
+    pub controls: *const c_char,
+    /// Metadata.
+    pub meta: *const Pair,
+    /// Number of pairs.
+    pub meta_count: usize,
+}
+
+/// `struct iov_record`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Record {
+    /// The name.
+    pub name: *const c_char,
+    /// The back end.
+    pub backend: *const c_char,
+    /// Controls that aren't the default.
+    pub controls: *const c_char,
+    /// Metadata, by key.
+    pub meta: *const Pair,
+    /// Number of pairs.
+    pub meta_count: usize,
+    /// The UUID.
+    pub uuid: Uuid,
+}
+
+/// `struct iov_address`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Address {
+    /// The workspace's name.
+    pub workspace: *const c_char,
+    /// The collection's name.
+    pub name: *const c_char,
+    /// The collection's UUID.
+    pub uuid: Uuid,
+}
+
+/// `struct iov_backend_table`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+#[allow(missing_docs, reason = "the C header says what each of them is for")]
+pub struct BackendTable {
+    pub abi: u32,
+    pub outlives_process: u32,
+    pub size: usize,
+    pub kind: *const c_char,
+    pub init: Option<unsafe extern "C" fn(*const c_char, *mut *mut c_void) -> c_int>,
+    pub shutdown: Option<unsafe extern "C" fn(*mut c_void)>,
+    pub supports: Option<unsafe extern "C" fn(*mut c_void, *const c_char) -> c_int>,
+    pub create: Option<
+        unsafe extern "C" fn(*mut c_void, *const Address, *const c_char, *mut *mut c_void) -> c_int,
+    >,
+    pub open: Option<
+        unsafe extern "C" fn(*mut c_void, *const Address, *const c_char, *mut *mut c_void) -> c_int,
+    >,
+    pub remove: Option<unsafe extern "C" fn(*mut c_void, *const Address) -> c_int>,
+    pub read: Option<unsafe extern "C" fn(*mut c_void, *mut c_void, usize, u64) -> i64>,
+    pub write: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize, u64) -> c_int>,
+    pub append: Option<unsafe extern "C" fn(*mut c_void, *const c_void, usize) -> i64>,
+    pub truncate: Option<unsafe extern "C" fn(*mut c_void, u64) -> c_int>,
+    pub length: Option<unsafe extern "C" fn(*mut c_void) -> i64>,
+    pub sync: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub close: Option<unsafe extern "C" fn(*mut c_void) -> c_int>,
+    pub error: Option<unsafe extern "C" fn() -> *const c_char>,
+}

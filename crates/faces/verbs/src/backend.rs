@@ -1,0 +1,206 @@
+//! Back ends: where the bytes of collections lie.
+//!
+//! A back end makes, opens and deletes *objects*, the bytes of one collection each. It doesn't know
+//! the names, metadata or controls of collections: the metadata store does, and gives the back end
+//! an [`Address`] that is unique in the session. A session has several back ends at once, of
+//! different kinds or of one kind with different configurations; each collection names its own.
+//!
+//! | kind | bytes lie | outlive the process |
+//! |---|---|---|
+//! | `memory` | in this process | no |
+//! | `directory` | in files below a directory of any mounted file system | yes |
+//! | `forebay` | in files of a pool | yes |
+
+mod directory;
+mod loaded;
+mod memory;
+mod pool;
+
+use crate::mapped::Access;
+use crate::{Error, Result, Uuid};
+use forebay_controls::{Controls, Declared, Integrity, Mutability, Parallelism, Persistence};
+use std::sync::Arc;
+
+pub use crate::mapped::Mapped;
+pub use directory::Directory;
+pub use loaded::Loaded;
+pub use memory::Memory;
+pub use pool::{Forebay, PoolFile};
+
+/// Identifies a collection's bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Address {
+    /// The workspace's name.
+    pub workspace: String,
+    /// The workspace's UUID.
+    pub workspace_uuid: Uuid,
+    /// The collection's name.
+    pub name: String,
+    /// The collection's UUID.
+    pub uuid: Uuid,
+}
+
+/// A store for the bytes of collections.
+pub trait Backend: Send + Sync {
+    /// The back end's kind, for messages.
+    fn kind(&self) -> &str;
+
+    /// Whether bytes outlive this process.
+    fn outlives_process(&self) -> bool;
+
+    /// Identifies the back end among those of its kind, if another one attached under the same name
+    /// would have other bytes. The text is recorded with each collection, so that a session with
+    /// another back end under that name is refused. Empty if the name is enough.
+    fn place(&self) -> String {
+        String::new()
+    }
+
+    /// Checks that the back end can keep these controls.
+    ///
+    /// # Errors
+    /// ENOTSUP, naming the first control that the back end can't keep.
+    fn supports(&self, controls: &Controls) -> Result<()>;
+
+    /// The controls to be declared of a new file, where the back end's files are the metadata
+    /// store's records.
+    fn declared_of_record(&self, _controls: &Controls) -> Declared {
+        Declared::NOTHING
+    }
+
+    /// Makes an empty object.
+    ///
+    /// # Errors
+    /// EEXIST if bytes of another collection lie at this address.
+    fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
+
+    /// Opens an object.
+    ///
+    /// # Errors
+    /// ENOENT if its bytes don't exist.
+    fn open(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
+
+    /// Deletes an object. It is no error if the object doesn't exist: an earlier deletion may have
+    /// been interrupted.
+    ///
+    /// # Errors
+    /// Those of the back end.
+    fn delete(&self, address: &Address) -> Result<()>;
+}
+
+/// The bytes of an open collection. Used by several threads at once.
+pub trait Object: Send + Sync {
+    /// Reads from byte `at`; fewer bytes than `to` has only at the end. Bytes that were never
+    /// written are zero.
+    ///
+    /// # Errors
+    /// Those of the back end.
+    fn read(&self, to: &mut [u8], at: u64) -> Result<usize>;
+
+    /// Writes all of `from` at byte `at`.
+    ///
+    /// # Errors
+    /// ENOSPC, EFBIG, those of the back end: a first part may have been written then.
+    fn write(&self, from: &[u8], at: u64) -> Result<()>;
+
+    /// Writes all of `from` at the end, in one piece, and returns its offset. Bytes.
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn append(&self, from: &[u8]) -> Result<u64>;
+
+    /// Sets the size in bytes: truncates the object, or adds zeros.
+    ///
+    /// # Errors
+    /// As for `write`.
+    fn truncate(&self, size: u64) -> Result<()>;
+
+    /// The size in bytes.
+    ///
+    /// # Errors
+    /// Those of the back end.
+    fn size(&self) -> Result<u64>;
+
+    /// Makes written bytes durable, as fsync(2) does.
+    ///
+    /// # Errors
+    /// Those of the back end.
+    fn sync(&self) -> Result<()>;
+
+    /// Maps a range of bytes into memory.
+    ///
+    /// # Errors
+    /// ENOTSUP if the bytes lie in no memory that can be mapped; those of [`crate::Chunk::map`].
+    fn map(&self, _at: u64, _len: usize, _access: Access) -> Result<Mapped> {
+        Err(Error::unsupported(
+            "only collections of a pool can be mapped: this one's back end has no memory for that",
+        ))
+    }
+
+    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory, and
+    /// returns the number of bytes copied. None if that can't be done between these two: the caller
+    /// reads and writes then.
+    ///
+    /// # Errors
+    /// As for `read` and `write`: a first part may have been copied then.
+    fn copy_to(&self, _at: u64, _len: u64, _to: &dyn Object, _to_at: u64) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// The open file behind the object, if it is one of a pool.
+    fn in_pool(&self) -> Option<PoolFile<'_>> {
+        None
+    }
+
+    /// Ends the use of the object, which is dropped next.
+    ///
+    /// # Errors
+    /// If written bytes can't be stored.
+    fn close(&mut self) -> Result<()>;
+}
+
+/// Makes a back end of a built-in kind.
+///
+/// # Errors
+/// EINVAL for an unknown kind, or for a configuration that the kind can't use.
+pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
+    match kind {
+        "memory" if config.is_empty() => Ok(Arc::new(Memory::default())),
+        "memory" => Err(Error::invalid(format!(
+            "the back end 'memory' has nothing to configure, but got '{config}'"
+        ))),
+        "directory" => Ok(Arc::new(Directory::open(config)?)),
+        "forebay" => Ok(Arc::new(Forebay::open(config)?)),
+        _ => Err(Error::invalid(format!(
+            "there is no back end of the kind '{kind}'; there are: memory, directory, forebay"
+        ))),
+    }
+}
+
+/// Checks controls for back ends that know nothing of controls. Such back ends are sequential,
+/// which is stronger than any other consistency, and a rhythm of use demands nothing. But they
+/// refuse no access.
+///
+/// # Errors
+/// ENOTSUP for other controls, and for a `persistence` that isn't in `persistence`.
+pub(crate) fn plain_support(
+    kind: &str,
+    controls: &Controls,
+    persistence: &[Persistence],
+) -> Result<()> {
+    let cannot = |what: &str| {
+        Err(Error::unsupported(format!(
+            "the back end '{kind}' can't keep {what}"
+        )))
+    };
+    match controls {
+        c if c.parallelism != Parallelism::Shared => cannot("parallelism=exclusive"),
+        c if c.mutability == Mutability::Append => cannot("mutability=append"),
+        c if c.mutability != Mutability::Overwrite => cannot("mutability=immutable"),
+        c if c.integrity != Integrity::None => cannot("integrity=checksum"),
+        c if !persistence.contains(&c.persistence) => {
+            let word = format!("{:?}", c.persistence).to_lowercase();
+            cannot(&format!("persistence={word}"))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,511 @@
+//! Batches: operations that are collected, started, and run while the program does something else.
+//!
+//! The caller declares the order. [`Order::Free`]: none, except that operations on a collection
+//! which the batch opens wait for the open, and that a close waits for all uses before it.
+//! [`Order::Chain`]: one after the other. [`Batch::after`]: this operation needs those; if one of
+//! them fails, it is skipped.
+//!
+//! [`Failure`] decides what a failure does. `stop`: operations that haven't begun are skipped.
+//! `continue`: all operations run that don't need a failed one. `rollback`: as `stop`, and finished
+//! operations are undone (see [`crate::undo`]); the same if the batch is cancelled. Others see the
+//! effects of such a batch while it runs, except deletions, which are done at its end. Their own
+//! writes to the same chunks meanwhile are lost if the batch is undone.
+//!
+//! Buffers belong to the batch until it has ended.
+
+mod run;
+
+use crate::meta::{Change, Key, Record};
+use crate::model::{Collection, Log, NewCollection, Options, Workspace};
+use crate::{Error, Meta, Predicate, Result, Session, Uuid};
+use forebay_controls::Failure;
+use std::collections::HashMap;
+
+pub use run::{Running, Status};
+
+/// Maximum number of operations of a batch.
+pub const OPERATIONS_MAX: usize = 1 << 18;
+
+/// The name of the operation that [`Batch::close`] adds.
+const CLOSE: &str = "close";
+const CREATE: &str = "create";
+const DELETE: &str = "delete";
+
+/// The order in which the operations of a batch run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Order {
+    /// In any order.
+    #[default]
+    Free,
+    /// Operations are carried out one after another, in the order of their addition.
+    Chain,
+}
+
+/// An operation of a batch: its number, from 0 on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Op(pub u32);
+
+/// The result of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// No result but success.
+    Done,
+    /// The number of bytes read or copied; the offset of an append.
+    Number(u64),
+    /// The bytes read.
+    Bytes(Vec<u8>),
+    /// The metadata read.
+    Meta(Meta),
+    /// The record found.
+    Record(Record),
+    /// The records found.
+    Records(Vec<Record>),
+}
+
+/// How an operation is carried out.
+enum Work {
+    /// Alone.
+    Alone(Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>),
+    /// Creates a collection, together with others if there are any.
+    Create(NewCollection),
+    /// Deletes a collection, together with others if there are any.
+    Delete(Workspace, OwnKey),
+}
+
+/// Operations of one group can be carried out together: one kind, in one workspace.
+type Group = (&'static str, Uuid);
+
+impl Work {
+    fn run(self, log: Log<'_>) -> Result<Outcome> {
+        match self {
+            Work::Alone(work) => work(log),
+            Work::Create(new) => {
+                let made = new.collection.fill_new(&new.name, &new.options, log);
+                made.map(|()| Outcome::Done)
+            }
+            Work::Delete(workspace, key) => {
+                let deleted = Collection::delete_logged(&workspace, key.as_key(), log);
+                deleted.map(|()| Outcome::Done)
+            }
+        }
+    }
+
+    /// The group of operations with which it can be carried out.
+    fn group(&self, session: &Session) -> Option<Group> {
+        match self {
+            Work::Create(new) => Some((CREATE, new.collection.workspace().uuid())),
+            Work::Delete(workspace, _) if session.store().removes_together() => {
+                Some((DELETE, workspace.uuid()))
+            }
+            _ => None,
+        }
+    }
+
+    /// Carries these out together; all are of one group.
+    fn run_all(all: Vec<Work>, log: Log<'_>) -> Vec<Result<()>> {
+        let (mut new, mut gone) = (Vec::new(), Vec::new());
+        for work in all {
+            match work {
+                Work::Create(one) => new.push(one),
+                Work::Delete(workspace, key) => gone.push((workspace, key)),
+                // Belongs to no group.
+                Work::Alone(_) => {}
+            }
+        }
+        match gone.first() {
+            None => Collection::fill_all(&new, log),
+            Some((workspace, _)) => {
+                let keys: Vec<Key<'_>> = gone.iter().map(|(_, key)| key.as_key()).collect();
+                Collection::delete_all_logged(workspace, &keys, log)
+            }
+        }
+    }
+}
+
+/// The number of an operation for which another one waits; `needs`: whether that one also needs its
+/// success.
+#[derive(Clone, Copy, Debug)]
+struct Edge {
+    on: u32,
+    needs: bool,
+}
+
+struct Planned {
+    /// For messages.
+    what: &'static str,
+    work: Work,
+    after: Vec<Edge>,
+}
+
+/// How the batch has used a collection so far.
+#[derive(Default)]
+struct Use {
+    /// The operation that opens the collection, or closed it.
+    last: Option<Edge>,
+    /// Operations that have used it since.
+    users: Vec<u32>,
+}
+
+/// A batch that is being collected.
+pub struct Batch {
+    session: Session,
+    failure: Failure,
+    order: Order,
+    operations: Vec<Planned>,
+    uses: HashMap<usize, Use>,
+}
+
+/// A collection, and how an operation uses it.
+pub(crate) enum Touch<'a> {
+    Opens(&'a Collection),
+    Uses(&'a Collection),
+    Closes(&'a Collection),
+}
+
+impl Batch {
+    /// An empty batch.
+    pub fn new(session: &Session, failure: Failure, order: Order) -> Batch {
+        Batch {
+            session: session.clone(),
+            failure,
+            order,
+            operations: Vec::new(),
+            uses: HashMap::new(),
+        }
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        self.operations.len()
+    }
+
+    /// Whether it has no operations.
+    pub fn is_empty(&self) -> bool {
+        self.operations.is_empty()
+    }
+
+    /// Adds an operation.
+    pub(crate) fn add(
+        &mut self,
+        what: &'static str,
+        touches: &[Touch<'_>],
+        work: impl FnOnce(Log<'_>) -> Result<Outcome> + Send + 'static,
+    ) -> Result<Op> {
+        self.add_work(what, touches, Work::Alone(Box::new(work)))
+    }
+
+    fn add_work(&mut self, what: &'static str, touches: &[Touch<'_>], work: Work) -> Result<Op> {
+        let number = self.operations.len() as u32;
+        if self.operations.len() >= OPERATIONS_MAX {
+            return Err(Error::new(
+                rustix::io::Errno::TOOBIG,
+                format!("a batch can have {OPERATIONS_MAX} operations; start another one"),
+            ));
+        }
+        let mut after = Vec::new();
+        if let (Order::Chain, Some(on)) = (self.order, number.checked_sub(1)) {
+            after.push(Edge { on, needs: false });
+        }
+        for touch in touches {
+            let (Touch::Opens(c) | Touch::Uses(c) | Touch::Closes(c)) = touch;
+            let known = self.uses.entry(c.identity()).or_default();
+            match touch {
+                Touch::Opens(_) => {
+                    known.last = Some(Edge {
+                        on: number,
+                        needs: true,
+                    });
+                }
+                Touch::Uses(_) => {
+                    after.extend(known.last);
+                    known.users.push(number);
+                }
+                Touch::Closes(_) => {
+                    after.extend(known.last);
+                    let users = known.users.drain(..);
+                    after.extend(users.map(|on| Edge { on, needs: false }));
+                    // Later operations find the collection closed, each time.
+                    known.last = Some(Edge {
+                        on: number,
+                        needs: false,
+                    });
+                }
+            }
+        }
+        self.operations.push(Planned { what, work, after });
+        Ok(Op(number))
+    }
+
+    /// Makes `op` need operations that were added before: it waits for them, and is skipped if one
+    /// fails.
+    ///
+    /// # Errors
+    /// EINVAL unless `op` is in this batch and comes behind all of `needed`.
+    pub fn after(&mut self, op: Op, needed: &[Op]) -> Result<()> {
+        let known = self.operations.len();
+        let operation = self.operations.get_mut(op.0 as usize);
+        let operation = operation.ok_or_else(|| {
+            Error::invalid(format!(
+                "there is no operation {} in this batch of {known}",
+                op.0
+            ))
+        })?;
+        if let Some(late) = needed.iter().find(|needed| needed.0 >= op.0) {
+            return Err(Error::invalid(format!(
+                "operation {} can't wait for {}: only for operations before it",
+                op.0, late.0
+            )));
+        }
+        let edges = needed.iter().map(|n| Edge {
+            on: n.0,
+            needs: true,
+        });
+        operation.after.extend(edges);
+        Ok(())
+    }
+
+    /// Starts the batch. If this fails, nothing has been done.
+    ///
+    /// # Errors
+    /// EPERM in a forked child; EAGAIN if too many operations are in progress; those of starting a
+    /// thread, or of making the log of a batch that can be undone.
+    pub fn start(self) -> Result<Running> {
+        self.session.check()?;
+        Running::start(self)
+    }
+
+    // ---- the verbs ----
+    //
+    // Each returns the number of its operation.
+    //
+    // Errors of all: E2BIG if the batch is full.
+
+    /// [`Collection::create`]. This batch can use the collection right away, others when it has
+    /// been created.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn create(
+        &mut self,
+        workspace: &Workspace,
+        name: &str,
+        options: Options,
+    ) -> Result<(Op, Collection)> {
+        let new = Collection::pending(workspace);
+        let work = Work::Create(NewCollection {
+            collection: new.clone(),
+            name: name.to_owned(),
+            options,
+        });
+        let op = self.add_work(CREATE, &[Touch::Opens(&new)], work)?;
+        Ok((op, new))
+    }
+
+    /// [`Collection::open`]. This batch can use the collection right away.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn open(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<(Op, Collection)> {
+        let opened = Collection::pending(workspace);
+        let (open, key) = (opened.clone(), OwnKey::of(key));
+        let op = self.add("open", &[Touch::Opens(&opened)], move |_| {
+            open.fill(key.as_key()).map(|()| Outcome::Done)
+        })?;
+        Ok((op, opened))
+    }
+
+    /// [`Collection::lookup`]: returns a record.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn lookup(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
+        let (workspace, key) = (workspace.clone(), OwnKey::of(key));
+        self.add("lookup", &[], move |_| {
+            Collection::lookup(&workspace, key.as_key()).map(Outcome::Record)
+        })
+    }
+
+    /// [`Collection::search`]: returns records.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn search(&mut self, workspace: &Workspace, predicate: Predicate) -> Result<Op> {
+        let workspace = workspace.clone();
+        self.add("search", &[], move |_| {
+            Collection::search(&workspace, &predicate).map(Outcome::Records)
+        })
+    }
+
+    /// [`Collection::delete`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn delete(&mut self, workspace: &Workspace, key: Key<'_>) -> Result<Op> {
+        let work = Work::Delete(workspace.clone(), OwnKey::of(key));
+        self.add_work(DELETE, &[], work)
+    }
+
+    /// [`Collection::read`] into memory of the batch: returns bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn read(&mut self, from: &Collection, at: u64, len: usize) -> Result<Op> {
+        let source = from.clone();
+        self.add("read", &[Touch::Uses(from)], move |_| {
+            let mut bytes = vec![0; len];
+            let n = source.read(&mut bytes, at)?;
+            bytes.truncate(n);
+            Ok(Outcome::Bytes(bytes))
+        })
+    }
+
+    /// [`Collection::read`] into the caller's memory: returns the number of bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn read_into(
+        &mut self,
+        from: &Collection,
+        at: u64,
+        mut to: impl AsMut<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let source = from.clone();
+        self.add("read", &[Touch::Uses(from)], move |_| {
+            let n = source.read(to.as_mut(), at)?;
+            Ok(Outcome::Number(n as u64))
+        })
+    }
+
+    /// [`Collection::write`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn write(
+        &mut self,
+        to: &Collection,
+        at: u64,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let target = to.clone();
+        self.add("write", &[Touch::Uses(to)], move |log| {
+            target
+                .write_logged(bytes.as_ref(), at, log)
+                .map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::append`]: returns the offset.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn append(
+        &mut self,
+        to: &Collection,
+        bytes: impl AsRef<[u8]> + Send + 'static,
+    ) -> Result<Op> {
+        let target = to.clone();
+        self.add("append", &[Touch::Uses(to)], move |log| {
+            target
+                .append_logged(bytes.as_ref(), log)
+                .map(Outcome::Number)
+        })
+    }
+
+    /// [`Collection::truncate`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn truncate(&mut self, collection: &Collection, size: u64) -> Result<Op> {
+        let target = collection.clone();
+        self.add("truncate", &[Touch::Uses(collection)], move |log| {
+            target.truncate_logged(size, log).map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::sync`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn sync(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add("sync", &[Touch::Uses(collection)], move |_| {
+            target.sync().map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::get_meta`]: returns metadata.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn get_meta(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add("get_meta", &[Touch::Uses(collection)], move |_| {
+            target.get_meta().map(Outcome::Meta)
+        })
+    }
+
+    /// [`Collection::set_meta`].
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn set_meta(&mut self, collection: &Collection, changes: &[Change]) -> Result<Op> {
+        let (target, changes) = (collection.clone(), changes.to_vec());
+        self.add("set_meta", &[Touch::Uses(collection)], move |log| {
+            target
+                .set_meta_logged(&changes, log)
+                .map(|()| Outcome::Done)
+        })
+    }
+
+    /// [`Collection::copy`]: returns the number of bytes.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn copy(
+        &mut self,
+        from: &Collection,
+        (at, len): (u64, u64),
+        to: &Collection,
+        to_at: u64,
+    ) -> Result<Op> {
+        let (source, target) = (from.clone(), to.clone());
+        self.add("copy", &[Touch::Uses(from), Touch::Uses(to)], move |log| {
+            source
+                .copy_logged((at, len), &target, to_at, log)
+                .map(Outcome::Number)
+        })
+    }
+
+    /// [`Collection::close`], after all earlier operations of this batch on the collection.
+    ///
+    /// # Errors
+    /// E2BIG if the batch is full.
+    pub fn close(&mut self, collection: &Collection) -> Result<Op> {
+        let target = collection.clone();
+        self.add(CLOSE, &[Touch::Closes(collection)], move |_| {
+            target.close().map(|()| Outcome::Done)
+        })
+    }
+}
+
+/// A key that owns its text.
+enum OwnKey {
+    Name(String),
+    Uuid(crate::Uuid),
+}
+
+impl OwnKey {
+    fn of(key: Key<'_>) -> OwnKey {
+        match key {
+            Key::Name(name) => OwnKey::Name(name.into()),
+            Key::Uuid(uuid) => OwnKey::Uuid(uuid),
+        }
+    }
+
+    fn as_key(&self) -> Key<'_> {
+        match self {
+            OwnKey::Name(name) => Key::Name(name),
+            OwnKey::Uuid(uuid) => Key::Uuid(*uuid),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! The C interface of `include/forebay/iov.h`: each function there is one here. It turns handles,
+//! texts and memory into the arguments of the Rust functions, and errors into numbers. The header
+//! documents the functions.
+//!
+//! Handles are boxes. A program that passes an invalid or closed handle breaks the header's rules,
+//! as with any C library; null is EINVAL.
+
+mod batches;
+mod bytes;
+mod collections;
+mod memory;
+mod records;
+mod sessions;
+
+use crate::abi;
+use crate::{Change, Error, Meta, Result};
+use std::cell::RefCell;
+use std::ffi::{CStr, CString, c_char, c_int};
+
+thread_local! {
+    static ERROR: RefCell<CString> = RefCell::default();
+}
+
+/// Stores the error's text for this thread, and returns its code.
+fn record(error: &Error) -> i64 {
+    let text: String = error.to_string().replace('\0', "\u{fffd}");
+    let text = CString::new(text).unwrap_or_default();
+    // Not while the thread ends.
+    let _ = ERROR.try_with(|last| *last.borrow_mut() = text);
+    -i64::from(error.errno().raw_os_error())
+}
+
+/// A function's result: a number, or an errno below zero.
+fn number(done: Result<i64>) -> i64 {
+    done.unwrap_or_else(|error| record(&error))
+}
+
+/// The result of a function without a number.
+fn code(done: Result<()>) -> c_int {
+    done.map_or_else(|error| record(&error) as c_int, |()| 0)
+}
+
+/// The object behind a handle or pointer.
+///
+/// # Safety
+/// `at` is null, or valid and not used otherwise meanwhile.
+unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
+    // SAFETY: the caller's promise.
+    unsafe { at.as_mut() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
+}
+
+/// # Safety
+/// Null, or valid.
+unsafe fn handle<'a, T>(at: *const T, what: &str) -> Result<&'a T> {
+    // SAFETY: the caller's promise.
+    unsafe { at.as_ref() }.ok_or_else(|| Error::invalid(format!("the {what} is NULL")))
+}
+
+/// # Safety
+/// Null, or a text that ends with NUL.
+unsafe fn text<'a>(at: *const c_char, what: &str) -> Result<&'a str> {
+    if at.is_null() {
+        return Err(Error::invalid(format!("the {what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    let text = unsafe { CStr::from_ptr(at) };
+    text.to_str().map_err(|_| {
+        Error::invalid(format!(
+            "the {what} is no UTF-8: {}",
+            text.to_string_lossy()
+        ))
+    })
+}
+
+/// # Safety
+/// As for [`text`].
+unsafe fn text_or<'a>(at: *const c_char, what: &str, default: &'a str) -> Result<&'a str> {
+    if at.is_null() {
+        Ok(default)
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { text(at, what) }
+    }
+}
+
+/// # Safety
+/// `count` pairs of texts that end with NUL, at `at`; or none.
+unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
+    if count == 0 {
+        return Ok(Vec::new());
+    }
+    // SAFETY: the caller's promise.
+    let first = unsafe { handle(at, "metadata")? };
+    // SAFETY: the caller's promise.
+    let pairs = unsafe { std::slice::from_raw_parts(first, count) };
+    let change = |pair: &abi::Pair| {
+        // SAFETY: the caller's promise.
+        let key = unsafe { text(pair.key, "key")? };
+        let value = if pair.value.is_null() {
+            None
+        } else {
+            // SAFETY: the caller's promise.
+            Some(unsafe { text(pair.value, "value")? }.to_owned())
+        };
+        Ok((key.to_owned(), value))
+    };
+    pairs.iter().map(change).collect()
+}
+
+/// # Safety
+/// As for [`changes`].
+unsafe fn meta(at: *const abi::Pair, count: usize) -> Result<Meta> {
+    // SAFETY: the caller's promise.
+    let changes = unsafe { changes(at, count)? };
+    let pair = |(key, value): Change| match value {
+        Some(value) => Ok((key, value)),
+        None => Err(Error::invalid(format!("the value of '{key}' is NULL"))),
+    };
+    changes.into_iter().map(pair).collect()
+}
+
+/// Returns the version of the library.
+#[unsafe(no_mangle)]
+pub extern "C" fn iov_abi() -> u32 {
+    abi::ABI
+}
+
+/// Returns the text of this thread's last failure.
+#[unsafe(no_mangle)]
+pub extern "C" fn iov_error() -> *const c_char {
+    let last = ERROR.try_with(|last| last.borrow().as_ptr());
+    last.unwrap_or(c"".as_ptr())
+}

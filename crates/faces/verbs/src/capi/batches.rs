@@ -1,0 +1,284 @@
+//! Batches and their requests.
+
+use super::sessions::{give, take};
+use super::{code, handle, number};
+use crate::abi;
+use crate::batch::Status;
+use crate::{Batch, Error, Failure, Op, Order, Outcome, Result, Running, Session};
+use rustix::io::Errno;
+use std::ffi::{c_int, c_void};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// `iov_batch`.
+pub struct Collected(Mutex<State>);
+
+enum State {
+    Collecting(Batch),
+    Started(Running),
+    /// The batch's start failed.
+    Failed,
+}
+
+fn not_started() -> Error {
+    Error::new(Errno::INVAL, "the batch hasn't been started")
+}
+
+impl Collected {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// As [`Collected::collect`], for one operation. Returns its number.
+    pub fn add(&self, add: impl FnOnce(&mut Batch) -> Result<Op>) -> Result<i64> {
+        self.collect(add).map(|op| i64::from(op.0))
+    }
+
+    /// Adds to a batch that is being collected.
+    pub fn collect<T>(&self, add: impl FnOnce(&mut Batch) -> Result<T>) -> Result<T> {
+        match &mut *self.lock() {
+            State::Collecting(batch) => add(batch),
+            State::Started(_) | State::Failed => Err(Error::new(
+                Errno::BUSY,
+                "the batch has been started: nothing can be added to it",
+            )),
+        }
+    }
+
+    fn running(&self) -> Result<Running> {
+        match &*self.lock() {
+            State::Started(running) => Ok(running.clone()),
+            State::Collecting(_) | State::Failed => Err(not_started()),
+        }
+    }
+}
+
+fn op(request: i64) -> Result<Op> {
+    let number = u32::try_from(request).map(Op);
+    number.map_err(|_| Error::invalid(format!("{request} is the number of no request")))
+}
+
+/// Makes an empty batch.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_batch_create(
+    session: *const Session,
+    failure: c_int,
+    order: c_int,
+    batch: *mut *mut Collected,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe {
+        give(batch, || {
+            let session = handle(session, "session")?;
+            session.check()?;
+            let failure = match failure {
+                0 => Failure::Stop,
+                1 => Failure::Continue,
+                2 => Failure::Rollback,
+                _ => return Err(Error::invalid(format!("{failure} is no iov_failure"))),
+            };
+            let order = match order {
+                0 => Order::Free,
+                1 => Order::Chain,
+                _ => return Err(Error::invalid(format!("{order} is no iov_order"))),
+            };
+            let batch = Batch::new(session, failure, order);
+            Ok(Collected(Mutex::new(State::Collecting(batch))))
+        })
+    })
+}
+
+/// Makes a request need others.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_batch_after(
+    batch: *const Collected,
+    request: i64,
+    needed: *const i64,
+    count: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let batch = handle(batch, "batch")?;
+        let needed = match count {
+            0 => &[],
+            count => std::slice::from_raw_parts(handle(needed, "list of requests")?, count),
+        };
+        let needed: Vec<Op> = needed.iter().map(|n| op(*n)).collect::<Result<_>>()?;
+        let request = op(request)?;
+        batch.collect(|batch| batch.after(request, &needed))
+    })();
+    code(done)
+}
+
+/// Starts the batch.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_batch_start(batch: *const Collected) -> c_int {
+    // SAFETY: the caller's promise.
+    let started = unsafe { handle(batch, "batch") }.and_then(|batch| {
+        let mut state = batch.lock();
+        match std::mem::replace(&mut *state, State::Failed) {
+            State::Collecting(batch) => {
+                *state = State::Started(batch.start()?);
+                Ok(())
+            }
+            other => {
+                *state = other;
+                Err(Error::new(
+                    Errno::BUSY,
+                    "the batch has been started already",
+                ))
+            }
+        }
+    });
+    code(started)
+}
+
+/// Waits until the batch has ended.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_wait(batch: *const Collected, nanoseconds: i64) -> c_int {
+    let limit = u64::try_from(nanoseconds).ok().map(Duration::from_nanos);
+    // SAFETY: the caller's promise.
+    let ended = unsafe { handle(batch, "batch") }
+        .and_then(Collected::running)
+        .and_then(|running| running.wait(limit));
+    number(ended.map(i64::from)) as c_int
+}
+
+/// Returns whether the batch has ended.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_test(batch: *const Collected) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { iov_wait(batch, 0) }
+}
+
+/// Skips requests that haven't begun.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
+    // SAFETY: the caller's promise.
+    let cancelled = unsafe { handle(batch, "batch") }
+        .and_then(Collected::running)
+        .and_then(|running| running.cancel());
+    code(cancelled)
+}
+
+/// The argument of a program's function, which any thread may call.
+struct With(*mut c_void);
+
+// SAFETY: the header demands a function that a thread of the session may call with it.
+unsafe impl Send for With {}
+
+impl With {
+    fn pointer(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// Makes a function be called when a request, or the batch, has ended.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_when(
+    batch: *const Collected,
+    request: i64,
+    function: abi::Function,
+    with: *mut c_void,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let when = || unsafe {
+        let running = handle(batch, "batch")?.running()?;
+        let what = match request {
+            ..0 => None,
+            request => Some(op(request)?),
+        };
+        let function = function.ok_or_else(|| Error::invalid("the function is NULL"))?;
+        let with = With(with);
+        let waits = running.when(what, move || function(with.pointer()))?;
+        Ok(i64::from(!waits))
+    };
+    number(when()) as c_int
+}
+
+/// Returns the state of a request.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_request_status(batch: *const Collected, request: i64) -> c_int {
+    // SAFETY: the caller's promise.
+    let status = unsafe { handle(batch, "batch") }
+        .and_then(Collected::running)
+        .and_then(|running| running.status(op(request)?));
+    number(status.map(|status| match status {
+        Status::Waiting => 0,
+        Status::Running => 1,
+        Status::Done => 2,
+        Status::Failed => 3,
+        Status::Skipped => 4,
+        Status::Undone => 5,
+    })) as c_int
+}
+
+/// Returns the result of a request.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_result(batch: *const Collected, request: i64) -> i64 {
+    // SAFETY: the caller's promise.
+    let result = unsafe { handle(batch, "batch") }
+        .and_then(Collected::running)
+        .and_then(|running| running.result(op(request)?));
+    number(result.map(|outcome| match outcome {
+        Outcome::Number(n) => i64::try_from(n).unwrap_or(i64::MAX),
+        _ => 0,
+    }))
+}
+
+/// Returns why the batch as a whole failed.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_batch_result(batch: *const Collected) -> c_int {
+    // SAFETY: the caller's promise.
+    let result = unsafe { handle(batch, "batch") }
+        .and_then(Collected::running)
+        .and_then(|running| running.error().map_or(Ok(()), Err));
+    code(result)
+}
+
+/// Frees the batch.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_batch_free(batch: *mut Collected) -> c_int {
+    // SAFETY: the caller's promise.
+    let freed = unsafe { take(batch, "batch") }.and_then(|batch| match batch.running() {
+        Err(_) => Ok(()),
+        Ok(running) => {
+            running.cancel()?;
+            running.wait(None).map(|_| ())
+        }
+    });
+    code(freed)
+}

@@ -1,0 +1,356 @@
+//! Collections: each verb at once, or added to a batch. `bytes.rs` has the verbs on their bytes.
+
+use super::batches::Collected;
+use super::records::Records;
+use super::sessions::{give, take};
+use super::{changes, code, handle, meta, number, place, text, text_or};
+use crate::abi;
+use crate::batch::Touch;
+use crate::controls_text::read_controls;
+use crate::{
+    Batch, Collection, Error, Key, Op, Options, Outcome, Predicate, Record, Result, Uuid, Workspace,
+};
+use std::ffi::{c_char, c_int};
+
+/// Where to store the caller's records.
+struct Place(*mut *mut Records);
+
+// SAFETY: the header has the caller leave it alone until the batch has ended.
+unsafe impl Send for Place {}
+
+impl Place {
+    /// # Safety
+    /// `to` is null, or writable until the verb has been carried out.
+    unsafe fn new(to: *mut *mut Records) -> Result<Place> {
+        // SAFETY: the caller's promise.
+        *unsafe { place(to, "the place for the records")? } = std::ptr::null_mut();
+        Ok(Place(to))
+    }
+
+    fn fill(&self, found: &[Record]) -> Result<Outcome> {
+        let records = Box::into_raw(Box::new(Records::new(found)?));
+        // SAFETY: checked by `new`; the rest is the caller's promise.
+        unsafe { *self.0 = records };
+        Ok(Outcome::Number(found.len() as u64))
+    }
+}
+
+/// Carries a verb out, or adds it to the batch.
+///
+/// # Safety
+/// `batch` is null or a handle.
+pub(super) unsafe fn now_or_later(
+    batch: *const Collected,
+    now: impl FnOnce() -> Result<i64>,
+    later: impl FnOnce(&mut Batch) -> Result<Op>,
+) -> Result<i64> {
+    // SAFETY: the caller's promise.
+    match unsafe { batch.as_ref() } {
+        None => now(),
+        Some(batch) => batch.add(later),
+    }
+}
+
+/// The options of a new collection.
+///
+/// # Safety
+/// As documented in the header.
+unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
+    if at.is_null() {
+        return Ok(Options::default());
+    }
+    // SAFETY: every version begins with the size.
+    let size = unsafe { (*at).size };
+    if size != size_of::<abi::Options>() {
+        return Err(Error::invalid(format!(
+            "iov_options.size is {size}; this version knows {}: set it to sizeof(struct iov_options)",
+            size_of::<abi::Options>()
+        )));
+    }
+    // SAFETY: it has this size.
+    let options = unsafe { *at };
+    // SAFETY: the caller's promise.
+    unsafe {
+        Ok(Options {
+            meta: meta(options.meta, options.meta_count)?,
+            controls: read_controls(text_or(options.controls, "controls", "")?)?,
+            backend: if options.backend.is_null() {
+                None
+            } else {
+                Some(text(options.backend, "back end")?.to_owned())
+            },
+        })
+    }
+}
+
+/// Makes a collection.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_create(
+    workspace: *const Workspace,
+    name: *const c_char,
+    options: *const abi::Options,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    let mut done = Ok(0);
+    // SAFETY: the caller's promise.
+    let given = unsafe {
+        give(collection, || {
+            let workspace = handle(workspace, "workspace")?;
+            let (name, options) = (text(name, "name")?, read_options(options)?);
+            let Some(batch) = batch.as_ref() else {
+                return Collection::create(workspace, name, &options);
+            };
+            batch.collect(|batch| {
+                let (op, new) = batch.create(workspace, name, options)?;
+                done = Ok(i64::from(op.0));
+                Ok(new)
+            })
+        })
+    };
+    number(given.and(done))
+}
+
+/// # Safety
+/// As documented in the header.
+unsafe fn open(
+    workspace: *const Workspace,
+    key: Result<Key<'_>>,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    let mut done = Ok(0);
+    // SAFETY: the caller's promise.
+    let given = unsafe {
+        give(collection, || {
+            let workspace = handle(workspace, "workspace")?;
+            let key = key?;
+            let Some(batch) = batch.as_ref() else {
+                return Collection::open(workspace, key);
+            };
+            batch.collect(|batch| {
+                let (op, opened) = batch.open(workspace, key)?;
+                done = Ok(i64::from(op.0));
+                Ok(opened)
+            })
+        })
+    };
+    number(given.and(done))
+}
+
+/// Opens a collection by its name.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_open(
+    workspace: *const Workspace,
+    name: *const c_char,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let key = text(name, "name").map(Key::Name);
+        open(workspace, key, collection, batch)
+    }
+}
+
+/// Opens a collection by its UUID.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_open_uuid(
+    workspace: *const Workspace,
+    uuid: *const abi::Uuid,
+    collection: *mut *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let key = handle(uuid, "UUID").map(|uuid| Key::Uuid(Uuid(uuid.bytes)));
+        open(workspace, key, collection, batch)
+    }
+}
+
+/// Looks a collection up.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_lookup(
+    workspace: *const Workspace,
+    name: *const c_char,
+    record: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(record)?;
+        let workspace = handle(workspace, "workspace")?.clone();
+        let name = text(name, "name")?.to_owned();
+        let find = move || {
+            // Captures the whole value, not its field.
+            let to = to;
+            to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])
+        };
+        match batch.as_ref() {
+            None => find().map(|_| 0),
+            Some(batch) => {
+                batch.add(|b| b.add("lookup", &[], move |_| find().map(|_| Outcome::Done)))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Searches collections.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_search(
+    workspace: *const Workspace,
+    predicate: *const c_char,
+    found: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(found)?;
+        let workspace = handle(workspace, "workspace")?.clone();
+        let predicate = Predicate::parse(text(predicate, "predicate")?)?;
+        let search = move || {
+            let to = to;
+            to.fill(&Collection::search(&workspace, &predicate)?)
+        };
+        match batch.as_ref() {
+            None => search().map(|_| 0),
+            Some(batch) => {
+                batch.add(|b| b.add("search", &[], move |_| search().map(|_| Outcome::Done)))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Deletes a collection.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_delete(
+    workspace: *const Workspace,
+    name: *const c_char,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let workspace = handle(workspace, "workspace")?;
+        let key = Key::Name(text(name, "name")?);
+        now_or_later(
+            batch,
+            || Collection::delete(workspace, key).map(|()| 0),
+            |b| b.delete(workspace, key),
+        )
+    })();
+    number(done)
+}
+
+/// Ends the use of a collection.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_close(
+    collection: *mut Collection,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let collection = take(collection, "collection")?;
+        now_or_later(
+            batch,
+            || collection.close().map(|()| 0),
+            |b| b.close(&collection),
+        )
+    })();
+    number(done)
+}
+
+/// Returns the collection's UUID.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_collection_uuid(
+    collection: *const Collection,
+    uuid: *mut abi::Uuid,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = place(uuid, "the place for the UUID")?;
+        to.bytes = handle(collection, "collection")?.uuid()?.0;
+        Ok(())
+    })();
+    code(done)
+}
+
+/// Returns the collection's record.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_get_meta(
+    collection: *const Collection,
+    record: *mut *mut Records,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let to = Place::new(record)?;
+        let collection = handle(collection, "collection")?;
+        let known = collection.clone();
+        let find = move || {
+            let to = to;
+            let key = Key::Uuid(known.uuid()?);
+            to.fill(&[Collection::lookup(known.workspace(), key)?])
+        };
+        match batch.as_ref() {
+            None => find().map(|_| 0),
+            Some(batch) => {
+                let touch = [Touch::Uses(collection)];
+                batch.add(|b| b.add("get_meta", &touch, move |_| find().map(|_| Outcome::Done)))
+            }
+        }
+    })();
+    number(done)
+}
+
+/// Changes its metadata.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_set_meta(
+    collection: *const Collection,
+    pairs: *const abi::Pair,
+    count: usize,
+    batch: *const Collected,
+) -> i64 {
+    // SAFETY: the caller's promise.
+    let done = (|| unsafe {
+        let c = handle(collection, "collection")?;
+        let changes = changes(pairs, count)?;
+        now_or_later(
+            batch,
+            || c.set_meta(&changes).map(|()| 0),
+            |b| b.set_meta(c, &changes),
+        )
+    })();
+    number(done)
+}

@@ -1,0 +1,228 @@
+//! Sessions and workspaces.
+
+use super::records::Records;
+use super::{changes, code, handle, meta, place, text, text_or};
+use crate::abi;
+use crate::backend::Loaded;
+use crate::meta::{Key, Scope};
+use crate::{Error, Predicate, Result, Session, Workspace};
+use forebay_controls::Declared;
+use std::ffi::{c_char, c_int};
+use std::sync::{Arc, Once};
+
+/// Passes a handle to the caller.
+///
+/// # Safety
+/// `to` is null or writable.
+pub(super) unsafe fn give<T>(to: *mut *mut T, made: impl FnOnce() -> Result<T>) -> Result<()> {
+    // SAFETY: the caller's promise.
+    let to = unsafe { place(to, "the place for the result")? };
+    *to = std::ptr::null_mut();
+    *to = Box::into_raw(Box::new(made()?));
+    Ok(())
+}
+
+/// Takes a handle back from the caller.
+///
+/// # Safety
+/// Null, or what [`give`] gave, not used again.
+pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
+    if at.is_null() {
+        return Err(Error::invalid(format!("the {what} is NULL")));
+    }
+    // SAFETY: the caller's promise.
+    Ok(*unsafe { Box::from_raw(at) })
+}
+
+/// Opens a session.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut Session) -> c_int {
+    static REPORT: Once = Once::new();
+    REPORT.call_once(forebay_runtime::defect::report);
+    // SAFETY: the caller's promise.
+    code(unsafe { give(session, || Session::open(text(at, "place")?)) })
+}
+
+/// Ends the use of a session.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_session_close(session: *mut Session) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe { take(session, "session") }.map(drop))
+}
+
+/// Attaches a back end.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_backend_attach(
+    session: *const Session,
+    name: *const c_char,
+    kind: *const c_char,
+    config: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let attach = || unsafe {
+        let session = handle(session, "session")?;
+        let (name, kind) = (text(name, "name")?, text(kind, "kind")?);
+        let config = text_or(config, "configuration", "")?;
+        if kind.contains('/') {
+            session.check()?;
+            let about = |e: Error| e.about(format!("back end '{name}'"));
+            let loaded = Loaded::open(kind, config).map_err(about)?;
+            session.attach_backend(name, Arc::new(loaded))
+        } else {
+            session.attach(name, kind, config)
+        }
+    };
+    code(attach())
+}
+
+/// Chooses a back end for new collections.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_backend_choose(
+    session: *const Session,
+    pattern: *const c_char,
+    controls: *const c_char,
+    name: *const c_char,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let choose = || unsafe {
+        let session = handle(session, "session")?;
+        let (pattern, name) = (text(pattern, "pattern")?, text(name, "name")?);
+        let declared = text_or(controls, "controls", "")?;
+        let controls = declared.parse::<Declared>();
+        let controls =
+            controls.map_err(|e| Error::invalid(format!("the controls '{declared}': {e}")))?;
+        session.choose(pattern, controls, name)
+    };
+    code(choose())
+}
+
+/// Makes a workspace.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_create(
+    session: *const Session,
+    name: *const c_char,
+    pairs: *const abi::Pair,
+    count: usize,
+    workspace: *mut *mut Workspace,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe {
+        give(workspace, || {
+            let session = handle(session, "session")?;
+            Workspace::create(session, text(name, "name")?, &meta(pairs, count)?)
+        })
+    })
+}
+
+/// Uses a workspace.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_load(
+    session: *const Session,
+    name: *const c_char,
+    workspace: *mut *mut Workspace,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe {
+        give(workspace, || {
+            let session = handle(session, "session")?;
+            Workspace::load(session, Key::Name(text(name, "name")?))
+        })
+    })
+}
+
+/// Searches workspaces.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_search(
+    session: *const Session,
+    predicate: *const c_char,
+    found: *mut *mut Records,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe {
+        give(found, || {
+            let session = handle(session, "session")?;
+            let predicate = Predicate::parse(text(predicate, "predicate")?)?;
+            Records::new(&Workspace::search(session, &predicate)?)
+        })
+    })
+}
+
+/// The record of a workspace.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_get_meta(
+    workspace: *const Workspace,
+    record: *mut *mut Records,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe {
+        give(record, || {
+            let workspace = handle(workspace, "workspace")?;
+            workspace.session().check()?;
+            let store = workspace.session().store();
+            Records::new(&[store.find(Scope::Root, Key::Uuid(workspace.uuid()))?])
+        })
+    })
+}
+
+/// Changes a workspace's metadata.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_set_meta(
+    workspace: *const Workspace,
+    pairs: *const abi::Pair,
+    count: usize,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let set = || unsafe { handle(workspace, "workspace")?.set_meta(&changes(pairs, count)?) };
+    code(set())
+}
+
+/// Ends the use of a workspace.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_close(workspace: *mut Workspace) -> c_int {
+    // SAFETY: the caller's promise.
+    code(unsafe { take(workspace, "workspace") }.map(Workspace::close))
+}
+
+/// Deletes a workspace.
+///
+/// # Safety
+/// As documented in the header.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iov_workspace_delete(workspace: *mut Workspace) -> c_int {
+    // SAFETY: the caller's promise.
+    let delete = || unsafe {
+        handle(workspace, "workspace")?.clone().delete()?;
+        take(workspace, "workspace").map(drop)
+    };
+    code(delete())
+}

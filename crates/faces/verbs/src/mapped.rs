@@ -1,0 +1,355 @@
+//! Pages of a pool's file mapped into this process.
+//!
+//! The store keeps the pages for the file while an entry in this process's table of mappings refers
+//! to it (`forebay_store::mapped`), and releases the entries of dead processes itself. This module
+//! maps the pages, and unmaps them before the entry is released. All pages are allocated when the
+//! range is mapped, so that nothing can fail when they are touched.
+//!
+//! A mapping ignores truncation: a page that is cut off stays where it is, as zeros, and is the
+//! file's again if the file grows again. So others needn't wait for this process when they truncate
+//! the file (`map_flag::STAYS`).
+
+use crate::pool::Attached;
+use crate::process::Generation;
+use crate::{Error, Result};
+use forebay_posix::{Entry, ObjectId};
+use forebay_store::control_region::{MapRef, map_flag};
+use forebay_store::{MapPiece, PAGE};
+use rustix::io::Errno;
+use rustix::mm::{Advice, MapFlags, ProtFlags};
+use std::ptr::NonNull;
+
+/// The access to a mapped chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// The range is only read: a store to it ends the program.
+    Read,
+    /// The range is read and written.
+    Write,
+}
+
+/// The name in messages of a file that was opened by its id.
+const UNNAMED: &[u8] = b"#mapped";
+
+/// A mapped range of a file.
+pub struct Mapped {
+    fs: Attached,
+    /// The entry that keeps the file's pages. Lives as long as `fs`.
+    place: NonNull<MapRef>,
+    object: ObjectId,
+    /// Offset in the file. Bytes.
+    at: u64,
+    /// The address of its first byte, in a range of whole pages.
+    first: NonNull<u8>,
+    len: usize,
+    access: Access,
+    generation: Generation,
+}
+
+// SAFETY: the place is made of atomics and released once, by drop; the memory is given out as an
+// address only.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+/// A range of addresses, unmapped when dropped.
+struct Range {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+impl Range {
+    /// Reserves addresses: whole pages, with nothing mapped there.
+    fn reserve(len: usize) -> std::result::Result<Range, Errno> {
+        // SAFETY: new addresses, which nothing refers to.
+        let start = unsafe {
+            rustix::mm::mmap_anonymous(
+                std::ptr::null_mut(),
+                len,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )?
+        };
+        let start = NonNull::new(start.cast()).ok_or(Errno::NOMEM)?;
+        Ok(Range { start, len })
+    }
+
+    /// Maps a piece of a medium over a part of the range.
+    fn put(
+        &self,
+        fs: &Attached,
+        piece: &MapPiece,
+        from: usize,
+        access: Access,
+    ) -> std::result::Result<(), Errno> {
+        if from + piece.len > self.len {
+            return Err(Errno::IO);
+        }
+        let medium = fs.store().media().get(piece.medium).ok_or(Errno::IO)?;
+        let (segment, prot) = match access {
+            Access::Read => (medium.file_for_reading()?, ProtFlags::READ),
+            Access::Write => (medium.file()?, ProtFlags::READ | ProtFlags::WRITE),
+        };
+        // SAFETY: addresses of this range, as was just checked, which nothing refers to yet.
+        unsafe {
+            rustix::mm::mmap(
+                self.start.as_ptr().add(from).cast(),
+                piece.len,
+                prot,
+                MapFlags::SHARED | MapFlags::FIXED,
+                segment,
+                piece.segment_offset,
+            )?;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        // SAFETY: this range's own addresses; its owner is being dropped.
+        let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
+    }
+}
+
+fn inside(len: usize, at: usize, all: usize) -> Result<()> {
+    match at.checked_add(len) {
+        Some(end) if end <= all => Ok(()),
+        _ => Err(Error::invalid(format!(
+            "{len} bytes at {at} aren't inside a chunk of {all}"
+        ))),
+    }
+}
+
+impl Mapped {
+    /// Maps a range of an open file (a description), which stays open while mapped.
+    pub(crate) fn of_open(
+        fs: &Attached,
+        open: u32,
+        at: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mapped> {
+        let cluster = fs.cluster();
+        let failed = |e| Error::of(format!("can't map {len} bytes at {at}"), e);
+        fs.bring_whole(open).map_err(failed)?;
+        let live = fs.live_of(open).map_err(failed)?;
+        if cluster.is_remote(live) {
+            return Err(Error::new(
+                Errno::REMOTE,
+                "its bytes lie on another node, or on several: only what lies on this node can be mapped; read it",
+            ));
+        }
+        let size = cluster.size(live).map_err(failed)?;
+        let end = at.checked_add(len as u64);
+        if len == 0 || end.is_none_or(|end| end > size) {
+            return Err(Error::invalid(format!(
+                "{len} bytes at {at} can't be mapped of a collection of {size}: nothing, or more than there is; make it longer first"
+            )));
+        }
+        if access == Access::Write {
+            if !fs.may(open, true) {
+                let text = "it can't be mapped for writing: it is open for reading only, as it never changes any more";
+                return Err(Error::new(Errno::ACCESS, text));
+            }
+            fs.check_shared_writing(open, live).map_err(failed)?;
+        }
+        let kind = map_flag::SHARED
+            | map_flag::STAYS
+            | match access {
+                Access::Read => map_flag::READ_ONLY,
+                Access::Write => map_flag::CHANGES,
+            };
+        let object = ObjectId(
+            cluster
+                .objects()
+                .open_file(open)
+                .id
+                .load(std::sync::atomic::Ordering::Acquire),
+        );
+        let place = {
+            let _turn = fs.claiming()?;
+            cluster
+                .mappings()
+                .map_claim(open, kind)
+                .map_err(|e| match e {
+                    Errno::NOMEM => Error::new(
+                        e,
+                        "this process has as many chunks mapped as it can have (4096)",
+                    ),
+                    e => failed(e),
+                })?
+        };
+        let still = match access {
+            Access::Read => Ok(()),
+            Access::Write => fs.check_shared_writing_again(open, live),
+        };
+        let put = still.and_then(|()| put_pages(fs, live, at, len, access));
+        match put {
+            Ok((range, skip)) => {
+                // SAFETY: `skip` is less than a page of the range.
+                let first = unsafe { range.start.add(skip) };
+                std::mem::forget(range);
+                Ok(Mapped {
+                    fs: fs.clone(),
+                    place: NonNull::from(place),
+                    object,
+                    at,
+                    first,
+                    len,
+                    access,
+                    generation: Generation::now(),
+                })
+            }
+            Err(e) => {
+                let _ = cluster.mappings().map_release(place);
+                Err(failed(e))
+            }
+        }
+    }
+
+    /// Maps a range of a file by its id.
+    pub(crate) fn by_id(
+        fs: &Attached,
+        object: ObjectId,
+        at: u64,
+        len: usize,
+        access: Access,
+    ) -> Result<Mapped> {
+        let failed = |e: Errno| match e {
+            Errno::NOENT => Error::new(e, "what this token names is gone: nobody has it any more"),
+            e => Error::of("what this token names can't be opened", e),
+        };
+        if object.is_view() {
+            return Err(failed(Errno::NOENT));
+        }
+        if !fs.cluster().stat(object).map_err(failed)?.is_file() {
+            return Err(failed(Errno::NOENT));
+        }
+        let entry = Entry {
+            id: object,
+            kind: libc::S_IFREG,
+        };
+        let flags = match access {
+            Access::Read => libc::O_RDONLY,
+            Access::Write => libc::O_RDWR,
+        };
+        let open = fs.open_object(entry, flags, false, ObjectId::ROOT, UNNAMED);
+        let open = open.map_err(failed)?;
+        let mapped = Mapped::of_open(fs, open, at, len, access);
+        let _ = fs.release(open);
+        mapped
+    }
+
+    /// Maps a new file without a name.
+    pub(crate) fn buffer(fs: &Attached, len: usize) -> Result<Mapped> {
+        let failed = |e| Error::of(format!("a buffer of {len} bytes in the pool"), e);
+        let flags = libc::O_TMPFILE | libc::O_RDWR;
+        let open = fs.open(b"/", flags, 0o600).map_err(failed)?.into_open();
+        let longer = fs.truncate_open(open, len.max(1) as u64).map_err(failed);
+        let mapped = longer.and_then(|()| Mapped::of_open(fs, open, 0, len.max(1), Access::Write));
+        let _ = fs.release(open);
+        mapped
+    }
+
+    /// # Errors
+    /// EPERM in a forked child: it doesn't have the memory.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.generation.check()
+    }
+
+    pub(crate) fn pool(&self) -> &Attached {
+        &self.fs
+    }
+
+    /// The file, and the offset in it. Bytes.
+    pub(crate) fn object(&self) -> (ObjectId, u64) {
+        (self.object, self.at)
+    }
+
+    pub(crate) fn access(&self) -> Access {
+        self.access
+    }
+
+    pub(crate) fn address(&self) -> *mut u8 {
+        self.first.as_ptr()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
+        inside(to.len(), at, self.len)?;
+        // SAFETY: inside the mapping, as was just checked. A process that stores there at the same
+        // time is another thread's or process's business, as with any shared memory; bytes are
+        // bytes.
+        unsafe {
+            std::ptr::copy_nonoverlapping(self.first.as_ptr().add(at), to.as_mut_ptr(), to.len())
+        };
+        Ok(())
+    }
+
+    pub(crate) fn write(&self, from: &[u8], at: usize) -> Result<()> {
+        inside(from.len(), at, self.len)?;
+        if self.access == Access::Read {
+            return Err(Error::new(
+                Errno::ACCESS,
+                "this chunk was mapped for reading",
+            ));
+        }
+        // SAFETY: as for `read`, and it is mapped for writing.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from.as_ptr(), self.first.as_ptr().add(at), from.len())
+        };
+        Ok(())
+    }
+
+    fn range(&self) -> Range {
+        let skip = self.at as usize % PAGE;
+        Range {
+            // SAFETY: so it was put together.
+            start: unsafe { self.first.sub(skip) },
+            len: (skip + self.len).next_multiple_of(PAGE),
+        }
+    }
+}
+
+/// Maps the pages of the range; returns them and the offset of the range in the first page.
+fn put_pages(
+    fs: &Attached,
+    live: u32,
+    at: u64,
+    len: usize,
+    access: Access,
+) -> std::result::Result<(Range, usize), Errno> {
+    let skip = at as usize % PAGE;
+    let (from, whole) = (at - skip as u64, (skip + len).next_multiple_of(PAGE));
+    let range = Range::reserve(whole)?;
+    let mut there = 0;
+    for piece in fs.cluster().map(live, from, whole, usize::MAX)? {
+        range.put(fs, &piece, (piece.at - from) as usize, access)?;
+        there += piece.len;
+    }
+    // A forked child would have the pages without the table entry that keeps them. SAFETY: the
+    // range just mapped.
+    unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
+    match there {
+        n if n == whole => Ok((range, skip)),
+        // The file was truncated meanwhile.
+        _ => Err(Errno::AGAIN),
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // A forked child has neither the pages nor the entry.
+        if !self.generation.is_now() {
+            return;
+        }
+        drop(self.range());
+        // SAFETY: of this pool's own table, which is there as long as `fs`.
+        let place = unsafe { self.place.as_ref() };
+        let _ = self.fs.store().mappings().map_release(place);
+    }
+}

@@ -1,0 +1,96 @@
+//! Requests to etcd (`forebay-etcd`), with the errors of verbs.
+
+use super::api::{Answer, Line};
+use super::place::Place;
+use crate::{Error, Result};
+use forebay_etcd::Settings;
+use serde_json::Value;
+use std::time::Duration;
+
+pub(super) use forebay_etcd::client::COMPACTED;
+
+/// Connections to the endpoints of a cluster.
+pub(super) struct Client(forebay_etcd::Client);
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(super) enum Trouble {
+    /// The request wasn't carried out.
+    Failed(Error),
+    /// The request may have been carried out.
+    Lost(Error),
+}
+
+impl From<forebay_etcd::Error> for Error {
+    fn from(error: forebay_etcd::Error) -> Error {
+        Error::new(error.errno, error.text)
+    }
+}
+
+impl From<forebay_etcd::Trouble> for Trouble {
+    fn from(trouble: forebay_etcd::Trouble) -> Trouble {
+        match trouble {
+            forebay_etcd::Trouble::Failed(error) => Trouble::Failed(error.into()),
+            forebay_etcd::Trouble::Lost(error) => Trouble::Lost(error.into()),
+        }
+    }
+}
+
+impl Client {
+    /// # Errors
+    /// EHOSTUNREACH if no endpoint has an address.
+    pub fn new(place: &Place) -> Result<Client> {
+        let client = forebay_etcd::Client::new(Settings {
+            endpoints: place.endpoints.clone(),
+            tls: None,
+            login: place.user.clone(),
+            in_thread: crate::process::block_signals,
+            nobody: "name a user (etcd://USER@HOST:PORT), and a file with the password \
+                     (?password=FILE)",
+        })?;
+        Ok(Client(client))
+    }
+
+    /// As [`forebay_etcd::Client::ask`].
+    ///
+    /// # Errors
+    /// As for [`forebay_etcd::Client::ask`].
+    pub fn ask(&self, path: &str, request: &Value) -> Result<Answer> {
+        Ok(self.0.ask(path, request)?)
+    }
+
+    /// As [`forebay_etcd::Client::ask_once`].
+    pub fn ask_once(&self, path: &str, request: &Value) -> std::result::Result<Answer, Trouble> {
+        Ok(self.0.ask_once(path, request)?)
+    }
+
+    /// As [`forebay_etcd::Client::lines`].
+    ///
+    /// # Errors
+    /// As for [`forebay_etcd::Client::lines`].
+    pub fn lines(
+        &self,
+        path: &str,
+        request: &Value,
+        bound: Duration,
+        each: &mut dyn FnMut(Line) -> Result<bool>,
+    ) -> Result<()> {
+        self.0.lines(path, request, bound, each)
+    }
+
+    /// As [`forebay_etcd::Client::grant`].
+    ///
+    /// # Errors
+    /// As for [`forebay_etcd::Client::grant`].
+    pub fn grant(&self, seconds: u64) -> Result<u64> {
+        Ok(self.0.grant(seconds)?)
+    }
+
+    /// As [`forebay_etcd::Client::renew`].
+    ///
+    /// # Errors
+    /// As for [`forebay_etcd::Client::renew`].
+    pub fn renew(&self, id: u64, bound: Duration) -> Result<bool> {
+        Ok(self.0.renew(id, bound)?)
+    }
+}

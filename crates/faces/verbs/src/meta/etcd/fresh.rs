@@ -1,0 +1,352 @@
+//! Keeps a local copy as fresh as it has to be.
+//!
+//! A read through the copy asks etcd only for the revision of the scope's last change. With
+//! `age=BOUND` that revision counts as current for the given time, and reads during it ask nothing.
+//! This session's own changes are seen in any case.
+//!
+//! If the copy is behind, a watch can fetch the changes since, up to that revision. That takes some
+//! 50 ms, as etcd serves watches of past revisions ten times a second. So it is done once reads
+//! without the copy have cost as much. A scope is loaded once they have cost as much as loading it,
+//! a small one at once. Whatever the copy can't serve, being damaged, out of room or in use by
+//! others, is read from etcd.
+
+use super::copy::{Changed, Copy, Errnos, Head, View, parts};
+use super::{Etcd, api, schema};
+use crate::meta::Scope;
+use crate::{Error, Result, Uuid};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// How long to wait for changes that have taken place.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(3);
+/// Records fetched by one request.
+const PAGE: usize = 1000;
+/// Scopes of up to this many records are loaded at once.
+const SMALL: u64 = 100;
+/// Cost of catching up, in loaded records.
+const CATCH_UP: u64 = 200;
+/// Cost of finding one record without a copy, in loaded records.
+const FIND: u64 = 10;
+
+/// A session's use of a local copy.
+pub(super) struct Cache {
+    copy: Arc<Copy>,
+    /// How long a reply of etcd is valid.
+    age: Duration,
+    /// The identity of the store.
+    store: String,
+    scopes: Mutex<HashMap<Scope, Known>>,
+    off: AtomicBool,
+}
+
+/// A session's knowledge of a scope.
+#[derive(Clone, Copy, Default)]
+struct Known {
+    /// The scope's last change, and the time of the request that returned it.
+    last_change: Option<(Instant, u64)>,
+    /// The revision of this session's last change.
+    own: u64,
+    /// The cost of loading the scope, if known, and of reads without the copy. In loaded records.
+    price: Option<u64>,
+    spent: u64,
+}
+
+impl Cache {
+    pub fn new(copy: Arc<Copy>, age: Duration, store: String) -> Cache {
+        Cache {
+            copy,
+            age,
+            store,
+            scopes: Mutex::default(),
+            off: AtomicBool::new(false),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<Scope, Known>> {
+        self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that this session has changed a scope, at this revision, or at an unknown one.
+    pub fn changed(&self, scope: Scope, revision: Option<u64>) {
+        let mut scopes = self.known();
+        let known = scopes.entry(scope).or_default();
+        match revision {
+            Some(revision) => known.own = known.own.max(revision),
+            None => known.last_change = None,
+        }
+    }
+
+    /// The cost of reads without the copy so far.
+    fn spent(&self, scope: Scope) -> u64 {
+        self.known().get(&scope).map_or(0, |known| known.spent)
+    }
+
+    /// Gives the copy up for this session; the next session makes another one.
+    fn spoilt(&self) {
+        if !self.off.swap(true, Relaxed) {
+            self.copy.throw_away();
+        }
+    }
+}
+
+impl Etcd {
+    /// Returns the result of `read` on a scope's local copy; None if etcd is to be asked instead.
+    ///
+    /// # Errors
+    /// ENOENT if the workspace doesn't exist, those of etcd.
+    pub(super) fn by_copy<T>(
+        &self,
+        scope: Scope,
+        read: impl FnOnce(&View<'_>) -> Result<T>,
+    ) -> Result<Option<T>> {
+        let Some(cache) = self.cache.as_ref().filter(|c| !c.off.load(Relaxed)) else {
+            return Ok(None);
+        };
+        let Some(revision) = self.last_change(cache, scope)? else {
+            cache.spoilt();
+            return Ok(None);
+        };
+        let view = match self.fresh_view(cache, scope, revision) {
+            Ok(Some(view)) => view,
+            Ok(None) => {
+                self.cost(scope, FIND);
+                return Ok(None);
+            }
+            // Others use it for long; the copy is fine otherwise.
+            Err(Errno::TIMEDOUT | Errno::AGAIN) => return Ok(None),
+            Err(_) => {
+                cache.spoilt();
+                return Ok(None);
+            }
+        };
+        match read(&view) {
+            Ok(found) => Ok(Some(found)),
+            Err(_) => {
+                drop(view);
+                cache.spoilt();
+                Ok(None)
+            }
+        }
+    }
+
+    /// Adds a read that fetched `records` records without the copy.
+    pub(super) fn cost(&self, scope: Scope, records: u64) {
+        if let Some(cache) = &self.cache {
+            cache.known().entry(scope).or_default().spent += records;
+        }
+    }
+
+    /// The revision that a copy of the scope must have; None if no copy can match etcd's present
+    /// content.
+    fn last_change(&self, cache: &Cache, scope: Scope) -> Result<Option<u64>> {
+        let known = cache.known().get(&scope).copied().unwrap_or_default();
+        if let Some((at, revision)) = known.last_change
+            && at.elapsed() < cache.age
+        {
+            return Ok(Some(revision.max(known.own)));
+        }
+        let before = cache.copy.head(scope);
+        let asked = Instant::now();
+        let schema = self.schema();
+        let parts = vec![api::get(&schema.store()), api::get(&schema.state(scope))];
+        let answer = self.shared.transaction(vec![], parts, vec![])?;
+        let store = answer.one(0).map(|pair| schema::store_of(&pair.value.0));
+        if store != Some(Ok(cache.store.clone())) {
+            return Ok(None);
+        }
+        let state = answer.one(1);
+        if state.is_none() && scope != Scope::Root {
+            cache.known().remove(&scope);
+            self.forget(cache, scope);
+            return Err(self.no_workspace(scope));
+        }
+        let revision = state.map_or(0, |pair| pair.mod_revision.0);
+        // The copy can't be newer: then etcd was set back.
+        if matches!(before, Ok(Head::Ready(had)) if had > revision) {
+            return Ok(None);
+        }
+        let mut scopes = cache.known();
+        let known = scopes.entry(scope).or_default();
+        known.last_change = Some((asked, revision));
+        Ok(Some(revision.max(known.own)))
+    }
+
+    /// The copy of a scope, brought to a revision; None if that isn't possible now.
+    fn fresh_view<'a>(
+        &self,
+        cache: &'a Cache,
+        scope: Scope,
+        revision: u64,
+    ) -> Errnos<Option<View<'a>>> {
+        for _ in 0..3 {
+            if let Some(view) = cache.copy.view(scope, revision)? {
+                return Ok(Some(view));
+            }
+            let brought = match cache.copy.head(scope)? {
+                Head::Ready(_) if cache.spent(scope) < CATCH_UP => false,
+                Head::Ready(from) => match self.catch_up(cache, scope, from, revision)? {
+                    // The changes since then are compacted away.
+                    None => self.load(cache, scope)?,
+                    Some(done) => done,
+                },
+                _ if !self.is_worth_it(cache, scope) => false,
+                _ => self.load(cache, scope)?,
+            };
+            if !brought {
+                break;
+            }
+            cache.known().entry(scope).or_default().spent = 0;
+        }
+        Ok(None)
+    }
+
+    /// Whether loading a scope pays.
+    fn is_worth_it(&self, cache: &Cache, scope: Scope) -> bool {
+        let price = cache.known().get(&scope).and_then(|known| known.price);
+        let price = match price {
+            Some(price) => price,
+            None => {
+                let names = vec![api::count(&self.schema().names(scope))];
+                let Ok(counted) = self.shared.transaction(vec![], names, vec![]) else {
+                    return false;
+                };
+                let price = counted.counted(0);
+                cache.known().entry(scope).or_default().price = Some(price);
+                price
+            }
+        };
+        price <= SMALL + cache.spent(scope)
+    }
+
+    /// Fetches the changes from one revision to another. None if they are compacted away; false if
+    /// they don't come, or another process fetches them.
+    fn catch_up(&self, cache: &Cache, scope: Scope, from: u64, to: u64) -> Errnos<Option<bool>> {
+        let request = api::watch(&self.schema().changes(scope), from + 1);
+        let (mut at, mut compacted, mut failed) = (from, false, None);
+        let watched =
+            self.shared
+                .client
+                .lines("/v3/watch", &request, CATCH_UP_TIMEOUT, &mut |line| {
+                    let watched = line.result.unwrap_or_default();
+                    compacted |= watched.compact_revision.0 > 0;
+                    if watched.canceled || compacted {
+                        return Ok(false);
+                    }
+                    for (revision, changed) in self.changes(&watched.events)? {
+                        match cache.copy.advance(scope, (at, revision), &changed) {
+                            Ok(true) => at = revision,
+                            // Another process is faster.
+                            Ok(false) => return Ok(false),
+                            Err(errno) => {
+                                failed = Some(errno);
+                                return Ok(false);
+                            }
+                        }
+                    }
+                    Ok(at < to)
+                });
+        match (failed, compacted) {
+            (Some(errno), _) => Err(errno),
+            (_, true) => Ok(None),
+            // The next read shows how far the copy is.
+            _ => Ok(Some(watched.is_ok())),
+        }
+    }
+
+    /// Turns events into changes of the copy, in parts that each end with a revision.
+    fn changes(&self, events: &[api::Event]) -> Result<Vec<(u64, Vec<Changed>)>> {
+        let mut by_revision: Vec<(u64, Vec<Changed>)> = Vec::new();
+        for event in events {
+            let revision = event.kv.mod_revision.0;
+            if by_revision.last().is_none_or(|(last, _)| *last != revision) {
+                by_revision.push((revision, Vec::new()));
+            }
+            let key = &event.kv.key.0;
+            if key.ends_with(b"/s") {
+                continue;
+            }
+            let bytes = (event.kind != "DELETE").then(|| event.kv.value.0.clone());
+            let changed = (self.schema().uuid_of(key)?, bytes);
+            if let Some((_, all)) = by_revision.last_mut() {
+                all.push(changed);
+            }
+        }
+        let weight = |(_, all): &(u64, Vec<Changed>)| {
+            let weights = all
+                .iter()
+                .map(|(_, bytes)| weight(bytes.as_deref().unwrap_or_default()));
+            weights.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+        };
+        let parts = parts(by_revision, weight).into_iter();
+        let join = |part: Vec<(u64, Vec<Changed>)>| {
+            let last = part.last().map_or(0, |(revision, _)| *revision);
+            (last, part.into_iter().flat_map(|(_, all)| all).collect())
+        };
+        Ok(parts.map(join).collect())
+    }
+
+    /// Loads a scope. False if that isn't possible, or another process is doing it.
+    fn load(&self, cache: &Cache, scope: Scope) -> Errnos<bool> {
+        let by = Uuid::random().map_err(|e| e.errno())?;
+        if !cache.copy.begin(scope, by)? {
+            return Ok(false);
+        }
+        let state = vec![api::get(&self.schema().state(scope))];
+        let Ok(answer) = self.shared.transaction(vec![], state, vec![]) else {
+            return Ok(false);
+        };
+        let state = answer.one(0).map(|pair| pair.mod_revision.0);
+        if state.is_none() && scope != Scope::Root {
+            cache.copy.end(scope, by, None)?;
+            return Ok(false);
+        }
+        let (mut waiting, mut failed) = (Vec::new(), Ok(true));
+        let mut add = |all: Vec<(Uuid, Vec<u8>)>| {
+            for part in parts(all, |(_, bytes)| weight(bytes)) {
+                if failed == Ok(true) {
+                    failed = cache.copy.add(scope, by, &part);
+                }
+            }
+            failed
+        };
+        let (range, revision) = (self.schema().records(scope), answer.revision());
+        let loaded = self.pages(&range, revision, PAGE, false, &mut |pair| {
+            let uuid = self.schema().uuid_of(&pair.key.0)?;
+            waiting.push((uuid, pair.value.0.clone()));
+            if waiting.len() == PAGE && add(std::mem::take(&mut waiting)) != Ok(true) {
+                return Err(Error::new(Errno::CANCELED, "the copy can't be made"));
+            }
+            Ok(())
+        });
+        match loaded {
+            Ok(()) if add(waiting)? => cache.copy.end(scope, by, Some(state.unwrap_or(0))),
+            Ok(()) => Ok(false),
+            Err(_) => failed.map(|_| false),
+        }
+    }
+
+    /// Removes a deleted workspace from the copy.
+    fn forget(&self, cache: &Cache, scope: Scope) {
+        let forget = || -> Errnos<()> {
+            if cache.copy.head(scope)? != Head::Absent {
+                let by = Uuid::random().map_err(|e| e.errno())?;
+                if cache.copy.begin(scope, by)? {
+                    cache.copy.end(scope, by, None)?;
+                }
+            }
+            Ok(())
+        };
+        // If this fails, it takes room, no more.
+        let _ = forget();
+    }
+}
+
+/// Upper bounds for the keys and bytes that a record changes in the copy.
+fn weight(bytes: &[u8]) -> (usize, usize) {
+    // A key of the metadata takes at least 6 bytes in a record. Those of the old record are removed
+    // as well.
+    (2 + 2 * (bytes.len() / 6).min(300), bytes.len())
+}

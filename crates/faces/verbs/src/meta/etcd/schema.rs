@@ -1,0 +1,367 @@
+//! The keys in etcd, and the format of records.
+//!
+//! ```text
+//! PREFIX/store                   format, and a random number of this store
+//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace has it as long as it exists
+//! PREFIX/SCOPE/r/UUID            a record: JSON
+//! PREFIX/SCOPE/n/NAME            its UUID
+//! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID    in the index: 16 bytes of order, 8 of the value's hash, the UUID
+//! PREFIX/SCOPE/f/UUID            a fence: this creation must not take place any more
+//! PREFIX/undo/UUID/...           logs of batches: log.rs
+//! ```
+//!
+//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so one request
+//! can remove it. An index entry may lead to a record that has another value meanwhile, so a reader
+//! checks the record. No record lacks an entry.
+
+use super::api::{Range, beginning, behind};
+use crate::meta::{Record, Scope, check_changes, check_name};
+use crate::{Error, Meta, Result, Uuid, read_controls, write_controls};
+use forebay_store::{Term, record::Order};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+use twox_hash::XxHash3_64;
+
+/// The version of the format in etcd.
+const FORMAT: u64 = 1;
+/// Maximum number of bytes of a back end's place.
+const PLACE_MAX: usize = 8192;
+/// Maximum number of bytes of a record: etcd takes requests of 1.5 MiB.
+const RECORD_MAX: usize = 1 << 20;
+
+/// The stored form of a record.
+#[derive(Serialize, Deserialize)]
+struct Stored {
+    name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    backend: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    place: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    controls: String,
+    #[serde(default, skip_serializing_if = "Meta::is_empty")]
+    meta: Meta,
+}
+
+/// Encodes a record.
+///
+/// # Errors
+/// E2BIG if the record is too long.
+pub(super) fn encode(record: &Record) -> Result<Vec<u8>> {
+    let stored = Stored {
+        name: record.name.clone(),
+        backend: record.backend.clone(),
+        place: record.place.clone(),
+        controls: write_controls(&record.controls),
+        meta: record.meta.clone(),
+    };
+    let bytes = serde_json::to_vec(&stored);
+    let bytes = bytes.map_err(|e| Error::invalid(format!("can't write '{}': {e}", record.name)))?;
+    match bytes.len() {
+        0..=RECORD_MAX => Ok(bytes),
+        n => Err(Error::new(
+            Errno::TOOBIG,
+            format!(
+                "'{}' with all its metadata has {n} bytes; with etcd, {RECORD_MAX} are the most",
+                record.name
+            ),
+        )),
+    }
+}
+
+/// Decodes a record.
+///
+/// # Errors
+/// EPROTO if the bytes aren't a record.
+pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
+    let wrong = |why: String| {
+        let text = format!("the record {uuid} in etcd isn't one of this version of Forebay: {why}");
+        Error::new(Errno::PROTO, text)
+    };
+    let stored: Stored = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
+    // Checked, since any client that can write to etcd may have written anything. A name becomes
+    // part of a path in back ends and at the destination of exports.
+    check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
+    let meta = stored
+        .meta
+        .iter()
+        .map(|(k, v)| (k.as_str(), Some(v.as_str())));
+    check_changes(meta).map_err(|e| wrong(e.to_string()))?;
+    for (what, text) in [("back end", &stored.backend), ("place", &stored.place)] {
+        if text.len() > PLACE_MAX || text.contains(char::is_control) {
+            return Err(wrong(format!("its {what} can't be one")));
+        }
+    }
+    Ok(Record {
+        uuid,
+        name: stored.name,
+        meta: stored.meta,
+        backend: stored.backend,
+        place: stored.place,
+        controls: read_controls(&stored.controls).map_err(|e| wrong(e.to_string()))?,
+    })
+}
+
+/// The text that identifies a store.
+pub(super) fn store_text(store: Uuid) -> Vec<u8> {
+    let text = serde_json::json!({"format": FORMAT, "store": store.to_string()});
+    text.to_string().into_bytes()
+}
+
+/// The identity of a store.
+///
+/// # Errors
+/// EPROTO for one of another format, or something else.
+pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
+    let stored: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
+    let store = stored["store"]
+        .as_str()
+        .filter(|s| s.parse::<Uuid>().is_ok());
+    let why = match (stored["format"].as_u64(), store) {
+        (Some(FORMAT), Some(store)) => return Ok(store.into()),
+        (Some(format), _) if format != FORMAT => {
+            format!("has the format {format}; this version of Forebay knows {FORMAT}")
+        }
+        _ => "isn't Forebay's: choose another prefix".into(),
+    };
+    Err(Error::new(
+        Errno::PROTO,
+        format!("what is in etcd there {why}"),
+    ))
+}
+
+/// The UUID of a scope in keys.
+pub(super) fn scope_uuid(scope: Scope) -> Uuid {
+    match scope {
+        Scope::Root => Uuid::default(),
+        Scope::In(uuid) => uuid,
+    }
+}
+
+/// A value's place in the index, after its key: its order, and its hash.
+pub(super) fn spot(value: &[u8]) -> [u8; 24] {
+    let mut spot = [0; 24];
+    spot[..16].copy_from_slice(&Order::of_value(value).0.to_be_bytes());
+    spot[16..].copy_from_slice(&XxHash3_64::oneshot(value).to_be_bytes());
+    spot
+}
+
+/// The beginning of a key's index entries, without the scope.
+pub(super) fn of_key(key: &[u8]) -> Vec<u8> {
+    [key, &[0]].concat()
+}
+
+/// An index entry, without the scope.
+pub(super) fn entry(key: &str, value: &str, uuid: Uuid) -> Vec<u8> {
+    [
+        &of_key(key.as_bytes())[..],
+        &spot(value.as_bytes()),
+        &uuid.0,
+    ]
+    .concat()
+}
+
+/// The index entries for which a term holds, without the scope: from the first to the one after the
+/// last.
+pub(super) fn of_term(term: &Term) -> Range {
+    match term {
+        Term::Equal(key, value) => beginning([&of_key(key)[..], &spot(value)].concat()),
+        Term::Within(key, low, high) => {
+            let at = |order: &Order| [&of_key(key)[..], &order.0.to_be_bytes()].concat();
+            (at(low), behind(&at(high)))
+        }
+    }
+}
+
+/// The UUID in an index entry.
+pub(super) fn whose(entry: &[u8]) -> Option<Uuid> {
+    entry.last_chunk().map(|bytes| Uuid(*bytes))
+}
+
+/// The keys of a store.
+pub(super) struct Schema {
+    prefix: String,
+}
+
+impl Schema {
+    pub fn new(prefix: &str) -> Schema {
+        let prefix = prefix.to_owned();
+        Schema { prefix }
+    }
+
+    /// The key of the store's identity.
+    pub fn store(&self) -> Vec<u8> {
+        format!("{}store", self.prefix).into()
+    }
+
+    fn in_scope(&self, scope: Scope, rest: &str) -> Vec<u8> {
+        format!("{}{}/{rest}", self.prefix, scope_uuid(scope)).into()
+    }
+
+    /// All keys of a scope.
+    pub fn all(&self, scope: Scope) -> Range {
+        beginning(self.in_scope(scope, ""))
+    }
+
+    /// The key that changes with each change in the scope.
+    pub fn state(&self, scope: Scope) -> Vec<u8> {
+        self.in_scope(scope, "s")
+    }
+
+    pub fn record(&self, scope: Scope, uuid: Uuid) -> Vec<u8> {
+        self.in_scope(scope, &format!("r/{uuid}"))
+    }
+
+    pub fn records(&self, scope: Scope) -> Range {
+        beginning(self.in_scope(scope, "r/"))
+    }
+
+    /// The keys that changes in a scope touch: records, and its state.
+    pub fn changes(&self, scope: Scope) -> Range {
+        (self.in_scope(scope, "r/"), self.in_scope(scope, "t"))
+    }
+
+    /// The UUID of a record's key.
+    pub fn uuid_of(&self, key: &[u8]) -> Result<Uuid> {
+        let text = key.last_chunk::<36>().map(|k| String::from_utf8_lossy(k));
+        let uuid = text.and_then(|t| t.parse().ok());
+        uuid.ok_or_else(|| {
+            let key = String::from_utf8_lossy(key).into_owned();
+            Error::new(
+                Errno::PROTO,
+                format!("the key {key} in etcd isn't Forebay's"),
+            )
+        })
+    }
+
+    pub fn name(&self, scope: Scope, name: &str) -> Vec<u8> {
+        self.in_scope(scope, &format!("n/{name}"))
+    }
+
+    pub fn names(&self, scope: Scope) -> Range {
+        beginning(self.in_scope(scope, "n/"))
+    }
+
+    /// The fence of a creation that was given up.
+    pub fn fence(&self, scope: Scope, uuid: Uuid) -> Vec<u8> {
+        self.in_scope(scope, &format!("f/{uuid}"))
+    }
+
+    /// An entry of the index.
+    pub fn indexed(&self, scope: Scope, entry: &[u8]) -> Vec<u8> {
+        [&self.in_scope(scope, "i/")[..], entry].concat()
+    }
+
+    /// The entries for which a term holds.
+    pub fn term(&self, scope: Scope, term: &Term) -> Range {
+        let (from, to) = of_term(term);
+        (self.indexed(scope, &from), self.indexed(scope, &to))
+    }
+
+    /// All entries of a metadata's index.
+    pub fn entries(&self, scope: Scope, uuid: Uuid, meta: &Meta) -> Vec<Vec<u8>> {
+        let of = |(key, value): (&String, &String)| self.indexed(scope, &entry(key, value, uuid));
+        meta.iter().map(of).collect()
+    }
+
+    /// All logs.
+    pub fn logs(&self) -> Range {
+        beginning(format!("{}undo/", self.prefix).into())
+    }
+
+    /// A part of a log.
+    pub fn log(&self, uuid: Uuid, part: &str) -> Vec<u8> {
+        format!("{}undo/{uuid}/{part}", self.prefix).into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Controls;
+
+    #[test]
+    fn entries_lie_where_their_terms_look() {
+        let uuid = Uuid([9; 16]);
+        let within =
+            |range: &Range, entry: &[u8]| range.0.as_slice() <= entry && entry < &range.1[..];
+        let term = |text: &str| {
+            let plan = crate::Predicate::parse(text).unwrap().plan().unwrap();
+            of_term(&plan[0][0])
+        };
+        let three = entry("k", "3", uuid);
+        assert_eq!(whose(&three), Some(uuid));
+        for (text, is) in [
+            ("k = \"3\"", true),
+            ("k = 3", true),
+            ("k = \"3.0\"", false),
+            ("k >= 3", true),
+            ("k < 2.5", false),
+            ("exists k", true),
+            ("exists j", false),
+            ("exists kk", false),
+        ] {
+            assert_eq!(within(&term(text), &three), is, "{text}");
+        }
+        assert!(within(&term("k = 3"), &entry("k", "3.0", uuid)));
+        assert!(!within(&term("exists k"), &entry("kk", "3", uuid)));
+        assert!(within(&term("exists k"), &entry("k", "\u{10ffff}", uuid)));
+    }
+
+    #[test]
+    fn a_record_whose_name_leads_elsewhere_is_none() {
+        let uuid = Uuid([7; 16]);
+        let read = |name: &str, meta: &str| {
+            let text = format!(r#"{{"name":{},"meta":{meta}}}"#, serde_json::json!(name));
+            decode(uuid, text.as_bytes()).map_err(|e| e.errno())
+        };
+        assert!(read("n", "{}").is_ok());
+        for name in [
+            "../../x",
+            "/etc/x",
+            "..",
+            ".",
+            "",
+            ".hidden",
+            "a/b",
+            "a\0b",
+            &"x".repeat(256),
+        ] {
+            assert_eq!(read(name, "{}").unwrap_err(), Errno::PROTO, "{name:?}");
+        }
+        for meta in [
+            r#"{"":"v"}"#,
+            r#"{"a\u0000":"v"}"#,
+            r#"{"forebay.controls":"v"}"#,
+        ] {
+            assert_eq!(read("n", meta).unwrap_err(), Errno::PROTO, "{meta}");
+        }
+    }
+
+    #[test]
+    fn records_are_read_back() {
+        let record = Record {
+            uuid: Uuid([7; 16]),
+            name: "n".into(),
+            meta: [("k".to_owned(), "ä\n\"".to_owned())].into(),
+            backend: "forebay".into(),
+            place: "pool".into(),
+            controls: Controls {
+                mutability: forebay_controls::Mutability::Append,
+                ..Controls::default()
+            },
+        };
+        let bytes = encode(&record).unwrap();
+        assert_eq!(decode(record.uuid, &bytes).unwrap(), record);
+        assert_eq!(
+            decode(record.uuid, b"{}").unwrap_err().errno(),
+            Errno::PROTO
+        );
+        let much = "x".repeat(RECORD_MAX);
+        let long = Record {
+            meta: [("k".to_owned(), much)].into(),
+            ..record
+        };
+        assert_eq!(encode(&long).unwrap_err().errno(), Errno::TOOBIG);
+    }
+}

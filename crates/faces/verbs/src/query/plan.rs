@@ -1,0 +1,116 @@
+//! Plans: the searches of an index that a predicate needs.
+//!
+//! A plan is a list of conjunctions of terms. A record found by one of them may match; one found by
+//! none doesn't. An index sorted by [`Order`] answers each term by a range; for a conjunction it
+//! can go over the term with the fewest entries and check the others. The predicate itself then
+//! decides on what was found.
+
+use super::{Operator, Predicate, Value};
+use forebay_store::{Term, record::Order};
+
+/// Maximum number of conjunctions that the parts of an `and` may produce; parts that would produce
+/// more are only used as filters.
+const MAX_CONJUNCTIONS: usize = 16;
+
+/// Terms that hold together.
+type All = Vec<Term>;
+
+impl Predicate {
+    /// The searches of an index that the predicate needs; None if all records must be read. No
+    /// conjunction is empty.
+    pub fn plan(&self) -> Option<Vec<Vec<Term>>> {
+        match self {
+            Predicate::All(all) => {
+                let mut plans: Vec<_> = all.iter().filter_map(Predicate::plan).collect();
+                plans.sort_by_key(Vec::len);
+                let join = |a: Vec<All>, b: Vec<All>| {
+                    if a.len() * b.len() > MAX_CONJUNCTIONS {
+                        a
+                    } else {
+                        product(&a, &b)
+                    }
+                };
+                plans.into_iter().reduce(join)
+            }
+            Predicate::Any(any) => {
+                let parts: Option<Vec<_>> = any.iter().map(Predicate::plan).collect();
+                parts.map(|parts| parts.into_iter().flatten().collect())
+            }
+            Predicate::Not(_) => None,
+            Predicate::Exists(key) => Some(within(key, &[(Order::FIRST_NUMBER, Order::LAST)])),
+            Predicate::Compare(key, operator, Value::Number(number)) => {
+                let at = Order::of_number(*number);
+                Some(within(
+                    key,
+                    &[part(*operator, Order::FIRST_NUMBER, at, Order::LAST_NUMBER)],
+                ))
+            }
+            Predicate::Compare(key, Operator::Equal, Value::Text(text)) => {
+                Some(vec![vec![Term::Equal(
+                    key.clone().into(),
+                    text.clone().into(),
+                )]])
+            }
+            Predicate::Compare(key, operator, Value::Text(text)) => {
+                let at = Order::of_text(text);
+                let texts = part(*operator, Order::FIRST_TEXT, at, Order::LAST);
+                // The order of numbers as texts is another one.
+                let numbers = (Order::FIRST_NUMBER, Order::LAST_NUMBER);
+                Some(within(key, &[numbers, texts]))
+            }
+        }
+    }
+}
+
+fn within(key: &str, ranges: &[(Order, Order)]) -> Vec<All> {
+    let term = |(low, high): &(Order, Order)| vec![Term::Within(key.into(), *low, *high)];
+    ranges.iter().map(term).collect()
+}
+
+/// The values, of those from `first` to `last`, for which `operator` holds with the one at `at`.
+/// Other values may share that place in the order.
+fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Order) {
+    match operator {
+        Operator::Equal => (at, at),
+        Operator::Unequal => (first, last),
+        Operator::Less | Operator::AtMost => (first, at),
+        Operator::Greater | Operator::AtLeast => (at, last),
+    }
+}
+
+/// One of `a` and one of `b`, in all possible combinations.
+fn product(a: &[All], b: &[All]) -> Vec<All> {
+    let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
+    pairs.filter_map(|(a, b)| both(a, b)).collect()
+}
+
+/// The conjunction of both; None if they exclude each other. A key has one value, so ranges of it
+/// become one.
+fn both(a: &All, b: &All) -> Option<All> {
+    let mut all = a.clone();
+    for new in b {
+        let mut is_new = true;
+        for old in &mut all {
+            match (old, new) {
+                (Term::Within(k, low, high), Term::Within(key, l, h)) if k == key => {
+                    (*low, *high) = ((*low).max(*l), (*high).min(*h));
+                    if low > high {
+                        return None;
+                    }
+                    is_new = false;
+                }
+                (Term::Equal(k, value), Term::Equal(key, v)) if k == key => {
+                    if value != v {
+                        return None;
+                    }
+                    is_new = false;
+                }
+                _ => {}
+            }
+        }
+        if is_new {
+            all.push(new.clone());
+        }
+    }
+    Some(all)
+}

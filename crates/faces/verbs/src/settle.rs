@@ -1,0 +1,128 @@
+//! Undoing a batch, or completing it ([`crate::meta::undo`]).
+
+use crate::meta::undo::{Undo, UndoLog};
+use crate::meta::{Key, Scope};
+use crate::{Error, Result, Session, Uuid};
+use rustix::io::Errno;
+use std::collections::BTreeMap;
+
+/// Maximum number of collections that are deleted together.
+const COLLECTIONS_PER_BATCH: usize = 256;
+
+impl Session {
+    /// Settles the unfinished batches of dead processes.
+    ///
+    /// # Errors
+    /// ENODEV if a back end that one of them used isn't attached; those of undoing.
+    pub(crate) fn settle(&self) -> Result<()> {
+        for log in self.store().left_behind()? {
+            let settled = settle(self, &*log);
+            settled.map_err(|e| e.about("a batch that a killed process has left half done"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Settles an unfinished batch of a dead process: undoes it, or completes it.
+///
+/// # Errors
+/// Those of the operations. The log stays then, for the next process.
+fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    match log.entries()? {
+        (entries, true) => carry_out(session, log, entries),
+        (_, false) => undo(session, log),
+    }
+}
+
+/// Undoes everything in the log.
+///
+/// # Errors
+/// The changes that couldn't be undone; everything else was.
+pub(crate) fn undo(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    let entries = log.entries()?.0.into_iter().rev();
+    let failed = entries.filter_map(|entry| undo_one(session, entry).err());
+    finish(
+        log,
+        failed.collect(),
+        "not all of the batch could be undone",
+    )
+}
+
+fn undo_one(session: &Session, entry: Undo) -> Result<()> {
+    match entry {
+        Undo::Created { workspace, uuid } => session.delete_collection(workspace, uuid),
+        Undo::Wrote {
+            workspace,
+            uuid,
+            at,
+            old,
+            size,
+        } => {
+            let (_, mut object) = session.open_object(workspace, Key::Uuid(uuid))?;
+            if !old.is_empty() {
+                object.write(&old, at)?;
+            }
+            object.truncate(size)?;
+            object.close()
+        }
+        Undo::Meta { scope, uuid, back } => session.store().update(scope, uuid, &back).map(|_| ()),
+        Undo::Delete { .. } => Ok(()),
+    }
+}
+
+/// Commits the log, and carries out the deletions that were postponed until then.
+///
+/// # Errors
+/// If the log can't be committed: the batch has to be undone then. Or those of the deletions.
+pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
+    let committed = log.commit();
+    // The commit may have been recorded although it failed: then another process would complete it.
+    let (entries, noted) = log.entries()?;
+    match committed {
+        Err(error) if !noted => {
+            undo(session, log)?;
+            Err(error.about("the batch was undone, as it couldn't be committed"))
+        }
+        _ => carry_out(session, log, entries),
+    }
+}
+
+/// Carries out the deletions that waited for the commit.
+fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result<()> {
+    let mut gone: BTreeMap<Uuid, Vec<Key<'_>>> = BTreeMap::new();
+    for entry in entries {
+        if let Undo::Delete { workspace, uuid } = entry {
+            gone.entry(workspace).or_default().push(Key::Uuid(uuid));
+        }
+    }
+    let mut failed = Vec::new();
+    for (workspace, keys) in &gone {
+        for some in keys.chunks(COLLECTIONS_PER_BATCH) {
+            let found = session.store().find_all(Scope::In(*workspace), some);
+            let deleted = session.delete_found(*workspace, found);
+            failed.extend(deleted.into_iter().filter_map(Result::err));
+        }
+    }
+    finish(
+        log,
+        failed,
+        "not all that the batch deletes could be deleted",
+    )
+}
+
+/// Ends the log, unless something failed.
+fn finish(log: &dyn UndoLog, mut failed: Vec<Error>, what: &str) -> Result<()> {
+    // Removed objects need no deletion.
+    failed.retain(|error| error.errno() != Errno::NOENT);
+    match failed.first() {
+        None => {
+            log.end();
+            Ok(())
+        }
+        Some(first) => {
+            let more = failed.len() - 1;
+            let text = format!("{what}: {first} (and {more} more)");
+            Err(Error::new(first.errno(), text))
+        }
+    }
+}

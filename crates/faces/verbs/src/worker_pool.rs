@@ -1,0 +1,172 @@
+//! The worker pool that runs batches: a few threads for each session, started when there is work.
+//!
+//! They take operations that are ready to run, in the order in which they became ready, from all
+//! batches: a long or slow batch leaves threads for others. Signals are delivered to the program's
+//! own threads.
+
+use crate::process::{Generation, block_signals};
+use crate::{Error, Result};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, available_parallelism};
+
+/// Maximum number of operations in progress in one session.
+pub(crate) const IN_PROGRESS_MAX: usize = 1 << 20;
+
+/// A function to run.
+pub(crate) type Task = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct Queue {
+    tasks: VecDeque<Task>,
+    threads: Vec<JoinHandle<()>>,
+    /// Number of threads that wait for a task.
+    idle: usize,
+    ending: bool,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Signals a task, or the end.
+    news: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The worker pool of a session.
+pub(crate) struct WorkerPool {
+    shared: Arc<Shared>,
+    /// Operations of all batches that have begun and not ended.
+    in_progress: AtomicUsize,
+    /// Maximum number of threads.
+    most: usize,
+    generation: Generation,
+}
+
+/// Threads if operations ask other nodes: most of them wait, so this is also the number of requests
+/// sent at once.
+const ASKING: usize = 32;
+
+impl WorkerPool {
+    /// A pool for operations. `asks`: whether they wait for other nodes.
+    pub fn new(asks: bool) -> WorkerPool {
+        WorkerPool::of(if asks {
+            ASKING
+        } else {
+            available_parallelism().map_or(2, |n| n.get().clamp(2, 8))
+        })
+    }
+
+    /// A pool of at most `most` threads; it starts with none.
+    pub fn of(most: usize) -> WorkerPool {
+        WorkerPool {
+            shared: Arc::default(),
+            in_progress: AtomicUsize::new(0),
+            most,
+            generation: Generation::now(),
+        }
+    }
+
+    /// Adds to the number of operations in progress.
+    ///
+    /// # Errors
+    /// EAGAIN if there would be too many.
+    pub fn enter(&self, operations: usize) -> Result<()> {
+        let before = self.in_progress.fetch_add(operations, Relaxed);
+        if before > 0 && before + operations > IN_PROGRESS_MAX {
+            self.leave(operations);
+            let text = format!(
+                "{before} operations of this session are in progress; with these {operations} they would be \
+                 more than {IN_PROGRESS_MAX}: wait for a batch first"
+            );
+            return Err(Error::new(Errno::AGAIN, text));
+        }
+        Ok(())
+    }
+
+    /// Subtracts from the number of operations in progress.
+    pub fn leave(&self, operations: usize) {
+        self.in_progress.fetch_sub(operations, Relaxed);
+    }
+
+    /// Queues tasks.
+    ///
+    /// # Errors
+    /// If there is no thread, and none can be started. Nothing is queued then.
+    pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
+        let mut queue = self.shared.lock();
+        let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);
+        for _ in 0..wanted.min(self.most.saturating_sub(queue.threads.len())) {
+            let shared = self.shared.clone();
+            let thread = std::thread::Builder::new().name("iov".into());
+            match thread.spawn(move || work(&shared)) {
+                Ok(thread) => queue.threads.push(thread),
+                // The existing threads will do.
+                Err(_) if !queue.threads.is_empty() => break,
+                Err(e) => {
+                    let errno = e.raw_os_error().unwrap_or(libc::EAGAIN);
+                    let errno = Errno::from_raw_os_error(errno);
+                    return Err(Error::of("can't start a thread for batches", errno));
+                }
+            }
+        }
+        let wanted = tasks.len().min(queue.idle);
+        queue.tasks.extend(tasks);
+        drop(queue);
+        // A thread that is awake takes more tasks before it sleeps.
+        (0..wanted).for_each(|_| self.shared.news.notify_one());
+        Ok(())
+    }
+}
+
+fn work(shared: &Shared) {
+    block_signals();
+    let mut queue = shared.lock();
+    loop {
+        if let Some(task) = queue.tasks.pop_front() {
+            drop(queue);
+            task();
+            queue = shared.lock();
+            continue;
+        }
+        if queue.ending {
+            return;
+        }
+        queue.idle += 1;
+        queue = shared
+            .news
+            .wait(queue)
+            .unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+    }
+}
+
+impl Drop for WorkerPool {
+    fn drop(&mut self) {
+        // In a forked child the threads don't exist, and the lock may be held for ever.
+        if !self.generation.is_now() {
+            std::mem::forget(self.shared.clone());
+            return;
+        }
+        let threads = {
+            let mut queue = self.shared.lock();
+            queue.ending = true;
+            std::mem::take(&mut queue.threads)
+        };
+        self.shared.news.notify_all();
+        // The last use of a session may end on one of its own threads.
+        let me = std::thread::current().id();
+        for thread in threads {
+            if thread.thread().id() != me {
+                let _ = thread.join();
+            }
+        }
+    }
+}

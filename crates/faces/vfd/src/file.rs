@@ -1,0 +1,282 @@
+//! An open file: in a pool, by `posix`, or outside of all, by the kernel.
+//!
+//! Positions are HDF5's; a file has two marks besides: `eoa`, the end of what HDF5 has allocated,
+//! and `eof`, the end of the file as this process has last seen it. Several processes may have a
+//! file open: a process that needs the true end asks ([`Open::size`]).
+
+use crate::config::{Config, Place};
+use forebay_iov::{Attached, PoolFile};
+use forebay_posix::{File, LockType};
+use rustix::io::Errno;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+
+/// How a file is opened.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Mode {
+    pub write: bool,
+    pub create: bool,
+    pub truncate: bool,
+    /// The file must not exist.
+    pub exclusive: bool,
+}
+
+/// Which file it is: two opens of one file have the same.
+pub type Identity = (u64, u64);
+
+/// Bytes that can be read and written at positions.
+pub enum Open {
+    Pool(PoolFile, Identity),
+    Host(fs::File, Identity),
+}
+
+/// Why something failed.
+pub type Failure = (Errno, String);
+
+fn of_system(what: &str, e: &std::io::Error) -> Failure {
+    let errno = Errno::from_io_error(e).unwrap_or(Errno::IO);
+    (errno, format!("{what}: {e}"))
+}
+
+fn in_pool(e: Errno) -> Failure {
+    of_pool("in the pool", e)
+}
+
+fn of_pool(what: &str, e: Errno) -> Failure {
+    let words = std::io::Error::from(e).to_string();
+    let words = words.split(" (os error").next().unwrap_or_default();
+    (e, format!("{what}: {words}"))
+}
+
+/// The pool and the path inside it, if the name is of one.
+fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Failure> {
+    let invalid = |text: String| (Errno::INVAL, text);
+    let attach = |pool: &str| Attached::open(pool).map_err(|e| (e.errno(), e.to_string()));
+    match Place::of(name).map_err(invalid)? {
+        Place::Pool(named, path) => {
+            let pool = named.or(config.pool.clone()).unwrap_or_default();
+            Ok(Some((attach(&pool)?, path)))
+        }
+        Place::Host(path) => {
+            let configured = config.pool.clone().unwrap_or_default();
+            let whole = if path.starts_with('/') {
+                path
+            } else {
+                match std::env::current_dir() {
+                    Ok(dir) => format!("{}/{path}", dir.display()),
+                    Err(_) => return Ok(None),
+                }
+            };
+            // Without a pool, a path is the host's; a configured pool must exist.
+            let fs = match attach(&configured) {
+                Ok(fs) => fs,
+                Err(e) if config.pool.is_some() => return Err(e),
+                Err(_) => return Ok(None),
+            };
+            let mount = String::from_utf8_lossy(fs.mount()).into_owned();
+            Ok(Place::below(&whole, &mount)
+                .map(str::to_owned)
+                .map(|inner| (fs, inner)))
+        }
+    }
+}
+
+/// Opens a file.
+///
+/// # Errors
+/// errno and a sentence: the errors of opening; EINVAL for an invalid name; ENOTSUP, EBUSY if the
+/// controls can't be declared for it.
+pub fn open(name: &str, mode: Mode, config: &Config) -> Result<Open, Failure> {
+    let Some((fs, path)) = locate(name, config)? else {
+        return open_on_host(name, mode);
+    };
+    let failed = |e| of_pool(name, e);
+    let mut flags = if mode.write {
+        libc::O_RDWR
+    } else {
+        libc::O_RDONLY
+    };
+    for (wanted, flag) in [
+        (mode.create, libc::O_CREAT),
+        (mode.truncate, libc::O_TRUNC),
+        (mode.exclusive, libc::O_EXCL),
+    ] {
+        flags |= if wanted { flag } else { 0 };
+    }
+    let bits = fs.mode(0o666);
+    let file = match config.controls {
+        Some(declared) => fs
+            .declaring(declared)
+            .open(path.as_bytes(), flags, bits)
+            .map(File::into_open),
+        None => fs.open(path.as_bytes(), flags, bits).map(File::into_open),
+    };
+    let file = PoolFile::new(fs, file.map_err(failed)?);
+    let stat = file.with(|f| f.stat()).map_err(failed)?;
+    match stat.mode & libc::S_IFMT {
+        // No device of the host has the number 0.
+        libc::S_IFREG => Ok(Open::Pool(file, (0, stat.ino))),
+        libc::S_IFDIR => Err(failed(Errno::ISDIR)),
+        _ => Err(failed(Errno::INVAL)),
+    }
+}
+
+fn open_on_host(name: &str, mode: Mode) -> Result<Open, Failure> {
+    let mut options = fs::OpenOptions::new();
+    options
+        .read(true)
+        .write(mode.write)
+        .custom_flags(libc::O_CLOEXEC);
+    options
+        .create(mode.create && !mode.exclusive)
+        .truncate(mode.truncate);
+    options.create_new(mode.create && mode.exclusive);
+    let file = options.open(name).map_err(|e| of_system(name, &e))?;
+    let about = file.metadata().map_err(|e| of_system(name, &e))?;
+    Ok(Open::Host(file, (about.dev(), about.ino())))
+}
+
+/// Removes a file.
+///
+/// # Errors
+/// As for [`open`].
+pub fn remove(name: &str, config: &Config) -> Result<(), Failure> {
+    match locate(name, config)? {
+        Some((fs, path)) => fs.unlink(path.as_bytes()).map_err(|e| of_pool(name, e)),
+        None => fs::remove_file(name).map_err(|e| of_system(name, &e)),
+    }
+}
+
+impl Open {
+    /// Which file it is.
+    pub fn identity(&self) -> Identity {
+        match self {
+            Open::Pool(_, identity) | Open::Host(_, identity) => *identity,
+        }
+    }
+
+    /// Its size, at this moment. Bytes.
+    ///
+    /// # Errors
+    /// If it can't be found out.
+    pub fn size(&self) -> Result<u64, Failure> {
+        match self {
+            Open::Pool(file, _) => file.with(|f| f.stat().map(|s| s.size)).map_err(in_pool),
+            Open::Host(file, _) => Ok(file.metadata().map_err(|e| of_system("stat", &e))?.len()),
+        }
+    }
+
+    /// Reads at `at`; bytes after the end read as zero.
+    ///
+    /// # Errors
+    /// The read's errors.
+    pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < to.len() {
+            let (rest, offset) = (&mut to[done..], at + done as u64);
+            let n = match self {
+                Open::Pool(file, _) => file.with(|f| f.read_at(rest, offset)).map_err(in_pool)?,
+                Open::Host(file, _) => match file.read_at(rest, offset) {
+                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                    read => read.map_err(|e| of_system("read", &e))?,
+                },
+            };
+            if n == 0 {
+                to[done..].fill(0);
+                break;
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Writes all of it at `at`.
+    ///
+    /// # Errors
+    /// The write's errors.
+    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (rest, offset) = (&bytes[done..], at + done as u64);
+            let n = match self {
+                Open::Pool(file, _) => file.with(|f| f.write_at(rest, offset)).map_err(in_pool)?,
+                Open::Host(file, _) => match file.write_at(rest, offset) {
+                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => continue,
+                    written => written.map_err(|e| of_system("write", &e))?,
+                },
+            };
+            if n == 0 {
+                return Err((Errno::NOSPC, "there is no room for what is written".into()));
+            }
+            done += n;
+        }
+        Ok(())
+    }
+
+    /// Sets the size. Bytes.
+    ///
+    /// # Errors
+    /// ftruncate's errors.
+    pub fn set_size(&self, size: u64) -> Result<(), Failure> {
+        match self {
+            Open::Pool(file, _) => file.with(|f| f.set_len(size)).map_err(in_pool),
+            Open::Host(file, _) => file.set_len(size).map_err(|e| of_system("ftruncate", &e)),
+        }
+    }
+
+    /// Makes written bytes visible to other processes, if the file's controls allow buffering them.
+    ///
+    /// # Errors
+    /// If some of the written bytes are lost.
+    pub fn publish(&self) -> Result<(), Failure> {
+        match self {
+            Open::Pool(file, _) => file.publish().map_err(in_pool),
+            Open::Host(..) => Ok(()),
+        }
+    }
+
+    /// flock(2), without waiting.
+    ///
+    /// # Errors
+    /// EWOULDBLOCK if another process has the lock.
+    pub fn lock(&self, kind: Lock) -> Result<(), Failure> {
+        use rustix::fs::FlockOperation as Op;
+        match self {
+            Open::Pool(file, _) => {
+                let want = match kind {
+                    Lock::Shared => LockType::Shared,
+                    Lock::Exclusive => LockType::Exclusive,
+                    Lock::None => LockType::Unlocked,
+                };
+                file.with(|f| f.flock(want, false)).map_err(in_pool)
+            }
+            Open::Host(file, _) => {
+                let op = match kind {
+                    Lock::Shared => Op::NonBlockingLockShared,
+                    Lock::Exclusive => Op::NonBlockingLockExclusive,
+                    Lock::None => Op::NonBlockingUnlock,
+                };
+                rustix::fs::flock(file, op).map_err(|e| of_pool("flock", e))
+            }
+        }
+    }
+
+    /// Closes it.
+    ///
+    /// # Errors
+    /// If written bytes can't be written back.
+    pub fn close(self) -> Result<(), Failure> {
+        match self {
+            Open::Pool(file, _) => file.close().map_err(in_pool),
+            Open::Host(..) => Ok(()),
+        }
+    }
+}
+
+/// Locks of whole files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lock {
+    Shared,
+    Exclusive,
+    None,
+}

@@ -1,0 +1,115 @@
+//! A file that the ranks of an MPI communicator have open together.
+//!
+//! Rank 0 makes, truncates, locks and removes the file; the other ranks open the existing one. Each
+//! function is called by all ranks, and fails on all of them or on none.
+
+use crate::config::Config;
+use crate::file::{self, Failure, Mode, Open};
+use crate::mpi::Group;
+use forebay_controls::Consistency;
+use rustix::io::Errno;
+
+/// Opens a file; the second value is its size as rank 0 sees it. Bytes.
+///
+/// # Errors
+/// The error of opening on any rank; EINVAL for `consistency=session`, by which a rank would read
+/// metadata that another has replaced; ESTALE if a rank's file isn't rank 0's.
+pub fn open(
+    group: &Group,
+    name: &str,
+    mode: Mode,
+    config: Result<Config, Failure>,
+) -> Result<(Open, u64), Failure> {
+    let config = group.agree(config.and_then(usable))?;
+    let first = if group.leads() {
+        Some(file::open(name, mode, &config))
+    } else {
+        None
+    };
+    let first = group.agree(first.transpose())?;
+    let opened = match first {
+        Some(open) => Ok(open),
+        // The file exists, and its controls are declared.
+        None => {
+            let mode = Mode {
+                write: mode.write,
+                ..Mode::default()
+            };
+            let controls = None;
+            file::open(
+                name,
+                mode,
+                &Config {
+                    controls,
+                    ..config.clone()
+                },
+            )
+        }
+    };
+    let about = opened.and_then(|open| open.size().map(|size| (open, size)));
+    let agreed = group
+        .agree(about)
+        .and_then(|(open, size)| same(group, open, size));
+    if agreed.is_err() && group.leads() && mode.create && mode.exclusive {
+        // The file was made just now, and no process has it open.
+        let _ = file::remove(name, &config);
+    }
+    agreed
+}
+
+fn usable(config: Config) -> Result<Config, Failure> {
+    match config.controls.and_then(|c| c.consistency) {
+        Some(Consistency::Session) => Err((
+            Errno::INVAL,
+            "consistency=session: ranks read what others have just written; declare commit or sequential".into(),
+        )),
+        _ => Ok(config),
+    }
+}
+
+/// Whether all ranks have rank 0's file.
+fn same(group: &Group, open: Open, size: u64) -> Result<(Open, u64), Failure> {
+    let mut leader = [0; 16];
+    leader[..8].copy_from_slice(&open.identity().1.to_le_bytes());
+    leader[8..].copy_from_slice(&size.to_le_bytes());
+    group.broadcast(&mut leader, 0)?;
+    let (number, size) = leader.split_at(8);
+    let [number, size] = [number, size].map(|b| u64::from_le_bytes(b.try_into().expect("8 bytes")));
+    let mine = if number == open.identity().1 {
+        Ok((open, size))
+    } else {
+        Err((
+            Errno::STALE,
+            "the name is another file than on rank 0: not a node of the same pool, or no shared file system".into(),
+        ))
+    };
+    group.agree(mine)
+}
+
+/// Sets the size, after all ranks have written. Bytes.
+///
+/// # Errors
+/// The error of publishing on any rank, or of setting the size on rank 0.
+pub fn set_size(group: &Group, open: &Open, size: u64) -> Result<(), Failure> {
+    group.agree(open.publish())?;
+    let set = if group.leads() {
+        open.size().and_then(|now| {
+            if now == size {
+                Ok(())
+            } else {
+                open.set_size(size)
+            }
+        })
+    } else {
+        Ok(())
+    };
+    group.agree(set)
+}
+
+/// Closes it. All processes see the bytes that the ranks have written afterwards.
+///
+/// # Errors
+/// The error of closing on any rank.
+pub fn close(group: &Group, open: Open) -> Result<(), Failure> {
+    group.agree(open.publish().and_then(|()| open.close()))
+}

@@ -1,0 +1,324 @@
+//! Objects that are written: in one request, or in parts.
+//!
+//! Guarantees: an object appears when it is complete, with its attributes, and only if the server
+//! has its content: the server confirms each body's SHA-256, or what it has is read back and
+//! compared. An object replaces only the version that the copier saw ([`Replaces`]). An upload in
+//! parts that fails is given up, and its parts are removed. Parts of a run that was killed are
+//! removed by the next run that writes the same key.
+//!
+//! Where the server confirms no checksum of a body, an object has its name while it is read back.
+//! If this version isn't what was sent, it is removed; a version that others have written never is.
+
+use crate::bucket::attributes::{self, user_headers};
+use crate::bucket::calls::{Part, Replaces, Upload, sum_text, without_conditions};
+use crate::bucket::fault::{CHANGED, Fault};
+use crate::bucket::file::BucketFile;
+use crate::bucket::objects::{BucketStore, key, prefix};
+use crate::bucket::sign::sha256;
+use crate::meta::Meta;
+use crate::parallel::{for_each, lock};
+use crate::source::{Source, Trouble};
+use crate::store::{StoreFile, UserAttributes};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Mutex, PoisonError};
+
+/// Objects up to this size are written in one request; larger ones in parts of at least this size.
+/// Bytes.
+pub const PART: u64 = 8 << 20;
+/// Maximum number of parts of an object.
+const MAX_PARTS: u64 = 10_000;
+/// Largest object. Bytes.
+const LARGEST: u64 = 5 << 40;
+/// Largest object that a server copies in one request. Bytes.
+pub(crate) const LARGEST_COPY: u64 = 5 << 30;
+
+type Done<T> = std::result::Result<T, Trouble>;
+
+fn write(fault: Fault) -> Trouble {
+    Trouble::Write(fault.errno)
+}
+
+/// The size of an object's parts. Bytes.
+pub(crate) fn part_size(size: u64) -> u64 {
+    size.div_ceil(MAX_PARTS).next_multiple_of(1 << 20).max(PART)
+}
+
+pub(crate) fn all_headers(meta: &Meta, user: &UserAttributes) -> Vec<(String, String)> {
+    let mut headers = attributes::headers(meta);
+    headers.extend(user_headers(user));
+    headers
+}
+
+/// A range of an object, and the SHA-256 of its bytes in base64.
+struct Range {
+    start: u64,
+    end: u64,
+    sum: String,
+}
+
+impl BucketStore {
+    /// Calls `f` with a condition on the replaced version; without one, if the server supports
+    /// none.
+    pub(crate) fn conditional<T>(
+        &self,
+        replaces: &Replaces,
+        f: impl Fn(&Replaces) -> std::result::Result<T, Fault>,
+    ) -> std::result::Result<T, Fault> {
+        match f(replaces) {
+            Err(fault) if without_conditions(&fault, replaces) => {
+                self.has_conditions.store(false, Relaxed);
+                f(&Replaces::Anything)
+            }
+            done => done,
+        }
+    }
+
+    /// Stores a file in place of the version in `replaces`. Returns the new version's ETag.
+    ///
+    /// # Errors
+    /// [`Trouble`].
+    pub(crate) fn put_replacing(
+        &self,
+        path: &[u8],
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
+        let key = key(path).map_err(Trouble::Write)?;
+        if source.meta().size > LARGEST {
+            return Err(Trouble::Write(Errno::FBIG));
+        }
+        if source.meta().size <= PART {
+            self.put_whole(key, source, replaces, user)
+        } else {
+            self.put_in_parts(key, source, replaces, user)
+        }
+    }
+
+    /// Stores a directory's marker, with these attributes.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub(crate) fn put_marker(
+        &self,
+        path: &[u8],
+        meta: &Meta,
+        user: &UserAttributes,
+    ) -> std::result::Result<(), Fault> {
+        let mut headers = all_headers(meta, user);
+        headers.push((
+            "content-type".to_owned(),
+            "application/x-directory".to_owned(),
+        ));
+        let prefix = prefix(path).map_err(|e| Fault::new(e, ""))?;
+        let put = self.client.put(&prefix, b"", &headers, &Replaces::Anything);
+        put.map(|_| ())
+    }
+
+    fn put_whole(
+        &self,
+        key: &str,
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
+        let size = source.meta().size;
+        let mut bytes = vec![0; size as usize];
+        source.read(&mut bytes, 0)?;
+        source.rests()?;
+        let headers = all_headers(source.meta(), user);
+        let put = self.conditional(replaces, |replaces| {
+            self.client.put(key, &bytes, &headers, replaces)
+        });
+        let ours = match put {
+            Ok(written) if written.is_confirmed => {
+                source.count(size);
+                return Ok(written.etag);
+            }
+            Ok(written) => Some(written.etag),
+            // Perhaps written by an earlier attempt, whose reply was lost.
+            Err(fault) if fault.errno == CHANGED && fault.may_be_done => None,
+            Err(fault) => return Err(write(fault)),
+        };
+        let range = Range {
+            start: 0,
+            end: size,
+            sum: sum_text(&sha256(&bytes)),
+        };
+        let etag = self.read_back(key, (size, ours), &[range], source.threads())?;
+        source.count(size);
+        Ok(etag)
+    }
+
+    fn put_in_parts(
+        &self,
+        key: &str,
+        source: &dyn Source,
+        replaces: &Replaces,
+        user: &UserAttributes,
+    ) -> Done<String> {
+        self.remove_leftovers(key);
+        let headers = all_headers(source.meta(), user);
+        let upload = self.client.begin_upload(key, &headers).map_err(write)?;
+        let put = self.put_parts(replaces, &upload, source);
+        if put.is_err() {
+            // If the server can't be reached, the next run does it.
+            let _ = self.client.abort(&upload);
+        }
+        match put? {
+            (ranges, Some(etag)) if ranges.is_empty() => Ok(etag),
+            (ranges, ours) => {
+                self.read_back(key, (source.meta().size, ours), &ranges, source.threads())
+            }
+        }
+    }
+
+    /// Uploads all parts, and ends the upload. Returns the ranges that are still to be read back,
+    /// and the ETag of the version that was written, if it is known.
+    fn put_parts(
+        &self,
+        replaces: &Replaces,
+        upload: &Upload,
+        source: &dyn Source,
+    ) -> Done<(Vec<Range>, Option<String>)> {
+        let (size, each) = (source.meta().size, part_size(source.meta().size));
+        let numbers: Vec<u64> = (0..size.div_ceil(each)).collect();
+        let done: Mutex<Done<Vec<Part>>> = Mutex::new(Ok(Vec::new()));
+        for_each(source.threads(), &numbers, |&number| {
+            if lock(&done).is_err() {
+                return;
+            }
+            let (start, end) = (number * each, ((number + 1) * each).min(size));
+            let mut bytes = vec![0; (end - start) as usize];
+            let part = source.read(&mut bytes, start).and_then(|()| {
+                let part = self.client.put_part(upload, number as u32 + 1, &bytes);
+                part.map_err(write)
+            });
+            source.count(if part.is_ok() { end - start } else { 0 });
+            let mut done = lock(&done);
+            match (&mut *done, part) {
+                (Ok(all), Ok(part)) => all.push(part),
+                (Ok(_), Err(trouble)) => *done = Err(trouble),
+                (Err(_), _) => {}
+            }
+        });
+        let mut parts = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        parts.sort_unstable_by_key(|part| part.number);
+        source.rests()?;
+        // All parts, or none: the sums in the request have to be complete.
+        let is_confirmed = parts.iter().all(|part| part.is_confirmed);
+        for part in &mut parts {
+            part.is_confirmed = is_confirmed;
+        }
+        let ended = self.conditional(replaces, |replaces| {
+            self.client.end_upload(upload, &parts, replaces)
+        });
+        let ours = match ended {
+            Ok(etag) if is_confirmed && !etag.is_empty() => return Ok((Vec::new(), Some(etag))),
+            Ok(etag) => Some(etag),
+            // Perhaps ended by an earlier attempt, whose reply was lost.
+            Err(fault) if fault.may_be_done && matches!(fault.errno, CHANGED | Errno::NOENT) => {
+                None
+            }
+            Err(fault) => return Err(write(fault)),
+        };
+        let range = |part: &Part| {
+            let start = u64::from(part.number - 1) * each;
+            Range {
+                start,
+                end: (start + each).min(size),
+                sum: part.sum.clone(),
+            }
+        };
+        Ok((parts.iter().map(range).collect(), ours))
+    }
+
+    /// Compares an object of `size` bytes with the ranges that were sent. `ours` is the ETag of the
+    /// version that was written; None: perhaps none was, and the object belongs to others. A
+    /// version of ours that differs is removed. Returns the ETag of the present version.
+    fn read_back(
+        &self,
+        key: &str,
+        (size, ours): (u64, Option<String>),
+        ranges: &[Range],
+        threads: usize,
+    ) -> Done<String> {
+        let failed = |fault: Fault| Trouble::ReadBack(fault.errno);
+        let head = self.client.head(key).map_err(failed)?;
+        let head = head.ok_or(Trouble::Write(CHANGED))?;
+        let etag = head.etag.clone();
+        let is_ours = ours.is_some_and(|ours| ours == etag);
+        let mut is_same = Ok(head.meta.size == size);
+        if is_same == Ok(true) {
+            let file = BucketFile::new(&self.client, key, head);
+            let result = Mutex::new(Ok(true));
+            for_each(threads, ranges, |range| {
+                if !matches!(*lock(&result), Ok(true)) {
+                    return;
+                }
+                let same = sum_of(&file, range).map(|sum| sum == range.sum);
+                if !matches!(same, Ok(true)) {
+                    *lock(&result) = same;
+                }
+            });
+            is_same = result.into_inner().unwrap_or_else(PoisonError::into_inner);
+        }
+        match is_same {
+            Ok(true) => Ok(etag),
+            Ok(false) if is_ours => {
+                self.client.delete(key).map_err(write)?;
+                Err(Trouble::Differs)
+            }
+            Ok(false) => Err(Trouble::Write(CHANGED)),
+            Err(e) => Err(Trouble::ReadBack(e)),
+        }
+    }
+
+    /// Removes uploads of a key that were in progress when the first upload of this run began.
+    fn remove_leftovers(&self, key: &str) {
+        let leftovers = self.leftovers.get_or_init(|| {
+            // Without the permission to list uploads, they stay: a rule of the bucket removes them.
+            let mut all: HashMap<String, Vec<String>> = HashMap::new();
+            for upload in self.client.uploads(&self.below).unwrap_or_default() {
+                all.entry(upload.key).or_default().push(upload.id);
+            }
+            Mutex::new(all)
+        });
+        let ids = lock(leftovers).remove(key).unwrap_or_default();
+        for id in ids {
+            let _ = self.client.abort(&Upload {
+                key: key.to_owned(),
+                id,
+            });
+        }
+    }
+}
+
+/// The SHA-256 of a range, in base64.
+fn sum_of(file: &BucketFile<'_>, range: &Range) -> Result<String> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let mut have = 0;
+    while have < bytes.len() {
+        match file.read_at(&mut bytes[have..], range.start + have as u64)? {
+            0 => return Err(Errno::IO),
+            n => have += n,
+        }
+    }
+    Ok(sum_text(&sha256(&bytes)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_cover_the_largest_object() {
+        assert_eq!(part_size(PART + 1), PART);
+        for size in [PART + 1, 80 << 30, 81 << 30, 1 << 40, LARGEST] {
+            let each = part_size(size);
+            assert!(size.div_ceil(each) <= MAX_PARTS && each.is_multiple_of(1 << 20));
+        }
+    }
+}

@@ -1,0 +1,198 @@
+//! The record of a campaign: one JSON document.
+
+use crate::Result;
+use serde::{Deserialize, Serialize};
+
+/// Number of the documents' format.
+pub const FORMAT: u32 = 1;
+/// Maximum number of events that a record keeps; older ones are dropped.
+const EVENTS: usize = 100;
+/// Longest name of a campaign, which is also the name of its data's directory. Bytes.
+const MAX_NAME_BYTES: usize = 100;
+
+/// A campaign.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Campaign {
+    pub format: u32,
+    pub name: String,
+    /// The user's name.
+    pub owner: String,
+    #[serde(default)]
+    pub members: Vec<Member>,
+    /// Maximum number of bytes; None: no limit.
+    pub bytes: Option<u64>,
+    /// Maximum number of files, directories and links included; None: no limit.
+    pub files: Option<u64>,
+    /// Where the data are: a tier's name, and a path or `s3://BUCKET/PREFIX`.
+    pub tier: String,
+    pub place: String,
+    /// Seconds since 1970, here and below.
+    pub created: u64,
+    pub ends: u64,
+    pub at_end: AtEnd,
+    /// How long data that are to be deleted are kept, hidden, after the end. Seconds.
+    pub grace: u64,
+    pub state: State,
+    /// A change of place that has begun.
+    #[serde(default)]
+    pub moving: Option<Moving>,
+    /// Places whose data have been moved elsewhere, and that are still to be removed.
+    #[serde(default)]
+    pub leftovers: Vec<String>,
+    /// The pool that uses the data.
+    #[serde(default)]
+    pub pool: Option<PoolOf>,
+    #[serde(default)]
+    pub usage: Option<Usage>,
+    /// The end of which the owner was warned, and how long before. Seconds.
+    #[serde(default)]
+    pub warned: Option<(u64, u64)>,
+    /// Whether the owner has still to be notified of the end. This may happen twice.
+    #[serde(default)]
+    pub is_untold: bool,
+    /// Whether the owner was notified that the quota is exceeded.
+    #[serde(default)]
+    pub is_over: bool,
+    #[serde(default)]
+    pub events: Vec<Event>,
+}
+
+/// A user with whom a campaign is shared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Member {
+    pub user: String,
+    pub may_write: bool,
+}
+
+/// Action on the data at the campaign's end.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum AtEnd {
+    /// The data move to the tier for archives.
+    Archive,
+    /// The data move to this tier, and stay there.
+    Move(String),
+    /// The data are hidden, and removed after the grace period.
+    Delete,
+    /// The data stay.
+    Keep,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum State {
+    /// The data are at their place.
+    Active,
+    /// The end has come: the data are hidden until the grace period has passed.
+    Expired,
+    /// The data are on the tier for archives.
+    Archived,
+}
+
+/// A change of place: from the place in the record to this one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Moving {
+    pub tier: String,
+    pub place: String,
+    /// The state once it is done.
+    pub then: State,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolOf {
+    pub name: String,
+    /// The host that started it.
+    pub host: String,
+    pub since: u64,
+}
+
+/// Number and size of the files at a campaign's place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Usage {
+    pub bytes: u64,
+    /// Files, directories and links.
+    pub files: u64,
+    /// When it was counted.
+    pub at: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    pub at: u64,
+    pub what: String,
+}
+
+impl Campaign {
+    /// A campaign that begins now: without a place, a quota or a grace period, and at its end.
+    pub fn new(name: &str, owner: &str) -> Campaign {
+        let now = crate::now();
+        Campaign {
+            format: FORMAT,
+            name: name.to_owned(),
+            owner: owner.to_owned(),
+            members: Vec::new(),
+            bytes: None,
+            files: None,
+            tier: String::new(),
+            place: String::new(),
+            created: now,
+            ends: now,
+            at_end: AtEnd::Delete,
+            grace: 0,
+            state: State::Active,
+            moving: None,
+            leftovers: Vec::new(),
+            pool: None,
+            usage: None,
+            warned: None,
+            is_untold: false,
+            is_over: false,
+            events: Vec::new(),
+        }
+    }
+
+    /// Adds an event, now.
+    pub fn note(&mut self, what: impl Into<String>) {
+        let (at, what) = (crate::now(), what.into());
+        // A failure that repeats is one event, with its latest time.
+        if self.events.last().is_some_and(|e| e.what == what) {
+            self.events.pop();
+        }
+        self.events.push(Event { at, what });
+        let excess = self.events.len().saturating_sub(EVENTS);
+        self.events.drain(..excess);
+    }
+
+    /// Seconds until the end; 0 if it has come.
+    pub fn left(&self, now: u64) -> u64 {
+        self.ends.saturating_sub(now)
+    }
+
+    /// The exceeded part of the quota, in words; None if usage is within it or wasn't counted.
+    pub fn excess(&self) -> Option<String> {
+        let usage = self.usage?;
+        let size = forebay_media::format_size;
+        let bytes = self.bytes.filter(|&most| usage.bytes > most);
+        let files = self.files.filter(|&most| usage.files > most);
+        match (bytes, files) {
+            (Some(most), _) => Some(format!("{} of {}", size(usage.bytes), size(most))),
+            (_, Some(most)) => Some(format!("{} of {most} files", usage.files)),
+            _ => None,
+        }
+    }
+}
+
+/// Checks a campaign's name: letters, digits, `-`, `_` and `.`, which doesn't come first.
+///
+/// # Errors
+/// A message: the name is empty, too long, or has other characters.
+pub fn check_name(name: &str) -> Result<()> {
+    let is_good = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match name.len() {
+        1..=MAX_NAME_BYTES if name.chars().all(is_good) && !name.starts_with(['.', '-']) => Ok(()),
+        _ => Err(format!(
+            "'{name}' is no name for a campaign: write up to {MAX_NAME_BYTES} letters, digits, -, _ \
+             and ., which isn't first"
+        )),
+    }
+}

@@ -1,0 +1,341 @@
+//! Moves runs on: starts them, notices their ends, adopts those of an earlier service.
+//!
+//! One thread, one pass after the other. All state that a pass needs is in the records and in the
+//! run's directory, so that a service which is killed at any point leaves nothing undone.
+//!
+//! ```text
+//! queued --> running --> succeeded | failed | cancelled
+//!    ^          |  '---> waiting (for an approval) --> queued
+//!    '--lost----'
+//! ```
+
+use crate::area::{self, Area};
+use crate::launch;
+use crate::records::{Executor, Run, Stage, State, Workflow};
+use crate::service::{Done, Service, Which};
+use crate::{Result, now, programs, slurm};
+use rustix::fs::FlockOperation;
+use std::collections::{HashMap, HashSet};
+use std::process::Child;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Time between two passes.
+const PASS: Duration = Duration::from_millis(300);
+/// How long a keeper may take to lock its run. Seconds.
+const BEGIN: u64 = 10;
+/// How long Snakemake may take to end once it is asked to. Seconds.
+const ENDING: u64 = 30;
+/// Time until what failed is tried again.
+const AGAIN: Duration = Duration::from_secs(30);
+
+pub struct Engine {
+    service: Arc<Service>,
+    /// Keepers that this service has started.
+    children: HashMap<Which, Child>,
+    /// Process groups that were asked to end, by run.
+    asked: HashMap<Which, String>,
+    /// Workflows that a thread works on, and when work on them failed.
+    busy: Arc<Mutex<HashSet<(String, String)>>>,
+    failed: Arc<Mutex<HashMap<(String, String), Instant>>>,
+}
+
+/// The result of a check of a running run.
+enum Found {
+    Alive,
+    Exit(i32),
+    /// The run isn't running, and has left no exit code.
+    Gone,
+}
+
+impl Engine {
+    pub fn new(service: Arc<Service>) -> Engine {
+        Engine {
+            service,
+            children: HashMap::new(),
+            asked: HashMap::new(),
+            busy: Arc::default(),
+            failed: Arc::default(),
+        }
+    }
+
+    /// Makes passes until `is_over` returns true.
+    pub fn work(&mut self, is_over: &dyn Fn() -> bool) {
+        while !is_over() {
+            self.pass();
+            std::thread::sleep(PASS);
+        }
+    }
+
+    fn pass(&mut self) {
+        let all: Vec<Workflow> = {
+            let records = self.service.records();
+            let is_due = |w: &&Workflow| w.state != Stage::Ready || w.is_active();
+            records.all().filter(is_due).cloned().collect()
+        };
+        for w in all {
+            match w.state {
+                Stage::Deleting => self.delete(w),
+                // A service that was killed has left it: this process makes none in this pass.
+                Stage::Making if w.created + programs::SHORT.as_secs() * 2 < now() => {
+                    self.delete(w)
+                }
+                Stage::Making => {}
+                Stage::Ready => {
+                    for run in w.runs.iter().filter(|r| !r.state.is_over()) {
+                        if self.waits(&w) {
+                            continue;
+                        }
+                        if let Err(refusal) = self.step(&w, run) {
+                            let what = format!("{}/{}/{}", w.owner, w.name, run.number);
+                            self.service.tell(&format!("{what}: {}", refusal.message));
+                            note_failure(&self.failed, &w);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether work on a workflow is left for later: a thread does some, or it failed a moment ago.
+    fn waits(&self, w: &Workflow) -> bool {
+        let key = (w.owner.clone(), w.name.clone());
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        busy.contains(&key) || failed.get(&key).is_some_and(|at| at.elapsed() < AGAIN)
+    }
+
+    /// Does work for a workflow that may take long, in a separate thread.
+    fn aside(
+        &self,
+        w: &Workflow,
+        work: impl FnOnce(&Service, &Workflow) -> Result<()> + Send + 'static,
+    ) {
+        let key = (w.owner.clone(), w.name.clone());
+        let mut busy = self.busy.lock().unwrap_or_else(PoisonError::into_inner);
+        if !busy.insert(key.clone()) {
+            return;
+        }
+        drop(busy);
+        let (service, w) = (Arc::clone(&self.service), w.clone());
+        let (busy, failed) = (Arc::clone(&self.busy), Arc::clone(&self.failed));
+        std::thread::spawn(move || {
+            if let Err(why) = work(&service, &w) {
+                service.tell(&format!("{}/{}: {why}", w.owner, w.name));
+                note_failure(&failed, &w);
+            }
+            let mut busy = busy.lock().unwrap_or_else(PoisonError::into_inner);
+            busy.remove(&key);
+        });
+    }
+
+    fn delete(&mut self, w: Workflow) {
+        if !self.waits(&w) {
+            self.aside(&w, |service, w| {
+                let account = service.account(&w.owner).map_err(|r| r.message)?;
+                service.unmake(&account, w, true)
+            });
+        }
+    }
+
+    fn step(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        match run.state {
+            State::Queued => self.start(w, run),
+            State::Running => {
+                if run.cancelled.is_some() {
+                    self.end(w, run)?;
+                }
+                let found = self.look(w, run)?;
+                self.ended(w, run, found)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn change(&self, w: &Workflow, run: &Run, change: impl FnOnce(&mut Run)) -> Result<()> {
+        let number = run.number;
+        let mut records = self.service.records();
+        records.change(&w.owner, &w.name, |w| w.run_mut(number).map(change))?;
+        Ok(())
+    }
+
+    /// Starts the next attempt. It is recorded first: a keeper without a record would be lost.
+    fn start(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        let account = self.service.account(&w.owner);
+        let account = match account {
+            Ok(account) => account,
+            Err(refusal) => {
+                let end = |r: &mut Run| r.end(State::Failed, refusal.message);
+                return Ok(self.change(w, run, end)?);
+            }
+        };
+        self.service.records().change(&w.owner, &w.name, |w| {
+            // Approvals may have come since the pass began, or come until Snakemake ends.
+            let omitted = w.run(run.number).map(|r| w.unapproved(r));
+            if let Some(r) = w.run_mut(run.number) {
+                r.omitted = omitted.unwrap_or_default();
+                r.state = State::Running;
+                r.attempt += 1;
+                r.attempted = now();
+                r.message = format!("attempt {}", r.attempt);
+            }
+        })?;
+        let w = self.service.workflow(&w.owner, &w.name)?;
+        let Some(run) = w.run(run.number) else {
+            return Ok(());
+        };
+        let places = self.service.places(&w, run.number);
+        let log = account.act().and_then(|_acting| launch::prepare(&places));
+        let config = &self.service.config;
+        match log.and_then(|log| launch::start(config, &account, &w, run, &places, log)) {
+            Ok(child) => {
+                self.children.insert(which(&w, run), child);
+            }
+            Err(why) => self.change(&w, run, |r| r.end(State::Failed, why))?,
+        }
+        Ok(())
+    }
+
+    /// Checks whether a run continues.
+    fn look(&mut self, w: &Workflow, run: &Run) -> Done<Found> {
+        let key = which(w, run);
+        let mut is_ours = false;
+        if let Some(child) = self.children.get_mut(&key) {
+            match child.try_wait() {
+                Ok(None) => is_ours = true,
+                _ => {
+                    self.children.remove(&key);
+                }
+            }
+        }
+        if is_ours || self.is_locked(w, run)? {
+            return Ok(Found::Alive);
+        }
+        let name = format!("exit-{}", run.attempt);
+        let (code, _) = self.service.run_file(w, run.number, &name, 0, 16)?;
+        match String::from_utf8_lossy(&code).trim().parse() {
+            Ok(code) => Ok(Found::Exit(code)),
+            Err(_) if now() < run.attempted + BEGIN && self.is_new(w, run)? => Ok(Found::Alive),
+            Err(_) => Ok(Found::Gone),
+        }
+    }
+
+    /// Whether the keeper may not have begun yet: it hasn't written its first line.
+    fn is_new(&self, w: &Workflow, run: &Run) -> Done<bool> {
+        let (_, size) = self.service.run_file(w, run.number, "lock", 0, 0)?;
+        let (log, _) = self.service.run_file(w, run.number, "log", 0, 1)?;
+        Ok(size == 0 && log.is_empty())
+    }
+
+    /// Whether a keeper or Snakemake lives: it holds the lock.
+    fn is_locked(&self, w: &Workflow, run: &Run) -> Done<bool> {
+        let account = self.service.account(&w.owner)?;
+        let _acting = account.act()?;
+        let area = match Area::open(&self.service.places(w, run.number).run) {
+            Err(area::Error::Absent) => return Ok(false),
+            other => other?,
+        };
+        let file = match area.get("lock") {
+            Err(area::Error::Absent) => return Ok(false),
+            other => other?.0,
+        };
+        let locked = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+        Ok(locked == Err(rustix::io::Errno::WOULDBLOCK))
+    }
+
+    /// Asks a run that was cancelled to end: politely first, by force when it takes too long.
+    fn end(&mut self, w: &Workflow, run: &Run) -> Done<()> {
+        let key = which(w, run);
+        let (pid, _) = self.service.run_file(w, run.number, "pid", 0, 16)?;
+        let pid = String::from_utf8_lossy(&pid).trim().to_owned();
+        if pid.is_empty() || !self.is_locked(w, run)? {
+            return Ok(());
+        }
+        let account = self.service.account(&w.owner)?;
+        let is_late = run.cancelled.is_some_and(|at| at + ENDING < now());
+        if is_late {
+            launch::signal(&account, &pid, "KILL");
+        } else if self.asked.get(&key) != Some(&pid) {
+            launch::signal(&account, &pid, "INT");
+            self.asked.insert(key, pid);
+        }
+        Ok(())
+    }
+
+    fn ended(&mut self, w: &Workflow, run: &Run, found: Found) -> Done<()> {
+        let most = self.service.config.limits.restarts;
+        if let Found::Alive = found {
+            return Ok(());
+        }
+        self.asked.remove(&which(w, run));
+        if run.cancelled.is_some() && w.executor == Executor::Slurm {
+            let (id, number) = (run.id.clone(), run.number);
+            self.aside(w, move |service, w| {
+                let account = service.account(&w.owner).map_err(|r| r.message)?;
+                slurm::clear(&id, &|program: &str| {
+                    let mut command = account.command(program);
+                    command.envs(&service.config.environment);
+                    command
+                })?;
+                let end = |r: &mut Run| r.end(State::Cancelled, "on request");
+                let mut records = service.records();
+                records.change(&w.owner, &w.name, |w| w.run_mut(number).map(end))?;
+                Ok(())
+            });
+            return Ok(());
+        }
+        self.change(w, run, |r| {
+            r.exit = match found {
+                Found::Exit(code) => Some(code),
+                _ => None,
+            };
+            match found {
+                _ if r.cancelled.is_some() => r.end(State::Cancelled, "on request"),
+                Found::Exit(0) if r.omitted.is_empty() => {
+                    r.end(State::Succeeded, "all jobs are done")
+                }
+                Found::Exit(0) => {
+                    // Some of the omitted rules may have been approved meanwhile.
+                    let is_waiting = |rule: &&String| !r.approvals.iter().any(|a| a.rule == **rule);
+                    let left: Vec<&str> =
+                        r.omitted.iter().filter(is_waiting).map(|s| &**s).collect();
+                    (r.state, r.message) = if left.len() == r.omitted.len() {
+                        let what = format!("for an approval of: {}", left.join(", "));
+                        (State::Waiting, what)
+                    } else {
+                        (State::Queued, "to go on with what was approved".into())
+                    };
+                }
+                Found::Exit(code) => {
+                    let why = format!("Snakemake ended with exit code {code}: see the log");
+                    r.end(State::Failed, why);
+                }
+                _ if r.lost >= most => {
+                    r.end(
+                        State::Failed,
+                        format!("its processes were gone {} times", r.lost + 1),
+                    );
+                }
+                _ => {
+                    r.lost += 1;
+                    r.state = State::Queued;
+                    r.message = "to be started again: its processes were gone".into();
+                }
+            }
+        })?;
+        if w.campaign.is_some() {
+            let (service, w) = (Arc::clone(&self.service), w.clone());
+            std::thread::spawn(move || service.count(&w, true));
+        }
+        Ok(())
+    }
+}
+
+fn note_failure(failed: &Mutex<HashMap<(String, String), Instant>>, w: &Workflow) {
+    let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+    failed.insert((w.owner.clone(), w.name.clone()), Instant::now());
+}
+
+fn which(w: &Workflow, run: &Run) -> Which {
+    (w.owner.clone(), w.name.clone(), run.number)
+}

@@ -1,0 +1,234 @@
+//! Tokens: `fbf_ID_SECRET`. Only the SHA-256 of a token is kept, in a file of the state directory
+//! that is read at each request, so that a token which is revoked is refused at once.
+
+use crate::names::check_user;
+use crate::{Result, disk, now};
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde::{Deserialize, Serialize};
+use std::path::{Path, PathBuf};
+
+const PREFIX: &str = "fbf_";
+/// Bytes of an id and of a secret.
+const ID: usize = 8;
+const SECRET: usize = 32;
+/// Longest text that can be a token. Bytes.
+const MAX_TOKEN_BYTES: usize = 128;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Scope {
+    /// May see workflows, files, runs, logs.
+    Read,
+    /// Makes and deletes workflows, uploads and deletes files.
+    Write,
+    /// Starts and cancels runs.
+    Start,
+    /// Approves steps.
+    Approve,
+}
+
+pub const SCOPES: [Scope; 4] = [Scope::Read, Scope::Write, Scope::Start, Scope::Approve];
+
+impl Scope {
+    pub fn word(self) -> &'static str {
+        match self {
+            Scope::Read => "read",
+            Scope::Write => "write",
+            Scope::Start => "start",
+            Scope::Approve => "approve",
+        }
+    }
+
+    /// Reads `read,write`.
+    ///
+    /// # Errors
+    /// A word that is no scope.
+    pub fn parse_list(text: &str) -> Result<Vec<Scope>> {
+        let mut all = Vec::new();
+        for word in text.split(',').map(str::trim) {
+            let scope = SCOPES.into_iter().find(|s| s.word() == word);
+            all.push(scope.ok_or_else(|| {
+                format!("'{word}' is no scope: write some of read,write,start,approve")
+            })?);
+        }
+        all.sort_unstable();
+        all.dedup();
+        Ok(all)
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Token {
+    pub id: String,
+    pub user: String,
+    pub scopes: Vec<Scope>,
+    /// Seconds since 1970.
+    pub created: u64,
+    pub expires: u64,
+    /// SHA-256 of the whole token, in hexadecimal digits.
+    pub hash: String,
+}
+
+/// Makes a token that is valid for this many seconds. Returns its text, which isn't stored
+/// anywhere.
+///
+/// # Errors
+/// The user's name can't be one; it can't be written.
+pub fn make(state: &Path, user: &str, scopes: &[Scope], seconds: u64) -> Result<(Token, String)> {
+    check_user(user)?;
+    let dir = state.join("tokens");
+    disk::make_dir(&dir, 0o700)?;
+    let (id, secret) = (hex(&random::<ID>()?), random::<SECRET>()?);
+    let text = format!("{PREFIX}{id}_{}", URL_SAFE_NO_PAD.encode(secret));
+    let token = Token {
+        user: user.to_owned(),
+        scopes: scopes.to_vec(),
+        created: now(),
+        expires: now().saturating_add(seconds),
+        hash: hash(&text),
+        id,
+    };
+    disk::save(&path(state, &token.id), &token)?;
+    Ok((token, text))
+}
+
+/// All tokens, also those that have expired.
+///
+/// # Errors
+/// The directory or a token can't be read.
+pub fn list(state: &Path) -> Result<Vec<Token>> {
+    let dir = state.join("tokens");
+    if !dir.exists() {
+        return Ok(Vec::new());
+    }
+    let mut all = Vec::new();
+    for id in disk::names(&dir)? {
+        all.extend(disk::load(&path(state, &id))?);
+    }
+    Ok(all)
+}
+
+/// Revokes a token.
+///
+/// # Errors
+/// There is none with this id.
+pub fn revoke(state: &Path, id: &str) -> Result<()> {
+    let known = list(state)?.into_iter().any(|t| t.id == id);
+    if known {
+        disk::remove(&path(state, id))
+    } else {
+        Err(format!(
+            "there is no token '{id}'; see what there is with: forebay flow token --list"
+        ))
+    }
+}
+
+/// The token with this text, if it is valid now. None also if its file can't be read.
+pub fn check(state: &Path, text: &str) -> Option<Token> {
+    let id = id_of(text)?;
+    let token: Token = disk::load(&path(state, id)).ok()??;
+    let is_same = same(hash(text).as_bytes(), token.hash.as_bytes());
+    (is_same && token.id == id && now() < token.expires).then_some(token)
+}
+
+/// The id in a token's text.
+fn id_of(text: &str) -> Option<&str> {
+    if text.len() > MAX_TOKEN_BYTES {
+        return None;
+    }
+    let (id, secret) = text.strip_prefix(PREFIX)?.split_once('_')?;
+    let is_id = id.len() == 2 * ID && id.bytes().all(|b| b.is_ascii_hexdigit());
+    (is_id && !secret.is_empty()).then_some(id)
+}
+
+fn path(state: &Path, id: &str) -> PathBuf {
+    state.join("tokens").join(format!("{id}.json"))
+}
+
+fn hash(text: &str) -> String {
+    hex(ring::digest::digest(&ring::digest::SHA256, text.as_bytes()).as_ref())
+}
+
+/// Whether both are the same; the time it takes depends on the lengths only.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    let differs = a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b));
+    a.len() == b.len() && std::hint::black_box(differs) == 0
+}
+
+/// Random bytes of the system.
+///
+/// # Errors
+/// There are none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| "the system gives no random bytes".to_owned())?;
+    Ok(bytes)
+}
+
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_fuzz::Random;
+
+    fn state(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("fbf-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_token_until_it_expires_or_is_revoked() {
+        let state = state("token");
+        let (token, text) = make(&state, "ann", &[Scope::Read], 100).unwrap();
+        assert_eq!(check(&state, &text), Some(token.clone()));
+        let kept = std::fs::read_to_string(path(&state, &token.id)).unwrap();
+        assert!(!kept.contains(text.rsplit_once('_').unwrap().1));
+        let (_, old) = make(&state, "ann", &[Scope::Read], 0).unwrap();
+        assert_eq!(check(&state, &old), None, "expired");
+        for n in 0..text.len() {
+            let mut other = text.clone().into_bytes();
+            other[n] ^= 1;
+            let other = String::from_utf8(other).unwrap();
+            assert_eq!(check(&state, &other), None, "{n}");
+            assert_eq!(check(&state, &text[..n]), None, "{n}");
+        }
+        assert_eq!(list(&state).unwrap().len(), 2);
+        revoke(&state, &token.id).unwrap();
+        assert_eq!(check(&state, &text), None, "revoked");
+        assert!(revoke(&state, "../../etc/passwd").is_err());
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+
+    #[test]
+    fn no_garbage_is_a_token() {
+        let state = state("garbage");
+        let mut random = Random::new(3);
+        for _ in 0..5000 {
+            let text = String::from_utf8_lossy(&random.bytes(60)).into_owned();
+            assert_eq!(check(&state, &text), None);
+            assert_eq!(check(&state, &format!("fbf_{text}")), None);
+        }
+        for bad in [
+            "",
+            "fbf_",
+            "fbf__",
+            "fbf_../../x_y",
+            "fbf_0123456789abcdef_",
+        ] {
+            assert_eq!(check(&state, bad), None);
+        }
+        assert_eq!(
+            Scope::parse_list("write,read,read"),
+            Ok(vec![Scope::Read, Scope::Write])
+        );
+        assert!(Scope::parse_list("all").is_err());
+        std::fs::remove_dir_all(&state).unwrap();
+    }
+}

@@ -1,0 +1,423 @@
+//! Bytes of files: fetched from the origin, and released.
+
+use crate::copy_progress::{errno, watched};
+use crate::service::{Origin, is_clean};
+use crate::side::{below, print, threads};
+use forebay_backing::{Meta, PoolFile, StoreFile, pool_time};
+use forebay_posix::{File, ObjectId};
+use forebay_staging::{Care, Progress, copy_content};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+/// How often a file is read that changes meanwhile.
+const ATTEMPTS: usize = 3;
+/// How often, and after which pauses, a full pool is tried again: a second in all.
+const ROOM_ATTEMPTS: usize = 20;
+const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A clean file.
+pub struct Clean {
+    pub id: ObjectId,
+    /// The file's path at the origin.
+    pub relative: Vec<u8>,
+    pub bytes: u64,
+    /// Files of a lower rank are evicted first.
+    pub rank: u8,
+    /// When it was last used. Nanoseconds since 1970.
+    pub used: i64,
+}
+
+impl Origin {
+    /// Fetches the bytes of a file, unless they are in the pool. With `cut`, they aren't needed. In
+    /// a full pool, other files are evicted.
+    ///
+    /// # Errors
+    /// The errno, and what failed.
+    pub fn bring_bytes(
+        &self,
+        id: ObjectId,
+        name: (ObjectId, &[u8]),
+        cut: bool,
+    ) -> std::result::Result<(), (Errno, String)> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.try_to_bring(id, name, cut) {
+                Err((Errno::NOSPC, _)) => {
+                    let size = self.inode(id).map_or(0, |inode| inode.size);
+                    let home = self.fs.cluster().home_of(id);
+                    if self.evict_least_used(size, home).unwrap_or(0) == 0 {
+                        // Clean files are in use, or dirty ones are being written back.
+                        std::thread::sleep(ROOM_POLL_INTERVAL);
+                    }
+                    self.moved.fetch_add(1, Relaxed);
+                }
+                done => return done,
+            }
+        }
+        self.try_to_bring(id, name, cut)
+    }
+
+    fn try_to_bring(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+        cut: bool,
+    ) -> std::result::Result<(), (Errno, String)> {
+        let plain = |e: Errno| (e, String::new());
+        let (_held, relative) = match self.path_held(dir) {
+            Ok((held, relative)) => (held, Some(relative)),
+            // The file is open, and has lost the name by which it was known.
+            Err(_) => (self.paths(), None),
+        };
+        let _working = self.object_locks.begin(id);
+        self.make_sure_of(id).map_err(plain)?;
+        let inode = self.inode(id).map_err(plain)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        if cut {
+            // If its process dies before it truncates the file, it is empty, not full of zeros.
+            self.resize(id, 0).map_err(plain)?;
+            self.quota.others(-(inode.size as i64), 0);
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                synced: 0,
+                ..inode.origin
+            };
+            return self.set_mark(id, mark).map_err(plain);
+        }
+        let relative = match relative {
+            Some(at) if self.has_name(dir, name, id) => below(&at, name),
+            _ => self.find(id).map_err(plain)?,
+        };
+        self.fetch(id, &relative).map_err(|e| match e {
+            // Another object has the name: the process looks for it.
+            Errno::STALE => plain(e),
+            e => (e, self.error_text(&relative, "can't be read", e)),
+        })
+    }
+
+    /// Fetches the `user.*` attributes of a released file, which has had this name.
+    ///
+    /// # Errors
+    /// Errors of reading them at the origin.
+    pub fn bring_attributes(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) -> Result<()> {
+        let (_held, at) = match self.path_held(dir) {
+            Ok((held, at)) => (held, Some(at)),
+            Err(_) => (self.paths(), None),
+        };
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if !inode.origin.is_released() {
+            return Ok(());
+        }
+        let relative = match at {
+            Some(at) if self.has_name(dir, name, id) => below(&at, name),
+            _ => self.find(id)?,
+        };
+        self.bring_user_attributes(&relative)?;
+        if is_clean(&inode) {
+            self.set_clean(id, inode.ctime, inode.origin, SetAttr::default())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub fn error_text(&self, relative: &[u8], what: &str, e: Errno) -> String {
+        format!(
+            "{} {what}: {}",
+            self.side.show(relative),
+            self.side.explain(e)
+        )
+    }
+
+    /// Calls `f`; its progress counts as this service's.
+    pub fn watched<T>(&self, f: impl FnOnce(&Progress) -> T) -> T {
+        let progress = Progress::at(self.pace.clone());
+        watched(&self.moved, &progress, || f(&progress))
+    }
+
+    /// Whether this is the object's name.
+    pub fn has_name(&self, dir: ObjectId, name: &[u8], id: ObjectId) -> bool {
+        let entry = self.fs.cluster().lookup(dir, name);
+        entry.is_ok_and(|entry| entry.is_some_and(|entry| entry.id == id))
+    }
+
+    /// The path at the origin of a file that has lost the name by which it was known.
+    pub fn find(&self, id: ObjectId) -> Result<Vec<u8>> {
+        let mut found = None;
+        self.each_object(b"", &mut |_, name, entry, _| {
+            if entry.id == id {
+                found = Some(name.to_vec());
+            }
+            Ok(())
+        })?;
+        found.ok_or(Errno::NOENT)
+    }
+
+    /// Copies a released file into the pool. The caller holds its object lock.
+    fn fetch(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        if self.bring_rest(id, relative)? {
+            return Ok(());
+        }
+        self.make_sure_of(id)?;
+        let mut last = Errno::IO;
+        for _ in 0..ATTEMPTS {
+            match self.fetch_once(id, relative) {
+                // The file changes while it is read.
+                Err(Errno::STALE) => last = Errno::BUSY,
+                done => return done,
+            }
+        }
+        Err(last)
+    }
+
+    fn fetch_once(&self, id: ObjectId, relative: &[u8]) -> Result<()> {
+        let inode = self.inode(id)?;
+        // The pool's attributes have changed, and aren't at the origin yet.
+        let has_own_attributes = !is_clean(&inode);
+        let filled = self.fill(id, relative).and_then(|filled| {
+            if !self.side.is_object_store() {
+                self.bring_user_attributes(relative)?;
+            }
+            Ok(filled)
+        });
+        let mut set = SetAttr {
+            mtime: Some(inode.mtime),
+            ..SetAttr::default()
+        };
+        let rights = |inode: &Inode| (inode.mode, inode.uid, inode.gid);
+        let has_own_attributes = has_own_attributes || rights(&self.inode(id)?) != rights(&inode);
+        if let (Ok((_, meta)), false) = (&filled, has_own_attributes) {
+            set.mtime = Some(pool_time(meta.mtime));
+            set.mode = Some(meta.permissions());
+            if self.side.is_object_store() {
+                // A listing doesn't contain them.
+                (set.uid, set.gid) = (Some(meta.uid), Some(meta.gid));
+            }
+        }
+        let mark = match &filled {
+            Ok((_, meta)) => OriginMark {
+                state: OriginState::Archived,
+                print: print(meta),
+                synced: 0,
+            },
+            // Writing to it was no change.
+            Err(_) => inode.origin,
+        };
+        if has_own_attributes {
+            set.origin = Some(OriginMark { synced: 0, ..mark });
+            self.ranges.is_marked(id, &mark);
+            self.fs.cluster().set_attr(id, &set)?;
+        } else {
+            self.set_clean(id, inode.ctime, mark, set)?
+        }
+        let (bytes, _) = filled?;
+        self.ledger.fetched.add(1, bytes);
+        self.ledger.is_solved(relative);
+        Ok(())
+    }
+
+    /// Copies the origin's bytes into a released file. Returns how many, and the origin's metadata.
+    fn fill(&self, id: ObjectId, relative: &[u8]) -> Result<(u64, Meta)> {
+        let from = self.side.open(relative, false)?;
+        if let Some(there) = from.user_attributes() {
+            self.take_user_attributes(relative, there)?;
+        }
+        let before = from.meta()?;
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
+        let to = PoolFile::new(File::new(&self.fs, open));
+        if self.inode(id)?.pages > 0 {
+            // Bytes of an attempt that was interrupted.
+            to.set_len(0)?;
+        }
+        to.set_len(before.size)?;
+        // Memory returns what was written; a disk is read back for verification. A pool that
+        // survives a loss of power has the bytes on stable storage before its records refer to
+        // them.
+        let care = Care {
+            sync: self.is_durable(),
+            verify: self.pool.config().has_files(),
+        };
+        let whole = (0, before.size);
+        let copied = match self.copy_there(id, relative, &before, whole) {
+            Ok(None) => {
+                // Bytes of a copy that failed: holes have to stay holes.
+                if self.inode(id)?.pages > 0 {
+                    to.set_len(0)?;
+                    to.set_len(before.size)?;
+                }
+                let copy =
+                    |progress: &_| copy_content(&*from, &to, care, threads(&*self.side), progress);
+                self.watched(copy).map_err(|trouble| errno(&trouble))
+            }
+            Ok(Some(bytes)) => match from.meta().map(|meta| self.side.comparable(meta)) {
+                Ok(after) if print(&after) == print(&before) => Ok((bytes, after)),
+                Ok(_) => Err(Errno::STALE),
+                Err(e) => Err(e),
+            },
+            Err(e) => Err(e),
+        };
+        if copied.is_err() {
+            to.set_len(0)?;
+            to.set_len(before.size)?;
+        }
+        let copied = copied?;
+        to.close()?;
+        let (bytes, meta) = copied;
+        Ok((bytes, self.side.comparable(meta)))
+    }
+
+    /// Fetches all files below a path of the origin. Returns the number of files, and those that
+    /// failed.
+    pub fn prefetch(&self, relative: &[u8]) -> Result<(u64, Vec<String>)> {
+        let (mut count, mut failed) = (0, Vec::new());
+        self.bring_above(relative)?;
+        self.bring_below(relative)?;
+        let mut files = Vec::new();
+        self.each_object(relative, &mut |_, at, entry, inode| {
+            if inode.is_file()
+                && inode.origin.is_released()
+                && !self.is_origin_only(at, libc::S_IFREG)
+            {
+                files.push((entry.id, at.to_vec()));
+            }
+            Ok(())
+        })?;
+        for (id, at) in files {
+            let _held = self.paths();
+            let _working = self.object_locks.begin(id);
+            match self.inode(id) {
+                Ok(inode) if inode.origin.is_released() => {}
+                _ => continue,
+            }
+            match self.fetch(id, &at) {
+                Ok(()) => count += 1,
+                Err(e) => failed.push(self.error_text(&at, "can't be read", e)),
+            }
+        }
+        Ok((count, failed))
+    }
+
+    /// Fetches the entries of all directories above a path.
+    fn bring_above(&self, relative: &[u8]) -> Result<()> {
+        let mut dir = self.root()?;
+        for name in relative
+            .split(|&b| b == b'/')
+            .filter(|name| !name.is_empty())
+        {
+            if self.inode(dir)?.origin.is_released() {
+                self.bring_entries(dir)?;
+            }
+            let entry = self.fs.cluster().lookup(dir, name)?.ok_or(Errno::NOENT)?;
+            if entry.kind != libc::S_IFDIR {
+                break;
+            }
+            dir = entry.id;
+        }
+        Ok(())
+    }
+
+    /// Fetches the entries of all directories below a path.
+    fn bring_below(&self, relative: &[u8]) -> Result<()> {
+        loop {
+            let mut released = Vec::new();
+            self.each_object(relative, &mut |_, at, entry, inode| {
+                let is_released = inode.is_dir() && inode.origin.is_released();
+                if is_released && !self.is_origin_only(at, libc::S_IFDIR) {
+                    released.push(entry.id);
+                }
+                Ok(())
+            })?;
+            let top = ObjectId(self.fs.stat(&self.pool_path(relative), true)?.ino);
+            let inode = self.inode(top)?;
+            if inode.is_dir() && inode.origin.is_released() {
+                released.push(top);
+            }
+            if released.is_empty() {
+                return Ok(());
+            }
+            for dir in released {
+                self.bring_entries(dir)?;
+            }
+        }
+    }
+
+    /// The path in the pool of a path of the origin.
+    pub fn pool_path(&self, relative: &[u8]) -> Vec<u8> {
+        self.config.pool_path(relative)
+    }
+
+    /// Releases the bytes of a file that is clean and that no process has open, and whose version
+    /// the origin still has.
+    pub fn release(&self, clean: &Clean) -> Result<bool> {
+        let _held = self.paths();
+        let _working = self.object_locks.begin(clean.id);
+        let inode = self.inode(clean.id)?;
+        if inode.origin.is_released() {
+            return self.release_part(clean, &inode);
+        }
+        let archived = inode.origin.state == OriginState::Archived;
+        let there = self.side.look(&clean.relative)?;
+        if !archived
+            || !is_clean(&inode)
+            || there.is_none_or(|meta| print(&meta) != inode.origin.print)
+        {
+            return Ok(false);
+        }
+        self.release_bytes(clean.id, inode.size, inode.origin)
+    }
+
+    /// Removes the bytes of a file, on which this thread works, from the pool; false if a process
+    /// has it open. Its size is `size` from then on.
+    pub fn release_bytes(&self, id: ObjectId, size: u64, mark: OriginMark) -> Result<bool> {
+        self.make_sure_of(id)?;
+        let released = OriginMark {
+            state: OriginState::Released,
+            ..mark
+        };
+        let before = self.inode(id)?;
+        self.set_mark(id, released)?;
+        // An opener counts as a user first and reads the state then; so at least one of the two
+        // sees the other.
+        if self.fs.cluster().is_open(id)? {
+            self.set_mark(id, before.origin)?;
+            return Ok(false);
+        }
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
+        let file = File::new(&self.fs, open);
+        // A death in between leaves a released file without its size: the next comparison restores
+        // it.
+        file.set_len(0)?;
+        file.set_len(size)?;
+        file.close()?;
+        self.quota.others(size as i64 - before.size as i64, 0);
+        let set = SetAttr {
+            mtime: Some(before.mtime),
+            ..SetAttr::default()
+        };
+        self.set_clean(id, before.ctime, released, set)?;
+        self.ledger.evicted.add(1, before.size);
+        Ok(true)
+    }
+
+    /// Gives a file that has no bytes in the pool another size.
+    pub fn resize(&self, id: ObjectId, size: u64) -> Result<()> {
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
+        file.set_len(size)?;
+        file.close()
+    }
+}

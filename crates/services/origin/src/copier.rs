@@ -1,0 +1,260 @@
+//! The copier of a node that isn't the service's: it moves the bytes of files whose home is this
+//! node, so that they cross the network once, and all nodes' links to the origin are used.
+//!
+//! The service orders, waits, and keeps the marks; a copier knows nothing of them. An order has the
+//! number of its service. A copier refuses orders of a service that was replaced, and
+//! [`Order::Stop`] returns when all earlier ones have ended: so the next service finds nobody
+//! writing to the files that it works on.
+
+use crate::copy_progress::watched;
+use crate::serve::{Answers, Done};
+use crate::service::WRITERS;
+use crate::side::print;
+use forebay_backing::{Meta, PoolFile, PoolStore, SlowStore, StoreFile, Trouble, for_each};
+use forebay_client::Pool;
+use forebay_client::origin::{Order, OriginConfig, Request};
+use forebay_posix::{File, Fs, ObjectId};
+use forebay_staging::{Names, Options, Progress, Team, copy_part, stage};
+use forebay_store::Entry;
+use rustix::io::{Errno, Result};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Threads that copy one file.
+const THREADS: usize = 4;
+/// Bytes of a file that one thread copies, at least and at most.
+const PIECES: (u64, u64) = (1 << 20, 16 << 20);
+/// How long earlier orders may take to end.
+const ENDS: Duration = Duration::from_secs(20);
+
+/// The copier of one node.
+pub struct Copier {
+    pub pool: Arc<Pool>,
+    pub fs: Fs,
+    pub config: OriginConfig,
+    pub side: Box<dyn SlowStore>,
+    pub orders: Orders,
+    /// Increases with all that is copied.
+    pub moved: AtomicU64,
+}
+
+/// The orders that are carried out.
+#[derive(Default)]
+pub struct Orders {
+    state: Mutex<State>,
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// The highest number of a service.
+    service: u64,
+    running: Vec<Arc<Progress>>,
+}
+
+/// An order that is carried out until this is dropped.
+struct Running<'o> {
+    orders: &'o Orders,
+    progress: Arc<Progress>,
+}
+
+impl Orders {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an order of this service.
+    ///
+    /// # Errors
+    /// ECANCELED: there is a newer service.
+    fn begin(&self, service: u64) -> Result<Running<'_>> {
+        let mut state = self.state();
+        if service < state.service {
+            return Err(Errno::CANCELED);
+        }
+        assert!(
+            service >= state.service,
+            "a copier obeys the latest service"
+        );
+        state.service = service;
+        let progress = Arc::new(Progress::default());
+        state.running.push(progress.clone());
+        Ok(Running {
+            orders: self,
+            progress,
+        })
+    }
+
+    /// Stops all orders of earlier services, and waits until they have ended.
+    ///
+    /// # Errors
+    /// ETIMEDOUT: they haven't. ECANCELED: there is a newer service.
+    fn stop(&self, service: u64) -> Result<()> {
+        let (mut state, began) = (self.state(), Instant::now());
+        if service < state.service {
+            return Err(Errno::CANCELED);
+        }
+        state.service = service;
+        state.running.iter().for_each(|progress| progress.stop());
+        while !state.running.is_empty() {
+            let rest = ENDS.saturating_sub(began.elapsed());
+            if rest.is_zero() {
+                return Err(Errno::TIMEDOUT);
+            }
+            let waited = self.ended.wait_timeout(state, rest);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut state = self.orders.state();
+        let before = state.running.len();
+        state.running.retain(|p| !Arc::ptr_eq(p, &self.progress));
+        assert!(
+            state.running.len() + 1 == before,
+            "an order that ends was in progress"
+        );
+        self.orders.ended.notify_all();
+    }
+}
+
+impl Answers for Copier {
+    fn moved(&self) -> &AtomicU64 {
+        &self.moved
+    }
+
+    fn answer(self: &Arc<Self>, request: &Request) -> Done {
+        let plain = |e: Errno| (e, String::new());
+        let Request::Order { service, order } = request else {
+            return Err((Errno::PROTO, "this node has a copier only".into()));
+        };
+        if matches!(order, Order::Stop {}) {
+            let stopped = self.orders.stop(*service).map_err(plain);
+            return stopped.map(|()| String::new());
+        }
+        let running = self.orders.begin(*service).map_err(plain)?;
+        let progress = &running.progress;
+        match order {
+            Order::Copy {
+                id,
+                path,
+                version,
+                at,
+                length,
+            } => {
+                let range = (*at, at.saturating_add(*length));
+                let copied = self.copy(*id, path, *version, range, progress);
+                copied.map(|bytes| bytes.to_string()).map_err(plain)
+            }
+            Order::Write {
+                path,
+                names,
+                compares,
+            } => self.write(path, names.0.iter().cloned().collect(), *compares, progress),
+            Order::Look { path } => match self.side.stat(path, false) {
+                Ok(_) => Ok(String::new()),
+                Err(e) => Err(plain(e)),
+            },
+            Order::Stop {} => Ok(String::new()),
+        }
+    }
+}
+
+impl Copier {
+    fn copy(
+        &self,
+        id: ObjectId,
+        path: &[u8],
+        version: u64,
+        (start, end): (u64, u64),
+        progress: &Progress,
+    ) -> Result<u64> {
+        let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
+        let from = self.side.open(path, false)?;
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let open = self.fs.keep_object(entry, libc::O_RDWR)?;
+        let to = PoolFile::new(File::new(&self.fs, open));
+        // Memory returns what was written; a disk is read back for verification.
+        let verify = self.pool.config().has_files();
+        assert!(start <= end, "a range begins before its end");
+        let size = ((end - start) / THREADS as u64).clamp(PIECES.0, PIECES.1);
+        let pieces: Vec<u64> = (start..end).step_by(size as usize).collect();
+        let copied = AtomicU64::new(0);
+        let failed = Mutex::new(None);
+        watched(&self.moved, progress, || {
+            for_each(THREADS, &pieces, |&at| {
+                let piece = (at, (at + size).min(end));
+                let done = if progress.stopped() {
+                    Err(Trouble::Stopped)
+                } else {
+                    copy_part(&*from, &to, piece, is_version, verify, progress)
+                };
+                match done {
+                    Ok(bytes) => {
+                        copied.fetch_add(bytes, Relaxed);
+                    }
+                    Err(trouble) => {
+                        *failed.lock().unwrap_or_else(PoisonError::into_inner) = Some(trouble);
+                    }
+                }
+            });
+        });
+        match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            Some(trouble) => return Err(crate::copy_progress::errno(&trouble)),
+            // A pool that survives a loss of power has the bytes on stable storage before its
+            // records refer to them.
+            None if self.pool.config().journal_dir(self.pool.dir()).is_some() => {
+                to.sync()?;
+                to.close()?;
+            }
+            None => to.close()?,
+        }
+        Ok(copied.into_inner())
+    }
+
+    fn write(&self, at: &[u8], names: Names, compares: bool, progress: &Progress) -> Done {
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let options = Options {
+            checksum: compares,
+            threads: WRITERS,
+            only: Some(names),
+            ..Options::stage_out()
+        };
+        let (from, team) = (self.config.pool_path(at), Team::default());
+        let report = watched(&self.moved, progress, || {
+            stage(&pool, &from, &*self.side, at, &options, progress, &team)
+        });
+        let report = report.map_err(|e| (Errno::IO, e.to_string()))?;
+        serde_json::to_string(&report).map_err(|e| (Errno::IO, e.to_string()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stop_waits_for_earlier_orders_and_later_ones_of_them_are_refused() {
+        let orders = Orders::default();
+        let running = orders.begin(5).unwrap();
+        std::thread::scope(|scope| {
+            let stopper = scope.spawn(|| orders.stop(6));
+            while !running.progress.stopped() {
+                std::thread::yield_now();
+            }
+            assert!(!stopper.is_finished());
+            assert_eq!(orders.begin(5).err(), Some(Errno::CANCELED));
+            drop(running);
+            assert_eq!(stopper.join().unwrap(), Ok(()));
+        });
+        assert_eq!(orders.stop(5), Err(Errno::CANCELED));
+        assert!(orders.begin(6).is_ok());
+    }
+}

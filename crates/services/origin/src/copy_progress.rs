@@ -1,0 +1,40 @@
+//! Copies in progress: counted for threads that wait for them, and their failures as errnos.
+
+use forebay_backing::Trouble;
+use forebay_staging::Progress;
+use rustix::io::Errno;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+
+/// Interval between two checks of a copy's progress.
+const WATCH: Duration = Duration::from_millis(200);
+
+/// Calls `f`, and adds what `progress` counts meanwhile to `moved`.
+pub fn watched<T>(moved: &AtomicU64, progress: &Progress, f: impl FnOnce() -> T) -> T {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watcher = scope.spawn(|| {
+            let mut seen = 0;
+            while !is_done.load(Relaxed) {
+                std::thread::park_timeout(WATCH);
+                let now = progress.bytes_done.load(Relaxed);
+                moved.fetch_add(now.saturating_sub(seen), Relaxed);
+                seen = now;
+            }
+        });
+        let result = f();
+        is_done.store(true, Relaxed);
+        watcher.thread().unpark();
+        result
+    })
+}
+
+/// The errno of a copy that failed. ESTALE: the source has changed.
+pub fn errno(trouble: &Trouble) -> Errno {
+    match trouble {
+        Trouble::Read(e) | Trouble::Write(e) | Trouble::ReadBack(e) => *e,
+        Trouble::Changed => Errno::STALE,
+        Trouble::Differs => Errno::IO,
+        Trouble::Stopped => Errno::CANCELED,
+    }
+}

@@ -1,0 +1,601 @@
+//! Writing changes back: a pass walks the directories whose entries are in the pool, and writes the
+//! files that have changed and aren't being changed any more.
+//!
+//! Directories, links and attributes are written as the walk meets them, files of a directory in
+//! batches (`write_back.rs`). A node that can't be reached fails only what it keeps: the pass goes
+//! on with the rest, and names what is missing.
+
+use crate::pass::{EachObject, Pass, TICK, is_early, is_made, is_young};
+use crate::service::{Origin, is_clean};
+use crate::side::{below, print, split};
+use crate::write_back::{BATCH, Dirty, OBJECTS, batches};
+use forebay_backing::{PoolStore, SlowStore};
+use forebay_client::origin::OriginMode;
+use forebay_cluster::LOST_AND_FOUND;
+use forebay_posix::ObjectId;
+use forebay_staging::{
+    Failure, Options, Report, apply_attributes, apply_metadata, conclude_salvage, user_attributes,
+};
+use forebay_store::{DirPosition, Entry, Inode, OriginMark, OriginState};
+use rustix::io::{Errno, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Walks take at most this part of the time; the time for writing isn't limited.
+const SHARE: u32 = 10;
+/// Longest pause between two passes, as long as passes stay within their share of the time.
+const MAX_REST: Duration = Duration::from_secs(1);
+/// How long a sync repeats passes, after the first, because files have changed while they were
+/// copied.
+const REPEATS: Duration = Duration::from_secs(10);
+
+/// Why a directory's or an object's changes aren't at the origin while a node of the pool is dead.
+const NAMES_MISSING: &str =
+    "a node of the pool doesn't answer (forebay status): names that it keeps can't be listed";
+const NODE_UNREACHABLE: &str = "its node of the pool doesn't answer (forebay status)";
+
+/// The findings of a pass in one directory.
+struct Visit<'a> {
+    dir: ObjectId,
+    at: &'a [u8],
+    lag: Duration,
+    /// Directories in it.
+    below_it: Vec<(ObjectId, Vec<u8>)>,
+    /// Files to be written back.
+    dirty: Vec<Dirty>,
+    has_written: bool,
+}
+
+impl Origin {
+    /// Writes changes back until the pool is removed.
+    pub fn drain_for_ever(&self) {
+        let lag = Duration::from_millis(self.config.lag_ms);
+        while self.is_there() {
+            if self.settings.is_held() {
+                std::thread::sleep(lag.clamp(Duration::from_millis(50), Duration::from_secs(1)));
+                continue;
+            }
+            let began = Instant::now();
+            let pass = self.pass(b"", lag);
+            for (at, why) in &pass.failed {
+                self.ledger.problem(at, self.side.show(at), why.clone());
+            }
+            let walk = began.elapsed().saturating_sub(pass.wrote);
+            // Some files don't wait for the lag.
+            let rest = (walk * SHARE).max((lag / 2).min(MAX_REST));
+            std::thread::sleep(rest.clamp(Duration::from_millis(50), Duration::from_secs(60)));
+        }
+    }
+
+    /// Writes all changes below a path back.
+    ///
+    /// # Errors
+    /// Paths that couldn't be written back, each with the reason.
+    pub fn sync(&self, relative: &[u8]) -> std::result::Result<(), Vec<(Vec<u8>, String)>> {
+        let mut pass = self.pass(relative, Duration::ZERO);
+        let began = Instant::now();
+        while pass.young > 0 && began.elapsed() < REPEATS {
+            std::thread::sleep(TICK);
+            pass = self.pass(relative, Duration::ZERO);
+        }
+        for (at, why) in &pass.failed {
+            self.ledger.problem(at, self.side.show(at), why.clone());
+        }
+        if pass.failed.is_empty() && pass.young > 0 {
+            let why = format!("{} object(s) keep changing", pass.young);
+            pass.failed.push((relative.to_vec(), why));
+        }
+        if pass.failed.is_empty() {
+            Ok(())
+        } else {
+            Err(pass.failed)
+        }
+    }
+
+    /// Calls `each` for all objects below a path of the origin that are in the pool: with the
+    /// directory, the path at the origin, the entry, the inode.
+    ///
+    /// # Errors
+    /// EHOSTDOWN, after all objects of other nodes: a node can't be asked. Errors of `each`.
+    pub fn each_object(&self, relative: &[u8], each: &mut EachObject<'_>) -> Result<()> {
+        let top = self.fs.stat(&self.pool_path(relative), false)?;
+        let mut todo = vec![(ObjectId(top.ino), relative.to_vec())];
+        if top.mode & libc::S_IFMT != libc::S_IFDIR {
+            let id = ObjectId(top.ino);
+            let kind = top.mode & libc::S_IFMT;
+            return each(ObjectId(0), relative, Entry { id, kind }, &self.inode(id)?);
+        }
+        let mut partly = Ok(());
+        while let Some((dir, at)) = todo.pop() {
+            let mut entries = Vec::new();
+            match self.entries_into(dir, &mut entries) {
+                Err(Errno::HOSTDOWN) => partly = Err(Errno::HOSTDOWN),
+                listed => listed?,
+            }
+            for (name, entry) in entries {
+                let path = below(&at, &name);
+                let inode = match self.inode(entry.id) {
+                    Err(Errno::NOENT) => continue,
+                    Err(Errno::HOSTDOWN) => {
+                        partly = Err(Errno::HOSTDOWN);
+                        continue;
+                    }
+                    inode => inode?,
+                };
+                if inode.is_dir() && !inode.origin.is_released() {
+                    todo.push((entry.id, path.clone()));
+                }
+                each(dir, &path, entry, &inode)?;
+            }
+        }
+        partly
+    }
+
+    /// The entries of a directory that are in the pool.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: a node can't be asked.
+    pub fn entries(&self, dir: ObjectId) -> Result<Vec<(Vec<u8>, Entry)>> {
+        let mut entries = Vec::new();
+        self.entries_into(dir, &mut entries)?;
+        Ok(entries)
+    }
+
+    /// As [`Volume::entries`](Self::entries); the list gets those of nodes that can be asked.
+    fn entries_into(&self, dir: ObjectId, entries: &mut Vec<(Vec<u8>, Entry)>) -> Result<()> {
+        let mut position = DirPosition::default();
+        let cluster = self.fs.cluster();
+        cluster.list(dir, &mut position, |name, entry| {
+            entries.push((name.to_vec(), entry));
+            true
+        })
+    }
+
+    /// One pass over all below a path. Changes younger than `lag` wait. While nodes of the pool are
+    /// dead, what the others keep is written back as far as its path is known, and the rest is
+    /// copied to `lost+found` at the origin.
+    pub fn pass(&self, relative: &[u8], lag: Duration) -> Pass {
+        let pass = self.pass_over(relative, lag);
+        if !pass.misses_node {
+            return pass;
+        }
+        // The salvage is one of the whole service: the first one that ends ends it for all.
+        let salvaging = self.salvaging.lock();
+        let _salvaging = salvaging.unwrap_or_else(PoisonError::into_inner);
+        let top = self.pool_path(relative);
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let salvage = match pool.salvage(&top) {
+            // The origin answers again.
+            Ok(None) => return self.pass_over(relative, lag),
+            Ok(Some(salvage)) => salvage,
+            Err(_) => return pass,
+        };
+        let mut pass = self.pass_over(relative, lag);
+        let mut report = Report::default();
+        if !salvage.shown().is_empty() {
+            let lost = below(relative, LOST_AND_FOUND);
+            // Not marked as written back: the names at the origin aren't those of the pool.
+            match self.stage(&self.pool_path(&lost), &lost, &Options::stage_out()) {
+                Ok(staged) => report.absorb(staged),
+                Err(e) => pass.failed.push((lost, e.to_string())),
+            }
+        }
+        let failed = pass.failed.iter().map(|(at, why)| Failure {
+            path: self.side.show(at),
+            what: why.clone(),
+        });
+        report.failures.extend(failed);
+        let shown = self.side.show(relative);
+        conclude_salvage(&salvage, shown, &*self.side, relative, &mut report);
+        self.fs.end_salvage();
+        // The sentence about all comes first.
+        if !report.failures.is_empty() {
+            let sentence = report.failures.swap_remove(0);
+            pass.failed.insert(0, (relative.to_vec(), sentence.what));
+        }
+        pass
+    }
+
+    fn pass_over(&self, relative: &[u8], lag: Duration) -> Pass {
+        let mut pass = Pass::default();
+        if self.has_early.load(Relaxed) && !lag.is_zero() {
+            // First those that are declared so; they don't wait for others.
+            pass.only_early = true;
+            if let Err(e) = self.pass_below(relative, lag, &mut pass) {
+                pass.misses_node |= e == Errno::HOSTDOWN;
+                pass.failed.push((relative.to_vec(), self.side.explain(e)));
+            }
+            pass.only_early = false;
+            pass.young = 0;
+        }
+        if let Err(e) = self.pass_below(relative, lag, &mut pass) {
+            pass.misses_node |= e == Errno::HOSTDOWN;
+            pass.failed.push((relative.to_vec(), self.side.explain(e)));
+        }
+        let began = Instant::now();
+        let linked = std::mem::take(&mut pass.linked);
+        if let Err(e) = self.write_linked(&linked, lag, &mut pass) {
+            pass.misses_node |= e == Errno::HOSTDOWN;
+            pass.failed.push((relative.to_vec(), self.side.explain(e)));
+        }
+        // Directories below others come first.
+        for (at, id) in std::mem::take(&mut pass.late).into_iter().rev() {
+            match self.write_directory(id, &at) {
+                Ok(true) => {}
+                // Renamed or removed meanwhile.
+                Ok(false) | Err(Errno::NOENT) => pass.young += 1,
+                Err(e) => pass.failed.push((at, self.side.explain(e))),
+            }
+        }
+        pass.wrote += began.elapsed();
+        pass
+    }
+
+    fn pass_below(&self, relative: &[u8], lag: Duration, pass: &mut Pass) -> Result<()> {
+        let top = self.fs.stat(&self.pool_path(relative), false)?;
+        let is_dir = top.mode & libc::S_IFMT == libc::S_IFDIR;
+        let (above, name) = if is_dir {
+            (relative, &b""[..])
+        } else {
+            split(relative)
+        };
+        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
+        let held = self.paths();
+        if self.settle(dir)? != above {
+            // Renamed meanwhile.
+            pass.young += 1;
+            return Ok(());
+        }
+        drop(held);
+        if !is_dir {
+            self.pass_dir(dir, above, lag, &|other| other == name, pass)?;
+            return Ok(());
+        }
+        let inode = self.inode(dir)?;
+        let mode = self.config.mode_of_dir(&self.pool_path(relative));
+        if mode.is_written()
+            && !self.has_lost(dir)
+            && inode.origin.synced != self.print_of_dir(dir, &inode)?
+        {
+            pass.late.insert(relative.to_vec(), dir);
+        }
+        let mut todo = vec![(dir, relative.to_vec())];
+        while let Some((dir, at)) = todo.pop() {
+            match self.pass_dir(dir, &at, lag, &|_| true, pass) {
+                Ok(below) => todo.extend(below),
+                // Removed meanwhile.
+                Err(Errno::NOENT) => {}
+                Err(Errno::HOSTDOWN) => pass.misses(at, NODE_UNREACHABLE),
+                Err(e) => pass.failed.push((at, self.side.explain(e))),
+            }
+            if pass.is_cut_off {
+                // The remaining requests would fail in the same way.
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Works through the entries of one directory. Returns the directories below it.
+    fn pass_dir(
+        &self,
+        dir: ObjectId,
+        at: &[u8],
+        lag: Duration,
+        is_wanted: &dyn Fn(&[u8]) -> bool,
+        pass: &mut Pass,
+    ) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        let Some(_held) = self.held_at(dir, at)? else {
+            // Renamed meanwhile.
+            pass.young += 1;
+            return Ok(Vec::new());
+        };
+        let mut visit = Visit {
+            dir,
+            at,
+            lag,
+            below_it: Vec::new(),
+            dirty: Vec::new(),
+            has_written: false,
+        };
+        let mut entries = Vec::new();
+        match self.entries_into(dir, &mut entries) {
+            Err(Errno::HOSTDOWN) => pass.misses(at.to_vec(), NAMES_MISSING),
+            listed => listed?,
+        }
+        let salvage = self.fs.salvaged();
+        let is_invented = |e: &Entry| salvage.as_ref().is_some_and(|s| s.is_invented(e.id));
+        entries.retain(|(name, entry)| is_wanted(name) && !is_invented(entry));
+        for (name, entry) in entries {
+            match self.pass_entry(&mut visit, name.clone(), entry, pass) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(Errno::HOSTDOWN) => pass.misses(below(at, &name), NODE_UNREACHABLE),
+                Err(e) => pass.failed.push((below(at, &name), self.side.explain(e))),
+            }
+        }
+        if !visit.dirty.is_empty() {
+            visit.has_written = true;
+            let most = if self.side.is_object_store() {
+                OBJECTS
+            } else {
+                BATCH
+            };
+            let began = Instant::now();
+            let written = batches(std::mem::take(&mut visit.dirty), most)
+                .into_iter()
+                .try_for_each(|batch| self.write_files(dir, at, batch, pass));
+            pass.wrote += began.elapsed();
+            written?;
+        }
+        if visit.has_written {
+            pass.late.insert(at.to_vec(), dir);
+        }
+        Ok(visit.below_it)
+    }
+
+    /// One entry of a directory: new entries are written at once, files later as a list.
+    ///
+    /// # Errors
+    /// EHOSTDOWN: the object's node can't be asked. ENOENT: removed meanwhile. Errors of the
+    /// origin.
+    fn pass_entry(
+        &self,
+        visit: &mut Visit<'_>,
+        name: Vec<u8>,
+        entry: Entry,
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let path = below(visit.at, &name);
+        let mode = match entry.kind {
+            libc::S_IFDIR => self.config.mode_of_dir(&self.pool_path(&path)),
+            _ => self.config.mode_of(&self.pool_path(&path)),
+        };
+        if !mode.is_written() {
+            if entry.kind == libc::S_IFDIR && mode != OriginMode::Off {
+                visit.below_it.push((entry.id, path));
+            }
+            return Ok(());
+        }
+        let inode = self.inode(entry.id)?;
+        let mark = inode.origin;
+        let mut lag = visit.lag;
+        if is_early(&inode) {
+            self.has_early.store(true, Relaxed);
+            // An open file may continue to change.
+            if !is_clean(&inode) && !self.fs.cluster().is_open(entry.id)? {
+                lag = Duration::ZERO;
+            }
+        } else if pass.only_early && !inode.is_dir() {
+            return Ok(());
+        }
+        match inode.kind() {
+            libc::S_IFDIR if self.has_lost(entry.id) => {
+                self.make_lost_dir(&path)?;
+                visit.below_it.push((entry.id, path));
+            }
+            libc::S_IFDIR => {
+                if !is_made(&mark) {
+                    match self.make_directory(entry.id, visit.dir, &name, &path) {
+                        Ok(true) => visit.has_written = true,
+                        Ok(false) | Err(Errno::NOENT) => {
+                            pass.young += 1;
+                            return Ok(());
+                        }
+                        Err(e) => return Err(e),
+                    }
+                }
+                if mark.synced != self.print_of_dir(entry.id, &inode)? {
+                    pass.late.insert(path.clone(), entry.id);
+                }
+                if !mark.is_released() {
+                    visit.below_it.push((entry.id, path));
+                }
+            }
+            libc::S_IFREG | libc::S_IFLNK if inode.nlink > 1 => {
+                let names = pass.linked.entry(entry.id.0).or_default();
+                names.push((visit.dir, path));
+            }
+            libc::S_IFREG if is_clean(&inode) => {}
+            libc::S_IFREG if is_young(&inode, lag) => pass.young += 1,
+            libc::S_IFREG if mark.is_released() => {
+                let is_written = self.write_attributes(entry.id, &path)?;
+                pass.young += u64::from(!is_written);
+            }
+            libc::S_IFREG => {
+                let id = entry.id;
+                visit.dirty.push(Dirty { id, name, inode });
+            }
+            libc::S_IFLNK if mark.state != OriginState::None && is_clean(&inode) => {}
+            libc::S_IFLNK if is_young(&inode, lag) => pass.young += 1,
+            libc::S_IFLNK => {
+                self.write_symlink(entry.id, (visit.dir, &name), &path, &inode)?;
+                visit.has_written = true;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes a directory at the origin that only the pool has. False: it has lost its name.
+    pub fn make_directory(
+        &self,
+        id: ObjectId,
+        dir: ObjectId,
+        name: &[u8],
+        at: &[u8],
+    ) -> Result<bool> {
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if !is_made(&inode.origin) {
+            self.announce(dir, std::iter::once((id, &inode)))?;
+            let made = if self.has_name(dir, name, id) {
+                self.make_dirs(at).map(|()| true)
+            } else {
+                Ok(false)
+            };
+            if made != Ok(true) {
+                // As before: only the pool has it.
+                self.set_mark(id, OriginMark::default())?;
+            }
+            return made;
+        }
+        Ok(true)
+    }
+
+    /// Sets the attributes of a directory of the origin to those of the pool's directory. False:
+    /// its path has changed.
+    fn write_directory(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
+        if self.has_lost(id) {
+            return Ok(true);
+        }
+        let Some(_held) = self.held_at(id, at)? else {
+            return Ok(false);
+        };
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if inode.origin.state == OriginState::None {
+            return Ok(true);
+        }
+        self.write_attributes_of(at, &inode)?;
+        self.set_mark(
+            id,
+            OriginMark {
+                synced: self.print_of_dir(id, &inode)?,
+                ..inode.origin
+            },
+        )?;
+        Ok(true)
+    }
+
+    /// Sets the attributes of an object of the origin to those of the pool's object. `user.*`
+    /// attributes of a released one are at the origin only.
+    pub fn write_attributes_of(&self, at: &[u8], inode: &Inode) -> Result<()> {
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        if self.side.is_object_store() {
+            return self.put_attributes(at);
+        }
+        let source = self.pool_path(at);
+        let meta = pool.stat(&source, false)?;
+        let applied = if inode.origin.is_released() {
+            apply_metadata(&meta, &*self.side.at(at))
+        } else {
+            apply_attributes(&*pool.at(&source), &meta, &*self.side.at(at)).map(|_| ())
+        };
+        applied.map_err(|(_, e)| e)
+    }
+
+    /// Copies the `user.*` attributes of the origin's object to the pool's.
+    pub fn bring_user_attributes(&self, at: &[u8]) -> Result<()> {
+        if self.side.is_object_store() {
+            return self.get_attributes(at);
+        }
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        match user_attributes(&*self.side.at(at), &*pool.at(&self.pool_path(at))) {
+            // The origin has none.
+            Err((_, Errno::OPNOTSUPP | Errno::NOSYS)) => Ok(()),
+            brought => brought.map(|_| ()).map_err(|(_, e)| e),
+        }
+    }
+
+    /// Makes a directory of the origin whose attributes aren't known: no other user may read it.
+    pub fn make_lost_dir(&self, at: &[u8]) -> Result<()> {
+        match self.side.mkdir(at, 0o700) {
+            Err(Errno::EXIST | Errno::NOENT) => self.make_dirs(at),
+            made => made,
+        }
+    }
+
+    /// Makes a directory of the origin and those above it.
+    pub fn make_dirs(&self, at: &[u8]) -> Result<()> {
+        match self.side.mkdir(at, 0o777) {
+            Ok(()) => Ok(()),
+            Err(Errno::EXIST) if self.side.meta(at)?.is_dir() => Ok(()),
+            Err(Errno::NOENT) if at.contains(&b'/') => {
+                let cut = at.iter().rposition(|&b| b == b'/').unwrap_or(0);
+                self.make_dirs(&at[..cut])?;
+                match self.side.mkdir(at, 0o777) {
+                    Err(Errno::EXIST) => Ok(()),
+                    made => made,
+                }
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    fn write_symlink(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+        at: &[u8],
+        seen: &Inode,
+    ) -> Result<()> {
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if inode.ctime != seen.ctime || inode.origin != seen.origin {
+            return Ok(());
+        }
+        self.announce(dir, std::iter::once((id, &inode)))?;
+        if !self.has_name(dir, name, id) {
+            return Ok(());
+        }
+        let target = self.fs.readlink(&self.pool_path(at))?;
+        match self.side.look(at)? {
+            None => self.side.symlink(&target, at)?,
+            Some(there) if there.is_symlink() && self.side.readlink(at)? == target => {}
+            // The link has replaced the file or link that the origin has.
+            Some(there) if !there.is_dir() && print(&there) == seen.origin.print => {
+                self.side.unlink(at)?;
+                self.side.symlink(&target, at)?;
+            }
+            Some(_) => return Err(Errno::EXIST),
+        }
+        self.write_attributes_of(at, seen)?;
+        self.is_written(id, at, seen.ctime)
+    }
+
+    /// Sets the attributes of a file of the origin to those of its object in the pool. False: it
+    /// has changed meanwhile, so that a later pass writes it.
+    fn write_attributes(&self, id: ObjectId, at: &[u8]) -> Result<bool> {
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if is_clean(&inode) {
+            return Ok(true);
+        }
+        // The file's blocks are checked for the version that this changes.
+        let _pause = self.ranges.pause(id);
+        let there = self.side.meta(at)?;
+        if !inode.origin.is_released() || inode.nlink > 1 || print(&there) != inode.origin.print {
+            return Ok(false);
+        }
+        self.write_attributes_of(at, &inode)?;
+        self.is_written(id, at, inode.ctime)?;
+        Ok(true)
+    }
+
+    /// Records that origin and pool have the same version; `synced` is the time of the pool's last
+    /// change.
+    pub fn is_written(&self, id: ObjectId, at: &[u8], synced: i64) -> Result<()> {
+        self.has_version(id, at, print(&self.side.meta(at)?), synced)
+    }
+
+    /// As above, if the origin's version is known.
+    pub fn has_version(&self, id: ObjectId, at: &[u8], print: u64, synced: i64) -> Result<()> {
+        let state = match self.inode(id)?.origin.state {
+            OriginState::Released => OriginState::Released,
+            _ => OriginState::Archived,
+        };
+        self.ledger.is_solved(at);
+        self.moved.fetch_add(1, Relaxed);
+        self.set_mark(
+            id,
+            OriginMark {
+                state,
+                print,
+                synced,
+            },
+        )?;
+        self.writing.end(at);
+        Ok(())
+    }
+}

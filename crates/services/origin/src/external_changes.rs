@@ -1,0 +1,332 @@
+//! Changes of the origin by others, found by comparing identities, sizes and times.
+//!
+//! A turn looks at every directory whose entries are in the pool, and at every file that is clean.
+//! New objects appear, removed ones disappear unless only the pool has their bytes; a clean file
+//! with another version at the origin is released, when nobody has it open. So a change is seen
+//! after a turn's period ([`LOOK`], or longer if a turn takes more than a tenth of the time); a
+//! released file is compared again when it is fetched.
+
+use crate::pass::is_made;
+use crate::service::{Origin, is_clean};
+use crate::side::{below, print, print_of_names};
+use crate::status::LOOKED_AT;
+use forebay_backing::{Meta, pool_time};
+use forebay_posix::ObjectId;
+use forebay_store::{Entry, Inode, OriginMark, OriginState, SetAttr};
+use rustix::io::{Errno, Result};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Minimum interval between two checks of the origin.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Number of attempts to release an open file that others have changed, and the pause between two.
+/// A file that is opened often for short times is closed at one of them.
+const ATTEMPTS: usize = 8;
+const RETRY_INTERVAL: Duration = Duration::from_millis(7);
+
+/// Key, among the problems, of a directory that couldn't be read: writing it back may work all the
+/// same.
+fn look_key(at: &[u8]) -> Vec<u8> {
+    below(at, LOOKED_AT)
+}
+
+impl Origin {
+    /// Checks the origin for changes until the pool is removed.
+    pub fn look_for_ever(&self) {
+        while self.is_there() {
+            let began = Instant::now();
+            // A failure is repeated in the next turn.
+            let _ = self.look_once();
+            std::thread::sleep((began.elapsed() * 10).max(LOOK));
+        }
+    }
+
+    /// Checks everything once.
+    pub fn look_once(&self) -> Result<()> {
+        let top = ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino);
+        let mut todo = vec![(top, Vec::new())];
+        while let Some((dir, at)) = todo.pop() {
+            let inode = match self.inode(dir) {
+                Err(Errno::NOENT) => continue,
+                inode => inode?,
+            };
+            if inode.origin.state != OriginState::Archived {
+                continue;
+            }
+            let held = match self.held_at(dir, &at) {
+                Ok(Some(held)) => held,
+                // Renamed meanwhile: in the next turn.
+                _ => continue,
+            };
+            // Again for each directory: a service that was restarted doesn't watch any.
+            self.watch(&at, dir);
+            let looked = self.look_at(dir, &at, &inode);
+            drop(held);
+            match looked {
+                Ok(below) => {
+                    self.ledger.is_solved(&look_key(&at));
+                    todo.extend(below);
+                }
+                Err(Errno::NOENT) => {}
+                Err(e) => {
+                    let why = self.side.explain(e);
+                    let key = look_key(&at);
+                    self.ledger.problem(&key, self.side.show(&at), why);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Compares one directory with the origin's. Returns the directories below it.
+    fn look_at(&self, dir: ObjectId, at: &[u8], inode: &Inode) -> Result<Vec<(ObjectId, Vec<u8>)>> {
+        // A list of a bucket has the versions of all files.
+        let mut versions = HashMap::new();
+        let listed = self.side.entries(at, &|name| {
+            self.moved.fetch_add(1, Relaxed);
+            matches!(self.fs.cluster().lookup(dir, name), Ok(None))
+        })?;
+        let there = match &listed {
+            Some(entries) => {
+                versions.extend(entries.all.iter().map(|(name, meta)| (&name[..], *meta)));
+                None
+            }
+            None => self.side.look(at)?,
+        };
+        let is_same = there.is_some_and(|there| inode.origin.print == print(&there));
+        let names = match (&listed, is_same) {
+            (Some(entries), _) => Some(self.add_objects(dir, at, entries)?),
+            (None, false) if there.is_none() => Some(Vec::new()),
+            (None, false) => Some(self.add_missing(dir, at)?),
+            (None, true) => None,
+        };
+        let known = names.map(|names| names.into_iter().collect::<HashSet<_>>());
+        let mut below_it = Vec::new();
+        for (name, entry) in self.entries(dir)? {
+            let path = below(at, &name);
+            let object = match self.inode(entry.id) {
+                Err(Errno::NOENT) => continue,
+                object => object?,
+            };
+            if object.origin.state == OriginState::None {
+                continue;
+            }
+            let gone = known.as_ref().is_some_and(|known| !known.contains(&name));
+            if gone {
+                match self.is_gone(dir, &name, entry, &object, &path) {
+                    Err(Errno::NOENT) => {}
+                    done => done?,
+                }
+                // Clean files below it were removed, too.
+                if object.is_dir() {
+                    below_it.push((entry.id, path));
+                }
+            } else if self.is_origin_only(&path, object.kind()) {
+                // Programs use the origin's.
+            } else if object.is_dir() {
+                below_it.push((entry.id, path));
+            } else {
+                let there = match &listed {
+                    Some(_) => versions.get(&name[..]).copied(),
+                    None => self.side.look(&path)?,
+                };
+                match self.compare((dir, &name), entry, &path, there) {
+                    // Removed meanwhile.
+                    Err(Errno::NOENT) => {}
+                    done => drop(done?),
+                }
+            }
+        }
+        if let (Some(there), true) = (&there, known.is_some()) {
+            let now = self.inode(dir)?.origin;
+            let mark = OriginMark {
+                print: print_of_names(there),
+                ..now
+            };
+            self.set_mark(dir, mark)?;
+        }
+        Ok(below_it)
+    }
+
+    /// Compares an object of the pool with the origin's object at its path. False: the comparison
+    /// has to be repeated.
+    pub fn compare(
+        &self,
+        name: (ObjectId, &[u8]),
+        entry: Entry,
+        path: &[u8],
+        there: Option<Meta>,
+    ) -> Result<bool> {
+        let object = match self.inode(entry.id) {
+            Err(Errno::NOENT) => return Ok(true),
+            object => object?,
+        };
+        let is_shared = object.origin.state != OriginState::None && !object.is_dir();
+        match there {
+            Some(meta)
+                if is_shared
+                    && (print(&meta) != object.origin.print
+                        || object.origin.is_released() && object.size != meta.size) =>
+            {
+                self.has_changed(name, entry.id, path, &meta)
+            }
+            Some(meta) if is_shared && object.size != meta.size && is_clean(&object) => {
+                self.is_cut(entry.id, &meta).map(|()| true)
+            }
+            _ => Ok(true),
+        }
+    }
+
+    /// A clean file has another size than the version at the origin: it is written back. Since the
+    /// store notes the first change of a clean file, no way to this is known (decision 0082).
+    fn is_cut(&self, id: ObjectId, there: &Meta) -> Result<()> {
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        let is_archived = inode.is_file() && inode.origin.state == OriginState::Archived;
+        let is_version = print(there) == inode.origin.print;
+        if is_archived && is_version && is_clean(&inode) && inode.size != there.size {
+            self.set_mark(
+                id,
+                OriginMark {
+                    synced: 0,
+                    ..inode.origin
+                },
+            )
+        } else {
+            Ok(())
+        }
+    }
+
+    /// The origin has an object no more.
+    pub fn is_gone(
+        &self,
+        dir: ObjectId,
+        name: &[u8],
+        entry: Entry,
+        object: &Inode,
+        path: &[u8],
+    ) -> Result<()> {
+        let _working = self.object_locks.begin(entry.id);
+        let inode = self.inode(entry.id)?;
+        let was_seen = inode.origin.state != OriginState::None && inode.origin.print != 0;
+        // The service itself may have removed or renamed it meanwhile.
+        let has_name = self.has_name(dir, name, entry.id);
+        let is_lost = !was_seen && inode.is_dir() && is_made(&inode.origin);
+        if !(was_seen || is_lost) || !has_name || self.side.look(path)?.is_some() {
+            return Ok(());
+        }
+        if is_lost {
+            // The origin has lost it with its power, or others have removed it at once: the next
+            // pass makes it again.
+            return self.set_mark(entry.id, OriginMark::default());
+        }
+        if object.is_dir() {
+            // Objects that only the pool has keep the directory.
+            if !inode.origin.is_released() && !self.entries(entry.id)?.is_empty() {
+                return Ok(());
+            }
+            let epoch = self.fs.store().names().names_epoch();
+            return self.fs.cluster().rmdir(dir, name, epoch);
+        }
+        if inode.nlink > 1 && !is_clean(&inode) {
+            // Writing it back makes the name again.
+            return Ok(());
+        }
+        if !is_clean(&inode) && !inode.origin.is_released() {
+            // The pool's version is the only one.
+            return self.set_mark(entry.id, OriginMark::default());
+        }
+        let epoch = self.fs.store().names().names_epoch();
+        self.fs
+            .cluster()
+            .unlink(dir, name, Some(entry), epoch)
+            .map(|_| ())
+    }
+
+    /// The origin has another version of a file. False: it is open, and keeps the old one.
+    fn has_changed(
+        &self,
+        (dir, name): (ObjectId, &[u8]),
+        id: ObjectId,
+        path: &[u8],
+        seen: &Meta,
+    ) -> Result<bool> {
+        let _working = self.object_locks.begin(id);
+        let inode = self.inode(id)?;
+        if !self.has_name(dir, name, id) {
+            return Ok(true);
+        }
+        let Some(meta) = self.side.look(path)? else {
+            return Ok(true);
+        };
+        if !seen.is_file() || !meta.is_file() || !inode.is_file() {
+            return Ok(true);
+        }
+        if inode.nlink > 1 && meta.nlink == 1 && print(&meta) != inode.origin.print {
+            // Another file under one of its names; the others still have its version.
+            let what =
+                "is another file at the origin, and one of several names in the pool".to_owned();
+            self.ledger.conflict(path, self.side.show(path), what);
+            return Ok(true);
+        }
+        let version = print(&meta);
+        let has_size = !inode.origin.is_released() || inode.size == meta.size;
+        let has_version = !is_clean(&inode) || version == inode.origin.print;
+        if has_version && has_size {
+            // For a dirty file, writing it back finds the conflict.
+            return Ok(true);
+        }
+        if inode.origin.is_released() {
+            return match self.renew(id, path, &inode, &meta) {
+                // Another object has the name, or will have it when no process has this one open.
+                Err(Errno::STALE) => Ok(true),
+                renewed => renewed.map(|()| true),
+            };
+        }
+        let mark = OriginMark {
+            print: version,
+            ..inode.origin
+        };
+        let mut has_bytes = inode.origin.state == OriginState::Archived;
+        for _ in 0..ATTEMPTS {
+            if !has_bytes {
+                break;
+            }
+            if self.release_bytes(id, meta.size, mark)? {
+                has_bytes = false
+            } else {
+                // A process has it open, maybe only for a moment.
+                std::thread::sleep(RETRY_INTERVAL)
+            }
+        }
+        if has_bytes {
+            // Next time.
+            return Ok(false);
+        }
+        self.take_attributes(id, &meta, version).map(|()| true)
+    }
+
+    /// Gives a released file the attributes of the origin's version.
+    pub fn take_attributes(&self, id: ObjectId, meta: &Meta, version: u64) -> Result<()> {
+        let size = self.inode(id)?.size;
+        if size != meta.size {
+            self.resize(id, meta.size)?;
+            self.quota.others(meta.size as i64 - size as i64, 0);
+        }
+        let set = SetAttr {
+            mode: Some(meta.permissions()),
+            uid: Some(meta.uid),
+            gid: Some(meta.gid),
+            mtime: Some(pool_time(meta.mtime)),
+            ..SetAttr::default()
+        };
+        let mark = OriginMark {
+            state: OriginState::Released,
+            print: version,
+            synced: 0,
+        };
+        self.set_clean(id, i64::MAX, mark, set)
+    }
+}

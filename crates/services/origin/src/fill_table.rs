@@ -1,0 +1,115 @@
+//! The fills of all files that are read by ranges ([`Fill`]), and the blocks to be read ahead.
+
+use crate::fill::Fill;
+use forebay_posix::ObjectId;
+use forebay_store::OriginMark;
+use rustix::io::Result;
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The fills, and the blocks to be read ahead.
+#[derive(Default)]
+pub struct Ranges {
+    fills: Mutex<HashMap<u64, Arc<Fill>>>,
+    pub ahead: Mutex<Ahead>,
+}
+
+/// The blocks to be read ahead, and the threads that do it.
+#[derive(Default)]
+pub struct Ahead {
+    pub queue: VecDeque<Job>,
+    pub threads: usize,
+}
+
+/// A block to be read ahead, of a file that had this path.
+pub struct Job {
+    pub id: ObjectId,
+    pub fill: Arc<Fill>,
+    pub relative: Vec<u8>,
+    pub block: u64,
+}
+
+/// The value of a mutex.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Ranges {
+    /// The fill of a file.
+    pub fn of(&self, id: ObjectId) -> Option<Arc<Fill>> {
+        lock(&self.fills).get(&id.0).cloned()
+    }
+
+    /// All files that have a fill.
+    pub fn all(&self) -> Vec<(ObjectId, Arc<Fill>)> {
+        let fills = lock(&self.fills);
+        let fills = fills.iter();
+        fills
+            .map(|(id, fill)| (ObjectId(*id), fill.clone()))
+            .collect()
+    }
+
+    /// A new fill of a file of this size and number of blocks, of which none is present. The caller
+    /// works on it.
+    ///
+    /// # Errors
+    /// Errors of getrandom(2).
+    pub fn begin(
+        &self,
+        id: ObjectId,
+        (size, blocks): (u64, u64),
+        version: u64,
+    ) -> Result<Arc<Fill>> {
+        let mut number = [0; 4];
+        rustix::rand::getrandom(&mut number, rustix::rand::GetRandomFlags::empty())?;
+        let number = u32::from_le_bytes(number).max(1);
+        let fill = Arc::new(Fill::new(number, size, blocks, version));
+        lock(&self.fills).insert(id.0, fill.clone());
+        Ok(fill)
+    }
+
+    /// Whether blocks of the file are in the pool, or come.
+    pub fn has_any(&self, id: ObjectId) -> bool {
+        self.of(id).is_some_and(|fill| fill.has_any())
+    }
+
+    /// Called when the file's mark becomes `mark`: ends the file's fill, unless it stays released.
+    /// Waits for blocks that are being read. The caller holds the object's lock.
+    pub fn is_marked(&self, id: ObjectId, mark: &OriginMark) {
+        if mark.is_released() {
+            if let Some(fill) = self.of(id) {
+                fill.is_of(mark.print);
+            }
+        } else {
+            self.end(id)
+        }
+    }
+
+    /// Ends the fill of a file, once no block is being read.
+    pub fn end(&self, id: ObjectId) {
+        let fill = lock(&self.fills).remove(&id.0);
+        if let Some(fill) = fill {
+            fill.end();
+        }
+    }
+
+    /// No block of the file is read while the result exists.
+    pub fn pause(&self, id: ObjectId) -> Pause {
+        let fill = self.of(id);
+        if let Some(fill) = &fill {
+            fill.pause();
+        }
+        Pause(fill)
+    }
+}
+
+/// See [`Ranges::pause`].
+pub struct Pause(Option<Arc<Fill>>);
+
+impl Drop for Pause {
+    fn drop(&mut self) {
+        if let Some(fill) = &self.0 {
+            fill.go_on();
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! The origin service: it makes the slow store behind a pool part of the pool's namespace.
+//!
+//! A pool with an origin (`forebay up --origin DIR`) shows the files of a directory of another file
+//! system. Objects have the states of hierarchical storage management
+//! ([`forebay_store::OriginState`]):
+//!
+//! ```text
+//!             listed            opened              evicted, changed outside
+//!  (origin) ---------> released ---------> archived ------------------------> released
+//!                                             |  ^ drained
+//!  (made in the pool) -----> none             v  |
+//!                             `-------------> dirty (follows from the change time)
+//! ```
+//!
+//! Guarantees: a file at the origin appears under its name only when it is complete and verified
+//! (the copier is that of `forebay-staging`); bytes that only the pool has never leave it; a file
+//! that both sides have changed keeps both versions. The service is no part of a pool's
+//! consistency: it can be killed at any instant, since each transition is one transaction of the
+//! store, which comes after the bytes are where they belong.
+//!
+//! On the other nodes, a [`copier`] moves the bytes of files on its node, as the service orders
+//! ([`orders`]).
+//!
+//! The service runs as threads of the keeper of the pool's first node: one accepts requests
+//! ([`serve`]), one writes changes back ([`drain`]), one looks at what others change at the origin
+//! ([`outside`]), one hears of such changes from the kernel ([`notices`]), one keeps room in the
+//! media ([`room`]). An object is worked on by one thread at a time ([`object_locks`]).
+
+mod bytes;
+mod copier;
+mod copy_progress;
+mod drain;
+mod external_changes;
+mod fill;
+mod fill_table;
+mod links;
+mod listing;
+mod names;
+mod notices;
+mod object_locks;
+mod object_writer;
+mod orders;
+mod origin_only;
+mod pass;
+mod paths;
+mod pending_creates;
+mod quota;
+mod ranges;
+mod remote_copiers;
+mod room;
+mod serve;
+mod service;
+mod settings;
+mod side;
+mod status;
+mod watches;
+mod write_back;
+mod writing;
+
+pub use status::{Problem, Status};
+
+use copier::{Copier, Orders};
+use fill_table::Ranges;
+use forebay_client::origin::{OriginConfig, SERVICE_NODE, SIGN};
+use forebay_client::{Pool, PoolError};
+use forebay_posix::Fs;
+use forebay_staging::Pace;
+use object_locks::ObjectLocks;
+use pending_creates::PendingCreates;
+use quota::Quota;
+use remote_copiers::Copiers;
+use rustix::io::Errno;
+use service::Origin;
+use settings::Settings;
+use status::Ledger;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use watches::Watches;
+use writing::Writing;
+
+/// How long [`check`] waits for a server.
+const CHECKED: Duration = Duration::from_secs(10);
+
+/// Checks that this process can use an origin, and whether there is anything in it.
+///
+/// # Errors
+/// Why not, and what to do.
+pub fn check(config: &OriginConfig) -> std::result::Result<bool, String> {
+    let side = forebay_backing::open(&config.path, config.timeout().min(CHECKED))?;
+    let is_empty = side.is_empty(b"").map_err(|e| side.explain(e))?;
+    Ok(!is_empty)
+}
+
+/// Starts the service of a pool that has an origin, on the node that has it; returns when it takes
+/// requests.
+///
+/// # Errors
+/// [`PoolError::Invalid`] if the origin can't be opened; [`PoolError::Io`] if its socket can't be
+/// made.
+pub fn start(pool: &Arc<Pool>) -> std::result::Result<(), PoolError> {
+    let Some(config) = pool.config().origin.clone() else {
+        return Ok(());
+    };
+    let failed = |e| PoolError::io("can't serve the origin of the pool in", pool.dir(), e);
+    if !config.is_bucket() {
+        let sign = std::fs::write(pool.dir().join(SIGN), &config.path);
+        sign.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    }
+    let member = pool.config().member;
+    if member.is_some_and(|member| member.node != SERVICE_NODE) {
+        if pool.config().has_quota() {
+            pool.store().quota().activate();
+        }
+        if config.is_bucket() {
+            return Ok(());
+        }
+        let copier = pool.clone();
+        let thread = std::thread::Builder::new().name("fb-copier".into());
+        // Opening the origin may take long where it is slow.
+        let started = thread.spawn(move || start_copier(copier, config));
+        started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
+        return Ok(());
+    }
+    let side = forebay_backing::open(&config.path, config.timeout()).map_err(|why| {
+        PoolError::Invalid(format!("the origin {} can't be opened: {why}", config.path))
+    })?;
+    // State that has to outlive a loss of power, where the pool does.
+    let journal = pool.config().journal_dir(pool.dir());
+    let kept = journal.as_deref().unwrap_or(pool.dir());
+    let settings = Settings::load(kept);
+    let settings = settings.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let copiers = Copiers::load(pool.dir());
+    let copiers = copiers.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let is_new = !pool.store().quota().was_seen();
+    let quota = Quota::load(kept, config.quota.as_ref(), is_new);
+    let quota = quota.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+    let pace = config.bandwidth.map(|rate| Arc::new(Pace::new(rate)));
+    let origin = Arc::new(Origin {
+        fs: Fs::for_origin(pool.clone()),
+        pool: pool.clone(),
+        config,
+        side,
+        object_locks: ObjectLocks::default(),
+        ledger: Ledger::default(),
+        moved: AtomicU64::new(0),
+        pending_creates: PendingCreates::default(),
+        paths: RwLock::default(),
+        writing: Writing::load(pool.dir(), journal.as_deref()),
+        settings,
+        pace,
+        has_early: AtomicBool::new(false),
+        room: Mutex::default(),
+        salvaging: Mutex::default(),
+        watches: Watches::new(),
+        copiers,
+        ranges: Ranges::default(),
+        quota,
+    });
+    origin.prepare_root().map_err(failed)?;
+    if pool.config().has_quota() {
+        // From here on, all counts: programs come later.
+        pool.store().quota().activate();
+    }
+    origin.stop_copiers();
+    serve::start(pool.dir(), &origin).map_err(failed)?;
+    for (name, work) in [
+        ("fb-drain", Origin::drain_for_ever as fn(&Origin)),
+        ("fb-outside", Origin::look_for_ever),
+        ("fb-notices", Origin::notice_for_ever),
+        ("fb-room", Origin::keep_room),
+        ("fb-quota", Origin::watch_quota),
+    ] {
+        let origin = origin.clone();
+        let thread = std::thread::Builder::new().name(name.into());
+        let started = thread.spawn(move || work(&origin));
+        started.map_err(|e| failed(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN)))?;
+    }
+    Ok(())
+}
+
+/// Starts the copier of a node that isn't the service's. If it can't, the service's node copies.
+fn start_copier(pool: Arc<Pool>, config: OriginConfig) {
+    let Ok(side) = forebay_backing::open(&config.path, config.timeout()) else {
+        return;
+    };
+    let copier = Arc::new(Copier {
+        fs: Fs::for_origin(pool.clone()),
+        pool: pool.clone(),
+        config,
+        side,
+        orders: Orders::default(),
+        moved: AtomicU64::new(0),
+    });
+    let _ = serve::start(pool.dir(), &copier);
+}

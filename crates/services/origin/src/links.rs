@@ -1,0 +1,465 @@
+//! Objects with several names: files and symbolic links.
+//!
+//! The origin has all names of an object that it has, and they are one file there: link(2) makes
+//! the origin's name first, then the pool's. An object that only the pool has gets all its names
+//! there when it is first written back.
+//!
+//! Names of an object don't change while a thread works on it ([`crate::object_locks`]) and it is
+//! announced ([`Origin::announce`]): a process that wants to change one asks the service, and
+//! waits. So one walk through the pool finds all of them.
+//!
+//! In a bucket, each name is an object: a copy that the server makes.
+
+use crate::names::{Failed, Name};
+use crate::pass::{EachObject, Linked, Named, Pass, TICK, is_made, is_young};
+use crate::service::{Origin, is_clean};
+use crate::side::{below, split};
+use forebay_backing::Meta;
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_staging::{Options, part_name};
+use forebay_store::{Entry, Inode, OriginState};
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// Maximum number of attempts to make a directory known that is being renamed.
+const ATTEMPTS: usize = 100;
+/// How many checks to wait for a file that is being written before it gets another name.
+const LOOKS: u64 = 40;
+/// Maximum number of objects whose names are searched for in one walk.
+const MAX_OBJECTS_PER_WALK: usize = 1024;
+
+/// A name, and the file that the origin has under it.
+struct Look<'n> {
+    name: &'n Named,
+    there: Option<Meta>,
+    /// A version that the pool knows.
+    is_known: bool,
+}
+
+impl Look<'_> {
+    fn is(&self, meta: &Meta) -> bool {
+        self.there
+            .is_some_and(|there| (there.dev, there.ino) == (meta.dev, meta.ino))
+    }
+
+    /// Whether the service may replace the origin's object.
+    fn is_free(&self) -> bool {
+        self.there.is_none() || self.is_known
+    }
+}
+
+impl Origin {
+    /// Adds a name for an object. `known`: a name that it has had.
+    ///
+    /// # Errors
+    /// As link(2).
+    pub fn link(
+        &self,
+        id: ObjectId,
+        known: Name<'_>,
+        to: Name<'_>,
+    ) -> std::result::Result<(), Failed> {
+        let plain = |e: Errno| (e, String::new());
+        let (_held, _) = self.path_held(to.0).map_err(plain)?;
+        let new = below(&self.settle(to.0).map_err(plain)?, to.1);
+        let _working = self.object_locks.begin(id);
+        match self.fs.cluster().lookup(to.0, to.1).map_err(plain)? {
+            // Done by an earlier service.
+            Some(entry) if entry.id == id => return Ok(()),
+            Some(_) => return Err(plain(Errno::EXIST)),
+            None => {}
+        }
+        let inode = self.inode(id).map_err(plain)?;
+        let is_scratch = self.config.mode_of(&self.pool_path(&new)) == OriginMode::Scratch;
+        let old = if inode.origin.state == OriginState::None || is_scratch {
+            None
+        } else {
+            self.known_name(id, &inode, known).map_err(plain)?
+        };
+        if old.is_none() && inode.origin.is_released() && !is_scratch {
+            return Err((Errno::NOENT, "its bytes have gone from the origin".into()));
+        }
+        let _pending = self.pending_creates.begin(to.0, to.1);
+        // If the origin has no name of it, the next pass writes it, with all its names.
+        if let Some(old) = &old {
+            match self.side.link(old, &new) {
+                Ok(()) => {}
+                Err(Errno::EXIST) if self.is_same(old, &new) => {}
+                // The origin has the name, and the pool not yet: EEXIST is sufficient.
+                Err(Errno::EXIST) => return Err(plain(Errno::EXIST)),
+                Err(e) => {
+                    let (old, new) = (self.side.show(old), self.side.show(&new));
+                    return Err((
+                        e,
+                        format!("{old} can't be linked to {new}: {}", self.side.explain(e)),
+                    ));
+                }
+            }
+        }
+        let cluster = self.fs.cluster();
+        let linked = self.change_pool(|epoch| cluster.link(id, to.0, to.1, epoch));
+        if linked.is_err() && old.is_some() {
+            // Others have made something of this name.
+            let _ = self.side.unlink(&new);
+        }
+        linked.map_err(plain)
+    }
+
+    fn is_same(&self, one: &[u8], other: &[u8]) -> bool {
+        match (self.side.meta(one), self.side.meta(other)) {
+            (Ok(one), Ok(other)) => (one.dev, one.ino) == (other.dev, other.ino),
+            _ => false,
+        }
+    }
+
+    /// A path under which the origin has a known version of an object. The caller holds the
+    /// object's lock.
+    pub fn known_name(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        hint: Name<'_>,
+    ) -> Result<Option<Vec<u8>>> {
+        let is_known = |path: &[u8]| -> Result<bool> {
+            let there = self.side.look(path)?;
+            Ok(there.is_some_and(|there| self.is_known(path, &there, &inode.origin)))
+        };
+        if self.has_name(hint.0, hint.1, id) {
+            let path = below(&self.relative_of(hint.0)?, hint.1);
+            if is_known(&path)? {
+                return Ok(Some(path));
+            }
+        }
+        for (_, path) in self.names_of(&[id])?.remove(&id.0).unwrap_or_default() {
+            if is_known(&path)? {
+                return Ok(Some(path));
+            }
+        }
+        Ok(None)
+    }
+
+    /// All names that these objects have below the origin's root, where they are written back.
+    fn names_of(&self, ids: &[ObjectId]) -> Result<Linked> {
+        let mut all: Linked = ids.iter().map(|id| (id.0, Vec::new())).collect();
+        let each: &mut EachObject<'_> = &mut |dir, path, entry: Entry, _| {
+            if let Some(names) = all.get_mut(&entry.id.0)
+                && self.config.mode_of(&self.pool_path(path)).is_written()
+            {
+                names.push((dir, path.to_vec()));
+            }
+            Ok(())
+        };
+        self.each_object(b"", each)?;
+        Ok(all)
+    }
+
+    /// Writes objects back that have several names. `seen`: the names that a pass has met.
+    pub fn write_linked(&self, seen: &Linked, lag: Duration, pass: &mut Pass) -> Result<()> {
+        let _held = self.paths();
+        let mut ids = Vec::new();
+        for (id, names) in seen {
+            let id = ObjectId(*id);
+            match self.inode(id) {
+                Ok(inode) if !is_clean(&inode) && is_young(&inode, lag) => pass.young += 1,
+                Ok(inode) if self.is_linked(&inode, names)? => {}
+                Ok(_) => ids.push(id),
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        // All threads that work on several objects take them in this order.
+        ids.sort_by_key(|id| id.0);
+        for ids in ids.chunks(MAX_OBJECTS_PER_WALK) {
+            let _working: Vec<_> = ids.iter().map(|id| self.object_locks.begin(*id)).collect();
+            self.write_names(ids, pass)?;
+        }
+        Ok(())
+    }
+
+    /// Whether an object is clean, and these names are one file at the origin.
+    fn is_linked(&self, inode: &Inode, names: &[Named]) -> Result<bool> {
+        if !is_clean(inode) {
+            return Ok(false);
+        }
+        if self.side.is_object_store() {
+            // Each look would be a request; a clean object has all its names there.
+            return Ok(true);
+        }
+        let mut first: Option<Meta> = None;
+        for (_, path) in names {
+            let Some(there) = self.side.look(path)? else {
+                return Ok(false);
+            };
+            let first = *first.get_or_insert(there);
+            if (first.dev, first.ino) != (there.dev, there.ino) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Writes objects back with all their names. The caller holds the objects' locks, and the
+    /// paths.
+    fn write_names(&self, ids: &[ObjectId], pass: &mut Pass) -> Result<()> {
+        let mut inodes = HashMap::new();
+        for id in ids {
+            match self.inode(*id) {
+                Ok(inode) => drop(inodes.insert(id.0, inode)),
+                Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let objects = inodes.iter().map(|(id, inode)| (ObjectId(*id), inode));
+        self.announce(self.root()?, objects)?;
+        for (id, names) in self.names_of(ids)? {
+            let Some(inode) = inodes.get(&id) else {
+                continue;
+            };
+            let mut current = Vec::new();
+            for (dir, path) in names {
+                // Directories that only the pool has may have been renamed during the walk.
+                let (at, name) = split(&path);
+                let is_there = match self.settle(dir) {
+                    Ok(now) => now == at && self.has_name(dir, name, ObjectId(id)),
+                    Err(Errno::NOENT) => false,
+                    Err(e) => return Err(e),
+                };
+                if is_there {
+                    current.push((dir, path))
+                } else {
+                    pass.young += 1
+                }
+            }
+            if let Err(e) = self.write_object(ObjectId(id), inode, &current, pass)
+                && let Some((_, path)) = current.first()
+            {
+                match e {
+                    // Removed meanwhile.
+                    Errno::NOENT => pass.young += 1,
+                    e => pass.failed.push((path.clone(), self.side.explain(e))),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes one object back: its content to one name, then the others as links to it.
+    fn write_object(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        names: &[Named],
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let mut looks = Vec::new();
+        for name in names {
+            let there = self.side.look(&name.1)?;
+            let is_known = there.is_some_and(|t| self.is_known(&name.1, &t, &inode.origin));
+            looks.push(Look {
+                name,
+                there,
+                is_known,
+            });
+        }
+        for look in looks.iter().filter(|look| !look.is_free()) {
+            // One that is dirty keeps both; the name stays the other's.
+            if is_clean(inode) || inode.kind() != libc::S_IFREG {
+                let what = "is another file at the origin, so it isn't linked there".to_owned();
+                self.ledger
+                    .conflict(&look.name.1, self.side.show(&look.name.1), what);
+            } else {
+                self.write_conflict(&look.name.1, (id, inode), pass)
+            }
+        }
+        let known = looks.iter().find(|look| look.is_known);
+        let Some(first) = known.or_else(|| looks.iter().find(|look| look.is_free())) else {
+            return Ok(());
+        };
+        let (dir, path) = first.name;
+        if !is_clean(inode) || known.is_none() {
+            let free = looks.iter().filter(|look| look.is_free());
+            let versions = free.map(|look| (&look.name.1[..], inode.size, inode.mtime));
+            self.writing.begin(versions).map_err(|_| Errno::IO)?;
+            if !self.write_content(id, inode, first, pass)? {
+                return Ok(());
+            }
+            pass.writes_into(path, *dir);
+        }
+        let goal = self.side.meta(path)?;
+        for look in looks.iter().filter(|look| look.is_free()) {
+            let (dir, name) = look.name;
+            if name != path && look.is(&goal) && self.side.is_object_store() {
+                // Each name has separate attributes there.
+                self.write_attributes_of(name, inode)?;
+            }
+            if name == path || look.is(&goal) {
+                continue;
+            }
+            match look.there {
+                None => self.side.link(path, name)?,
+                Some(_) => self.link_over(path, name)?,
+            }
+            pass.writes_into(name, *dir);
+        }
+        self.is_written(id, path, inode.ctime)?;
+        for look in looks.iter().filter(|look| look.is_free()) {
+            self.writing.end(&look.name.1);
+        }
+        Ok(())
+    }
+
+    /// Replaces a name by a link, at once.
+    pub fn link_over(&self, from: &[u8], to: &[u8]) -> Result<()> {
+        if self.side.is_object_store() {
+            return self.side.copy(from, to);
+        }
+        let (dir, name) = split(to);
+        let part = below(dir, &part_name(name));
+        match self.side.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(e) => return Err(e),
+        }
+        self.side.link(from, &part)?;
+        self.side.rename(&part, to, true)?;
+        // rename(2) does nothing if both are one file.
+        match self.side.unlink(&part) {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Writes an object's content and attributes under one name. False: it has changed meanwhile,
+    /// or couldn't be written.
+    fn write_content(
+        &self,
+        id: ObjectId,
+        inode: &Inode,
+        to: &Look<'_>,
+        pass: &mut Pass,
+    ) -> Result<bool> {
+        let path = &to.name.1;
+        if inode.kind() == libc::S_IFLNK {
+            let target = self.fs.cluster().inode_tail(id)?.1;
+            let is_link = to.there.is_some_and(|there| there.is_symlink());
+            if !is_link || self.side.readlink(path)? != target {
+                // The link has replaced the origin's object.
+                if to.there.is_some() {
+                    self.side.unlink(path)?;
+                }
+                self.side.symlink(&target, path)?;
+            }
+            self.write_attributes_of(path, inode)?;
+            return Ok(true);
+        }
+        if inode.origin.is_released() {
+            if to.there.is_none() {
+                // The file's bytes were removed from the origin through another name.
+                return Err(Errno::IO);
+            }
+            self.write_attributes_of(path, inode)?;
+            return Ok(true);
+        }
+        if self.side.is_object_store() {
+            match self.put_one((id, inode), path, to.there) {
+                Ok(Some(_)) => {
+                    self.ledger.written.add(1, inode.size);
+                    return Ok(true);
+                }
+                Ok(None) => pass.young += 1,
+                Err(why) => pass.failed.push((path.clone(), why)),
+            }
+            return Ok(false);
+        }
+        let options = Options {
+            checksum: to.there.is_some(),
+            ..Options::stage_out()
+        };
+        self.sync_pool()?;
+        let report = self.stage(&self.pool_path(path), path, &options);
+        let report = report.map_err(|_| Errno::IO)?;
+        match report.failures.first() {
+            Some(failure) if failure.what.contains("changed while") => pass.young += 1,
+            Some(failure) => {
+                pass.failed.push((path.clone(), failure.what.clone()));
+            }
+            None if report.interrupted || report.moved_files + report.unchanged == 0 => {
+                pass.young += 1;
+            }
+            None => {
+                self.ledger.written.add(1, inode.size);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Writes a dirty file back before it gets another name at the origin, so that the new name
+    /// never shows half of its bytes. The caller holds the object's lock, and the paths. `name`:
+    /// the file's only name; None if it has several.
+    ///
+    /// # Errors
+    /// The first failure.
+    pub fn write_before(
+        &self,
+        id: ObjectId,
+        name: Option<Named>,
+    ) -> std::result::Result<(), Failed> {
+        let plain = |e: Errno| (e, String::new());
+        let mut pass = Pass::default();
+        // A write within the clock's tick would look like one before.
+        while is_young(&self.inode(id).map_err(plain)?, TICK) && pass.young < LOOKS {
+            std::thread::sleep(TICK / 4);
+            pass.young += 1;
+        }
+        let written = match name {
+            Some(name) => {
+                let inode = self.inode(id).map_err(plain)?;
+                self.write_object(id, &inode, &[name], &mut pass)
+            }
+            None => self.write_names(&[id], &mut pass),
+        };
+        written.map_err(plain)?;
+        match pass.failed.into_iter().next() {
+            None => Ok(()),
+            Some((path, why)) => Err((Errno::IO, format!("{}: {why}", self.side.show(&path)))),
+        }
+    }
+
+    /// Makes a directory and those above it known to the origin: processes ask for that before they
+    /// rename or remove them. Returns its path at the origin. The caller holds the paths.
+    ///
+    /// # Errors
+    /// ENOENT: it was removed. EXDEV: the origin isn't behind it. Those of mkdir(2) at the origin.
+    pub fn settle(&self, dir: ObjectId) -> Result<Vec<u8>> {
+        // One that isn't settled may be renamed or removed meanwhile.
+        for _ in 0..ATTEMPTS {
+            let relative = self.relative_of(dir)?;
+            if is_made(&self.inode(dir)?.origin) {
+                return Ok(relative);
+            }
+            if self.has_lost(dir) {
+                // No process can rename or remove it.
+                self.make_lost_dir(&relative)?;
+                return Ok(relative);
+            }
+            let (above, name) = split(&relative);
+            let above = match self.fs.stat(&self.pool_path(above), false) {
+                Ok(above) => ObjectId(above.ino),
+                Err(Errno::NOENT) => continue,
+                Err(e) => return Err(e),
+            };
+            let at = match self.settle(above) {
+                Err(Errno::NOENT) => continue,
+                at => below(&at?, name),
+            };
+            match self.make_directory(dir, above, name, &at) {
+                Ok(true) => return Ok(at),
+                Ok(false) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(Errno::BUSY)
+    }
+}

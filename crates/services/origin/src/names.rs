@@ -1,0 +1,339 @@
+//! Names of objects that the origin has: removed and changed by this service, at the origin first,
+//! then in the pool.
+//!
+//! Both happen while the thread works on the objects and holds the paths, so that nothing is
+//! written back by a name that is about to change. A death between both leaves the pool with a name
+//! that the origin has no more, or without one that it has. The process asks the next service,
+//! which finishes it; if the process is dead, too, the next look at the directory
+//! ([`crate::external_changes`]) makes both equal.
+
+use crate::service::{Origin, is_clean};
+use crate::side::{below, print};
+use forebay_backing::Meta;
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_store::{Entry, Inode, OriginMark, OriginState, RenameMode};
+use rustix::io::{Errno, Result};
+use std::time::Duration;
+
+/// Maximum number of names in a message.
+const NAMED: usize = 5;
+/// Maximum number of attempts at a change in the pool while other names change, and the pause
+/// between them.
+const ATTEMPTS: usize = 1000;
+const STALE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
+
+/// A failure: the errno, and what failed.
+pub type Failed = (Errno, String);
+
+/// A name in a directory of the pool.
+pub type Name<'n> = (ObjectId, &'n [u8]);
+
+fn plain(e: Errno) -> Failed {
+    (e, String::new())
+}
+
+impl Origin {
+    /// Makes a change of names in the pool: `change` gets the epoch of names.
+    pub fn change_pool(&self, change: impl Fn(u64) -> Result<()>) -> Result<()> {
+        for _ in 0..ATTEMPTS {
+            match change(self.fs.store().names().names_epoch()) {
+                Err(Errno::STALE) => std::thread::sleep(STALE_RETRY_INTERVAL),
+                done => return done,
+            }
+        }
+        Err(Errno::BUSY)
+    }
+
+    /// Removes the name `name` of the object `id`.
+    ///
+    /// # Errors
+    /// As unlink(2) and rmdir(2). ESTALE: another object has the name.
+    pub fn remove(&self, (dir, name): Name<'_>, id: ObjectId) -> std::result::Result<(), Failed> {
+        let (_held, at) = self.path_held(dir).map_err(plain)?;
+        let at = below(&at, name);
+        let _working = self.object_locks.begin(id);
+        let entry = match self.fs.cluster().lookup(dir, name).map_err(plain)? {
+            Some(entry) if entry.id == id => entry,
+            Some(_) => return Err(plain(Errno::STALE)),
+            // Done by an earlier service.
+            None => return Ok(()),
+        };
+        let inode = self.inode(id).map_err(plain)?;
+        if inode.is_dir() && !self.entries(id).map_err(plain)?.is_empty() {
+            return Err(plain(Errno::NOTEMPTY));
+        }
+        let had = match self.config.mode_of(&self.pool_path(&at)) {
+            OriginMode::Scratch => None,
+            _ => self.side.look(&at).map_err(plain)?,
+        };
+        let is_one_of_several = inode.is_file() && inode.nlink > 1;
+        let is_dirty = !inode.origin.is_released() && !is_clean(&inode);
+        if self.side.is_object_store() && had.is_some() && is_one_of_several && is_dirty {
+            // Each name is an object: the others get the version that this one may have already.
+            self.write_before(id, None)?;
+        }
+        if let Some(there) = &had {
+            self.keep_readable(id, &at, &inode);
+            self.remove_there(&at, there, id, &inode)?;
+        }
+        self.ledger.is_solved(&at);
+        let cluster = self.fs.cluster();
+        let removed = self.change_pool(|epoch| {
+            if inode.is_dir() {
+                cluster.rmdir(dir, name, epoch)
+            } else {
+                cluster.unlink(dir, name, Some(entry), epoch)
+            }
+        });
+        if removed == Err(Errno::NOTEMPTY) && had.is_some() {
+            // Another process has put an entry into it meanwhile.
+            self.make_dirs(&at).map_err(plain)?;
+        }
+        removed.map_err(plain)
+    }
+
+    fn remove_there(
+        &self,
+        at: &[u8],
+        there: &Meta,
+        id: ObjectId,
+        inode: &Inode,
+    ) -> std::result::Result<(), Failed> {
+        let removed = match (inode.is_dir(), there.is_dir()) {
+            (true, true) => self.side.rmdir(at),
+            (false, false) if self.is_known(at, there, &inode.origin) => self.side.unlink(at),
+            // The origin has another file now, which stays.
+            _ => Ok(()),
+        };
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => Ok(()),
+            Err(Errno::NOTEMPTY) => {
+                // From here on the pool shows the entries that others have put into it.
+                let names = self.add_missing(id, at).unwrap_or_default();
+                let names: Vec<_> = names
+                    .iter()
+                    .take(NAMED)
+                    .map(|n| String::from_utf8_lossy(n))
+                    .collect();
+                let shown = self.side.show(at);
+                let why = format!(
+                    "{shown} can't be removed: it has {} at the origin",
+                    names.join(", ")
+                );
+                Err((Errno::NOTEMPTY, why))
+            }
+            Err(e) => {
+                let shown = self.side.show(at);
+                Err((
+                    e,
+                    format!("{shown} can't be removed: {}", self.side.explain(e)),
+                ))
+            }
+        }
+    }
+
+    /// Renames the object `ids.0`, which is `from`, to `to`, which `ids.1` has now.
+    ///
+    /// # Errors
+    /// As rename(2). ESTALE: other objects have these names.
+    pub fn rename(
+        &self,
+        from: Name<'_>,
+        to: Name<'_>,
+        ids: (ObjectId, Option<ObjectId>),
+        mode: RenameMode,
+    ) -> std::result::Result<(), Failed> {
+        // The kind of an object never changes.
+        let kind = self.inode(ids.0).map_err(plain)?.kind();
+        let is_dir = kind == libc::S_IFDIR;
+        // All that works with paths below a directory has to end before it is renamed.
+        let (_held, old, new) = self.two_paths_held(is_dir, from.0, to.0).map_err(plain)?;
+        let new_dir = new.is_ok().then_some(to.0);
+        let (old, new) = (below(&old, from.1), new.map(|dir| below(&dir, to.1)));
+        let mut all = vec![ids.0];
+        all.extend(ids.1);
+        // Both may be names of one object.
+        all.sort_by_key(|id| id.0);
+        all.dedup();
+        let _working: Vec<_> = all.iter().map(|id| self.object_locks.begin(*id)).collect();
+        let cluster = self.fs.cluster();
+        let source = cluster.lookup(from.0, from.1).map_err(plain)?;
+        let target = cluster.lookup(to.0, to.1).map_err(plain)?;
+        let has = |entry: &Option<Entry>, id| entry.is_some_and(|entry| entry.id == id);
+        if source.is_none() && has(&target, ids.0) {
+            // Done by an earlier service.
+            return Ok(());
+        }
+        if !has(&source, ids.0) || target.map(|target| target.id) != ids.1 {
+            return Err(plain(Errno::STALE));
+        }
+        if has(&target, ids.0) {
+            return Ok(());
+        }
+        if target.is_some() && mode == RenameMode::NoReplace {
+            return Err(plain(Errno::EXIST));
+        }
+        let replaced = match ids.1 {
+            Some(id) => Some(self.inode(id).map_err(plain)?),
+            None => None,
+        };
+        if is_dir && matches!(&new, Ok(new) if new.starts_with(&below(&old, b""))) {
+            return Err(plain(Errno::INVAL));
+        }
+        if let (Some(replaced), Some(id)) = (&replaced, ids.1) {
+            match (is_dir, replaced.is_dir()) {
+                (true, false) => return Err(plain(Errno::NOTDIR)),
+                (false, true) => return Err(plain(Errno::ISDIR)),
+                (true, true) if !self.entries(id).map_err(plain)?.is_empty() => {
+                    return Err(plain(Errno::NOTEMPTY));
+                }
+                _ => {}
+            }
+        }
+        if let (Some(replaced), Some(id), Ok(new)) = (&replaced, ids.1, &new) {
+            self.keep_readable(id, new, replaced);
+        }
+        let mark = replaced.map(|r| r.origin).unwrap_or_default();
+        let _pending = self.pending_creates.begin(to.0, to.1);
+        // FIFOs, sockets and devices stay in the pool.
+        let stays = !matches!(kind, libc::S_IFREG | libc::S_IFDIR | libc::S_IFLNK);
+        let moved = if stays {
+            false
+        } else {
+            let target = (new_dir, new.as_deref().map_err(|e| *e));
+            self.rename_there(ids.0, (from, &old), target, mark)?
+        };
+        let renamed = self.change_pool(|epoch| cluster.rename(from, to, mode, epoch));
+        if let (Ok(()), true, Some(replaced), Ok(new)) = (renamed, stays, &replaced, &new) {
+            // The pool's rename has succeeded, so removing the replaced file at the origin loses
+            // nothing.
+            let there = self.side.look(new).map_err(plain)?;
+            if let Some(there) = there.filter(|there| self.is_known(new, there, &replaced.origin)) {
+                self.remove_there(new, &there, ids.0, replaced)?;
+            }
+        }
+        if let (Err(_), true, Ok(new)) = (renamed, moved, &new) {
+            // Others have changed what isn't at the origin yet.
+            let _ = self.side.rename(new, &old, false);
+            if mark.state != OriginState::None && is_dir {
+                let _ = self.make_dirs(new);
+            }
+        }
+        renamed.map_err(plain)
+    }
+
+    /// The origin's part of [`Origin::rename`]. Returns whether something was renamed there.
+    fn rename_there(
+        &self,
+        id: ObjectId,
+        (from, old): (Name<'_>, &[u8]),
+        (new_dir, new): (Option<ObjectId>, Result<&[u8]>),
+        replaced: OriginMark,
+    ) -> std::result::Result<bool, Failed> {
+        let mut inode = self.inode(id).map_err(plain)?;
+        let there = match inode.origin.state {
+            OriginState::None => None,
+            _ => self.side.look(old).map_err(plain)?,
+        };
+        if there.is_none() && self.was_renamed(&inode, new).map_err(plain)? {
+            return Ok(false);
+        }
+        let is_known = there.is_some_and(|there| self.is_known(old, &there, &inode.origin));
+        let is_dirty = inode.is_file() && !inode.origin.is_released() && !is_clean(&inode);
+        let replaces = replaced.state != OriginState::None;
+        let not_renamed = |e: Errno, new: &[u8]| {
+            let (old, new) = (self.side.show(old), self.side.show(new));
+            (
+                e,
+                format!("{old} can't be renamed to {new}: {}", self.side.explain(e)),
+            )
+        };
+        let is_linked =
+            inode.nlink > 1 && !inode.is_dir() && inode.origin.state != OriginState::None;
+        if let (true, Ok(new), Some(dir)) = (is_linked, new, new_dir) {
+            if is_dirty && replaces {
+                self.write_before(id, None)?;
+                inode = self.inode(id).map_err(plain)?;
+            }
+            if let Some(known) = self.known_name(id, &inode, from).map_err(plain)? {
+                self.settle(dir).map_err(plain)?;
+                let renamed = if known == old {
+                    self.side.rename(old, new, true).map(|_| ())
+                } else {
+                    // The old name doesn't exist, or belongs to another object.
+                    self.link_over(&known, new)
+                };
+                return renamed
+                    .map(|()| known == old && !replaces)
+                    .map_err(|e| not_renamed(e, new));
+            }
+        }
+        if is_known && is_dirty && !replaces && new.is_ok() && inode.nlink == 1 {
+            self.write_before(id, Some((from.0, old.to_vec())))?;
+            inode = self.inode(id).map_err(plain)?;
+        }
+        let there = match there {
+            Some(_) => self.side.look(old).map_err(plain)?,
+            None => None,
+        };
+        if there.is_none() || is_dirty && replaces {
+            // The name's own version at the origin is overwritten when the file is written back: an
+            // older version of the source is no substitute for it.
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                print: replaced.print,
+                synced: 0,
+            };
+            match (inode.origin.state, replaces) {
+                (OriginState::None, false) => return Ok(false),
+                (OriginState::Released, _) if !inode.is_dir() => {
+                    let shown = self.side.show(old);
+                    return Err((Errno::NOENT, format!("{shown} has gone from the origin")));
+                }
+                _ => self.set_mark(id, mark).map_err(plain)?,
+            }
+            if is_known {
+                self.side.unlink(old).map_err(plain)?;
+            }
+            return Ok(false);
+        }
+        let (new, dir) = (new.map_err(plain)?, new_dir.ok_or(plain(Errno::XDEV))?);
+        if inode.is_dir() && self.side.is_object_store() {
+            // Each object below would have to be copied: mv(1) does that after EXDEV.
+            return Err(plain(Errno::XDEV));
+        }
+        self.settle(dir).map_err(plain)?;
+        let renamed = self.side.rename(old, new, replaces);
+        let renamed = renamed.map_err(|e| not_renamed(e, new))?;
+        let version = renamed
+            .or(there)
+            .map(|there| print(&there))
+            .unwrap_or_default();
+        if !inode.is_dir() && is_known && version != inode.origin.print {
+            // Written just before, by a service that has died.
+            let mark = OriginMark {
+                print: version,
+                ..inode.origin
+            };
+            self.set_mark(id, mark).map_err(plain)?;
+        }
+        Ok(!replaces || inode.is_dir())
+    }
+
+    /// Whether the origin has an object under its new name already: an earlier service has renamed
+    /// it, and died.
+    fn was_renamed(&self, inode: &Inode, new: Result<&[u8]>) -> Result<bool> {
+        let Ok(new) = new else {
+            return Ok(false);
+        };
+        let there = self.side.look(new)?;
+        Ok(there.is_some_and(|there| {
+            if inode.is_dir() {
+                there.is_dir() && inode.origin.state != OriginState::None
+            } else {
+                inode.origin.print != 0 && print(&there) == inode.origin.print
+            }
+        }))
+    }
+}

@@ -1,0 +1,109 @@
+//! Changes of the origin by other processes of this host, reported by the kernel (inotify(7)).
+//!
+//! Each directory whose entries are in the pool is watched. An event names an entry, which is then
+//! compared as [`outside`](crate::external_changes) does in its turns: so a change shows within
+//! [`GATHER`], not after a turn. Names that the service is making, and changes of files that are
+//! open, wait.
+//!
+//! Events are hints. The turns find changes that the kernel doesn't report: by other hosts, in
+//! directories beyond its limit of watches, after an overflow of its queue.
+
+use crate::service::Origin;
+use crate::side::below;
+use crate::watches::Pending;
+use forebay_posix::ObjectId;
+use forebay_store::OriginState;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::{Errno, Result};
+use rustix::time::Timespec;
+use std::cmp::Reverse;
+use std::collections::HashSet;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// How long events are gathered before their entries are compared.
+const GATHER: Duration = Duration::from_millis(20);
+/// Interval between two checks of waiting names.
+const RETRY: Duration = Duration::from_millis(250);
+/// Comparing takes at most one part in `SHARE` of a thread's time.
+const SHARE: u32 = 10;
+
+impl Origin {
+    /// Watches a directory, if the origin is one of the kernel's.
+    pub fn watch(&self, relative: &[u8], dir: ObjectId) {
+        let Some(tree) = self.side.tree() else {
+            return;
+        };
+        if let Ok(opened) = tree.directory(relative) {
+            let path = format!("/proc/self/fd/{}", opened.as_raw_fd());
+            self.watches.watch(path.as_bytes(), dir);
+        }
+    }
+
+    /// Compares entries of which the kernel tells, until the pool is removed.
+    pub fn notice_for_ever(&self) {
+        let Some(queue) = &self.watches.queue else {
+            return;
+        };
+        let mut pending = Pending::new();
+        while self.is_there() {
+            let rest = Timespec::try_from(if pending.is_empty() {
+                Duration::from_secs(1)
+            } else {
+                RETRY
+            });
+            let mut polled = [PollFd::new(queue, PollFlags::IN)];
+            if poll(&mut polled, rest.ok().as_ref()).is_ok_and(|n| n > 0) {
+                std::thread::sleep(GATHER);
+                self.watches.take(queue, &mut pending);
+            }
+            let began = Instant::now();
+            // The entries of a removed directory are removed first.
+            let depth = |dir: &ObjectId| self.relative_of(*dir).map_or(0, |at| at.len());
+            let mut dirs: Vec<ObjectId> = pending.keys().copied().collect();
+            dirs.sort_by_cached_key(|dir| Reverse(depth(dir)));
+            for dir in dirs {
+                let mut names = pending.remove(&dir).unwrap_or_default();
+                // Failures are left to the next turn.
+                if self.compare_names(dir, &mut names).is_ok() && !names.is_empty() {
+                    pending.insert(dir, names);
+                }
+            }
+            std::thread::sleep((began.elapsed() * SHARE).min(Duration::from_secs(60)));
+        }
+    }
+
+    /// Compares entries of a directory; those that have to wait stay in `names`.
+    fn compare_names(&self, dir: ObjectId, names: &mut HashSet<Vec<u8>>) -> Result<()> {
+        if self.inode(dir)?.origin.state != OriginState::Archived {
+            names.clear();
+            return Ok(());
+        }
+        for name in std::mem::take(names) {
+            let (_held, at) = self.path_held(dir)?;
+            let path = below(&at, &name);
+            let entry = self.fs.cluster().lookup(dir, &name)?;
+            let there = self.side.look(&path)?;
+            match (entry, there) {
+                (None, None) => {}
+                (Some(entry), Some(_)) if self.is_origin_only(&path, entry.kind) => {}
+                (Some(entry), Some(_)) => {
+                    if !self.compare((dir, &name), entry, &path, there)? {
+                        names.insert(name);
+                    }
+                }
+                _ if self.pending_creates.is_made(dir, &name) => {
+                    names.insert(name);
+                }
+                (None, Some(_)) => self.add_entry(dir, &at, &name)?,
+                (Some(entry), None) => match self.inode(entry.id) {
+                    Err(Errno::NOENT) => {}
+                    object => self.is_gone(dir, &name, entry, &object?, &path)?,
+                },
+            }
+            self.moved.fetch_add(1, Relaxed);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Writing files to a bucket: each is an object that appears with its content and attributes in one
+//! step, in place of the version that the service has judged.
+//!
+//! If an outsider has written another version meanwhile, the server refuses the write, and the next
+//! pass finds the conflict.
+
+use crate::pass::Pass;
+use crate::service::Origin;
+use crate::side::{is_cut_off, print};
+use forebay_backing::{
+    CHANGED, Meta, PART, PoolFile, PoolStore, Replaced, SlowStore, Trouble, UserAttributes,
+    explain, for_each, kept_attributes,
+};
+use forebay_posix::{File, ObjectId};
+use forebay_staging::WholeFile;
+use forebay_store::{Entry, Inode};
+use rustix::io::{Errno, Result};
+use std::sync::{Mutex, PoisonError};
+
+/// Files that are written at the same time, and parts of a large one. Each takes memory of up to
+/// [`PART`].
+const MAX_CONCURRENT_WRITES: usize = 8;
+
+/// A file to be written: its path at the origin, and the version that it replaces.
+pub struct Put<'p> {
+    pub id: ObjectId,
+    pub path: &'p [u8],
+    pub size: u64,
+    /// None: nothing is there.
+    pub replaced: Option<Meta>,
+}
+
+/// The result of a write.
+pub enum Written {
+    /// The fingerprint of the version that the origin has now.
+    Done(u64),
+    /// The file, or the origin's version, has changed meanwhile.
+    Young,
+    Failed(String),
+}
+
+impl Origin {
+    /// Writes files to a bucket. A result for each; None: it wasn't tried, since the server can't
+    /// be reached.
+    pub fn put_all(&self, puts: &[Put<'_>]) -> Vec<Option<Written>> {
+        let results = Mutex::new(Vec::new());
+        let (small, large): (Vec<usize>, Vec<usize>) =
+            (0..puts.len()).partition(|&at| puts[at].size <= PART);
+        let cut_off = Mutex::new(false);
+        let lock = |list: &Mutex<bool>| *list.lock().unwrap_or_else(PoisonError::into_inner);
+        let put = |at: usize, threads| {
+            if lock(&cut_off) {
+                return;
+            }
+            let result = match self.put(&puts[at], threads) {
+                Ok(version) => Written::Done(version),
+                Err(Trouble::Changed | Trouble::Write(CHANGED) | Trouble::Stopped) => {
+                    Written::Young
+                }
+                Err(Trouble::Read(e)) => Written::Failed(format!("can't be read: {}", explain(e))),
+                Err(Trouble::Write(e) | Trouble::ReadBack(e)) => {
+                    *cut_off.lock().unwrap_or_else(PoisonError::into_inner) |= is_cut_off(e);
+                    Written::Failed(format!("can't be written: {}", self.side.explain(e)))
+                }
+                Err(Trouble::Differs) => {
+                    Written::Failed("what arrived is not what left (size or checksum)".into())
+                }
+            };
+            let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
+            results.push((at, result));
+        };
+        for_each(MAX_CONCURRENT_WRITES, &small, |&at| put(at, 1));
+        large.iter().for_each(|&at| put(at, MAX_CONCURRENT_WRITES));
+        let mut all: Vec<Option<Written>> = puts.iter().map(|_| None).collect();
+        for (at, result) in results.into_inner().unwrap_or_else(PoisonError::into_inner) {
+            assert!(all[at].is_none(), "a file is put once");
+            all[at] = Some(result);
+        }
+        all
+    }
+
+    /// Writes a file to a bucket. Returns the fingerprint of the new version there.
+    fn put(&self, put: &Put<'_>, threads: usize) -> std::result::Result<u64, Trouble> {
+        let entry = Entry {
+            id: put.id,
+            kind: libc::S_IFREG,
+        };
+        let open = self
+            .fs
+            .keep_object(entry, libc::O_RDONLY)
+            .map_err(Trouble::Read)?;
+        let file = PoolFile::new(File::new(&self.fs, open));
+        self.watched(|progress| {
+            let source = WholeFile::new(&file, threads, progress)?;
+            let user = self.pool_attributes(put.id).map_err(Trouble::Read)?;
+            let replaced = put.replaced.map_or(Replaced::Nothing, Replaced::Version);
+            let put = self.side.put(put.path, &source, &user, replaced)?;
+            Ok(print(&put))
+        })
+    }
+
+    /// Sets the attributes of a bucket's object to those of the pool's.
+    pub fn put_attributes(&self, at: &[u8]) -> Result<()> {
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let meta = pool.stat(&self.pool_path(at), false)?;
+        let id = ObjectId(meta.ino);
+        // The attributes of a released object are in the bucket only.
+        let user = if self.inode(id)?.origin.is_released() {
+            None
+        } else {
+            Some(self.pool_attributes(id)?)
+        };
+        self.side.put_attributes(at, &meta, user.as_ref())
+    }
+
+    /// The `user.*` attributes of an object of the pool.
+    fn pool_attributes(&self, id: ObjectId) -> Result<UserAttributes> {
+        let mut all = UserAttributes::new();
+        if !self.inode(id)?.has_attributes {
+            return Ok(all);
+        }
+        let cluster = self.fs.cluster();
+        for name in cluster.attributes(id)? {
+            match cluster.attribute(id, &name) {
+                Ok(value) if name.starts_with(b"user.") => all.push((name, value)),
+                Ok(_) | Err(Errno::NODATA) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(all)
+    }
+
+    /// Copies the `user.*` attributes of a bucket's directory to the pool's.
+    pub fn get_attributes(&self, at: &[u8]) -> Result<()> {
+        let is_dir = self.fs.stat(&self.pool_path(at), false)?.mode & libc::S_IFMT == libc::S_IFDIR;
+        let there = self.side.user_attributes(at, is_dir)?;
+        self.take_user_attributes(at, &there)
+    }
+
+    /// Gives an object of the pool these `user.*` attributes, which a bucket's object has.
+    /// Attributes that a bucket can't keep stay.
+    pub fn take_user_attributes(&self, at: &[u8], there: &UserAttributes) -> Result<()> {
+        let (pool, path) = (
+            PoolStore::new(&self.fs, &self.config.at),
+            self.pool_path(at),
+        );
+        let meta = pool.stat(&path, false)?;
+        let here = kept_attributes(self.pool_attributes(ObjectId(meta.ino))?);
+        if here == *there {
+            return Ok(());
+        }
+        let is_writable = meta.permissions() & 0o200 != 0;
+        let object = pool.at(&path);
+        if !is_writable {
+            object.chmod(meta.permissions() | 0o200)?;
+        }
+        let set = || {
+            let is_gone = |(name, _): &&(Vec<u8>, Vec<u8>)| there.iter().all(|t| t.0 != *name);
+            for (name, _) in here.iter().filter(is_gone) {
+                match object.remove_xattr(name) {
+                    Ok(()) | Err(Errno::NODATA) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            for (name, value) in there.iter().filter(|t| !here.contains(t)) {
+                object.set_xattr(name, value)?;
+            }
+            Ok(())
+        };
+        let done = set();
+        if !is_writable {
+            object.chmod(meta.permissions())?;
+        }
+        done
+    }
+
+    /// Writes one file to a bucket, in place of the version `replaced`. None: one of both has
+    /// changed meanwhile.
+    ///
+    /// # Errors
+    /// Why it couldn't be written.
+    pub fn put_one(
+        &self,
+        (id, inode): (ObjectId, &Inode),
+        path: &[u8],
+        replaced: Option<Meta>,
+    ) -> std::result::Result<Option<u64>, String> {
+        if replaced.is_some_and(|there| there.is_dir()) {
+            return Err(self.side.explain(Errno::ISDIR));
+        }
+        let put = Put {
+            id,
+            path,
+            size: inode.size,
+            replaced,
+        };
+        match self.put_all(&[put]).pop().flatten() {
+            Some(Written::Done(version)) => Ok(Some(version)),
+            Some(Written::Failed(why)) => Err(why),
+            Some(Written::Young) | None => Ok(None),
+        }
+    }
+
+    /// Writes the dirty files of one directory to a bucket, `known` by their paths.
+    pub fn put_files(&self, files: &[Put<'_>], times: &[i64], pass: &mut Pass) {
+        let results = self.put_all(files);
+        for ((put, synced), result) in files.iter().zip(times).zip(results) {
+            match result {
+                Some(Written::Done(version)) => {
+                    match self.has_version(put.id, put.path, version, *synced) {
+                        Ok(()) => self.ledger.written.add(1, put.size),
+                        // Removed meanwhile.
+                        Err(Errno::NOENT) => {}
+                        Err(e) => pass.failed.push((put.path.to_vec(), explain(e))),
+                    }
+                }
+                Some(Written::Young) => pass.young += 1,
+                Some(Written::Failed(why)) => pass.failed.push((put.path.to_vec(), why)),
+                None => {
+                    pass.is_cut_off = true;
+                    let why = "not tried: the server can't be reached".to_owned();
+                    pass.failed.push((put.path.to_vec(), why));
+                }
+            }
+        }
+    }
+}

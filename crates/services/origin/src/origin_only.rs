@@ -1,0 +1,132 @@
+//! Entries of the pool's directories that are at the origin only (mode `off`): programs use the
+//! origin's own files, past this service. Objects in the pool stand for their names, so that a
+//! listing shows all; before it begins, the process asks this service to make them agree with the
+//! origin.
+
+use crate::service::Origin;
+use crate::side::below;
+use forebay_backing::pool_time;
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_staging::is_part;
+use forebay_store::{OriginMark, OriginState, SetAttr};
+use rustix::fs::FileType;
+use rustix::io::{Errno, Result};
+use std::collections::HashMap;
+
+impl Origin {
+    /// Whether an object of this kind (S_IFMT) is at the origin only.
+    pub fn is_origin_only(&self, relative: &[u8], kind: u32) -> bool {
+        let path = self.pool_path(relative);
+        let mode = match kind {
+            libc::S_IFDIR => self.config.mode_of_dir(&path),
+            _ => self.config.mode_of(&path),
+        };
+        mode == OriginMode::Off
+    }
+
+    /// Makes the pool show the entries of a directory that are at the origin only.
+    ///
+    /// # Errors
+    /// Errors of listing the directory at the origin, and of making objects in the pool.
+    pub fn show_origin_only(&self, dir: ObjectId) -> Result<()> {
+        if self.inode(dir)?.origin.is_released() {
+            return self.bring_entries(dir);
+        }
+        let (_held, relative) = self.path_held(dir)?;
+        let _working = self.object_locks.begin(dir);
+        let before = self.inode(dir)?;
+        if before.origin.state == OriginState::None {
+            return Ok(());
+        }
+        let Some(there) = self.side.look(&relative)? else {
+            return Ok(());
+        };
+        let is_clean = before.origin.synced == self.print_of_dir(dir, &before)?;
+        if !self.compare_origin_only(dir, &relative)? {
+            return Ok(());
+        }
+        // The directory's time is the origin's, as far as the pool hasn't changed it.
+        let mtime = if is_clean {
+            pool_time(there.mtime)
+        } else {
+            before.mtime
+        };
+        let set = SetAttr {
+            mtime: Some(mtime),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(dir, &set)?;
+        if is_clean {
+            let now = self.inode(dir)?;
+            let synced = self.print_of_dir(dir, &now)?;
+            self.set_mark(
+                dir,
+                OriginMark {
+                    synced,
+                    ..now.origin
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether something has changed in the pool.
+    fn compare_origin_only(&self, dir: ObjectId, relative: &[u8]) -> Result<bool> {
+        let mut there = self.kinds(relative)?;
+        let mut has_changed = false;
+        let cluster = self.fs.cluster();
+        for (name, entry) in self.entries(dir)? {
+            let at = below(relative, &name);
+            let kind = there.remove(&name);
+            if kind == Some(entry.kind) || !self.is_origin_only(&at, entry.kind) {
+                continue;
+            }
+            let removed = self.change_pool(|epoch| match entry.kind {
+                libc::S_IFDIR => cluster.rmdir(dir, &name, epoch),
+                _ => cluster.unlink(dir, &name, Some(entry), epoch),
+            });
+            match removed {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(e),
+            }
+            has_changed = true;
+            if let Some(kind) = kind {
+                there.insert(name, kind);
+            }
+        }
+        for (name, kind) in there {
+            let at = below(relative, &name);
+            if is_part(&name) || !self.is_origin_only(&at, kind) {
+                continue;
+            }
+            self.add_entry(dir, relative, &name)?;
+            has_changed = true;
+        }
+        Ok(has_changed)
+    }
+
+    /// Names and kinds (S_IFMT) of a directory's entries at the origin.
+    fn kinds(&self, relative: &[u8]) -> Result<HashMap<Vec<u8>, u32>> {
+        let mut kinds = HashMap::new();
+        let tree = self.side.tree().ok_or(Errno::OPNOTSUPP)?;
+        for entry in tree.entries(relative)? {
+            let entry = entry?;
+            let name = entry.file_name().to_bytes();
+            if matches!(name, b"." | b"..") {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                // A file system whose listings don't contain types.
+                FileType::Unknown => match self.side.look(&below(relative, name))? {
+                    Some(meta) => meta.kind(),
+                    // Removed meanwhile.
+                    None => continue,
+                },
+                kind => kind.as_raw_mode(),
+            };
+            kinds.insert(name.to_vec(), kind);
+        }
+        Ok(kinds)
+    }
+}

@@ -1,0 +1,62 @@
+//! Names that the service makes by renaming and linking: the origin has them first, then the pool.
+//! A scan of the origin that finds such a name in between doesn't take it for one made by others.
+
+use forebay_posix::ObjectId;
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// A name in a directory of the pool.
+type Name = (u64, Vec<u8>);
+
+/// The names, each with the number of threads that make it.
+#[derive(Default)]
+pub struct PendingCreates {
+    names: Mutex<HashMap<Name, usize>>,
+    /// Number of threads that make one: usually none, and then no search is needed.
+    count: AtomicUsize,
+}
+
+/// A name that is being made, until this is dropped.
+pub struct Made<'m> {
+    pending_creates: &'m PendingCreates,
+    name: Name,
+}
+
+impl PendingCreates {
+    fn names(&self) -> MutexGuard<'_, HashMap<Name, usize>> {
+        self.names.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Records that a name is being made. It is in the pool, or not at the origin, when the result
+    /// is dropped.
+    pub fn begin(&self, dir: ObjectId, name: &[u8]) -> Made<'_> {
+        let name = (dir.0, name.to_vec());
+        self.count.fetch_add(1, SeqCst);
+        *self.names().entry(name.clone()).or_default() += 1;
+        Made {
+            pending_creates: self,
+            name,
+        }
+    }
+
+    /// Whether a name is being made.
+    pub fn is_made(&self, dir: ObjectId, name: &[u8]) -> bool {
+        self.count.load(SeqCst) > 0 && self.names().contains_key(&(dir.0, name.to_vec()))
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        let mut names = self.pending_creates.names();
+        if let Some(count) = names.get_mut(&self.name) {
+            assert!(*count > 0, "a name that has been made was counted");
+            *count -= 1;
+            if *count == 0 {
+                names.remove(&self.name);
+            }
+        }
+        let before = self.pending_creates.count.fetch_sub(1, SeqCst);
+        assert!(before > 0, "a name that has been made was counted");
+    }
+}

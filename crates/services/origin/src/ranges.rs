@@ -1,0 +1,537 @@
+//! Large files that programs read by ranges: blocks are fetched on demand, and ahead of sequential
+//! readers.
+//!
+//! Such a file stays released until all of it is there, then it is archived. Which blocks are there
+//! is known in memory only ([`Fill`]): a service that was restarted fetches them again, the same
+//! bytes over the same bytes. The bytes that a released file has in the pool are those of the
+//! version in its mark. Before that changes, they leave, or the object does: if the origin has
+//! another version, a new object gets the name, so that nobody ever reads a mixture. Programs that
+//! have the old one open keep what they have read, and get ESTALE for the rest.
+//!
+//! A fill begins and ends while its thread works on the object; blocks are read without that, so
+//! that several come at the same time. A block is checked for the version before and after it is
+//! copied.
+
+use crate::bytes::Clean;
+use crate::copy_progress::errno;
+use crate::fill::{Claimed, Fill};
+use crate::fill_table::{Job, lock};
+use crate::names::{Failed, Name};
+use crate::service::{Origin, THREADS, is_clean};
+use crate::side::{below, print, split};
+use forebay_backing::{Meta, PoolFile, for_each};
+use forebay_client::origin::BLOCK;
+use forebay_posix::{File, ObjectId};
+use forebay_staging::{copy_part, part_name};
+use forebay_store::{Entry, Inode, OriginMark, OriginState, PAGE, RenameMode, SetAttr};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// Threads that read ahead, for all files together, and blocks that wait for them.
+const AHEAD_THREADS: usize = 6;
+const MAX_QUEUED_BLOCKS: usize = 256;
+/// How often a reader in a full pool tries again, and after which pauses: a second in all.
+const ROOM_ATTEMPTS: usize = 20;
+const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes that a reader in a full pool frees at least.
+const ROOM_AT_LEAST: u64 = 8 * BLOCK;
+/// How often a reader begins again because its fill has ended.
+const ATTEMPTS: usize = 100;
+
+/// Bytes of a block that one thread copies, if the block is all that a program waits for.
+const PIECE: u64 = BLOCK / THREADS as u64;
+
+fn plain(e: Errno) -> Failed {
+    (e, String::new())
+}
+
+/// The files that a fetch by ranges works on.
+struct Source<'f> {
+    id: ObjectId,
+    fill: &'f Arc<Fill>,
+    relative: &'f [u8],
+}
+
+impl Origin {
+    /// Fetches a range of a file, which is open for reading and has had this name. Returns the
+    /// reply to [`forebay_client::origin::Request::Range`].
+    ///
+    /// # Errors
+    /// The errno, and what failed. ESTALE: the origin has another version. ENOSPC: the pool is
+    /// full, also without what can be evicted.
+    pub fn bring_range(
+        self: &Arc<Self>,
+        id: ObjectId,
+        name: Name<'_>,
+        (at, length): (u64, u64),
+    ) -> std::result::Result<String, Failed> {
+        for _ in 0..ROOM_ATTEMPTS {
+            match self.try_range(id, name, (at, length)) {
+                Err((Errno::NOSPC, _)) => {
+                    let home = self.fs.cluster().home_of(id);
+                    if self.evict_least_used(ROOM_AT_LEAST, home).unwrap_or(0) == 0 {
+                        std::thread::sleep(ROOM_POLL_INTERVAL);
+                    }
+                    self.moved.fetch_add(1, Relaxed);
+                }
+                done => return done,
+            }
+        }
+        self.try_range(id, name, (at, length))
+    }
+
+    fn try_range(
+        self: &Arc<Self>,
+        id: ObjectId,
+        name: Name<'_>,
+        (at, length): (u64, u64),
+    ) -> std::result::Result<String, Failed> {
+        // The path of the last attempt, if the origin had something else there: a directory above
+        // may have been renamed meanwhile.
+        let mut other = None;
+        for _ in 0..ATTEMPTS {
+            let (fill, relative) = {
+                let (_held, dir) = match self.path_held(name.0) {
+                    Ok((held, dir)) => (held, Some(dir)),
+                    Err(_) => (self.paths(), None),
+                };
+                let _working = self.object_locks.begin(id);
+                self.make_sure_of(id).map_err(plain)?;
+                let inode = self.inode(id).map_err(plain)?;
+                if !inode.origin.is_released() {
+                    return Ok(String::new());
+                }
+                let relative = match dir {
+                    Some(dir) if self.has_name(name.0, name.1, id) => below(&dir, name.1),
+                    _ => match self.find(id) {
+                        Err(Errno::NOENT) => return Err(self.has_gone(name.1)),
+                        found => found.map_err(plain)?,
+                    },
+                };
+                let fill = self.fill_for(id, &relative, inode, length == 0)?;
+                (fill, relative)
+            };
+            let count = fill.size.div_ceil(BLOCK);
+            let first = (at / BLOCK).min(count);
+            let end = at.saturating_add(length).div_ceil(BLOCK).min(count);
+            if length == 0 || first >= end {
+                return Ok(fill.number.to_string());
+            }
+            let source = Source {
+                id,
+                fill: &fill,
+                relative: &relative,
+            };
+            // At the beginning of a file, the first block comes alone: perhaps no more is read.
+            if first > 0 {
+                self.read_ahead(&source, (first, end));
+            }
+            match self.bring_blocks(&source, (first, end)) {
+                Ok(true) => {}
+                Ok(false) => continue,
+                Err(Errno::NOENT | Errno::STALE) if other.as_ref() != Some(&relative) => {
+                    other = Some(relative);
+                    continue;
+                }
+                Err(Errno::NOENT) => return Err(self.has_gone(&relative)),
+                Err(Errno::STALE) => return Err(self.has_changed_meanwhile(&relative)),
+                Err(e) => return Err((e, self.error_text(&relative, "can't be read", e))),
+            }
+            if first == 0 {
+                self.read_ahead(&source, (first, end));
+            }
+            if fill.is_complete() {
+                // If this fails, it is tried again with the next range.
+                let _ = self.complete(&source);
+            }
+            return Ok(fill.number.to_string());
+        }
+        Err((
+            Errno::BUSY,
+            self.error_text(name.1, "can't be read", Errno::BUSY),
+        ))
+    }
+
+    fn has_gone(&self, path: &[u8]) -> Failed {
+        let path = self.side.show(path);
+        let why = format!(
+            "{path} was removed or replaced at the origin while it was open: the bytes that weren't read yet are gone"
+        );
+        (Errno::STALE, why)
+    }
+
+    fn has_changed_meanwhile(&self, relative: &[u8]) -> Failed {
+        let shown = self.side.show(relative);
+        let why = format!(
+            "{shown} has changed at the origin while it was open: open it again to read the new version"
+        );
+        (Errno::STALE, why)
+    }
+
+    fn begin_fill(&self, id: ObjectId, inode: &Inode) -> Result<Arc<Fill>> {
+        let blocks = inode.size.div_ceil(BLOCK);
+        self.ranges
+            .begin(id, (inode.size, blocks), inode.origin.print)
+    }
+
+    /// The fill of a released file, on which this thread works; a new one if there is none. If the
+    /// file has just been opened, the origin's version is checked.
+    fn fill_for(
+        &self,
+        id: ObjectId,
+        relative: &[u8],
+        inode: Inode,
+        was_opened: bool,
+    ) -> std::result::Result<Arc<Fill>, Failed> {
+        let known = self.ranges.of(id);
+        if let Some(fill) = known.as_ref().filter(|_| !was_opened) {
+            return Ok(fill.clone());
+        }
+        let error_text = |e| (e, self.error_text(relative, "can't be read", e));
+        let there = match self.side.meta(relative) {
+            Err(Errno::NOENT) if !was_opened => return Err(self.has_gone(relative)),
+            there => there.map_err(error_text)?,
+        };
+        if print(&there) == inode.origin.print && there.size == inode.size {
+            let known = known.filter(|fill| fill.size == inode.size);
+            return known.map_or_else(|| self.begin_fill(id, &inode).map_err(plain), Ok);
+        }
+        if !was_opened {
+            // The bytes that the program has read were fetched by a service that has died.
+            return Err(self.has_changed_meanwhile(relative));
+        }
+        self.renew(id, relative, &inode, &there)
+            .map_err(|e| match e {
+                Errno::STALE => plain(e),
+                e => error_text(e),
+            })?;
+        let inode = self.inode(id).map_err(plain)?;
+        self.begin_fill(id, &inode).map_err(plain)
+    }
+
+    /// The origin has another version of a released file, on which this thread works while it holds
+    /// the paths. The object stands for that version from now on; if it has bytes of the old one,
+    /// another object takes its place.
+    ///
+    /// # Errors
+    /// ESTALE: another object has the name now. Errors of making it.
+    pub fn renew(&self, id: ObjectId, relative: &[u8], inode: &Inode, there: &Meta) -> Result<()> {
+        if !there.is_file() {
+            return Err(Errno::STALE);
+        }
+        if inode.pages == 0 && !self.ranges.has_any(id) {
+            self.ranges.end(id);
+            return self.take_attributes(id, there, print(there));
+        }
+        if inode.nlink == 1 {
+            self.replace(relative, there)?;
+        }
+        Err(Errno::STALE)
+    }
+
+    /// Gives the name of an object of the pool to a new object, which stands for the origin's
+    /// version.
+    fn replace(&self, relative: &[u8], there: &Meta) -> Result<()> {
+        let (above, name) = split(relative);
+        let dir = ObjectId(self.fs.stat(&self.pool_path(above), true)?.ino);
+        let mtime = self.inode(dir)?.mtime;
+        let cluster = self.fs.cluster();
+        // A check of the directory removes what a death leaves: the origin doesn't have that name.
+        let part = part_name(name);
+        if let Some(left) = cluster.lookup(dir, &part)? {
+            self.change_pool(|epoch| cluster.unlink(dir, &part, Some(left), epoch))?;
+        }
+        let _pending = self.pending_creates.begin(dir, &part);
+        self.make_stub(dir, &part, relative, there)?;
+        let (from, to) = ((dir, &part[..]), (dir, name));
+        self.change_pool(|epoch| cluster.rename(from, to, RenameMode::Replace, epoch))?;
+        // Getting another name was no change of its content.
+        if let Some(new) = cluster.lookup(dir, name)? {
+            let _working = self.object_locks.begin(new.id);
+            let inode = self.inode(new.id)?;
+            if inode.origin.is_released() && inode.origin.print == print(there) {
+                self.set_clean(new.id, inode.ctime, inode.origin, SetAttr::default())?;
+            }
+        }
+        let set = SetAttr {
+            mtime: Some(mtime),
+            ..SetAttr::default()
+        };
+        cluster.set_attr(dir, &set)
+    }
+
+    /// Fetches the missing ones of these blocks. False: the fill has ended.
+    fn bring_blocks(&self, source: &Source<'_>, range: (u64, u64)) -> Result<bool> {
+        loop {
+            let (blocks, version) = match source.fill.claim(range) {
+                Claimed::Present => return Ok(true),
+                Claimed::Ended => return Ok(false),
+                Claimed::Blocks(blocks, version) => (blocks, version),
+            };
+            let piece = if blocks.len() == 1 { PIECE } else { BLOCK };
+            let failed = Mutex::new(None);
+            for_each(THREADS, &blocks, |block| {
+                let failure = *lock(&failed);
+                let came = match failure {
+                    Some(e) => Err(e),
+                    None => self.fetch_block(source, *block, version, piece),
+                };
+                source.fill.came(*block, came.is_ok());
+                if let Err(e) = came {
+                    *lock(&failed) = Some(e);
+                }
+            });
+            let failed = *lock(&failed);
+            if let Some(e) = failed {
+                return Err(e);
+            }
+        }
+    }
+
+    /// Copies a block in, which was claimed: one piece of these bytes by each thread.
+    fn fetch_block(&self, source: &Source<'_>, block: u64, version: u64, piece: u64) -> Result<()> {
+        let from = self.side.open(source.relative, false)?;
+        let before = self.side.comparable(from.meta()?);
+        if print(&before) != version {
+            return Err(Errno::STALE);
+        }
+        let (start, end) = (block * BLOCK, (block + 1) * BLOCK);
+        let end = end.min(source.fill.size);
+        if let Some(bytes) = self.copy_there(source.id, source.relative, &before, (start, end))? {
+            self.ledger.fetched.add(0, bytes);
+            return Ok(());
+        }
+        let entry = Entry {
+            id: source.id,
+            kind: libc::S_IFREG,
+        };
+        let to = PoolFile::new(File::new(
+            &self.fs,
+            self.fs.keep_object(entry, libc::O_RDWR)?,
+        ));
+        let pieces: Vec<_> = (start..end)
+            .step_by(piece as usize)
+            .map(|at| (at, (at + piece).min(end)))
+            .collect();
+        // Memory returns what was written; a disk is read back for verification.
+        let verify = self.pool.config().has_files();
+        let is_version = |there: &Meta| print(&self.side.comparable(*there)) == version;
+        let done = Mutex::new(Ok(0));
+        self.watched(|progress| {
+            for_each(THREADS, &pieces, |range| {
+                let copied = if lock(&done).is_ok() {
+                    copy_part(&*from, &to, *range, is_version, verify, progress)
+                } else {
+                    return;
+                };
+                let mut done = lock(&done);
+                *done = done.and_then(|sum| Ok(sum + copied.map_err(|trouble| errno(&trouble))?));
+            });
+        });
+        let bytes = done.into_inner().unwrap_or_else(PoisonError::into_inner)?;
+        to.close()?;
+        self.ledger.fetched.add(0, bytes);
+        Ok(())
+    }
+
+    /// Fetches the blocks that a program will read next, if there is room for them.
+    fn read_ahead(self: &Arc<Self>, source: &Source<'_>, (first, end): (u64, u64)) {
+        let blocks = source.fill.ahead(first, end);
+        if blocks.is_empty() {
+            return;
+        }
+        let mut ahead = lock(&self.ranges.ahead);
+        let is_full = ahead.queue.len() + blocks.len() > MAX_QUEUED_BLOCKS;
+        if is_full || !self.has_room(source.id, blocks.len() as u64 * BLOCK) {
+            drop(ahead);
+            return source.fill.unqueue(&blocks);
+        }
+        ahead.queue.extend(blocks.into_iter().map(|block| Job {
+            id: source.id,
+            fill: source.fill.clone(),
+            relative: source.relative.to_vec(),
+            block,
+        }));
+        while ahead.threads < AHEAD_THREADS.min(ahead.queue.len()) {
+            let origin = self.clone();
+            let thread = std::thread::Builder::new().name("fb-ahead".into());
+            if thread.spawn(move || origin.read_queued()).is_err() {
+                break;
+            }
+            ahead.threads += 1;
+        }
+        if ahead.threads == 0 {
+            // Programs read these blocks themselves.
+            for job in ahead.queue.drain(..) {
+                job.fill.unqueue(&[job.block]);
+            }
+        }
+    }
+
+    fn read_queued(&self) {
+        loop {
+            let mut ahead = lock(&self.ranges.ahead);
+            let Some(job) = ahead.queue.pop_front() else {
+                ahead.threads -= 1;
+                return;
+            };
+            drop(ahead);
+            let Some(version) = job.fill.claim_queued(job.block) else {
+                continue;
+            };
+            let source = Source {
+                id: job.id,
+                fill: &job.fill,
+                relative: &job.relative,
+            };
+            // A process that needs the block gets the error.
+            let is_there = self.fetch_block(&source, job.block, version, BLOCK).is_ok();
+            if job.fill.came(job.block, is_there) {
+                let _ = self.complete(&source);
+            }
+        }
+    }
+
+    /// All blocks are present: the file is archived.
+    fn complete(&self, source: &Source<'_>) -> Result<()> {
+        let _held = self.paths();
+        let _working = self.object_locks.begin(source.id);
+        let found = self.fs.stat(&self.pool_path(source.relative), false)?;
+        if found.ino != source.id.0 {
+            return Err(Errno::NOENT);
+        }
+        self.complete_held(source)
+    }
+
+    /// As [`Origin::complete`], for a file on which this thread works.
+    fn complete_held(&self, source: &Source<'_>) -> Result<()> {
+        let id = source.id;
+        let is_current = self.ranges.of(id);
+        let is_current = is_current.is_some_and(|fill| Arc::ptr_eq(&fill, source.fill));
+        let inode = self.inode(id)?;
+        if !is_current || !inode.origin.is_released() || !source.fill.is_complete() {
+            return Ok(());
+        }
+        self.bring_user_attributes(source.relative)?;
+        self.sync_pool()?;
+        let mark = OriginMark {
+            state: OriginState::Archived,
+            synced: 0,
+            ..inode.origin
+        };
+        if is_clean(&inode) {
+            self.set_clean(id, inode.ctime, mark, SetAttr::default())?
+        } else {
+            // The pool's attributes have changed, and aren't at the origin yet.
+            self.set_mark(id, mark)?
+        }
+        self.ledger.fetched.add(1, 0);
+        self.ledger.is_solved(source.relative);
+        Ok(())
+    }
+
+    /// Fetches the missing blocks of a released file. The caller has locked the object
+    /// (`object_locks`) and the paths. False: none of the file's blocks is in the pool, and no
+    /// process reads it by ranges.
+    ///
+    /// # Errors
+    /// Errors of reading it. ESTALE: the origin has another version, which has the name now.
+    pub fn bring_rest(&self, id: ObjectId, relative: &[u8]) -> Result<bool> {
+        let inode = self.inode(id)?;
+        let known = self.ranges.of(id);
+        if known.is_none() && !self.fs.cluster().is_open(id)? {
+            return Ok(false);
+        }
+        let there = self.side.meta(relative)?;
+        if print(&there) != inode.origin.print || there.size != inode.size {
+            self.renew(id, relative, &inode, &there)?;
+            return Ok(false);
+        }
+        let fill = match known {
+            Some(fill) if fill.size == inode.size => fill,
+            _ => self.begin_fill(id, &inode)?,
+        };
+        let source = Source {
+            id,
+            fill: &fill,
+            relative,
+        };
+        let all = (0, fill.size.div_ceil(BLOCK));
+        match self.bring_blocks(&source, all) {
+            Ok(true) => self.complete_held(&source).map(|()| true),
+            // Only a thread that works on the file ends its fill.
+            Ok(false) => Err(Errno::BUSY),
+            Err(Errno::STALE) => {
+                let there = self.side.meta(relative)?;
+                self.renew(id, relative, &self.inode(id)?, &there)?;
+                Ok(false)
+            }
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Before a file, on which this thread works, loses its last name: makes it readable for a
+    /// process that reads it by ranges. A failure concerns that process.
+    pub fn keep_readable(&self, id: ObjectId, relative: &[u8], inode: &Inode) {
+        let is_partial = inode.is_file() && inode.origin.is_released();
+        if is_partial && inode.nlink == 1 && self.ranges.of(id).is_some() {
+            let is_open = self.fs.cluster().is_open(id);
+            if is_open.unwrap_or(true) {
+                let _ = self.bring_rest(id, relative);
+            }
+        }
+    }
+
+    /// Removes the bytes of a released file, on which this thread works, from the pool: false if a
+    /// process has it open.
+    pub fn release_part(&self, clean: &Clean, inode: &Inode) -> Result<bool> {
+        let id = clean.id;
+        if self.fs.cluster().is_open(id)? {
+            return Ok(false);
+        }
+        if let Some(fill) = self.ranges.of(id) {
+            if !fill.end_if_idle() {
+                return Ok(false);
+            }
+            self.ranges.end(id);
+        }
+        // A process that opens it from here on asks this service first, and waits.
+        let entry = Entry {
+            id,
+            kind: libc::S_IFREG,
+        };
+        let file = File::new(&self.fs, self.fs.keep_object(entry, libc::O_RDWR)?);
+        file.set_len(0)?;
+        file.set_len(inode.size)?;
+        file.close()?;
+        self.ledger.evicted.add(0, clean.bytes);
+        Ok(true)
+    }
+
+    /// Forgets fills of files that were removed, or of which no block is present.
+    pub fn forget_fills(&self) {
+        for (id, fill) in self.ranges.all() {
+            let is_gone = self.inode(id).err() == Some(Errno::NOENT);
+            let is_unused = || {
+                let is_open = self.fs.cluster().is_open(id);
+                !fill.has_any() && is_open == Ok(false)
+            };
+            if !is_gone && !is_unused() {
+                continue;
+            }
+            let _working = self.object_locks.begin(id);
+            let is_current = self.ranges.of(id);
+            let is_current = is_current.is_some_and(|current| Arc::ptr_eq(&current, &fill));
+            if is_current && (is_gone || !fill.has_any()) && fill.end_if_idle() {
+                self.ranges.end(id);
+            }
+        }
+    }
+}
+
+/// Bytes that a released file has in the pool.
+pub fn part_here(inode: &Inode) -> u64 {
+    inode.pages * PAGE as u64
+}

@@ -1,0 +1,237 @@
+//! Room in the media: kept by evicting clean files, and made for writers that find none.
+//!
+//! A writer in a full pool asks for room and waits. The service evicts clean files; if there are
+//! none, it writes all changes back at once and evicts those files. Only if that frees nothing, the
+//! writer gets ENOSPC.
+
+use crate::bytes::Clean;
+use crate::ranges::part_here;
+use crate::service::{Origin, is_clean};
+use forebay_client::controls::{Persistence, Temporality};
+use forebay_client::origin::OriginMode;
+use forebay_posix::ObjectId;
+use forebay_store::controls::declared;
+use forebay_store::{Inode, NodeId, OriginState};
+use rustix::io::{Errno, Result};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// Interval between two checks of the room in the media, and of the quota's usage.
+const LOOK: Duration = Duration::from_secs(1);
+/// Above this part of the media's capacity, clean files are evicted, down to the second part.
+const FULL: (u64, u64) = (85, 75);
+/// Minimum number of bytes that a writer in a full pool frees, so that it doesn't ask again at
+/// once.
+const AT_LEAST: u64 = 8 << 20;
+/// How long passes are repeated for a writer while files are too young to be written back, and the
+/// pause between them.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+const ROOM_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// The place of a clean file among those to be evicted, by its declared temporality.
+fn eviction_rank(inode: &Inode) -> u8 {
+    match declared(inode.controls).0.temporality {
+        Some(Temporality::Once) => 0,
+        Some(Temporality::Bursty) => 1,
+        None => 2,
+        Some(Temporality::Multiple) => 3,
+    }
+}
+
+impl Origin {
+    /// Evicts the bytes of clean files below a path. Files and bytes.
+    pub fn evict(&self, relative: &[u8]) -> Result<(u64, u64)> {
+        let (mut files, mut bytes) = (0, 0);
+        for clean in self.clean_files(relative)? {
+            if self.release(&clean).unwrap_or(false) {
+                files += 1;
+                bytes += clean.bytes;
+            }
+        }
+        Ok((files, bytes))
+    }
+
+    fn clean_files(&self, relative: &[u8]) -> Result<Vec<Clean>> {
+        let mut clean = Vec::new();
+        self.each_object(relative, &mut |_, at, entry, inode| {
+            let archived = inode.origin.state == OriginState::Archived;
+            let is_partial = inode.origin.is_released() && inode.pages > 0;
+            let is_whole = archived && is_clean(inode) && inode.size > 0;
+            if inode.is_file() && (is_whole || is_partial) {
+                clean.push(Clean {
+                    id: entry.id,
+                    relative: at.to_vec(),
+                    bytes: if archived {
+                        inode.size
+                    } else {
+                        part_here(inode)
+                    },
+                    rank: eviction_rank(inode),
+                    used: inode.atime.max(inode.mtime),
+                });
+            }
+            Ok(())
+        })?;
+        Ok(clean)
+    }
+
+    /// Evicts clean files that aren't pinned until `wanted` bytes are free: in the order of their
+    /// declared temporality, then the least recently used first. `node`: only files of this node.
+    /// Returns the bytes that were freed.
+    pub fn evict_least_used(&self, wanted: u64, node: Option<u32>) -> Result<u64> {
+        let mut clean = self.clean_files(b"")?;
+        // Striped files are on all nodes.
+        let home = |c: &Clean| self.fs.cluster().home_of(c.id);
+        clean.retain(|c| node.is_none() || home(c).is_none_or(|home| Some(home) == node));
+        clean.retain(|c| !self.settings.is_pinned(&c.relative));
+        clean.sort_by_key(|c| (c.rank, c.used));
+        let mut freed = 0;
+        for c in &clean {
+            if freed >= wanted {
+                break;
+            }
+            if self.release(c).unwrap_or(false) {
+                freed += c.bytes;
+            }
+        }
+        Ok(freed)
+    }
+
+    /// Makes room for `bytes` more of a file.
+    ///
+    /// # Errors
+    /// ENOSPC: nothing can be evicted.
+    pub fn make_room(&self, id: ObjectId, bytes: u64) -> Result<()> {
+        let began = Instant::now();
+        // One thread makes room for all that wait.
+        let _alone = self.room.lock().unwrap_or_else(PoisonError::into_inner);
+        let node = self.fs.cluster().home_of(id);
+        let wanted = bytes.max(AT_LEAST);
+        let counted = |made| {
+            self.ledger
+                .waited
+                .add(1, began.elapsed().as_millis() as u64);
+            made
+        };
+        loop {
+            if self.evict_least_used(wanted, node)? > 0 {
+                return counted(Ok(()));
+            }
+            let pass = self.pass(b"", Duration::ZERO);
+            self.moved.fetch_add(1, Relaxed);
+            if self.evict_least_used(wanted, node)? > 0 {
+                return counted(Ok(()));
+            }
+            if pass.young == 0 || began.elapsed() > ROOM_TIMEOUT {
+                return counted(Err(Errno::NOSPC));
+            }
+            std::thread::sleep(ROOM_POLL_INTERVAL);
+        }
+    }
+
+    /// Copies a file's changes that were made before this call to the origin.
+    ///
+    /// # Errors
+    /// The errno, and what failed. EBUSY: others keep changing it.
+    pub fn sync_file(
+        &self,
+        id: ObjectId,
+        (dir, name): (ObjectId, &[u8]),
+    ) -> std::result::Result<(), (Errno, String)> {
+        let plain = |e: Errno| (e, String::new());
+        let began = Instant::now();
+        let changed = self.inode(id).map_err(plain)?.ctime;
+        while began.elapsed() < ROOM_TIMEOUT {
+            let inode = self.inode(id).map_err(plain)?;
+            if inode.nlink == 0 || is_clean(&inode) || inode.origin.synced >= changed {
+                return Ok(());
+            }
+            let relative = if self.has_name(dir, name, id) {
+                crate::side::below(&self.relative_of(dir).map_err(plain)?, name)
+            } else {
+                self.find(id).map_err(plain)?
+            };
+            let mode = self.config.mode_of(&self.pool_path(&relative));
+            match declared(inode.controls).0.persistence == Some(Persistence::Origin) {
+                true if mode.is_written() => {}
+                true => {
+                    let text = format!(
+                        "{}: persistence = \"origin\" is declared of it, but the mode of its path is {mode}",
+                        self.side.show(&relative)
+                    );
+                    return Err((Errno::OPNOTSUPP, text));
+                }
+                false if mode == OriginMode::WriteThrough => {}
+                false => return Ok(()),
+            }
+            let pass = self.pass(&relative, Duration::ZERO);
+            if let Some((at, why)) = pass.failed.into_iter().next() {
+                let text = format!("{}: {why}", self.side.show(&at));
+                self.ledger.problem(&at, self.side.show(&at), why);
+                return Err((Errno::IO, text));
+            }
+            if pass.young > 0 {
+                std::thread::sleep(ROOM_POLL_INTERVAL);
+            }
+        }
+        Err((Errno::BUSY, "others keep changing the file".into()))
+    }
+
+    /// Keeps room in the media, until the pool is removed.
+    pub fn keep_room(&self) {
+        while self.is_there() {
+            std::thread::sleep(LOOK);
+            self.forget_fills();
+            for (node, capacity, free) in self.rooms() {
+                let used = capacity.saturating_sub(free);
+                if used > capacity / 100 * FULL.0 {
+                    // A failure is retried in the next turn.
+                    let _ = self.evict_least_used(used - capacity / 100 * FULL.1, node);
+                }
+            }
+        }
+    }
+
+    /// Records the usage that counts against the quota, until the pool is removed.
+    pub fn watch_quota(&self) {
+        while self.is_there() && self.quota.is_there() {
+            std::thread::sleep(LOOK);
+            self.quota.note(&self.fs);
+        }
+    }
+
+    /// Whether this many bytes may be fetched ahead of their reader.
+    pub fn has_room(&self, id: ObjectId, bytes: u64) -> bool {
+        let home = self.fs.cluster().home_of(id);
+        let rooms = self.rooms();
+        let room = rooms.iter().find(|(node, ..)| *node == home);
+        room.or(rooms.first()).is_some_and(|(_, capacity, free)| {
+            let kept = capacity / 100 * (100 - FULL.0);
+            free.saturating_sub(kept) >= bytes
+        })
+    }
+
+    /// Each node's number, the size of its media, and the room in them. Bytes; no number in a pool
+    /// of one node.
+    pub fn rooms(&self) -> Vec<(Option<u32>, u64, u64)> {
+        let cluster = self.fs.cluster();
+        match (cluster.capacity_of_all(), cluster.rooms()) {
+            (Some((capacity, _)), Some(rooms)) if !rooms.is_empty() => {
+                // All nodes have the same media.
+                let each = capacity / rooms.len() as u64;
+                let room = |(node, free): (NodeId, u64)| (Some(node.0), each, free);
+                rooms.into_iter().map(room).collect()
+            }
+            _ => {
+                let (mut capacity, mut used) = (0, 0);
+                for medium in self.fs.store().media() {
+                    let usage = medium.usage();
+                    capacity += usage.capacity;
+                    used += usage.used;
+                }
+                vec![(None, capacity, capacity.saturating_sub(used))]
+            }
+        }
+    }
+}

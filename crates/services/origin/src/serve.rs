@@ -1,0 +1,368 @@
+//! Requests of processes: a socket in the node's directory, a thread for each request.
+//!
+//! While a request is worked on, its process gets a sign of life each second in which something has
+//! moved. Only processes of the pool's user can connect, by the directory's mode.
+
+use crate::ranges::part_here;
+use crate::service::{Origin, is_clean};
+use crate::side::for_programs;
+use crate::status::Status;
+use forebay_client::origin::{MESSAGE, PROGRESS, Request, SOCKET, encode_result};
+use forebay_posix::ObjectId;
+use forebay_store::{OriginState, RenameMode};
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, Result};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, listen, recv, send, socket_with,
+};
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+/// Limit on requests that are worked on at the same time; further ones wait in the socket's queue.
+const REQUESTS: usize = 256;
+/// How long a process may take to send its request.
+const REQUEST_READ_TIMEOUT: Duration = Duration::from_secs(5);
+const SIGN: Duration = Duration::from_secs(1);
+/// How long a request for more quota waits for copies of files that may have been removed.
+const COPY_END_TIMEOUT: Duration = Duration::from_millis(500);
+/// Maximum number of failures that a reply names.
+const NAMED: usize = 20;
+
+/// The result of a request: a text, or an errno and a text.
+pub type Done = std::result::Result<String, (Errno, String)>;
+
+/// Answers requests.
+pub trait Answers: Send + Sync + 'static {
+    /// The result of a request. Blocks.
+    fn answer(self: &Arc<Self>, request: &Request) -> Done;
+    /// An error as programs know it.
+    fn for_programs(&self, error: Errno) -> Errno {
+        error
+    }
+    /// Increases with all that is done for any request.
+    fn moved(&self) -> &AtomicU64;
+}
+
+/// Takes requests from now on, on a socket in the node's directory.
+pub fn start(dir: &Path, origin: &Arc<impl Answers>) -> Result<()> {
+    let path = dir.join(SOCKET);
+    match rustix::fs::unlink(&path) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(e) => return Err(e),
+    }
+    let kind = SocketType::SEQPACKET;
+    let socket = socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddrUnix::new(&path)?)?;
+    listen(&socket, 1024)?;
+    let origin = origin.clone();
+    let thread = std::thread::Builder::new().name("fb-origin".into());
+    let started = thread.spawn(move || accept_for_ever(&origin, &socket));
+    started.map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))?;
+    Ok(())
+}
+
+fn accept_for_ever(origin: &Arc<impl Answers>, socket: &OwnedFd) {
+    let running = Arc::new(AtomicUsize::new(0));
+    loop {
+        while running.load(Acquire) >= REQUESTS {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let connection = match accept_with(socket, SocketFlags::CLOEXEC) {
+            Ok(connection) => connection,
+            // The process went away, or there are no descriptors left for a moment.
+            Err(_) => {
+                std::thread::sleep(Duration::from_millis(10));
+                continue;
+            }
+        };
+        running.fetch_add(1, AcqRel);
+        let (origin, counted) = (origin.clone(), running.clone());
+        let work = move || {
+            serve(&origin, &connection);
+            counted.fetch_sub(1, AcqRel);
+        };
+        if std::thread::Builder::new().spawn(work).is_err() {
+            running.fetch_sub(1, AcqRel);
+        }
+    }
+}
+
+fn serve(origin: &Arc<impl Answers>, connection: &OwnedFd) {
+    let _ = rustix::net::sockopt::set_socket_timeout(
+        connection,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(REQUEST_READ_TIMEOUT),
+    );
+    let mut message = vec![0; MESSAGE];
+    let Ok((_, n)) = recv(connection, &mut message[..], RecvFlags::empty()) else {
+        return;
+    };
+    let request = Request::decode(&message[..n.min(MESSAGE)]);
+    let reply = |done: Done| {
+        let bytes = match &done {
+            Ok(text) => encode_result(0, text),
+            Err((e, text)) => {
+                let e = origin.for_programs(*e);
+                encode_result(e.raw_os_error(), text)
+            }
+        };
+        let _ = send(connection, &bytes, SendFlags::NOSIGNAL);
+    };
+    let Some(request) = request else {
+        return reply(Err((Errno::PROTO, "that is no request".into())));
+    };
+    let (tell, told) = channel();
+    let worker = origin.clone();
+    let started = std::thread::Builder::new().spawn(move || {
+        let _ = tell.send(worker.answer(&request));
+    });
+    if started.is_err() {
+        return reply(Err((Errno::AGAIN, "there are no threads left".into())));
+    }
+    let mut moved = origin.moved().load(Relaxed);
+    loop {
+        match told.recv_timeout(SIGN) {
+            Ok(done) => return reply(done),
+            Err(RecvTimeoutError::Disconnected) => {
+                let why = "the origin service has failed (see keeper.log)";
+                return reply(Err((Errno::IO, why.into())));
+            }
+            Err(RecvTimeoutError::Timeout) => {
+                let now = origin.moved().load(Relaxed);
+                if now != moved {
+                    moved = now;
+                    // If the process has ended, its request is carried out all the same.
+                    let _ = send(connection, &[PROGRESS], SendFlags::NOSIGNAL);
+                }
+            }
+        }
+    }
+}
+
+impl Answers for Origin {
+    fn for_programs(&self, error: Errno) -> Errno {
+        for_programs(&*self.side, error)
+    }
+
+    fn moved(&self) -> &AtomicU64 {
+        &self.moved
+    }
+
+    fn answer(self: &Arc<Self>, request: &Request) -> Done {
+        let plain = |e: Errno| (e, String::new());
+        match request {
+            Request::Entries { dir } => self.bring_entries(*dir).map_err(|e| {
+                let relative = self.relative_of(*dir).unwrap_or_default();
+                let shown = self.side.show(&relative);
+                (
+                    e,
+                    format!("{shown} can't be listed: {}", self.side.explain(e)),
+                )
+            })?,
+            Request::Bytes { id, dir, name, cut } => self.bring_bytes(*id, (*dir, name), *cut)?,
+            Request::Range {
+                id,
+                dir,
+                name,
+                at,
+                length,
+            } => return self.bring_range(*id, (*dir, name), (*at, *length)),
+            Request::Remove { dir, name, id } => self.remove((*dir, name), *id)?,
+            Request::Link { id, known, to } => {
+                self.link(*id, (known.0, &known.1), (to.0, &to.1))?;
+            }
+            Request::Rename {
+                from,
+                to,
+                id,
+                replaced,
+                may_replace,
+            } => {
+                let mode = if *may_replace {
+                    RenameMode::Replace
+                } else {
+                    RenameMode::NoReplace
+                };
+                let (from, to) = ((from.0, &from.1[..]), (to.0, &to.1[..]));
+                self.rename(from, to, (*id, *replaced), mode)?;
+            }
+            Request::Settle { dir } => {
+                let _held = self.paths();
+                self.settle(*dir).map_err(|e| {
+                    let what = "the directory can't be made at the origin";
+                    (e, format!("{what}: {}", forebay_backing::explain(e)))
+                })?;
+            }
+            Request::OriginOnly { dir } => self.show_origin_only(*dir).map_err(plain)?,
+            Request::Sync { path } => {
+                return if self.is_origin_only(self.relative(path)?, libc::S_IFDIR) {
+                    // None of its bytes is in the pool.
+                    Ok(String::new())
+                } else {
+                    self.sync_all(path)
+                };
+            }
+            Request::Evict { path } | Request::Prefetch { path } | Request::Pin { path, .. }
+                if self.is_origin_only(self.relative(path)?, libc::S_IFDIR) =>
+            {
+                let shown = self.side.show(self.relative(path)?);
+                return Err((
+                    Errno::INVAL,
+                    format!("{shown} is never in the pool: its mode is off"),
+                ));
+            }
+            Request::Evict { path } => {
+                let (files, bytes) = self.evict(self.relative(path)?).map_err(plain)?;
+                return Ok(format!("{files} {bytes}"));
+            }
+            Request::Prefetch { path } => {
+                let (files, failed) = self.prefetch(self.relative(path)?).map_err(plain)?;
+                return if failed.is_empty() {
+                    Ok(files.to_string())
+                } else {
+                    Err((Errno::IO, failed.join("\n")))
+                };
+            }
+            Request::Room { id, bytes } => self.make_room(*id, *bytes).map_err(plain)?,
+            Request::Grant { node, bytes, files } => {
+                let grant = || self.quota.grant(&self.fs, *node, (*bytes, *files));
+                let mut granted = grant();
+                // A file that was removed while it is being copied counts until the copy ends.
+                if granted == Err(Errno::DQUOT)
+                    && self.object_locks.wait_for_current(COPY_END_TIMEOUT)
+                {
+                    granted = grant();
+                }
+                granted.map_err(plain)?;
+            }
+            Request::Quota { bytes, files } => {
+                let set = self.quota.set(&self.fs, *bytes, *files);
+                set.map_err(plain)?;
+            }
+            Request::SyncFile { id, dir, name } => self.sync_file(*id, (*dir, name))?,
+            Request::Attributes { id, dir, name } => {
+                self.bring_attributes(*id, (*dir, name)).map_err(plain)?;
+            }
+            Request::Pin { path, is_pinned } => {
+                let relative = self.relative(path)?;
+                let set = self.settings.pin(relative, *is_pinned);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Hold { is_held } => {
+                let set = self.settings.hold(*is_held);
+                set.map_err(|e| plain(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
+            }
+            Request::Usage {} => {
+                let usage = self.quota.status(&self.fs);
+                let text = usage.map(|usage| serde_json::to_string(&usage));
+                return text
+                    .transpose()
+                    .map(Option::unwrap_or_default)
+                    .map_err(|_| plain(Errno::IO));
+            }
+            Request::Status {} => return self.status().map_err(plain),
+            // Copiers of other nodes take those.
+            Request::Order { .. } => return Err(plain(Errno::PROTO)),
+        }
+        Ok(String::new())
+    }
+}
+
+impl Origin {
+    fn relative<'p>(&self, path: &'p [u8]) -> std::result::Result<&'p [u8], (Errno, String)> {
+        let none = || (Errno::XDEV, "the origin isn't behind that path".to_owned());
+        match path {
+            b"" => Ok(b""),
+            path => self.config.relative(path).ok_or_else(none),
+        }
+    }
+
+    fn sync_all(&self, path: &[u8]) -> Done {
+        match self.sync(self.relative(path)?) {
+            Ok(()) => Ok(String::new()),
+            Err(failed) => {
+                let mut text = String::new();
+                for (at, why) in failed.iter().take(NAMED) {
+                    let _ = writeln!(text, "{}: {why}", self.side.show(at));
+                }
+                if failed.len() > NAMED {
+                    let _ = writeln!(text, "and {} more", failed.len() - NAMED);
+                }
+                Err((Errno::IO, text))
+            }
+        }
+    }
+
+    /// Forgets problems of objects that have been written back since, or were removed: a pass
+    /// records its problems at its end, when another one may have solved them.
+    fn forget_solved(&self) {
+        for relative in self.ledger.unwritten() {
+            let found = self.fs.stat(&self.pool_path(&relative), false);
+            let id = found.map(|found| ObjectId(found.ino));
+            let is_solved = match id.and_then(|id| self.inode(id)) {
+                Err(e) => e == Errno::NOENT,
+                // One of its names may be the one that couldn't be made.
+                Ok(inode) if inode.is_file() => inode.nlink == 1 && is_clean(&inode),
+                Ok(inode) if inode.is_dir() => {
+                    inode.origin.state != OriginState::None
+                        && id
+                            .and_then(|id| self.print_of_dir(id, &inode))
+                            .is_ok_and(|now| now == inode.origin.synced)
+                }
+                Ok(inode) => is_clean(&inode),
+            };
+            if is_solved {
+                self.ledger.is_solved(&relative);
+            }
+        }
+    }
+
+    fn status(&self) -> Result<String> {
+        let mut status = Status {
+            origin: self.config.path.clone(),
+            at: self.config.at.clone(),
+            mode: self.config.mode.to_string(),
+            fetched_files: self.ledger.fetched.files.load(Relaxed),
+            fetched_bytes: self.ledger.fetched.bytes.load(Relaxed),
+            written_files: self.ledger.written.files.load(Relaxed),
+            written_bytes: self.ledger.written.bytes.load(Relaxed),
+            evicted_files: self.ledger.evicted.files.load(Relaxed),
+            evicted_bytes: self.ledger.evicted.bytes.load(Relaxed),
+            waited: self.ledger.waited.files.load(Relaxed),
+            waited_ms: self.ledger.waited.bytes.load(Relaxed),
+            is_held: self.settings.is_held(),
+            watched_dirs: self.watches.watched(),
+            other_nodes_bytes: self.copiers.bytes.load(Relaxed),
+            quota: self.quota.status(&self.fs),
+            ..Status::default()
+        };
+        self.forget_solved();
+        (status.problems, status.more_problems, status.conflicts) = self.ledger.listed();
+        self.each_object(b"", &mut |_, at, _, inode| {
+            if !inode.is_file() || self.is_origin_only(at, libc::S_IFREG) {
+                return Ok(());
+            }
+            let mark = inode.origin;
+            if mark.is_released() && inode.pages > 0 {
+                status.partial_files += 1;
+                status.partial_bytes += part_here(inode);
+            }
+            let (files, bytes) = match mark.state {
+                OriginState::Released => (&mut status.released_files, &mut status.released_bytes),
+                OriginState::Archived if mark.synced == inode.ctime => {
+                    (&mut status.archived_files, &mut status.archived_bytes)
+                }
+                _ => (&mut status.dirty_files, &mut status.dirty_bytes),
+            };
+            *files += 1;
+            *bytes += inode.size;
+            Ok(())
+        })?;
+        serde_json::to_string(&status).map_err(|_| Errno::IO)
+    }
+}

@@ -1,0 +1,219 @@
+//! The service: what its threads share, and marks of objects.
+
+use crate::fill_table::Ranges;
+use crate::object_locks::ObjectLocks;
+use crate::pending_creates::PendingCreates;
+use crate::quota::Quota;
+use crate::remote_copiers::Copiers;
+use crate::settings::Settings;
+use crate::side::{attributes_of, print};
+use crate::status::Ledger;
+use crate::watches::Watches;
+use crate::writing::Writing;
+use forebay_backing::{Meta, SlowStore, pool_time};
+use forebay_client::Pool;
+use forebay_client::origin::OriginConfig;
+use forebay_posix::{Fs, ObjectId};
+use forebay_staging::Pace;
+use forebay_store::{Inode, OriginMark, OriginState, SetAttr, TICK, now};
+use rustix::io::{Errno, Result};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+use twox_hash::XxHash3_64;
+
+/// Threads that list, fetch and write back one directory or file.
+pub const THREADS: usize = 4;
+/// Threads that write small files of one directory back. They wait for the origin most of the time:
+/// each file takes about ten operations there.
+pub const WRITERS: usize = 8;
+
+/// The service of one node.
+pub struct Origin {
+    pub pool: Arc<Pool>,
+    pub fs: Fs,
+    pub config: OriginConfig,
+    pub side: Box<dyn SlowStore>,
+    pub object_locks: ObjectLocks,
+    pub ledger: Ledger,
+    /// Increases with all progress: so a request that hangs can be distinguished from a long one.
+    pub moved: AtomicU64,
+    /// Names that the service is making, first at the origin and then in the pool: a check of the
+    /// origin must not take them for changes by others.
+    pub pending_creates: PendingCreates,
+    /// Held by threads that work with paths of the origin; exclusively by a thread that renames a
+    /// directory.
+    pub paths: RwLock<()>,
+    pub writing: Writing,
+    pub settings: Settings,
+    /// The limit on bytes per second from and to the origin.
+    pub pace: Option<Arc<Pace>>,
+    /// A pass has met a file that is written back before others.
+    pub has_early: AtomicBool,
+    /// Held by the thread that makes room.
+    pub room: Mutex<()>,
+    /// Held by the pass that collects files of living nodes while others are dead.
+    pub salvaging: Mutex<()>,
+    pub watches: Watches,
+    pub copiers: Copiers,
+    /// The files that are read by ranges.
+    pub ranges: Ranges,
+    pub quota: Quota,
+}
+
+impl Origin {
+    /// Makes the directory that stands for the origin's root, unless it exists.
+    pub fn prepare_root(&self) -> Result<()> {
+        let mut made = Vec::new();
+        for name in self.config.at.split('/').filter(|n| !n.is_empty()) {
+            made.extend_from_slice(b"/");
+            made.extend_from_slice(name.as_bytes());
+            match self.fs.mkdir(&made, 0o755) {
+                Ok(()) | Err(Errno::EXIST) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        let root = self.fs.stat(self.config.at.as_bytes(), true)?;
+        let id = ObjectId(root.ino);
+        if self.inode(id)?.origin == OriginMark::default() {
+            let meta = self.side.meta(b"")?;
+            let set = SetAttr {
+                mode: Some(meta.permissions()),
+                uid: Some(meta.uid),
+                gid: Some(meta.gid),
+                mtime: Some(pool_time(meta.mtime)),
+                ..SetAttr::default()
+            };
+            self.fs.cluster().set_attr(id, &set)?;
+            self.set_mark(id, self.stub_of_dir(&self.inode(id)?))?;
+        }
+        Ok(())
+    }
+
+    /// The directory of the pool that stands for the origin's root.
+    pub fn root(&self) -> Result<ObjectId> {
+        Ok(ObjectId(self.fs.stat(&self.pool_path(b""), true)?.ino))
+    }
+
+    /// The mark of a directory whose entries aren't in the pool.
+    pub fn stub_of_dir(&self, inode: &Inode) -> OriginMark {
+        OriginMark {
+            state: OriginState::Released,
+            print: 0,
+            synced: attributes_of(inode),
+        }
+    }
+
+    /// Fingerprint of a directory's attributes in the pool, with `user.*` attributes.
+    pub fn print_of_dir(&self, id: ObjectId, inode: &Inode) -> Result<i64> {
+        let print = attributes_of(inode);
+        if !inode.has_attributes {
+            return Ok(print);
+        }
+        let cluster = self.fs.cluster();
+        let mut names = cluster.attributes(id)?;
+        names.sort();
+        let mut bytes = print.to_le_bytes().to_vec();
+        for name in names {
+            let value = match cluster.attribute(id, &name) {
+                Err(Errno::NODATA) => continue,
+                value => value?,
+            };
+            for part in [&name, &value] {
+                bytes.extend_from_slice(&(part.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(part);
+            }
+        }
+        Ok(XxHash3_64::oneshot(&bytes) as i64)
+    }
+
+    /// Whether the origin's version of a file is the one that the pool knows, or that the service
+    /// has just written.
+    pub fn is_known(&self, path: &[u8], there: &Meta, mark: &OriginMark) -> bool {
+        print(there) == mark.print || self.writing.is_ours(path, there)
+    }
+
+    /// Whether a directory's record lies on a dead node, so that it can't be marked, and its
+    /// attributes aren't known.
+    pub fn has_lost(&self, dir: ObjectId) -> bool {
+        self.fs.salvaged().is_some_and(|s| s.has_lost(dir))
+    }
+
+    pub fn inode(&self, id: ObjectId) -> Result<Inode> {
+        let cluster = self.fs.cluster();
+        cluster.with_parts(id, cluster.stat(id)?)
+    }
+
+    pub fn set_mark(&self, id: ObjectId, mark: OriginMark) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
+        let set = SetAttr {
+            origin: Some(mark),
+            ..SetAttr::default()
+        };
+        self.fs.cluster().set_attr(id, &set)
+    }
+
+    /// Gives a file that both sides have the same version of its mark, and other attributes. Its
+    /// change time becomes one of the past: `before`, but no later than [`TICK`] ago. So the next
+    /// change has another one, however soon it comes.
+    pub fn set_clean(
+        &self,
+        id: ObjectId,
+        before: i64,
+        mark: OriginMark,
+        set: SetAttr,
+    ) -> Result<()> {
+        self.ranges.is_marked(id, &mark);
+        let mut past = before.min(now() - TICK);
+        let set = SetAttr {
+            ctime: Some(past),
+            origin: Some(OriginMark {
+                synced: past,
+                ..mark
+            }),
+            ..set
+        };
+        self.fs.cluster().set_attr(id, &set)?;
+        let inode = self.inode(id)?;
+        if inode.is_spread && inode.ctime != past {
+            // Each part of a striped file has its own time.
+            past = inode.ctime;
+            let rest = past + TICK - now();
+            std::thread::sleep(Duration::from_nanos(rest.clamp(0, TICK) as u64));
+            self.set_mark(
+                id,
+                OriginMark {
+                    synced: past,
+                    ..mark
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Whether the pool outlives a loss of power.
+    pub fn is_durable(&self) -> bool {
+        self.pool.config().journal_dir(self.pool.dir()).is_some()
+    }
+
+    /// Before files are written back, in a pool that outlives a loss of power: their bytes get to
+    /// stable storage there. Otherwise, afterwards, a file could be clean without them, or older
+    /// than the origin's.
+    pub fn sync_pool(&self) -> Result<()> {
+        if self.is_durable() {
+            self.fs.cluster().sync_everywhere()
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Whether the pool still exists: threads end when it doesn't.
+    pub fn is_there(&self) -> bool {
+        self.pool.dir().join("pool.json").exists()
+    }
+}
+
+/// Whether both sides have the same version of a file.
+pub fn is_clean(inode: &Inode) -> bool {
+    inode.origin.is_clean(inode.ctime)
+}

@@ -1,0 +1,151 @@
+//! Counters of the service, and problems that its user should know.
+
+use forebay_client::origin::QuotaStatus;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Limit on the problems that are kept; further ones are only counted.
+const MAX_PROBLEMS: usize = 1000;
+/// The last name in the keys of problems of looking at a directory.
+pub const LOOKED_AT: &[u8] = b".";
+/// Limit on the problems in a status.
+const SHOWN: usize = 50;
+
+/// A path that couldn't be fetched or written back, or that had changed on both sides.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Problem {
+    pub path: String,
+    /// The failure, and what to do where that is known.
+    pub what: String,
+    /// Since when: seconds since 1970.
+    pub since: u64,
+}
+
+/// How an origin and its pool stand.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Status {
+    pub origin: String,
+    pub at: String,
+    pub mode: String,
+    /// Files of the pool by state. Dirty ones are those in the pool only and those that have
+    /// changed since they were written back.
+    pub dirty_files: u64,
+    pub dirty_bytes: u64,
+    pub archived_files: u64,
+    pub archived_bytes: u64,
+    pub released_files: u64,
+    pub released_bytes: u64,
+    /// Of the released files: those that are being read by ranges, and their bytes in the pool.
+    #[serde(default)]
+    pub partial_files: u64,
+    #[serde(default)]
+    pub partial_bytes: u64,
+    /// Since the service began.
+    pub fetched_files: u64,
+    pub fetched_bytes: u64,
+    pub written_files: u64,
+    pub written_bytes: u64,
+    pub evicted_files: u64,
+    pub evicted_bytes: u64,
+    /// Bytes among those fetched and written back that other nodes than the service's have copied.
+    #[serde(default)]
+    pub other_nodes_bytes: u64,
+    /// How often writers have waited for room, and how long in all. Milliseconds.
+    pub waited: u64,
+    pub waited_ms: u64,
+    /// Nothing is written back in the background.
+    pub is_held: bool,
+    /// Directories in which changes by other processes of this host are noticed at once.
+    #[serde(default)]
+    pub watched_dirs: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quota: Option<QuotaStatus>,
+    pub problems: Vec<Problem>,
+    /// Problems that aren't listed here.
+    pub more_problems: u64,
+    pub conflicts: Vec<Problem>,
+}
+
+/// Counters and problems, for several threads.
+#[derive(Default)]
+pub struct Ledger {
+    pub fetched: Count,
+    pub written: Count,
+    pub evicted: Count,
+    /// Writers that waited for room, and milliseconds.
+    pub waited: Count,
+    problems: Mutex<BTreeMap<Vec<u8>, Problem>>,
+    conflicts: Mutex<BTreeMap<Vec<u8>, Problem>>,
+}
+
+/// Files and bytes.
+#[derive(Default)]
+pub struct Count {
+    pub files: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+impl Count {
+    pub fn add(&self, files: u64, bytes: u64) {
+        self.files.fetch_add(files, Relaxed);
+        self.bytes.fetch_add(bytes, Relaxed);
+    }
+}
+
+fn note(list: &Mutex<BTreeMap<Vec<u8>, Problem>>, key: &[u8], path: String, what: String) {
+    let mut list = list.lock().unwrap_or_else(PoisonError::into_inner);
+    if list.len() >= MAX_PROBLEMS && !list.contains_key(key) {
+        return;
+    }
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let since = list.get(key).map(|p| p.since);
+    let since = since.unwrap_or_else(|| now.map_or(0, |now| now.as_secs()));
+    list.insert(key.to_vec(), Problem { path, what, since });
+}
+
+impl Ledger {
+    /// Records that the object at this path of the origin couldn't be moved.
+    pub fn problem(&self, relative: &[u8], path: String, what: String) {
+        note(&self.problems, relative, path, what);
+    }
+
+    /// Records that both sides had changed an object.
+    pub fn conflict(&self, relative: &[u8], path: String, what: String) {
+        note(&self.conflicts, relative, path, what);
+    }
+
+    /// The object was moved, or removed.
+    pub fn is_solved(&self, relative: &[u8]) {
+        let mut list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        list.remove(relative);
+    }
+
+    /// The paths of all problems of writing back.
+    pub fn unwritten(&self) -> Vec<Vec<u8>> {
+        let list = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_of_look = |key: &[u8]| key.rsplit(|&b| b == b'/').next() == Some(LOOKED_AT);
+        list.keys()
+            .filter(|key| !is_of_look(key))
+            .cloned()
+            .collect()
+    }
+
+    /// The problems, some of the conflicts, and how many problems were left out.
+    pub fn listed(&self) -> (Vec<Problem>, u64, Vec<Problem>) {
+        let problems = self.problems.lock().unwrap_or_else(PoisonError::into_inner);
+        let conflicts = self
+            .conflicts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let listed: Vec<Problem> = problems.values().take(SHOWN).cloned().collect();
+        let more = (problems.len() - listed.len()) as u64;
+        (
+            listed,
+            more,
+            conflicts.values().take(SHOWN).cloned().collect(),
+        )
+    }
+}

@@ -1,0 +1,464 @@
+//! Writing files of one directory back: their bytes and attributes, all in one batch.
+//!
+//! A file's bytes are copied by the copier of `forebay-staging`: beside the target, verified,
+//! synced, renamed. The mark that makes it clean has the change time from before the copy; so a
+//! write that comes meanwhile leaves it dirty. The files of a batch are copied together, since they
+//! share the sync, each from the node that has it. A file that the origin has in another version
+//! than the pool knows is a conflict: the pool's version goes beside the origin's.
+
+use crate::object_writer::Put;
+use crate::pass::{Pass, TICK, is_young};
+use crate::service::{Origin, WRITERS, is_clean};
+use crate::side::{below, is_cut_off, print, split};
+use forebay_backing::{Meta, PoolStore, SlowStore, map};
+use forebay_posix::ObjectId;
+use forebay_staging::{Options, Report, StageError, Team, part_name, stage};
+use forebay_store::{Inode, OriginMark, OriginState};
+use rustix::io::{Errno, Result};
+use std::collections::{BTreeMap, HashMap};
+
+/// Maximum number of files, and bytes, that are written back together.
+pub const BATCH: usize = 256;
+const BATCH_BYTES: u64 = 256 << 20;
+/// Maximum number of files that are written to a bucket together: there is no sync that they share,
+/// and a process that removes one waits for all.
+pub const OBJECTS: usize = 64;
+/// How often the removal of an incomplete file is tried where the origin fails.
+const PART_ATTEMPTS: usize = 5;
+
+/// A directory of a bucket is listed to see the versions of its dirty files, unless it has more
+/// entries for each of them.
+const LISTED: usize = 500;
+
+/// The origin's object under a name.
+type Looked = Result<Option<Meta>>;
+
+/// A file to be written back.
+pub struct Dirty {
+    pub id: ObjectId,
+    pub name: Vec<u8>,
+    pub inode: Inode,
+}
+
+impl Origin {
+    /// Writes the bytes and attributes of files of one directory back.
+    pub fn write_files(
+        &self,
+        dir: ObjectId,
+        at: &[u8],
+        mut dirty: Vec<Dirty>,
+        pass: &mut Pass,
+    ) -> Result<()> {
+        // All threads that work on several objects take them in this order.
+        dirty.sort_by_key(|d| d.id.0);
+        let _working: Vec<_> = dirty
+            .iter()
+            .map(|d| self.object_locks.begin(d.id))
+            .collect();
+        let mut current = Vec::new();
+        for d in dirty {
+            // Another pass, or a change of names, may have come first.
+            match self.make_sure_of(d.id).and_then(|()| self.inode(d.id)) {
+                Ok(inode) if is_clean(&inode) => {}
+                Ok(inode) if is_young(&inode, TICK) => pass.young += 1,
+                // It has got another name since the walk, which has the origin's old version: the
+                // next pass writes both.
+                Ok(inode) if inode.nlink > 1 => pass.young += 1,
+                Ok(inode) => current.push(Dirty { inode, ..d }),
+                Err(Errno::NOENT) => {}
+                Err(e) => pass.failed.push((below(at, &d.name), self.side.explain(e))),
+            }
+        }
+        let objects = current.iter().map(|d| (d.id, &d.inode));
+        self.announce(dir, objects)?;
+        let looks = match self.looks(dir, at, &current) {
+            Ok(looks) => looks,
+            Err(e) => {
+                let why = self.side.explain(e);
+                let failed = current.iter().map(|d| (below(at, &d.name), why.clone()));
+                pass.failed.extend(failed);
+                pass.is_cut_off = is_cut_off(e);
+                return Ok(());
+            }
+        };
+        let (mut plain, mut same, mut puts) = (Vec::new(), Vec::new(), Vec::new());
+        for (d, there) in current.into_iter().zip(looks) {
+            let path = below(at, &d.name);
+            // A process that changes the name from here on asks this service first, and waits.
+            if !self.has_name(dir, &d.name, d.id) {
+                pass.young += 1;
+                continue;
+            }
+            let there = match there {
+                Ok(there) => there,
+                Err(e) => {
+                    pass.failed.push((path, self.side.explain(e)));
+                    continue;
+                }
+            };
+            match there {
+                Some(there) if !self.is_known(&path, &there, &d.inode.origin) => {
+                    self.write_conflict(&path, (d.id, &d.inode), pass);
+                }
+                there if self.side.is_object_store() => puts.push((d, path, there)),
+                // The copier would take the same size and time for the same content.
+                Some(there)
+                    if there.size == d.inode.size && there.is_modified_at(d.inode.mtime.into()) =>
+                {
+                    same.push(d);
+                }
+                _ => plain.push(d),
+            }
+        }
+        if self.side.is_object_store() {
+            return self.write_objects(&puts, pass);
+        }
+        self.write_list(at, plain, false, pass);
+        self.write_list(at, same, true, pass);
+        Ok(())
+    }
+
+    /// The origin's versions of files of one directory.
+    fn looks(&self, dir: ObjectId, at: &[u8], list: &[Dirty]) -> Result<Vec<Looked>> {
+        if !self.side.is_object_store() {
+            let look = |d: &Dirty| self.side.look(&below(at, &d.name));
+            return Ok(map(WRITERS, list, look));
+        }
+        if list.len() * LISTED >= self.entries(dir)?.len() {
+            // One listing of a thousand names costs as much as two look-ups.
+            let entries = self.side.entries(at, &|_| false)?.unwrap_or_default();
+            let there: HashMap<Vec<u8>, Meta> = entries.all.into_iter().collect();
+            let find = |d: &Dirty| match there.get(&d.name).copied() {
+                // Not a version that the pool knows: its time tells which process wrote it.
+                Some(meta) if print(&meta) != d.inode.origin.print => {
+                    self.side.look(&below(at, &d.name))
+                }
+                found => Ok(found),
+            };
+            return Ok(list.iter().map(find).collect());
+        }
+        let mut looks = Vec::new();
+        for d in list {
+            match self.side.look(&below(at, &d.name)) {
+                Err(e) if is_cut_off(e) => return Err(e),
+                look => looks.push(look),
+            }
+        }
+        Ok(looks)
+    }
+
+    /// Writes files to a bucket: each with its path, and the version that it replaces.
+    fn write_objects(
+        &self,
+        list: &[(Dirty, Vec<u8>, Option<Meta>)],
+        pass: &mut Pass,
+    ) -> Result<()> {
+        let versions = list.iter();
+        let versions = versions.map(|(d, path, _)| (&path[..], d.inode.size, d.inode.mtime));
+        self.writing
+            .begin(versions)
+            .map_err(|e| Errno::from_io_error(&e).unwrap_or(Errno::IO))?;
+        let puts: Vec<Put<'_>> = list
+            .iter()
+            .map(|(d, path, there)| Put {
+                id: d.id,
+                path,
+                size: d.inode.size,
+                replaced: *there,
+            })
+            .collect();
+        let times: Vec<i64> = list.iter().map(|(d, _, _)| d.inode.ctime).collect();
+        self.put_files(&puts, &times, pass);
+        Ok(())
+    }
+
+    /// Makes processes ask this service before they change the names of these objects of a
+    /// directory, which the origin may have from now on. A process that has seen the old state, but
+    /// hasn't changed the name yet, is turned back by the epoch of names. The caller works on the
+    /// objects, and looks at their names afterwards.
+    pub fn announce<'i>(
+        &self,
+        dir: ObjectId,
+        objects: impl Iterator<Item = (ObjectId, &'i Inode)>,
+    ) -> Result<()> {
+        let is_new = |(_, inode): &(ObjectId, &Inode)| inode.origin.state == OriginState::None;
+        let new: Vec<ObjectId> = objects.filter(is_new).map(|(id, _)| id).collect();
+        if new.is_empty() {
+            return Ok(());
+        }
+        let mark = || {
+            let mark = OriginMark {
+                state: OriginState::Archived,
+                print: 0,
+                synced: 0,
+            };
+            for id in &new {
+                match self.set_mark(*id, mark) {
+                    Err(Errno::NOENT) => {}
+                    done => done?,
+                }
+            }
+            Ok(())
+        };
+        mark()?;
+        // The directory's own mark stays as it is: setting it begins a new epoch of names. Names in a
+        // directory whose record is lost can't change.
+        if !self.has_lost(dir) {
+            self.set_mark(dir, self.inode(dir)?.origin)?;
+        }
+        // Changes of names that began in the old one hold the objects' shards until they end.
+        mark()
+    }
+
+    fn write_list(&self, at: &[u8], list: Vec<Dirty>, compares: bool, pass: &mut Pass) {
+        if list.is_empty() {
+            return;
+        }
+        let options = Options {
+            checksum: compares,
+            threads: WRITERS,
+            ..Options::stage_out()
+        };
+        let paths: Vec<_> = list.iter().map(|d| below(at, &d.name)).collect();
+        let versions = paths.iter().zip(&list);
+        let versions = versions.map(|(path, d)| (&path[..], d.inode.size, d.inode.mtime));
+        if let Err(e) = self.writing.begin(versions) {
+            let why = format!("the pool's directory can't be written: {e}");
+            pass.failed
+                .extend(paths.into_iter().map(|path| (path, why.clone())));
+            return;
+        }
+        if let Err(e) = self.sync_pool() {
+            let why = format!("the pool can't be synced: {}", self.side.explain(e));
+            pass.failed
+                .extend(paths.into_iter().map(|path| (path, why.clone())));
+            return;
+        }
+        for (list, report) in self.copy_list(at, list, &options) {
+            match report {
+                Ok(report) => self.settle_list(at, list, &report, pass),
+                Err(why) => {
+                    let failed = list.iter().map(|d| (below(at, &d.name), why.clone()));
+                    pass.failed.extend(failed);
+                }
+            }
+        }
+    }
+
+    /// Copies files of one directory, each from the node that has it, at the same time. Lists of
+    /// them, with the report of each or why it couldn't begin.
+    fn copy_list(
+        &self,
+        at: &[u8],
+        list: Vec<Dirty>,
+        options: &Options,
+    ) -> Vec<(Vec<Dirty>, std::result::Result<Report, String>)> {
+        let files = list.iter().map(|d| (d.id, &d.name[..], d.inode.size));
+        let mut nodes: HashMap<usize, u32> = HashMap::new();
+        for (node, indices) in self.shared_out(files) {
+            nodes.extend(indices.into_iter().map(|i| (i, node)));
+        }
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let here_only = |d: &Dirty| pool.is_found_here_only(&self.pool_path(&below(at, &d.name)));
+        let mut lists: BTreeMap<Option<u32>, Vec<Dirty>> = BTreeMap::new();
+        for (i, d) in list.into_iter().enumerate() {
+            let node = nodes.get(&i).copied().filter(|_| !here_only(&d));
+            lists.entry(node).or_default().push(d);
+        }
+        std::thread::scope(|scope| {
+            let copies: Vec<_> = lists
+                .into_iter()
+                .map(|(node, list)| {
+                    let copy = move || {
+                        let report = self.copy_from(node, at, &list, options);
+                        (list, report)
+                    };
+                    scope.spawn(copy)
+                })
+                .collect();
+            copies
+                .into_iter()
+                .filter_map(|copy| copy.join().ok())
+                .collect()
+        })
+    }
+
+    /// Makes a node copy files of one directory; None is this one.
+    fn copy_from(
+        &self,
+        node: Option<u32>,
+        at: &[u8],
+        list: &[Dirty],
+        options: &Options,
+    ) -> std::result::Result<Report, String> {
+        let names: Vec<Vec<u8>> = list.iter().map(|d| d.name.clone()).collect();
+        if let Some(node) = node {
+            match self.write_there(node, at, &names, options.checksum) {
+                Ok(Some(report)) => {
+                    self.remove_parts(at, &report, &names);
+                    return Ok(report);
+                }
+                Ok(None) => {}
+                Err(e) => {
+                    return Err(format!(
+                        "node {node}, which has it: {}",
+                        self.side.explain(e)
+                    ));
+                }
+            }
+        }
+        let options = Options {
+            only: Some(names.into_iter().collect()),
+            ..options.clone()
+        };
+        let report = self.stage(&self.pool_path(at), at, &options);
+        report.map_err(|e| e.to_string())
+    }
+
+    /// After copying files of one directory: those that are at the origin are clean.
+    fn settle_list(&self, at: &[u8], list: Vec<Dirty>, report: &Report, pass: &mut Pass) {
+        let accounted = report.moved_files + report.unchanged + report.failed;
+        if accounted < list.len() as u64 || report.interrupted {
+            // Some have lost their names meanwhile: which, the next pass finds out.
+            pass.young += list.len() as u64;
+            return;
+        }
+        let metas = map(WRITERS, &list, |d| self.side.meta(&below(at, &d.name)));
+        for (d, meta) in list.into_iter().zip(metas) {
+            let path = below(at, &d.name);
+            let target = self.side.show(&path);
+            let failure = report.failures.iter().find(|f| f.path == target);
+            match failure {
+                Some(failure) if failure.what.contains("changed while") => pass.young += 1,
+                Some(failure) => {
+                    pass.failed.push((path, failure.what.clone()));
+                }
+                None => match meta
+                    .and_then(|meta| self.has_version(d.id, &path, print(&meta), d.inode.ctime))
+                {
+                    Ok(()) => self.ledger.written.add(1, d.inode.size),
+                    // Removed meanwhile.
+                    Err(Errno::NOENT) => {}
+                    Err(e) => pass.failed.push((path, self.side.explain(e))),
+                },
+            }
+        }
+    }
+
+    /// Copies from the pool to the origin. Its progress counts as this service's.
+    pub fn stage(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        options: &Options,
+    ) -> std::result::Result<Report, StageError> {
+        let pool = PoolStore::new(&self.fs, &self.config.at);
+        let report = self.watched(|progress| {
+            stage(
+                &pool,
+                from,
+                &*self.side,
+                to,
+                options,
+                progress,
+                &Team::default(),
+            )
+        });
+        if !report.as_ref().is_ok_and(Report::complete) {
+            let (dir, name) = split(to);
+            match &options.only {
+                Some(names) => names.iter().for_each(|name| self.remove_part(to, name)),
+                None => self.remove_part(dir, name),
+            }
+        }
+        report
+    }
+
+    /// Both sides have changed a file: stores the pool's version beside the origin's.
+    pub fn write_conflict(&self, path: &[u8], (id, inode): (ObjectId, &Inode), pass: &mut Pass) {
+        let suffix = format!(".forebay-conflict-{}", &self.pool.config().uuid[..8]);
+        let beside = [path, suffix.as_bytes()].concat();
+        let options = Options {
+            checksum: true,
+            ..Options::stage_out()
+        };
+        let written = if self.side.is_object_store() {
+            let there = self.side.look(&beside).map_err(|e| self.side.explain(e));
+            // An object there was left by an earlier conflict.
+            match there.and_then(|there| self.put_one((id, inode), &beside, there)) {
+                Ok(Some(_)) => Ok(None),
+                Ok(None) => {
+                    pass.young += 1;
+                    return;
+                }
+                Err(why) => Ok(Some(why)),
+            }
+        } else {
+            self.stage(&self.pool_path(path), &beside, &options)
+                .map(|report| {
+                    let first = || report.failures.first().map(|f| f.what.clone());
+                    (!report.complete()).then(|| first().unwrap_or_default())
+                })
+        };
+        let why = match written {
+            Ok(None) => {
+                let what = format!(
+                    "was changed in the pool and at the origin; the pool's version is {}",
+                    self.side.show(&beside)
+                );
+                self.ledger.conflict(path, self.side.show(path), what);
+                // Clean from here on, but of another version than the origin's.
+                let mark = OriginMark {
+                    synced: inode.ctime,
+                    state: OriginState::Archived,
+                    ..inode.origin
+                };
+                match self.set_mark(id, mark) {
+                    Ok(()) => return,
+                    Err(e) => self.side.explain(e),
+                }
+            }
+            Ok(Some(why)) => why,
+            Err(e) => e.to_string(),
+        };
+        pass.failed.push((path.to_vec(), why));
+    }
+
+    /// Removes incomplete files that a copier has left, if it has failed.
+    fn remove_parts(&self, dir: &[u8], report: &Report, names: &[Vec<u8>]) {
+        if !report.complete() {
+            names.iter().for_each(|name| self.remove_part(dir, name));
+        }
+    }
+
+    /// Removes the incomplete file of `name`, which a copier that failed may have left: it isn't
+    /// removed by others while this process lives.
+    fn remove_part(&self, dir: &[u8], name: &[u8]) {
+        let part = below(dir, &part_name(name));
+        for _ in 0..PART_ATTEMPTS {
+            match self.side.unlink(&part) {
+                Ok(()) | Err(Errno::NOENT) => return,
+                Err(_) => {}
+            }
+        }
+    }
+}
+
+/// Files that are written back together: while they are, their names can't change.
+pub fn batches(files: Vec<Dirty>, most: usize) -> Vec<Vec<Dirty>> {
+    let mut batches: Vec<Vec<Dirty>> = Vec::new();
+    let mut bytes = 0;
+    for d in files {
+        match batches.last_mut() {
+            Some(last) if last.len() < most && bytes + d.inode.size <= BATCH_BYTES => {
+                bytes += d.inode.size;
+                last.push(d);
+            }
+            _ => {
+                bytes = d.inode.size;
+                batches.push(vec![d]);
+            }
+        }
+    }
+    batches
+}

@@ -1,0 +1,155 @@
+//! All attributes of an object: owner, mode, times, `user.*` attributes.
+
+use forebay_backing::{Attributes, Meta};
+use rustix::io::{Errno, Result};
+
+/// The result of applying attributes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Applied {
+    /// The destination has no room for extended attributes, but the source has some.
+    pub without_xattrs: bool,
+    /// The destination can't have the source's time of modification, but has the closest one.
+    pub without_time: bool,
+}
+
+/// The failed step, and its errno.
+pub type Failed = (&'static str, Errno);
+
+/// Copies the attributes of an object, whose metadata is `meta`, to another one. Times come last, so
+/// this must be called when the content is complete.
+pub fn apply(
+    from: &dyn Attributes,
+    meta: &Meta,
+    to: &dyn Attributes,
+) -> std::result::Result<Applied, Failed> {
+    let mut applied = Applied {
+        without_time: !to.keeps_time(meta.mtime),
+        ..Applied::default()
+    };
+    let at = |what| move |e| (what, e);
+    if !meta.is_symlink() {
+        let before = to.stat().map_err(at("reading its attributes"))?;
+        applied.without_xattrs = xattrs(from, to, &before)?;
+    }
+    apply_metadata(meta, to)?;
+    Ok(applied)
+}
+
+/// Gives an object the owner, mode and times in `meta`. Times come last.
+///
+/// # Errors
+/// The failed step, and its errno.
+pub fn apply_metadata(meta: &Meta, to: &dyn Attributes) -> std::result::Result<(), Failed> {
+    let at = |what| move |e| (what, e);
+    let stat = || to.stat().map_err(at("reading its attributes"));
+    let before = stat()?;
+    // A directory's bits mean something else on a program that another user has put there.
+    if before.kind() != meta.kind() {
+        let step = "setting its attributes, while another object is in its place,";
+        return Err((step, Errno::STALE));
+    }
+    if (before.uid, before.gid) != (meta.uid, meta.gid) {
+        own(to, meta, &before).map_err(at("setting its owner"))?;
+    }
+    // Both steps may have changed the mode.
+    let now = stat()?;
+    if !meta.is_symlink() {
+        let mut mode = meta.permissions();
+        // Set-ID bits mean something else under another owner.
+        if now.uid != meta.uid {
+            mode &= !0o4000;
+        }
+        if now.gid != meta.gid && !meta.is_dir() {
+            mode &= !0o2000;
+        }
+        if now.permissions() != mode {
+            to.chmod(mode).map_err(at("setting its mode"))?;
+        }
+    }
+    if !now.is_modified_at(meta.mtime) {
+        to.set_times(meta.atime, meta.mtime)
+            .map_err(at("setting its times"))?;
+    }
+    Ok(())
+}
+
+/// Copies the `user.*` attributes of a file to another one, and changes nothing else. True if that
+/// can't have any, but the first has some.
+///
+/// # Errors
+/// The failed step, and its errno.
+pub fn user_attributes(
+    from: &dyn Attributes,
+    to: &dyn Attributes,
+) -> std::result::Result<bool, Failed> {
+    let at = |what| move |e| (what, e);
+    let before = to.stat().map_err(at("reading its attributes"))?;
+    let applied = xattrs(from, to, &before);
+    // The file may have been made writable for that.
+    if before.permissions() & 0o200 == 0 {
+        to.chmod(before.permissions())
+            .map_err(at("setting its mode"))?;
+    }
+    applied
+}
+
+/// Sets owner and group as far as this user may.
+fn own(to: &dyn Attributes, meta: &Meta, now: &Meta) -> Result<()> {
+    let denied = |e: &Errno| matches!(*e, Errno::PERM | Errno::INVAL);
+    match to.chown(Some(meta.uid), Some(meta.gid)) {
+        Err(e) if denied(&e) && now.gid != meta.gid => match to.chown(None, Some(meta.gid)) {
+            Err(e) if denied(&e) => Ok(()),
+            other => other,
+        },
+        Err(e) if denied(&e) => Ok(()),
+        other => other,
+    }
+}
+
+/// Copies the `user.*` attributes of an object to another one. True if that can't have any.
+fn xattrs(
+    from: &dyn Attributes,
+    to: &dyn Attributes,
+    now: &Meta,
+) -> std::result::Result<bool, Failed> {
+    let at = |what| move |e| (what, e);
+    let wanted = from
+        .xattrs()
+        .map_err(at("listing the source's extended attributes"))?;
+    let present = match to.xattrs() {
+        Ok(names) => names,
+        Err(e) if wanted.is_empty() && e == Errno::ACCESS => return Ok(false),
+        Err(e) => return Err(("listing its extended attributes", e)),
+    };
+    let mut writable = now.permissions() & 0o200 != 0;
+    let mut make_writable = || {
+        if !std::mem::replace(&mut writable, true) {
+            to.chmod(now.permissions() | 0o200)
+        } else {
+            Ok(())
+        }
+    };
+    for name in &wanted {
+        let value = match from.xattr(name) {
+            // Removed since the attributes were listed.
+            Err(Errno::NODATA) => continue,
+            other => other.map_err(at("reading the source's extended attributes"))?,
+        };
+        if present.contains(name) && to.xattr(name).is_ok_and(|v| v == value) {
+            continue;
+        }
+        make_writable().map_err(at("setting its mode"))?;
+        match to.set_xattr(name, &value) {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => return Ok(true),
+            other => other.map_err(at("setting its extended attributes"))?,
+        }
+    }
+    for name in present.iter().filter(|n| !wanted.contains(n)) {
+        make_writable().map_err(at("setting its mode"))?;
+        match to.remove_xattr(name) {
+            Err(Errno::NODATA) => {}
+            other => other.map_err(at("removing its extended attributes"))?,
+        }
+    }
+    Ok(false)
+}

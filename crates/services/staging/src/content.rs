@@ -1,0 +1,126 @@
+//! The whole content of one file, from one open file to another: ranges in parallel, read back and
+//! compared ([`crate::copy`]), from a source that rests meanwhile.
+
+use crate::Progress;
+use crate::copy as segments;
+use crate::job::lock;
+use forebay_backing::{Meta, StoreFile, Trouble, for_each};
+use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The care that a copy of a file's content takes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Care {
+    /// On stable storage.
+    pub sync: bool,
+    /// Read back from the destination, and compared by checksum.
+    pub verify: bool,
+}
+
+/// Copies the whole content of `from` to `to`, which has none, by `threads` threads. Returns the
+/// bytes copied, without holes, and the source's metadata. A copy is synced before it is verified.
+///
+/// # Errors
+/// [`Trouble`]; [`Trouble::Changed`] if the source isn't a file, or changes meanwhile.
+pub fn copy(
+    from: &dyn StoreFile,
+    to: &dyn StoreFile,
+    care: Care,
+    threads: usize,
+    progress: &Progress,
+) -> Result<(u64, Meta), Trouble> {
+    let before = at_rest(from).map_err(Trouble::Read)?;
+    if !before.is_file() {
+        return Err(Trouble::Changed);
+    }
+    let done = Mutex::new(Ok(Vec::new()));
+    let ranges = segments::ranges(before.size);
+    for_each(threads, &ranges, |&(start, end)| {
+        if lock(&done).is_ok() {
+            let result = segments::copy(from, to, start, end, care.verify, progress);
+            note_first(&done, result);
+        }
+    });
+    let ranges = done.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    if to.meta().map_err(Trouble::Write)?.size != before.size {
+        // The file ends in a hole.
+        to.set_len(before.size).map_err(Trouble::Write)?;
+    }
+    let after = from.meta().map_err(Trouble::Read)?;
+    if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
+        return Err(Trouble::Changed);
+    }
+    if care.sync {
+        to.sync().map_err(Trouble::Write)?;
+        to.forget_cached();
+    }
+    if to.meta().map_err(Trouble::ReadBack)?.size != before.size {
+        return Err(Trouble::Differs);
+    }
+    let verified = Mutex::new(Ok(Vec::new()));
+    let compared = if care.verify { &ranges[..] } else { &[] };
+    for_each(threads, compared, |range| {
+        if lock(&verified).is_ok() {
+            note_first(&verified, segments::verify(to, range, progress));
+        }
+    });
+    verified.into_inner().unwrap_or_else(|e| e.into_inner())?;
+    Ok((ranges.iter().map(segments::Range::data).sum(), before))
+}
+
+/// Copies the bytes of a file from `start` to `end` over the same bytes of `to`, if `is_wanted` says
+/// so of the source's metadata. Returns the bytes copied, without holes.
+///
+/// # Errors
+/// [`Trouble`]; [`Trouble::Changed`] if the source isn't wanted, ends before `end`, or changes
+/// meanwhile.
+pub fn copy_part(
+    from: &dyn StoreFile,
+    to: &dyn StoreFile,
+    (start, end): (u64, u64),
+    is_wanted: impl Fn(&Meta) -> bool,
+    verify: bool,
+    progress: &Progress,
+) -> Result<u64, Trouble> {
+    let before = at_rest(from).map_err(Trouble::Read)?;
+    if !is_wanted(&before) || before.size < end {
+        return Err(Trouble::Changed);
+    }
+    let range = segments::copy(from, to, start, end, verify, progress)?;
+    let after = from.meta().map_err(Trouble::Read)?;
+    if (after.size, after.mtime, after.ctime) != (before.size, before.mtime, before.ctime) {
+        return Err(Trouble::Changed);
+    }
+    if verify {
+        segments::verify(to, &range, progress)?;
+    }
+    Ok(range.data())
+}
+
+/// The file's metadata, once its last change is old enough that another one would show in its
+/// times: they advance by ticks of some milliseconds only.
+pub fn at_rest(file: &dyn StoreFile) -> rustix::io::Result<Meta> {
+    const TICK: Duration = Duration::from_millis(20);
+    let meta = file.meta()?;
+    let changed = Duration::from_nanos(u64::try_from(meta.mtime).unwrap_or(0));
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    match now.checked_sub(changed) {
+        Some(age) if age < TICK => {
+            std::thread::sleep(TICK - age);
+            file.meta()
+        }
+        _ => Ok(meta),
+    }
+}
+
+/// Collects results until the first error, which it keeps.
+fn note_first<T, E>(all: &Mutex<Result<Vec<T>, E>>, one: Result<T, E>) {
+    let mut all = lock(all);
+    match (&mut *all, one) {
+        (Ok(list), Ok(value)) => list.push(value),
+        (Ok(_), Err(e)) => *all = Err(e),
+        (Err(_), _) => {}
+    }
+}

@@ -1,0 +1,331 @@
+//! The content of one file: copied, read back, compared.
+//!
+//! A range is copied segment by segment (holes stay holes) and hashed as it is read. When all
+//! ranges of a file are written, each is read back from the destination: the segments must have the
+//! same hash, and all bytes between them must read as zero.
+
+use crate::Progress;
+use forebay_backing::{StoreFile, Trouble};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Bytes of a large file that one thread copies.
+pub const RANGE: u64 = 16 << 20;
+/// Bytes read and written in one go.
+const BUFFER: usize = 1 << 20;
+
+/// One range of a file, as read from the source.
+#[derive(Debug)]
+pub struct Range {
+    pub start: u64,
+    pub end: u64,
+    /// Start and end of each segment of data.
+    segments: Vec<(u64, u64)>,
+    /// None: it isn't compared.
+    hash: Option<blake3::Hash>,
+}
+
+impl Range {
+    /// Bytes of data, without holes.
+    pub fn data(&self) -> u64 {
+        self.segments.iter().map(|(start, end)| end - start).sum()
+    }
+}
+
+/// The ranges in which a file of `size` bytes is copied.
+pub fn ranges(size: u64) -> Vec<(u64, u64)> {
+    (0..size.div_ceil(RANGE))
+        .map(|i| (i * RANGE, ((i + 1) * RANGE).min(size)))
+        .collect()
+}
+
+fn with_buffer<T>(use_it: impl FnOnce(&mut [u8]) -> T) -> T {
+    thread_local!(static SPACE: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) });
+    SPACE.with_borrow_mut(|space| {
+        space.resize(BUFFER, 0);
+        use_it(space)
+    })
+}
+
+/// Start and end of the next data at or after `at`, up to `end`.
+fn next_data(file: &dyn StoreFile, at: u64, end: u64) -> Result<Option<(u64, u64)>, Errno> {
+    let start = match file.seek_data(at) {
+        Ok(start) if start < end => start.max(at),
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
+        Err(e) => return Err(e),
+    };
+    match file.seek_hole(start) {
+        Ok(hole) if hole > start => Ok(Some((start, hole.min(end)))),
+        // Between the two calls it has become a hole: the copy will notice the change.
+        Ok(_) | Err(Errno::NXIO) => Ok(Some((start, end))),
+        Err(e) => Err(e),
+    }
+}
+
+/// Copies the bytes from `start` to `end`; with `hashes`, the result can be [verified](verify).
+///
+/// # Errors
+/// [`Trouble::Read`], [`Trouble::Write`]; [`Trouble::Changed`] if the source has become shorter;
+/// [`Trouble::Stopped`].
+pub fn copy(
+    from: &dyn StoreFile,
+    to: &dyn StoreFile,
+    start: u64,
+    end: u64,
+    hashes: bool,
+    progress: &Progress,
+) -> Result<Range, Trouble> {
+    let mut hasher = hashes.then(blake3::Hasher::new);
+    let mut segments = Vec::new();
+    let mut at = start;
+    with_buffer(|buffer| {
+        while let Some((data, data_end)) = next_data(from, at, end).map_err(Trouble::Read)? {
+            progress.bytes_done.fetch_add(data - at, Relaxed);
+            at = data;
+            while at < data_end {
+                if progress.stopped() {
+                    return Err(Trouble::Stopped);
+                }
+                let want = buffer.len().min((data_end - at) as usize);
+                let n = match from.read_at(&mut buffer[..want], at) {
+                    Ok(0) => return Err(Trouble::Changed),
+                    Ok(n) => n,
+                    Err(Errno::INTR) => continue,
+                    Err(e) => return Err(Trouble::Read(e)),
+                };
+                if let Some(hasher) = &mut hasher {
+                    hasher.update(&buffer[..n]);
+                }
+                let mut written = 0;
+                while written < n {
+                    match to.write_at(&buffer[written..n], at + written as u64) {
+                        Ok(0) => return Err(Trouble::Write(Errno::NOSPC)),
+                        Ok(w) => written += w,
+                        Err(Errno::INTR) => {}
+                        Err(e) => return Err(Trouble::Write(e)),
+                    }
+                }
+                at += n as u64;
+                progress.copied(n as u64);
+            }
+            segments.push((data, data_end));
+        }
+        progress.bytes_done.fetch_add(end - at, Relaxed);
+        Ok(())
+    })?;
+    Ok(Range {
+        start,
+        end,
+        segments,
+        hash: hasher.map(|hasher| hasher.finalize()),
+    })
+}
+
+/// Reads `range` back from the destination, and compares.
+///
+/// # Errors
+/// [`Trouble::Differs`], [`Trouble::ReadBack`], [`Trouble::Stopped`].
+pub fn verify(to: &dyn StoreFile, range: &Range, progress: &Progress) -> Result<(), Trouble> {
+    let mut hasher = blake3::Hasher::new();
+    let mut at = range.start;
+    for &(start, end) in &range.segments {
+        zeros(to, at, start)?;
+        read(to, start, end, |bytes| {
+            hasher.update(bytes);
+            if progress.stopped() {
+                Err(Trouble::Stopped)
+            } else {
+                Ok(())
+            }
+        })?;
+        at = end;
+    }
+    zeros(to, at, range.end)?;
+    if Some(hasher.finalize()) == range.hash {
+        Ok(())
+    } else {
+        Err(Trouble::Differs)
+    }
+}
+
+/// Whether two files of `size` bytes have the same content.
+///
+/// # Errors
+/// [`Trouble::Read`] for an error of reading `a`; [`Trouble::Stopped`].
+pub fn same(
+    a: &dyn StoreFile,
+    b: &dyn StoreFile,
+    size: u64,
+    progress: &Progress,
+) -> Result<bool, Trouble> {
+    let mut other = vec![0; BUFFER];
+    let mut at = 0;
+    let result = read(a, 0, size, |bytes| {
+        if progress.stopped() {
+            return Err(Trouble::Stopped);
+        }
+        let mut have = 0;
+        while have < bytes.len() {
+            match b.read_at(&mut other[have..bytes.len()], at + have as u64) {
+                Ok(0) => return Err(Trouble::Differs),
+                Ok(n) => have += n,
+                Err(Errno::INTR) => {}
+                // Unreadable at the destination: it will be replaced.
+                Err(_) => return Err(Trouble::Differs),
+            }
+        }
+        at += have as u64;
+        progress.bytes_done.fetch_add(have as u64, Relaxed);
+        if other[..have] == *bytes {
+            Ok(())
+        } else {
+            Err(Trouble::Differs)
+        }
+    });
+    match result {
+        Ok(()) => Ok(true),
+        Err(e) => {
+            progress.bytes_done.fetch_sub(at, Relaxed);
+            match e {
+                Trouble::Differs => Ok(false),
+                Trouble::ReadBack(e) => Err(Trouble::Read(e)),
+                e => Err(e),
+            }
+        }
+    }
+}
+
+/// Calls `each` with the bytes from `start` to `end`, piece by piece.
+fn read(
+    file: &dyn StoreFile,
+    start: u64,
+    end: u64,
+    mut each: impl FnMut(&[u8]) -> Result<(), Trouble>,
+) -> Result<(), Trouble> {
+    with_buffer(|buffer| {
+        let mut at = start;
+        while at < end {
+            let want = buffer.len().min((end - at) as usize);
+            match file.read_at(&mut buffer[..want], at) {
+                Ok(0) => return Err(Trouble::Differs),
+                Ok(n) => {
+                    each(&buffer[..n])?;
+                    at += n as u64;
+                }
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Trouble::ReadBack(e)),
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether all bytes from `start` to `end` are zero; holes aren't read.
+fn zeros(file: &dyn StoreFile, start: u64, end: u64) -> Result<(), Trouble> {
+    let mut at = start;
+    while at < end
+        && let Some((data, data_end)) = next_data(file, at, end).map_err(Trouble::ReadBack)?
+    {
+        read(file, data, data_end, |bytes| {
+            if bytes.iter().all(|&b| b == 0) {
+                Ok(())
+            } else {
+                Err(Trouble::Differs)
+            }
+        })?;
+        at = data_end;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forebay_backing::{DirectoryStore, Meta, SlowStore};
+    use std::os::unix::fs::FileExt;
+
+    fn scratch(name: &str) -> std::path::PathBuf {
+        let path = std::env::temp_dir().join(format!("forebay-copy-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_file(&path);
+        path
+    }
+
+    /// A file that returns other bytes when it is read again, as failing hardware does.
+    struct Flipped<'f>(Box<dyn StoreFile + 'f>);
+
+    impl StoreFile for Flipped<'_> {
+        fn meta(&self) -> rustix::io::Result<Meta> {
+            self.0.meta()
+        }
+        fn read_at(&self, buffer: &mut [u8], at: u64) -> rustix::io::Result<usize> {
+            let n = self.0.read_at(buffer, at)?;
+            if n > 0 {
+                buffer[n - 1] ^= 1;
+            }
+            Ok(n)
+        }
+        fn seek_data(&self, at: u64) -> rustix::io::Result<u64> {
+            self.0.seek_data(at)
+        }
+        fn seek_hole(&self, at: u64) -> rustix::io::Result<u64> {
+            self.0.seek_hole(at)
+        }
+    }
+
+    #[test]
+    fn ranges_cover_a_file() {
+        assert!(ranges(0).is_empty());
+        assert_eq!(ranges(1), [(0, 1)]);
+        let many = ranges(3 * RANGE + 5);
+        assert_eq!(many.len(), 4);
+        assert_eq!(many[3], (3 * RANGE, 3 * RANGE + 5));
+    }
+
+    #[test]
+    fn what_arrives_wrong_is_noticed() {
+        let (from, to) = (scratch("from"), scratch("to"));
+        std::fs::write(&from, vec![7; 100_000]).unwrap();
+        let bytes = |p: &std::path::Path| p.to_str().unwrap().as_bytes().to_vec();
+        let place = DirectoryStore::beside(&bytes(&from)).unwrap();
+        let source = place.open(&bytes(&from), true).unwrap();
+        let target = place.create(&bytes(&to), b"").unwrap();
+        let progress = Progress::default();
+        let range = copy(&*source, &*target, 0, 100_000, true, &progress).unwrap();
+        assert_eq!(verify(&*target, &range, &progress), Ok(()));
+        assert!(same(&*source, &*target, 100_000, &progress).unwrap());
+        let flipped = Flipped(target);
+        assert_eq!(verify(&flipped, &range, &progress), Err(Trouble::Differs));
+        assert!(!same(&*source, &flipped, 100_000, &progress).unwrap());
+        // Shorter than before.
+        flipped.0.set_len(99_999).unwrap();
+        assert_eq!(
+            verify(&*flipped.0, &range, &progress),
+            Err(Trouble::Differs)
+        );
+        for p in [from, to] {
+            std::fs::remove_file(p).unwrap();
+        }
+    }
+
+    #[test]
+    fn bytes_in_a_hole_are_noticed() {
+        let (from, to) = (scratch("hole-from"), scratch("hole-to"));
+        let file = std::fs::File::create(&from).unwrap();
+        file.write_all_at(b"end", (1 << 20) - 3).unwrap();
+        let bytes = |p: &std::path::Path| p.to_str().unwrap().as_bytes().to_vec();
+        let place = DirectoryStore::beside(&bytes(&from)).unwrap();
+        let source = place.open(&bytes(&from), true).unwrap();
+        let target = place.create(&bytes(&to), b"").unwrap();
+        let progress = Progress::default();
+        let range = copy(&*source, &*target, 0, 1 << 20, true, &progress).unwrap();
+        assert_eq!(verify(&*target, &range, &progress), Ok(()));
+        if range.data() < 1 << 20 {
+            target.write_at(b"x", 4096).unwrap();
+            assert_eq!(verify(&*target, &range, &progress), Err(Trouble::Differs));
+        }
+        for p in [from, to] {
+            std::fs::remove_file(p).unwrap();
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! One staging: its options, the objects of its source, and the state that its threads share.
+
+use crate::report::{Ledger, Progress};
+use crate::select::Selection;
+use forebay_backing::{Meta, SlowStore};
+use serde::{Deserialize, Serialize};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Options of a staging.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Options {
+    /// Threads that copy; 0 means one per core.
+    pub threads: usize,
+    /// Compare the content of files of the same size, instead of their times.
+    pub checksum: bool,
+    /// Sync the destination before success is reported.
+    pub sync: bool,
+    /// Stage only the files with these names directly in a directory, without the
+    /// directory's own attributes; None: all.
+    #[serde(skip)]
+    pub only: Option<Names>,
+    /// Which objects of the source are staged.
+    #[serde(skip)]
+    pub selection: Selection,
+    /// Write nothing: only list what would be copied ([`crate::Report::planned`]).
+    #[serde(skip)]
+    pub dry_run: bool,
+    /// The destination's room: if more is to be copied, nothing is. None: no check.
+    #[serde(skip)]
+    pub room: Option<Room>,
+}
+
+/// Room of a destination.
+#[derive(Clone, Debug)]
+pub struct Room {
+    /// Free bytes.
+    pub bytes: u64,
+    /// The owner of the room, in words: `the pool 'p' (memory:8M)`.
+    pub whose: String,
+    /// What to do if the room is too small.
+    pub remedy: String,
+}
+
+/// Names of files in a directory.
+pub type Names = std::collections::BTreeSet<Vec<u8>>;
+
+impl Options {
+    /// Defaults for stage-in: nothing in a pool outlives a loss of power.
+    pub fn stage_in() -> Options {
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: false,
+            only: None,
+            selection: Selection::default(),
+            dry_run: false,
+            room: None,
+        }
+    }
+
+    /// Defaults for stage-out.
+    pub fn stage_out() -> Options {
+        Options {
+            threads: 0,
+            checksum: false,
+            sync: true,
+            only: None,
+            selection: Selection::default(),
+            dry_run: false,
+            room: None,
+        }
+    }
+
+    pub(crate) fn thread_count(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from),
+            n => n.min(1024),
+        }
+    }
+}
+
+/// One object of the source, with its path relative to the source's root.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Entry {
+    #[serde(with = "path")]
+    pub below: Vec<u8>,
+    pub meta: Meta,
+}
+
+impl Entry {
+    /// Bytes to be copied, holes included.
+    pub fn bytes(&self) -> u64 {
+        if self.meta.is_file() {
+            self.meta.size
+        } else {
+            0
+        }
+    }
+}
+
+/// One staging.
+pub(crate) struct Job<'a> {
+    pub from: &'a dyn SlowStore,
+    pub src: Vec<u8>,
+    pub to: &'a dyn SlowStore,
+    pub dst: Vec<u8>,
+    pub options: &'a Options,
+    pub threads: usize,
+    pub progress: &'a Progress,
+    pub ledger: Ledger,
+    /// For each destination file with several links, the file of the source that it stands for.
+    pub claimed: Mutex<HashMap<(u64, u64), (u64, u64)>>,
+    /// The directories created, in order of creation.
+    pub made: Mutex<Vec<Vec<u8>>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+/// Serialization of paths, which are bytes: each byte is a character, so that almost all are
+/// readable.
+pub mod path {
+    use serde::de::Error;
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub fn serialize<S: Serializer>(path: &[u8], to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(&path.iter().map(|&b| char::from(b)).collect::<String>())
+    }
+
+    pub fn deserialize<'d, D: Deserializer<'d>>(from: D) -> Result<Vec<u8>, D::Error> {
+        let text = String::deserialize(from)?;
+        let bytes = text.chars().map(u8::try_from).collect::<Result<_, _>>();
+        bytes.map_err(|_| D::Error::custom("not a path"))
+    }
+}

@@ -1,0 +1,48 @@
+//! Staging: files into a pool and out of it; parallel, repeatable, verified.
+//!
+//! One copier serves both directions, between two slow stores ([`forebay_backing`]), one of them the
+//! pool. It preserves modes, owners (where permitted), times, symbolic links, hard links inside the
+//! tree, holes and `user.*` attributes. A file that exists already with the same size and time is
+//! left alone.
+//!
+//! Guarantees: a file appears under its final name only when it is complete and has been read back
+//! with the source's BLAKE3 checksum. Until then its name begins with `.forebay-part-`; the next
+//! run removes such files of an interrupted one. Files that couldn't be staged are in the
+//! [`Report`], which is then not [`Report::complete`]: there is no partial success. A store that
+//! takes whole objects only, a bucket, promises the same by its own means
+//! ([`forebay_backing::SlowStore::put`]).
+//!
+//! In a pool of several nodes, one process lists the source, creates the directories and
+//! distributes the files to *movers*, a process on each node ([`Team`], [`mover()`]): on stage-in
+//! by their sizes, on stage-out to the node that has their bytes.
+
+mod attributes;
+mod content;
+mod copy;
+mod files;
+mod foresee;
+mod job;
+mod mover;
+mod pace;
+mod part;
+mod report;
+mod room;
+mod salvage;
+mod select;
+mod team;
+mod tree;
+mod whole;
+mod wire;
+
+pub use attributes::{apply as apply_attributes, apply_metadata, user_attributes};
+pub use content::{Care, copy as copy_content, copy_part};
+pub use job::{Names, Options, Room};
+pub use mover::mover;
+pub use pace::Pace;
+pub use part::{PREFIX as PART_PREFIX, is_part, name as part_name, sweep as sweep_parts};
+pub use report::{Failure, Planned, Progress, Report, Share, StageError};
+pub use salvage::conclude as conclude_salvage;
+pub use select::Selection;
+pub use team::{Mover, Team};
+pub use tree::stage;
+pub use whole::WholeFile;

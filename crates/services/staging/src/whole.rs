@@ -1,0 +1,76 @@
+//! An open file as the source of an object ([`forebay_backing::SlowStore::put`]).
+
+use crate::content::at_rest;
+use crate::report::Progress;
+use forebay_backing::{Meta, Source, StoreFile, Trouble};
+use rustix::io::Errno;
+
+/// A file that is to be stored whole.
+pub struct WholeFile<'a> {
+    file: &'a dyn StoreFile,
+    meta: Meta,
+    threads: usize,
+    progress: &'a Progress,
+}
+
+impl<'a> WholeFile<'a> {
+    /// A file that rests now; `threads` threads may read it.
+    ///
+    /// # Errors
+    /// [`Trouble::Changed`] if it is no file; [`Trouble::Read`].
+    pub fn new(
+        file: &'a dyn StoreFile,
+        threads: usize,
+        progress: &'a Progress,
+    ) -> Result<WholeFile<'a>, Trouble> {
+        let meta = at_rest(file).map_err(Trouble::Read)?;
+        if !meta.is_file() {
+            return Err(Trouble::Changed);
+        }
+        Ok(WholeFile {
+            file,
+            meta,
+            threads,
+            progress,
+        })
+    }
+}
+
+impl Source for WholeFile<'_> {
+    fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    fn threads(&self) -> usize {
+        self.threads
+    }
+
+    fn read(&self, buffer: &mut [u8], at: u64) -> Result<(), Trouble> {
+        let mut have = 0;
+        while have < buffer.len() {
+            if self.progress.stopped() {
+                return Err(Trouble::Stopped);
+            }
+            match self.file.read_at(&mut buffer[have..], at + have as u64) {
+                Ok(0) => return Err(Trouble::Changed),
+                Ok(n) => have += n,
+                Err(Errno::INTR) => {}
+                Err(e) => return Err(Trouble::Read(e)),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, bytes: u64) {
+        self.progress.copied(bytes);
+    }
+
+    fn rests(&self) -> Result<(), Trouble> {
+        let (now, then) = (self.file.meta().map_err(Trouble::Read)?, &self.meta);
+        match (now.size, now.mtime, now.ctime) == (then.size, then.mtime, then.ctime) {
+            _ if self.progress.stopped() => Err(Trouble::Stopped),
+            true => Ok(()),
+            false => Err(Trouble::Changed),
+        }
+    }
+}

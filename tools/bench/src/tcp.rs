@@ -1,0 +1,162 @@
+//! Raw references for traffic between nodes: two processes and one TCP connection on loopback,
+//! blocking, without Forebay. One is the worker; its peer (`forebay-bench peer ADDRESS`) does as
+//! each request says and ends with the connection.
+
+use crate::remote::{Middle, median_of};
+use crate::worker::Worker;
+use crate::workloads::MIB;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+/// Bytes of a request or reply without content of a file.
+const MESSAGE: usize = 128;
+/// Bytes of the head of a request: how many bytes follow it, and how many to reply with. A cache
+/// line, so that the content begins at one: copying is slower across lines.
+const HEAD: usize = 64;
+
+fn failed(what: &'static str) -> impl Fn(std::io::Error) -> String {
+    move |e| format!("{what}: {e}")
+}
+
+/// The other process. Dropping it closes the connection, which ends the process.
+struct Peer {
+    connection: Option<TcpStream>,
+    process: Child,
+    data: Vec<u8>,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.connection = None;
+        let _ = self.process.wait();
+    }
+}
+
+impl Peer {
+    fn start() -> Result<Peer, String> {
+        let listener = TcpListener::bind("127.0.0.1:0").map_err(failed("bind"))?;
+        let address = listener.local_addr().map_err(failed("an address"))?;
+        let me = std::env::current_exe().map_err(failed("my own program"))?;
+        let process = Command::new(me)
+            .args(["peer", &address.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .spawn()
+            .map_err(failed("the peer"))?;
+        let mut peer = Peer {
+            connection: None,
+            process,
+            data: Vec::new(),
+        };
+        // A peer that fails never connects; the driver's limit ends the wait.
+        let (connection, _) = listener.accept().map_err(failed("accept"))?;
+        connection.set_nodelay(true).map_err(failed("nodelay"))?;
+        peer.connection = Some(connection);
+        Ok(peer)
+    }
+
+    /// Sends `up` bytes; the peer replies to the last with `down` bytes.
+    fn ask(&mut self, up: usize, down: usize) -> Result<(), String> {
+        self.send(up, down)?;
+        self.receive(down)
+    }
+
+    fn send(&mut self, up: usize, down: usize) -> Result<(), String> {
+        self.data.resize(self.data.len().max(up).max(down), 7);
+        self.data[..4].copy_from_slice(&((up - HEAD) as u32).to_le_bytes());
+        self.data[4..8].copy_from_slice(&(down as u32).to_le_bytes());
+        let connection = self.connection.as_mut().ok_or("no connection")?;
+        connection
+            .write_all(&self.data[..up])
+            .map_err(failed("send"))
+    }
+
+    fn receive(&mut self, down: usize) -> Result<(), String> {
+        let connection = self.connection.as_mut().ok_or("no connection")?;
+        connection
+            .read_exact(&mut self.data[..down])
+            .map_err(failed("receive"))
+    }
+}
+
+/// The peer's side: reads requests and replies as each demands, until the connection ends.
+pub fn peer(address: &str) -> Result<(), String> {
+    let mut connection = TcpStream::connect(address).map_err(failed("connect"))?;
+    connection.set_nodelay(true).map_err(failed("nodelay"))?;
+    // As large as the largest transfer, so that each side needs one call for it.
+    let mut data = vec![0; 17 * MIB];
+    loop {
+        match connection.read_exact(&mut data[..HEAD]) {
+            Err(e) if e.kind() == ErrorKind::UnexpectedEof => return Ok(()),
+            other => other.map_err(failed("receive"))?,
+        }
+        let number = |at| u32::from_le_bytes([data[at], data[at + 1], data[at + 2], data[at + 3]]);
+        let (more, answer) = (number(0) as usize, number(4) as usize);
+        connection
+            .read_exact(&mut data[HEAD..HEAD + more])
+            .map_err(failed("receive"))?;
+        connection
+            .write_all(&data[..answer])
+            .map_err(failed("send"))?;
+    }
+}
+
+/// Round trips with `up` and `down` bytes of content; reports the median one.
+pub fn ping(w: &Worker, up: usize, down: usize) -> Result<(), String> {
+    let mut peer = Peer::start()?;
+    median_of(w, Middle::Half, |_| peer.ask(MESSAGE + up, MESSAGE + down))
+}
+
+/// COUNT transfers of PASSES MiB each to the peer (`up`) or from it. As in iperf, one follows the
+/// other without a reply; `answered`: each waits until the peer has it.
+pub fn transfers(w: &Worker, up: bool, answered: bool) -> Result<(), String> {
+    let mut peer = Peer::start()?;
+    let bytes = w.passes * MIB;
+    // The first one grows the connection's window and touches all pages.
+    peer.ask(bytes, bytes)?;
+    let start = w.start()?;
+    for i in 0..w.count {
+        let is_last = i + 1 == w.count;
+        if up {
+            let answer = if answered || is_last { MESSAGE } else { 0 };
+            peer.ask(bytes, answer)?;
+        } else if answered {
+            peer.ask(MESSAGE, bytes)?;
+        } else {
+            // One request is always ahead: the peer never waits for the next.
+            if i == 0 {
+                peer.send(MESSAGE, bytes)?;
+            }
+            if !is_last {
+                peer.send(MESSAGE, bytes)?;
+            }
+            peer.receive(bytes)?;
+        }
+    }
+    w.done(start, w.count * w.passes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HEAD, MESSAGE, peer};
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+
+    #[test]
+    fn the_peer_answers_with_as_much_as_is_asked_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let other = std::thread::spawn(move || peer(&address));
+        let (mut connection, _) = listener.accept().unwrap();
+        for (up, down) in [(MESSAGE, 5), (HEAD, 70_000), (90_000, 0), (HEAD, 1)] {
+            let mut request = vec![9; up];
+            request[..4].copy_from_slice(&((up - HEAD) as u32).to_le_bytes());
+            request[4..8].copy_from_slice(&(down as u32).to_le_bytes());
+            connection.write_all(&request).unwrap();
+            connection.read_exact(&mut vec![0; down]).unwrap();
+        }
+        drop(connection);
+        other.join().unwrap().unwrap();
+    }
+}

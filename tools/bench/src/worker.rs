@@ -1,0 +1,72 @@
+//! A worker: one process of one run. It prepares, prints `ready`, starts at the appointed time,
+//! prints `done OPERATIONS SECONDS` (and its peak of memory in KiB, if wanted), and cleans up when
+//! the driver sends `end`, so that no cleaning disturbs another worker's measurement.
+
+use crate::sys;
+use std::io::{BufRead, Write};
+
+pub struct Worker {
+    /// The directory of this run, shared by its workers.
+    pub directory: String,
+    pub index: usize,
+    pub count: usize,
+    pub passes: usize,
+}
+
+impl Worker {
+    /// Prefix of this worker's names; different for every worker.
+    pub fn prefix(&self) -> String {
+        format!("{}/w{:02}-", self.directory, self.index)
+    }
+
+    /// Prints that the preparation is done, and waits for the start; returns its time.
+    pub fn start(&self) -> Result<u64, String> {
+        send_line("ready")?;
+        let line = receive_line()?;
+        let start: u64 = line
+            .strip_prefix("go ")
+            .and_then(|t| t.parse().ok())
+            .ok_or(format!("the driver said {line:?} instead of a start"))?;
+        sys::sleep_until(start);
+        Ok(start)
+    }
+
+    /// Reports the timed part, which began at `start`, and waits until all have ended.
+    pub fn done(&self, start: u64, operations: usize) -> Result<(), String> {
+        self.report(operations, (sys::now() - start) as f64 / 1e9)
+    }
+
+    /// Like [`Worker::done`], with this process's peak of memory.
+    pub fn done_with_peak(&self, start: u64, operations: usize) -> Result<(), String> {
+        let seconds = (sys::now() - start) as f64 / 1e9;
+        let path = "/proc/self/status";
+        let status = std::fs::read_to_string(path).map_err(|e| format!("{path}: {e}"))?;
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"))
+            .ok_or(format!("{path} has no peak of memory"))?;
+        send_line(&format!("done {operations} {seconds:.9} {peak}"))?;
+        receive_line().map(drop)
+    }
+
+    pub fn report(&self, operations: usize, seconds: f64) -> Result<(), String> {
+        send_line(&format!("done {operations} {seconds:.9}"))?;
+        receive_line().map(drop)
+    }
+}
+
+fn send_line(line: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{line}")
+        .and_then(|()| out.flush())
+        .map_err(|e| format!("standard output: {e}"))
+}
+
+fn receive_line() -> Result<String, String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(0) => Err("the driver is gone".into()),
+        Ok(_) => Ok(line.trim_end().to_string()),
+        Err(e) => Err(format!("standard input: {e}")),
+    }
+}

@@ -1,0 +1,127 @@
+//! The memory shared by the driver and its workers: commands one way, operations the other. A
+//! mapped file in `/dev/shm`.
+
+use crate::operation::Operation;
+use std::cell::UnsafeCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Maximum number of worker processes at once.
+pub const WORKERS: usize = 16;
+/// Maximum number of operations of one process in one phase.
+pub const OPERATIONS: usize = 128;
+
+/// The command that the workers carry out next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Command {
+    /// Close everything; the worker in `who` creates the directory of the round.
+    Begin,
+    /// Random operations.
+    Work,
+    /// The worker in `who` observes all files.
+    Observe,
+    End,
+}
+
+/// All zero at first; any bit pattern is a valid value.
+#[repr(C)]
+pub struct Shared {
+    /// Counts phases; workers wait for it to change.
+    pub phase: AtomicU32,
+    /// Counts workers that have ended a phase; the driver waits for it to change.
+    pub ended: AtomicU32,
+    /// Number of workers that have begun the phase.
+    pub begun: AtomicU32,
+    pub command: AtomicU32,
+    /// The worker that a command is for, if it is for one only.
+    pub who: AtomicU32,
+    /// Number of workers that wait for each other at the beginning.
+    pub workers: AtomicU32,
+    pub round: AtomicU32,
+    pub seed: AtomicU64,
+    pub worker: [Worker; WORKERS],
+}
+
+#[repr(C)]
+pub struct Worker {
+    /// The last phase that the worker has ended.
+    pub phase: AtomicU32,
+    pub pid: AtomicU32,
+    pub count: AtomicU32,
+    operations: UnsafeCell<[Operation; OPERATIONS]>,
+}
+
+// SAFETY: `operations` is written by its worker between the change of `phase` of all and that of
+// its own, and read by the driver only after that, or after the worker's death.
+unsafe impl Sync for Worker {}
+
+impl Worker {
+    /// Records the begin or the end of an operation. Only its worker calls this.
+    pub fn note(&self, index: usize, operation: &Operation) {
+        let end = operation.end;
+        // SAFETY: no other process uses it now, see above; `index` is checked. A worker that is
+        // killed in between leaves an operation without an end.
+        unsafe {
+            let place = &mut (*self.operations.get())[index];
+            *place = Operation {
+                end: 0,
+                ..*operation
+            };
+            std::sync::atomic::compiler_fence(Ordering::SeqCst);
+            std::ptr::write_volatile(&raw mut place.end, end);
+        }
+        self.count.store(index as u32 + 1, Ordering::Release);
+    }
+
+    /// The worker's operations. Only the driver calls this, after the worker has ended the phase or
+    /// died.
+    pub fn operations(&self) -> Vec<Operation> {
+        let count = (self.count.load(Ordering::Acquire) as usize).min(OPERATIONS);
+        // SAFETY: see above.
+        unsafe { (&*self.operations.get())[..count].to_vec() }
+    }
+}
+
+impl Shared {
+    /// Maps the file and extends it to the size needed.
+    pub fn map(file: &File) -> io::Result<&'static Shared> {
+        file.set_len(size_of::<Shared>() as u64)?;
+        // SAFETY: a new mapping, of a file of this length.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                size_of::<Shared>(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_SHARED,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: it stays mapped; zeros are a value of it; it's only changed as its types allow.
+        Ok(unsafe { &*at.cast::<Shared>() })
+    }
+}
+
+/// Waits until `word` isn't `old` any more, or the time has passed; may also return without a
+/// reason.
+pub fn wait(word: &AtomicU32, old: u32, time: Duration) {
+    let time = libc::timespec {
+        tv_sec: time.as_secs() as libc::time_t,
+        tv_nsec: time.subsec_nanos().into(),
+    };
+    // SAFETY: the kernel reads the word and the time.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, old, &time) };
+}
+
+/// Wakes all waiters for a change of `word`.
+pub fn wake(word: &AtomicU32) {
+    // SAFETY: the kernel uses the address only.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
+}
