@@ -1,5 +1,7 @@
 """Origins: a slow store behind a pool, in one namespace with it."""
+import gzip
 import hashlib
+import itertools
 import json
 import os
 import random
@@ -341,8 +343,11 @@ def origin_of_a_genome_pipeline(t):
         os.makedirs(os.path.join(top, "ref"))
         os.mkdir(os.path.join(top, "reads"))
         shutil.copy(os.path.join(examples, "reference", "lambda_virus.fa.gz"), os.path.join(top, "ref"))
-        for reads in ("reads_1", "reads_2", "longreads"):
-            shutil.copy(os.path.join(examples, "reads", reads + ".fq.gz"), os.path.join(top, "reads"))
+        # A part of the reads: aligning all of them takes minutes of a busy machine.
+        for reads, count in (("reads_1", 1000), ("reads_2", 1000), ("longreads", 150)):
+            name = os.path.join("reads", reads + ".fq.gz")
+            with gzip.open(os.path.join(examples, name)) as whole, gzip.open(os.path.join(top, name), "wb") as some:
+                some.writelines(itertools.islice(whole, 4 * count))
     env = {"LC_ALL": "C"}
     plain, origin = (os.path.join(t.disk, name) for name in ("plain", "origin"))
     t.command([pipeline], cwd=plain, timeout=110, env=env)
