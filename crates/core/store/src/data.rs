@@ -1,9 +1,10 @@
 //! The bytes of files: reading, writing, growing, shrinking, mapping.
 //!
 //! A file is cut into chunks of [`CHUNK`] bytes. The extents of a chunk cover it from its start
-//! without gaps; those of chunk 0 lie in the live entry (and in the inode's record), those of later
-//! chunks in records of their own. Extents are added, removed by truncation, and moved from memory
-//! to `files` media (`drain.rs`, `on_files.rs`), the latter never while the file is mapped.
+//! without gaps. The extents of chunk 0 lie in the live entry (and in the inode's record), those of
+//! later chunks in records of their own. Extents are added, removed by truncation, and moved from
+//! memory to `files` media (`drain.rs`, `on_files.rs`). They are never moved while the file is
+//! mapped.
 //!
 //! Writers of one file take turns (the live entry's lock). Readers take no lock: they copy, and
 //! copy again if the `moved` counter says that extents were taken away or moved to another medium
@@ -88,8 +89,8 @@ impl<'s> Content<'s> {
         Ok(map)
     }
 
-    /// Takes `least` to `want` pages for an open object from the first medium that it may lie on
-    /// and that has such a run.
+    /// Takes `least` to `want` pages for an open object, from the first medium that has such a run
+    /// and on which the object may lie.
     fn alloc(&self, live: &Live, want: usize, least: usize) -> Result<Extent> {
         let is_copy = ObjectId(live.id.load(Relaxed)).is_copy();
         match self.alloc_free(live, want, least) {
@@ -118,8 +119,8 @@ impl<'s> Content<'s> {
         Err(error)
     }
 
-    /// Makes the extents of `chunk` cover pages `from` to `needed`, and all before. The live entry
-    /// is locked.
+    /// Makes the extents of `chunk` cover pages `from` to `needed`, and all pages before. The live
+    /// entry is locked.
     pub(crate) fn ensure(
         &self,
         index: u32,
@@ -143,7 +144,7 @@ impl<'s> Content<'s> {
         if have >= needed {
             return Ok(map);
         }
-        // An extent that was given to another node no longer belongs to this one.
+        // Pages at and beyond the limit were given to another node, and can't be allocated here.
         let limit = self.parts().home_limit(live, chunk)?.unwrap_or(CELL_PAGES);
         if needed > limit {
             return Err(CHANGED);
@@ -158,7 +159,8 @@ impl<'s> Content<'s> {
         let mut added = Vec::new();
         let mut covered = have;
         while covered < end {
-            // Few places for extents are left: small ones won't do then.
+            // The number of extents of a chunk is limited: the fewer it may still get, the larger
+            // each must be.
             let places = MAX_EXTENTS - map.extents().len();
             let least = needed
                 .saturating_sub(covered)
@@ -288,8 +290,8 @@ impl<'s> Content<'s> {
             // SAFETY: n <= len.
             let copied = unsafe { self.copy_out(index, moved, offset, to, n) };
             fence(Acquire);
-            // If extents were taken away meanwhile, an error means nothing: their room may be
-            // freed, too.
+            // If extents were taken away meanwhile, an error of the copy means nothing: their pages
+            // may have been freed. The copy is repeated.
             if live.moved.load(Relaxed) == moved {
                 copied?;
                 self.passed(live, index, offset, n, size);
@@ -402,9 +404,9 @@ impl<'s> Content<'s> {
         })
     }
 
-    /// Ensures that a chunk has pages up to `end`, and calls `put` to write the share of each
-    /// extent of the `len` bytes at `at`: the place in the extent, the number of bytes before, the
-    /// number of bytes in it. Locked.
+    /// Ensures that a chunk has pages up to `end`. Then calls `put` to write the share of each
+    /// extent in the `len` bytes at `at`: with the extent and the offset in it, the number of bytes
+    /// before this share, and the share's length. Locked.
     #[inline]
     fn fill(
         &self,
@@ -457,8 +459,8 @@ impl<'s> Content<'s> {
         if offset > size || !grows {
             self.mappings().clear_tail(index, size, offset.max(size))?;
         }
-        // The charge covers the largest size of the file; the part that isn't written is taken back
-        // below.
+        // Charges the quota for the largest size that the file can get; the charge for what isn't
+        // written is taken back below.
         let most = if grows { offset + len as u64 } else { 0 };
         self.quota().grows(live, size, most)?;
         let kept = |end: u64| self.quota().shrinks(live, most, end.max(size));
@@ -493,7 +495,7 @@ impl<'s> Content<'s> {
         result.map(|()| (offset, 0))
     }
 
-    /// Records a change of the data of a file of this node, now.
+    /// Sets the times of a file of this node to now, because its data have changed.
     ///
     /// # Errors
     /// ETIMEDOUT.
@@ -504,7 +506,7 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// Records a change of the data. Locked.
+    /// Sets the times to now, because the data have changed, and marks the entry as dirty. Locked.
     fn touch(&self, live: &Live) {
         debug_assert!(!live.lock.is_free(), "a file whose times change is locked");
         if live.flags.load(Relaxed) & flag::RELEASED == 0 {
@@ -596,7 +598,8 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// Records a change of the data through a mapping.
+    /// Sets the times of an open file of this node to now, because its data were changed through a
+    /// mapping.
     ///
     /// # Errors
     /// ETIMEDOUT.

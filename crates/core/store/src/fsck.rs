@@ -1,13 +1,13 @@
 //! Checking a whole store, and repairing it.
 //!
-//! [`Store::inspect`] compares everything with everything: the pages of the record files, records,
-//! names, link counts, sizes, extents, the maps of free pages, and the control region. It changes
-//! nothing, and others may use the store meanwhile: it looks during quiescence (see
-//! [`crate::quiescence`]), at which nothing is half done, and goes through what it has seen
-//! afterwards. [`Store::mend`] also repairs, and must be alone.
+//! [`Store::inspect`] compares all data structures with each other: the pages of the record files,
+//! records, names, link counts, sizes, extents, the maps of free pages, and the control region. It
+//! changes nothing, and other processes may use the store meanwhile. It takes its view of the store
+//! during quiescence (see [`crate::quiescence`]), when no operation is half done, and checks that
+//! view afterwards. [`Store::mend`] also repairs; no other process may use the store meanwhile.
 //!
-//! The check repairs its findings in a model of the store in memory as it goes: so consequences of
-//! one defect aren't reported as others, and the effect of a repair has been tried.
+//! The check applies its repairs to a model of the store in memory as it goes. So consequences of
+//! one defect aren't reported as further defects, and the effect of a repair has been tried.
 
 mod control;
 mod files;
@@ -35,9 +35,9 @@ use std::time::{Duration, Instant};
 
 /// How long a check tries to reach quiescence.
 const QUIESCE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a check keeps others waiting at a time.
+/// Maximum time for which a check makes other processes wait at once.
 const AT_A_TIME: Duration = Duration::from_millis(150);
-/// The part that findings about the files below the records name.
+/// Name, in findings, of the part of the store that lies below the records: LMDB's files.
 const TREES: &str = "record files";
 
 impl Checker<'_> {
@@ -58,7 +58,7 @@ impl Checker<'_> {
             .collect())
     }
 
-    /// Checks everything. Other processes may continue meanwhile.
+    /// Checks everything. Other processes may use the store meanwhile.
     ///
     /// # Errors
     /// EIO and the like: the store couldn't be read.
@@ -69,7 +69,8 @@ impl Checker<'_> {
         }
         let sound = |f: &Finding| !["control", "records", TREES].contains(&f.part);
         if !report.findings.iter().all(sound) {
-            // This check reads through records and the control region as programs do.
+            // The check of the files' bytes reads records and the control region as programs do:
+            // they must be sound.
             let repair = "checksums of files; repair what was found first";
             report.left_out.get_or_insert_with(|| repair.into());
             return Ok(report);
@@ -90,7 +91,7 @@ impl Checker<'_> {
         Ok(report)
     }
 
-    /// A path of an object, if an entry of this node leads to it. Reads all entries.
+    /// Returns a path of an object, if an entry of this node refers to it. Reads all entries.
     fn name_of(&self, id: ObjectId) -> Option<Vec<u8>> {
         (0..self.names().shard_count()).find_map(|shard| {
             let mut found = None;
@@ -124,15 +125,16 @@ impl Checker<'_> {
             .count()
     }
 
-    /// Checks everything. Also returns the changes that would repair it, if all pages of the record
-    /// files could be read.
+    /// Checks everything. Also returns the changes that would repair the store, if all pages of the
+    /// record files could be read.
     #[expect(clippy::type_complexity, reason = "only for mend")]
     fn examine(&self) -> Result<(Report, Option<(Vec<Change>, Vec<Double>)>)> {
         let mut report = Report {
             others: self.others(),
             ..Report::default()
         };
-        // Before LMDB follows an invalid page number; if other processes are working, later.
+        // The files are checked first, since LMDB would follow an invalid page number. If other
+        // processes are working, the files are checked below, as of the quiescence.
         if report.others == 0 {
             let metas: Vec<_> = self.envs.iter().map(|env| Meta::of(env.path())).collect();
             self.check_trees(&metas, &mut report)?;
@@ -179,7 +181,7 @@ impl Checker<'_> {
         Ok((report, Some((changes, doubles))))
     }
 
-    /// The pages of the record files.
+    /// Checks the pages of the record files.
     fn check_trees(
         &self,
         metas: &[std::result::Result<Meta, String>],

@@ -5,8 +5,8 @@ use crate::views::Content;
 use crate::views::Parts;
 
 impl Content<'_> {
-    /// Writes the live entry's state to the record. `last`: no process uses it any more, so a small
-    /// file moves into its record and unused room at the end is freed.
+    /// Writes the live entry's state to the record. `last`: no process uses the entry any more, so
+    /// a small file moves into its record, and unused room at the end is freed.
     ///
     /// # Errors
     /// ENOSPC, EIO; the entry stays dirty.
@@ -17,7 +17,7 @@ impl Content<'_> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
         let live = lock.0;
-        // Another process may have opened it since, and even mapped it.
+        // Another process may have opened the file since, and even mapped it.
         let last = last && live.refs.load(Acquire) <= 1;
         if last && live.flags.load(Acquire) & flag::LOADED != 0 {
             self.mappings().settle_maps(index)?;
@@ -47,7 +47,7 @@ impl Content<'_> {
             let small = !Parts::is_spilled(live)
                 && size <= INLINE_MAX as u64
                 && live.pages.load(Relaxed) == map.pages() as u64;
-            // Records lie in memory.
+            // A file that must not lie in memory doesn't move into its record, which does.
             if small
                 && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
                 && self.verify_locked(index, 0, size).is_ok()
@@ -65,7 +65,7 @@ impl Content<'_> {
                 if chunk == 0 {
                     let mut m = map.clone();
                     m.truncate(keep, |e| freed.push(e));
-                    // Another extent must fit when the file grows again.
+                    // Room must be left for another extent when the file grows again.
                     if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
                         freed.clear();
                     } else {
@@ -74,7 +74,7 @@ impl Content<'_> {
                 } else if keep > 0 {
                     let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
                     m.truncate(keep, |e| freed.push(e));
-                    // Another extent must fit when the file grows again.
+                    // Room must be left for another extent when the file grows again.
                     if m.extents().len() > MAX_EXTENTS / 2 {
                         freed.clear();
                     } else if !freed.is_empty() {
@@ -91,8 +91,8 @@ impl Content<'_> {
         let written = self.transact(self.names().object_set(id), Need::Update, |w| {
             let (mut inode, old_tail) = match w.inode(id)? {
                 Some(found) => found,
-                // The process that removed it died before it updated the entry: the file is removed
-                // like one without a name.
+                // The process that removed the record died before it updated the entry: the file is
+                // removed like one without a name.
                 None if last => {
                     live.flags.fetch_or(flag::UNLINKED, AcqRel);
                     return Ok(false);
@@ -147,8 +147,8 @@ impl Content<'_> {
         );
         if !freed.is_empty() || content.is_some() {
             live.moved.fetch_add(1, AcqRel);
-            // Before the extents are freed: if this process dies in between, the bytes are still
-            // found.
+            // Set before the extents are freed: if this process dies in between, the bytes are
+            // found in the record.
             if content.is_some_and(|c| !c.is_empty()) {
                 live.flags.fetch_or(flag::INLINE, AcqRel);
             }
@@ -161,7 +161,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Removes an object without a name, whose last user leaves.
+    /// Removes an object without a name, as its last user leaves.
     pub(crate) fn remove_object(&self, index: u32) -> Result<()> {
         let lock = self.objects().lock_live(index)?;
         let live = lock.0;
@@ -182,7 +182,7 @@ impl Content<'_> {
                 return Ok(false);
             }
             if let Some(inode) = record.filter(|_| loaded && !id.is_part()) {
-                // The record's size is given back with it.
+                // The record's size is given back with the record; here, only the difference to it.
                 let size = live.size.load(Relaxed) as i64;
                 w.free_quota(size.wrapping_sub(inode.size as i64), 0);
             }
@@ -194,7 +194,7 @@ impl Content<'_> {
             w.detach(id, &Key::orphan(id)).map(|_| true)
         })?;
         if !removed {
-            // The removal that had set the mark never happened.
+            // The removal that had set the mark was never committed.
             live.flags.fetch_and(!(flag::UNLINKED | flag::GONE), AcqRel);
             return Ok(());
         }

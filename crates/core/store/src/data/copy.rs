@@ -1,7 +1,7 @@
-//! Copying between two files of this node, from page to page, with both locked.
+//! Copies bytes between two files of this node, from page to page, with both locked.
 //!
-//! Holes of whole pages stay holes; bytes replaced by them become zero. [`crate::cluster`] makes a
-//! long copy in steps, each of which counts when it is done.
+//! Holes of whole pages stay holes; bytes replaced by them become zero. The crate `cluster` makes a
+//! long copy in steps, each of which takes effect separately.
 
 use super::*;
 use crate::live::LiveLock;
@@ -14,8 +14,8 @@ pub fn overlap(at: u64, to_at: u64, len: u64) -> bool {
 }
 
 impl<'s> Content<'s> {
-    /// Locks two live objects, or one. Always in the same order, so that no two processes wait for
-    /// each other. The caller is critical.
+    /// Locks two live objects, or one. The order is always the same, so that no two processes wait
+    /// for each other. The caller must be in a `Critical` section.
     pub(crate) fn lock_both(self, a: u32, b: u32) -> Result<(LiveLock<'s>, Option<LiveLock<'s>>)> {
         let first = self.0.objects().lock_live(a.min(b))?;
         let second = (a != b)
@@ -24,12 +24,13 @@ impl<'s> Content<'s> {
         Ok((first, second))
     }
 
-    /// Copies from one file of this node to another: at least one byte. `check` may refuse, with
-    /// both locked. Bytes beyond the end become part of the target only if it `grows`.
+    /// Copies bytes from one file of this node to another. Returns their number, at least one.
+    /// `check` may refuse, with both locked. Bytes beyond the end become part of the target only if
+    /// it `grows`.
     ///
     /// # Errors
-    /// ENODATA: the source ends before the offset. EXFULL: some of it lies on other nodes. EINVAL:
-    /// the ranges overlap.
+    /// ENODATA: the source ends before the offset. EXFULL: some of the bytes lie on other nodes.
+    /// EINVAL: the ranges overlap.
     pub fn copy_here(
         &self,
         (from, at): (u32, u64),
@@ -66,7 +67,7 @@ impl<'s> Content<'s> {
             .map(|(_, n)| n)
     }
 
-    /// Copies to a range inside one chunk, from within a file. Both are locked.
+    /// Copies `len` bytes of a file to a range inside one chunk of another. Both files are locked.
     fn copy_chunk(&self, (from, start): (u32, u64), index: u32, at: u64, len: usize) -> Result<()> {
         let source = self.objects().live(from);
         let moved = source.moved.load(Relaxed);

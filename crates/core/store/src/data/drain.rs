@@ -1,11 +1,11 @@
 //! Draining: files written in a burst (`temporality = "bursty"`) move from memory to `files` media
-//! after the burst, once no process has them open; then memory has room for the next burst. Bytes
-//! in memory of files that mustn't lie there (`on_files.rs`) are moved in the same way.
+//! after the burst, once no process has them open. Then memory has room for the next burst. Files
+//! that must not lie in memory (`on_files.rs`), but do, are moved in the same way.
 //!
-//! A process that writes such a file's record adds a note ('B'). The keeper moves the noted files,
-//! chunk by chunk, each with the file locked. A process that opens the file meanwhile finds some
-//! chunks in memory and some on the other medium; no more are moved until it closes the file. If
-//! the keeper is killed, each chunk has been moved or not.
+//! A process that writes such a file's record adds a record 'B'. The keeper moves the files with
+//! such a record chunk by chunk, each with the file locked. A process that opens the file meanwhile
+//! finds some chunks in memory and some on the other medium; no more are moved until it closes the
+//! file. If the keeper is killed, each chunk has been moved or not.
 //!
 //! Parts of a striped file don't know its declared controls. When its home has moved its own
 //! chunks, it notifies the other nodes, which record their parts. A node that misses the notice
@@ -19,10 +19,10 @@ use forebay_controls::Temporality;
 /// Number of files of a shard that are examined in one round.
 const MAX_FILES_PER_ROUND: usize = 4096;
 
-/// The outcome for a chunk.
+/// The outcome of moving a chunk.
 enum Step {
     Moved(u64),
-    /// The file lies where it belongs.
+    /// Nothing of the chunk has to be moved.
     Nothing,
     /// A process uses the file.
     Busy,
@@ -33,7 +33,7 @@ enum Step {
 pub struct Drained {
     /// Bytes that were moved.
     pub bytes: u64,
-    /// Files that are still to be moved.
+    /// Number of files that are still to be moved.
     pub left: usize,
 }
 
@@ -49,7 +49,8 @@ impl<'s> Content<'s> {
         word != 0 && declared(word).0.temporality == Some(Temporality::Bursty) && self.drains()
     }
 
-    /// This node's part of a file that was written in a burst is to be moved, if there is one.
+    /// Records that this node's part of a file that was written in a burst is to be moved, if there
+    /// is one.
     pub fn part_landed(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
         if !self.drains() {
@@ -64,8 +65,8 @@ impl<'s> Content<'s> {
         })
     }
 
-    /// Forgets the note on a file that has moved completely, unless it is in use again: a process
-    /// that writes to it after that notes it again.
+    /// Removes the record 'B' of a file that has moved completely, unless the file is in use again.
+    /// A process that writes to the file later adds the record again.
     fn end_draining(&self, index: u32, id: ObjectId) -> Result<bool> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -98,8 +99,8 @@ impl<'s> Content<'s> {
         }
     }
 
-    /// Moves the bytes of a chunk that lie in memory, or in a record that may have none; returns
-    /// how many. Locked; no process has the file mapped.
+    /// Moves the bytes of a chunk that lie in memory, or in a record that must not contain them.
+    /// Returns their number. Locked; no process has the file mapped.
     pub(super) fn move_chunk(&self, index: u32, chunk: u64) -> Result<u64> {
         let live = self.objects().live(index);
         if live.flags.load(Acquire) & flag::INLINE != 0 {
@@ -136,7 +137,7 @@ impl<'s> Content<'s> {
         Ok((pages * PAGE) as u64)
     }
 
-    /// Copies an extent to the media after the memory; adds the new ones to `there`, and to those
+    /// Copies an extent to the media that follow memory. Adds the new extents to `there` and to
     /// `taken`.
     fn copy_behind(
         &self,
@@ -182,7 +183,7 @@ impl<'s> Content<'s> {
         Err(error)
     }
 
-    /// From now on the chunk lies there, for readers and in its record. Locked.
+    /// Makes `map` the extents of a chunk, for readers and in its record. Locked.
     fn put_on_files(&self, index: u32, chunk: u64, map: &ChunkMap) -> Result<()> {
         let live = self.objects().live(index);
         if chunk == 0 {
@@ -226,8 +227,8 @@ impl<'s> Content<'s> {
         Ok(done)
     }
 
-    /// Moves one file, and forgets the note on it. False if it is in use, or if `most` bytes were
-    /// reached before its end.
+    /// Moves one file, and removes its record 'B'. False if the file is in use, or if `most` bytes
+    /// were reached before its end.
     fn drain_file(
         &self,
         id: ObjectId,

@@ -1,9 +1,9 @@
 //! The first change of a file that the pool's origin has: it is recorded before it is made.
 //!
-//! A file is clean while its change time is that of the last comparison with the origin. After a loss
-//! of power, a clean file is taken for the origin's version. So its record must not have the old
-//! change time once bytes, which anybody's sync may bring to stable storage, or the size have
-//! changed. Costs one sync of the journal for each time that the origin gets the file.
+//! A file is clean while its change time is that of the last comparison with the origin. After a
+//! loss of power, a clean file is taken for the origin's version. So its record must not have the
+//! old change time once its size or bytes have changed: any process's sync may bring the bytes to
+//! stable storage. The cost is one sync of the journal each time the origin has got the file.
 
 use super::*;
 

@@ -1,17 +1,18 @@
 //! Files whose bytes lie on `files` media (`persistence = "node"`), in a pool that has memory, too;
-//! and the parts of their file's controls that parts of striped files know.
+//! and the controls words of parts of striped files.
 //!
 //! Such a file takes pages of `files` media alone, and its content doesn't go into its record,
 //! which lies in memory. If those media are full, that is ENOSPC, however much memory is free.
 //!
-//! Parts of striped files have a word of their own that says this, and whether they have checksums
-//! (`sums.rs`). A node that is about to write to parts notifies them before
-//! (`Cluster::prepare_parts`), once for all its processes as long as the file is open there.
+//! A part of a striped file has a controls word, which says whether its bytes must lie on `files`
+//! media, and whether it has checksums (`sums.rs`). A node that is about to write to parts has
+//! these words set first (`Cluster::prepare_parts`), once for all its processes as long as the file
+//! is open there.
 //!
-//! Bytes that lie in memory when the control is declared are moved ([`Store::lay_on_files`]): each
+//! Bytes that lie in memory when the control is declared are moved ([`Store::lay_on_files`]). Each
 //! node moves its own, for half a second at a time, even while the file is open, unless it is
-//! mapped. A note as on bursts is written in the same commit as the word: should the mover die, the
-//! keeper moves the rest, when nobody has the file open (`drain.rs`).
+//! mapped. A record 'B', as for bursty files, is written in the same commit as the word: if the
+//! mover dies, the keeper moves the rest when no process has the file open (`drain.rs`).
 
 use super::*;
 use crate::declared::declared;
@@ -21,11 +22,12 @@ use crate::views::Mappings;
 use forebay_controls::{Declared, Integrity, Persistence, Temporality};
 use std::time::{Duration, Instant};
 
-/// A node begins no further step after this time: a process that has asked it must not take it for
-/// dead.
+/// Time after which a node begins no further step, so that a process that waits for the reply
+/// doesn't take the node for dead.
 const MAX_STEP_TIME: Duration = Duration::from_millis(500);
 
-/// The controls word for the parts of a file with controls `word`: those that parts must keep, too.
+/// The controls word for the parts of a file with controls `word`: the controls that parts must
+/// keep.
 pub fn word_of_part(word: u64) -> u64 {
     let whole = declared(word).0;
     let controls = Declared {
@@ -44,8 +46,8 @@ impl<'s> Content<'s> {
         word != 0 && declared(word).0.persistence == Some(Persistence::Node) && self.drains()
     }
 
-    /// A commit gives an object this word: a file that mustn't lie in memory from now on is noted
-    /// for the keeper.
+    /// Called when a commit gives an object this word. Records for the keeper that a file must not
+    /// lie in memory from now on.
     pub(crate) fn change_place(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let inode = w.inode(id)?;
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {
@@ -62,11 +64,11 @@ impl<'s> Content<'s> {
         }
     }
 
-    /// Moves the bytes that this node has of an open file in memory, from this chunk on, for a
-    /// bounded time. Returns where to continue.
+    /// Moves the bytes of an open file that lie in this node's memory, from this chunk on, for a
+    /// bounded time. Returns the chunk at which to continue; None: all are moved.
     ///
     /// # Errors
-    /// ENOSPC; EBUSY: it is mapped.
+    /// ENOSPC; EBUSY: the file is mapped.
     pub fn to_files(&self, index: u32, from: u64) -> Result<Option<u64>> {
         let (begun, id) = (Instant::now(), self.live_id(index));
         let mut at = from;
@@ -104,7 +106,7 @@ impl<'s> Content<'s> {
         self.move_chunk(index, chunk).map(|_| ())
     }
 
-    /// The word of this node's part of a file is this from now on.
+    /// Sets the controls word of this node's part of a file.
     pub fn set_part_word(&self, id: ObjectId, word: u64) -> Result<()> {
         let part = id.part();
         if word != 0 {

@@ -1,6 +1,6 @@
-//! Files that are read once (`temporality = "once"`): pages that the kernel caches of those on
-//! `files` media are dropped after the reader has passed (it reads ahead itself). So a pass over
-//! more data than fits into memory doesn't evict data that others read again.
+//! Files that are read once (`temporality = "once"`): the kernel's cached pages of such files on
+//! `files` media are dropped after the reader has passed them (the kernel reads ahead by itself).
+//! So a pass over more data than fits into memory doesn't evict data that are read again.
 //!
 //! The bytes are released by chunks: a process that reads the last byte of a chunk has passed it.
 //! Parts of striped files on other nodes than the home don't know the declared controls; they stay
@@ -24,7 +24,7 @@ impl Content<'_> {
 
     #[cold]
     fn pass(&self, index: u32, from: u64, to: u64, size: u64) {
-        // The chunks that were read to their ends.
+        // Index after the last chunk that was read to its end.
         let end = if to == size {
             to.div_ceil(CHUNK)
         } else {
@@ -41,8 +41,8 @@ impl Content<'_> {
         }
     }
 
-    /// The runs of pages in which chunks lie: medium, first page, number of pages. Files whose
-    /// state can't be determined are left out: this is only for advice.
+    /// The runs of pages in which chunks lie: medium, first page, number of pages. Chunks whose
+    /// extents can't be determined are left out, since the kernel is only given advice.
     fn runs(&self, index: u32, chunks: Range<u64>) -> Vec<(usize, u64, usize)> {
         let moved = self.objects().live(index).moved.load(Relaxed);
         let mut runs: Vec<(usize, u64, usize)> = Vec::new();

@@ -53,7 +53,8 @@ impl<'s> Content<'s> {
     fn shrink(&self, index: u32, size: u64, old: u64) -> Result<()> {
         let live = self.objects().live(index);
         assert!(size < old, "a file that shrinks was longer");
-        // First of all: if this process dies, a process that repairs the entry goes by the size.
+        // The size is set first: if this process dies, a process that repairs the entry goes by the
+        // size.
         live.size.store(size, Release);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
         if Mappings::is_mapped(live) {
@@ -185,7 +186,7 @@ impl<'s> Content<'s> {
         self.local_copies().make_room(len as usize);
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
-        // The operation removes no bytes.
+        // A reservation removes no bytes, so it is checked like growth.
         self.declared()
             .check_change(lock.0, Change::Size(MAX_SIZE))?;
         self.note_change(index)?;
@@ -202,7 +203,8 @@ impl<'s> Content<'s> {
         grown
     }
 
-    /// The pages of a range, and the size, of a locked file.
+    /// Allocates the pages of a range of a locked file. With `grow`, sets the size to the range's
+    /// end.
     fn reserve_locked(&self, index: u32, (offset, end): (u64, u64), grow: bool) -> Result<()> {
         for chunk in offset / CHUNK..end.div_ceil(CHUNK) {
             let needed = pages((end - chunk * CHUNK).min(CHUNK));
@@ -254,9 +256,10 @@ impl<'s> Content<'s> {
         Ok(())
     }
 
-    /// Gives back the pages of a hole that are the last ones of their chunk: a chunk has pages from
-    /// its start on. Not of files that are mapped, have parts on other nodes or checksums, nor
-    /// where a journal would have to know it first: these keep their room.
+    /// Frees the pages of a hole that are the last ones of their chunk, since a chunk has its pages
+    /// from its start on. Files that are mapped, have parts on other nodes, or have checksums keep
+    /// their pages. So do all files of a pool with a journal, which would have to record the change
+    /// first.
     fn free_inside(&self, index: u32, from: u64, to: u64) -> Result<()> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
@@ -270,7 +273,7 @@ impl<'s> Content<'s> {
         {
             return Ok(());
         }
-        // The hole contains the end of these chunks.
+        // Index after the last chunk whose end is in the hole.
         let end = if to >= live.size.load(Relaxed) {
             to.div_ceil(CHUNK)
         } else {
@@ -408,7 +411,7 @@ impl<'s> Content<'s> {
     }
 
     /// The first chunk from `from` on (1 at least) that has extents. In a file with large holes,
-    /// most have none.
+    /// most chunks have none.
     pub(super) fn next_chunk(&self, id: ObjectId, from: u64) -> Result<Option<u64>> {
         let mut found = None;
         self.records_of(id)?

@@ -1,19 +1,20 @@
 //! Checksums of bytes at rest (`integrity = "checksum"`).
 //!
 //! A chunk whose bytes have not changed since they were summed has a record `K`: one sum for each
-//! [`BLOCK`] of it, as far as the file reaches. Such a chunk is *sealed*. The rules:
+//! [`BLOCK`] of the chunk, as far as the file reaches. Such a chunk is *sealed*. The rules:
 //! - A process that changes bytes of a chunk, or the file's end in it, first removes the record,
 //!   with the file locked. So a process that is killed at any instant leaves no sum that is wrong.
 //! - The last close of a changed file and `fsync` seal all its chunks. Nothing is sealed while the
-//!   file may be mapped for writing, since nobody sees what is stored through a mapping.
-//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock; a
-//!   block that does not fit is read once more with the file locked, since it may just be changing.
+//!   file may be mapped for writing, since stores through a mapping aren't noticed.
+//! - A reader copies each block, compares it with its sum, and hands it out. It takes no lock. A
+//!   block that does not match is read once more with the file locked, since it may just be
+//!   changing.
 //! - With a journal, a record says whether the bytes were on stable storage when it was made. After
-//!   a loss of power only those count. Removing one of these is on stable storage before bytes
-//!   change.
+//!   a loss of power only records that say so count. The removal of such a record is on stable
+//!   storage before bytes change.
 //!
-//! Damage is EBADMSG up to `posix`, which makes a sentence and EIO of it. Holes have no sums, nor
-//! have small files that lie in their record, which is sealed as a whole (decision 0001).
+//! Damage is EBADMSG up to `posix`, which turns it into a message and EIO. Holes have no sums, nor
+//! have small files that lie in their record, which has a checksum as a whole (decision 0001).
 
 use super::*;
 use crate::declared::declared;
@@ -21,9 +22,9 @@ use crate::views::Content;
 use forebay_controls::Integrity;
 use twox_hash::XxHash3_64;
 
-/// Bytes of a chunk that one sum covers.
+/// Number of bytes of a chunk that one sum covers.
 pub const BLOCK: usize = PAGE;
-/// Blocks that are copied and compared at a time.
+/// Number of blocks that are copied and compared at a time.
 const BLOCKS_PER_STEP: usize = 16;
 
 /// First byte of a record: the bytes were on stable storage when they were summed.
@@ -46,8 +47,8 @@ fn sum(bytes: &[u8]) -> [u8; 4] {
 struct Sums(Vec<u8>);
 
 impl Sums {
-    /// Whether `bytes` are what block `n` of the chunk should be. Bytes that no sum covers always
-    /// do.
+    /// Whether `bytes` match the sum of block `n` of the chunk. Bytes that no sum covers always
+    /// match.
     fn fits(&self, n: usize, bytes: &[u8]) -> bool {
         let at = 1 + 4 * n;
         self.0.get(at..at + 4).is_none_or(|s| s == sum(bytes))
@@ -62,11 +63,12 @@ impl Content<'_> {
         Ok(record.map(|bytes| Sums(bytes.to_vec())))
     }
 
-    /// Before bytes `from..to` of a file change, or go: their chunks are sealed no more. Locked.
+    /// Unseals the chunks of bytes `from..to` of a file. Must be called before the bytes change, or
+    /// go. Locked.
     ///
     /// # Errors
     /// EBADMSG: other bytes of these chunks differ from what was written; sealing them again would
-    /// hide that. EIO and the like. Nothing may be changed then.
+    /// hide that. EIO and the like. After an error, the bytes must not be changed.
     #[inline]
     pub fn unseal(&self, index: u32, from: u64, to: u64) -> Result<()> {
         if is_summed(self.objects().live(index).controls.load(Relaxed)) {
@@ -100,7 +102,7 @@ impl Content<'_> {
             return Ok(());
         }
         for start in chunks.into_iter().map(|n| n * CHUNK) {
-            // Blocks that are changed as a whole may hold anything.
+            // Blocks that are changed as a whole needn't be intact.
             let end = start + CHUNK;
             self.verify_locked(index, start, from.min(end))?;
             self.verify_locked(index, to.max(start), end)?;
@@ -116,8 +118,8 @@ impl Content<'_> {
         }
     }
 
-    /// Seals the unsealed chunks of a file with checksums: those that this process has written, or
-    /// that were written before without their bytes being on stable storage.
+    /// Seals the unsealed chunks of a file with checksums. Returns the sealed chunks whose records
+    /// aren't marked as stable yet.
     ///
     /// # Errors
     /// ENOSPC, EIO: some chunks are not sealed.
@@ -137,7 +139,8 @@ impl Content<'_> {
         Ok(sealed)
     }
 
-    /// Seals a chunk: stores the hash of its record, unless the record is already marked as stable.
+    /// Seals a chunk, if it isn't sealed. Returns the hash of its record, unless that is marked as
+    /// stable.
     fn seal_chunk(&self, index: u32, chunk: u64) -> Result<Option<u64>> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -174,7 +177,8 @@ impl Content<'_> {
         Ok(Some(XxHash3_64::oneshot(&record)))
     }
 
-    /// The bytes of these chunks have been written to stable storage since they were sealed.
+    /// Marks chunks as stable: their bytes have been written to stable storage since they were
+    /// sealed.
     ///
     /// # Errors
     /// ENOSPC, EIO.
@@ -190,7 +194,7 @@ impl Content<'_> {
             for &(chunk, hash) in sealed {
                 let key = Key::sums(id, chunk);
                 let record = w.attached(id, &key)?.map(<[u8]>::to_vec);
-                // The other record was made of bytes that were changed since.
+                // A record with another hash is of bytes that were changed since.
                 if let Some(mut record) = record.filter(|r| XxHash3_64::oneshot(r) == hash) {
                     record[0] = STABLE;
                     w.attach(id, &key, &record)?;
@@ -297,7 +301,7 @@ impl Content<'_> {
         Ok(())
     }
 
-    /// Whether the sealed chunks that contain bytes `from..to` of a file are intact. Locked.
+    /// Checks that the sealed chunks that contain bytes `from..to` of a file are intact. Locked.
     ///
     /// # Errors
     /// EBADMSG: one of them isn't intact.
@@ -315,7 +319,8 @@ impl Content<'_> {
     /// As [`Store::verify_locked`], chunk by chunk, locking the file for each.
     ///
     /// # Errors
-    /// EBADMSG: one isn't; the offset of its first byte. Else as for reading.
+    /// EBADMSG: a chunk isn't intact; else as for reading. With the offset at which its check
+    /// began.
     pub fn verify(&self, index: u32, from: u64, to: u64) -> std::result::Result<(), (u64, Errno)> {
         if !is_summed(self.objects().live(index).controls.load(Acquire)) {
             return Ok(());
@@ -330,7 +335,7 @@ impl Content<'_> {
                 self.verify_locked(index, at, end.min(to))
             };
             one().map_err(|e| (at, e))?;
-            // Over holes.
+            // Skips holes.
             at = match self.next_chunk(id, end / CHUNK) {
                 Ok(Some(chunk)) => chunk * CHUNK,
                 Ok(None) => break,
@@ -345,8 +350,8 @@ impl Content<'_> {
         self.names().remove_range(w, &Key::sums(id, 0), |_| ())
     }
 
-    /// A commit gives an object this word: if that begins or ends checksums, stored ones are
-    /// removed, since they were not kept up to date.
+    /// Called when a commit gives an object this word. If that begins or ends checksums, removes
+    /// the stored ones, since they were not kept up to date.
     pub(crate) fn change_sums(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         match w.inode(id)? {
             Some((inode, _)) if is_summed(inode.controls) != is_summed(word) => {
@@ -356,7 +361,8 @@ impl Content<'_> {
         }
     }
 
-    /// After a loss of power: sums of bytes that weren't on stable storage are none. Alone.
+    /// Removes the sums of bytes that weren't on stable storage, after a loss of power. Only while
+    /// no other process uses the store.
     pub(crate) fn drop_unstable_sums(&self) -> Result<()> {
         for shard in 0..self.names().shard_count() {
             let mut keys = Vec::new();
@@ -396,8 +402,9 @@ impl Content<'_> {
         Ok(ids)
     }
 
-    /// Compares all files that have checksums with them; `each` gets those with damage: object, and
-    /// first byte of the first MiB that has some. Others may use the store meanwhile.
+    /// Compares all files that have checksums with their checksums. Calls `each` for files with
+    /// damage: with the object, and the offset of the first damaged MiB. Other processes may use
+    /// the store meanwhile.
     ///
     /// # Errors
     /// EIO and the like: the store couldn't be read.
@@ -420,7 +427,7 @@ impl Content<'_> {
     }
 }
 
-/// Room for a window of blocks, at most as much as `len` bytes need.
+/// A buffer for a window of blocks, at most as long as `len` bytes need.
 fn buffer(len: usize) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let len = len.next_multiple_of(BLOCK).min(BLOCKS_PER_STEP * BLOCK);
@@ -497,13 +504,14 @@ mod tests {
         let found = s.checker().check().unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert!(found[0].contains("/f (object"), "{found:?}");
-        // Beside the damage, or over some of its block: sealing would include the damage.
+        // Writes beside the damage, or over a part of its block, fail: sealing would include the
+        // damage.
         for (at, len) in [(MIB, 10), (bad as usize, 10), (MIB + 8192, 100)] {
             let done = try_write(&s, index, at as u64, &content[at..at + len]);
             assert_eq!(done, Err(Errno::BADMSG), "{at}");
         }
         assert_eq!(s.truncate(index, bad), Err(Errno::BADMSG));
-        // To another file.
+        // Copying the damage to another file fails, too.
         let to = s.objects().live_acquire_here(make(&s, "to")).unwrap().0;
         let copied = s.copy((index, MIB as u64), (to, 0), 20_000);
         assert_eq!(copied, Err(Errno::BADMSG));

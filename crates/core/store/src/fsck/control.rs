@@ -17,7 +17,7 @@ use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
 const PART: &str = "control";
-/// The repair of state that only memory held.
+/// Remedy of findings about state that only memory holds.
 const ANEW: &str = "the control region is made anew";
 const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::DIRTY
@@ -40,7 +40,7 @@ const ALL_FLAGS: u32 = live_flag::LOADED
     | live_flag::LEASED;
 
 impl<'s> Checker<'s> {
-    /// During quiescence.
+    /// Checks the whole control region. To be called during quiescence.
     pub(crate) fn check_control(&self, uses: &Uses, report: &mut Report) -> Result<()> {
         self.check_locks(uses, report);
         self.check_processes(uses, report)?;
@@ -193,7 +193,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// The live entries that are in a chain.
+    /// Checks the chains of the live table. Returns the live entries that are in a chain.
     fn check_chains(&self, report: &mut Report) -> HashSet<u32> {
         let mut linked = HashSet::new();
         let mut ids: HashMap<u64, u32> = HashMap::new();
@@ -264,7 +264,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// The places for locks that are in a chain.
+    /// Checks the chains of file locks. Returns the entries for locks that are in a chain.
     fn check_file_locks(&self, report: &mut Report) -> HashSet<u32> {
         let mut find = |what: String| report.add(PART, what, ANEW);
         for (object, owner) in self.locks().stray_locks() {
@@ -283,7 +283,7 @@ impl<'s> Checker<'s> {
         })
     }
 
-    /// Every entry that isn't in use is in its list, once.
+    /// Checks that every entry that isn't in use is in its list, once.
     fn check_lists(
         &self,
         uses: &Uses,
@@ -340,7 +340,7 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// The shards' states and the table of times, compared with the records.
+    /// Checks the shards' states and the table of times against the records.
     pub(crate) fn check_shards(&self, highest: &[u64], view: &View<'_>, report: &mut Report) {
         for (i, s) in view.states.iter().enumerate() {
             let mut find =

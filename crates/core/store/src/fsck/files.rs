@@ -1,5 +1,5 @@
-//! Whether files fit their extents, and extents the media: sizes, page counts, no page
-//! outside its medium or in two files, and the maps of free pages.
+//! Checks that files fit their extents, and extents the media: sizes, page counts, no page outside
+//! its medium or in two files, and the maps of free pages.
 
 use super::findings::Report;
 use super::model::Model;
@@ -10,7 +10,7 @@ use crate::recount::View;
 use crate::views::Checker;
 use crate::{MAX_SIZE, ObjectId};
 
-/// The extents of a chunk that name pages which another one has.
+/// An object and one of its chunks, whose extents name pages that another chunk has.
 pub(crate) type Double = (u64, u64);
 
 impl Checker<'_> {
@@ -143,7 +143,7 @@ impl Checker<'_> {
     }
 
     /// Checks that all extents are inside their medium, and no page is used twice. Returns the
-    /// pages in use, per medium, and the chunks that need pages of their own.
+    /// pages in use, per medium, and the chunks whose pages another chunk has, too.
     pub(crate) fn check_extents(
         &self,
         m: &mut Model,
@@ -214,7 +214,7 @@ impl Checker<'_> {
                 }
             }
         }
-        // Extents of removed files, which are about to be freed.
+        // Extents of removed files, which are about to be freed, are in use, too.
         for e in m.left_chunks.iter().flat_map(ChunkMap::extents) {
             let pages = e.start()..e.start() + e.pages() as u64;
             if let Some(bits) = used.get_mut(e.medium()) {
@@ -228,7 +228,8 @@ impl Checker<'_> {
         (used, doubles)
     }
 
-    /// Whether what must lie on `files` media does, or is noted to be moved there.
+    /// Checks that bytes which must lie on `files` media do, or that the file is recorded to be
+    /// moved there.
     pub(crate) fn check_places(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         for (&id, o) in &m.objects {
             if !o.inode.is_file()
@@ -332,9 +333,9 @@ impl Checker<'_> {
     }
 }
 
-/// Number of cells for which the medium claims to have room, and the bytes of its segment, if that
-/// is less. The keeper may be giving room back, or taking it again: one check that finds enough is
-/// enough.
+/// Number of cells for which the medium's map says that room is reserved, and the bytes of its
+/// segment, if these are fewer. The keeper may be changing the reservation meanwhile, so one of
+/// several looks that finds enough bytes is enough.
 fn lacks_room(medium: &forebay_media::Medium) -> Option<(usize, u64)> {
     const LOOKS: usize = 5;
     let look = |_| {

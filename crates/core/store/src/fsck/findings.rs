@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// After this many findings no more are listed, only counted.
+/// Maximum number of findings that are listed. Further ones are only counted.
 const MAX_LISTED: usize = 1000;
 
 /// A contradiction in a store.
@@ -15,7 +15,7 @@ pub struct Finding {
     pub what: String,
     /// The action of a repair, or what the user has to do.
     pub remedy: String,
-    /// Whether that has been done.
+    /// Whether the remedy has been applied.
     pub repaired: bool,
 }
 
@@ -35,15 +35,15 @@ pub struct Report {
     /// Number of objects and entries that were checked.
     pub objects: u64,
     pub entries: u64,
-    /// Processes that used the store meanwhile.
+    /// Number of processes that used the store meanwhile.
     pub others: usize,
     /// Things that couldn't be compared, with the reason.
     pub left_out: Option<String>,
-    /// Pages of sound record files that are neither in use nor free: room that a killed process has
-    /// left, 4 KiB each. No finding: nothing is damaged.
+    /// Number of pages of sound record files that are neither in use nor free: room of 4 KiB each
+    /// that a killed process has left. Not a finding, since nothing is damaged.
     pub lost_pages: u64,
-    /// Number of records whose other node wasn't asked, since the time for that had passed. No
-    /// finding.
+    /// Number of records that weren't compared with their other node, since the time for requests
+    /// was over. Not a finding.
     pub unasked: u64,
 }
 

@@ -48,7 +48,7 @@ impl Checker<'_> {
             self.forget_known(m, id, &names, report);
         }
         let indexed = std::mem::take(&mut m.indexed);
-        // Their places are being moved.
+        // The index records of these objects are being moved.
         let left = std::mem::take(&mut m.left);
         let of_left = |key: &[u8]| indexed_object(key).is_some_and(|id| left.contains(&id.0));
         for key in expected.difference(&indexed).filter(|key| !of_left(key)) {
@@ -76,7 +76,7 @@ impl Checker<'_> {
         }
     }
 
-    /// All names of an ephemeral file are to be recorded, and no others.
+    /// Checks that all names of an ephemeral file are recorded, and no others.
     fn check_all_known(
         &self,
         m: &mut Model,
@@ -109,7 +109,8 @@ impl Checker<'_> {
         *known = all.into_iter().collect();
     }
 
-    /// The name by which an object with attributes must be in the index.
+    /// Checks the recorded names of an object with attributes. Returns the name by which it must be
+    /// in the index.
     fn check_known(
         &self,
         m: &mut Model,
@@ -132,7 +133,7 @@ impl Checker<'_> {
         if let Some(first) = right.into_iter().min() {
             return Some(first);
         }
-        // A name that isn't confirmed enters the index when it is.
+        // A name that isn't confirmed enters the index when it is confirmed.
         let unconfirmed = &m.objects.get(&id)?.unconfirmed;
         let first = all.into_iter().find(|name| !unconfirmed.contains(name))?;
         report.add(

@@ -1,5 +1,4 @@
-//! Writing the repairs that a check has made in its model, and rebuilding state that only memory
-//! had.
+//! Writes the repairs that a check has made in its model, and rebuilds state that only memory had.
 
 use super::files::Double;
 use super::findings::{Finding, Report};
@@ -19,7 +18,8 @@ use rustix::io::{Errno, Result};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// A repair can make further damage visible: a directory that is found again has names.
+/// Maximum number of rounds of repair and check. A repair can make further damage visible: a
+/// directory that is found again has names.
 const ROUNDS: usize = 4;
 
 impl Checker<'_> {
@@ -42,7 +42,7 @@ impl Checker<'_> {
         let flags = rustix::fs::OFlags::RDONLY | rustix::fs::OFlags::CLOEXEC;
         let file = rustix::fs::open(&self.control_path, flags, rustix::fs::Mode::empty())?;
         let until = Instant::now() + AT_A_TIME;
-        // A process that attaches holds its lock for a moment.
+        // A process that attaches holds a lock of the file for a moment.
         while rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
             if Instant::now() > until {
                 return Err(Errno::BUSY);
@@ -57,7 +57,7 @@ impl Checker<'_> {
             return Err(Errno::BUSY);
         }
         let salvaged = self.salvage()?;
-        // The journal must follow, whatever the result.
+        // After repairs, the journal must begin again from the repaired records.
         let result = self.mend_alone(salvaged);
         if result.as_ref().is_ok_and(|r| !r.findings.is_empty()) {
             self.durability().restart_journal()?;
@@ -76,7 +76,7 @@ impl Checker<'_> {
         let (mut report, _) = self.examine()?;
         report.findings.splice(0..0, salvaged);
         self.drop_unreadable_journals()?;
-        // Failures here are found again below.
+        // What fails here is found again below.
         let _ = self.recovery().settle();
         let _ = self.names().flush_dir_times();
         let (after, mut examined) = self.examine()?;
@@ -119,7 +119,7 @@ impl Checker<'_> {
                 .iter_mut()
                 .filter(|f| f.what.starts_with(&ours));
             let damaged: Vec<&mut Finding> = damaged.collect();
-            // No process may have it open, this one included.
+            // No process may have the record file open, this one included.
             let (false, Ok(meta), false) = (damaged.is_empty(), meta, env.is_open()) else {
                 continue;
             };
@@ -147,7 +147,7 @@ impl Checker<'_> {
         Ok(report.findings)
     }
 
-    /// Removes journals that can't be carried out.
+    /// Removes journals of commits over several shards that can't be carried out.
     fn drop_unreadable_journals(&self) -> Result<()> {
         let count = self.names().shard_count();
         for shard in 0..count {
@@ -182,7 +182,7 @@ impl Checker<'_> {
         self.control.reformat(self.names().shard_count())
     }
 
-    /// Gives a chunk, whose pages another file uses too, pages of its own with the same bytes.
+    /// Gives a chunk whose pages another chunk has, too, new pages with the same bytes.
     fn copy_double(&self, (id, chunk): Double) -> Result<()> {
         let id = ObjectId(id);
         let key = Key::chunk(id, chunk);
@@ -249,7 +249,7 @@ impl Checker<'_> {
     }
 }
 
-/// Findings that don't occur any more are marked as repaired; new ones are added.
+/// Marks findings that don't occur any more as repaired, and adds new ones.
 fn merge(report: &mut Report, after: Report) {
     for f in report
         .findings

@@ -23,22 +23,22 @@ pub(crate) struct Object {
     pub tail: Vec<u8>,
     /// Extents of chunks 1, 2, ...
     pub chunks: BTreeMap<u64, ChunkMap>,
-    /// Noted as having no name.
+    /// Whether a record says that the object has no name.
     pub orphan: bool,
-    /// Names that count, and whose entries lie on other nodes.
+    /// The object's names whose entries lie on other nodes, and that count as links.
     pub links: Vec<Name>,
-    /// Those of the names that aren't confirmed: they needn't be in the index yet.
+    /// Names among `links` that aren't confirmed: they needn't be in the index yet.
     pub unconfirmed: Vec<Name>,
-    /// Keys of its extended attributes.
+    /// Keys of the object's extended attributes.
     pub attributes: Vec<Vec<u8>>,
-    /// The object's inode differs from its record.
+    /// Whether `inode` or `tail` differs from the object's record.
     pub changed: bool,
 }
 
 /// A name: directory and last component.
 pub(crate) type Name = (u64, Vec<u8>);
 
-/// Everything.
+/// The content of a store.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
     pub objects: BTreeMap<u64, Object>,
@@ -49,24 +49,24 @@ pub(crate) struct Model {
     pub landed: BTreeSet<u64>,
     /// Keys of the checksums of objects.
     pub summed: BTreeMap<u64, Vec<Vec<u8>>>,
-    /// Names that are noted for the index.
+    /// Names that are recorded for the index, by object.
     pub known: BTreeMap<u64, Vec<Name>>,
     /// The keys of records in the index.
     pub indexed: BTreeSet<Vec<u8>>,
-    /// Ids of objects with a record of leftovers (`leftovers.rs`): their remaining index entries and
-    /// chunks are being removed.
+    /// Ids of objects with a record of leftovers (`leftovers.rs`): their remaining index entries
+    /// and chunks are being removed.
     pub left: BTreeSet<u64>,
-    /// Extents of the chunks that don't exist any more.
+    /// Extents of chunks of removed files.
     pub left_chunks: Vec<ChunkMap>,
-    /// The records to be written, without inodes.
+    /// Changes of records other than inodes that would repair the store.
     pub changes: Vec<Change>,
 }
 
-/// Records of an object other than its inode, by their owner: keys and shards.
+/// Records other than inodes, by the id of their object: shards and keys.
 type Others = BTreeMap<u64, Vec<(usize, Vec<u8>)>>;
 
 impl Checker<'_> {
-    /// Reads all records; what isn't one is reported.
+    /// Reads all records into a model, and reports damaged ones.
     pub(crate) fn read_model(&self, view: &View<'_>, report: &mut Report) -> Result<Model> {
         let mut m = Model::default();
         let mut chunks: BTreeMap<u64, BTreeMap<u64, ChunkMap>> = BTreeMap::new();
@@ -178,7 +178,7 @@ impl Checker<'_> {
                             "it is removed; that part of the file reads as zero",
                         ),
                     },
-                    // Completed by the next process that finds it.
+                    // An intent: the next process that finds it completes it.
                     b'N' => {}
                     // If the file was removed, or doesn't lie in memory, the keeper deletes this
                     // record.
@@ -189,7 +189,7 @@ impl Checker<'_> {
                         format!("the note on who made object {} can't be read", id.0),
                         "it is removed: the file stays when its maker ends",
                     ),
-                    // If the file was removed, these are removed as lost records are.
+                    // If the file was removed, its checksums are removed as lost records are.
                     b'K' => match rest.len() {
                         8 => m.summed.entry(id.0).or_default().push(key.to_vec()),
                         _ => bad(
@@ -272,7 +272,7 @@ impl Checker<'_> {
         Ok(m)
     }
 
-    /// Assigns the other records to their objects.
+    /// Assigns chunks and other records to their objects.
     fn assign(
         &self,
         m: &mut Model,
@@ -410,7 +410,7 @@ impl Model {
     }
 }
 
-/// Whose a record of the index is.
+/// The object to which a record of the index belongs.
 pub(crate) fn indexed_object(key: &[u8]) -> Option<ObjectId> {
     let by_value = parse_indexed(key).map(|(_, mark)| mark.id);
     by_value.or_else(|| parse_ordered(key).map(|(_, _, id)| id))
@@ -420,7 +420,7 @@ pub(crate) fn name(bytes: &[u8]) -> String {
     format!("'{}'", String::from_utf8_lossy(bytes))
 }
 
-/// A key in words.
+/// A key as text.
 fn shown(key: &[u8]) -> String {
     let text: String = key
         .iter()

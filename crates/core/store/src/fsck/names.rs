@@ -1,4 +1,4 @@
-//! Whether names, directories and objects fit together: every name leads to an object, every
+//! Checks that names, directories and objects fit together: every name leads to an object, every
 //! object has the names that it counts, every directory can be reached from the root.
 
 use super::findings::Report;
@@ -72,7 +72,7 @@ impl Checker<'_> {
         if self.remote.is_none() {
             return;
         }
-        // Each node has its own root; that of the root's home counts.
+        // Each node has an object for the root; the one on the root's home counts.
         let remote = m.objects.keys().copied().filter(|&id| id != ROOT);
         let remote = remote.filter(|&id| self.names().is_object_remote(ObjectId(id)));
         for id in remote.collect::<Vec<_>>() {
@@ -105,7 +105,7 @@ impl Checker<'_> {
                 "it is removed here; what has no other name is put into this node's /lost+found",
             );
             self.drop_name(m, &at);
-            // A file that has no other name is found below.
+            // A file that has no other name is found by `check_nameless`.
             let is_dir = m.objects.get(&e.id.0).is_some_and(|o| o.inode.is_dir());
             if is_dir && !m.entries.values().any(|other| other.id == e.id) {
                 self.put_into_lost(m, e.id.0);
@@ -125,7 +125,7 @@ impl Checker<'_> {
             let dir = m.objects.get(&at.0).is_some_and(|o| o.inode.is_dir())
                 || self.names().is_object_remote(ObjectId(at.0));
             let object = if self.names().is_object_remote(e.id) {
-                // Looked for there, see `inspect_across`.
+                // Whether the object exists on its node is checked by `inspect_across`.
                 Some(e.kind)
             } else {
                 m.objects.get(&e.id.0).map(|o| o.inode.kind())
@@ -167,7 +167,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Each directory has one name, which it knows, and can be reached from the root.
+    /// Checks that each directory has one name, which its inode contains, and can be reached from
+    /// the root.
     fn check_directories(&self, m: &mut Model, report: &mut Report) {
         let names = m.names();
         let dirs: Vec<u64> = m
@@ -212,7 +213,7 @@ impl Checker<'_> {
                 self.drop_name(m, other);
             }
         }
-        // From the root downwards.
+        // Finds the directories that can be reached from the root.
         let mut children: HashMap<u64, Vec<u64>> = HashMap::new();
         for ((parent, _), e) in &m.entries {
             if e.kind == libc::S_IFDIR {
@@ -222,7 +223,7 @@ impl Checker<'_> {
         let mut reached = BTreeSet::new();
         reach(ROOT, &children, &mut reached);
         if self.remote.is_some() {
-            // The entries that name them lie on other nodes.
+            // Directories whose entries lie on other nodes count as reached.
             for &id in &dirs {
                 let o = &m.objects[&id];
                 let parent = ObjectId(o.inode.parent);
@@ -237,7 +238,7 @@ impl Checker<'_> {
             if reached.contains(&id) {
                 continue;
             }
-            // The topmost of those above it; in a circle, this one.
+            // Finds the topmost directory above this one; in a cycle, this one.
             let (mut top, mut seen) = (id, BTreeSet::new());
             while seen.insert(top) {
                 match m.objects.get(&top) {
@@ -282,7 +283,7 @@ impl Checker<'_> {
         }
     }
 
-    /// Objects without a name: in use, to be removed, or lost.
+    /// Checks the objects without a name: in use, to be removed, or lost.
     fn check_nameless(&self, m: &mut Model, view: &View<'_>, report: &mut Report) {
         let mut named: std::collections::HashSet<u64> =
             m.entries.values().map(|e| e.id.0).collect();
@@ -291,7 +292,7 @@ impl Checker<'_> {
         let ids: Vec<u64> = m.objects.keys().copied().collect();
         for id in ids {
             let o = &m.objects[&id];
-            // Parts have no name; whether their files exist, see `inspect_across`.
+            // Parts have no name. Whether their files exist is checked by `inspect_across`.
             if id == ROOT || o.inode.is_dir() || ObjectId(id).is_part() && !o.orphan {
                 continue;
             }
@@ -338,8 +339,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Gives an object without a name one in this node's /lost+found. All of it lies on this node:
-    /// other nodes can't be asked during a repair.
+    /// Gives an object without a name one in this node's /lost+found. Directory and entry lie on
+    /// this node, since other nodes get no requests during a repair.
     fn put_into_lost(&self, m: &mut Model, id: u64) {
         let dir = self.lost_directory(m);
         let kind = m.objects.get(&id).map_or(0, |o| o.inode.kind());
@@ -360,7 +361,8 @@ impl Checker<'_> {
     /// The first of the names `name`, `name.1`, `name.2`, ... in a directory whose entry would lie
     /// on this node.
     fn name_of_here(&self, dir: u64, name: &str) -> Vec<u8> {
-        /// Of this many names, a node of a pool of the largest size has one.
+        /// Number of names to try: enough that one lies on this node even in a pool of the largest
+        /// size.
         const MAX_NUMBERED_NAMES: usize = 1 << 20;
         let others = (1..MAX_NUMBERED_NAMES).map(|n| format!("{name}.{n}").into_bytes());
         let mut all = std::iter::once(name.as_bytes().to_vec()).chain(others);
@@ -368,7 +370,7 @@ impl Checker<'_> {
             .unwrap_or_else(|| name.as_bytes().to_vec())
     }
 
-    /// The directory of the root for lost objects of this node; it is made if there is none.
+    /// Returns the directory of the root for lost objects of this node. Makes it if there is none.
     fn lost_directory(&self, m: &mut Model) -> u64 {
         let lost = (ROOT, self.name_of_here(ROOT, "lost+found"));
         match m.entries.get(&lost) {
@@ -468,7 +470,7 @@ impl Checker<'_> {
     }
 }
 
-/// Adds all directories from `top` downwards.
+/// Adds `top` and all directories below it to `reached`.
 fn reach(top: u64, children: &HashMap<u64, Vec<u64>>, reached: &mut BTreeSet<u64>) {
     let mut next = vec![top];
     while let Some(dir) = next.pop() {

@@ -1,4 +1,4 @@
-//! Damages of every kind: each is found, named, and repaired.
+//! Tests of the check with damage of every kind: each is found, named, and repaired.
 
 use super::*;
 use crate::Store;
@@ -57,7 +57,7 @@ fn entry_shard(s: &Store, dir: ObjectId, name: &str) -> usize {
     s.shard_of_entry(dir, name.as_bytes())
 }
 
-/// A store with a few things in it.
+/// A store with a few files and directories.
 struct Filled {
     s: TestStore,
     /// /small, /big (two MiB), /dir, /dir/sub, /dir/sub/file
@@ -89,7 +89,8 @@ fn filled(name: &str) -> Filled {
     }
 }
 
-/// The damage is found (a finding contains `words`), repaired, and the store is consistent then.
+/// Checks that the damage is found (a finding contains `words`) and repaired, and that the store is
+/// consistent then.
 fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
     let f = filled(name);
     damage(&f);
@@ -456,7 +457,7 @@ fn what_must_not_lie_in_memory() {
         assert!(found.len() == 1 && found[0].contains(words), "{found:#?}");
         let report = s.checker().mend().unwrap();
         assert!(report.findings.iter().all(|f| f.repaired), "{report:?}");
-        // A noted file is no finding any more; later it is moved.
+        // A file that is recorded to be moved is no finding any more. It is moved later.
         assert_eq!(s.checker().check(), Ok(vec![]));
         assert_eq!(s.content().drain_here(u64::MAX, |_, _| ()).unwrap().left, 0);
         assert_eq!(s.media()[0].usage().used, 0);
@@ -532,7 +533,7 @@ fn control_region() {
     });
 }
 
-/// Changes bytes in the pages of a record file behind the two meta pages.
+/// Overwrites bytes in the pages of a record file behind the two meta pages.
 #[test]
 fn damaged_record_files_do_no_harm() {
     for (n, fill) in [0u8, 0xff, 0x55, 0xa7].into_iter().enumerate() {
@@ -623,8 +624,8 @@ fn a_stray_write_into_a_record_is_noticed_whichever_byte_it_hits() {
     assert_eq!(content(&f.s, f.small), b"a small onE");
 }
 
-/// Eight bytes, somewhere in the record files: either `fsck` finds the change, or no read returns
-/// anything different.
+/// Overwrites eight bytes somewhere in the record files: either `fsck` finds the change, or no read
+/// returns anything different.
 #[test]
 fn no_stray_store_into_the_records_changes_anything_unnoticed() {
     let f = filled("strays");
