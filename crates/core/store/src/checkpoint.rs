@@ -1,5 +1,5 @@
-//! Checkpoints: all records of a pool at one moment in one file, and the return from it
-//! after memory was lost.
+//! Checkpoints: all records of a pool at one moment in one file, from which they are restored after
+//! memory was lost.
 //!
 //! A checkpoint begins a generation of the journal. All shards are locked for the moment
 //! in which the old generation is written out and LMDB's snapshots are taken; the file is
@@ -36,7 +36,8 @@ const HEAD: usize = 32;
 const FRAME: usize = 16;
 /// A frame is written when it has this many bytes.
 const FRAME_FULL: usize = 256 << 10;
-/// Changes and bytes of one transaction while loading. Each shard reserves memory for one.
+/// Maximum number of changes, and of bytes, in one transaction while loading. Each shard reserves
+/// memory for one such transaction.
 const BATCH: (usize, usize) = (200, 128 << 10);
 
 mod frame {
@@ -62,8 +63,8 @@ impl Durability<'_> {
         let s = self.journal_state();
         let len = s.end.load(Relaxed).wrapping_sub(s.start.load(Relaxed));
         if len > s.bound.load(Relaxed) {
-            // Whether it failed or not, the commit that met the bound stands. The next one tries
-            // again.
+            // If this fails, the commit that reached the bound stands all the same. The next commit
+            // tries again.
             let _ = self.checkpoint();
         }
     }
@@ -76,7 +77,7 @@ impl Durability<'_> {
     }
 
     /// Writes all records to a new checkpoint, with which a new generation of the journal begins.
-    /// False if another process is doing so.
+    /// False if there is no journal, or another process is making a checkpoint.
     ///
     /// # Errors
     /// ENOSPC, EIO; the old checkpoint and the journal stay as they were.
@@ -112,7 +113,7 @@ impl Durability<'_> {
         }
         self.note_failure(forebay_media::sync_all(file.as_fd()))?;
         self.sync_dir(dir)?;
-        // Most of it while no process has to wait.
+        // Most of the journal is synced before the shards are locked, while no process has to wait.
         self.sync_journal()?;
         let all = self.all_shards();
         self.lock_shards(all)?;
@@ -137,7 +138,7 @@ impl Durability<'_> {
         self.unlock_before(all, crate::MAX_SHARDS);
         let (records, durable, position, used) = taken?;
         let shards = self.envs.len() as u32;
-        // Over the last but one, in the room that it has.
+        // Overwrites the checkpoint before the last one, and so reuses its disk space.
         let part = journal::open(&dir.join(journal::PART), true)?;
         let mut out = Writer::new(part, generation, position, shards)?;
         for (shard, records) in records.iter().enumerate() {
@@ -166,7 +167,7 @@ impl Durability<'_> {
         {
             self.recycle_journal(dir, &Journal::path(dir, old), used);
         }
-        // Otherwise the next one needs room.
+        // Without a spare file, the next generation of the journal needs free disk space.
         let _ = self.make_spare_journal();
         Ok(())
     }
@@ -209,7 +210,7 @@ impl Durability<'_> {
         let mut loader = Loader::new(self);
         let (mut generation, mut position) =
             self.read_checkpoint(&dir.join("checkpoint"), &mut loader, &mut loaded)?;
-        // Two passes: the mark of a commit that failed comes after it.
+        // Takes two passes, because the record that voids a failed commit follows the commit.
         let mut files = Vec::new();
         let mut void = HashSet::new();
         loop {
@@ -318,7 +319,7 @@ impl Durability<'_> {
     }
 }
 
-/// Puts changes into records that no other process uses yet.
+/// Applies changes to records that no other process uses yet.
 struct Loader<'a> {
     store: &'a Store,
     txns: Vec<Option<(WriteTxn<'a>, usize, usize)>>,
@@ -450,7 +451,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// # Errors
-/// EBADMSG if the file ends before.
+/// EBADMSG if the file ends before `out` is full.
 fn read_exact(file: &OwnedFd, mut out: &mut [u8]) -> Result<()> {
     while !out.is_empty() {
         match rustix::io::read(file, &mut *out) {

@@ -1,30 +1,30 @@
 //! The codec of messages between nodes and of some records: values as bytes.
 //!
-//! A message is the parts of a tuple, one after the other: numbers little-endian, texts behind
-//! their length (4 bytes), what may be absent behind a byte 0 or 1. Decoding accepts any bytes:
-//! what isn't a message is None.
+//! A message is a tuple of parts, encoded one after the other. Numbers are little-endian. A text
+//! follows its length (4 bytes). An optional part follows a byte: 1, or 0 if the part is absent.
+//! Any bytes can be decoded: the result is None for bytes that aren't a message.
 
 use crate::ObjectId;
 use crate::record::{Entry, Inode};
 
 /// A type that can be part of a message.
 pub trait Wire: Sized {
-    /// The type that such a value has at the receiver: itself, or the type that owns its bytes.
+    /// The type of the decoded value: `Self`, or for a borrowed value the type that owns its bytes.
     type Owned;
-    /// Adds it.
+    /// Appends the encoded value to `to`.
     fn put(&self, to: &mut Vec<u8>);
-    /// Takes it off the front.
+    /// Decodes a value from the front of `from` and removes its bytes there.
     fn take(from: &mut &[u8]) -> Option<Self>;
 }
 
-/// A message of these parts.
+/// Encodes `parts`, usually a tuple, as a message.
 pub fn encode(parts: &impl Wire) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(64);
     parts.put(&mut bytes);
     bytes
 }
 
-/// The parts of a message; None if it isn't one of them, or is too long.
+/// Decodes a message; None if the bytes aren't one, or have more behind it.
 pub fn decode<T: Wire>(mut bytes: &[u8]) -> Option<T> {
     let parts = T::take(&mut bytes)?;
     bytes.is_empty().then_some(parts)
@@ -192,7 +192,7 @@ impl Wire for Entry {
     }
 }
 
-/// Structures whose fields are encoded in this order.
+/// Implements `Wire` for structures, whose fields are encoded in the order given.
 #[macro_export]
 macro_rules! fields {
     ($($t:ty { $($field:ident),+ })+) => {$(
@@ -229,7 +229,7 @@ impl Wire for Record {
     }
 }
 
-/// A list: its length, then the items.
+/// Encoded as the number of items (4 bytes), then the items.
 impl<T: Wire> Wire for List<T> {
     type Owned = List<T::Owned>;
 
@@ -241,7 +241,8 @@ impl<T: Wire> Wire for List<T> {
     #[inline]
     fn take(from: &mut &[u8]) -> Option<List<T>> {
         let count = u32::take(from)? as usize;
-        // At most as many as there are bytes: a peer can't make us reserve memory.
+        // Reserves at most one item per byte left, so that a peer can't make this node reserve much
+        // memory.
         let mut list = Vec::with_capacity(count.min(from.len()));
         for _ in 0..count {
             list.push(T::take(from)?);
@@ -250,7 +251,7 @@ impl<T: Wire> Wire for List<T> {
     }
 }
 
-/// See its [`Wire`].
+/// A list of values in a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct List<T>(pub Vec<T>);
 

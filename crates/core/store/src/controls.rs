@@ -3,10 +3,10 @@
 //! The declared controls of a file are a word in its record, mirrored in its live entry
 //! (`declared.rs`). Most files have the word 0, and cost only the test of it.
 //!
-//! A description that has a file with controls open holds a lock of its own sort
-//! ([`Sort::Use`]) in the table of locks of the file's home. So a use is known on all nodes,
-//! survives daemons, and ends with its process. The range of the lock names the user ([`Party`])
-//! and what it does ([`WRITES`]).
+//! A description that has a file with controls open holds a lock of the sort [`Sort::Use`] in the
+//! table of locks of the file's home. So a use is known on all nodes, survives daemons, and ends
+//! with its process. The lock's range contains no offsets: it names the user ([`Party`]) and says
+//! whether the user writes ([`WRITES`]).
 //! - `exclusive`: the lock is exclusive, except towards descriptions of the same party.
 //! - `immutable`: each description that writes holds a lock. When the last one is closed, the file
 //!   is laminated, unless it is empty. A file whose writer was killed isn't laminated: it may be
@@ -37,8 +37,9 @@ use forebay_runtime::atomics::Ordering::*;
 use rustix::io::{Errno, Result};
 
 impl<'s> DeclaredControls<'s> {
-    /// EPERM if the controls of a file of this node, which is locked, forbid the change. (Those of
-    /// a striped file are checked where the change begins: `Cluster::check_striped`.)
+    /// Fails with EPERM if the controls of a file of this node, which is locked, forbid the change.
+    /// (The controls of a striped file are checked where the change begins:
+    /// `Cluster::check_striped`.)
     #[inline]
     pub(crate) fn check_change(&self, live: &Live, change: Change) -> Result<()> {
         let word = live.controls.load(Relaxed);
@@ -59,14 +60,15 @@ impl<'s> DeclaredControls<'s> {
         self.objects().live(live).controls.load(Acquire)
     }
 
-    /// Whether syncing an open file makes it durable with its names, on whatever nodes they lie.
+    /// Whether `fsync` of an open file makes its names durable, too, on whatever nodes their
+    /// entries lie.
     pub fn is_durable(&self, index: u32) -> bool {
         let word = self.controls(index);
         word != 0 && declared(word).0.resolve().persistence == Persistence::Durable
     }
 
-    /// Records a use of a file of this node, whose locks are held, if its present controls allow
-    /// that. Some: the conflicting user.
+    /// Records a use of a file of this node, whose locks are held, if the file's present controls
+    /// allow the use. Otherwise returns the conflicting user.
     ///
     /// # Errors
     /// EPERM: the use would write to a laminated object. ENOLCK.
@@ -99,7 +101,8 @@ impl<'s> DeclaredControls<'s> {
         locks.set_use(&its, excludes, controls.on_violation == OnViolation::Report)
     }
 
-    /// The use of a description that ends, and has given up its locks.
+    /// Called when a description ends, after its locks were released: laminates the file, if the
+    /// description has the flag [`LAMINATES`].
     pub(crate) fn end_use(&self, o: &Open) -> Result<()> {
         if o.flags.load(Acquire) & LAMINATES == 0 {
             return Ok(());
@@ -112,7 +115,8 @@ impl<'s> DeclaredControls<'s> {
         }
     }
 
-    /// Called when the process of description `open` was killed: its end doesn't laminate the file.
+    /// Called when the process of description `open` was killed, so that the description's end
+    /// doesn't laminate the file.
     pub(crate) fn cut_short(&self, open: u32) {
         self.objects()
             .open_file(open)
@@ -123,7 +127,7 @@ impl<'s> DeclaredControls<'s> {
     /// Laminates a file of this node, unless it is empty or a process has it open for writing.
     ///
     /// # Errors
-    /// ENOSPC: no room. EXFULL: other processes that may not know the controls have it open; see
+    /// ENOSPC: no room. EXFULL: processes that may not know the controls have the file open; see
     /// `Cluster::seal`.
     pub fn laminate_here(&self, id: ObjectId) -> Result<()> {
         self.laminate(id, None).map(|_| ())

@@ -14,33 +14,33 @@ use forebay_controls::{
 };
 use rustix::io::{Errno, Result};
 
-/// In the word: the file is laminated. No bit of [`Declared::bits`].
+/// Bit of the word: the file is laminated. Not one of [`Declared::bits`].
 pub const LAMINATED: u64 = 1 << 31;
-/// In the word of a live entry: every opener records its use, whatever controls are declared. Never
-/// in a record.
+/// Bit of the word in a live entry, never in a record: every opener records its use, whatever
+/// controls are declared.
 pub const COUNTED: u64 = 1 << 30;
 /// All bits of a word besides [`Declared::bits`].
 pub(crate) const OURS: u64 = LAMINATED | COUNTED;
 
-/// In a noted use: the opener may write the file.
+/// Bit of a recorded use: the opener may write the file.
 pub const WRITES: u64 = 1;
-/// In a noted use: the use began before the declaration, and is never refused.
+/// Bit of a recorded use: it began before the controls were declared, and is never refused.
 pub const THERE: u64 = 2;
-/// All bits of a noted use.
+/// All bits of a recorded use.
 pub(crate) const ALL: u64 = WRITES | THERE;
 
-/// The user for whom a file is open, as `exclusive` counts users: a number that no other user of
-/// the node has. It is the owner word of a process of the pool, or has [`SERVED`] or [`KEPT_OPEN`]
-/// set.
+/// The user for whom a file is open, as the control `exclusive` counts users. The number is unique
+/// on its node: the owner word of a process of the pool, or a number with [`SERVED`] or
+/// [`KEPT_OPEN`] set.
 pub type Party = u64;
 
-/// In a [`Party`]: a process that a face serves; the rest is its id.
+/// Bit of a [`Party`]: a process that a face serves; the other bits are the process's id.
 pub const SERVED: Party = 1 << 63;
-/// In a [`Party`]: not a program, but a file kept open for a node; the other bits are the node's
-/// number.
+/// Bit of a [`Party`]: not a program, but a file kept open for a node; the other bits are the
+/// node's number.
 const KEPT_OPEN: Party = 1 << 62;
 
-/// For whom a file is opened.
+/// The user for whom a file is opened.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Opener {
     /// The process that opens it.
@@ -53,12 +53,12 @@ pub enum Opener {
 }
 
 impl Opener {
-    /// Whether no program has the file open by that.
+    /// Whether the file is kept open for a node, rather than used by a program.
     pub fn is_kept(self) -> bool {
         matches!(self, Opener::Kept(_))
     }
 
-    /// The party; `own` is that of the process that opens the file.
+    /// The party of this opener; `own` returns the party of the process that opens the file.
     pub(crate) fn party(self, own: impl FnOnce() -> Party) -> Party {
         match self {
             Opener::Own => own(),
@@ -68,12 +68,12 @@ impl Opener {
     }
 }
 
-/// Whether a party is no program, but keeps the file open for others.
+/// Whether the party is a node for which the file is kept open, rather than a program.
 pub fn is_kept(party: Party) -> bool {
     party & (KEPT_OPEN | SERVED) == KEPT_OPEN
 }
 
-/// The node for which the file is kept open, if the party isn't a program.
+/// The number of the node for which the file is kept open; None if the party is a program.
 pub(crate) fn kept_for(party: Party) -> Option<u32> {
     is_kept(party).then_some(party as u32)
 }
@@ -86,7 +86,7 @@ pub fn settled(party: Party) -> Party {
     }
 }
 
-/// The process id of a party, on its own node.
+/// The process id of a party. To be called on the party's own node.
 pub fn pid_of_party(party: Party) -> u32 {
     match party & SERVED {
         0 => pid_of(party),
@@ -122,13 +122,13 @@ fn may_be_copied(word: u64) -> bool {
         && controls.temporality == Temporality::Multiple
 }
 
-/// Whether this edition of a file may be copied.
+/// Whether a file of this edition never changes again, and may be copied.
 pub fn is_last(edition: u64) -> bool {
     edition % 2 == 1
 }
 
-/// Sets the word and raises the edition. No edition occurs twice, even if the record is lost and
-/// the id is given to another file: editions follow the clock.
+/// Sets the word and raises the edition. Editions follow the clock: so none occurs twice, even if
+/// the record is lost and the id is given to another file.
 pub fn set_controls(inode: &mut Inode, word: u64) {
     if inode.controls == word {
         return;

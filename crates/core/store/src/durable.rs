@@ -1,16 +1,16 @@
 //! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
 //! in an order in which a loss of power at any instant leaves a whole store.
 //!
-//! Only for a pool with a journal. For others (with a medium in memory, which wouldn't survive
-//! anyway) only the record is written back.
+//! These steps are those of a pool with a journal. In others (with a medium in memory, which
+//! wouldn't survive anyway), only the record is written back.
 //!
 //! 1. The file's record is written: its commit is in the journal.
 //! 2. The media's bytes are written to stable storage.
 //! 3. The pages that were initialised before 2 are noted as durable in the journal.
 //! 4. The journal is written to stable storage.
 //!
-//! Records in the journal that weren't synced do no harm: a page that isn't recorded as durable
-//! reads as zero after a loss of power, whatever the medium contains there.
+//! A record in the journal whose bytes weren't synced does no harm: a page that isn't recorded as
+//! durable reads as zero after a loss of power, whatever the medium contains there.
 
 use crate::ObjectId;
 use crate::control_region::{Live, MAX_LIVE, live_flag as flag};
@@ -26,7 +26,7 @@ use std::sync::atomic::Ordering::*;
 /// Times that a file is synced again because extents were taken away meanwhile, before
 /// its writers have to wait.
 const TRIES: u32 = 3;
-/// Number of waits of 30 s for the work of another process.
+/// Maximum number of waits, of 30 s each, for the work of another process.
 const MAX_WAITS: u32 = 20;
 
 impl<'s> Durability<'s> {
@@ -48,8 +48,8 @@ impl<'s> Durability<'s> {
         self.sync_journal()
     }
 
-    /// Steps 1 to 3. False if the file's extents have changed meanwhile; with `hold`, they
-    /// can't.
+    /// Carries out steps 1 to 3. False if the file's extents have changed meanwhile. With `hold`,
+    /// the file stays locked, so they can't change.
     fn sync_data(&self, journal: &Journal, index: u32, hold: bool) -> Result<bool> {
         let _critical = Critical::enter();
         let mut lock = Some(self.objects().lock_live(index)?);
@@ -97,9 +97,9 @@ impl<'s> Durability<'s> {
         Ok(true)
     }
 
-    /// Before the record of a file names `map` in place of a content inside the record: that
-    /// content may have been synced, and is in the first page now, which must be durable
-    /// first.
+    /// Makes the first page of `map` durable if the file's record still contains its content. Must
+    /// be called before the record names `map` instead: the content may have been synced, and is in
+    /// this page now.
     pub(crate) fn keep_promise(&self, live: &Live, map: &ChunkMap) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             return Ok(());
@@ -144,8 +144,7 @@ impl<'s> Durability<'s> {
         })
     }
 
-    /// Makes all records durable, if anything of the pool is: what `fsync` of a directory
-    /// does.
+    /// Makes all records durable, if the pool has a journal: the work of `fsync` on a directory.
     ///
     /// # Errors
     /// As for `Cluster::sync`.
@@ -156,7 +155,7 @@ impl<'s> Durability<'s> {
     /// Makes all earlier writes durable, to closed and open files, by all processes: `syncfs`.
     ///
     /// # Errors
-    /// As for `Cluster::sync`; ENOSPC: what could be written is.
+    /// As for `Cluster::sync`; ENOSPC: some data couldn't be written, all others are.
     pub fn sync_all(&self) -> Result<()> {
         let mut written = Ok(());
         for i in 0..self.control().header().free_live.end(MAX_LIVE) {
@@ -165,7 +164,7 @@ impl<'s> Durability<'s> {
             if id.0 == 0 || live.flags.load(Acquire) & flag::DIRTY == 0 {
                 continue;
             }
-            // Gone meanwhile: there is nothing to write.
+            // The object was removed meanwhile: there is nothing to write.
             let Ok((index, held)) = self.objects().live_acquire_here(id) else {
                 continue;
             };
@@ -194,7 +193,7 @@ impl<'s> Durability<'s> {
         self.sync_journal().and(written)
     }
 
-    /// Steps 2 and 3 for all pages of all media.
+    /// Carries out steps 2 and 3 for all pages of all media.
     fn sync_fresh(&self, journal: &Journal) -> Result<()> {
         let mut any = false;
         for m in self.media() {
@@ -245,7 +244,7 @@ impl<'s> Durability<'s> {
             && (s.end.load(Relaxed) != s.synced.load(Relaxed) || self.limbo_pages() > 0)
     }
 
-    /// End of the journal: changes with every commit. 0 without one.
+    /// Position of the journal's end, which changes with every commit; 0 without a journal.
     pub fn journal_end(&self) -> u64 {
         self.journal_state().end.load(Relaxed)
     }
@@ -254,8 +253,8 @@ impl<'s> Durability<'s> {
         self.media().iter().map(|m| m.cells().in_limbo()).sum()
     }
 
-    /// Writes the journal to stable storage, and then frees the pages in limbo. False if there were
-    /// none.
+    /// Writes the journal to stable storage, and then frees the pages in limbo. False if no page
+    /// was in limbo.
     ///
     /// # Errors
     /// EIO.
@@ -268,7 +267,7 @@ impl<'s> Durability<'s> {
         if self.limbo_pages() == 0 {
             return self.sync_journal().map(|()| false);
         }
-        // A thread that comes late finds the pages free.
+        // A thread that had to wait here finds the pages free.
         state
             .releasing
             .acquire(self.control(), self.process_slot()?)?;

@@ -4,16 +4,16 @@
 //! other records. It is changed in the same transaction as the attribute and the object's name, on
 //! which it depends. 'V' records are sorted by the hashes of key, value and name. So the objects
 //! with an attribute, with several, or with a certain name are found by a seek and a scan
-//! ([`query`]). A record 'R' is sorted by the order of values ([`order`]), for searches by
-//! comparison ([`find`]). It has no name, but exists only while the object has one, like the
-//! others. Forebay's own attributes have no such records.
+//! A record 'R' is sorted by the order of values ([`Order`]), for searches by comparison
+//! ([`find`]). It doesn't contain the object's name, but like 'V' exists only while the object has
+//! one. Forebay's own attributes have no 'R' records.
 //!
-//! A file's record doesn't have its names. The names by which the file got an attribute, or that it
-//! got since, are recorded ('P'); the first of them is its name in the index. If a file has names
-//! but none is recorded, one is searched for. That takes long, but happens only to files with
-//! several names, and to those that get an attribute through a descriptor whose name isn't known. A
-//! directory's record has its only name. All names of an ephemeral file (`ephemeral.rs`) are
-//! recorded, from the first on.
+//! A file's inode doesn't contain the file's names. 'P' records have the names by which the file
+//! got an attribute, and those that it got since; the first of them is its name in the index. If a
+//! file has names but none is recorded, one is searched for. That takes long, but happens only to
+//! files with several names, and to those that get an attribute through a descriptor whose name
+//! isn't known. A directory's inode contains its only name. All names of an ephemeral file
+//! (`ephemeral.rs`) are recorded, from the first on.
 //!
 //! Objects without user attributes have none of these records, and cost one read of their inode.
 
@@ -46,7 +46,7 @@ pub(crate) fn key_of(attribute: &[u8]) -> Option<&[u8]> {
     attribute.strip_prefix(USER).filter(|key| !key.is_empty())
 }
 
-/// A user attribute as the index has it.
+/// A user attribute in the form in which index records are sorted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Indexed {
     word: Word,
@@ -61,18 +61,18 @@ impl Indexed {
         }
     }
 
-    /// Key of the index record among those with the same value.
+    /// Key of the record 'V' of this attribute: sorted among objects with the same value.
     fn by_value(&self, mark: Mark) -> Key {
         Key::indexed(self.word, mark)
     }
 
-    /// Key of the index record among all values of the key.
+    /// Key of the record 'R' of this attribute: sorted among all values of the attribute's key.
     fn by_order(&self, id: ObjectId) -> Option<Key> {
         self.order
             .map(|order| Key::ordered(self.word.key, order, id))
     }
 
-    /// The keys of the index records of `mark`.
+    /// The keys of this attribute's index records for the object and name in `mark`.
     pub fn keys(&self, mark: Mark) -> impl Iterator<Item = Key> {
         [Some(self.by_value(mark)), self.by_order(mark.id)]
             .into_iter()
@@ -80,8 +80,8 @@ impl Indexed {
     }
 }
 
-/// The name by which `id` is in the index. A file has at least one 'P' record if it has a name
-/// here: usually that is all that has to be read.
+/// The name that the object `id` has in the index. A file with a name on this node has at least one
+/// 'P' record, so usually one look-up is enough.
 pub fn known_name(records: &impl ReadRecords, id: ObjectId) -> Result<Option<OwnedName>> {
     let mut name = None;
     records.each_attached(&Key::known_names(id), |key, _| {
@@ -95,7 +95,7 @@ pub fn known_name(records: &impl ReadRecords, id: ObjectId) -> Result<Option<Own
     Ok(inode.and_then(|(inode, tail)| own_name(id, &inode, tail)))
 }
 
-/// The name in a 'P' key, if it is one of `id`.
+/// The name in a 'P' key, if the key is one of `id`.
 fn recorded_name(key: &[u8], id: ObjectId) -> Option<OwnedName> {
     match parse_key(key) {
         Some((b'P', of, rest)) if of == id => known_in(rest),
@@ -103,21 +103,21 @@ fn recorded_name(key: &[u8], id: ObjectId) -> Option<OwnedName> {
     }
 }
 
-/// The name that a directory's inode has.
+/// The name in a directory's inode; None for other objects and for the root.
 fn own_name(id: ObjectId, inode: &Inode, tail: &[u8]) -> Option<OwnedName> {
     let is_named = inode.is_dir() && id != ObjectId::ROOT;
     is_named.then(|| (ObjectId(inode.parent), tail.to_vec()))
 }
 
-/// From the rest of a 'P' key: the name.
+/// The name in `rest`, which follows the id in a 'P' key.
 pub fn known_in(rest: &[u8]) -> Option<OwnedName> {
     let (parent, name) = rest.split_first_chunk()?;
     let sound = (1..=crate::NAME_MAX).contains(&name.len());
     sound.then(|| (ObjectId(u64::from_be_bytes(*parent)), name.to_vec()))
 }
 
-/// Whether all names of the object are recorded, whatever attributes it has: they are removed with
-/// its creator.
+/// Whether all names of the object are recorded, even if it has no attributes: so it is with
+/// ephemeral files, whose names are removed when the creator ends.
 pub(crate) fn keeps_names(inode: &Inode) -> bool {
     inode.is_file() && is_ephemeral(inode.controls)
 }
@@ -157,8 +157,8 @@ impl<'s> Index<'s> {
         Ok(inode.and_then(|(inode, tail)| own_name(id, &inode, tail)))
     }
 
-    /// Moves the object's places from one name to another one; those of many attributes later, in
-    /// steps.
+    /// Moves the object's index records from one name to another. Those of more than [`STEP`]
+    /// attributes are moved later, in steps.
     fn reindex(
         &self,
         w: &mut Write<'_>,
@@ -191,8 +191,8 @@ impl<'s> Index<'s> {
         Ok(())
     }
 
-    /// In a transaction: moves the places of an attribute to where they belong now; they may have
-    /// been under the names `left`, too.
+    /// In a transaction: moves the index records of an attribute to the object's present name, or
+    /// removes them if it has none. `left`: hashes of former names that may still have records.
     pub(crate) fn settle_word(
         &self,
         w: &mut Write<'_>,
@@ -218,7 +218,8 @@ impl<'s> Index<'s> {
         Ok(())
     }
 
-    /// An object loses a name, or gets one, or both, in a transaction of its home.
+    /// Updates the index when an object loses a name, gets one, or both, in a transaction of its
+    /// home.
     pub fn names_in_index(
         &self,
         w: &mut Write<'_>,
@@ -256,8 +257,8 @@ impl<'s> Index<'s> {
         self.reindex(w, id, &words, before.as_deref(), after.as_deref())
     }
 
-    /// A name of the object other than `gone`. Names whose entries lie here can't change meanwhile:
-    /// a change needs the lock of the object's shard, which is held.
+    /// A name of the object other than `gone`. Names whose entries lie on this node can't change
+    /// meanwhile: a change needs the lock of the object's shard, which the transaction holds.
     fn any_name(
         &self,
         w: &mut Write<'_>,
@@ -300,15 +301,15 @@ impl<'s> Index<'s> {
             }
             of == id && found.is_none()
         })?;
-        // The records that were found may be those of the next object.
+        // The key that was found may belong to the next object.
         match &found {
             Some(name) if !self.links().counts_link(w, id, (name.0, &name.1))? => Ok(None),
             _ => Ok(found),
         }
     }
 
-    /// An object is removed, or has no name any more: removes it from the index. Called before its
-    /// records are removed.
+    /// Removes an object from the index, because it is removed or has no name any more. Must be
+    /// called before the object's records are removed.
     pub(crate) fn leave_index(&self, w: &mut Write<'_>, id: ObjectId, inode: &Inode) -> Result<()> {
         if !may_have_names(inode) {
             return Ok(());
@@ -320,8 +321,8 @@ impl<'s> Index<'s> {
         self.names().remove_range(w, &Key::known_names(id), |_| ())
     }
 
-    /// An attribute of an object has changed, in a transaction, from `old` to `new`. `known` may be
-    /// a name of it.
+    /// Updates the index when an attribute of an object changes from `old` to `new`, in a
+    /// transaction. `known` may be a name of the object.
     pub(crate) fn attribute_in_index(
         &self,
         w: &mut Write<'_>,
@@ -343,7 +344,7 @@ impl<'s> Index<'s> {
             w.attach(id, &Key::known_name(id, name.0, name.1), &[])?;
             after = match before {
                 None => Some((name.0, name.1.to_vec())),
-                // The first of its names counts.
+                // The index has the file under the first of its recorded names.
                 Some(_) => self.name_in_index(w, id)?,
             };
         }
@@ -353,7 +354,8 @@ impl<'s> Index<'s> {
             w.attach(id, &Key::known_name(id, name.0, &name.1), &[])?;
             after = Some(name);
         }
-        // The object has no name while it moves between two: it is added with the next one.
+        // An object has no name while a rename moves it. It is added to the index with its next
+        // name.
         let Some(name) = &after else {
             return Ok(());
         };
@@ -375,7 +377,7 @@ impl<'s> Index<'s> {
                 w.detach(id, &key)?;
             }
         }
-        // If it wasn't in the index, all its attributes are added below.
+        // If the object wasn't in the index, all its attributes are added below.
         if let (Some(new), Some(_)) = (&new, &before) {
             for key in new.keys(mark) {
                 w.attach(id, &key, &[])?;
@@ -392,7 +394,7 @@ impl<'s> Index<'s> {
         Ok(())
     }
 
-    /// The names of a file needn't be recorded any more, unless it has attributes.
+    /// Removes the recorded names of a file, unless it has user attributes.
     pub(crate) fn forget_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<()> {
         if self.words(w, id)?.is_empty() {
             self.names().remove_range(w, &Key::known_names(id), |_| ())
@@ -401,8 +403,8 @@ impl<'s> Index<'s> {
         }
     }
 
-    /// Whether the object has this name, as far as its home knows. The entry's shard, if it lies
-    /// here, is part of the transaction.
+    /// Whether the object has this name, as far as its home knows. If the entry lies on this node,
+    /// its shard must be part of the transaction.
     fn is_name(&self, w: &mut Write<'_>, id: ObjectId, name: Named<'_>) -> Result<bool> {
         if name.1.is_empty() {
             return Ok(false);
@@ -411,7 +413,7 @@ impl<'s> Index<'s> {
             return self.links().counts_link(w, id, name);
         }
         let found = w.look_up(self.entry_ref(name))?;
-        // One that is just moving will have another name.
+        // An entry that is being moved is about to get another name.
         Ok(found.is_some_and(|e| e.entry.id == id && !e.changing))
     }
 

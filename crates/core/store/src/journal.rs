@@ -40,7 +40,7 @@ impl<'s> Durability<'s> {
         &self.0.control().header().journal
     }
 
-    /// The journal, if commits are noted in one.
+    /// The journal, if commits are recorded in it at present.
     pub(crate) fn active_journal(self) -> Option<&'s Journal> {
         self.0
             .journal
@@ -78,14 +78,14 @@ impl<'s> Durability<'s> {
         })
     }
 
-    /// The commit noted at `position` came to nothing.
+    /// Records that the commit at `position` of the journal failed, and must not be repeated.
     pub(crate) fn note_void(&self, journal: &Journal, position: u64) -> Result<()> {
         let w = Writer::lock(self.0, journal)?;
         w.append(kind::VOID, &position.to_le_bytes(), |_| ())
             .map(|_| ())
     }
 
-    /// The commit on `shards` is done, or undone.
+    /// Clears the pending positions of `shards`, whose commit is done, or undone.
     pub(crate) fn end_pending(&self, shards: ShardSet) {
         for shard in shards.iter() {
             self.control().shard(shard).pending.store(0, Release);
@@ -129,7 +129,7 @@ impl<'s> Durability<'s> {
     /// Writes the journal, up to its present end, to stable storage.
     ///
     /// # Errors
-    /// EIO, from then on always.
+    /// EIO; after a failure, all further calls fail, too.
     pub fn sync_journal(&self) -> Result<()> {
         let Some(journal) = self.active_journal() else {
             return Ok(());
@@ -144,8 +144,8 @@ impl<'s> Durability<'s> {
         };
         self.check_failed()?;
         if state.synced.load(Acquire) < end {
-            // Should a checkpoint begin another generation meanwhile, it has synced this
-            // one, and the number may be the new file's already.
+            // If a checkpoint begins another generation meanwhile, it has synced this generation.
+            // The descriptor may then be that of the new file.
             self.note_failure(sync_data(file.as_fd()))?;
             state.synced.fetch_max(end, AcqRel);
         }
@@ -157,7 +157,7 @@ impl<'s> Durability<'s> {
         self.note_failure(m.sync())
     }
 
-    /// The kernel reports only once that it has lost data that it was to write. This remembers it.
+    /// Remembers a failure to write, and turns it into EIO: the kernel reports lost data only once.
     pub(crate) fn note_failure(&self, result: Result<()>) -> Result<()> {
         result.map_err(|_| {
             self.journal_state().failed.store(1, Release);

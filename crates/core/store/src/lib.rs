@@ -9,11 +9,11 @@
 //! Promises: a finished write is seen by the next read of any process; changes of names are atomic,
 //! also over several shards; a process may be killed at any instant, and the others go on with
 //! consistent data and get back what it held. Locks are taken in the order: live object (two of
-//! them: ascending), shards (ascending), bucket of the live table; never backwards. `Locked.` in the
-//! documentation of a function: the caller holds the lock of the object's live entry.
+//! them: ascending), shards (ascending), bucket of the live table; never backwards. `Locked.` in
+//! the documentation of a function: the caller holds the lock of the object's live entry.
 //!
 //! A module imports modules of lower lines, or to its left in its own line
-//! (`crates/cli/tests/floors.rs` checks that there are no circles):
+//! (`crates/cli/tests/floors.rs` refuses cycles):
 //!
 //! ```text
 //! fsck                                              checking and repairing
@@ -27,7 +27,7 @@
 //! records                                           operations on records
 //! views                                             Store's operations by theme
 //! node                                              Store; Remote; this process's slot
-//! extent_cache ring quiescence                      files of the journal; moments without sections
+//!  extent_cache ring quiescence                      files of the journal; no operation in flight
 //! declared object lock_request                      what callers ask for, as plain values
 //! process                                           processes attached to the control region
 //! map_table control_region                          how shared memory is laid out
@@ -94,7 +94,8 @@ mod test_store;
 pub mod views;
 pub mod watches;
 
-// For `test_store`, which `cluster` includes too.
+// `test_store` names this crate `forebay_store`, because the crate `cluster` includes its file,
+// too.
 #[cfg(test)]
 extern crate self as forebay_store;
 

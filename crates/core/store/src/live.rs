@@ -31,19 +31,19 @@ pub(crate) struct LiveView {
     pub controls: u64,
 }
 
-/// The lock of a bucket, held.
+/// A held lock of a bucket of the live table.
 pub struct Chain<'a> {
     control: &'a Control,
     bucket: &'a Bucket,
 }
 
 impl<'a> Chain<'a> {
-    /// Locks the chain that `id` belongs to. The caller is critical.
+    /// Locks the chain that has `id`. The caller must be in a [`Critical`] section.
     pub fn lock(store: &'a Store, id: u64) -> Result<Chain<'a>> {
         Chain::of(store, store.control.bucket(id))
     }
 
-    /// Locks this chain. The caller is critical.
+    /// Locks this chain. The caller must be in a [`Critical`] section.
     pub(crate) fn of(store: &'a Store, bucket: &'a Bucket) -> Result<Chain<'a>> {
         // Entries are linked and unlinked by single stores: an abandoned chain is whole.
         if bucket.lock.acquire(&store.control, store.process_slot()?)? == Acquired::Abandoned
@@ -112,7 +112,7 @@ impl Drop for Chain<'_> {
     }
 }
 
-/// The lock of a live object, held, in a section.
+/// A held lock of a live entry, with the section in which it was taken.
 pub struct LiveLock<'a>(pub &'a Live, Section<'a>);
 
 impl Drop for LiveLock<'_> {
@@ -122,19 +122,19 @@ impl Drop for LiveLock<'_> {
     }
 }
 
-/// Notes, while it lives, that this process is a user of a live entry, so that the use is
-/// given back should the process die.
+/// While it exists, a record that this process uses a live entry. If the process dies, the process
+/// that reaps it gives the use back.
 pub struct Held<'a>(&'a AtomicU32);
 
-/// How long a thread that opens a file waits for a place when thousands of other threads use all of
-/// them.
+/// How long a thread that opens a file waits for a place (see [`Held`]) when other threads use all
+/// places of the process.
 pub const PLACE_TIMEOUT: Duration = if cfg!(test) {
     Duration::from_millis(300)
 } else {
     Duration::from_secs(30)
 };
 
-/// In a place that is taken, but holds no entry yet.
+/// Value of a place that a thread has taken, but that holds no entry yet.
 const TAKEN: u32 = u32::MAX;
 
 impl Held<'_> {
@@ -155,7 +155,7 @@ impl Drop for Held<'_> {
     }
 }
 
-/// The live entry that a place of `held` names.
+/// The index of the live entry that is stored in a place.
 pub(crate) fn held_entry(place: u32) -> Option<u32> {
     place.checked_sub(1).filter(|&i| (i as usize) < MAX_LIVE)
 }
@@ -170,8 +170,8 @@ impl Live {
         }
     }
 
-    /// The node other than `by` whose process has changed the bytes last; None if no other one has
-    /// been recorded.
+    /// The node other than `by` whose process has changed the bytes last, where `Some(None)` is
+    /// this node. None if no such change has been recorded.
     pub fn changed_beside(&self, by: Option<NodeId>) -> Option<Option<NodeId>> {
         let (by, now) = (half(by), self.changed_by.load(Relaxed));
         let other = [now & LATER, now >> 32].into_iter().find(|&n| n != by)?;
@@ -180,13 +180,13 @@ impl Live {
 }
 
 impl Live {
-    /// For a copy: see [`Inode::copy_stamp`]. It uses the field of the truncations, which a copy
-    /// doesn't count.
+    /// The stamp of a copy: see [`Inode::copy_stamp`]. It shares a field with the number of
+    /// truncations, which isn't counted for copies.
     pub fn copy_stamp(&self) -> &AtomicU64 {
         &self.cuts
     }
 
-    /// Records which of the file's content is at the pool's origin: `there` comes from
+    /// Records how much of the file's content is at the pool's origin: `there` comes from
     /// [`at_origin`].
     pub(crate) fn set_at_origin(&self, there: u32) {
         match there {
@@ -197,8 +197,8 @@ impl Live {
                 self.flags.fetch_and(!flag::RELEASED, AcqRel);
                 self.flags.fetch_or(flag::CLEAN, AcqRel)
             }
-            // Programs that have the file open may be writing, until the origin service has noticed
-            // that they have.
+            // The flags stay: programs that have the file open may be writing, until the origin
+            // service has noticed the open file.
             _ => return,
         };
     }
@@ -224,7 +224,7 @@ pub(crate) fn put_parts(id: ObjectId, inode: &mut Inode, cuts: u64, parts: bool)
     inode.is_spread |= parts && !id.is_part();
 }
 
-/// The half of [`Live::changed_by`] that is the later one.
+/// Mask of the half of [`Live::changed_by`] that names the later node.
 const LATER: u64 = 0xffff_ffff;
 
 fn half(node: Option<NodeId>) -> u64 {
@@ -232,7 +232,7 @@ fn half(node: Option<NodeId>) -> u64 {
 }
 
 impl<'s> Objects<'s> {
-    /// A place to note a use in. To be called before any lock is taken.
+    /// Takes a place in which a use is recorded. Must be called before any lock is taken.
     ///
     /// # Errors
     /// EAGAIN if other threads of this process have used all places for [`PLACE_TIMEOUT`].
@@ -253,7 +253,8 @@ impl<'s> Objects<'s> {
         let mut until = None;
         loop {
             if let Some(i) = more.iter().position(|place| take(&place)) {
-                // Before anything is noted there.
+                // Raised before a use is recorded in the place: a reaper looks only below
+                // `held_end`.
                 p.held_end.fetch_max(i as u32 + 1, AcqRel);
                 return Ok(Held(&more[i]));
             }
@@ -274,7 +275,7 @@ impl<'s> Objects<'s> {
         &area.held[..end.min(area.held.len())]
     }
 
-    /// Records the use of `index`. No lock may be held.
+    /// Records that this process uses live entry `index`. No lock may be held.
     pub(crate) fn hold(self, index: u32) -> Result<Held<'s>> {
         let held = self.place()?;
         held.set(index);
@@ -287,7 +288,7 @@ impl<'s> Objects<'s> {
         self.0.control.live(index)
     }
 
-    /// Locks a live object. The caller is critical.
+    /// Locks a live object. The caller must be in a [`Critical`] section.
     pub fn lock_live(self, index: u32) -> Result<LiveLock<'s>> {
         let section = self.0.section()?;
         let live = self.live(index);
@@ -309,8 +310,7 @@ impl<'s> Objects<'s> {
         self.live_acquire_with(id, |index| self.live_load(index, id))
     }
 
-    /// Becomes a user of an object; `load` fills its live entry, unless another process has.
-    ///
+    /// Adds a use of an object; `load` fills its live entry, unless another process has filled it.
     /// # Errors
     /// Those of `load`; ENFILE.
     pub fn live_acquire_with(
@@ -354,7 +354,7 @@ impl<'s> Objects<'s> {
         }
     }
 
-    /// A new entry with one user.
+    /// Takes a free live entry for `id`, with one user.
     #[inline]
     pub(crate) fn live_new(&self, chain: &Chain<'_>, id: ObjectId) -> Result<u32> {
         let index = self.control.take_live()?.ok_or(Errno::NFILE)?;
@@ -370,13 +370,15 @@ impl<'s> Objects<'s> {
         live.refs.store(1, Relaxed);
         live.flags.store(0, Release);
         live.copy.store(0, Relaxed);
-        // Caches of extents tell users of one entry apart by this counter.
+        // By this counter, caches of extents tell apart the objects that use an entry one after the
+        // other.
         live.moved.fetch_add(2, Relaxed);
         chain.insert(index);
         Ok(index)
     }
 
-    /// The entry of a file that is being made, with one user. The shard of its record is locked.
+    /// Makes the live entry of a file that is being created, with one user. The shard of the file's
+    /// record is locked.
     pub(crate) fn live_of_new(&self, id: ObjectId, inode: &Inode) -> Result<u32> {
         let chain = Chain::lock(self.0, id.0)?;
         let index = self.live_new(&chain, id)?;
@@ -402,8 +404,8 @@ impl<'s> Objects<'s> {
         self.control.header().free_live.push(index, &live.next);
     }
 
-    /// Waits until the last user of an entry has removed its object. Returns if it exists
-    /// after all (the user died, or a failed removal had marked it).
+    /// Waits until the last user of an entry has removed the entry's object. Returns Ok if the
+    /// object exists after all (the user died, or a failed removal had marked the entry).
     fn wait_for_removal(&self, index: u32, id: ObjectId) -> Result<()> {
         let lock = self.lock_live(index)?;
         let live = lock.0;
@@ -412,7 +414,7 @@ impl<'s> Objects<'s> {
         }
         let finisher = self.control.finisher(index).load(Acquire);
         if finisher != 0 && identity_lives(&self.control, finisher) && self.named(id)? {
-            // The other process is about to find that out itself.
+            // The process that removes the object is about to find out that the object has a name.
             yield_now();
             return Ok(());
         }
@@ -423,7 +425,7 @@ impl<'s> Objects<'s> {
         Ok(())
     }
 
-    /// Whether the object exists and has a name, by its record.
+    /// Whether the object exists and has a name, according to its record.
     fn named(&self, id: ObjectId) -> Result<bool> {
         let records = self.records_of(id)?;
         Ok(records.inode(id)?.is_some_and(|(i, _)| i.nlink > 0))
@@ -500,8 +502,8 @@ impl<'s> Objects<'s> {
                 "a use that ends was counted: {index}"
             );
             if live.refs.load(Acquire) > 1 {
-                // Only this process's own mark: another process may be finishing the entry just
-                // now.
+                // Removes only a mark of this process: another process may be finishing the entry
+                // just now.
                 let me = identity(&self.control, self.process_slot()?);
                 let _ = self
                     .control
@@ -518,7 +520,7 @@ impl<'s> Objects<'s> {
                 let part = live.part.swap(0, AcqRel);
                 let copy = live.copy.swap(0, AcqRel);
                 if live.lock.holder().is_some() {
-                    // The dead user's lock: there is nothing to repair.
+                    // The lock was held by a dead user. There is nothing to repair.
                     let _: Acquired = live.lock.acquire(&self.control, self.process_slot()?)?;
                     live.lock.release();
                 }
@@ -550,7 +552,7 @@ impl<'s> Objects<'s> {
                 live.flags.fetch_and(!flag::GONE, AcqRel);
                 live.refs.fetch_sub(1, AcqRel);
                 drop(chain);
-                // Nobody may use it any more: the removal is tried again at the next repair.
+                // The entry may have no user any more: the next repair tries the removal again.
                 self.control.header().leaks.store(1, Release);
                 return Err(e);
             }
@@ -695,13 +697,14 @@ pub(crate) fn set_loaded(live: &Live, inode: &Inode, flags: u32) {
 const PRIVILEGES: u32 = 0o6000;
 
 impl Live {
-    /// Whether its mode has bits that a process that changes the bytes removes.
+    /// Whether the mode has bits (setuid, setgid) that are removed when a process changes the
+    /// bytes.
     #[inline]
     pub fn is_privileged(&self) -> bool {
         self.flags.load(Relaxed) & flag::PRIVILEGED != 0
     }
 
-    /// Records whether the object's mode, now `mode`, has such bits.
+    /// Records whether the object's mode, now `mode`, has such bits (setuid, setgid).
     pub fn set_privileged(&self, mode: u32) {
         if mode & PRIVILEGES != 0 {
             self.flags.fetch_or(flag::PRIVILEGED, AcqRel);
@@ -711,7 +714,7 @@ impl Live {
     }
 }
 
-/// The flags of a file that say what of it is at the pool's origin.
+/// Flags for a file's live entry: how much of the file is at the pool's origin.
 pub(crate) fn at_origin(inode: &Inode) -> u32 {
     match inode.is_file() {
         true if inode.origin.is_released() => flag::RELEASED,

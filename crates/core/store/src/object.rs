@@ -50,7 +50,7 @@ impl NewObject<'_> {
     }
 }
 
-/// The attributes that a new object which stands for one of the pool's origin takes from that one.
+/// The attributes that a new placeholder takes from its object in the pool's origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stub {
     /// Size of a file. Bytes.
@@ -64,7 +64,7 @@ fields! { Stub { size, mtime, mark } }
 fields! { OriginMark { state, print, synced } }
 
 impl Stub {
-    /// Sets these in the inode of a new object.
+    /// Sets these attributes in the inode of a new object.
     pub fn apply(&self, inode: &mut Inode) {
         if inode.is_file() {
             inode.size = self.size;
@@ -72,7 +72,7 @@ impl Stub {
         inode.mtime = self.mtime;
         inode.origin = self.mark;
         if self.mark.synced == 0 && !inode.is_dir() {
-            // A change within the clock's tick has another time.
+            // So a change within the same tick of the clock gets another change time.
             inode.ctime -= TICK;
             inode.origin.synced = inode.ctime;
         }
@@ -109,21 +109,21 @@ pub struct SetAttr {
     pub atime: Option<i64>,
     /// The controls that hold from now on: [`crate::Inode::controls`].
     pub controls: Option<u64>,
-    /// Its relation to the pool's origin. By itself, this isn't a change of the object: its change
-    /// time stays.
+    /// The object's relation to the pool's origin. Setting it alone doesn't count as a change of
+    /// the object: the change time stays.
     pub origin: Option<OriginMark>,
     /// The change time, instead of now. Nanoseconds since 1970.
     pub ctime: Option<i64>,
 }
 
 impl SetAttr {
-    /// Whether the change, made to a directory, concerns what all nodes cache of directories.
+    /// Whether this change, made to a directory, affects what all nodes cache of directories.
     pub fn of_names(&self) -> bool {
         let rights = self.mode.is_some() || self.uid.is_some() || self.gid.is_some();
         rights || self.controls.is_some() || self.origin.is_some()
     }
 
-    /// Whether this changes the object itself.
+    /// Whether this changes more than `origin` and `ctime`.
     pub(crate) fn changes_object(&self) -> bool {
         let times = self.mtime.is_some() || self.atime.is_some();
         times
@@ -158,13 +158,13 @@ impl Wire for RenameMode {
     }
 }
 
-/// The identity of a process that makes ephemeral files. No two processes of a pool ever have the
-/// same.
+/// The identity of a process that makes ephemeral files. It is unique among all processes of a
+/// pool, ended ones included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Creator {
     /// The creator's node; 0 in a pool of one.
     pub node: u32,
-    /// The boot of its node; 0: not known.
+    /// Identifies the boot of the creator's node; 0: not known.
     boot: u64,
     /// Process id and start time, as in an owner word.
     process: u64,
@@ -173,7 +173,7 @@ pub struct Creator {
 fields! { Creator { node, boot, process } }
 
 impl Creator {
-    /// The process of this boot with this owner word, on `node`.
+    /// The identity of a process of this boot, on `node`; `process` is its owner word.
     pub(crate) fn here(node: u32, process: u64) -> Creator {
         Creator {
             node,

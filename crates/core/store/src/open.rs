@@ -12,8 +12,8 @@ use crate::views::Objects;
 use forebay_runtime::atomics::{AtomicU32, Ordering::*, fence, spin_loop};
 use rustix::io::{Errno, Result};
 
-/// The numbers in a process's table at which descriptors on their way to another process lie:
-/// so high that descriptors seldom get there, so low that the table stays short.
+/// Numbers in a process's descriptor table at which references wait while they are sent to another
+/// process: so high that descriptors seldom get there, so low that the table stays short.
 const PARKING: std::ops::Range<usize> = 3072..4096;
 
 /// The lock of an open file description, held.
@@ -28,7 +28,7 @@ impl Drop for OpenLock<'_> {
     }
 }
 
-/// An open file description that is to be made.
+/// The properties of an open file description to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct NewOpen<'a> {
     pub id: ObjectId,
@@ -36,15 +36,15 @@ pub struct NewOpen<'a> {
     pub kind: u32,
     /// As given to open(2).
     pub flags: u32,
-    /// The directory in which it is opened, and the name there; the root and nothing if it isn't
-    /// opened by a name.
+    /// The directory and the name by which the object is opened; the root and an empty name if it
+    /// is opened without a name.
     pub parent: ObjectId,
     pub name: &'a [u8],
     pub opener: Opener,
 }
 
 impl<'a> NewOpen<'a> {
-    /// A description of this object, without a name, for this process.
+    /// A description of this object, without a name, opened by this process.
     pub fn new(id: ObjectId, kind: u32, flags: u32) -> NewOpen<'a> {
         NewOpen {
             id,
@@ -56,7 +56,7 @@ impl<'a> NewOpen<'a> {
         }
     }
 
-    /// The same, with the name by which the object is opened.
+    /// The same description, with the name by which the object is opened.
     pub fn named(self, parent: ObjectId, name: &'a [u8]) -> NewOpen<'a> {
         NewOpen {
             parent,
@@ -65,7 +65,7 @@ impl<'a> NewOpen<'a> {
         }
     }
 
-    /// The same, for another process.
+    /// The same description, opened by `opener`.
     pub fn by(self, opener: Opener) -> NewOpen<'a> {
         NewOpen { opener, ..self }
     }
@@ -77,8 +77,8 @@ impl<'s> Objects<'s> {
         self.0.control.open_file(index)
     }
 
-    /// Makes an open file description with one reference. It takes over the caller's use
-    /// of `live`.
+    /// Makes an open file description with one reference. It takes over the caller's reference to
+    /// the live entry `live`.
     ///
     /// # Errors
     /// ENFILE if all are in use; ENOSPC if there is no memory for more.
@@ -131,7 +131,7 @@ impl<'s> Objects<'s> {
         o.signal_owner.store(0, Relaxed);
         o.signal.store(0, Relaxed);
         o.refs.store(1, Relaxed);
-        // From here on, a process that reaps this process finds it.
+        // From here on, a process that reaps this process finds the description.
         self.control.open_owner(index).store(me, Release);
         o.kind.store(new.kind, Relaxed);
         o.flags.store(new.flags & !open_flag::OURS, Relaxed);
@@ -140,7 +140,7 @@ impl<'s> Objects<'s> {
             .opener
             .party(|| self.locks().lock_owner_slot(slot).number);
         o.party.store(party, Relaxed);
-        // From here on, a process that counts the file's users finds it.
+        // From here on, a process that counts the file's users finds the description.
         o.id.store(new.id.0, Release);
         o.offset.store(0, Relaxed);
         o.parent.store(new.parent.0, Relaxed);
@@ -155,15 +155,16 @@ impl<'s> Objects<'s> {
                 "a description takes over a use of its live entry"
             );
             o.live.store(live + 1, Release);
-            // The file's declared controls are read after this: a process that declares controls,
-            // and then counts, either finds this description, or its declaration is seen
-            // (`controls/declare.rs`).
+            // The file's declared controls are read after this fence. So a process that declares
+            // controls and then counts the users either finds this description, or this process
+            // sees the new controls (`controls/declare.rs`).
             fence(SeqCst);
         }
         Ok(index)
     }
 
-    /// If the table is full: half of the reserve is for directories, so that trees can be removed.
+    /// Takes a description from the reserve when the table is full, for a directory only, and at
+    /// most half of the reserve: so trees can be removed.
     #[cold]
     fn reserve_for_directory(&self, kind: u32) -> Option<u32> {
         let is_dir =
@@ -179,7 +180,7 @@ impl<'s> Objects<'s> {
         self.control.take_kept_open()
     }
 
-    /// Stores the name (of the file, or of the last directory entry returned).
+    /// Stores a name in the description: the file's, or that of the last directory entry returned.
     pub fn open_set_name(&self, o: &Open, name: &[u8]) {
         let len = name.len().min(o.name.len());
         for (to, from) in o.name.iter().zip(&name[..len]) {
@@ -195,7 +196,7 @@ impl<'s> Objects<'s> {
         out.extend(o.name[..len].iter().map(|b| b.load(Relaxed)));
     }
 
-    /// One more descriptor.
+    /// Adds a descriptor's reference to the description.
     pub fn open_retain(&self, index: u32) {
         let before = self.open_file(index).refs.fetch_add(1, AcqRel);
         debug_assert!(
@@ -204,14 +205,14 @@ impl<'s> Objects<'s> {
         );
     }
 
-    /// One more descriptor, if `place` (an entry of a table that others may change meanwhile)
-    /// refers to a description now: which one.
+    /// Adds a reference to the description that `place` refers to now, and returns its index.
+    /// `place` is an entry of a descriptor table that other threads may change meanwhile.
     pub fn open_retain_at(&self, place: &AtomicU32) -> Option<u32> {
         loop {
             let index = place.load(Acquire).checked_sub(1)?;
             let refs = &self.open_file(index).refs;
             let more = |n: u32| (n > 0).then_some(n + 1);
-            // Without references it is no description: its place in the table is about to be freed.
+            // A description without references has ended: its entry is about to be freed.
             if refs.fetch_update(AcqRel, Acquire, more).is_err() {
                 spin_loop();
                 continue;
@@ -223,10 +224,10 @@ impl<'s> Objects<'s> {
         }
     }
 
-    /// One descriptor less; the last one ends the description.
+    /// Drops a descriptor's reference; the last one ends the description.
     ///
     /// # Errors
-    /// Those of writing the file's record back (ENOSPC, EIO). It is ended all the same.
+    /// Those of writing the file's record back (ENOSPC, EIO). The description ends all the same.
     pub fn open_release(&self, index: u32) -> Result<()> {
         forebay_trace::event!(STORE_CLOSE, self.open_file(index).id.load(Relaxed));
         let _section = self.section()?;
@@ -244,8 +245,8 @@ impl<'s> Objects<'s> {
                 }
                 continue;
             }
-            // Only this process has the last reference: if it dies with it, a process that reaps it
-            // continues here.
+            // This process has the last reference. If the process dies with it, the process that
+            // reaps it continues here.
             owner.store(me, Release);
             if refs == 0 || o.refs.compare_exchange(1, 0, AcqRel, Relaxed).is_ok() {
                 break;
@@ -298,8 +299,8 @@ impl<'s> Objects<'s> {
         place.load(Acquire).checked_sub(1)
     }
 
-    /// Makes `fd` refer to `open`, whose reference it takes over. Its former description is
-    /// returned, with its reference.
+    /// Makes `fd` refer to `open` and takes over the caller's reference to `open`. Returns the
+    /// former description, whose reference the caller gets.
     ///
     /// # Errors
     /// EMFILE for a number that is too high; ENOSPC if there is no memory for it.
@@ -327,7 +328,8 @@ impl<'s> Objects<'s> {
         );
         let before = place.swap(open.map_or(0, |o| o + 1), AcqRel).checked_sub(1);
         if let Some(open) = open {
-            // Found by the table from now on. (In both for a moment: see reap.)
+            // From now on the table leads to the description. (For a moment both table and owner
+            // do: see reap.)
             let owner = self.control.open_owner(open);
             if owner.load(Relaxed) != 0 {
                 owner.store(0, Release);
@@ -336,9 +338,9 @@ impl<'s> Objects<'s> {
         Ok(before)
     }
 
-    /// Puts a new reference to `open` into this process's table at a number that no
-    /// descriptor has: it is on its way to another process. Returns what
-    /// [`Store::fd_unpark`] needs: slot, identity, number.
+    /// Puts a new reference to `open` into this process's table, at a number that no descriptor
+    /// has, while it is sent to another process. Returns what [`Store::fd_unpark`] needs: slot,
+    /// identity, number.
     ///
     /// # Errors
     /// ETOOMANYREFS if too many references are parked; ENOSPC if there is no memory for it.
@@ -362,9 +364,9 @@ impl<'s> Objects<'s> {
         Err(Errno::TOOMANYREFS)
     }
 
-    /// Takes a reference that lies at such a number of a process (`holder`, in `slot`), in a
-    /// section of the caller's that lasts until it is stored or released; without
-    /// `take`, a new one beside it. False: it isn't there any more.
+    /// Takes the reference that the process `holder`, in `slot`, parked at number `n`. Without
+    /// `take`, adds a reference and leaves the parked one. False if it isn't there any more. The
+    /// caller must be in a section that lasts until the reference is stored or released.
     pub fn fd_unpark(&self, slot: u32, holder: u32, n: u32, open: u32, take: bool) -> bool {
         let there = (slot as usize) < MAX_PROCESSES && open < self.control.layout().limits.open;
         if !there || !PARKING.contains(&(n as usize)) || !identity_lives(&self.control, holder) {
@@ -387,17 +389,17 @@ impl<'s> Objects<'s> {
         found
     }
 
-    /// The description that descriptor `fd` of the process `pid` stands for at the moment.
+    /// The description that descriptor `fd` of the process `pid` refers to at the moment.
     pub fn fd_of_process(&self, pid: u32, fd: i32) -> Option<u32> {
         self.at_fd_of(pid, fd, |place| place.load(Acquire).checked_sub(1))
     }
 
-    /// As [`Objects::fd_of_process`], with one more reference to the description.
+    /// As [`Objects::fd_of_process`], but adds a reference to the description.
     pub fn fd_taken_from(&self, pid: u32, fd: i32) -> Option<u32> {
         self.at_fd_of(pid, fd, |place| self.open_retain_at(place))
     }
 
-    /// The result of `f` for the place of descriptor `fd` in the table of the process `pid`.
+    /// Calls `f` with the entry of descriptor `fd` in the table of the process `pid`.
     fn at_fd_of<T>(&self, pid: u32, fd: i32, f: impl FnOnce(&AtomicU32) -> Option<T>) -> Option<T> {
         let n = usize::try_from(fd).ok().filter(|&n| n < MAX_FDS)?;
         let slot_in = |state: u32| {
@@ -406,8 +408,8 @@ impl<'s> Objects<'s> {
                 state_of(owner) == state && pid_of(owner) == pid
             })
         };
-        // A child that hasn't needed the pool yet hasn't claimed the slot that was reserved for it;
-        // it may do so between two checks.
+        // A child that hasn't needed the pool yet hasn't claimed the slot that was reserved for it.
+        // It may claim the slot between two checks, hence the second look at used ones.
         let states = [slot_state::USED, slot_state::RESERVED, slot_state::USED];
         let slot = states.into_iter().find_map(slot_in)?;
         let area = self.map_area(slot as u32).ok()?;

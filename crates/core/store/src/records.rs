@@ -1,9 +1,9 @@
-//! Records behind operations: what may be done with entries, objects, and what is attached to them.
+//! The operations on records: on entries, on objects, and on the records attached to objects.
 //!
-//! Nothing outside of an implementation knows how records are found or stored: it looks names up,
-//! creates, links, renames and removes, and reads and changes inodes. So another index of names and
-//! objects can take the place of LMDB, and copies of records can be kept elsewhere, without a
-//! change above. `shards.rs` has the one implementation, over LMDB. Why these operations:
+//! Only the implementation knows how records are found and stored. Its callers look names up,
+//! create, link, rename and remove, and read and change inodes. So another index of names and
+//! objects can replace LMDB, or copies of records can be kept elsewhere, without a change in the
+//! callers. `shards.rs` has the one implementation, over LMDB. The reasons for these operations:
 //! docs/decisions/0092-records-behind-operations.md.
 //!
 //! - [`Records`] is what a store has: views for reading, transactions for changing.
@@ -11,11 +11,11 @@
 //! - [`ChangeRecords`] is a transaction: several operations become visible together, or none does.
 //!
 //! Besides its inode an object has *attached records*, each under a [`Key`]: extended attributes,
-//! extents of later chunks, checksums, names on other nodes, places in the index. They are an
-//! ordered map by nature, so their operations are those of one: `attach`, `detach`,
-//! `each_attached`. Entries and inodes can't be reached by them.
+//! extents of chunks after the first, checksums, names on other nodes, keys in the index. They form
+//! an ordered map, with the operations `attach`, `detach` and `each_attached`. These operations
+//! don't reach entries and inodes.
 //!
-//! All calls are resolved when the store is built: nothing here costs a call through a table.
+//! The implementation is chosen at compile time: no call goes through a table of functions.
 //!
 //! [`Key`]: crate::record::Key
 
@@ -91,7 +91,8 @@ pub trait Records: 'static {
     /// A transaction in progress.
     type Transaction<'r>: ChangeRecords;
 
-    /// An entry and its shard. With an empty name: the object itself, for an intent on it.
+    /// Returns the entry's directory, name and shard. With an empty name, the shard is that of the
+    /// directory's own inode, for an intent on the object.
     fn entry_ref<'n>(&self, name: Named<'n>) -> EntryRef<'n>;
 
     /// The last committed state of `shard`. Waits while a commit over several shards is in
@@ -107,8 +108,8 @@ pub trait Records: 'static {
     /// As for [`Records::records`].
     fn records_of(&self, id: ObjectId) -> Result<Self::View<'_>>;
 
-    /// As [`Records::records`], but doesn't wait: for a transaction, which has shards locked, and
-    /// for callers that may see half of a commit.
+    /// As [`Records::records`], but doesn't wait: for a transaction, which has its shards locked,
+    /// and for callers that may see half of a commit.
     ///
     /// # Errors
     /// As for [`Records::records`].
@@ -144,7 +145,7 @@ pub trait ReadRecords {
     ) -> Result<()>;
 
     /// Calls `each` for the entries of all directories, until it returns false: directory, name,
-    /// and entry, or None for a record that is none.
+    /// and entry. The entry is None if its record is damaged.
     fn each_entry(
         &self,
         each: impl FnMut(ObjectId, &[u8], Option<EntryRecord>) -> bool,
@@ -161,7 +162,7 @@ pub trait ReadRecords {
     fn inode(&self, id: ObjectId) -> Result<Option<(Inode, &[u8])>>;
 
     /// Calls `each` for the objects from `from` on, in order of their ids, until it returns false:
-    /// id, and inode with tail, or None for a record that is none.
+    /// id, and inode with tail. The latter are None if the record is damaged.
     fn each_inode(
         &self,
         from: ObjectId,
@@ -180,9 +181,9 @@ pub trait ReadRecords {
     fn each_record(&self, from: &[u8], each: impl FnMut(&[u8], &[u8]) -> bool) -> Result<()>;
 }
 
-/// A transaction: its operations see each other's changes, and nobody else does before its end. An
-/// operation may concern the shards of the transaction's set only. Errors are ENOSPC, and EIO for
-/// a damaged record: the transaction is to be given up.
+/// A transaction. Its operations see each other's changes; other readers see them after the commit.
+/// An operation may concern shards of the transaction's set only. Errors are ENOSPC, and EIO for a
+/// damaged record; after an error the caller must give the transaction up.
 pub trait ChangeRecords {
     // ---- entries ----
 
@@ -192,11 +193,11 @@ pub trait ChangeRecords {
     /// Whether `at` has exactly this entry, and no other node is changing it.
     fn has_entry(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<bool>;
 
-    /// Adds an entry, unless there is one: that is returned.
+    /// Adds an entry, unless the name has one: then returns the existing entry.
     fn link(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<Option<EntryRecord>>;
 
-    /// Adds an entry and its object, which lie in one shard, unless there is an entry: that is
-    /// returned.
+    /// Adds an entry and its object, which lie in one shard, unless the name has an entry: then
+    /// returns the existing entry.
     fn create(
         &mut self,
         at: EntryRef<'_>,
@@ -205,22 +206,23 @@ pub trait ChangeRecords {
         tail: &[u8],
     ) -> Result<Option<EntryRecord>>;
 
-    /// Removes this entry; false if it isn't there, or other nodes are changing it.
+    /// Removes `entry`; false if `at` doesn't have it, or other nodes are changing it.
     fn unlink(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<bool>;
 
-    /// Removes whatever entry is there; false if there is none.
+    /// Removes the entry of `at`, whichever it is; false if there is none.
     fn clear_entry(&mut self, at: EntryRef<'_>) -> Result<bool>;
 
-    /// Moves `entry` from one name to another, in place of the one that is there.
+    /// Moves `entry` from one name to another, and replaces the entry of the latter, if there is
+    /// one.
     fn rename(&mut self, from: EntryRef<'_>, to: EntryRef<'_>, entry: Entry) -> Result<()>;
 
     /// Exchanges the entries of two names.
     fn exchange(&mut self, a: (EntryRef<'_>, Entry), b: (EntryRef<'_>, Entry)) -> Result<()>;
 
-    /// Sets the entry, whatever was there.
+    /// Sets the entry of `at`, and replaces an existing one.
     fn set_entry(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<()>;
 
-    /// Sets the entry as one that several nodes are changing: look-ups of it wait.
+    /// Sets the entry of `at`, marked as one that several nodes are changing: look-ups of it wait.
     fn set_changing(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<()>;
 
     /// Whether a directory has no entries in this store. All shards must be locked.
@@ -229,7 +231,7 @@ pub trait ChangeRecords {
     /// Removes the entry of an empty directory. All shards must be locked.
     ///
     /// # Errors
-    /// ENOENT: it isn't there; ENOTEMPTY.
+    /// ENOENT: `at` doesn't have `entry`; ENOTEMPTY.
     fn rmdir(&mut self, at: EntryRef<'_>, entry: Entry) -> Result<()>;
 
     /// The intent on an entry, encoded.
@@ -255,7 +257,7 @@ pub trait ChangeRecords {
     /// Sets an object's inode and tail; adds the object if it doesn't exist.
     fn set_inode(&mut self, id: ObjectId, inode: &Inode, tail: &[u8]) -> Result<()>;
 
-    /// Changes attributes; the tail stays.
+    /// Changes an object's inode with `change`; the tail stays.
     ///
     /// # Errors
     /// ENOENT.

@@ -1,12 +1,12 @@
-//! Bringing a pool back after a loss of power or a reboot: from checkpoint and journal to
-//! a store that is whole.
+//! Restores a pool after a loss of power or a reboot: from checkpoint and journal to a consistent
+//! store.
 //!
-//! The records are those of some commit: no name or object is half there. But what lay
-//! between two commits in the memory of processes is gone: the page count of a file that
-//! was growing, and extents behind the size that was noted last. Files are cut to their
-//! sizes. Behind the end inside the last page may lie bytes that were written but not
-//! noted; they are cleared when the file grows ([`live_flag::TAIL`]), since looking at all
-//! files would take long. Files of an origin that programs had mapped for writing count as changed.
+//! The records are those of some commit, so no name or object is half there. But what lay in the
+//! memory of processes since that commit is lost: the page count of a file that was growing, and
+//! the size that goes with its last extents. Files are truncated to their recorded sizes. Behind
+//! the end, the last page may contain bytes that were written but not recorded. They are cleared
+//! when the file grows ([`live_flag::TAIL`]), since looking at all files would take long. Files of
+//! an origin that programs had mapped for writing count as changed.
 //!
 //! [`live_flag::TAIL`]: crate::control_region::live_flag::TAIL
 
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 impl<'s> Durability<'s> {
     /// Loads checkpoint and journal into the empty records of this store, completes unfinished
-    /// changes, and makes the new state durable. Only while no other process uses it.
+    /// changes, and makes the new state durable. Only while no other process uses the store.
     ///
     /// # Errors
     /// As for [`Store::load`]; the files on stable storage stay as they were.
@@ -31,7 +31,7 @@ impl<'s> Durability<'s> {
         self.recovery().rebuild_free_space()?;
         for m in self.media() {
             m.cells().init_from_durable();
-            // Failing to reserve room (the file system is full) is no reason to fail here.
+            // A full file system, on which no room can be reserved, is no reason to fail.
             let _ = m.reserve_again();
         }
         self.intents().disown_intents()?;
@@ -86,7 +86,7 @@ impl<'s> Durability<'s> {
                     w.set_inode(id, &cut.inode, &cut.tail)
                 })?;
             }
-            // Extents without an object: can't be, since a commit removes an object as a whole.
+            // Extents without an object can't occur, since a commit removes an object as a whole.
             if let Some(&id) = chunks.keys().next() {
                 let id = ObjectId(id);
                 debug_assert!(false, "{id:?} has extents but no record");

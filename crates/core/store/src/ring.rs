@@ -11,12 +11,12 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Result;
 use std::path::{Path, PathBuf};
 
-/// Bytes of the ring in memory.
+/// Length of the ring. Bytes.
 pub const RING: usize = 4 << 20;
 
 /// A journal, opened by this process.
 pub struct Journal {
-    /// Where its files and the checkpoint lie.
+    /// The directory of the journal's files and of the checkpoint.
     pub(crate) dir: PathBuf,
     ring: Region,
     /// The file of generation `opened`; -1 before it is first needed.
@@ -24,8 +24,8 @@ pub struct Journal {
     pub(crate) opened: AtomicU64,
 }
 
-/// The journal's file: kept open, or (in the child of a vfork, which has its own descriptors but
-/// not its own memory) opened just for now.
+/// The journal's file: kept open, or opened for one use (in the child of a vfork, which has its own
+/// descriptors but not its own memory).
 pub(crate) enum File {
     Kept(Lent),
     Now(OwnedFd),
@@ -62,17 +62,17 @@ impl Journal {
         })
     }
 
-    /// Where its files and the checkpoint lie.
+    /// The directory of the journal's files and of the checkpoint.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The file of a generation.
+    /// Path of the file of a generation.
     pub(crate) fn path(dir: &Path, generation: u64) -> PathBuf {
         dir.join(format!("journal-{generation}"))
     }
 
-    /// Copies to the ring at `position`. Under the journal's lock.
+    /// Copies `bytes` to the ring at `position`. The caller holds the journal's lock.
     pub(crate) fn copy_in(&self, position: u64, bytes: &[u8]) {
         assert!(
             bytes.len() <= RING,

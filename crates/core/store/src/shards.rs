@@ -1,11 +1,11 @@
 //! Transactions over one or several shards.
 //!
-//! A change of one shard is an LMDB transaction. A change of several (a rename, say) is made atomic
-//! by a journal: the first shard's transaction also stores what is still to be done in the others;
-//! then the others commit; then the journal is removed. Readers wait while a shard's `multi`
-//! counter is odd, so that nobody sees half of it. If the process dies in between, a process that
-//! takes one of its locks finds them abandoned and completes the journal
-//! ([`Store::recover_commits`]).
+//! A change of one shard is an LMDB transaction. A change of several shards, such as a rename, is
+//! made atomic by a journal: the first shard's transaction also stores the changes of the other
+//! shards; then the others commit; then the journal is removed. Readers wait while a shard's
+//! `multi` counter is odd, so that none sees half of the change. If the process dies in between,
+//! the next process that takes a lock of these shards finds it abandoned and carries out the
+//! journal ([`Store::recover_commits`]).
 
 mod operations;
 mod rewrite;
@@ -40,30 +40,30 @@ pub struct Write<'s> {
     dirty: u64,
     /// Shards whose `removing` counter this transaction has made odd.
     removing: u64,
-    /// Whether resolved paths become wrong by this.
+    /// Whether the transaction may make resolved paths wrong.
     names_change: bool,
-    /// Whether it leaves something to the keeper.
+    /// Whether the transaction leaves work to the keeper.
     unsettled: bool,
     /// Objects that leave records behind, to be settled once the transaction is committed.
     leftovers: SmallVec<[ObjectId; 2]>,
-    /// Files charged to the quota; they are given back if it fails.
+    /// Number of files charged to the quota; the charge is taken back if the transaction fails.
     charged: i64,
-    /// Bytes and files that are given back to the quota once it is committed.
+    /// Bytes and files that are given back to the quota once the transaction is committed.
     freed: (i64, i64),
     /// The changes, when there is more than one shard or a journal.
     log: Option<Vec<u8>>,
 }
 
-/// How often a shard's lock is taken while one of its counters is odd, before that counts as
-/// damage.
+/// Number of times that a shard's lock is taken while one of its counters is odd, before that
+/// counts as damage.
 const MAX_ODD_READS: u32 = 10_000;
 
-/// Pages of a journal for which any transaction has room.
+/// Maximum size of a journal for which every transaction has room. Pages.
 const MAX_JOURNAL_PAGES: usize = 8;
 
 impl Store {
-    /// The shard of an entry, and of the note on it; without a name: of a note on the object
-    /// itself.
+    /// The shard of an entry and of the intent on it. With an empty name: the shard of `parent`,
+    /// for an intent on the object itself.
     pub fn shard_of_entry(&self, parent: ObjectId, name: &[u8]) -> usize {
         if name.is_empty() {
             return self.shard_of(parent);
@@ -95,7 +95,7 @@ impl Store {
         opened.fold(Ok(()), Result::and)
     }
 
-    /// The state committed now: the caller has locked all shards.
+    /// Reads the last committed state of a shard. The caller has locked all shards.
     ///
     /// # Errors
     /// As for [`Records::records`].
@@ -115,10 +115,10 @@ impl Store {
         })
     }
 
-    /// Waits until the counter is even. The process that made it odd holds the shard's lock.
+    /// Waits until a shard's counter is even. The process that made it odd holds the shard's lock.
     ///
     /// # Errors
-    /// EIO: no process holds the lock, repeatedly, and the counter is odd: it was overwritten.
+    /// EIO: the counter stays odd although no process holds the lock. It was overwritten.
     #[inline]
     pub(crate) fn wait_even(
         &self,
@@ -269,8 +269,7 @@ impl Store {
         Ok(())
     }
 
-    /// Makes changes that were noted before, one transaction for each shard. All shards are
-    /// locked.
+    /// Repeats recorded changes, in one transaction for each shard. All shards are locked.
     pub(crate) fn redo(&self, list: &[u8]) -> Result<()> {
         for shard in 0..self.envs.len() {
             let mut txn = None;
@@ -309,8 +308,8 @@ impl Store {
             && let Some(journal) = self.durability().active_journal()
             && let Err(e) = self.durability().reserve_checkpoint(journal)
         {
-            // No records may be made for which a checkpoint has no room. A transaction that needs no
-            // more room continues: its own room isn't counted.
+            // No records may be added for which a checkpoint has no room on disk. A transaction
+            // that may run on a full file system continues; its room isn't counted.
             room.reserved.store(before, Relaxed);
             if on_full == OnFull::Fails {
                 return Err(e);
@@ -395,7 +394,7 @@ impl Records for Store {
             );
             committed.map(|()| v)
         });
-        // Undo what wasn't committed before the locks go.
+        // Undoes what wasn't committed, before the locks are released.
         w.txns.clear();
         for shard in ShardSet(w.removing).iter() {
             let before = self.control.shard(shard).removing.fetch_add(1, AcqRel);
@@ -405,7 +404,7 @@ impl Records for Store {
             );
         }
         if w.names_change {
-            // A caller that resolved while the commit was in progress must resolve again.
+            // A caller that resolved a path while the commit was in progress must resolve it again.
             self.names().bump_epoch();
         }
         for shard in set.iter() {
@@ -513,7 +512,7 @@ impl<'s> Write<'s> {
         Ok(there)
     }
 
-    /// Charges one object more to the quota, as long as this isn't undone.
+    /// Charges the quota for one more object. If the transaction fails, the charge is taken back.
     ///
     /// # Errors
     /// EDQUOT.
@@ -523,7 +522,7 @@ impl<'s> Write<'s> {
         Ok(())
     }
 
-    /// Takes back a charge: the object isn't made.
+    /// Takes back a charge, because the object isn't made.
     pub fn uncharge_file(&mut self) {
         assert!(self.charged > 0, "a charge that is taken back was made");
         self.charged -= 1;
@@ -536,7 +535,7 @@ impl<'s> Write<'s> {
         self.freed.1 += files;
     }
 
-    /// Makes room for changes of this many pages more than usual.
+    /// Reserves room for changes of this many pages more than usual.
     pub fn more_room(&mut self, shard: usize, pages: usize) -> Result<()> {
         let store = self.store;
         let room = &store.control.shard(shard).room;
@@ -575,7 +574,7 @@ impl<'s> Write<'s> {
         self.names_change = true;
     }
 
-    /// Announces that the keeper has to do something once this is committed.
+    /// Announces that this transaction leaves work to the keeper.
     pub fn leave_unsettled(&mut self) {
         self.unsettled = true;
     }
@@ -618,7 +617,7 @@ impl<'s> Write<'s> {
             if result.is_err()
                 && let Err(e) = store.durability().note_void(journal, position)
             {
-                // The change is recorded, so it must happen.
+                // The journal contains the change, so recovery must carry it out.
                 store.control.header().recover.store(1, Release);
                 return Err(e);
             }
@@ -627,8 +626,8 @@ impl<'s> Write<'s> {
         result
     }
 
-    /// The commit of several shards. Also whether it has begun but couldn't be completed: a process
-    /// that locks one of the shards next completes it.
+    /// Commits changes of several shards. Also returns whether the commit has begun but couldn't be
+    /// completed: then the next process that locks one of the shards completes it.
     fn commit_several(&mut self, first: usize, dirty: ShardSet, log: &[u8]) -> (Result<()>, bool) {
         let store = self.store;
         let mut rest = Vec::new();
@@ -671,7 +670,7 @@ impl<'s> Write<'s> {
                 store.commit_one(first, txn)
             })();
             if removed.is_err() {
-                // Everything is redone before any other operation.
+                // Recovery repeats the whole change before any other operation.
                 store.control.header().recover.store(1, Release);
                 begun = true;
             }
