@@ -1,4 +1,4 @@
-//! Use of the node's tables: for reports, and for tests that everything a process took is back
+//! Use of the node's tables: for reports, and for tests that whatever a process took is given back
 //! after it has ended.
 //!
 //! Nothing is locked, and this process takes no slot: the figures are exact when no process uses
@@ -27,7 +27,7 @@ pub struct Accounting {
     pub processes: Table,
     /// Number of process slots whose process has ended, or that are being released.
     pub ended: usize,
-    /// Threads that are inside a section of several steps.
+    /// Number of processes that have an operation in flight.
     pub in_flight: usize,
     /// Reader slots of each shard, without those of this process.
     pub readers: Vec<Table>,
@@ -39,9 +39,9 @@ pub struct Accounting {
     pub open: Table,
     /// Locks of programs on files.
     pub locks: Table,
-    /// Notes that a process here may have locks on, or uses, a file of another node.
+    /// Number of records that a process of this node may have locks on, or uses, a remote file.
     pub notes: usize,
-    /// Whether something that a dead process held is still to be found.
+    /// Whether something that a dead process held hasn't been given back yet.
     pub unsettled: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Tests of one node's semantics: whole operations, made of the local halves alone, against a
-//! model.
+//! Tests of one node's semantics: whole operations, made of the store's local functions only, are
+//! compared with a model.
 
 use crate::names::Renamed;
 use crate::repair::tests::{TestStore, make, store};
@@ -172,7 +172,7 @@ impl Model {
         true
     }
 
-    /// The result and the effect of rename(2).
+    /// Renames in the model as rename(2) does, and returns its result.
     fn rename(
         &mut self,
         from: &(u64, Vec<u8>),
@@ -368,7 +368,7 @@ fn random_operations_do_what_a_file_system_does() {
     }
 }
 
-/// Pages that are parked, free, and all there are, of all shards.
+/// Number of parked pages, free pages, and all pages, of all shards.
 fn pages(s: &Store) -> (u64, u64, u64) {
     let counts = s.envs.iter().map(|env| env.page_counts().unwrap());
     counts.fold((0, 0, 0), |sum, n| (sum.0 + n.0, sum.1 + n.1, sum.2 + n.2))
@@ -401,7 +401,7 @@ fn freed_pages_are_parked_and_come_back() {
             free <= shards * (forebay_records::lmdb::parked::MANY + 16),
             "{free}"
         );
-        // These are no records, and no findings.
+        // Parked pages hold no records, and cause no findings.
         let mut records = 0;
         for env in &s.envs {
             let count = |_: &[u8], _: &[u8], _| {

@@ -7,12 +7,12 @@
 //! /.by/KEY=VALUE/KEY=VALUE/   to those that have both; KEY/VALUE means the same
 //! ```
 //!
-//! Nothing of this is stored but the paths of directories that somebody has looked up ('W' records,
-//! on the node where that was), by which their ids lead back to what they list. The content of a
-//! directory is asked of the index each time ([`crate::index`]); so is whether a name is there.
-//! Links are relative, so they lead to the same file wherever the pool is seen. A link has the
-//! file's name; where several would have the same, each has `~` and its object's number behind it,
-//! by which any can be found.
+//! The view stores only the paths of its directories that a program has looked up: 'W' records, on
+//! the node of the look-up. By them a directory's id leads back to the terms that it lists. The
+//! content of a directory, and whether it has a name, come from the index each time
+//! ([`crate::index`]). Links are relative, so they lead to the same file wherever the pool is seen.
+//! A link has the file's name. Where several links would have the same name, `~` and the object's
+//! number follow it. Any link can be found by its numbered name.
 
 use crate::record::{Word, hash_of};
 use crate::views::Index;
@@ -28,13 +28,13 @@ pub struct View {
     /// The path from the view's root on, without a slash at either end.
     pub path: Vec<u8>,
     pub depth: usize,
-    /// The terms that all listed objects meet.
+    /// The pairs of key and value that all listed objects have.
     pub words: Vec<Word>,
     /// A key whose value is the next component.
     pub key: Option<Vec<u8>>,
 }
 
-/// Whether a byte can't stand in a name as it is.
+/// Whether a byte must be escaped in a name of the view.
 fn is_escaped(byte: u8, in_key: bool) -> bool {
     matches!(byte, b'/' | b'%' | 0) || in_key && byte == b'='
 }
@@ -74,7 +74,7 @@ pub(crate) fn written_key(key: &[u8]) -> Vec<u8> {
     escaped(key, true)
 }
 
-/// The value of a word as it is written in a path: by its hash, if it is too long for a name.
+/// The value of an attribute as it is written in a path: by its hash, if it is too long for a name.
 pub(crate) fn written_value(value: &[u8], word: Word) -> Vec<u8> {
     let text = match value {
         b"" => b"%".to_vec(),
@@ -87,7 +87,7 @@ pub(crate) fn written_value(value: &[u8], word: Word) -> Vec<u8> {
     }
 }
 
-/// A key with a value in the form used in paths.
+/// The key and value of names in a path; None if `value` isn't validly escaped.
 fn word(key: &[u8], value: &[u8]) -> Option<Word> {
     if let Some(hash) = value.strip_prefix(b"%#") {
         let digits = std::str::from_utf8(hash).ok().filter(|d| d.len() == 16)?;
@@ -123,7 +123,7 @@ impl View {
         (inner.depth <= MAX_DEPTH).then_some(inner)
     }
 
-    /// The directory of this path.
+    /// The directory of the view with this path; None if the path is invalid.
     pub fn of_path(path: &[u8]) -> Option<View> {
         let mut names = path.split(|&b| b == b'/').filter(|name| !name.is_empty());
         names.try_fold(View::default(), |view, name| view.inner(name))
@@ -150,12 +150,12 @@ impl View {
     }
 }
 
-/// Whether the path of a directory of the view is one that has this id.
+/// Whether `path` leads to a directory of the view that has the id `id`.
 pub(crate) fn is_path_of(id: ObjectId, path: &[u8]) -> bool {
     View::of_path(path).is_some_and(|view| view.id() == id)
 }
 
-/// A link's name where others have the same: `NAME~NUMBER`.
+/// The name of a link where several links would have the same name: `NAME~NUMBER`.
 pub fn numbered(name: &[u8], id: ObjectId) -> Vec<u8> {
     let number = format!("~{}", id.0);
     let room = NAME_MAX - number.len();
@@ -164,7 +164,7 @@ pub fn numbered(name: &[u8], id: ObjectId) -> Vec<u8> {
     text
 }
 
-/// The number behind a name.
+/// The object whose number follows `~` in a link's name.
 pub fn number_in(name: &[u8]) -> Option<ObjectId> {
     let at = name.iter().rposition(|&b| b == b'~')?;
     let digits = std::str::from_utf8(&name[at + 1..]).ok()?;

@@ -1,5 +1,5 @@
-//! Extended attributes: a record each, beside the record of their object; those of users also in
-//! the index (`index.rs`).
+//! Extended attributes: one record each, beside the record of their object. The attributes of users
+//! are also in the index (`index.rs`).
 
 use crate::index::key_of;
 use crate::names::Named;
@@ -9,11 +9,11 @@ use crate::views::Names;
 use crate::{ObjectId, now};
 use rustix::io::{Errno, Result};
 
-/// Longest value. Bytes.
+/// Maximum length of a value. Bytes.
 pub const MAX_VALUE: usize = 64 << 10;
 
 impl Names<'_> {
-    /// The extended attribute `name`.
+    /// Returns the value of the extended attribute `name`.
     ///
     /// # Errors
     /// ENODATA if there is none; ENOENT.
@@ -29,7 +29,7 @@ impl Names<'_> {
         Ok(value.ok_or(Errno::NODATA)?.to_vec())
     }
 
-    /// The names of all extended attributes.
+    /// Returns the names of all extended attributes of an object.
     ///
     /// # Errors
     /// ENOENT.

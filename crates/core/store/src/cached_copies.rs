@@ -1,17 +1,17 @@
 //! Copies of files that never change again, on the nodes that read them.
 //!
 //! The bytes that a process reads of a laminated file of another node (or of the remote chunks of a
-//! striped one) are fetched by the MiB and kept in its own node's store, for all processes there. A
-//! copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]): so extents, deaths
-//! and room need nothing new.
+//! striped one) are fetched by the MiB and kept in the reader's node store, for all processes of
+//! the node. A copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]). So
+//! extents, deaths of processes and free space are handled as for any file.
 //!
-//! - *Presence* is told by the "initialised" bits of the pages: they are set behind the bytes. A
-//!   small copy that lies in its record was written at once. So a process that fetches may be
-//!   killed at any time, and two may fetch the same.
-//! - *Whose it is*: each lamination is another *edition* of the file ([`crate::Inode::edition`]),
-//!   which comes along when the file is opened. A copy is of one edition, and of one life of the
-//!   control region, all its life; another one takes its place. So a process that opens a file
-//!   never reads of an edition before.
+//! - *Presence* is shown by the "initialised" bits of the pages, which are set after the bytes are
+//!   written. A small copy that lies in its record was written as a whole. So a process that
+//!   fetches may be killed at any time, and two may fetch the same bytes.
+//! - *Edition*: each lamination makes another *edition* of the file ([`crate::Inode::edition`]),
+//!   which the home reports when the file is opened. A copy belongs, as long as it exists, to one
+//!   edition and one life of the control region; another edition needs a new copy. So a process
+//!   that opens a file never reads bytes of an earlier edition.
 //! - *Room*: see [`keep`].
 
 mod keep;
@@ -53,7 +53,7 @@ impl LocalCopies<'_> {
         (live.edition.load(SeqCst) == edition).then_some(Last { edition, size })
     }
 
-    /// The identity of this edition: it differs from that of all other copies.
+    /// Identifies this edition's copy: differs from the stamps of all other copies.
     fn stamp(&self, edition: u64) -> u64 {
         let born = u64::from(self.control.header().born.load(Relaxed));
         edition.wrapping_add(born.wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -64,8 +64,8 @@ impl LocalCopies<'_> {
         stamp.wrapping_sub(self.stamp(0))
     }
 
-    /// Reads from a copy, inside one MiB (without a buffer: only checks). False if some of it is
-    /// missing.
+    /// Reads from a copy, inside one MiB. Without a buffer (`to`), only checks that the bytes are
+    /// there. False if some of them are missing.
     ///
     /// # Safety
     /// `to` must be writable for `len` bytes.
@@ -117,7 +117,8 @@ impl LocalCopies<'_> {
         match read {
             Ok(n) => Ok(same && whole && n == len),
             Err(Errno::FAULT) => Err(Errno::FAULT),
-            // The file exists all the same.
+            // Other errors of the copy aren't the reader's: the bytes can be fetched from the
+            // file's own nodes.
             Err(_) => Ok(false),
         }
     }
@@ -139,13 +140,13 @@ impl LocalCopies<'_> {
         self.hang(index, last).ok().flatten()
     }
 
-    /// Whether the live table has room for copies: half of it is for files, whatever is copied.
+    /// Whether the live table has room for copies: the other half of it is reserved for files.
     fn may_hang(&self) -> bool {
         let list = &self.control.header().free_live;
         list.end(MAX_LIVE) < list.limit() / 2
     }
 
-    /// Opens the copy for as long as the file is open, if there is one.
+    /// Opens the copy of a file, if there is one of this edition, for as long as the file is open.
     fn hang(&self, index: u32, last: Last) -> Result<Option<u32>> {
         if !self.may_hang() {
             return Ok(None);
@@ -181,7 +182,7 @@ impl LocalCopies<'_> {
         self.records_of(id)?.exists(id)
     }
 
-    /// A live entry that used a copy (plus one; 0: none) doesn't any more.
+    /// Ends a live entry's use of a copy. `copy`: the copy's live entry plus one; 0: none.
     pub(crate) fn release_copy(&self, copy: u32) {
         if let Some(copy) = copy.checked_sub(1) {
             // Copies that can't be written back are tried again by the next repair.
@@ -189,12 +190,13 @@ impl LocalCopies<'_> {
         }
     }
 
-    /// Keeps whole MiBs of a file, or the bytes after its last one, from `first` on.
+    /// Stores bytes of a file in its copy, from offset `first` on: whole MiBs, or up to the file's
+    /// end.
     pub fn keep_copy(&self, index: u32, last: Last, first: u64, bytes: &[u8]) -> Result<()> {
         if self.copy_of(index, last).is_none() {
             self.make_copy(self.content().live_id(index).copy(), last)?;
         }
-        // A reference of its own, as other threads may release theirs meanwhile.
+        // Takes another reference, as other threads may release theirs meanwhile.
         let (copy, held) = self
             .objects()
             .live_acquire_here(self.content().live_id(index).copy())?;

@@ -38,26 +38,27 @@ mod layout;
 mod shared;
 mod states;
 
-/// Number of process slots, at the beginning, that are a reserve, as [`RESERVED_ENTRIES`].
+/// Number of process slots at the beginning of the table that are a reserve, like
+/// [`RESERVED_ENTRIES`].
 pub const RESERVED_PROCESSES: usize = if cfg!(loom) { 0 } else { 64 };
-/// Longest path in bytes, the closing zero included.
+/// Maximum length of a path, the closing zero included. Bytes.
 pub const PATH_MAX: usize = 4096;
 
 const MAGIC: u64 = 0x3731_4c54_4359_4246; // "FBYCTL17"
 /// Tables grow by a quarter, within these bounds. Bytes.
 const GROWS: (u64, u64) = (64 << 10, 4 << 20);
-/// Bytes of each table that have memory from the beginning, and slots of processes whose areas do:
-/// on a full /dev/shm, programs can still start, open files, and remove some.
+/// Memory that each table has from the beginning. Bytes. With it and the areas of the first
+/// `FIRST_SLOTS` slots, programs can start, open files, and remove some on a full /dev/shm.
 const FIRST: u64 = 128 << 10;
 pub(crate) const FIRST_SLOTS: usize = if cfg!(loom) { MAX_PROCESSES } else { 64 };
-/// The slots of the reserve whose areas have memory: for processes that release what dead ones
-/// hold.
+/// Number of reserved slots whose areas have memory from the beginning: for processes that release
+/// what dead ones hold.
 const FIRST_RESERVED: usize = if cfg!(loom) { 0 } else { 4 };
 
-/// Names of lists and their entries.
+/// The lists of unused entries: name and entries of each.
 pub(crate) type Lists<'a> = [(&'a str, Option<Vec<u32>>); 3];
 
-/// Reserves memory for a part of the region's file, if it is named.
+/// Reserves memory for a part of the region's file; does nothing if `path` is empty.
 fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
     if path.as_os_str().is_empty() {
         return Ok(());
@@ -71,7 +72,8 @@ fn reserve(path: &Path, at: usize, len: usize) -> Result<()> {
     )
 }
 
-/// Reserves memory for what everybody uses: all but the tables that grow, and the areas.
+/// Reserves memory for the parts that all processes use: all but the tables that grow, and the
+/// areas.
 fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
     reserve(path, 0, layout.live_at)?;
     let chains = layout.lock_chains_at;
@@ -82,7 +84,7 @@ fn reserve_fixed(path: &Path, layout: &Layout) -> Result<()> {
 pub struct Control {
     region: Region,
     layout: Layout,
-    /// The file; empty for one that has all its memory, in tests.
+    /// Path of the file; empty, in tests, if the region has all its memory.
     path: PathBuf,
 }
 
@@ -109,11 +111,11 @@ impl Table for Control {
 
 impl Control {
     /// Reserves memory for a part of the region's file. A process that has no descriptor left, or
-    /// has become another user, can't open the file; it, and the children that it forks, still use
-    /// what they have open.
+    /// has become another user, can't open the file. It reserves the memory through the mapping,
+    /// which the children that it forks have, too.
     ///
     /// # Errors
-    /// ENOSPC; errors of open, where the kernel can't do without (before 5.14).
+    /// ENOSPC; errors of open, if the kernel can't reserve memory through a mapping (before 5.14).
     fn reserve(&self, at: usize, len: usize) -> Result<()> {
         match reserve(&self.path, at, len) {
             Err(e @ (Errno::MFILE | Errno::NFILE | Errno::ACCESS | Errno::PERM)) => self
@@ -123,7 +125,7 @@ impl Control {
         }
     }
 
-    /// As [`Control::reserve`], by a mapping of the file.
+    /// As [`Control::reserve`], through a mapping of the file.
     fn reserve_mapped(&self, at: usize, len: usize) -> Result<()> {
         let (from, end) = (at - at % PAGE, (at + len).next_multiple_of(PAGE));
         if end <= self.region.len() {
@@ -134,7 +136,7 @@ impl Control {
         }
     }
 
-    /// Makes the file `path`, formatted, with memory for what everybody uses.
+    /// Creates and formats the file `path`, with memory for the parts that all processes use.
     ///
     /// # Errors
     /// EEXIST, ENOSPC and errors of open.
@@ -177,7 +179,8 @@ impl Control {
             .try_for_each(|slot| self.reserve_area(slot))
     }
 
-    /// The tables that grow with the entries of a list: where they begin, and the sizes of entries.
+    /// The tables that grow with the list of live entries: offset and size of an entry of each.
+    /// Bytes.
     fn live_tables(&self) -> [(usize, usize); 2] {
         let l = &self.layout;
         [
@@ -221,7 +224,7 @@ impl Control {
         }
         let size: usize = tables.iter().map(|(_, size)| size).sum();
         let step = (u64::from(from) * size as u64 / 4).clamp(GROWS.0, GROWS.1);
-        // If there isn't as much, what one more needs.
+        // If there is no memory for a whole step, reserves that of one entry.
         for step in [step, size as u64] {
             let entries = (step as usize / size).clamp(1, (limit - from) as usize);
             let reserved = tables.iter().try_for_each(|&(at, size)| {
@@ -264,13 +267,13 @@ impl Control {
         )
     }
 
-    /// As [`Control::take_open`], of the reserve.
+    /// As [`Control::take_open`], but from the reserve.
     pub fn take_kept_open(&self) -> Option<u32> {
         let free = &self.header().free_open;
         free.pop_kept(MAX_OPEN, |i| &self.open_file(i).next)
     }
 
-    /// Takes a free place for a lock on a file; None if all are taken.
+    /// Takes a free entry for a lock on a file; None if all are taken.
     ///
     /// # Errors
     /// ENOSPC if there is no memory for more of them.
@@ -284,7 +287,8 @@ impl Control {
         )
     }
 
-    /// Before extents of live entry `i` are stored outside of it: reserves memory for them.
+    /// Reserves memory for `count` extents of live entry `i`, if some of them lie outside of the
+    /// entry. Must be called before they are stored.
     ///
     /// # Errors
     /// ENOSPC; errors of open.
@@ -303,7 +307,8 @@ impl Control {
         Ok(())
     }
 
-    /// Called before the area of `slot` is touched: reserves memory for its beginning.
+    /// Reserves memory for the beginning of the area of `slot`. Must be called before the area is
+    /// touched.
     ///
     /// # Errors
     /// ENOSPC; errors of open.
@@ -337,7 +342,7 @@ impl Control {
         Ok(())
     }
 
-    /// The same for [`ProcessArea::held`].
+    /// Reserves memory for [`ProcessArea::held`] in the area of `slot`, which is mapped.
     ///
     /// # Errors
     /// As for [`Control::reserve_fds`].
@@ -350,7 +355,8 @@ impl Control {
         Ok(())
     }
 
-    /// The same for mappings, with what finds them.
+    /// Reserves memory for mappings below `end` in the area of `slot`, which is mapped, and for the
+    /// chains and bits by which they are found.
     ///
     /// # Errors
     /// As for [`Control::reserve_fds`].
@@ -447,7 +453,7 @@ impl Control {
         Control::open(Region::map(file, 0, layout.areas_at)?).ok_or(Errno::INVAL)
     }
 
-    /// Where things lie.
+    /// The offsets of all tables.
     #[inline]
     pub fn layout(&self) -> &Layout {
         &self.layout
@@ -468,7 +474,7 @@ impl Control {
         self.region.map_behind(at + i * len, len)
     }
 
-    /// The fixed part.
+    /// The header of the region.
     #[inline]
     pub fn header(&self) -> &Header {
         // SAFETY: atomics; `at` checks bounds and alignment here and below.
@@ -495,14 +501,14 @@ impl Control {
         unsafe { self.region.at(PROCESSES_AT + i * size_of::<Process>()) }
     }
 
-    /// The place where the time of directory `id` is kept.
+    /// The entry of the table of times that directory `id` uses. Other directories may use it, too.
     pub fn dir_time(&self, id: u64) -> &DirTime {
         let i = (mix(id) % DIR_TIMES as u64) as usize;
         // SAFETY: see header.
         unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) }
     }
 
-    /// All places for times of directories.
+    /// All entries of the table of directories' times.
     pub fn dir_times(&self) -> impl Iterator<Item = &DirTime> {
         // SAFETY: see header.
         (0..DIR_TIMES).map(|i| unsafe { self.region.at(DIR_TIMES_AT + i * size_of::<DirTime>()) })
@@ -531,7 +537,7 @@ impl Control {
             .map(|i| unsafe { self.region.at(BUCKETS_AT + i * size_of::<Bucket>()) })
     }
 
-    /// The chain of locks that those of object `id` are in.
+    /// The chain that contains the locks of object `id`.
     pub fn lock_chain(&self, id: u64) -> &LockChain {
         let i = (mix(id) % self.layout.lock_chains as u64) as usize;
         let at = self.layout.lock_chains_at + i * size_of::<LockChain>();
@@ -546,7 +552,7 @@ impl Control {
         (0..self.layout.lock_chains).map(move |i| unsafe { self.region.at(at(i)) })
     }
 
-    /// Place `i` for a lock on a file.
+    /// Entry `i` of the table of locks on files.
     pub fn file_lock(&self, i: u32) -> &FileLock {
         self.entry(self.layout.file_locks_at, i)
     }
@@ -566,7 +572,7 @@ impl Control {
         }
     }
 
-    /// The first `count` places of those that [`Control::extent`] gives.
+    /// The places of the first `count` extents of chunk 0 of live entry `i`.
     pub fn extents(&self, i: u32, count: usize) -> impl Iterator<Item = &AtomicU64> {
         let far: &[AtomicU64] = match count.checked_sub(NEAR_EXTENTS) {
             None | Some(0) => &[],
@@ -578,8 +584,8 @@ impl Control {
     }
 
     /// Identity of the process that, as the last user of live entry `i`, writes it back or removes
-    /// it. (In a separate table, since a process that releases what a process held reads all of
-    /// them.)
+    /// it. (A separate table, since a process that releases what a dead process held reads all
+    /// identities.)
     #[inline]
     pub fn finisher(&self, i: u32) -> &AtomicU32 {
         self.entry(self.layout.finishers_at, i)
@@ -592,7 +598,7 @@ impl Control {
     }
 
     /// Identity of the process that holds the reference to open file description `i` outside any
-    /// descriptor table. (As [`Control::finisher`], in a table of its own.)
+    /// descriptor table. (A separate table, like that of [`Control::finisher`].)
     #[inline]
     pub fn open_owner(&self, i: u32) -> &AtomicU32 {
         self.entry(self.layout.open_owners_at, i)

@@ -9,10 +9,10 @@ use rustix::io::Result;
 use std::path::Path;
 
 impl Store {
-    /// Creates control region and empty records (one file per shard in `records`), with a
-    /// root directory of the given mode and owner. With a journal (and its media, whose
-    /// pages it tells of), all of it is on stable storage then; a checkpoint is due
-    /// whenever the journal has grown to `bound` bytes.
+    /// Creates control region and empty records (one file per shard in `records`), with a root
+    /// directory of the given mode and owner. With a journal, and the media whose pages it records,
+    /// all of this is on stable storage when the call returns. A checkpoint is due whenever the
+    /// journal has grown to `bound` bytes.
     ///
     /// # Errors
     /// EEXIST, ENOSPC and errors of the file system.
@@ -38,14 +38,14 @@ impl Store {
         store.durability().make_spare_journal()
     }
 
-    /// A checkpoint is due whenever the journal has grown to `bound` bytes, unless another
-    /// bound has been set before.
+    /// Sets the length of the journal at which a checkpoint is due, unless it has been set before.
+    /// Bytes.
     pub fn set_journal_bound(&self, bound: u64) {
         let place = &self.durability().journal_state().bound;
         let _ = place.compare_exchange(0, bound, AcqRel, Relaxed);
     }
 
-    /// Sets another bound of the journal; for tests.
+    /// Sets another bound of the journal's length, in bytes; for tests.
     pub fn change_journal_bound(&self, bound: u64) {
         self.durability()
             .journal_state()

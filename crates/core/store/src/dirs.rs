@@ -4,9 +4,9 @@
 //! listing walks shard after shard and remembers the last name, so that entries that stay
 //! are returned exactly once whatever happens around them.
 //!
-//! The modification time of a directory changes with every entry made or removed. It is
-//! kept in a table in shared memory and written to the record when its place is needed
-//! for another directory.
+//! The modification time of a directory changes with every entry made or removed. It is kept in a
+//! table in shared memory, and written to the directory's record when another directory needs the
+//! table's entry.
 
 use crate::ObjectId;
 use crate::codec::Wire;
@@ -22,11 +22,11 @@ use std::sync::atomic::Ordering::*;
 pub struct DirPosition {
     pub shard: usize,
     pub name: Vec<u8>,
-    /// A node that couldn't be asked was left out: the listing ends with an error.
+    /// The listing left out a node that couldn't be reached, so it ends with an error.
     pub is_partial: bool,
 }
 
-/// Bit of [`DirPosition::packed`].
+/// Bit of the number in [`DirPosition::packed`]: the position is partial.
 const PARTIAL: u32 = 1 << 31;
 
 impl DirPosition {
@@ -36,7 +36,7 @@ impl DirPosition {
         (self.shard as u32 & !PARTIAL | partial, &self.name)
     }
 
-    /// From [`DirPosition::packed`].
+    /// Restores a position from [`DirPosition::packed`].
     pub fn from_packed(shard: u32, name: Vec<u8>) -> DirPosition {
         DirPosition {
             shard: (shard & !PARTIAL) as usize,
@@ -46,11 +46,11 @@ impl DirPosition {
     }
 }
 
-/// Bytes of entries that one message takes.
+/// Maximum size of the entries in one message. Bytes.
 pub const LIST_BYTES: usize = 64 << 10;
 
-/// An entry in a listing: its shard, its name, the entry; None where it is about to change, so that
-/// it has to be looked up.
+/// An entry in a listing: shard, name, and entry. The entry is None while it is about to change, so
+/// that it has to be looked up.
 pub struct Listed(pub u64, pub Vec<u8>, pub Option<Entry>);
 
 impl Wire for Listed {
@@ -68,7 +68,8 @@ impl Wire for Listed {
 }
 
 impl<'s> Names<'s> {
-    /// The rest of one shard. For an entry that is about to change, `each` gets the name only.
+    /// Lists the rest of a directory's entries in one shard, from `position` on. For an entry that
+    /// is about to change, `each` gets the name only. False if `each` has ended the listing.
     pub fn list_shard(
         &self,
         dir: ObjectId,
@@ -153,8 +154,7 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Times (mtime, ctime) of a directory in the table, if they are there. Must be read before the
-    /// record.
+    /// Times (mtime, ctime) of a directory, if the table has them. Must be read before the record.
     pub fn dir_times(&self, dir: ObjectId) -> Option<(i64, i64)> {
         let place = self.control.dir_time(dir.0);
         for _ in 0..10 {
@@ -169,7 +169,7 @@ impl<'s> Names<'s> {
         None
     }
 
-    /// Sets a directory's times in the table, if they are there.
+    /// Sets a directory's times in the table, if the table has them.
     pub(crate) fn set_dir_times(
         &self,
         dir: ObjectId,

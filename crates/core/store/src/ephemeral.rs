@@ -1,14 +1,14 @@
 //! Ephemeral files: removed when the process that made them ends (`persistence = "process"`).
 //!
-//! Such a file has a note beside its inode ('M'), written in the same commit: its *maker*, by node,
-//! boot, process id and start time. All its names are noted, too (records 'P', as for the index).
-//! So there is no instant at which a death could leave a file that nobody knows the creator of.
+//! A record 'M' beside such a file's inode, written in the same commit, identifies its *creator*:
+//! node, boot, process id and start time. All names of the file are recorded, too ('P', as for the
+//! index). So whenever the creator dies, the file's creator and names are known.
 //!
-//! The keeper of the file's home goes through the notes (`Cluster::follow_creators`): of makers on
-//! its own node it looks whether they run, of others it asks their node, in one request for all.
-//! Where nobody can be asked, the file stays. A dead maker's file loses its names as by unlink:
-//! each only while it leads to that file. The note goes with the inode, so what couldn't be removed
-//! is tried again.
+//! The keeper of the file's home checks the creators (`Cluster::follow_creators`): those on its own
+//! node itself, those on other nodes by one request to each node. If a node can't be reached, the
+//! file stays. If the creator has died, the file's names are removed as by unlink, each only if it
+//! still leads to that file. The record goes with the inode: so a removal that failed is tried
+//! again.
 
 pub use crate::object::Creator;
 
@@ -22,12 +22,12 @@ use crate::views::DeclaredControls;
 use crate::{ObjectId, process};
 use rustix::io::{Errno, Result};
 
-/// Creators in one request.
+/// Maximum number of creators in one request.
 pub const MAX_CREATORS_PER_REQUEST: usize = 1024;
 /// How many times a name is looked up again before its file is left for the next round.
 pub const TRIES: usize = 20;
 
-/// Whether these are the bytes of a note.
+/// Whether `value` is a valid record of a creator.
 pub(crate) fn is_note(value: &[u8]) -> bool {
     decode::<Creator>(value).is_some()
 }
@@ -43,13 +43,13 @@ pub struct Followed {
 }
 
 impl DeclaredControls<'_> {
-    /// This process as a creator, or the process of this node with that id.
+    /// The identity, as a creator, of the process `pid` of this node; None: of this process.
     ///
     /// # Errors
     /// ESRCH if there is none, or its state can't be determined.
     pub fn creator(&self, pid: Option<u32>) -> Result<Creator> {
         let known = match pid {
-            // If this process is noted already, /proc isn't read.
+            // If this process's slot has its owner word already, /proc isn't read.
             None => process::noted_word(&self.control, self.process_slot()?),
             Some(_) => None,
         };
@@ -78,8 +78,9 @@ impl DeclaredControls<'_> {
         }
     }
 
-    /// In a transaction: other controls are declared for a file. EOPNOTSUPP if it would be
-    /// ephemeral from now on: the creator must be known when the file is made.
+    /// In a transaction: adapts the record of the creator when the controls `word` are declared for
+    /// a file. EOPNOTSUPP if the file would become ephemeral: the creator must be known when the
+    /// file is made.
     pub(crate) fn change_creator(&self, w: &mut Write<'_>, id: ObjectId, word: u64) -> Result<()> {
         let inode = w.inode(id)?;
         let Some((inode, _)) = inode.filter(|(inode, _)| inode.is_file()) else {
@@ -100,7 +101,7 @@ impl DeclaredControls<'_> {
         creators.iter().map(Creator::runs).collect()
     }
 
-    /// Forgets the record of a file that was removed, or is no longer ephemeral.
+    /// Removes the record of the creator of a file that was removed, or is no longer ephemeral.
     pub fn forget_creator(&self, id: ObjectId) -> Result<()> {
         self.transact(self.names().object_set(id), Need::Removal, |w| {
             let inode = w.inode(id)?;

@@ -2,10 +2,10 @@
 //! uses the pool, so that the mount's kernel may cache names and attributes.
 //!
 //! A word in the control region holds the identity of the sole user. A process that attaches (takes
-//! a process slot) looks at the word before its first operation; if there is a sole user, it asks
-//! for the end of that ([`WANTED`]) and waits until the sole use has been given back. A process
-//! that wants it notes itself first, then looks whether any other slot is taken: so either of both
-//! sees the other. That of a dead process counts for nothing.
+//! a process slot) looks at the word before its first operation. If there is a sole user, the
+//! process requests the end of the sole use ([`WANTED`]) and waits for it. A process that wants the
+//! sole use first stores its identity, then looks whether any other slot is taken. So at least one
+//! of the two sees the other. The identity of a dead process counts for nothing.
 
 use crate::Result;
 use crate::control_region::MAX_PROCESSES;
@@ -16,11 +16,11 @@ use forebay_runtime::atomics::{AtomicU32, Ordering::*};
 use rustix::io::Errno;
 use std::time::Duration;
 
-/// Another process waits for the end of the sole use.
+/// Bit of the word: another process waits for the end of the sole use.
 const WANTED: u32 = 1 << 31;
 /// How long an attaching process sleeps before it checks whether the holder still lives.
 const HOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// After this many turns (30 s) it fails: the holder is stopped, say.
+/// Number of intervals (30 s in all) after which attaching fails: the holder may be stopped.
 const MAX_TURNS: u32 = 1500;
 
 impl<'s> DeclaredControls<'s> {
@@ -76,8 +76,8 @@ impl<'s> DeclaredControls<'s> {
         futex::wake(self.exclusive_user(), i32::MAX as u32);
     }
 
-    /// Ends the sole use by another process: requests it, and waits for it. For a process that has
-    /// just taken `slot`.
+    /// Ends the sole use by another process: requests its end, and waits for that. For a process
+    /// that has just taken `slot`.
     ///
     /// # Errors
     /// ETIMEDOUT: the sole user doesn't end it within 30 s.
@@ -159,11 +159,11 @@ mod tests {
         s.declared()
             .exclusive_user()
             .store(identity(&s.control, dead), SeqCst);
-        // A start time that no process has: as good as dead.
+        // No process has this start time, so the sole user counts as dead.
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
         s.declared().end_exclusive_of_others(me).unwrap();
         assert_eq!(s.declared().exclusive_user().load(SeqCst), 0);
-        // Its content isn't in order yet.
+        // What the dead process held hasn't been released yet.
         assert_eq!(s.declared().take_exclusive(), Ok(false));
     }
 }

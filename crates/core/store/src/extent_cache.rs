@@ -1,5 +1,5 @@
-//! The extents of recently used chunks, per process: a look-up in the records saved for
-//! each access to a file of more than one chunk.
+//! The extents of recently used chunks, per process. They save a look-up in the records at each
+//! access to a file of more than one chunk.
 //!
 //! Entries are read and replaced without locks, each guarded by a version that is odd
 //! while it is written.
@@ -12,7 +12,7 @@ use std::sync::atomic::AtomicPtr;
 /// Extents of recently used chunks, per process. An entry is valid for one use of a live
 /// entry (`index`) at one value of its `moved` counter.
 pub(crate) struct ExtentCache {
-    /// Made with the first entry: 80 KiB that a short process does without.
+    /// Allocated with the first entry: a short-lived process does without these 80 KiB.
     entries: AtomicPtr<Entries>,
 }
 
@@ -102,8 +102,8 @@ impl ExtentCache {
         };
         let e = Self::place(entries, id, chunk);
         let version = e.version.load(Relaxed);
-        // Another thread writes this entry: its data are as good. A fragmented chunk's extents
-        // don't fit.
+        // If another thread writes this entry, its data are as useful. The extents of a fragmented
+        // chunk don't fit.
         if map.extents().len() > FEW_EXTENTS
             || !version.is_multiple_of(2)
             || e.version

@@ -1,10 +1,9 @@
 //! Leases on open files (fcntl's F_SETLEASE), between the processes of one node.
 //!
-//! A lease belongs to an open file description, and lies in it. Its file's live entry has
-//! [`flag::LEASED`] from then on, so a process that opens another file sees with one load that
-//! there is none. A process that opens a file that has it *breaks* the leases that are in the way:
-//! their owner gets a signal and has `lease-break-time` seconds to give the lease up or down. Then
-//! it is taken away.
+//! An open file description contains its lease. The live entry of the file has [`flag::LEASED`]
+//! from then on, so that opening a file without leases costs one load. A process that opens a file
+//! with leases *breaks* those that conflict: their owner gets a signal, and has `lease-break-time`
+//! seconds to give the lease up or to downgrade it. After that time the lease is removed.
 //!
 //! No opener is missed: a lease is recorded first and then checks for other openers; an opener has
 //! a description first and then checks for leases.
@@ -35,12 +34,12 @@ impl Lease {
     }
 }
 
-/// In [`Open::lease`]: the lease is being broken, and shall become the lease in the bits from
+/// Bit of [`Open::lease`]: the lease is being broken, and shall become the lease in the bits from
 /// `TARGET` on.
 const BREAKING: u32 = 1 << 4;
 const TARGET: u32 = 2;
-/// Seconds that the owner of a lease has if the kernel doesn't report its setting, or the setting
-/// is unlimited: each wait has an end.
+/// Time that the owner of a lease has if the kernel's setting can't be read or is 0 (unlimited), so
+/// that no opener waits for ever. Seconds.
 const BREAK_TIME: u32 = 45;
 
 fn now() -> u32 {
@@ -59,7 +58,7 @@ fn may_write(o: &Open) -> bool {
 }
 
 impl Live {
-    /// Whether a description of it may have a lease.
+    /// Whether a description of the object may have a lease.
     #[inline]
     pub fn is_leased(&self) -> bool {
         self.flags.load(Relaxed) & flag::LEASED != 0
@@ -104,7 +103,8 @@ impl<'s> Objects<'s> {
             return Err(Errno::AGAIN);
         }
         self.live(live).flags.fetch_or(flag::LEASED, SeqCst);
-        // Before the lease is visible: a process that breaks it sends the signal to its owner.
+        // Set before the lease is visible: a process that breaks the lease sends the signal to this
+        // owner.
         let chosen = |from, to| {
             let set = o.signal_owner.compare_exchange(from, to, AcqRel, Relaxed);
             set.is_ok()
@@ -167,7 +167,7 @@ impl<'s> Objects<'s> {
         }
         if !any {
             self.live(live).flags.fetch_and(!flag::LEASED, AcqRel);
-            // Another process may have got one in between.
+            // Another process may have got a lease since the check.
             if self
                 .descriptions(id)
                 .any(|(_, o)| o.lease.load(SeqCst) & 3 != 0)

@@ -1,18 +1,18 @@
 //! Records that a change of names leaves behind, and their removal in bounded steps.
 //!
-//! An object can have thousands of user attributes, each with places of its own in the index, and
-//! millions of chunks. A transaction that changed all of their records would need room that nobody
-//! has reserved. So the transaction that renames or removes such an object leaves a record 'T'
-//! instead, in the object's shard: hashes of the names under which attributes may still be in the
-//! index. Without an inode, all records of the object that are left are to go.
+//! An object can have thousands of user attributes, each with its own index records, and millions
+//! of chunks. A transaction that changed all of these records would need space that isn't reserved.
+//! So the transaction that renames or removes such an object leaves a record 'T' in the object's
+//! shard instead: hashes of the names under which attributes may still be in the index. If the
+//! object has no inode any more, all its remaining records are to be removed.
 //!
 //! The process that made the change carries the steps out before its call returns
-//! ([`Names::settle_leftovers_of`]). If it dies, or finds no room, the keeper does. Each step is a
-//! transaction over [`STEP`] records, and can be carried out by anybody, at any time, twice. A 'T'
-//! goes with the last step, unless it has changed since the first one.
+//! ([`Names::settle_leftovers_of`]). If it dies, or has no space, the keeper does. Each step is a
+//! transaction over [`STEP`] records. Any process can carry it out, at any time, also twice. The
+//! record 'T' is removed with the last step, unless it has changed since the first one.
 //!
-//! Until then, searches find the object by some attributes under its old name's place, by others
-//! under the new one's; a removed object isn't found, since it has no name.
+//! Until then, searches find the object by some attributes under its old name, by others under its
+//! new one. A removed object isn't found, since it has no name.
 
 use crate::ObjectId;
 use crate::index::{Indexed, key_of};
@@ -24,10 +24,10 @@ use crate::views::Names;
 use forebay_media::Extent;
 use rustix::io::{Errno, Result};
 
-/// Records of chunks that one transaction removes: they lie side by side.
+/// Maximum number of chunks' records that one transaction removes. They lie side by side.
 const CHUNK_STEP: usize = 256;
 
-/// Where the next step begins.
+/// The progress of a pass over an object's records: where the next step begins.
 #[derive(Default)]
 struct Progress {
     /// The 'T' record when the pass began.
@@ -57,15 +57,15 @@ impl Names<'_> {
         Ok(())
     }
 
-    /// In a transaction: hashes of names under which attributes of the object may be in the index,
-    /// besides its own. None: there is no such record.
+    /// In a transaction: hashes of names, besides the present one, under which attributes of the
+    /// object may be in the index. None: the object has no record 'T'.
     pub(crate) fn left_names(&self, w: &mut Write<'_>, id: ObjectId) -> Result<Option<Vec<u64>>> {
         let record = w.attached(id, &Key::leftover(id))?;
         Ok(record.map(|record| names_in(record).collect()))
     }
 
-    /// In a transaction: whether the object has more records from `first` on, of its tag, than
-    /// `most`.
+    /// In a transaction: whether more than `most` records of the object, with the tag of `first`,
+    /// follow from `first` on.
     pub(super) fn has_more(&self, w: &mut Write<'_>, first: &[u8], most: usize) -> Result<bool> {
         let (tag, id, _) = parse_key(first).ok_or(Errno::INVAL)?;
         let mut count = 0;
@@ -77,8 +77,8 @@ impl Names<'_> {
         Ok(count > most)
     }
 
-    /// In a transaction that has removed the inode of `id`: whether its attributes or chunks are
-    /// too many for the transaction, so that they are left.
+    /// In a transaction that has removed the inode of `id`: whether the object's attributes or
+    /// chunks are too many for the transaction, so that they are left to later steps.
     pub(super) fn leave_many(
         &self,
         w: &mut Write<'_>,
@@ -100,7 +100,7 @@ impl Names<'_> {
     /// Carries out all steps that are left for an object.
     ///
     /// # Errors
-    /// ENOSPC; EIO: the rest stays for later.
+    /// ENOSPC; EIO: the remaining steps are left for later.
     pub(crate) fn settle_leftovers_of(&self, id: ObjectId) -> Result<()> {
         let mut progress = Progress::default();
         let _section = self.section()?;
@@ -141,7 +141,7 @@ impl Names<'_> {
         result
     }
 
-    /// One step. Returns whether it was the last one.
+    /// Carries out one step. Returns whether it was the last one.
     fn leftover_step(
         &self,
         w: &mut Write<'_>,
@@ -182,7 +182,8 @@ impl Names<'_> {
         w.detach(id, &key).map(|_| true)
     }
 
-    /// Some attributes of the object after the key `after`: keys, and their values in the index.
+    /// Some attributes of the object after the key `after`: keys, and the values' form in the
+    /// index.
     fn next_attributes(
         &self,
         w: &mut Write<'_>,

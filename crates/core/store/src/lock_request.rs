@@ -44,7 +44,7 @@ impl LockType {
     }
 }
 
-/// In [`Owner::number`]: the owner is an open file description, not a process.
+/// Bit of [`Owner::number`]: the owner is an open file description, not a process.
 pub(crate) const DESCRIPTION: u64 = 1 << 63;
 /// The bits of a process's owner word that identify it: process id and start time.
 pub const WHO: u64 = (1 << 62) - 1;
@@ -55,7 +55,7 @@ pub const WHO: u64 = (1 << 62) - 1;
 pub struct Owner {
     pub node: NodeId,
     pub number: u64,
-    /// Of a process: its slot.
+    /// Process slot of the owner; 0 for a description.
     pub slot: u32,
 }
 
@@ -76,9 +76,9 @@ pub struct Request {
     pub owner: Owner,
     pub sort: Sort,
     pub want: LockType,
-    /// The first byte; of a use, the party.
+    /// First byte of the range; for a use ([`Sort::Use`]), the party.
     pub start: u64,
-    /// The last byte; of a use, its bits ([`crate::declared::WRITES`]).
+    /// Last byte of the range; for a use, its bits ([`crate::declared::WRITES`]).
     pub end: u64,
 }
 
@@ -86,9 +86,9 @@ pub struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Sort {
-    /// fcntl(2)'s, on ranges.
+    /// Locks of fcntl(2), on ranges.
     Range = 0,
-    /// flock(2)'s.
+    /// Locks of flock(2), on whole files.
     Whole = lock_kind::WHOLE,
     /// The use of a file with controls by a description (`controls.rs`).
     Use = lock_kind::USE,
@@ -120,7 +120,7 @@ pub struct InTheWay {
     pub end: u64,
 }
 
-/// The wait of a process, as others see it.
+/// The wait of a process for a lock, as other processes see it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waited {
     pub stamp: u64,
@@ -200,7 +200,7 @@ fields! {
     InTheWay { owner, has, start, end }
 }
 
-/// All waits of a process.
+/// All waits of a process for locks.
 pub struct Waits(pub Vec<Waited>);
 
 impl Wire for Waits {

@@ -1,15 +1,15 @@
 //! Locks on files: flock(2), fcntl's ranges of a process, and those of an open file description.
 //!
 //! All locks on an object lie in one table ([`table`]), in the control region of the object's home.
-//! Processes of the home set them there themselves; those of other nodes ask the home's daemon. So
-//! locks survive any daemon. A lock belongs to a process or to a description ([`Owner`]) and ends
-//! with it: when the file is closed, with the last descriptor, or with a death. For locks on other
-//! nodes the owner has a note in its own node's table, by which they are released
-//! (`locks/remote.rs` of the cluster).
+//! Processes of the home set them there directly. Processes of other nodes send requests to the
+//! home's daemon. So locks survive any daemon. A lock belongs to a process or to a description
+//! ([`Owner`]) and ends with it: when the file is closed, with the last descriptor, or with a
+//! death. For its locks on other nodes, an owner has a record in its own node's table, by which
+//! they are released (`locks/remote.rs` of the cluster).
 //!
-//! A waiter sleeps on the chain's count of releases, or asks again if the lock lies on another node
-//! ([`wait`]). The cluster finds circles of processes that wait for each other. Requests and owners
-//! are defined in `lock_request.rs`.
+//! A waiter sleeps on the chain's count of releases, or repeats its request if the lock lies on
+//! another node ([`wait`]). The cluster finds deadlocks. Requests and owners are defined in
+//! `lock_request.rs`.
 
 mod table;
 #[cfg(test)]
@@ -28,7 +28,7 @@ use forebay_runtime::atomics::Ordering::*;
 use rustix::io::Result;
 use std::time::Duration;
 
-/// A holder that died is noticed after at most this long.
+/// Maximum time after which a waiter notices that the holder of a lock has died.
 pub const HOLDER_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 impl LockTable<'_> {
@@ -64,7 +64,7 @@ impl LockTable<'_> {
         self.owner_of_locker(locker)
     }
 
-    /// Whether a description of this node is that owner.
+    /// Whether `owner` is the description `open` of this node.
     pub fn description_owns(&self, open: u32, owner: Owner) -> bool {
         let locker = self.objects().open_file(open).locker.load(Acquire);
         locker != 0 && self.owner_of_locker(locker) == owner
@@ -79,7 +79,7 @@ impl LockTable<'_> {
         }
     }
 
-    /// The locks that conflict with a lock on an object of this node.
+    /// A lock that conflicts with `request`, on an object of this node.
     pub fn lock_in_the_way(&self, request: &Request) -> Result<Option<InTheWay>> {
         loop {
             let found = self.locks_of(request.object)?.conflict(request);
@@ -104,7 +104,7 @@ impl LockTable<'_> {
         owner.node == self.names().node() && owner.pid().is_some() && !process::runs(owner.number)
     }
 
-    /// The waits of a process of this node.
+    /// The waits of a process of this node for locks.
     pub fn waits_here(&self, owner: Owner) -> Vec<Waited> {
         if self.is_dead(owner) {
             Vec::new()
@@ -113,7 +113,7 @@ impl LockTable<'_> {
         }
     }
 
-    /// Whether an owner of this node may have locks on an object of another one.
+    /// Whether an owner of this node may have locks on an object of another node.
     pub fn holds(&self, object: ObjectId, owner: Owner) -> Result<bool> {
         Ok(self.locks_of(object)?.has_note(owner) && !self.is_dead(owner))
     }
@@ -131,13 +131,13 @@ impl LockTable<'_> {
         }
     }
 
-    /// After this process has closed a descriptor of `object`: POSIX drops all its locks on ranges
-    /// of it.
+    /// Releases all locks of this process on ranges of `object`. POSIX requires that when the
+    /// process closes any descriptor of the object.
     ///
     /// # Errors
     /// ETIMEDOUT.
     pub fn end_process_locks(&self, object: ObjectId) -> Result<()> {
-        // One that hasn't needed a slot has no locks.
+        // A process that hasn't needed a slot has no locks.
         let Some(slot) = self.attached_slot() else {
             return Ok(());
         };
@@ -147,13 +147,13 @@ impl LockTable<'_> {
         self.end_locks(object, self.lock_owner_slot(slot))
     }
 
-    /// With the last descriptor of a description.
+    /// Releases the locks of a description, with its last descriptor.
     pub(crate) fn end_description_locks(&self, open: u32) {
         let o = self.objects().open_file(open);
         let locker = o.locker.load(Acquire);
         if locker != 0 {
             let object = ObjectId(o.id.load(Acquire));
-            // Work that can't be done now is found by the next repair.
+            // Locks that can't be released now are found by the next repair.
             let _ = self.end_locks(object, self.owner_of_locker(locker));
             o.locker.store(0, Release);
         }
@@ -186,7 +186,7 @@ impl LockTable<'_> {
     }
 }
 
-/// Counts a waiter of a chain.
+/// Counts a waiter of a chain, as long as this value exists.
 pub struct Counted<'a>(&'a LockChain);
 
 impl Counted<'_> {

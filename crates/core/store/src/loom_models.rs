@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// One model at a time: whether time passes is the same for all.
+/// Locked while a model runs, because [`futex::TIMEOUTS`] holds for all models.
 static ONE: Mutex<()> = Mutex::new(());
 
 fn check_with(timeouts: bool, preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
@@ -31,7 +31,7 @@ fn check(f: impl Fn() + Sync + Send + 'static) {
     check_with(false, 3, f);
 }
 
-/// Everything that is used later is used once before: loom requires that before there are several
+/// Uses each word that the models use later: loom requires a first use before there are several
 /// threads.
 fn touch(c: &Control) {
     for slot in 0..MAX_PROCESSES {
@@ -254,14 +254,14 @@ fn insert(s: &Store, id: u64, size: u64) -> u32 {
     index
 }
 
-/// Removes it as `live_release` does.
+/// Removes the entry of `id` as `live_release` does.
 fn remove(s: &Store, id: u64) {
     let chain = Chain::lock(s, id).unwrap();
     let index = chain.find(id).unwrap();
     s.objects().live_end(chain, index);
 }
 
-/// Ids whose chains are the same, and one of another chain.
+/// Two ids whose chains are the same, and one whose chain is another.
 fn ids(s: &Store) -> (u64, u64, u64) {
     let at = |id| s.control.bucket(id) as *const _;
     let a = 1 << 20;
@@ -383,8 +383,8 @@ fn two_files() -> (Arc<Shared>, Arc<Changed>, u32, u32) {
     (s, Arc::new(changed), x, y)
 }
 
-/// Copies in both directions, and within one file. A thread that waits for ever is never woken by a
-/// timeout: that would show a circle.
+/// Copies in both directions, and within one file. No timeout wakes a thread: so a deadlock would
+/// show as a thread that waits for ever.
 #[test]
 fn two_live_entries_are_never_locked_in_a_circle() {
     check_with(false, 2, || {

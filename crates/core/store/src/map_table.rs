@@ -1,16 +1,17 @@
 //! The table of mappings of one process: which files of the pool lie where in its memory.
 //!
-//! It lies in the process's area of the control region, so that a process that finds the process
-//! dead knows which files it had mapped. Each mapping has a *place* ([`MapRef`]). A place is found
-//! in constant or logarithmic time, however many there are:
+//! It lies in the process's area of the control region, so that the process that reaps a dead one
+//! knows which files that had mapped. Each mapping has a *place* ([`MapRef`]). A place is found in
+//! constant or logarithmic time, however many there are:
 //! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
 //! - by its file, in a chain: a process that makes a file shorter marks the places of that chain;
 //! - by its mark, in two levels of bits: one for each place, one for each word of these.
 //!
 //! Only the process itself changes tree and chains, one thread at a time (under a lock of the
-//! library). Other processes walk chains while they change: `version` is odd meanwhile. A process
-//! that sees it change, or sees it odd for long (its owner was stopped, or killed), examines all
-//! places instead. Any process sets marks at any time: first the place's own, then the bits.
+//! library). Other processes may walk chains at any time: `version` is odd while chains change. If
+//! a walker sees `version` change, or sees it odd for long (the owner was stopped, or killed), it
+//! examines all places instead. Any process sets marks at any time: first the place's own, then the
+//! bits.
 
 use forebay_runtime::atomics::{AtomicU32, AtomicU64, Ordering::*, spin_loop};
 
@@ -39,14 +40,14 @@ pub mod map_flag {
 #[repr(C)]
 pub struct MapRef {
     pub address: AtomicU64,
-    /// 0: the place only keeps the file.
+    /// Length of the mapping in bytes; 0: the place only keeps the file open.
     pub len: AtomicU64,
-    /// Where in the file the mapping begins.
+    /// Offset in the file at which the mapping begins. Bytes.
     pub offset: AtomicU64,
-    /// The mapping's pages beyond this file size have to be removed: `u64::MAX` minus the size; 0:
-    /// none.
+    /// The mark: the mapping's pages beyond a file size have to be removed. The value is `u64::MAX`
+    /// minus that size; 0: no mark.
     pub cut: AtomicU64,
-    /// Open file description + 1 that keeps the file; 0: unused.
+    /// Open file description + 1 that keeps the file open; 0: the place is unused.
     pub open: AtomicU32,
     /// See [`map_flag`].
     pub flags: AtomicU32,
@@ -79,7 +80,7 @@ pub(crate) struct Chains([AtomicU32; CHAINS]);
 pub struct MapTable<'a> {
     pub(crate) heads: &'a Heads,
     pub(crate) chains: &'a Chains,
-    /// Chains and marks may be read. Without it, there are none.
+    /// Whether chains and marks have memory. Without it, there are none, and they must not be read.
     pub(crate) has_memory: bool,
     pub(crate) places: &'a [MapRef],
     /// A bit for each place that has to lose pages.
@@ -97,7 +98,7 @@ pub(crate) fn chain_of(live: u32, copy: bool) -> u32 {
     }
 }
 
-/// A number that has nothing to do with the order of places.
+/// Priority of a place in the tree: a hash of its link, independent of the order of places.
 fn priority(link: u32) -> u32 {
     let mut n = link.wrapping_mul(0x9e37_79b9);
     n ^= n >> 15;
@@ -129,7 +130,8 @@ impl<'a> MapTable<'a> {
 
     // ---- free places ----
 
-    /// Takes a place that isn't in use; `end` is one more than the highest one ever in use.
+    /// Takes a place that isn't in use. `end`: one more than the highest place that was ever in
+    /// use.
     pub(crate) fn take(&self, end: &AtomicU32) -> Option<&'a MapRef> {
         let free = self.heads.free.load(Relaxed);
         if free != 0 {
@@ -160,7 +162,7 @@ impl<'a> MapTable<'a> {
         }
     }
 
-    /// Forgets all, for the next process that gets the area.
+    /// Empties the table, for the next process that gets the area.
     pub(crate) fn clear(&self) {
         for head in [&self.heads.root, &self.heads.free] {
             head.store(0, Relaxed);
@@ -218,8 +220,8 @@ impl<'a> MapTable<'a> {
         });
     }
 
-    /// The places of the file with live entry `live`, and maybe of others. Only for the process
-    /// that owns the table, while it doesn't change.
+    /// The places in the chain of the file with live entry `live`: those of the file, and maybe of
+    /// others. Only for the process that owns the table, while the table doesn't change.
     pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = &'a MapRef> + use<'a> {
         let table = *self;
         let link = |link: u32| (link != 0).then_some(link);
@@ -237,8 +239,8 @@ impl<'a> MapTable<'a> {
         self.of_file(0, true)
     }
 
-    /// Calls `f` for all places that may map the file with live entry `live`, or a copy of it: for
-    /// some, maybe, more than once. Any process may call it at any time. `end`: as for
+    /// Calls `f` for all places that may map the file with live entry `live`, or a copy of it. Some
+    /// places may occur more than once. Any process may call this at any time. `end`: as for
     /// [`MapTable::take`].
     pub(crate) fn each_of_file(&self, live: u32, end: usize, mut f: impl FnMut(u32, &'a MapRef)) {
         for _ in 0..TRIES {
@@ -265,7 +267,7 @@ impl<'a> MapTable<'a> {
 
     // ---- marks ----
 
-    /// Records that the place at `link`, or `place`, has to remove its pages beyond `size`.
+    /// Marks the place at `link`, with the value `cut` for [`MapRef::cut`].
     pub(crate) fn mark(&self, link: u32, cut: u64) {
         let n = link as usize - 1;
         self.places[n].cut.fetch_max(cut, SeqCst);
@@ -273,7 +275,7 @@ impl<'a> MapTable<'a> {
         self.marked_words[n / 64 / 64].fetch_or(1 << (n / 64 % 64), SeqCst);
     }
 
-    /// Marks this place as another one is marked, since it has some of its pages.
+    /// Marks `place` as `from` is marked, since `place` has some of the pages of `from`.
     pub fn inherit_mark(&self, place: &MapRef, from: &MapRef) {
         let cut = from.cut.load(SeqCst);
         if let Some(link) = self.link_of(place).filter(|_| cut != 0) {
@@ -281,12 +283,12 @@ impl<'a> MapTable<'a> {
         }
     }
 
-    /// Takes all marks: returns the places that have to lose pages, and their marks.
+    /// Clears all marks. Returns the places that have to lose pages, with their marks.
     pub fn take_marks(&self) -> Vec<(&'a MapRef, u64)> {
         let mut found = Vec::new();
         let words = self.marked_words.iter().filter(|_| self.has_memory);
         for (n, words) in words.enumerate() {
-            // Most are zero: no need to write to them.
+            // Most of these words are zero, and needn't be written.
             if words.load(SeqCst) == 0 {
                 continue;
             }
@@ -327,7 +329,7 @@ impl<'a> MapTable<'a> {
         }
         let (mut rest, mut lower, mut higher) = (link.load(Relaxed), &place.lower, &place.higher);
         link.store(new, Relaxed);
-        // The span that was here is split at the new one's address.
+        // The subtree that was here is split at the address of `place`.
         while rest != 0 {
             let below = self.key(rest) < key;
             let next = self.side(rest, below);
@@ -370,7 +372,7 @@ impl<'a> MapTable<'a> {
         link.store(a | b, Relaxed);
     }
 
-    /// The link to the places above the place at `link`, or below it.
+    /// The link at `link` to the subtree of higher addresses (`above`), or of lower ones.
     fn side(&self, link: u32, above: bool) -> &'a AtomicU32 {
         if above {
             &self.at(link).higher

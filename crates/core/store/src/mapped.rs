@@ -1,11 +1,11 @@
 //! Files that processes have mapped: which pages they see, and when pages may go.
 //!
-//! A mapping is made of the segment's own pages, so a page that anybody still maps must
-//! not be given to another file. Once a file has been mapped, truncation keeps the pages it
-//! cuts off (they are zero, and belong to nobody else) and tells the processes that map
-//! them to take them out of their mappings. They are freed by the last user of the file's
-//! live entry ([`Store::settle_maps`]): each mapping is one, from before pages are handed
-//! out until after the kernel has unmapped them.
+//! A mapping consists of the segment's own pages, so a page that a process still maps must not be
+//! given to another file. Once a file has been mapped, truncation keeps the pages it cuts off (they
+//! are zero, and belong to no other file) and notifies the processes that map them, which take them
+//! out of their mappings. The pages are freed by the last user of the file's live entry
+//! ([`Store::settle_maps`]). Each mapping counts as a user, from before pages are handed out until
+//! after the kernel has unmapped them.
 
 use crate::chunks::{CHUNK, MAX_SIZE, pages};
 use crate::control_region::{
@@ -41,11 +41,12 @@ pub struct MapPiece {
 pub const NOTICE: i32 = libc::SIGURG;
 /// `si_value` of a notice.
 pub const NOTICE_VALUE: usize = 0x666f_7265_6261_7901;
-/// How long a truncation waits for another process to take pages out of its mappings.
+/// Maximum number of times that a truncation checks, at `NOTICE_POLL_INTERVAL`, whether another
+/// process has taken pages out of its mappings.
 const MAX_NOTICE_POLLS: u32 = 50;
 const NOTICE_POLL_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The function by which this process takes pages out of its mappings that their files have lost.
+/// The function that takes pages which files have lost out of this process's mappings.
 static CATCH_UP: OnceLock<fn(&Store)> = OnceLock::new();
 
 /// Sets the function that this process calls when files that it may have mapped have become
@@ -57,8 +58,8 @@ pub fn on_shrink(catch_up: fn(&Store)) {
 impl<'s> Mappings<'s> {
     // ---- the table of mappings ----
 
-    /// A place in this process's table of mappings that keeps the file of `open`, which
-    /// stays open and mapped until [`Store::map_release`]. One thread at a time.
+    /// Takes a place in this process's table of mappings. The place keeps the file of `open` open
+    /// and mapped until [`Store::map_release`]. To be called by one thread at a time.
     ///
     /// # Errors
     /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a
@@ -72,7 +73,7 @@ impl<'s> Mappings<'s> {
         let end = &self.0.control.process(me as usize).maps_end;
         let next = end.load(Relaxed) as usize + 1;
         self.0.control.reserve_maps(me, self.0.area()?, next)?;
-        // The code that finds it has memory by now, too.
+        // Chains and marks have memory by now, too.
         let table = MapTable {
             has_memory: true,
             ..table
@@ -109,7 +110,7 @@ impl<'s> Mappings<'s> {
         self.content().note_change(index)
     }
 
-    /// This process's table of mappings. One thread at a time changes it.
+    /// This process's table of mappings. Only one thread at a time may change it.
     ///
     /// # Errors
     /// As for [`Store::process_slot`].
@@ -123,9 +124,9 @@ impl<'s> Mappings<'s> {
         self.attached_slot().map_or(0, end) as usize
     }
 
-    /// Copies this process's table into the empty one of `area`, of a child in `slot` that gets
-    /// the mappings by fork; with `reference_only`, only what keeps the files. In a section of
-    /// the caller's. Without `reference_only`, nothing may change this process's table meanwhile.
+    /// Copies this process's table into the empty one in `area`, of a child in `slot` that inherits
+    /// the mappings by fork. With `reference_only`, copies only what keeps the files open; without,
+    /// nothing may change this process's table meanwhile. Must be called in a section.
     ///
     /// # Errors
     /// As for [`Store::process_slot`].
@@ -151,14 +152,14 @@ impl<'s> Mappings<'s> {
             };
             to.open.store(open + 1, SeqCst);
             table.chain(to);
-            // Only now: a process that marks places either finds the copy, or has marked the
-            // original.
+            // Marked only after it is in its chain: a process that marks places either finds the
+            // copy, or has marked the original.
             table.inherit_mark(to, from);
         }
         if !reference_only {
             table.copy_tree(&from, end);
         }
-        // From the highest to the lowest: the lowest one is taken first.
+        // Freed from the highest place to the lowest: the lowest one is then taken first.
         for place in table.up_to(end).iter().rev() {
             if place.open.load(Relaxed) == 0 {
                 table.give_back(place);
@@ -167,7 +168,8 @@ impl<'s> Mappings<'s> {
         Ok(())
     }
 
-    /// Frees a place of this process's table: its mapping was removed. One thread at a time.
+    /// Frees a place of this process's table, whose mapping was removed. To be called by one thread
+    /// at a time.
     ///
     /// # Errors
     /// Those of writing the file back, if no other process has it open.
@@ -190,7 +192,7 @@ impl<'s> Mappings<'s> {
     /// `each` for an entry before it is freed.
     ///
     /// # Errors
-    /// Those of writing the files back; all are given back.
+    /// Those of writing the files back; all entries are freed all the same.
     pub(crate) fn map_end(
         &self,
         slot: u32,
@@ -214,10 +216,10 @@ impl<'s> Mappings<'s> {
         result
     }
 
-    /// After exec: the mappings of the program before have ended.
+    /// Frees all entries of this process's table, after exec has removed the mappings.
     ///
     /// # Errors
-    /// Those of writing the files back; all are given back.
+    /// Those of writing the files back; all entries are freed all the same.
     pub fn end_mappings(&self) -> Result<()> {
         self.map_end(self.process_slot()?, self.area()?, |_| {})
     }
@@ -263,7 +265,7 @@ impl<'s> Mappings<'s> {
     /// Whether a process of this node maps a copy of `id`, a file whose bytes lie on other nodes;
     /// the place `but` doesn't count.
     pub fn is_copied(&self, id: ObjectId, but: Option<&MapRef>) -> bool {
-        // A process that can't be asked may have one.
+        // A process whose table can't be read may have such a mapping.
         (0..MAX_PROCESSES as u32).any(|slot| {
             self.some_mapping(slot, |m| {
                 let open = m.open.load(SeqCst).checked_sub(1);
@@ -274,8 +276,8 @@ impl<'s> Mappings<'s> {
         })
     }
 
-    /// The processes of this node that can store to the file `id` by shared mappings, or could, or
-    /// are about to map it so.
+    /// The processes of this node that can store to the file `id` through shared mappings, could do
+    /// so earlier, or are about to map it so.
     pub fn writable_mappings(&self, id: ObjectId) -> Vec<Party> {
         let is = |m: &MapRef| {
             let open = m.open.load(SeqCst).checked_sub(1);
@@ -435,8 +437,9 @@ impl<'s> Mappings<'s> {
         .map(|_| ())
     }
 
-    /// Once the file has no other user, so that no process has it mapped: removes what mappings
-    /// wrote beyond its end, and the pages that truncation had to leave. Locked.
+    /// Zeroes what mappings wrote beyond the end of a file, and frees the pages that truncation had
+    /// to leave. To be called when the file has no other user, so that no process has it mapped.
+    /// Locked.
     pub(crate) fn settle_maps(&self, index: u32) -> Result<()> {
         let live = self.objects().live(index);
         let flags = live.flags.load(Acquire);
@@ -447,7 +450,7 @@ impl<'s> Mappings<'s> {
         self.content()
             .zero_range(index, size, size.next_multiple_of(PAGE as u64))?;
         if flags & flag::CUT != 0 {
-            // The record may name them still (it may have been synced since).
+            // The record may still name these pages, if it was synced since the truncation.
             live.flags.fetch_or(flag::DIRTY, AcqRel);
             self.content().free_behind(index, size, MAX_SIZE)?;
         }
@@ -455,8 +458,8 @@ impl<'s> Mappings<'s> {
         Ok(())
     }
 
-    /// Before the size grows from `old` to `new`: bytes that mappings (or a process before a loss
-    /// of power) may have written beyond the end must not appear. Locked.
+    /// Zeroes bytes beyond the end that mappings (or a process before a loss of power) may have
+    /// written. To be called before the size grows from `old` to `new`. Locked.
     pub(crate) fn clear_tail(&self, index: u32, old: u64, new: u64) -> Result<()> {
         let live = self.objects().live(index);
         let flags = live.flags.load(Relaxed);
@@ -469,7 +472,7 @@ impl<'s> Mappings<'s> {
         if flags & flag::CUT == 0 || new <= page_end {
             return Ok(());
         }
-        // Pages that truncation left in mappings.
+        // Zeroes the pages that truncation left in mappings, too.
         for piece in self.mapped_pieces(index, page_end, new.next_multiple_of(PAGE as u64))? {
             self.content()
                 .zero_range(index, piece.at, piece.at + piece.len as u64)?;
@@ -479,9 +482,9 @@ impl<'s> Mappings<'s> {
 
     // ---- telling others ----
 
-    /// After a mapped file has become shorter: this process and the others that map it remove the
-    /// pages beyond its end from their mappings. Waits for the others for a moment; a process that
-    /// can't react (stopped, or with all signals blocked) sees zeros until it can. No lock is held.
+    /// Makes this process and others remove the pages beyond `size` from their mappings of a file
+    /// that was truncated. Waits for the others for a moment; a process that can't react (stopped,
+    /// or with all signals blocked) sees zeros until it can. The caller must not hold a lock.
     pub fn notify_shrunk(&self, index: u32, size: u64) {
         let Ok(me) = self.process_slot() else { return };
         self.mark_cut(me, index, size);
@@ -498,8 +501,9 @@ impl<'s> Mappings<'s> {
                 notified.push(slot);
             }
         }
-        // A child that doesn't exist yet checks its mappings when it begins; a table that is copied
-        // for it from now on has the marks just made.
+        // Slots reserved for children are marked, too. A child that doesn't exist yet checks its
+        // mappings when it begins; a table that is copied for it from now on has the marks just
+        // made.
         for slot in slots.filter(|&s| s != me && state(s) != state::FREE) {
             if !notified.contains(&slot) && self.mark_cut(slot, index, size) {
                 notified.push(slot);
@@ -527,7 +531,7 @@ impl<'s> Mappings<'s> {
                     break;
                 }
                 let _ = futex::wait(&p.maps_done, done, NOTICE_POLL_INTERVAL);
-                // The other process may be waiting for us in the same way.
+                // The other process may be waiting for this one in the same way.
                 self.catch_up();
             }
         }
@@ -557,8 +561,8 @@ impl<'s> Mappings<'s> {
         })
     }
 
-    /// Records in the table of the process in `slot` that its mappings of file `index` have to
-    /// remove their pages beyond `size`. False if it has none.
+    /// Marks the mappings of file `index` in the table of the process in `slot`: they have to
+    /// remove their pages beyond `size`. False if the process has no such mapping.
     fn mark_cut(&self, slot: u32, index: u32, size: u64) -> bool {
         let p = self.control.process(slot as usize);
         let end = p.maps_end.load(Acquire) as usize;
@@ -570,7 +574,7 @@ impl<'s> Mappings<'s> {
         };
         // SAFETY: just mapped; made of atomics.
         let table = self.control.maps_of(unsafe { &*area });
-        // The file itself, or one of which this is the node's part.
+        // Either the mapped file is `index`, or `index` is its part on this node.
         let is = |open: &AtomicU32| {
             let open = open.load(SeqCst).checked_sub(1);
             let live = open.and_then(|o| {
@@ -601,13 +605,13 @@ impl<'s> Mappings<'s> {
         found
     }
 
-    /// Whether pages may be in mappings. Locked.
+    /// Whether mappings may contain pages of the file. Locked.
     pub(crate) fn is_mapped(live: &Live) -> bool {
         live.flags.load(Relaxed) & flag::MAPPED != 0
     }
 
     /// Records that the file's data may have been changed through a mapping, at the time of the
-    /// call. `kind`: of the mapping.
+    /// call. `kind`: the mapping's flags.
     ///
     /// # Errors
     /// ETIMEDOUT.

@@ -1,9 +1,9 @@
 //! Names and attributes: looking up, making, linking, moving and removing objects.
 //!
-//! Everything here works on ids; paths, permissions and the like are the business of the layers
-//! above. Operations that depend on a path resolved before take the `epoch` at which it was
-//! resolved and fail with ESTALE if names have changed since in a way that could matter: the caller
-//! then resolves again.
+//! Everything here works on ids; the layers above handle paths and permissions. An operation that
+//! depends on a resolved path takes the `epoch` at which the path was resolved. If names have
+//! changed since in a way that could matter, it fails with ESTALE, and the caller resolves the path
+//! again.
 
 mod create;
 mod intents;
@@ -31,7 +31,7 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::sync::atomic::Ordering::*;
 
-/// Number of records that one transaction changes, even without room.
+/// Number of records that one transaction may change even on a full file system.
 pub(crate) const STEP: usize = 4;
 
 /// The state of an object that lost a name.
@@ -56,17 +56,17 @@ fn inode_and_extents(w: &mut Write<'_>, id: ObjectId) -> Result<Option<(Inode, C
     Ok(Some((inode, extents)))
 }
 
-/// The state by which a file is open as soon as it is created.
+/// What keeps a file open from its creation on.
 pub struct Opening<'a, 's> {
     /// Where this process's use of the file is recorded.
     pub held: &'a Held<'s>,
     /// The object's live entry, once it has one.
     pub live: Option<u32>,
-    /// If the file was created on another node, which keeps it open.
+    /// The use of the file at its home, if it was created on another node.
     pub remote: Option<Opened>,
 }
 
-/// Value of an orphan's record: it never had a name, and may get one.
+/// Value of an orphan's record: the object never had a name, and may get one.
 const UNNAMED: u8 = 1;
 
 /// Maximum number of names of one object.
@@ -94,7 +94,7 @@ impl<'s> Names<'s> {
     /// renamed or removed by several nodes.
     ///
     /// # Errors
-    /// EIO; EAGAIN: all places of readers are taken.
+    /// EIO; EAGAIN: all reader slots are taken.
     pub fn lookup_here(&self, parent: ObjectId, name: &[u8]) -> Result<Option<(Entry, bool)>> {
         forebay_trace::span!(
             STORE_LOOKUP_ENTER,
@@ -131,7 +131,7 @@ impl<'s> Names<'s> {
 
     /// Calls `f` with the current attributes and the tail of the record.
     fn with_inode<T>(&self, id: ObjectId, f: impl FnOnce(Inode, &[u8]) -> T) -> Result<T> {
-        // The tables in memory first: what isn't in them any more is in the record.
+        // The tables in memory are read before the record: what has left a table is in the record.
         let live = self.objects().live_probe(id)?;
         let times = if live.is_none() {
             self.dir_times(id)
@@ -162,8 +162,8 @@ impl<'s> Names<'s> {
         self.set_attr_judged(id, set, |_| Ok(()))
     }
 
-    /// As `Cluster::set_attr`, for an object of this node, unless `judge` refuses: it is called
-    /// first, with the live entry of an open object, which is locked.
+    /// As `Cluster::set_attr`, for an object of this node, unless `judge` refuses. `judge` is
+    /// called before the change, with the live entry of an open object, which is locked.
     ///
     /// # Errors
     /// As for `Cluster::set_attr`; those of `judge`.
@@ -265,8 +265,8 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// A process that opened a file while its word or mark was changed may have read the record
-    /// before.
+    /// Reads controls and origin mark of an open file from its record again: the process that
+    /// opened it may have read the record before they changed.
     fn reread(&self, id: ObjectId) -> Result<()> {
         let reread = self.objects().with_live(id, |index| -> Result<()> {
             let live = self.objects().live(index);
@@ -295,7 +295,7 @@ impl<'s> Names<'s> {
         Ok(())
     }
 
-    /// Shards that hold anything of directory `dir`'s entries: all of them.
+    /// Number of shards. The entries of a directory are spread over all of them.
     pub fn shard_count(&self) -> usize {
         self.envs.len()
     }
@@ -305,7 +305,8 @@ impl<'s> Names<'s> {
         self.set(&[self.shard_of(id)])
     }
 
-    /// Takes over another node's epoch of names, as far as it counts for the pool, if it is later.
+    /// Raises this node's epoch of names to another node's, if that is later. Only the upper 32
+    /// bits count, which hold for the whole pool.
     pub fn raise_epoch(&self, theirs: u64) {
         let pools = theirs >> 32 << 32;
         let header = self.control.header();
@@ -315,8 +316,8 @@ impl<'s> Names<'s> {
             "the epoch of names doesn't go back"
         );
         if before >> 32 < pools >> 32 {
-            // The change for which a directory was frozen has ended, whether this node was told or
-            // not.
+            // The change for which a directory was frozen has ended, whether or not this node got
+            // the message.
             header.frozen.store(0, Release);
         }
     }
@@ -324,7 +325,7 @@ impl<'s> Names<'s> {
     /// This node's epoch of names for a request that was made under `theirs`.
     ///
     /// # Errors
-    /// ESTALE if one of the two doesn't know of a change.
+    /// ESTALE if one of the two nodes doesn't know of a change.
     pub fn epoch_for(&self, theirs: u64) -> Result<u64> {
         self.raise_epoch(theirs);
         let here = self.names_epoch();

@@ -34,7 +34,7 @@ pub struct Store {
     attaching: ProcessLock,
     /// This process repairs the store.
     pub(crate) mending: AtomicBool,
-    /// How often this process has attached.
+    /// Number of times that this process has attached.
     attachments: AtomicU32,
     pub(crate) cache: ExtentCache,
     pub(crate) journal: Option<Journal>,
@@ -49,16 +49,16 @@ pub trait Remote: Send + Sync {
     /// This node's number.
     fn node(&self) -> NodeId;
 
-    /// Whether this node keeps `slot`.
+    /// Whether this node is the home of `slot`.
     fn keeps(&self, slot: Slot) -> bool;
 
-    /// The last use of another node's object has ended here. Doesn't wait.
+    /// Called when the last use of another node's object on this node has ended. Doesn't wait.
     fn closed(&self, id: ObjectId, number: u64);
 
-    /// `owner`, of this node, has given up its locks of another node's object.
+    /// Called when `owner`, of this node, has released its locks on another node's object.
     ///
     /// # Errors
-    /// EIO and the like; none if its home is out of reach.
+    /// EIO and the like; no error if the object's home can't be reached.
     fn unlocked(&self, store: &Store, id: ObjectId, owner: Owner) -> Result<()>;
 
     /// The attributes of an object of any node, and the tail of its record.
@@ -73,8 +73,8 @@ pub trait Remote: Send + Sync {
     /// EHOSTDOWN; EIO.
     fn entry_of(&self, store: &Store, parent: ObjectId, name: &[u8]) -> Result<Option<Entry>>;
 
-    /// A description has ended that may laminate an object by that: another node's, or one that
-    /// other nodes have parts of; `live` is its live entry here.
+    /// Called when a description ends whose end may laminate its object. The object is another
+    /// node's, or other nodes have parts of it. `live`: its live entry on this node.
     ///
     /// # Errors
     /// ENOSPC: it isn't laminated; EHOSTDOWN.
@@ -116,8 +116,9 @@ impl Store {
         })
     }
 
-    /// Takes a store over into this process's namespaces: processes of another PID namespace that
-    /// still use it count as dead from now on, and inodes have the ids of this user namespace.
+    /// Takes a store over into this process's namespaces. From now on, processes of another PID
+    /// namespace that still use the store count as dead, and inodes have the ids of this user
+    /// namespace.
     ///
     /// # Errors
     /// As for [`Store::open`].
@@ -169,7 +170,7 @@ impl Store {
     /// [`crate::quiescence`].
     ///
     /// # Errors
-    /// ETIMEDOUT if that doesn't end; EAGAIN if this process can't attach.
+    /// ETIMEDOUT if quiescence doesn't end; EAGAIN if this process can't attach.
     #[inline]
     pub fn section(&self) -> Result<Section<'_>> {
         quiescence::begin(&self.control, || self.process_slot())
@@ -191,8 +192,8 @@ impl Store {
 
     // ---- record files and media ----
 
-    /// Releases what this process keeps to read records faster: it is about to end, or to execute
-    /// another program. If it continues, it takes new ones.
+    /// Releases the readers that this process keeps to read records faster, because it is about to
+    /// end or to execute another program. If it continues, it takes new ones.
     pub fn end_readers(&self) {
         self.envs.iter().for_each(Env::end_readers);
     }
@@ -215,7 +216,7 @@ impl Store {
         self.durability().open_journal()
     }
 
-    /// The record files that this process has open: bits of shards.
+    /// The record files that this process has open: one bit per shard.
     pub fn records_open(&self) -> u64 {
         let open = |bits: u64, (i, env): (usize, &Env)| bits | u64::from(env.is_open()) << i;
         self.envs.iter().enumerate().fold(0, open)

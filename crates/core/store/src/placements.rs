@@ -1,12 +1,12 @@
 //! Placements: which chunks of a file of this node lie on other nodes, in records of the file's
 //! home.
 //!
-//! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie here, the others
-//! in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an id
-//! without a chunk size). This node never gives pages to a placed chunk from `from` on
-//! ([`Store::home_limit`]). The first writer notes first: the first placement of a chunk stands
-//! until the file is cut below it. Nothing here asks another node; [`crate::cluster`] decides where
-//! chunks go.
+//! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie at the home, the
+//! others in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an
+//! id without a chunk size). The home never gives pages to a placed chunk from `from` on
+//! ([`Store::home_limit`]). Of several writers, the first one to record a placement decides: it
+//! holds until the file is truncated below the chunk. No function here sends requests to other
+//! nodes; the crate `cluster` decides where chunks go.
 
 use crate::chunks::pages;
 use crate::codec::Wire;
@@ -38,7 +38,7 @@ impl Placed {
         (u64::from(self.node.0) << 32 | u64::from(self.from)).to_le_bytes()
     }
 
-    /// The content of a record; None if it is none.
+    /// Decodes the content of a record; None if it isn't a placement.
     pub fn decode(bytes: &[u8]) -> Option<Placed> {
         let word = u64::from_le_bytes(bytes.try_into().ok()?);
         let placed = Placed {
@@ -68,10 +68,10 @@ impl Wire for Placed {
 pub enum Chunk {
     /// The home has the pages.
     Home,
-    /// That node has the chunk.
+    /// The node in this placement has the chunk.
     There(Placed),
-    /// No node has it from this byte on, and the home has no room. With the content of the file, if
-    /// that lies in its record.
+    /// No node has the bytes of the chunk from this offset on, and the home has no room for them.
+    /// The second value is the file's content, if it lies in its record.
     Nowhere(u32, Option<Vec<u8>>),
 }
 
@@ -100,7 +100,7 @@ impl Wire for Chunk {
 
 impl<'s> Parts<'s> {
     /// Whether chunks of a file that isn't striped lie on other nodes than its home. For a file of
-    /// another node: whether this node knows that they do.
+    /// another node: whether this node knows so.
     #[inline]
     pub fn is_spilled(live: &Live) -> bool {
         if live.flags.load(Acquire) & flag::PARTS == 0 {
@@ -110,8 +110,8 @@ impl<'s> Parts<'s> {
         id.stripe().is_none() && !id.is_part()
     }
 
-    /// A write has found no room on this node, which is the file's home. Returns whether others may
-    /// have some: then the file is spilled from now on.
+    /// Called when a write has found no room on this node, the file's home. Returns whether other
+    /// nodes may have room: then the file is spilled from now on.
     pub fn spill_here(&self, index: u32) -> Result<bool> {
         let live = self.objects().live(index);
         let id = ObjectId(live.id.load(Relaxed));
@@ -132,7 +132,7 @@ impl<'s> Parts<'s> {
         Ok(true)
     }
 
-    /// EXFULL if an open file of this node has chunks on others.
+    /// Fails with EXFULL if an open file of this node has chunks on other nodes.
     pub fn not_spilled(&self, index: u32) -> Result<()> {
         if Parts::is_spilled(self.objects().live(index)) {
             Err(CHANGED)
@@ -141,8 +141,8 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// For a file of this node, which is locked: the number of pages of a chunk that it may have
-    /// here.
+    /// The number of pages of a chunk that may lie at the home; None: no limit. For a file of this
+    /// node, which is locked.
     pub(crate) fn home_limit(&self, live: &Live, chunk: u64) -> Result<Option<usize>> {
         if !Parts::is_spilled(live) {
             return Ok(None);
@@ -155,8 +155,8 @@ impl<'s> Parts<'s> {
             .map(|placed| placed.from as usize / PAGE))
     }
 
-    /// The placements of `count` chunks from `first` on, of a file that was truncated this many
-    /// times.
+    /// The placements of `count` chunks from `first` on. EXFULL if the file wasn't truncated
+    /// exactly `cuts` times.
     pub fn places_here(
         &self,
         index: u32,
@@ -185,8 +185,8 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// A chunk of a spilled file is to be written up to `end`, an offset in it: returns its
-    /// placement, if that is decided.
+    /// Returns where a chunk of a spilled file is to be written up to `end`, an offset in it. If
+    /// that isn't decided yet, allocates pages at the home.
     pub fn place_here(&self, index: u32, cuts: u64, chunk: u64, end: u64) -> Result<Chunk> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -229,8 +229,9 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// Records where a chunk lies, unless that is recorded already. Returns its placement.
-    /// `inline`: the content of the file, of this length, lay in its record and was written there.
+    /// Records the placement of a chunk, unless one is recorded. Returns the chunk's placement.
+    /// `inline`: the file's content, of this length, lay in its record and was written to the
+    /// placement's node.
     pub fn assign_here(
         &self,
         index: u32,
@@ -275,7 +276,7 @@ impl<'s> Parts<'s> {
                 let none = crate::record::ChunkMap::default().encode();
                 self.content().put_live(w, live, 0, tail::EXTENTS, &none)?;
             }
-            // A loss of power must not leave the placement without the mark.
+            // A loss of power must not leave the placement without the inode's mark `is_spread`.
             w.change_inode(id, |inode| {
                 inode.is_spread = true;
                 inode.cuts = cuts;
@@ -297,7 +298,8 @@ impl<'s> Parts<'s> {
         Ok(there.unwrap_or(placed))
     }
 
-    /// A spilled file is truncated to `size`: removes placements of chunks beyond it. Locked.
+    /// Removes the placements of chunks beyond `size`, to which a spilled file is truncated.
+    /// Locked.
     pub(crate) fn drop_places(&self, live: &Live, size: u64) -> Result<()> {
         if !Parts::is_spilled(live) {
             return Ok(());

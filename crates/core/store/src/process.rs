@@ -1,8 +1,7 @@
 //! The processes attached to a store: what the control region adds to `forebay_runtime`.
 //!
-//! Every process that uses a node store has a slot in the control region. Its locks, descriptors
-//! and open counts there are found from its slot, so that anyone can release them when the process
-//! is gone.
+//! Every process that uses a node store has a slot in the control region. From the slot, any
+//! process can find its locks, descriptors and open counts, and release them when it has died.
 
 pub use forebay_runtime::critical::*;
 pub use forebay_runtime::exec::*;
@@ -13,16 +12,16 @@ pub use forebay_runtime::thread_ids;
 use crate::control_region::{Control, Process};
 use std::sync::atomic::Ordering::*;
 
-/// Whether the processes of this pool have their numbers from this process's PID namespace. In
-/// another one all of them would look dead, and their locks free. None if this process's can't be
-/// found out.
+/// Whether this process is in the PID namespace of the pool's processes. From another namespace,
+/// all of them would look dead, and their locks free. None if this process's namespace can't be
+/// determined.
 pub fn sees_others(control: &Control) -> Option<bool> {
     let mine = Some(namespace()).filter(|&n| n != 0)?;
     let theirs = control.header().namespace.load(Relaxed);
     Some(theirs == 0 || theirs == mine)
 }
 
-/// Makes a slot free for others.
+/// Frees a process slot for other processes.
 pub(crate) fn free(control: &Control, slot: u32) {
     let p: &Process = control.process(slot as usize);
     p.generation.fetch_add(1, AcqRel);

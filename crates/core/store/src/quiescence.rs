@@ -1,13 +1,13 @@
-//! Sections, and quiet moments: moments at which no process is in a section.
+//! Sections (operations in flight), and quiescence: a moment at which no process is in a section.
 //!
-//! Some changes take several steps: pages are taken, then noted; a reference is counted, then
+//! Some changes take several steps: pages are taken, then recorded; a reference is counted, then
 //! stored. A process that dies between two steps leaves something that no record leads to. Such
 //! changes are made inside a [`Section`], which is counted in the process's slot. This guarantees:
 //! - A process that died outside of all sections has lost nothing: [`crate::Store::reap`] finds
 //!   everything that it held.
-//! - During quiescence everything can be counted again: what is neither noted nor held by a process
-//!   is lost, and is taken back. [`quiet`] waits for such a moment and keeps new sections from
-//!   beginning.
+//! - During quiescence everything can be counted again: what is neither recorded nor held by a
+//!   process is lost, and is taken back. [`quiet`] waits for such a moment and keeps new sections
+//!   from beginning.
 //!
 //! A section begins before any lock of a live entry, a shard or a bucket is taken, never under one:
 //! otherwise [`quiet`] and the holder of the lock would wait for each other. Sections nest. This
@@ -38,14 +38,15 @@ impl Mine {
         }
     }
 
-    /// The place of this store, if the thread is in a section of it.
+    /// Index of the entry of this store, if the thread is in a section of it.
     fn find(&self, control: &Control) -> Option<usize> {
         let is =
             |(of, depth): &(Cell<_>, Cell<u32>)| depth.get() > 0 && of.get() == &raw const *control;
         self.of.iter().position(is)
     }
 
-    /// Records the first section of a store. Returns its place; None if all places are taken.
+    /// Records the first section of a store. Returns the index of its entry; None if all entries
+    /// are taken.
     fn begin(&self, control: &Control) -> Option<usize> {
         let place = self.of.iter().position(|(_, depth)| depth.get() == 0)?;
         debug_assert_eq!(self.find(control), None, "a store has one place");
@@ -74,7 +75,7 @@ forebay_runtime::atomics::loom::thread_local! {
 pub struct Section<'a> {
     /// None in a section inside another one of this store.
     count: Option<&'a AtomicU32>,
-    /// Where this thread has recorded it.
+    /// Index of the entry in which this thread counts the section.
     place: Option<usize>,
     _critical: Critical,
 }
@@ -92,7 +93,7 @@ impl Drop for Section<'_> {
     }
 }
 
-/// Quiescence: no section begins before it is dropped.
+/// Quiescence: no section begins as long as this value exists.
 pub(crate) struct Quiet<'a> {
     control: &'a Control,
     _critical: Critical,
@@ -130,7 +131,7 @@ pub(crate) fn begin<'a>(
     }
 }
 
-/// The first section of a thread in a store. `me` is the process's slot.
+/// Begins the first section of a thread in a store. `me` is the process's slot.
 fn begin_first(control: &Control, me: u32, critical: Critical) -> Result<Section<'_>> {
     let count = &control.process(me as usize).in_flight;
     let quiet = &control.header().quiet;
@@ -158,7 +159,8 @@ fn begin_first(control: &Control, me: u32, critical: Critical) -> Result<Section
 pub(crate) fn quiet(control: &Control, me: u32, timeout: Duration) -> Result<Quiet<'_>> {
     debug_assert_eq!(MINE.with(|m| m.find(control)), None);
     let critical = Critical::enter();
-    // A stopped process won't leave its section: no process should wait for it.
+    // A stopped process won't leave its section, so quiescence isn't tried: no process should wait
+    // for it.
     if in_sections(control).any(|(_, pid)| process::is_stopped(pid)) {
         return Err(Errno::BUSY);
     }
@@ -237,7 +239,7 @@ mod tests {
             let me = s.process_slot().unwrap();
             s.control.process(me as usize).in_flight.load(Relaxed)
         };
-        // Inside each other, and each store once more in the middle.
+        // Sections of all stores, and inside them a second section of each.
         let outer: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
         let inner: Vec<_> = all.iter().map(|s| s.section().unwrap()).collect();
         for (n, s) in all.iter().enumerate() {
@@ -286,7 +288,7 @@ mod tests {
         s.process_slot().unwrap();
         let dead = process::attach(&s.control).unwrap();
         s.control.process(dead as usize).in_flight.store(1, Relaxed);
-        // A start time that no process has: as good as dead.
+        // No process has this start time, so the process counts as dead.
         let owner = &s.control.process(dead as usize).owner;
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
         let (took, result) = s_quiet(&s, Duration::from_secs(5));

@@ -1,15 +1,15 @@
 //! The quota of a pool: how many files and bytes this node may still grant to programs.
 //!
-//! Each node has a grant (`granted`) and counts what it uses of it (`used`): one file for each
-//! inode here, and the sizes of regular files whose home is here. An operation that needs more than
+//! Each node has a grant (`granted`) and counts its usage (`used`): one file for each inode on the
+//! node, and the sizes of regular files whose home is the node. An operation that needs more than
 //! is left fails with EDQUOT and changes nothing. The grants of all nodes together never exceed the
-//! quota: the origin service (`crates/services/origin/src/quota.rs`) gives them, takes back what isn't used,
-//! and is asked by programs whose node has none left.
+//! quota. The origin service (`crates/services/origin/src/quota.rs`) grants, takes back what isn't
+//! used, and gets requests from programs whose node has nothing left.
 //!
-//! Order: a charge adds to `used` first and looks at `granted` then; the service changes `granted`
-//! first and looks at `used` then. So at least one of both sees the other, and a grant that is
-//! taken back isn't used. A process that is killed between its charge and its change leaves the
-//! charge behind; the next pool of the campaign counts again.
+//! Order: a charge adds to `used` first and then reads `granted`; the service changes `granted`
+//! first and then reads `used`. So at least one of the two sees the other's change, and a grant
+//! that is taken back isn't used. A process that is killed between its charge and its change leaves
+//! the charge behind; the next pool of the campaign counts again.
 //!
 //! Exempt: objects that stand for objects of the origin ([`crate::Stub`]), released files, whose
 //! size the service changes, and parts of striped files, whose size their home counts. A pool
@@ -23,8 +23,8 @@ use rustix::io::Errno;
 /// Bytes and files, in this order.
 pub type Amount = (i64, i64);
 
-/// The grant and usage of this node, in the control region. Usage is never added to without a look
-/// at the grant.
+/// The grant and usage of this node, in the control region. Every addition to the usage is checked
+/// against the grant.
 #[derive(Clone, Copy)]
 pub struct Quota<'s>(&'s QuotaState);
 
@@ -56,12 +56,13 @@ impl<'s> Quota<'s> {
         self.0.active.load(Relaxed) != 0
     }
 
-    /// From now on, the pool has a quota, of which this node is granted nothing yet.
+    /// Activates the quota: from now on the pool has one, of which this node is granted nothing
+    /// yet.
     pub fn activate(self) {
         self.0.active.store(1, SeqCst);
     }
 
-    /// Whether the service has seen this region before; from now on, it has.
+    /// Marks this region as seen by the service. Returns whether it was marked before.
     pub fn was_seen(self) -> bool {
         self.0.seen.swap(1, SeqCst) != 0
     }
@@ -85,7 +86,7 @@ impl<'s> Quota<'s> {
         )
     }
 
-    /// Charges one object that is to be made.
+    /// Charges the quota for one object that is to be made.
     ///
     /// # Errors
     /// EDQUOT.
@@ -107,8 +108,8 @@ impl<'s> Quota<'s> {
         }
     }
 
-    /// A file of this node is about to have `to` bytes instead of `from`. Locked. If the change
-    /// fails then, [`Quota::shrinks`] takes the charge back.
+    /// Charges the quota before a file of this node grows from `from` to `to` bytes. Locked. If the
+    /// growth then fails, [`Quota::shrinks`] takes the charge back.
     ///
     /// # Errors
     /// EDQUOT: nothing is charged.
@@ -121,7 +122,8 @@ impl<'s> Quota<'s> {
         take(&state.used_bytes, &state.granted_bytes, (to - from) as i64)
     }
 
-    /// A file of this node has `to` bytes instead of `from`. Locked.
+    /// Takes back the charge for a file of this node that has shrunk from `from` to `to` bytes.
+    /// Locked.
     #[inline]
     pub(crate) fn shrinks(self, live: &Live, from: u64, to: u64) {
         if to < from && self.is_active() && is_counted(live) {
@@ -147,7 +149,7 @@ mod tests {
         assert_eq!(used.load(SeqCst), 10);
         granted.store(i64::MAX / 2, SeqCst);
         assert_eq!(take(&used, &granted, i64::MAX / 4), Ok(()));
-        // The grant was taken back: more is used than granted.
+        // When a grant was taken back, more may be used than is granted.
         granted.store(0, SeqCst);
         assert_eq!(take(&used, &granted, 1), Err(Errno::DQUOT));
         assert_eq!(take(&used, &granted, 0), Ok(()));

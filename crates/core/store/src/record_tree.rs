@@ -1,10 +1,9 @@
-//! The pages of a record file, read without LMDB: whether they form what LMDB may be
-//! trusted with. LMDB follows page numbers and offsets as it finds them; on a damaged file
-//! it may crash or run in circles.
+//! Reads the pages of a record file without LMDB, and checks that LMDB may be trusted with them.
+//! LMDB follows page numbers and offsets as it finds them; on a damaged file it may crash or loop.
 //!
-//! A file is two meta pages (the newer one counts) and two trees: the main one with the
-//! records, and one with the pages that nobody uses. Every page has to be in exactly one
-//! place. All numbers are little-endian.
+//! A file consists of two meta pages (the newer one counts) and two trees: the main one with the
+//! records, and one that lists the free pages. Every page must be in use exactly once, or free. All
+//! numbers are little-endian.
 
 use crate::lmdb::is_parked;
 use std::fs::File;
@@ -19,7 +18,8 @@ const LEAF: u16 = 2;
 const OVERFLOW: u16 = 4;
 const BIG: u16 = 1;
 const NO_PAGE: u64 = u64::MAX;
-/// A tree can't be deeper: each level holds at least two pages.
+/// Maximum depth of a tree that fits into a file: each level has at least twice the pages of the
+/// level above.
 const MAX_DEPTH: usize = 40;
 const MAX_FINDINGS: usize = 50;
 
@@ -41,7 +41,7 @@ pub(crate) struct Meta {
     main: Tree,
     last: u64,
     transaction: u64,
-    /// Whether the other one is sound, too: LMDB wants both.
+    /// Whether the older meta page is sound, too: LMDB needs both.
     both: bool,
 }
 
@@ -69,10 +69,10 @@ fn tree_at(b: &[u8], at: usize) -> Tree {
 }
 
 impl Meta {
-    /// The attributes of the file `path`.
+    /// Reads the newer meta page of the record file `path`.
     ///
     /// # Errors
-    /// A sentence if it can't be read.
+    /// A sentence if the file can't be read.
     pub fn of(path: &Path) -> Result<Meta, String> {
         let file = File::open(path).map_err(|e| format!("it can't be opened: {e}"))?;
         Meta::read(&file)
@@ -112,11 +112,11 @@ impl Meta {
 struct Walk<'a> {
     file: &'a File,
     last: u64,
-    /// A bit per page that was met.
+    /// A bit per page: whether the walk has met it.
     met: Vec<u64>,
     found: Vec<String>,
     counted: Tree,
-    /// The next leaf's first key as the branch pages above give it: it isn't below this one.
+    /// Lower bound of the next leaf's first key, from the branch pages above.
     least: Option<Vec<u8>>,
     each: &'a mut dyn FnMut(&[u8], &[u8]),
 }
@@ -125,7 +125,7 @@ struct Walk<'a> {
 pub(crate) struct Walked {
     /// The faults, a sentence each.
     pub found: Vec<String>,
-    /// Pages that are neither in use nor free. That is lost room, no damage.
+    /// Number of pages that are neither in use nor free: lost space, no damage.
     pub lost: u64,
 }
 
@@ -191,7 +191,7 @@ const EMPTY: Tree = Tree {
     root: NO_PAGE,
 };
 
-/// Whether a key comes before another; those of free pages are numbers.
+/// Whether key `a` comes before `b`. `numbers`: the keys are numbers, as in the tree of free pages.
 fn is_below(a: &[u8], b: &[u8], numbers: bool) -> bool {
     if numbers && a.len() == 8 && b.len() == 8 {
         u64_at(a, 0) < u64_at(b, 0)
@@ -207,7 +207,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Records that pages are used by `whom`. False if they can't be, or are already.
+    /// Records that `whom` uses pages. False if they lie outside the file, or are already in use.
     fn meet(&mut self, first: u64, pages: u64, whom: &str) -> bool {
         for page in first..first.saturating_add(pages) {
             if page < 2 || page > self.last {
@@ -260,7 +260,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Walks the subtree at `page`. `last` is the last key before it.
+    /// Walks the subtree at `page`. `last`: the last key that was met before it.
     fn page(
         &mut self,
         name: &str,
@@ -311,7 +311,8 @@ impl Walk<'_> {
             };
             if kind == BRANCH {
                 let child = u64::from(low) | u64::from(node_flags) << 32;
-                // The first one has no meaning: all keys from the page's start on are below it.
+                // The first node's key has no meaning: the node leads to all keys of the page below
+                // the second one.
                 if n > 0 {
                     if last.as_ref().is_some_and(|l| !is_below(l, key, numbers)) {
                         self.find(format!(
@@ -360,7 +361,7 @@ impl Walk<'_> {
         }
     }
 
-    /// A value on pages of its own.
+    /// Checks a value that lies on separate pages, and passes it to `each`.
     fn big(&mut self, name: &str, key: &[u8], first: u64, len: usize) {
         if first < 2 || first > self.last {
             self.find(format!("the tree of {name} names page {first} for a value"));
@@ -382,7 +383,7 @@ impl Walk<'_> {
         }
         self.counted.overflows += pages;
         if is_parked(key) {
-            // Whatever it holds.
+            // The content of parked pages doesn't matter.
             return;
         }
         let mut value = vec![0; len];

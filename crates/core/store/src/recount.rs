@@ -1,11 +1,11 @@
-//! Taking back what died with a process: references, entries and pages that only it knew.
+//! Takes back what was lost with dead processes: references, entries and pages that only they knew.
 //!
-//! During quiescence (see [`crate::quiescence`]) every use is noted somewhere: descriptors and
-//! mappings in the tables of processes, descriptions on their way there by their `owner`, entries
-//! used for a moment in `held`; every page in use is named by a record or a live entry. So what is
-//! counted or in use beyond that belongs to nobody. The tables are set right at that moment; pages
-//! are compared afterwards, by a copy of the maps and views of the records of that moment: a lost
-//! page stays what it is until we take it back.
+//! During quiescence (see [`crate::quiescence`]) every use is recorded: descriptors and mappings in
+//! the tables of processes, descriptions on their way there by their `owner`, entries used for a
+//! moment in `held`. Every page in use is named by a record or a live entry. So whatever else is
+//! counted or in use is lost. The tables are corrected during quiescence. Pages are compared
+//! afterwards, by copies of the maps and views of the records as of the quiescence: no process uses
+//! a lost page until it is taken back here.
 
 use crate::control_region::{MAX_FDS, MAX_LIVE, MAX_OPEN, MAX_PROCESSES, live_flag as flag};
 use crate::live::held_entry;
@@ -32,23 +32,23 @@ pub(crate) struct View<'s> {
     pub live: HashMap<u64, LiveState>,
     /// The bits of pages in use, per medium.
     pub used: Vec<Vec<u64>>,
-    /// The meta pages of the record files, as of then.
+    /// The meta pages of the record files, as of the quiescence.
     pub metas: Vec<std::result::Result<Meta, String>>,
-    /// The states of the shards, as of then.
+    /// The states of the shards, as of the quiescence.
     pub states: Vec<ShardState>,
-    /// The maps' own figures: pages in use, cells wrongly marked as full, cells from 0 on with
-    /// reserved room, but for the parked ones.
+    /// Figures of each medium's map: pages in use; cells wrongly marked as full; cells from 0 on
+    /// with reserved room, parked ones not counted.
     pub counters: Vec<(u64, usize, usize)>,
 }
 
-/// The control region's figures of a shard.
+/// The control region's figures for a shard.
 pub(crate) struct ShardState {
     pub multi: u32,
     pub removing: u32,
     pub last_seq: u64,
 }
 
-/// The holdings of a live entry.
+/// The state of a live entry.
 #[derive(Clone, Debug)]
 pub(crate) struct LiveState {
     pub index: u32,
@@ -58,7 +58,7 @@ pub(crate) struct LiveState {
     pub first: ChunkMap,
 }
 
-/// How often each description and live entry is used, as far as that is recorded.
+/// The recorded number of uses of each open file description and of each live entry.
 pub(crate) struct Uses {
     pub opens: Vec<u32>,
     pub lives: Vec<u32>,
@@ -66,7 +66,7 @@ pub(crate) struct Uses {
 
 impl<'s> Recovery<'s> {
     /// Finds what dead processes have lost: references, entries, pages, objects without a name.
-    /// False if nothing was lost, or if others are in the middle of an operation that doesn't end
+    /// False if nothing was lost, or if other processes have operations in flight that don't end
     /// just now: then the caller tries again later.
     ///
     /// # Errors
@@ -82,7 +82,7 @@ impl<'s> Recovery<'s> {
             Err(Errno::BUSY) => return Ok(false),
             other => other?,
         };
-        // A death from now on must be told apart from earlier ones: it sets another value.
+        // A process that dies from now on sets another value, so its losses are looked for again.
         leaks.store(LOOKING, Release);
         self.media().iter().for_each(|m| m.cells().recount());
         let unused = self.recount_tables()?;
@@ -104,7 +104,7 @@ impl<'s> Recovery<'s> {
         result.map(|()| true)
     }
 
-    /// How often everything is used. During quiescence.
+    /// Counts the uses of all descriptions and live entries. To be called during quiescence.
     pub(crate) fn count_uses(&self) -> Result<Uses> {
         let h = self.control.header();
         let mut opens = vec![0u32; h.free_open.end(MAX_OPEN) as usize];
@@ -137,7 +137,8 @@ impl<'s> Recovery<'s> {
         }
         for (i, uses) in opens.iter_mut().enumerate() {
             let o = self.objects().open_file(i as u32);
-            // A description in a table has been handed over, whatever its owner word says.
+            // A description that a table refers to has been handed over, whatever its owner word
+            // says.
             if *uses == 0 && holders.contains(&self.control.open_owner(i as u32).load(Acquire)) {
                 *uses = 1;
             }
@@ -166,8 +167,8 @@ impl<'s> Recovery<'s> {
     }
 
     /// Corrects all counts, frees the entries that no process uses, and puts all free entries into
-    /// their lists. During quiescence. Returns the live entries that no process uses any more: each
-    /// now has one use, ours, that is to be released.
+    /// their lists. To be called during quiescence. Returns the live entries that no process uses
+    /// any more: each now has one use, which the caller must release.
     pub(crate) fn recount_tables(&self) -> Result<Vec<u32>> {
         let h = self.control.header();
         let uses = self.count_uses()?;
@@ -210,7 +211,7 @@ impl<'s> Recovery<'s> {
         Ok(unused)
     }
 
-    /// The state of everything during this quiescence.
+    /// Takes a view of the whole store. To be called during quiescence.
     pub(crate) fn view(self) -> Result<View<'s>> {
         let _critical = Critical::enter();
         let (shards, states, metas) = self.0.with_all_locked(|| {
@@ -262,7 +263,7 @@ impl<'s> Recovery<'s> {
         })
     }
 
-    /// Frees the pages that no file used.
+    /// Frees the pages that no file used at the time of `view`. Returns their number.
     fn take_back_pages(&self, view: &View<'_>) -> Result<u64> {
         let mut lost = view.used.clone();
         view.each_extent(|_, e| {
@@ -314,7 +315,7 @@ impl View<'_> {
     }
 }
 
-/// Objects without a name that no process had open.
+/// The objects in `view` that have no name and that no process had open.
 fn orphans(view: &View<'_>) -> Result<Vec<ObjectId>> {
     let mut found = Vec::new();
     for shard in &view.shards {

@@ -15,19 +15,19 @@ use rustix::io::{Errno, Result};
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering::*;
 
-/// The findings of [`Store::reap`].
+/// The result of [`Store::reap`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// Processes that had died.
+    /// Number of processes that had died.
     pub processes: usize,
-    /// Descriptors that they had open.
+    /// Number of descriptors that they had open.
     pub descriptors: usize,
-    /// Processes that died in a section: they may have lost something.
+    /// Number of processes that died in a section: they may have lost something.
     pub in_flight: usize,
 }
 
 impl<'s> Recovery<'s> {
-    /// Processes attached now that live.
+    /// Process ids of the living processes that are attached now.
     pub fn attached(&self) -> Vec<u32> {
         (0..MAX_PROCESSES)
             .map(|i| self.control.process(i))
@@ -37,8 +37,8 @@ impl<'s> Recovery<'s> {
             .collect()
     }
 
-    /// Processes that have been waiting for the lock of a stopped one for a while, and that
-    /// one, by process ids.
+    /// Pairs of process ids: a process that has been waiting for a lock for a while, and the
+    /// stopped process that holds the lock.
     pub fn stuck(&self) -> Vec<(u32, u32)> {
         (0..MAX_PROCESSES)
             .map(|i| self.control.process(i))
@@ -53,7 +53,7 @@ impl<'s> Recovery<'s> {
             .collect()
     }
 
-    /// Whether processes have died whose traces haven't all been cleaned up.
+    /// Whether processes have died whose slots and losses haven't all been cleaned up.
     pub fn is_unsettled(&self) -> bool {
         self.control.header().leaks.load(Acquire) != 0
             || (0..MAX_PROCESSES).any(|i| {
@@ -71,8 +71,8 @@ impl<'s> Recovery<'s> {
             return Ok(());
         }
         let slot = self.process_slot()?;
-        // A process that has become another user can't open it: the keeper releases all when it has
-        // ended.
+        // A process that has become another user can't open the area: the keeper releases
+        // everything when the process has ended.
         let area = self.map_area(slot)?;
         let result = self.release_area(slot, area, false).map(|_| ());
         self.end_readers();
@@ -81,9 +81,9 @@ impl<'s> Recovery<'s> {
         result
     }
 
-    /// Closes what this process has open without descriptors, before it ends in order: the handles
-    /// of a server whose clients have ended without closing them. Nothing else in this process uses
-    /// the store any more.
+    /// Closes what this process has open without descriptors, before it ends normally: the handles
+    /// of a server whose clients have ended without closing them. Nothing else in this process may
+    /// use the store any more.
     ///
     /// # Errors
     /// Those of writing files back.
@@ -95,9 +95,9 @@ impl<'s> Recovery<'s> {
         self.release_owned(slot, process::identity(&self.control, slot), false)
     }
 
-    /// As [`Store::detach`], of a process that is about to end. Operations of its other threads end
-    /// with it, and are found by its slot: as long as there are any, the slot isn't given back, but
-    /// left to the process that reaps it.
+    /// As [`Store::detach`], for a process that is about to end. If it has other threads, their
+    /// operations end with it, and are found by its slot. So the slot isn't freed then, but left to
+    /// the process that reaps it.
     ///
     /// # Errors
     /// As for [`Store::detach`].
@@ -112,10 +112,10 @@ impl<'s> Recovery<'s> {
         result
     }
 
-    /// Releases a slot that was prepared for a child, or lent to one that has ended.
+    /// Releases a slot that was prepared for a child, or lent to a child that has ended.
     ///
     /// # Errors
-    /// Those of writing files back. If what the slot has can't be reached, as by a process that has
+    /// Those of writing files back. If this process can't map the slot's area, as after it has
     /// become another user's, the slot is left to the process that reaps it.
     pub fn release_slot(&self, slot: u32) -> Result<()> {
         let area = self.map_area(slot)?;
@@ -133,8 +133,7 @@ impl<'s> Recovery<'s> {
         forebay_trace::span!(REAP_ENTER, REAP_EXIT, [], self.reap_but(&[]))
     }
 
-    /// As [`Store::reap`], except for what these processes held, dead or not: their numbers are
-    /// those of [`crate::control_region::Open::owner`].
+    /// As [`Store::reap`], but skips the processes with the identities `but`, dead or not.
     pub fn reap_but(&self, but: &[u32]) -> Result<Reaped> {
         let mut reaped = Reaped::default();
         let mut result = Ok(());
@@ -182,8 +181,8 @@ impl<'s> Recovery<'s> {
         result.map(|()| reaped)
     }
 
-    /// Frees reader slots of processes that were killed and had no process slot, which are never
-    /// reaped: those that only looked up names.
+    /// Frees the reader slots of killed processes that had no process slot: those that only looked
+    /// up names. They are never reaped.
     ///
     /// # Errors
     /// Those of opening the records.
@@ -203,8 +202,8 @@ impl<'s> Recovery<'s> {
         Ok(())
     }
 
-    /// Runs `f`; if it finds no room, runs it once more after what dead processes held is released
-    /// (the keeper may not have done that yet) and copies are removed. The caller holds no lock.
+    /// Runs `f`. If `f` finds no room, releases what dead processes held (the keeper may not have
+    /// done that yet), removes copies, and runs `f` once more. The caller must not hold a lock.
     ///
     /// # Errors
     /// Those of `f`.
@@ -222,8 +221,8 @@ impl<'s> Recovery<'s> {
         }
     }
 
-    /// Takes over the locks of dead processes, repairs the protected data, and releases them.
-    /// (Those of shards: [`Store::recover_commits`].)
+    /// Takes over the locks of dead processes, repairs the protected data, and releases the locks.
+    /// (Locks of shards: [`Store::recover_commits`].)
     fn pass_on_locks(&self) -> Result<()> {
         let _critical = Critical::enter();
         let c = &self.control;
@@ -256,7 +255,7 @@ impl<'s> Recovery<'s> {
         self.release_area(slot, area, killed)
     }
 
-    /// As [`Store::release_descriptors`], for a slot whose area was mapped; it is unmapped.
+    /// As [`Store::release_descriptors`], for a slot whose area is mapped. Unmaps the area.
     fn release_area(&self, slot: u32, area: *mut ProcessArea, killed: bool) -> Result<usize> {
         let p = self.control.process(slot as usize);
         let end = p.fds_end.load(Acquire) as usize;
@@ -274,7 +273,7 @@ impl<'s> Recovery<'s> {
                 if killed {
                     self.declared().cut_short(open);
                 }
-                // One that can't be written back must not keep the others.
+                // A file that can't be written back must not prevent the release of the others.
                 result = self.objects().open_release(open).and(result);
             }
         }
@@ -296,9 +295,9 @@ impl<'s> Recovery<'s> {
         result.map(|()| released)
     }
 
-    /// Releases what the process `dead` in `slot`, which was `killed` or ends in order, used
-    /// without a descriptor: files being moved from or to its table, files of the simple interface,
-    /// entries held for a moment.
+    /// Releases what the process `dead` in `slot` used without a descriptor: descriptions on their
+    /// way from or to its table, files of the simple interface, live entries held for a moment.
+    /// `killed`: the process didn't end normally.
     pub(crate) fn release_owned(&self, slot: u32, dead: u32, killed: bool) -> Result<()> {
         let mut result = Ok(());
         let _section = self.section()?;
@@ -347,7 +346,7 @@ impl<'s> Recovery<'s> {
     }
 
     /// Rebuilds the maps of free pages from the records. Only while no other process uses the
-    /// store. Returns how many pages were marked wrongly.
+    /// store. Returns the number of pages that were marked wrongly.
     ///
     /// # Errors
     /// EIO.
@@ -377,8 +376,8 @@ impl<'s> Recovery<'s> {
             .sum())
     }
 
-    /// Before pages that aren't `used` become free: they are no longer durable, and on stable
-    /// storage, too, the files that had them no longer do.
+    /// Prepares the freeing of pages that aren't `used`: syncs the journal, so that on stable
+    /// storage, too, no file has them any more; then records that they are no longer durable.
     fn note_unused(&self, used: &[Vec<u64>]) -> Result<()> {
         let Some(journal) = self.durability().active_journal() else {
             return Ok(());
@@ -394,7 +393,8 @@ impl<'s> Recovery<'s> {
             })
     }
 
-    /// The objects that the live table knows better than their records.
+    /// The objects whose live entries are newer than their records: ids, and indices of the
+    /// entries.
     pub(crate) fn open_objects(&self) -> Result<HashMap<u64, u32>> {
         let mut open = HashMap::new();
         for i in 0..self.control.header().free_live.end(MAX_LIVE) {
@@ -409,8 +409,8 @@ impl<'s> Recovery<'s> {
         Ok(open)
     }
 
-    /// Calls `each` for every extent of every object; for open files, those of chunk 0 are
-    /// in the live table.
+    /// Calls `each` for every extent of every object. For open files, the extents of chunk 0 are
+    /// those in the live table.
     pub(crate) fn each_extent(&self, mut each: impl FnMut(ObjectId, Extent)) -> Result<()> {
         let open = self.open_objects()?;
         for (&id, &i) in &open {
@@ -461,7 +461,7 @@ mod tests {
     fn what_threads_were_opening_when_their_process_ended_is_given_back() {
         let s = store("ends-with-threads");
         let live = s.objects().live_acquire_here(make(&s, "f")).unwrap().0;
-        // Between this and its place in a table of descriptors, it is noted nowhere else.
+        // Until a table of descriptors has it, the description is found only by its owner word.
         let open = s
             .objects()
             .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
@@ -472,7 +472,7 @@ mod tests {
         let slot = s.give_up_slot().expect("it stays attached");
         let owner = &s.control.process(slot as usize).owner;
         assert_eq!(process::pid_of(owner.load(Relaxed)), process::pid());
-        // Another start time: that process has ended.
+        // With another start time, the process counts as ended.
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
         assert_eq!(s.recovery().reap().map(|r| r.processes), Ok(1));
         assert_eq!(s.objects().open_file(open).refs.load(Relaxed), 0);
@@ -489,7 +489,7 @@ mod tests {
             &s.control.process(slot as usize).owner
         };
         let dead = |reserved| {
-            // Another start time: that process has ended.
+            // With another start time, the process counts as ended.
             let owner = owner(reserved);
             owner.store(owner.load(Relaxed) ^ 1, Relaxed);
             s.recovery().reap().map(|r| r.processes)
@@ -504,7 +504,7 @@ mod tests {
         assert!(process::claim(&s.control, handed_over));
         let lost = process::reserve(&s.control).unwrap();
         assert_eq!(dead(lost), Ok(1));
-        // The slot is in use again, by others.
+        // The slot is in use again, by another process.
         let others = process::reserve(&s.control).unwrap();
         assert_eq!(process::slot_of(others), process::slot_of(lost));
         assert!(!process::claim(&s.control, lost));

@@ -1,10 +1,10 @@
-//! Objects of other nodes, as this store sees them.
+//! Objects of other nodes: what this store knows about them.
 //!
-//! A store among several keeps the entries and objects of its own slots. It keeps no records of
-//! other nodes' objects, but their uses and locks by processes of this node. An entry may name an
-//! object of another node; a live entry may stand for one (`REMOTE`), with a number by which its
-//! home knows the use. When such a use or lock ends here, even by the death of its process,
-//! [`crate::Remote`] tells the home. A store alone has no [`crate::Remote`].
+//! A store among several keeps the entries and objects of its own slots. Of other nodes' objects it
+//! keeps no records, only the uses and locks by processes of this node. An entry may name an object
+//! of another node. A live entry may stand for one (`REMOTE`), with a number by which the object's
+//! home knows the use. When such a use or lock ends on this node, even by the death of its process,
+//! [`crate::Remote`] notifies the home. A store alone in its pool has no [`crate::Remote`].
 
 use crate::control_region::live_flag as flag;
 use crate::live::Chain;
@@ -17,23 +17,25 @@ use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 use std::time::Instant;
 
-/// In place of the number of a use: it isn't known just now.
+/// Value of a use's number while it isn't known.
 pub const UNKNOWN_USE: u64 = u64::MAX;
 
-/// A file that another node keeps open for this one, before there is a live entry for it here. Its
-/// holder makes it one (`live_acquire_opened`) or gives it back (`close_opened`).
+/// A file that another node keeps open for this one, before this node has a live entry for it. The
+/// holder of this value makes a live entry of it (`live_acquire_opened`) or gives it back
+/// (`close_opened`).
 #[derive(Debug)]
 pub struct Opened {
     pub home: NodeId,
     pub id: ObjectId,
     /// The number by which both nodes know this use.
     pub number: u64,
-    /// Time of the request to the home, which gives up uses that this node hasn't known for long.
+    /// Time of the request to the home. The home ends uses that this node hasn't known of for a
+    /// long time.
     pub asked_at: Instant,
 }
 
 impl<'s> Names<'s> {
-    /// Whether only another node knows the object.
+    /// Whether the object lies on another node.
     pub fn is_object_remote(&self, id: ObjectId) -> bool {
         match &self.remote {
             // Each node has its own parts, and views.
@@ -42,9 +44,9 @@ impl<'s> Names<'s> {
         }
     }
 
-    /// Whether only another node knows the entry `name` of `parent`.
+    /// Whether the entry `name` of `parent` lies on another node.
     pub fn is_entry_remote(&self, parent: ObjectId, name: &[u8]) -> bool {
-        // Alone, no hash is needed.
+        // A store alone in its pool needs no hash.
         self.remote.as_ref().is_some_and(|remote| {
             !Index::is_in_view(parent, name) && !remote.keeps(Slot::of_entry(parent, name))
         })
@@ -112,12 +114,12 @@ impl<'s> Names<'s> {
         self.objects().live(index).flags.load(Acquire) & flag::REMOTE != 0
     }
 
-    /// This node's number; 0 alone.
+    /// This node's number; 0 in a pool of one node.
     pub fn node(&self) -> NodeId {
         self.remote.as_ref().map_or(NodeId(0), |f| f.node())
     }
 
-    /// The number of this node, in a pool of several.
+    /// This node's number; None in a pool of one node.
     pub fn node_of_several(&self) -> Option<u32> {
         self.remote.as_ref().map(|f| f.node().0)
     }

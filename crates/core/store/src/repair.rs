@@ -1,8 +1,8 @@
 //! Repairs what dead processes left half changed in the control region.
 //!
 //! A live entry whose lock was abandoned is repaired by the process that takes the lock next
-//! ([`Store::repair_live`]): what was written behind the end of the file goes, and what is derived
-//! is counted again. Space that was lost between two counters: see [`crate::recount`].
+//! ([`Store::repair_live`]). It removes what was written beyond the end of the file, and counts the
+//! pages again. Space that was lost between two counters: see [`crate::recount`].
 
 use crate::ObjectId;
 use crate::control_region::live_flag as flag;
@@ -20,11 +20,11 @@ impl Recovery<'_> {
     /// Repairs a live entry that a dead process may have left half changed. Locked.
     pub(crate) fn repair_live(&self, index: u32) -> Result<()> {
         let live = self.objects().live(index);
-        // Even, and different: no reader uses extents that it read before.
+        // The counter becomes even, and different: so no reader uses extents that it read before.
         live.moved
             .fetch_add(2 - live.moved.load(Relaxed) % 2, AcqRel);
         let flags = live.flags.load(Acquire);
-        // For a file of another node, nothing is kept here.
+        // An entry for a file of another node has no extents.
         if flags & (flag::LOADED | flag::REMOTE) == flag::LOADED {
             if flags & flag::INLINE != 0 {
                 self.objects().set_extents(index, &ChunkMap::default())?;
@@ -38,8 +38,8 @@ impl Recovery<'_> {
             }
             live.flags.fetch_or(flag::DIRTY, AcqRel);
         }
-        // Bytes beyond the end that aren't part of a striped file yet are lost: they are written
-        // again.
+        // The bytes of a striped file beyond its end are lost. The raised counter makes their
+        // writers repeat the writes.
         live.appends.fetch_add(1, AcqRel);
         live.flags.fetch_and(!flag::TORN, AcqRel);
         Ok(())
@@ -97,7 +97,8 @@ impl Recovery<'_> {
         self.objects().set_extents(index, &first)?;
         live.pages.store((pages + first.pages()) as u64, Relaxed);
         self.content().free_unnoted(index, freed)?;
-        // Bytes beyond the end, in the last page or (mapped) in all that follow.
+        // Zeroes bytes beyond the end: in the last page, or, if mapped, in all pages that follow,
+        // too.
         let map = if last == 0 { &first } else { &end_map };
         let to = if mapped {
             map.pages() * PAGE
@@ -111,8 +112,8 @@ impl Recovery<'_> {
         Ok(())
     }
 
-    /// Removes orphans that no process has open, and the rest of removed objects. Only while no
-    /// other process makes any (O_TMPFILE).
+    /// Removes orphans that no process has open, and the leftovers of removed objects. Only while
+    /// no other process makes orphans (O_TMPFILE). Returns the number of orphans that were removed.
     ///
     /// # Errors
     /// EIO.
@@ -141,7 +142,7 @@ impl Recovery<'_> {
     /// Removes an object without a name that no process has open.
     pub(crate) fn remove_orphan(&self, id: ObjectId) -> Result<bool> {
         let _section = self.section()?;
-        // Becoming its last user and leaving removes it (unless it has got a name).
+        // This process becomes the last user; leaving removes the object, unless it has got a name.
         let Ok((index, _)) = self.objects().live_acquire_here(id) else {
             return Ok(false);
         };
@@ -149,8 +150,8 @@ impl Recovery<'_> {
         self.objects().live_release(index).map(|()| true)
     }
 
-    /// After processes have died: releases what they held, completes what they began, finds
-    /// what they lost, removes orphans. This process must not be in the middle of anything.
+    /// Cleans up after dead processes: releases what they held, completes what they began, finds
+    /// what they lost, removes orphans. This process must not have an operation in flight.
     ///
     /// # Errors
     /// EIO, ENOSPC.
@@ -162,7 +163,7 @@ impl Recovery<'_> {
         Ok(reaped)
     }
 
-    /// Whether the live entry is in the chain of its object.
+    /// Whether the live entry is in the chain of its object's id.
     pub(crate) fn is_linked(&self, index: u32) -> Result<bool> {
         let _critical = Critical::enter();
         let id = self.objects().live(index).id.load(Acquire);
@@ -215,7 +216,7 @@ pub(crate) mod tests {
         bytes
     }
 
-    /// Leaves the entry's lock to a process that has ended since, after `half` of a change.
+    /// Makes a process take the entry's lock, do `half` of a change, and end.
     fn die_holding(s: &Store, index: u32, half: impl FnOnce(&Live)) {
         let dead = process::attach(&s.control).unwrap();
         s.objects()

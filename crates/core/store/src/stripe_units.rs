@@ -1,15 +1,15 @@
 //! Parts: this node's share of a file that is spread over several nodes, and what the file's home
 //! keeps about it.
 //!
-//! A striped or spilled file has, at its home, its size and its first chunk; each other node has a
-//! *part*, an object of its own ([`ObjectId::part`]) with the same offsets. This module is the
-//! local half, of the home and of the part: nothing here asks another node. [`crate::cluster`]
-//! spreads reads and writes over the parts.
+//! A striped or spilled file has, at its home, its size and its first chunk. Each other node has a
+//! *part*, a separate object ([`ObjectId::part`]) with the same offsets. This module does the local
+//! work of the home and of the part, and sends no requests. The crate `cluster` spreads reads and
+//! writes over the parts.
 //!
 //! - *Cuts* count the file's truncations: a request based on an earlier state is refused
 //!   ([`CHANGED`]).
 //! - A *lease* lets one process at a time truncate all parts, or append after the first chunk. It
-//!   ends by itself.
+//!   expires by itself.
 
 pub use crate::errors::CHANGED;
 
@@ -25,20 +25,20 @@ use forebay_media::PAGE;
 use rustix::io::Errno;
 use std::sync::atomic::Ordering::*;
 
-/// The size is at least this, as long as the file isn't truncated again.
+/// The home's view of a file: its size is at least `size`, until the file is truncated again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Known {
     pub size: u64,
     pub cuts: u64,
-    /// How often it was appended to under a lease, or in its first chunk where a longer write had
+    /// Number of appends under a lease, and of writes to the first chunk where a longer write had
     /// begun.
     pub appends: u32,
     /// The file's declared controls (`controls.rs`).
     pub word: u64,
 }
 
-/// How long a lease holds, in milliseconds. Longer than any operation under a lease takes, unless
-/// its holder is stopped.
+/// Time after which a lease expires. Milliseconds. Longer than any operation under a lease takes,
+/// unless its holder is stopped.
 const LEASE: u64 = 5_000;
 
 /// The holder of a lease: node, identity, the lease's number.
@@ -55,7 +55,7 @@ fn milliseconds() -> u64 {
 impl<'s> Parts<'s> {
     // ---- at the home ----
 
-    /// Size and number of truncations; with `write`, records that there will be parts.
+    /// Returns the home's view of a file. With `write`, records that the file will have parts.
     pub fn layout_here(&self, index: u32, write: bool) -> Result<Known> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -71,8 +71,8 @@ impl<'s> Parts<'s> {
         })
     }
 
-    /// The file was written up to `end`, by a process that knew of this many truncations and
-    /// appends.
+    /// Records that the file was written up to `end`, by a process that knew of this many
+    /// truncations and appends. EXFULL if there are others, or a process has the lease.
     pub fn grow_here(&self, index: u32, (cuts, appends): (u64, u32), end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(index)?;
@@ -104,14 +104,14 @@ impl<'s> Parts<'s> {
         live.lease_until.load(Relaxed) > milliseconds()
     }
 
-    /// Whether there is a lease that wasn't given back, be its time over or not.
+    /// Whether there is a lease that wasn't given back, even if it has expired.
     fn is_lent(live: &Live) -> bool {
         live.lease_until.load(Relaxed) != 0
     }
 
-    /// For a file of this node that may be striped: EXFULL if the bytes are to be appended and
-    /// don't all belong to its first chunk, or extend it while a process has the lease. Counts the
-    /// write if it precedes a longer one. Locked.
+    /// Checks a write to a file of this node that may be striped. EXFULL if it appends bytes beyond
+    /// the first chunk, or extends the file while a process has the lease. If another process has
+    /// written bytes behind the end already, this write counts as an append. Locked.
     pub fn may_write(&self, live: &Live, offset: Option<u64>, len: usize) -> Result<()> {
         let Some(chunk) = ObjectId(live.id.load(Relaxed)).stripe() else {
             // The caller doesn't know that the file is spilled.
@@ -137,8 +137,8 @@ impl<'s> Parts<'s> {
         Ok(())
     }
 
-    /// For a file of this node that may be striped: EXFULL if its parts have to be truncated as
-    /// well, or a process has the lease. Locked.
+    /// Checks a truncation of a file of this node that may be striped. EXFULL if its parts have to
+    /// be truncated as well, or a process has the lease. Locked.
     pub fn may_cut(&self, live: &Live, size: u64) -> Result<u64> {
         let old = live.size.load(Relaxed);
         let parts = live.flags.load(Relaxed) & flag::PARTS != 0;
@@ -168,7 +168,8 @@ impl<'s> Parts<'s> {
             return Ok(Err(((of >> 32) as u32, of as u32, last)));
         }
         let taken = live.lease_until.load(Relaxed) != 0;
-        // A process that reads an older record of the file must not meet an old number.
+        // Numbers follow the clock: none repeats, even if the entry was filled from an older
+        // record.
         let number = (last + 1).max(now() as u64);
         live.lease.store(number, Relaxed);
         live.lease_of
@@ -181,20 +182,22 @@ impl<'s> Parts<'s> {
         Ok(Ok((number, size, cuts, appends, taken, word)))
     }
 
-    /// Whether this lease of an open file is still its holder's. Locked.
+    /// Whether the holder of the lease with this number still has it. Locked.
     pub(crate) fn holds_lease(live: &Live, lease: u64) -> bool {
         live.lease.load(Relaxed) == lease && live.lease_until.load(Relaxed) != 0
     }
 
-    /// Ends the lease after all parts were truncated this many times, at the file's end. Locked.
+    /// Ends the lease after all parts were truncated at the file's end. `cuts`: the file's number
+    /// of truncations now. Locked.
     pub(crate) fn end_lease_cut(live: &Live, cuts: u64) {
         live.cuts.store(cuts, Release);
         live.lease_until.store(0, Relaxed);
         live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 
-    /// The lease is given back. With later truncations, the file is truncated to `size`; otherwise
-    /// it has grown to that. False if the lease belongs to another process now: nothing is done.
+    /// Gives the lease back. If `cuts` tells of later truncations, the file is truncated to `size`;
+    /// otherwise it has grown to `size`. False, and nothing is done, if another process has the
+    /// lease now.
     pub fn end_lease_here(
         &self,
         index: u32,
@@ -228,7 +231,7 @@ impl<'s> Parts<'s> {
         }
         if let Some(size) = size {
             if live.appends.load(Acquire) != appends {
-                // The written bytes were removed.
+                // The bytes that the holder wrote were removed meanwhile.
                 live.lease_until.store(0, Relaxed);
                 return Ok(false);
             }
@@ -239,7 +242,7 @@ impl<'s> Parts<'s> {
         Ok(true)
     }
 
-    /// Writes a piece that lies at the home, where the file may end before it: the writing process
+    /// Writes bytes that lie at the home, maybe beyond the end of the file. The writing process
     /// reports afterwards that the file has grown.
     ///
     /// # Safety
@@ -260,9 +263,8 @@ impl<'s> Parts<'s> {
         .map(|(_, n)| n)
     }
 
-    /// For bytes at the home, which is locked, that are about to be written: EXFULL if the file was
-    /// truncated since, EPERM if it is laminated. The home records that there are bytes beyond the
-    /// end.
+    /// Checks a write of bytes at the home, which is locked: EXFULL if the file was truncated
+    /// since, EPERM if it is laminated. Records if there will be bytes beyond the end.
     pub fn check_behind(live: &Live, cuts: u64, offset: u64, len: usize) -> Result<()> {
         if live.cuts.load(Acquire) != cuts {
             return Err(CHANGED);
@@ -292,8 +294,8 @@ impl<'s> Parts<'s> {
         })
     }
 
-    /// EXFULL if the part was truncated more often than the requester knows. Locked, or checked
-    /// again.
+    /// Fails with EXFULL if the part was truncated more often than the requester knows. The caller
+    /// holds the part's lock, or calls this again after its operation.
     pub fn check_cuts(live: &Live, cuts: u64) -> Result<()> {
         // Fewer truncations are fine: the part's last one may be missing after a loss of power.
         if live.cuts.load(Acquire) > cuts {
@@ -343,7 +345,7 @@ impl<'s> Parts<'s> {
         .map(|(_, n)| n)
     }
 
-    /// Reserves room in a part, or makes a hole.
+    /// Reserves room in a part, or makes a hole (`punch`).
     pub fn room_part(
         &self,
         part: u32,
@@ -372,8 +374,8 @@ impl<'s> Parts<'s> {
 
     pub(crate) fn cut_open_part(&self, part: u32, cuts: u64, size: u64) -> Result<()> {
         let id = ObjectId(self.objects().live(part).id.load(Relaxed));
-        // First of all the part records it: then no process reads the part until the home has
-        // followed.
+        // The part records the truncation first: from then on, no process reads the part until the
+        // home has recorded it, too.
         self.content().truncate_here(part, |live| {
             let known = live.cuts.load(Acquire);
             let noted = self.transact(self.names().object_set(id), Need::Removal, |w| {
@@ -391,7 +393,8 @@ impl<'s> Parts<'s> {
             Ok(size.min(live.size.load(Relaxed)))
         })?;
         if id.stripe().is_none() {
-            // The rest of the chunk was reserved, and stays so unless another process was faster.
+            // The rest of the chunk was reserved. It is reserved again, unless another process took
+            // the pages.
             let end = size.next_multiple_of(CHUNK);
             let _ = self.content().reserve_here(part, size, end - size, true);
         }
@@ -412,7 +415,7 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// The file was removed: removes its part here.
+    /// Removes this node's part of a file that was removed.
     pub fn drop_part(&self, id: ObjectId) -> Result<()> {
         let part = id.part();
         let (index, held) = match self.objects().live_acquire_here(part) {
@@ -428,7 +431,7 @@ impl<'s> Parts<'s> {
         self.objects().live_release(index).and(dropped).map(|_| ())
     }
 
-    /// A part that is, or will be, mapped reaches at least to `end`; the added bytes are zero.
+    /// Extends a part that is, or will be, mapped to at least `end`. The added bytes are zero.
     pub fn reach(&self, part: u32, cuts: u64, end: u64) -> Result<()> {
         let _critical = Critical::enter();
         let lock = self.objects().lock_live(part)?;

@@ -7,13 +7,13 @@ use std::sync::atomic::Ordering::*;
 /// A table of the control region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// The contents of the table, for people.
+    /// What the table contains, for messages to users.
     pub name: &'static str,
-    /// Entries in use, as of a moment.
+    /// Number of entries in use at the moment of the call.
     pub used: u32,
     /// Number of entries for which the table has room: see [`crate::Limits`].
     pub limit: u32,
-    /// How often one more was wanted, and `error` was returned.
+    /// Number of times that a process needed another entry and got `error`.
     pub refused: u32,
     pub error: &'static str,
 }

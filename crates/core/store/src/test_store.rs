@@ -32,7 +32,7 @@ pub(crate) fn store(name: &str) -> TestStore {
     store_on(name, &[("medium", MediumKind::Memory)])
 }
 
-/// One with these media, each in a folder of this name.
+/// Makes a store with these media, each in a folder of the given name.
 pub(crate) fn store_on(name: &str, media: &[(&str, MediumKind)]) -> TestStore {
     let dir = PathBuf::from(format!("/dev/shm/forebay-{name}-{}", std::process::id()));
     let _ = std::fs::remove_dir_all(&dir);

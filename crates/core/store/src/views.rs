@@ -46,7 +46,7 @@ view! {
 
 view! {
     /// Names, directories and attributes: `names.rs`, `names/`, `dirs.rs`, `attributes.rs`,
-    /// `remote.rs`.
+    /// `remote_opens.rs`.
     Names, names
 }
 
@@ -109,6 +109,6 @@ view! {
 }
 
 view! {
-    /// The check of everything in a store: `fsck.rs`, `fsck/`.
+    /// The check of a whole store: `fsck.rs`, `fsck/`.
     Checker, checker
 }

@@ -34,22 +34,22 @@ use std::sync::atomic::AtomicBool;
 /// Number of attempts after a transient failure.
 const TRIES: usize = 3;
 
-/// This process can't use the system calls that notices need any more (seccomp).
+/// Set when this process can't use the system calls that notices need any more (seccomp).
 static SILENT: AtomicBool = AtomicBool::new(false);
-/// Threads of one process take turns, too: the lock knows processes only.
+/// Makes the threads of this process take turns: the lock of [`WatchState`] only knows processes.
 static THREADS: ProcessLock = ProcessLock::new();
 
-/// From now on this process sends no notices.
+/// Stops this process from sending notices.
 pub fn be_silent() {
     SILENT.store(true, Release);
 }
 
-/// In a forked child: the thread that was changing watches may not exist here.
+/// Frees `THREADS` in a forked child, where the thread that holds it may not exist.
 pub fn after_fork_in_child() {
     THREADS.reset();
 }
 
-/// The set of shadows, locked.
+/// The held lock of the set of shadows.
 struct Changing<'a>(&'a Control, Critical);
 
 impl Drop for Changing<'_> {
@@ -90,8 +90,8 @@ impl<'s> Watches<'s> {
     }
 
     /// Reports that `what` (bits of inotify(7)) happened to an object. `at`: the directory and the
-    /// name in it by which it was reached; its watchers are notified first. Those of a directory
-    /// are known anyway.
+    /// name in it by which the object was reached; the directory's watchers are notified first. For
+    /// a directory, `at` isn't needed: its inode has both.
     #[inline]
     pub fn tell(&self, id: ObjectId, kind: u32, at: Option<(ObjectId, &[u8])>, what: u32) {
         if self.has_watches() {
@@ -108,8 +108,8 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// A program has opened the description. From now on, operations through it are reported to
-    /// watchers, its end too.
+    /// Marks a description as opened by a program. From now on, operations through it, and its end,
+    /// are reported to watchers.
     pub fn notify_opened(&self, open: u32) {
         let o = self.objects().open_file(open);
         if o.flags.load(Relaxed) as i32 & libc::O_PATH == 0 {
@@ -132,7 +132,7 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// An object has got another name.
+    /// Reports that an object has got another name.
     pub fn notify_moved(
         &self,
         id: ObjectId,
@@ -144,7 +144,7 @@ impl<'s> Watches<'s> {
         if !self.has_watches() {
             return;
         }
-        // The kernel's own count from 1 on.
+        // The kernel's own cookies count from 1 on; these have the highest bit.
         let cookie = 1 << 31 | self.watch_state().cookies.fetch_add(1, Relaxed);
         let left = Happened::new(libc::IN_MOVED_FROM, kind, from.1, cookie);
         self.notify_watchers(from.0, &left, false);
@@ -160,7 +160,7 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// The names of open files are those by which they are watched.
+    /// Sets the name in the descriptions of a renamed file, since watchers are found by it.
     fn rename_open(&self, id: ObjectId, (dir, name): (ObjectId, &[u8])) {
         let end = self
             .control
@@ -246,7 +246,8 @@ impl<'s> Watches<'s> {
         Some((ObjectId(o.id.load(Relaxed)), o.kind.load(Relaxed)))
     }
 
-    /// Notifies the watchers of `id`. `unlinked`: it happened through a name that is removed.
+    /// Notifies the watchers of `id`. `unlinked`: the event happened through a name that was
+    /// removed.
     fn notify_watchers(&self, id: ObjectId, what: &Happened<'_>, unlinked: bool) {
         if !self.watch_state().may_be_watched(id) || SILENT.load(Relaxed) {
             return;
@@ -281,7 +282,7 @@ impl<'s> Watches<'s> {
                 };
                 match notice {
                     Ok(()) => done.push(shadow.number),
-                    // The watch's mask was changed, or it was removed.
+                    // The watch's mask was changed, or the watch was removed.
                     Err(_) => changed = true,
                 }
             }
@@ -292,7 +293,7 @@ impl<'s> Watches<'s> {
         Ok(())
     }
 
-    /// Held for changes of the set of shadows.
+    /// Locks the set of shadows, for changes of it.
     fn change_watches(self) -> Result<Changing<'s>> {
         let critical = Critical::enter();
         THREADS.seize();
@@ -311,20 +312,20 @@ impl<'s> Watches<'s> {
         }
     }
 
-    /// A path in the directory of watches.
+    /// A path below the directory of watches.
     fn watch_path(&self, below: impl AsRef<Path>) -> PathBuf {
         let dir = self.control_path.parent().unwrap_or(Path::new("/"));
         dir.join("watches").join(below)
     }
 }
 
-/// Word and bit of the filter for an id.
+/// Word and bit of an id in the filter of watched objects.
 fn place(id: ObjectId) -> (usize, u64) {
     let hash = id.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 52;
     (hash as usize / 64, 1 << (hash % 64))
 }
 
-/// Makes the kernel tell the watchers of the directory that `file` was made in it.
+/// Makes the kernel report to the watchers of `shadow` that `file` was made in it.
 fn poke(shadow: &Path, file: &[u8]) -> Result<()> {
     use std::os::unix::ffi::OsStrExt;
     let path = shadow.join(std::ffi::OsStr::from_bytes(file));
@@ -332,8 +333,8 @@ fn poke(shadow: &Path, file: &[u8]) -> Result<()> {
         let made = rustix::fs::mknodat(CWD, &path, FileType::RegularFile, Mode::RUSR, 0);
         let removed = rustix::fs::unlinkat(CWD, &path, AtFlags::empty());
         match made {
-            // Another process is reporting the same. It may not be the same event: better twice
-            // than never.
+            // Another process is making the same file, maybe for another event. This event is
+            // reported all the same: better twice than never.
             Err(Errno::EXIST) => {}
             Ok(()) => {
                 let _ = removed;
