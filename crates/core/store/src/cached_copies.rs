@@ -59,7 +59,7 @@ impl LocalCopies<'_> {
         edition.wrapping_add(born.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
 
-    /// The edition that a copy with this stamp is of.
+    /// The edition of a copy with this stamp.
     fn edition_of(&self, stamp: u64) -> u64 {
         stamp.wrapping_sub(self.stamp(0))
     }

@@ -46,14 +46,14 @@ mod frame {
     pub const END: u32 = 3;
 }
 
-/// The findings of [`Store::load`].
+/// The result of [`Store::load`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Records in the checkpoint.
+    /// Number of records in the checkpoint.
     pub records: u64,
-    /// Commits in the journal.
+    /// Number of commits in the journal.
     pub commits: u64,
-    /// Bytes at the journal's end that can't be used: never synced, or damaged.
+    /// Number of bytes at the journal's end that can't be used: never synced, or damaged.
     pub unused: u64,
 }
 

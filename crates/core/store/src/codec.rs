@@ -24,7 +24,7 @@ pub fn encode(parts: &impl Wire) -> Vec<u8> {
     bytes
 }
 
-/// Decodes a message; None if the bytes aren't one, or have more behind it.
+/// Decodes a message; None if the bytes aren't one, or if more bytes follow it.
 pub fn decode<T: Wire>(mut bytes: &[u8]) -> Option<T> {
     let parts = T::take(&mut bytes)?;
     bytes.is_empty().then_some(parts)

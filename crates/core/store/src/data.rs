@@ -475,8 +475,8 @@ impl<'s> Content<'s> {
             }
         }
         if done < len && at_end && self.remote.is_some() && result == Err(Errno::NOSPC) {
-            // All bytes are appended, here or on other nodes. Bytes that were written beyond the
-            // end aren't part of the file: the next user of the entry removes them.
+            // An append is done as a whole, here or on other nodes. Bytes that were written beyond
+            // the end aren't part of the file: the next process that locks the entry removes them.
             live.flags.fetch_or(flag::TORN, AcqRel);
             kept(0);
             return Err(Errno::NOSPC);

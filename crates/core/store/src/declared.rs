@@ -1,5 +1,5 @@
 //! The controls word of a file: the declared controls, whether the file is laminated, and which
-//! changes that allows.
+//! changes they allow.
 //!
 //! All functions here are pure: none reads a store. A file's word lies in its record
 //! ([`Inode::controls`]) and in its live entry. The word 0 means that no controls were declared. A
@@ -48,7 +48,8 @@ pub enum Opener {
     Own,
     /// A process that a face serves: the id of one of its threads.
     Served(u32),
-    /// The file is kept open for programs of this node. This isn't a use by a program.
+    /// The file is kept open for programs of the node with this number. That isn't a use by a
+    /// program.
     Kept(NodeId),
 }
 

@@ -1,12 +1,12 @@
 //! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
-//! in an order in which a loss of power at any instant leaves a whole store.
+//! in an order that leaves a consistent store after a loss of power at any instant.
 //!
 //! These steps are those of a pool with a journal. In others (with a medium in memory, which
 //! wouldn't survive anyway), only the record is written back.
 //!
 //! 1. The file's record is written: its commit is in the journal.
 //! 2. The media's bytes are written to stable storage.
-//! 3. The pages that were initialised before 2 are noted as durable in the journal.
+//! 3. The pages that were initialised before step 2 are recorded as durable in the journal.
 //! 4. The journal is written to stable storage.
 //!
 //! A record in the journal whose bytes weren't synced does no harm: a page that isn't recorded as
@@ -23,7 +23,7 @@ use forebay_media::{Changes, Lacking};
 use rustix::io::{Errno, Result};
 use std::sync::atomic::Ordering::*;
 
-/// Times that a file is synced again because extents were taken away meanwhile, before
+/// Number of times that a file is synced again because extents were taken away meanwhile, before
 /// its writers have to wait.
 const TRIES: u32 = 3;
 /// Maximum number of waits, of 30 s each, for the work of another process.

@@ -37,8 +37,8 @@ pub(crate) fn is_note(value: &[u8]) -> bool {
 pub struct Followed {
     /// Number of files that were removed, or are no longer ephemeral.
     pub gone: usize,
-    /// Number of files whose creators run or can't be asked, and of files that couldn't be removed
-    /// yet.
+    /// Number of files whose creators run or can't be reached, and of files that couldn't be
+    /// removed yet.
     pub left: usize,
 }
 

@@ -3,5 +3,5 @@
 use rustix::io::Errno;
 
 /// The caller's knowledge of the file (its size, number of truncations, parts) is outdated. The
-/// caller asks again.
+/// caller refreshes it and tries again.
 pub const CHANGED: Errno = Errno::XFULL;

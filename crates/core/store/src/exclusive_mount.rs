@@ -163,7 +163,7 @@ mod tests {
         owner.store(owner.load(Relaxed) ^ 1, Relaxed);
         s.declared().end_exclusive_of_others(me).unwrap();
         assert_eq!(s.declared().exclusive_user().load(SeqCst), 0);
-        // What the dead process held hasn't been released yet.
+        // The slot of the dead process hasn't been released yet.
         assert_eq!(s.declared().take_exclusive(), Ok(false));
     }
 }

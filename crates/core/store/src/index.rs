@@ -4,9 +4,9 @@
 //! other records. It is changed in the same transaction as the attribute and the object's name, on
 //! which it depends. 'V' records are sorted by the hashes of key, value and name. So the objects
 //! with an attribute, with several, or with a certain name are found by a seek and a scan
-//! A record 'R' is sorted by the order of values ([`Order`]), for searches by comparison
-//! ([`find`]). It doesn't contain the object's name, but like 'V' exists only while the object has
-//! one. Forebay's own attributes have no 'R' records.
+//! ([`query`]). A record 'R' is sorted by the order of values ([`Order`]), for searches by
+//! comparison ([`find`]). It doesn't contain the object's name, but like 'V' exists only while the
+//! object has one. Forebay's own attributes have no 'R' records.
 //!
 //! A file's inode doesn't contain the file's names. 'P' records have the names by which the file
 //! got an attribute, and those that it got since; the first of them is its name in the index. If a

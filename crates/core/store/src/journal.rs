@@ -1,20 +1,20 @@
 //! The journal of a pool that survives a loss of power: what every commit changed, in one
 //! order over all shards.
 //!
-//! A commit appends its changes before it happens, under the locks of its shards. That is
-//! a copy into a ring in shared memory: no system call, and nothing that the death of a
-//! process can undo. From the ring the journal is written to a file beside the first
-//! medium, when somebody wants it on stable storage or the ring is full. A position
-//! counts the bytes of all records ever appended; a file holds those of one *generation*,
-//! which begins with a checkpoint ([`crate::checkpoint`]).
+//! A commit appends its changes before it happens, under the locks of its shards. That is a copy
+//! into a ring in shared memory: no system call, and nothing that the death of a process can undo.
+//! The journal is written from the ring to a file beside the first medium when a process syncs it,
+//! or when the ring is full. A position is the number of bytes of all records appended before. A
+//! file has the records of one *generation*, which begins with a checkpoint
+//! ([`crate::checkpoint`]).
 //!
 //! `format` defines the bytes, `writer` appends and writes them, and `room` keeps the space that
 //! the next generation and checkpoint need on a full disk.
 //!
-//! Between appending and committing, each of the commit's shards has the record's position in
-//! `pending`. A process that finds the lock of such a shard abandoned repeats the change in the
-//! record ([`Store::redo_pending`]), so that records and journal agree whatever instant a process
-//! is killed at.
+//! Between appending and committing, each of the commit's shards has the position of the commit's
+//! journal record in `pending`. A process that finds the lock of such a shard abandoned repeats the
+//! change in that record ([`Store::redo_pending`]), so that LMDB and journal agree at whatever
+//! instant a process is killed.
 
 mod format;
 mod room;
@@ -57,7 +57,7 @@ impl<'s> Durability<'s> {
         }
     }
 
-    /// Locks the journal. The caller is critical.
+    /// Locks the journal. The caller must be in a [`Critical`] section.
     pub(crate) fn lock_journal(self, journal: &'s Journal) -> Result<Writer<'s>> {
         Writer::lock(self.0, journal)
     }

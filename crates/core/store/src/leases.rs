@@ -5,8 +5,8 @@
 //! with leases *breaks* those that conflict: their owner gets a signal, and has `lease-break-time`
 //! seconds to give the lease up or to downgrade it. After that time the lease is removed.
 //!
-//! No opener is missed: a lease is recorded first and then checks for other openers; an opener has
-//! a description first and then checks for leases.
+//! No opener is missed: a process that sets a lease records it first and then looks for other
+//! openers; an opener makes its description first and then looks for leases.
 
 use crate::ObjectId;
 use crate::control_region::{Live, MAX_OPEN, Open, live_flag as flag};

@@ -311,6 +311,7 @@ impl<'s> Objects<'s> {
     }
 
     /// Adds a use of an object; `load` fills its live entry, unless another process has filled it.
+    ///
     /// # Errors
     /// Those of `load`; ENFILE.
     pub fn live_acquire_with(
@@ -363,9 +364,9 @@ impl<'s> Objects<'s> {
             live.refs.load(Relaxed) == 0,
             "a free live entry has no user: {index}"
         );
-        // A process that still reads the entry through its former chain (`live_probe`) and sees any
-        // of these stores also sees that that chain's version has changed: hence Release, here and
-        // in all below.
+        // A process may still read the entry through its former chain (`live_probe`). If it sees
+        // any of these stores, it also sees that the former chain's version has changed: hence
+        // Release, here and in all stores below.
         live.id.store(id.0, Release);
         live.refs.store(1, Relaxed);
         live.flags.store(0, Release);
@@ -514,7 +515,7 @@ impl<'s> Objects<'s> {
             }
             let unfinished = flag::DIRTY | flag::UNLINKED | flag::TORN | flag::MAPPED;
             let flags = live.flags.load(Acquire);
-            // A lock held now belongs to a dead user, who may have left the entry half changed.
+            // A lock held now belongs to a dead user, which may have left the entry half changed.
             if flags & flag::REMOTE != 0 {
                 let number = live.ctime.load(Relaxed) as u64;
                 let part = live.part.swap(0, AcqRel);
@@ -662,7 +663,7 @@ impl<'s> Objects<'s> {
     }
 }
 
-/// A number that identifies one use of another node's file; each use gets another one.
+/// Returns a number for one use of another node's file. No other use has this number.
 pub fn new_use() -> u64 {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

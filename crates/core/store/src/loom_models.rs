@@ -202,7 +202,7 @@ impl Guarded {
     }
 }
 
-/// Without timeouts: a sleeper must be woken.
+/// Runs without timeouts, so that a sleeper must be woken.
 #[test]
 fn a_lock_keeps_others_out_and_forgets_no_sleeper() {
     check_with(false, 2, || {

@@ -1,8 +1,8 @@
 //! The table of mappings of one process: which files of the pool lie where in its memory.
 //!
-//! It lies in the process's area of the control region, so that the process that reaps a dead one
-//! knows which files that had mapped. Each mapping has a *place* ([`MapRef`]). A place is found in
-//! constant or logarithmic time, however many there are:
+//! It lies in the process's area of the control region. So the process that reaps a dead one knows
+//! which files the dead process had mapped. Each mapping has a *place* ([`MapRef`]). A place is
+//! found in constant or logarithmic time, however many there are:
 //! - by its address, in a search tree (a treap, whose priorities are hashes of the places);
 //! - by its file, in a chain: a process that makes a file shorter marks the places of that chain;
 //! - by its mark, in two levels of bits: one for each place, one for each word of these.
@@ -22,7 +22,7 @@ const TRIES: usize = 16;
 
 /// Flags of a mapping.
 pub mod map_flag {
-    /// Writes through it reach the file.
+    /// Writes through the mapping reach the file.
     pub const SHARED: u32 = 1;
     /// The mapping is shared and has been writable: the file's times change when it is removed.
     pub const CHANGES: u32 = 2;
@@ -32,7 +32,7 @@ pub mod map_flag {
     pub const READ_ONLY: u32 = 8;
     /// The mapping shows this node's copy of a file whose bytes lie on other nodes.
     pub const COPY: u32 = 16;
-    /// The mapping keeps its pages when the file is truncated: nobody waits until they are removed.
+    /// The mapping keeps its pages when the file is truncated: no process waits for their removal.
     pub const STAYS: u32 = 32;
 }
 

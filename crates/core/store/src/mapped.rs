@@ -62,8 +62,8 @@ impl<'s> Mappings<'s> {
     /// and mapped until [`Store::map_release`]. To be called by one thread at a time.
     ///
     /// # Errors
-    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if it isn't a
-    /// regular file; those of [`Mappings::begin_storing`].
+    /// ENOMEM if the table is full; ENOSPC if there is no memory for it; ENODEV if `open` isn't of
+    /// a regular file; those of [`Mappings::begin_storing`].
     pub fn map_claim(self, open: u32, flags: u32) -> Result<&'s MapRef> {
         let _section = self.0.section()?;
         let table = self.map_table()?;
@@ -538,7 +538,7 @@ impl<'s> Mappings<'s> {
     }
 
     /// Removes the pages beyond the end of files from this process's mappings, and reports that to
-    /// the processes that asked for it.
+    /// the processes that have requested it.
     pub fn catch_up(&self) {
         let Some(me) = self.attached_slot() else {
             return;

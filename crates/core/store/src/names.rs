@@ -56,7 +56,7 @@ fn inode_and_extents(w: &mut Write<'_>, id: ObjectId) -> Result<Option<(Inode, C
     Ok(Some((inode, extents)))
 }
 
-/// What keeps a file open from its creation on.
+/// The state that keeps a file open from its creation on.
 pub struct Opening<'a, 's> {
     /// Where this process's use of the file is recorded.
     pub held: &'a Held<'s>,
@@ -176,7 +176,7 @@ impl<'s> Names<'s> {
         let changed = set.ctime.or_else(|| set.changes_object().then(now));
         let mut judge = Some(judge);
         let mut judged = |live: Option<&Live>| judge.take().map_or(Ok(()), |judge| judge(live));
-        // The change time of an open file, which its record need not have.
+        // The change time of an open file, which can be later than that in its record.
         let open_ctime = Cell::new(i64::MIN);
         let is_mapped = Cell::new(false);
         let in_record = || {
@@ -210,7 +210,8 @@ impl<'s> Names<'s> {
                 })
             })
         };
-        // An open file's times are in the live table: both change under its lock.
+        // An open file's times are in the live table: record and live entry change under the
+        // entry's lock.
         let open = self.objects().with_live(id, |index| {
             let live = self.objects().live(index);
             judged(Some(live))?;

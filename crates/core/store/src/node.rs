@@ -32,7 +32,7 @@ pub struct Store {
     /// The process slot whose area is mapped.
     area_slot: AtomicU32,
     attaching: ProcessLock,
-    /// This process repairs the store.
+    /// Whether this process repairs the store.
     pub(crate) mending: AtomicBool,
     /// Number of times that this process has attached.
     attachments: AtomicU32,
@@ -180,7 +180,7 @@ impl Store {
     /// `timeout`. Not to be called inside a section.
     ///
     /// # Errors
-    /// EBUSY if one doesn't end in time.
+    /// EBUSY if a section doesn't end in time.
     pub(crate) fn quiet(&self, timeout: Duration) -> Result<Quiet<'_>> {
         quiescence::quiet(&self.control, self.process_slot()?, timeout)
     }

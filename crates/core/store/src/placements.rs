@@ -1,12 +1,11 @@
-//! Placements: which chunks of a file of this node lie on other nodes, in records of the file's
-//! home.
+//! Placements: records at the home of a file that say which of its chunks lie on other nodes.
 //!
 //! A record `E id chunk -> node, from` says: bytes of the chunk below `from` lie at the home, the
 //! others in a part on that node. A file with such records is *spilled* (`live_flag::PARTS` on an
 //! id without a chunk size). The home never gives pages to a placed chunk from `from` on
-//! ([`Store::home_limit`]). Of several writers, the first one to record a placement decides: it
-//! holds until the file is truncated below the chunk. No function here sends requests to other
-//! nodes; the crate `cluster` decides where chunks go.
+//! ([`Store::home_limit`]). Of several writers, the first one to record a placement decides: the
+//! placement holds until the file is truncated below the chunk. No function here sends requests to
+//! other nodes; the crate `cluster` decides where chunks go.
 
 use crate::chunks::pages;
 use crate::codec::Wire;
@@ -100,7 +99,7 @@ impl Wire for Chunk {
 
 impl<'s> Parts<'s> {
     /// Whether chunks of a file that isn't striped lie on other nodes than its home. For a file of
-    /// another node: whether this node knows so.
+    /// another node: whether this node knows that they do.
     #[inline]
     pub fn is_spilled(live: &Live) -> bool {
         if live.flags.load(Acquire) & flag::PARTS == 0 {

@@ -1,7 +1,7 @@
 //! The processes attached to a store: what the control region adds to `forebay_runtime`.
 //!
-//! Every process that uses a node store has a slot in the control region. From the slot, any
-//! process can find its locks, descriptors and open counts, and release them when it has died.
+//! Every process that uses a node store has a slot in the control region. From a dead process's
+//! slot, any other process can find its locks, descriptors and open counts, and release them.
 
 pub use forebay_runtime::critical::*;
 pub use forebay_runtime::exec::*;

@@ -20,9 +20,9 @@ use rustix::io::{Errno, Result};
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-/// Number of stores whose nesting depth a thread caches: programs may use several pools, and nodes
-/// of one process ask each other inside a section. For further stores every nested section is
-/// counted separately.
+/// Number of stores whose nesting depth a thread caches: programs may use several pools, and the
+/// nodes that a process contains call each other inside sections. For further stores every nested
+/// section is counted separately.
 const STORES: usize = 4;
 
 /// The sections that a thread is in.
@@ -73,7 +73,7 @@ forebay_runtime::atomics::loom::thread_local! {
 
 /// A section: see the head of this file. It ends when it is dropped.
 pub struct Section<'a> {
-    /// None in a section inside another one of this store.
+    /// The process's number of sections; None for a section inside another one of this store.
     count: Option<&'a AtomicU32>,
     /// Index of the entry in which this thread counts the section.
     place: Option<usize>,

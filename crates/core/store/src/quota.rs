@@ -11,9 +11,9 @@
 //! that is taken back isn't used. A process that is killed between its charge and its change leaves
 //! the charge behind; the next pool of the campaign counts again.
 //!
-//! Exempt: objects that stand for objects of the origin ([`crate::Stub`]), released files, whose
-//! size the service changes, and parts of striped files, whose size their home counts. A pool
-//! without a quota costs one load.
+//! Exempt: placeholders of objects of the origin ([`crate::Stub`]); released files, whose size the
+//! service changes; and parts of striped files, whose size their home counts. A pool without a
+//! quota costs one load.
 
 use crate::control_region::{Live, QuotaState, live_flag as flag};
 use crate::{ObjectId, Result, Store};

@@ -108,7 +108,7 @@ impl Meta {
     }
 }
 
-/// The walk over a file.
+/// The state of a walk over a record file.
 struct Walk<'a> {
     file: &'a File,
     last: u64,

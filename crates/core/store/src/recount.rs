@@ -82,7 +82,8 @@ impl<'s> Recovery<'s> {
             Err(Errno::BUSY) => return Ok(false),
             other => other?,
         };
-        // A process that dies from now on sets another value, so its losses are looked for again.
+        // A process that dies from now on sets another value, so that its losses are looked for,
+        // too.
         leaks.store(LOOKING, Release);
         self.media().iter().for_each(|m| m.cells().recount());
         let unused = self.recount_tables()?;

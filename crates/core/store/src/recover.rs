@@ -1,4 +1,4 @@
-//! Releasing what dead processes held, and rebuilding what only memory knew.
+//! Releases what dead processes held, and rebuilds what only memory knew.
 
 use crate::control_region::ProcessArea;
 use crate::control_region::{
@@ -466,7 +466,7 @@ mod tests {
             .objects()
             .open_create(&crate::NewOpen::new(ObjectId::ROOT, 0, 0), Some(live))
             .unwrap();
-        // Tests run on a thread of their own.
+        // Each test runs in a separate thread, so this process has several.
         assert!(!process::is_alone());
         s.recovery().end().unwrap();
         let slot = s.give_up_slot().expect("it stays attached");

@@ -239,7 +239,8 @@ pub(crate) mod tests {
                 .0;
             write(&s, index, 0, &vec![7; size]);
             let pages = s.objects().live(index).pages.load(Relaxed);
-            // As if the bytes had been written, but not the size; and not all counted.
+            // The state in which the bytes are written, but the size isn't set, and not all pages
+            // are counted.
             write(&s, index, size as u64, &vec![9; 900_000]);
             die_holding(&s, index, |l| {
                 l.size.store(size as u64, Relaxed);
@@ -288,7 +289,7 @@ pub(crate) mod tests {
                 .mappings()
                 .map_here(index, 4096, 4096, usize::MAX)
                 .unwrap()[0];
-            // A store through the mapping, into the last page behind the end.
+            // Writes, as through the mapping, into the last page behind the end.
             let segment = s.media()[piece.medium].file().unwrap();
             let at = piece.segment_offset + 2000;
             assert_eq!(rustix::io::pwrite(&segment, &[9; 50], at), Ok(50));
@@ -325,7 +326,7 @@ pub(crate) mod tests {
         let index = s.objects().live_acquire_here(id).unwrap().0;
         write(&s, index, 0, &[7; 5000]);
         s.unlink(ObjectId::ROOT, b"f").unwrap();
-        // Its last user died when the records were removed, before it had left the entry.
+        // The last user has removed the records, and dies before it has left the entry.
         s.content().remove_object(index).unwrap();
         die_holding(&s, index, |_| ());
         s.objects().live_release(index).unwrap();

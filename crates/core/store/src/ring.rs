@@ -1,8 +1,8 @@
 //! An open journal in one process: the ring in shared memory, and its files.
 //!
 //! The ring holds the last [`RING`] bytes of the journal. A byte at position `p` lies at `p` modulo
-//! the ring's length. A file holds one generation. The `journal`
-//! module decides what is written and when, and holds the journal's lock meanwhile.
+//! the ring's length. A file holds one generation. The `journal` module decides what is written and
+//! when, and holds the journal's lock meanwhile.
 
 use forebay_media::Region;
 use forebay_runtime::atomics::AtomicU64;

@@ -236,8 +236,8 @@ impl Store {
         Ok(())
     }
 
-    /// Runs `f` while no process changes any shard. If a dead process had one locked, the flag
-    /// `recover` is set: its commit may be incomplete.
+    /// Runs `f` while no process changes any shard. If a dead process had a shard locked, sets the
+    /// flag `recover`: the dead process's commit may be incomplete.
     pub(crate) fn with_all_locked<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         let _critical = Critical::enter();
         let me = self.process_slot()?;
@@ -438,7 +438,7 @@ impl View<'_> {
     }
 
     /// Calls `each` for all records, damaged ones included, until it returns false: key, value, and
-    /// whether the value is as it was stored.
+    /// whether the value's checksum is right.
     ///
     /// # Errors
     /// EIO.
@@ -476,7 +476,7 @@ impl<'s> Write<'s> {
         self.txn(shard)?.get(key)
     }
 
-    /// The keys and values from `from` on.
+    /// Calls `each` for keys and values from `from` on, until it returns false.
     fn scan(
         &mut self,
         shard: usize,
@@ -529,7 +529,7 @@ impl<'s> Write<'s> {
         self.store.quota().credit((0, 1));
     }
 
-    /// Gives bytes and files back to the quota, with the commit.
+    /// Gives bytes and files back to the quota, once the transaction is committed.
     pub fn free_quota(&mut self, bytes: i64, files: i64) {
         self.freed.0 += bytes;
         self.freed.1 += files;
@@ -551,7 +551,7 @@ impl<'s> Write<'s> {
     }
 
     /// Announces that objects may leave `shard`: from now on, a process that opens one of them
-    /// waits for the end of this transaction and then checks whether it still exists.
+    /// waits for the end of this transaction and then checks whether the object still exists.
     pub fn begin_removing(&mut self, shard: usize) {
         if self.removing >> shard & 1 == 0 {
             self.removing |= 1 << shard;

@@ -209,8 +209,8 @@ impl<'s> Parts<'s> {
         let mut done = false;
         let cut = |live: &Live| match (ours(live), size) {
             (true, Some(size)) if live.cuts.load(Relaxed) < cuts => {
-                // Also at the same size: the parts have freed the room that was reserved beyond the
-                // end.
+                // Placements are dropped even if the size stays: the parts have freed the room that
+                // was reserved beyond the end.
                 self.drop_places(live, size.min(live.size.load(Relaxed)))?;
                 done = true;
                 live.cuts.store(cuts, Release);

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::*;
 /// A table of the control region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Table {
-    /// What the table contains, for messages to users.
+    /// The contents of the table, for messages to users.
     pub name: &'static str,
     /// Number of entries in use at the moment of the call.
     pub used: u32,

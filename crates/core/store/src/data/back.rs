@@ -100,7 +100,8 @@ impl Content<'_> {
                 None => return Err(Errno::NOENT),
             };
             if last && inode.nlink == 0 {
-                // The file's last name was removed without this entry: remove the file instead.
+                // The file's last name was removed without a mark in this entry: remove the file
+                // instead.
                 live.flags.fetch_or(flag::UNLINKED, AcqRel);
                 return Ok(false);
             }

@@ -7,16 +7,16 @@
 //! finds some chunks in memory and some on the other medium; no more are moved until it closes the
 //! file. If the keeper is killed, each chunk has been moved or not.
 //!
-//! Parts of a striped file don't know its declared controls. When its home has moved its own
-//! chunks, it notifies the other nodes, which record their parts. A node that misses the notice
-//! keeps its part in memory until the file has grown again.
+//! Parts of a striped file don't know its declared controls. When the file's home has moved its own
+//! chunks, it notifies the other nodes, which record that their parts are to be moved. A node that
+//! misses the notice keeps its part in memory until the file has grown again.
 
 use super::*;
 use crate::declared::declared;
 use crate::views::Content;
 use forebay_controls::Temporality;
 
-/// Number of files of a shard that are examined in one round.
+/// Maximum number of files of a shard that are examined in one round.
 const MAX_FILES_PER_ROUND: usize = 4096;
 
 /// The outcome of moving a chunk.
@@ -31,7 +31,7 @@ enum Step {
 /// The result of [`Store::drain_here`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Drained {
-    /// Bytes that were moved.
+    /// Number of bytes that were moved.
     pub bytes: u64,
     /// Number of files that are still to be moved.
     pub left: usize,

@@ -161,7 +161,8 @@ impl<'s> Content<'s> {
     /// Frees extents of an open file that its record may still name. Locked.
     pub(crate) fn free_unnoted(&self, index: u32, freed: Vec<Extent>) -> Result<()> {
         if !freed.is_empty() && self.durability().active_journal().is_some() {
-            // No other file may record them as its own before this file's record is without them.
+            // No other file may record these extents as its own before this file's record is
+            // without them.
             self.objects()
                 .live(index)
                 .flags

@@ -76,7 +76,7 @@ impl Checker<'_> {
         let (mut report, _) = self.examine()?;
         report.findings.splice(0..0, salvaged);
         self.drop_unreadable_journals()?;
-        // What fails here is found again below.
+        // Failures here are found again below.
         let _ = self.recovery().settle();
         let _ = self.names().flush_dir_times();
         let (after, mut examined) = self.examine()?;

@@ -339,8 +339,8 @@ impl Checker<'_> {
         }
     }
 
-    /// Gives an object without a name one in this node's /lost+found. Directory and entry lie on
-    /// this node, since other nodes get no requests during a repair.
+    /// Gives an object that has no name a name in this node's /lost+found. Directory and entry lie
+    /// on this node, since other nodes get no requests during a repair.
     fn put_into_lost(&self, m: &mut Model, id: u64) {
         let dir = self.lost_directory(m);
         let kind = m.objects.get(&id).map_or(0, |o| o.inode.kind());
@@ -431,7 +431,7 @@ impl Checker<'_> {
                 continue;
             }
             if o.inode.is_dir() && self.remote.is_some() {
-                // The directory's entries lie on all nodes.
+                // The directory's entries lie on all nodes, so they can't be counted here.
                 continue;
             }
             let n = counts.get(&id).copied().unwrap_or(0) + o.links.len() as u32;

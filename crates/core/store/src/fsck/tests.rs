@@ -112,7 +112,7 @@ fn finds(name: &str, words: &str, damage: impl FnOnce(&Filled)) -> Filled {
         "{name}: not repaired: {report:#?}"
     );
     assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
-    // And the store works.
+    // The store works afterwards.
     fill(&f.s, make(&f.s, "afterwards"), &[1; 5000]);
     assert_eq!(f.s.checker().check(), Ok(vec![]), "{name}");
     f
