@@ -1,8 +1,8 @@
 //! Copies of files that never change again, on the nodes that read them.
 //!
-//! The bytes that a process reads of a laminated file of another node (or of the remote chunks of a
-//! striped one) are fetched by the MiB and kept in the reader's node store, for all processes of
-//! the node. A copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]). So
+//! A process that reads a laminated file of another node, or remote chunks of a striped one,
+//! fetches the bytes by the MiB. They are kept in the reader's node store, for all processes of the
+//! node. A copy is an ordinary sparse file, known by the file's id ([`ObjectId::copy`]). So
 //! extents, deaths of processes and free space are handled as for any file.
 //!
 //! - *Presence* is shown by the "initialised" bits of the pages, which are set after the bytes are

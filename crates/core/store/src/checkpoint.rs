@@ -1,11 +1,11 @@
 //! Checkpoints: all records of a pool at one moment in one file, from which they are restored after
 //! memory was lost.
 //!
-//! A checkpoint begins a generation of the journal. All shards are locked for the moment
-//! in which the old generation is written out and LMDB's snapshots are taken; the file is
-//! written while other processes go on. Until the new file is complete and renamed, the previous
-//! checkpoint and all generations since it are kept, so that there is always a checkpoint and,
-//! from it on, an unbroken journal. [`Store::load`] reads them back.
+//! A checkpoint begins a generation of the journal. All shards are locked for the moment in which
+//! the old generation is written out and LMDB's snapshots are taken. The file is written while
+//! other processes go on. Until it is complete and renamed, the previous checkpoint and all
+//! generations since that one are kept. So there is always a checkpoint and, from it on, an
+//! unbroken journal. [`Store::load`] reads both back.
 //!
 //! ```text
 //! file:    "FBYCKP01" version:4 shards:4 generation:8 position:8, then frames

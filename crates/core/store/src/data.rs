@@ -213,9 +213,9 @@ impl<'s> Content<'s> {
         Ok(map)
     }
 
-    /// Calls `each(extent, offset in it, offset in the range, length)` for the pieces of
-    /// `len` bytes from byte `at` of a chunk on, as far as the map covers them. Returns
-    /// how many bytes it covers.
+    /// Calls `each` for the pieces of `len` bytes from byte `at` of a chunk on, as far as the map
+    /// covers them: extent, offset in it, offset in the range, length. Returns the number of bytes
+    /// covered.
     pub(crate) fn pieces(
         map: &ChunkMap,
         at: usize,

@@ -1,8 +1,8 @@
-//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage,
-//! in an order that leaves a consistent store after a loss of power at any instant.
+//! `fsync` and its like: they bring records, bytes, and the state of the pages to stable storage.
+//! Their order leaves a consistent store after a loss of power at any instant.
 //!
 //! These steps are those of a pool with a journal. In others (with a medium in memory, which
-//! wouldn't survive anyway), only the record is written back.
+//! wouldn't survive anyway), the record is written back and the media are synced.
 //!
 //! 1. The file's record is written: its commit is in the journal.
 //! 2. The media's bytes are written to stable storage.

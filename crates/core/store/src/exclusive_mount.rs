@@ -1,5 +1,5 @@
-//! Sole use of a pool: while the process that serves a mount has it, no other process of the node
-//! uses the pool, so that the mount's kernel may cache names and attributes.
+//! Sole use of a pool, by the process that serves a mount. Meanwhile no other process of the node
+//! uses the pool, so the mount's kernel may cache names and attributes.
 //!
 //! A word in the control region holds the identity of the sole user. A process that attaches (takes
 //! a process slot) looks at the word before its first operation. If there is a sole user, the

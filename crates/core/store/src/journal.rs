@@ -13,8 +13,8 @@
 //!
 //! Between appending and committing, each of the commit's shards has the position of the commit's
 //! journal record in `pending`. A process that finds the lock of such a shard abandoned repeats the
-//! change in that record ([`Store::redo_pending`]), so that LMDB and journal agree at whatever
-//! instant a process is killed.
+//! change in that record ([`Store::redo_pending`]). So LMDB and journal agree at whatever instant a
+//! process is killed.
 
 mod format;
 mod room;

@@ -1,9 +1,9 @@
 //! The live table: every object that is open anywhere on the node.
 //!
-//! An entry holds what changes with every write (size, times, extents of the first chunk),
-//! so that writing costs no transaction, and stat and other readers still see the truth.
-//! The last user of an entry writes it back to the record ([`Store::live_release`]) or,
-//! if the object has lost its last name, removes the object.
+//! An entry holds what changes with every write: size, times, extents of the first chunk. So
+//! writing costs no transaction, and readers (stat, too) still see the truth. The last user of an
+//! entry writes it back to the record ([`Store::live_release`]) or, if the object has lost its last
+//! name, removes the object.
 
 use crate::control_region::{
     Bucket, Control, Live, MAX_EXTENTS, MAX_LIVE, ProcessArea, live_flag as flag,

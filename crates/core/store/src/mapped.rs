@@ -1,9 +1,9 @@
 //! Files that processes have mapped: which pages they see, and when pages may go.
 //!
 //! A mapping consists of the segment's own pages, so a page that a process still maps must not be
-//! given to another file. Once a file has been mapped, truncation keeps the pages it cuts off (they
-//! are zero, and belong to no other file) and notifies the processes that map them, which take them
-//! out of their mappings. The pages are freed by the last user of the file's live entry
+//! given to another file. Once a file has been mapped, truncation keeps the pages it cuts off,
+//! which are zero and belong to no other file. It notifies the processes that map them, and these
+//! take them out of their mappings. The pages are freed by the last user of the file's live entry
 //! ([`Store::settle_maps`]). Each mapping counts as a user, from before pages are handed out until
 //! after the kernel has unmapped them.
 

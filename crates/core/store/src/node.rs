@@ -192,8 +192,8 @@ impl Store {
 
     // ---- record files and media ----
 
-    /// Releases the readers that this process keeps to read records faster, because it is about to
-    /// end or to execute another program. If it continues, it takes new ones.
+    /// Frees the reader slots of this process's idle read transactions, before it ends or executes
+    /// another program. If it continues, it takes new ones.
     pub fn end_readers(&self) {
         self.envs.iter().for_each(Env::end_readers);
     }

@@ -29,8 +29,8 @@ pub struct Opened {
     pub id: ObjectId,
     /// The number by which both nodes know this use.
     pub number: u64,
-    /// Time of the request to the home. The home ends uses that this node hasn't known of for a
-    /// long time.
+    /// Time of the request to the home. This node must make the live entry soon after the reply:
+    /// the home ends uses that it finds closed.
     pub asked_at: Instant,
 }
 

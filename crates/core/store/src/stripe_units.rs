@@ -195,9 +195,9 @@ impl<'s> Parts<'s> {
         live.flags.fetch_or(flag::DIRTY, AcqRel);
     }
 
-    /// Gives the lease back. If `cuts` tells of later truncations, the file is truncated to `size`;
-    /// otherwise it has grown to `size`. False, and nothing is done, if another process has the
-    /// lease now.
+    /// Gives the lease back. If `cuts` is larger than the file's number of truncations, the file is
+    /// truncated to `size`; otherwise it has grown to `size`. False, and nothing is done, if
+    /// another process has the lease now.
     pub fn end_lease_here(
         &self,
         index: u32,

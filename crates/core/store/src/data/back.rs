@@ -47,7 +47,8 @@ impl Content<'_> {
             let small = !Parts::is_spilled(live)
                 && size <= INLINE_MAX as u64
                 && live.pages.load(Relaxed) == map.pages() as u64;
-            // A file that must not lie in memory doesn't move into its record, which does.
+            // A file that must not lie in memory doesn't move into its record, which lies in
+            // memory.
             if small
                 && (size == 0 || !self.keeps_on_files(live.controls.load(Relaxed)))
                 && self.verify_locked(index, 0, size).is_ok()
@@ -65,7 +66,8 @@ impl Content<'_> {
                 if chunk == 0 {
                     let mut m = map.clone();
                     m.truncate(keep, |e| freed.push(e));
-                    // Room must be left for another extent when the file grows again.
+                    // A chunk with many extents keeps its pages: another extent might not fit when
+                    // the file grows again.
                     if m.extents().len() > MAX_EXTENTS / 2 && size > 0 {
                         freed.clear();
                     } else {
@@ -74,7 +76,8 @@ impl Content<'_> {
                 } else if keep > 0 {
                     let mut m = self.chunk_map(index, chunk, live.moved.load(Relaxed), 0)?;
                     m.truncate(keep, |e| freed.push(e));
-                    // Room must be left for another extent when the file grows again.
+                    // A chunk with many extents keeps its pages: another extent might not fit when
+                    // the file grows again.
                     if m.extents().len() > MAX_EXTENTS / 2 {
                         freed.clear();
                     } else if !freed.is_empty() {

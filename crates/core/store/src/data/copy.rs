@@ -1,7 +1,7 @@
 //! Copies bytes between two files of this node, from page to page, with both locked.
 //!
 //! Holes of whole pages stay holes; bytes replaced by them become zero. The crate `cluster` makes a
-//! long copy in steps, each of which takes effect separately.
+//! long copy in steps; if a step fails, the steps before it stay.
 
 use super::*;
 use crate::live::LiveLock;
