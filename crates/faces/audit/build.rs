@@ -1,7 +1,8 @@
-//! Links as the preload library is linked, and with an RPATH: that is looked at before
-//! `LD_LIBRARY_PATH` and what the program says, see src/lib.rs.
+//! Links this library like the preload library, plus an RPATH to the system's directories. The
+//! loader searches an RPATH before `LD_LIBRARY_PATH` and the program's own search path, see
+//! src/lib.rs.
 
-/// Where distributions keep libc.
+/// Directories in which distributions install libc.
 const SYSTEM: &str =
     "/lib/x86_64-linux-gnu:/usr/lib/x86_64-linux-gnu:/lib64:/usr/lib64:/lib:/usr/lib";
 

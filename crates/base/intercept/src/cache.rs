@@ -11,7 +11,7 @@ use core::ffi::CStr;
 
 const MAGIC: [u8; 8] = *b"FBSITES1";
 const PATH_MAX: usize = 4096;
-/// Limit on the records that are read: more than any C library has sites.
+/// Maximum number of records that are read: more than any C library has sites.
 pub(crate) const SITES_MAX: usize = 4096;
 
 /// The head of a file.
@@ -27,7 +27,7 @@ struct Head {
     id: [u8; ID_MAX],
 }
 
-/// The sites of a file.
+/// Sites read from a cache file, in an anonymous mapping.
 pub(crate) struct Cached {
     start: usize,
     len: usize,
@@ -77,7 +77,7 @@ impl Path {
         }
     }
 
-    /// Path of a file.
+    /// Returns the path of a file in the cache's directory.
     pub(crate) fn in_dir(dir: &CStr, name: &[u8]) -> Path {
         let mut path = Path {
             bytes: [0; PATH_MAX],
@@ -101,13 +101,13 @@ impl Path {
         path
     }
 
-    /// The path as an argument of a call.
+    /// Returns the path's address, as an argument of a system call.
     pub(crate) fn arg(&self) -> i64 {
         self.bytes.as_ptr() as i64
     }
 }
 
-/// A checksum of bytes, continued from another.
+/// Returns the checksum of `bytes`, continued from the checksum `sum`.
 pub(crate) fn mix(sum: u64, bytes: &[u8]) -> u64 {
     let mut chunks = bytes.chunks_exact(8);
     let step = |sum: u64, word: u64| {
@@ -151,8 +151,8 @@ fn head(object: &Object, count: usize) -> Head {
     }
 }
 
-/// Whether a directory belongs to this user alone: only then its content is trusted, or written. (A
-/// process that can put a file there can have any code patched into every program.)
+/// Whether a directory belongs to this user alone. Otherwise its content is neither trusted nor
+/// written: a process that can put a file there can have any code patched into every program.
 pub(crate) fn is_private(dir: &CStr) -> bool {
     let at = i64::from(libc::AT_FDCWD);
     let nofollow = i64::from(libc::AT_SYMLINK_NOFOLLOW);
@@ -171,7 +171,7 @@ pub(crate) fn is_private(dir: &CStr) -> bool {
         && stat.st_mode & 0o022 == 0
 }
 
-/// The object's cached sites, if there is a valid file for exactly this object.
+/// Returns the object's cached sites, if there is a valid file for exactly this object.
 pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     if object.id().is_empty() {
         return None;
@@ -194,7 +194,7 @@ pub(crate) fn open(dir: &CStr, object: &Object) -> Option<Cached> {
     cached
 }
 
-/// The length of an open file, if no other process can write it.
+/// Returns the length of an open file, if no other user can write it. Bytes.
 pub(crate) fn sealed(fd: i64) -> Option<usize> {
     // SAFETY: all zeros is a valid stat, and the kernel fills it.
     let (stat, uid) = unsafe {
@@ -217,7 +217,7 @@ fn map(fd: i64, object: &Object) -> Option<Cached> {
     if !whole || len > size_of::<Head>() + SITES_MAX * size_of::<Site>() {
         return None;
     }
-    // Read, not mapped: truncating a mapped file would cause SIGBUS.
+    // Reads the file instead of mapping it: truncating a mapped file would cause SIGBUS.
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_POPULATE;
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     // SAFETY: a new mapping, and a read into it.
@@ -295,7 +295,7 @@ pub(crate) fn save(dir: &CStr, object: &Object, sites: &[Site]) {
         );
         if fd < 0 {
             if fd == -i64::from(libc::EEXIST) {
-                // Left by a process that died with this process id.
+                // The file was left by a process that died with this process id.
                 raw(libc::SYS_unlinkat, [at, temporary.arg(), 0, 0, 0, 0]);
             }
             return;

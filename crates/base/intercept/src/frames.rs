@@ -1,6 +1,6 @@
-//! Bounds of functions, from `.eh_frame_hdr` and `.eh_frame`: the tables of unwinders, which
-//! stripped libraries have, too. Reads entries as they are needed; an entry of unusual form counts
-//! as absent.
+//! Bounds of functions, from `.eh_frame_hdr` and `.eh_frame`: the unwinders' tables, which stripped
+//! libraries have, too. Reads a table's entries when they are needed; an entry of unusual form
+//! counts as absent.
 
 /// Reads bytes at an address relative to the object's load address; false if any are missing.
 pub(crate) type Read<'a> = &'a dyn Fn(u32, &mut [u8]) -> bool;
@@ -18,14 +18,14 @@ pub(crate) struct Function {
 /// An object's functions.
 pub(crate) struct Frames<'a> {
     read: Read<'a>,
-    /// The sorted table: start of a function, address of its description.
+    /// The sorted table: start of a function, address of its description in `.eh_frame`.
     table: Vec<(u32, u32)>,
     end: u32,
 }
 
-/// Limit on the entries: more than any library has.
+/// Maximum number of table entries: more than any library has.
 const ENTRIES_MAX: usize = 1 << 24;
-/// Bytes of a description that are read.
+/// Maximum number of bytes that are read of a common entry (CIE).
 const HEAD: usize = 64;
 
 impl<'a> Frames<'a> {
@@ -56,26 +56,26 @@ impl<'a> Frames<'a> {
         sorted.then_some(Frames { read, table, end })
     }
 
-    /// The function that contains `at`.
+    /// Returns the function that contains `at`.
     pub(crate) fn around(&mut self, at: u32) -> Option<Function> {
         let behind = self.table.partition_point(|&(start, _)| start <= at);
         let &(start, description) = self.table.get(behind.checked_sub(1)?)?;
         let end = start.checked_add(self.len(start, description)?)?;
         let next = self.table.get(behind).map_or(self.end, |e| e.0);
-        // A function that overlaps the next is wrong.
+        // An entry that overlaps the next function is wrong.
         (at < end && end <= next).then_some(Function { start, end, next })
     }
 
-    /// The length of a function by its description. Bytes.
+    /// Returns the length of a function by its description. Bytes.
     fn len(&self, start: u32, at: u32) -> Option<u32> {
         let mut fde = [0; 24];
         if !(self.read)(at, &mut fde) || matches!(word(&fde, 0), 0 | u32::MAX) {
             return None;
         }
-        // The second word is the distance back to the common part.
+        // The second word is the distance back to the common entry (CIE).
         let common = at.checked_add(4)?.checked_sub(word(&fde, 4))?;
         let mut cie = [0; HEAD];
-        // Whether the data was read whole, or up to the segment's end.
+        // How many bytes of the common entry could be read: fewer than `HEAD` at the segment's end.
         let there = (16..=HEAD)
             .rev()
             .step_by(4)
@@ -91,7 +91,7 @@ impl<'a> Frames<'a> {
         };
         let begins = match encoding & 0x70 {
             0x10 => at.wrapping_add(8).wrapping_add(begin),
-            // Absolute: relocated or not, the table's address is the same.
+            // Absolute pointer, relocated or not: the function's start is taken from the table.
             0x00 => start,
             _ => return None,
         };
@@ -100,7 +100,7 @@ impl<'a> Frames<'a> {
     }
 }
 
-/// The encoding of pointers in the descriptions with this common part.
+/// Returns the encoding of pointers in the descriptions that share this common entry (CIE).
 fn pointers(cie: &[u8]) -> Option<u8> {
     if word(cie, 4) != 0 || !matches!(cie.get(8)?, 1 | 3) {
         return None;

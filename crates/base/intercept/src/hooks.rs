@@ -1,4 +1,4 @@
-//! The hooks that intercepted calls lead to: their arguments and results.
+//! The hooks that intercepted calls lead to, and the types of their arguments and results.
 
 /// One system call as the program made it: its number and its six arguments, used or not.
 #[repr(C)]
@@ -23,8 +23,8 @@ pub const PASS: i64 = i64::MIN;
 /// the stack, through which a `pthread_cancel` can unwind.
 pub const WATCH: i64 = PASS + 1;
 
-/// Result of [`Hooks::syscall`]: like [`WATCH`], but [`Hooks::failed`] determines the result of a
-/// call that has succeeded, too.
+/// Result of [`Hooks::syscall`]: like [`WATCH`], but [`Hooks::failed`] determines the result even
+/// if the call has succeeded.
 pub const FOLLOW: i64 = PASS + 2;
 
 /// The hooks of a process. They must stay valid and unchanged for ever; [`install`] copies them.
@@ -43,22 +43,23 @@ pub struct Hooks {
     /// the signal handler that libc installs (an `rt_sigaction` that the handler sees) in one that
     /// only records the signal inside such code, to be sent to the thread again afterwards.
     pub syscall: unsafe extern "C-unwind" fn(&Call) -> i64,
-    /// Called after a call for which `syscall` returned [`WATCH`] has failed in the kernel, or one
-    /// for which it returned [`FOLLOW`] has ended there, with the kernel's result. Returns the program's result. Like `syscall`, it may repeat the call
-    /// by [`raw`].
+    /// Called with the kernel's result after a call for which `syscall` returned [`WATCH`] has
+    /// failed, or one for which it returned [`FOLLOW`] has ended. Returns the program's result.
+    /// Like `syscall`, it may repeat the call by [`raw`].
     pub failed: unsafe extern "C-unwind" fn(&Call, i64) -> i64,
     /// Called before clone, clone3, fork and vfork that don't create a thread. Returns 0, or a
     /// `-errno` that the program gets instead of a child; then `clone_after` isn't called.
     pub clone_before: unsafe extern "C-unwind" fn(&Call) -> i64,
-    /// Called after them with the kernel's result: in the parent, and in the child (0), there on
-    /// the child's stack. A child of vfork or `CLONE_VM` runs it in the parent's memory, first.
+    /// Called with the kernel's result after a call that `clone_before` let through: in the parent,
+    /// and in the child (result 0) on the child's stack. A child of vfork or `CLONE_VM` runs it
+    /// first, in the parent's memory.
     pub clone_after: unsafe extern "C-unwind" fn(&Call, i64),
-    /// The wanted numbers, one bit each. Other calls go to the kernel.
+    /// The numbers of the calls to be intercepted, one bit each. Other calls go to the kernel.
     pub wanted: &'static [u64; 8],
     /// The wanted numbers whose first argument is a descriptor. Such a call is passed to the kernel
     /// if the descriptor's byte in `fd_filter` is zero, or if it isn't below `fd_filter_len`.
     pub by_fd: &'static [u64; 8],
-    /// One byte per descriptor; may change at any time.
+    /// One byte per descriptor, see `by_fd`; a byte may change at any time.
     pub fd_filter: *const u8,
     /// The number of bytes at `fd_filter`.
     pub fd_filter_len: usize,
@@ -68,12 +69,12 @@ pub struct Hooks {
 // its owner keeps it valid.
 unsafe impl Sync for Hooks {}
 
-/// The bit of a number in a bitmap like [`Hooks::wanted`]; false outside of it.
+/// Whether a bitmap like [`Hooks::wanted`] has the bit of this number; false outside of the bitmap.
 pub const fn has(map: &[u64; 8], nr: i64) -> bool {
     nr >= 0 && nr < 512 && map[(nr / 64) as usize] >> (nr % 64) & 1 == 1
 }
 
-/// A bitmap like [`Hooks::wanted`] of the given numbers.
+/// Returns a bitmap like [`Hooks::wanted`] with the bits of these numbers.
 pub const fn bitmap(numbers: &[i64]) -> [u64; 8] {
     let mut map = [0; 8];
     let mut i = 0;
@@ -86,8 +87,8 @@ pub const fn bitmap(numbers: &[i64]) -> [u64; 8] {
 
 /// A file that is being loaded.
 pub struct File<'a> {
-    /// Its descriptor in the kernel, if it has one.
+    /// Its kernel descriptor, if it has one.
     pub fd: Option<i32>,
-    /// Reads at an offset. Returns the number of bytes; None on failure.
+    /// Reads at an offset into the buffer. Returns the number of bytes; None on failure.
     pub read: &'a dyn Fn(&mut [u8], u64) -> Option<usize>,
 }

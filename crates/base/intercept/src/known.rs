@@ -1,19 +1,20 @@
-//! A table of libraries without `syscall` instructions, so that they needn't be searched again: one
-//! file for all, with keys by hash. A lost or overwritten entry only costs another search.
+//! The table of libraries without `syscall` instructions, so that they needn't be searched again.
+//! It is one file for all libraries, with hashes as keys. A lost or overwritten entry only costs
+//! another search.
 
 use crate::arch::raw;
 use crate::cache::{self, Path, mix};
 use crate::object::Object;
 use core::ffi::CStr;
 
-/// Buckets of one cache line each.
+/// Number of buckets; each is one cache line of `KEYS` keys.
 const BUCKETS: u64 = 2048;
 const KEYS: usize = 8;
 
-/// The open file.
+/// Descriptor of the open table file.
 pub(crate) struct Known(i64);
 
-/// The key of an object: never 0.
+/// Returns the key of an object: never 0.
 fn key(object: &Object) -> u64 {
     let bounds = u64::from(object.code_low) << 32 | u64::from(object.code_high);
     mix(mix(1, object.id()), &bounds.to_le_bytes()) | 1

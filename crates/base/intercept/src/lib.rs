@@ -2,10 +2,10 @@
 //! memory.
 //!
 //! For a preloaded library that needs to see what libc and the loader request from the kernel,
-//! whichever libc function does. No libc function is wrapped. The `syscall` instructions of
-//! `libc.so.6`, of the loader and, for older glibc, of `libpthread`, `librt` and `libdl` become
-//! jumps into small trampolines, which lead to one handler. So do, on request, those of the program
-//! and of other libraries.
+//! whichever libc function makes the request. No libc function is wrapped: the `syscall`
+//! instructions of `libc.so.6`, of the loader and, for older glibc, of `libpthread`, `librt` and
+//! `libdl` become jumps into small trampolines, which lead to one handler. On request, the
+//! `syscall` instructions of the program and of other libraries are replaced, too.
 //!
 //! Guarantees: to the code around it, an intercepted call behaves like the instruction that it
 //! replaces (only `rax`, `rcx`, `r11` and the flags change; the stack below the red zone is free to
@@ -42,17 +42,17 @@ pub use report::{Error, MAX_OBJECTS, ObjectReport, Report};
 use core::ffi::CStr;
 
 /// Maximum number of bytes between a hook's [`Call`] and the program's stack pointer at the
-/// instruction. By this a child of clone is recognised by its stack.
+/// instruction. A caller uses this bound to recognise a child of clone by its stack.
 pub const CALL_DEPTH: usize = arch::CALL_DEPTH;
 
-/// The directory of the cache, if it belongs to this user alone.
+/// Returns the directory of the cache, if it belongs to this user alone.
 #[cfg(target_arch = "x86_64")]
 fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
     cache_dir.filter(|dir| cache::is_private(dir))
 }
 
 /// Patches the calling process, once. From the first patched instruction on, the hooks are called,
-/// also for the calling library's own calls of libc.
+/// also for libc calls that the calling library itself makes.
 ///
 /// `cache_dir` is an existing directory that keeps the sites by build id, so that later processes
 /// needn't search for them. It may be absent or unwritable. It isn't used unless it belongs to the
@@ -67,7 +67,7 @@ fn private(cache_dir: Option<&CStr>) -> Option<&CStr> {
 /// all.)
 ///
 /// # Errors
-/// [`Error`] with the reason; then the process is as it was.
+/// [`Error`] with the reason; the process is then unchanged.
 pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result<Report, Error> {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: the caller's promise.
@@ -79,8 +79,8 @@ pub unsafe fn install(hooks: &'static Hooks, cache_dir: Option<&CStr>) -> Result
     }
 }
 
-/// Patches `syscall` instructions of other objects: those loaded now, and those reported by
-/// [`mapped`] later. Once, after [`install`], with the same hooks.
+/// Patches `syscall` instructions of objects other than libc and the loader: those loaded now, and
+/// those reported by [`mapped`] later. To be called once, after [`install`], with the same hooks.
 ///
 /// For the hooks, the only difference is that such a call may come from any code: with vector
 /// registers in use, or on a thread that libc doesn't know (its calls go to the kernel).
@@ -97,8 +97,8 @@ pub unsafe fn install_in_others(hooks: &'static Hooks, cache_dir: Option<&CStr>)
     let _ = (hooks, cache_dir);
 }
 
-/// Called when the loader has mapped `len` bytes of a file's code, from `offset` on, to `at`:
-/// patches its system calls.
+/// Patches the system calls of code that the loader has just mapped: `len` bytes of `file`, from
+/// `offset` on, at address `at`.
 ///
 /// Does nothing without [`install_in_others`].
 ///
@@ -130,8 +130,8 @@ impl LoaderPatch {
     }
 }
 
-/// Patches only the loader, for a library in its own namespace (`LD_AUDIT`), which is loaded before
-/// the program's libraries. Another library can install itself once this has been removed.
+/// Patches only the loader. For a library in its own namespace (`LD_AUDIT`), which is loaded before
+/// the program's libraries. Another library can call [`install`] after [`LoaderPatch::remove`].
 ///
 /// # Safety
 /// As for [`install`].

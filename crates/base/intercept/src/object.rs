@@ -1,35 +1,36 @@
-//! The loaded objects whose code is patched: addresses, build id, functions. Reads the mapped image
-//! only, never a file. Guarantees to read only inside the segments that the loader reports.
+//! The loaded objects whose code is patched: their addresses, build ids and functions. Reads only
+//! the mapped image, never a file, and only inside the segments that the loader reports.
 
 use crate::report::MAX_OBJECTS;
 use core::ffi::{CStr, c_int, c_void};
 
-/// Limit on the bytes of a build id that are used (SHA-1 has 20).
+/// Maximum number of bytes of a build id that are used (SHA-1 has 20).
 pub(crate) const ID_MAX: usize = 32;
 const SEGMENTS: usize = 16;
 
 /// One object.
 #[derive(Clone, Copy)]
 pub(crate) struct Object {
-    /// Its load address; all other addresses are relative to it.
+    /// Its load address; all other addresses in this struct are relative to it.
     pub base: usize,
     /// Start of its code segment.
     pub code_low: u32,
     /// End of its code segment.
     pub code_high: u32,
-    /// Index of this segment among its code segments: nearly all objects have one.
+    /// Index of this code segment among the object's code segments: nearly all objects have only
+    /// one.
     pub part: u8,
     /// File name.
     pub name: [u8; 32],
     id: [u8; ID_MAX],
     id_len: usize,
-    /// Segments that are readable and not writable: start and end.
+    /// Start and end of each segment that is readable and not writable.
     segments: [(u32, u32); SEGMENTS],
     /// Address of `.eh_frame_hdr`; 0: none.
     pub frames: u32,
 }
 
-/// Prefixes of the file names of the objects that are patched.
+/// Prefixes of the file names of the objects that [`crate::install`] patches.
 const NAMES: [&[u8]; 5] = [
     b"libc.so",
     b"ld-linux",
@@ -45,7 +46,7 @@ pub(crate) struct Objects {
 }
 
 impl Objects {
-    /// Keeps the objects whose file name has this prefix.
+    /// Returns only the objects whose file name has this prefix.
     pub(crate) fn only(mut self, prefix: &[u8]) -> Objects {
         for place in &mut self.list {
             if place.is_some_and(|o| !o.name.starts_with(prefix)) {
@@ -62,15 +63,16 @@ pub(crate) fn is_libc(file: &[u8]) -> bool {
     NAMES.iter().any(|n| file.starts_with(n))
 }
 
-/// Passes all loaded objects to `visit`, with their paths from the loader; an object with several
-/// code segments once for each of them.
+/// Passes each loaded object to `visit`, with its path from the loader. An object with several code
+/// segments is passed once for each of them.
 pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
     unsafe extern "C" fn pass<F: FnMut(&CStr, Object)>(
         info: *mut libc::dl_phdr_info,
         _size: usize,
         visit: *mut c_void,
     ) -> c_int {
-        // SAFETY: valid during the callback; `visit` is `for_each`'s.
+        // SAFETY: `info` is valid during the callback; `visit` is the closure that `for_each`
+        // passed.
         unsafe {
             let (info, visit) = (&*info, &mut *visit.cast::<F>());
             if !info.dlpi_name.is_null() && !info.dlpi_phdr.is_null() {
@@ -93,7 +95,7 @@ pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
         pass::<F>
     }
     let callback = passing(&visit);
-    // SAFETY: the callback gets the loader's data, and this closure.
+    // SAFETY: the callback gets the loader's data, and the closure `visit`.
     unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast()) };
 }
 
@@ -119,7 +121,7 @@ unsafe extern "C" fn visit(
     _size: usize,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: valid during the callback; `data` is `loaded`'s.
+    // SAFETY: `info` is valid during the callback; `data` is the pointer that `loaded` passed.
     let (info, found) = unsafe { (&*info, &mut *data.cast::<Objects>()) };
     if info.dlpi_name.is_null() || info.dlpi_phdr.is_null() || found.count == found.list.len() {
         return 0;
@@ -148,7 +150,7 @@ impl Object {
     ) -> Option<Object> {
         let mut object = Object::of_headers(base, file, headers, part)?;
         for h in headers.iter().filter(|h| h.p_type == libc::PT_NOTE) {
-            // SAFETY: segments were read above.
+            // SAFETY: the segments were read above.
             if let Some(notes) = unsafe { object.bytes(h.p_vaddr as u32, h.p_memsz as usize) } {
                 object.read_notes(notes);
             }
@@ -156,7 +158,8 @@ impl Object {
         Some(object)
     }
 
-    /// The object with these program headers, and one of its code segments. It has no build id yet.
+    /// Returns the object with these program headers and its code segment number `part`, without a
+    /// build id.
     pub(crate) fn of_headers(
         base: usize,
         file: &[u8],
@@ -200,7 +203,7 @@ impl Object {
         (object.code_high > object.code_low).then_some(object)
     }
 
-    /// Sets the build id, if there is none.
+    /// Sets the build id, if the object has none.
     pub(crate) fn set_id(&mut self, id: &[u8]) {
         if self.id_len == 0 && id.len() <= ID_MAX {
             self.id[..id.len()].copy_from_slice(id);
@@ -241,7 +244,7 @@ impl Object {
         }
     }
 
-    /// Artificial code, for tests.
+    /// Returns an object made of `code`, for tests.
     #[cfg(test)]
     pub(crate) fn of_code(code: &'static [u8]) -> Object {
         let (mut segments, end) = ([(0, 0); SEGMENTS], code.len() as u32);
@@ -273,7 +276,7 @@ impl Object {
         )
     }
 
-    /// Bytes inside one segment.
+    /// Returns `len` bytes at `at`; None unless they lie inside one segment.
     ///
     /// # Safety
     /// That of [`Object::code`].
@@ -314,8 +317,8 @@ impl Object {
             .collect()
     }
 
-    /// The starts of functions, from the sorted table of unwinders. Empty if there is no table of
-    /// the usual form.
+    /// Returns the starts of functions, from the unwinders' sorted table. Empty if there is no
+    /// table of the usual form.
     ///
     /// # Safety
     /// That of [`Object::code`].

@@ -1,9 +1,10 @@
-//! Objects other than libc's: programs and libraries with `syscall` instructions of their own.
+//! Patching of objects other than libc: programs and libraries with `syscall` instructions of their
+//! own.
 //!
 //! Most have none, which a table records ([`crate::known`]). The others are patched like libc, but
 //! their sites are found function by function, and their gates save all vector registers.
-//! Guarantees: patched code means the same as before; code that isn't understood is left alone;
-//! loading the same file at the same place again needs no new memory.
+//! Guarantees: patched code does the same as before; a function that can't be decoded is left
+//! alone; loading the same file at the same address again needs no new memory.
 
 use crate::arch::{self, raw};
 use crate::cache;
@@ -16,10 +17,11 @@ use core::cell::UnsafeCell;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU32, Ordering::*};
 
-/// Larger code isn't searched: reading it would take longer than its calls are worth. Bytes.
+/// Maximum length of code that is searched: reading more would take longer than intercepting its
+/// calls is worth. Bytes.
 const CODE_MAX: u32 = 256 << 20;
-/// Libraries that bypass libc on purpose: sanitizers, whose own calls should not be seen; the
-/// kernel's; Forebay's.
+/// Libraries that bypass libc on purpose and aren't patched: sanitizers, whose own calls should not
+/// be intercepted; the kernel's vDSO; Forebay's.
 const LEFT_ALONE: [&[u8]; 8] = [
     b"libasan.so",
     b"libtsan.so",
@@ -35,7 +37,7 @@ const LEFT_ALONE: [&[u8]; 8] = [
 const NOTES_MAX: usize = 4096;
 const PAGE: u64 = 4096;
 
-/// The arguments of [`start`], and what has been patched.
+/// The arguments of [`start`], and the objects that have been patched.
 struct Others {
     hooks: &'static Hooks,
     dir: Option<std::ffi::CString>,
@@ -47,8 +49,8 @@ struct Shared(UnsafeCell<Option<Others>>);
 unsafe impl Sync for Shared {}
 
 static ALL: Shared = Shared(UnsafeCell::new(None));
-/// Id of the process whose thread holds this lock; if that is a parent process, the lock never
-/// becomes free.
+/// Id of the process whose thread holds the lock of `ALL`; 0: free. A forked child may inherit its
+/// parent's id here: a lock that the child never sees released, and takes over.
 static BUSY: AtomicU32 = AtomicU32::new(0);
 
 fn with(f: impl FnOnce(&mut Option<Others>)) {
@@ -63,7 +65,7 @@ fn with(f: impl FnOnce(&mut Option<Others>)) {
     BUSY.store(0, Release);
 }
 
-/// Patches the loaded objects; from now on [`mapped`] patches others.
+/// Patches the loaded objects; from then on [`mapped`] patches objects that are loaded later.
 ///
 /// # Safety
 /// As for [`crate::install`], which has been called.
@@ -125,7 +127,7 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
         let args = [dirfd, path.as_ptr() as i64, to, flags.into(), 0, 0];
         (raw(libc::SYS_newfstatat, args) == 0).then_some(stat)
     };
-    // A file without a name isn't loaded again.
+    // A file without a link isn't loaded again.
     if let Some(s) = stat.filter(|s| s.st_nlink > 0) {
         let fields = [
             s.st_dev as i64,
@@ -146,10 +148,10 @@ fn identify(object: &mut Object, dirfd: i64, path: &CStr) {
 }
 
 impl Others {
-    /// Patches one object, if it has any sites. `read` returns its bytes by address.
+    /// Patches one object, if it has any sites. `read` copies its bytes by address.
     ///
     /// # Safety
-    /// Its code is mapped, and nothing runs in it yet.
+    /// The object's code is mapped, and nothing runs in it yet.
     unsafe fn patch(
         &mut self,
         object: Object,
@@ -222,7 +224,8 @@ pub(crate) unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     });
 }
 
-/// The object by the file's headers, for the segment at `at`.
+/// Returns the object described by the file's headers, with the code segment mapped at `at`, and
+/// the headers.
 fn look(
     file: &File,
     at: usize,
@@ -236,13 +239,13 @@ fn look(
     if n < HEADER || head[..6] != *b"\x7fELF\x02\x01" {
         return None;
     }
-    // SAFETY: as many bytes as a header, of which any are valid.
+    // SAFETY: `head` has at least as many bytes as a header, and any bytes are a valid header.
     let header: libc::Elf64_Ehdr =
         unsafe { head.as_ptr().cast::<libc::Elf64_Ehdr>().read_unaligned() };
     if usize::from(header.e_phentsize) != ENTRY {
         return None;
     }
-    // Nearly always already read.
+    // The program headers nearly always lie in `head`, which has been read already.
     let bytes = |from: u64, len: usize| {
         let start = usize::try_from(from).ok()?;
         if let Some(there) = head[..n].get(start..start.checked_add(len)?) {

@@ -1,5 +1,5 @@
-//! The installation: find or fetch the sites, write the trampolines, make them executable, then
-//! patch.
+//! The installation: finds the sites or reads them from the cache, writes the trampolines, makes
+//! them executable, then patches the code.
 //!
 //! Guarantees: until the first patch nothing of the process has changed, so that every error leaves
 //! it as it was; between the first and the last patch no libc function is called; afterwards code
@@ -29,15 +29,15 @@ pub(crate) enum Sites {
 }
 
 impl Sites {
-    /// The cached sites, if the loaded code has all of them.
+    /// Returns the cached sites, if the loaded code still has all of them.
     pub(crate) fn kept(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Sites> {
         Sites::cached(object, dir, hooks).and_then(Result::ok)
     }
 
-    /// The cached sites. Err: there are cached sites, but the code has changed since.
+    /// Returns the cached sites; None: there are none; Err: the code has changed since.
     fn cached(object: &Object, dir: &CStr, hooks: &Hooks) -> Option<Result<Sites, ()>> {
-        // A cache made from code that something else had patched would hide sites for ever: all or
-        // none.
+        // All sites must match, or the cache isn't used: a cache made from code that something else
+        // had patched would hide sites for ever.
         let fits = |s: &Site| !s.wanted(hooks) || s.form == FORM_NONE || is_patchable(object, s);
         let cached = cache::open(dir, object)?;
         let all = cached.sites().iter().all(fits);
@@ -62,8 +62,8 @@ impl Sites {
         }
         // SAFETY: loaded, and not patched yet.
         let found = unsafe { arch::find(object) };
-        // A cache that doesn't fit stays: here something has patched the code, a debugger or
-        // another copy of this library. Other processes need all sites.
+        // A cache that doesn't match is kept: in this process something has patched the code, a
+        // debugger or another copy of this library. Other processes need all sites.
         if let (Some(dir), None) = (dir, &cached) {
             cache::save(dir, object, &found);
         }
@@ -229,7 +229,7 @@ unsafe fn install_once(
     Ok((report, jobs))
 }
 
-/// The sites to patch, one bit each, and the number of slots that they need.
+/// Returns the sites to patch, one bit each, and the number of slots that they need.
 fn choose(
     hooks: &Hooks,
     object: &Object,
@@ -252,8 +252,8 @@ fn choose(
 
 /// Makes a far region executable, and registers it with the unwinder.
 fn finish_far(mut region: Region) -> Result<(), Error> {
-    // SAFETY: far and still writable; the table stays for ever. std needs the unwinder's library
-    // anyway.
+    // SAFETY: the region is far and still writable; its table is never freed. std needs the
+    // unwinder's library anyway, so `__register_frame` is there.
     unsafe {
         let table = region.end_far();
         protect(region.start, region.len, RX)?;
@@ -263,15 +263,16 @@ fn finish_far(mut region: Region) -> Result<(), Error> {
 }
 
 impl Job {
-    /// The sites of another object, with their trampolines; its code isn't changed yet. None if
-    /// there is nothing to patch.
+    /// Prepares another object's sites with their trampolines; the object's code isn't changed yet.
+    /// None if there is nothing to patch.
     ///
     /// # Safety
     /// The object is mapped, and not patched yet; the gates have their hooks; one thread at a time.
     pub(crate) unsafe fn of_other(hooks: &Hooks, object: Object, sites: Sites) -> Option<Job> {
         let mut line = ObjectReport::default();
         let (chosen, slots) = choose(hooks, &object, &sites, &mut line);
-        // SAFETY: this is where wide sites are made.
+        // SAFETY: no site leads to a wide gate yet, or the gates are prepared already: only this
+        // function makes wide sites.
         if slots == 0 || !unsafe { arch::widen() } {
             return None;
         }
@@ -313,8 +314,8 @@ impl Job {
         }
     }
 
-    /// Whether it was made for the same code at the same place. An object without an id is never
-    /// the same.
+    /// Whether the job was made for the same code at the same address. An object without an id is
+    /// never the same.
     pub(crate) fn is_for(&self, object: &Object) -> bool {
         !object.id().is_empty()
             && self.object.code_range() == object.code_range()
@@ -336,14 +337,14 @@ fn is_patchable(object: &Object, site: &Site) -> bool {
     site.form != FORM_NONE && unsafe { site.matches(object.base) }
 }
 
-/// The sites with a slot, in the order of their slots.
+/// Returns the sites that have a slot, in the order of their slots.
 fn marked<'a>(sites: &'a Sites, chosen: &'a Chosen) -> impl Iterator<Item = &'a Site> {
     let list = sites.list().iter().take(SITES_MAX).enumerate();
     list.filter(|(i, _)| chosen[i / 64] >> (i % 64) & 1 == 1)
         .map(|(_, s)| s)
 }
 
-/// The pages of the object's code: start, length.
+/// Returns the pages of the object's code: start address, and length in bytes.
 fn code_pages(object: &Object) -> (usize, usize) {
     let (low, high) = object.code_range();
     let low = low & !(PAGE - 1);
@@ -351,14 +352,16 @@ fn code_pages(object: &Object) -> (usize, usize) {
 }
 
 unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
-    // For libc the whole segment at once: protecting a part would leave several mappings behind.
-    // Without permission for both at once, the code isn't executable for a moment, which only
-    // matters to other threads: this code isn't in libc.
+    // For libc the whole segment is made writable at once: protecting a part would leave several
+    // mappings behind. If the kernel refuses code that is writable and executable, the code isn't
+    // executable for a moment. That only matters to other threads: the code that runs here isn't in
+    // libc.
     protect(low, len, RWX).or_else(|_| protect(low, len, RW))?;
     let mut slot = job.first;
     let mut patched = 0;
     for site in marked(&job.sites, &job.chosen) {
-        // SAFETY: compared with the code again, since overlapping windows would no longer match.
+        // SAFETY: the site is compared with the code again: overlapping windows would no longer
+        // match.
         unsafe {
             if site.matches(job.object.base) {
                 arch::patch(job.object.base, site, slot);
@@ -373,7 +376,7 @@ unsafe fn patch(job: &Job, (low, len): (usize, usize)) -> Result<u32, Error> {
     Ok(patched)
 }
 
-/// A new writable mapping in reach of the object's code.
+/// Returns a new writable region in reach of the object's code.
 fn far_region(object: &Object, slots: usize, wide: bool) -> Result<Region, Error> {
     let len = (FAR_HEAD + slots * SLOT + FAR_TAIL).next_multiple_of(PAGE);
     let code = object.code_range();
@@ -425,8 +428,8 @@ fn undo(own: &Region) {
 }
 
 fn protect(start: usize, len: usize, prot: i32) -> Result<(), Error> {
-    // SAFETY: this library's slots, or an object's code, which stays executable where it runs at
-    // the moment (see the callers).
+    // SAFETY: the pages are this library's slots, or an object's code; code that runs at the moment
+    // stays executable (see the callers).
     match unsafe {
         raw(
             libc::SYS_mprotect,

@@ -1,6 +1,6 @@
 //! The result of an installation: what was done to each object, or why nothing was.
 
-/// Limit on the objects in a [`Report`].
+/// Maximum number of objects in a [`Report`].
 pub const MAX_OBJECTS: usize = 6;
 
 /// Why nothing was installed.
@@ -46,11 +46,11 @@ impl std::error::Error for Error {}
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ObjectReport {
     pub(crate) name: [u8; 32],
-    /// `syscall` instructions found.
+    /// Number of `syscall` instructions found.
     pub found: u32,
-    /// Number of those to patch: their number is wanted, a clone, or unknown.
+    /// Number of sites to patch: their call number is wanted, a clone, or unknown.
     pub wanted: u32,
-    /// Number of patched ones.
+    /// Number of patched sites.
     pub patched: u32,
     /// Numbers of calls that should have been patched but weren't, one bit each.
     pub missed: [u64; 8],
@@ -58,8 +58,8 @@ pub struct ObjectReport {
     pub missed_unknown: u32,
     /// Whether the sites came from the cache.
     pub cached: bool,
-    /// Whether the trampolines are in a separate mapping, because the library was loaded out of a
-    /// jump's reach.
+    /// Whether the trampolines are in a separate mapping, because this library was loaded too far
+    /// from the object for a jump.
     pub far: bool,
 }
 
@@ -80,12 +80,12 @@ impl ObjectReport {
 pub struct Report {
     pub(crate) objects: [ObjectReport; MAX_OBJECTS],
     pub(crate) count: usize,
-    /// Duration.
+    /// Duration of the installation. Microseconds.
     pub microseconds: u64,
 }
 
 impl Report {
-    /// The objects examined.
+    /// Returns the examined objects.
     pub fn objects(&self) -> &[ObjectReport] {
         &self.objects[..self.count]
     }

@@ -1,21 +1,23 @@
-//! The library that the loader loads before all others (`LD_AUDIT`), for programs whose own
+//! Audit library: the loader loads it before all others (`LD_AUDIT`), for programs whose own
 //! libraries lie in the pool.
 //!
-//! It is the preloaded library once more, linked so that its own dependencies (libc) are found in
-//! the system's directories without using the program's search path: the loader would remember the
-//! directories of the pool as missing. Its tasks are described in `early.rs` of `forebay-preload`.
+//! It is the preload library linked a second time, so that its own dependencies (libc) are found in
+//! the system's directories. Through the program's search path, the loader would search the pool's
+//! directories before the pool can be served, and would remember them as missing. Its tasks are
+//! described in `early.rs` of `forebay-preload`.
 
 use std::ffi::{c_long, c_uint};
 
-/// Called by the loader once it has loaded this library, with the version of the auditing interface
-/// that it supports; this library requires the same.
+/// Called by the loader once it has loaded this library. `version` is the version of the auditing
+/// interface that the loader supports; this library returns the same, so it accepts any.
 #[unsafe(no_mangle)]
 pub extern "C" fn la_version(version: u32) -> u32 {
     forebay_preload::begin_early();
     version
 }
 
-/// Called by the loader for each object that it has mapped. Bindings to it aren't audited.
+/// Called by the loader for each object that it has mapped. Returns 0: bindings to the object
+/// aren't audited.
 ///
 /// # Safety
 /// Called by the loader, with its record of the object.

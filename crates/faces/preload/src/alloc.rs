@@ -1,7 +1,7 @@
 //! The library's own allocator: the program's malloc is never called.
 //!
-//! Rust code gets it as the global allocator; the C code linked in (LMDB) because the
-//! linker redirects its malloc, calloc, realloc, free and strdup here (`--wrap`, see build.rs).
+//! Rust code uses it as the global allocator. The C code linked in (LMDB) uses it because the
+//! linker redirects LMDB's malloc, calloc, realloc, free and strdup here (`--wrap`, see build.rs).
 
 use dlmalloc::Dlmalloc;
 use forebay_store::process::Critical;
@@ -38,7 +38,8 @@ impl Allocator {
     }
 
     fn with<T>(&self, f: impl FnOnce(&mut Dlmalloc) -> T) -> T {
-        // A signal handler that interrupts this would wait for the lock, or jump away with it.
+        // A signal handler that interrupted this would wait for the lock for ever, or jump away
+        // with it held.
         let _critical = Critical::enter();
         self.lock();
         // SAFETY: the lock is held.
@@ -71,8 +72,8 @@ unsafe impl GlobalAlloc for Allocator {
     }
 }
 
-/// Holds the heap still while the process forks: the child must not inherit it half
-/// changed by another thread. Nothing may allocate until [`after_fork`].
+/// Locks the heap while the process forks: the child must not inherit it half changed by another
+/// thread. No code may allocate until [`after_fork`].
 pub fn before_fork() {
     ALLOCATOR.lock();
 }
@@ -82,16 +83,16 @@ pub fn after_fork() {
     ALLOCATOR.locked.store(false, Release);
 }
 
-/// Bytes before each block that C gets. They hold its size, and that of its mapping (0: it lies in
-/// the heap). Keeps 16-byte alignment.
+/// Size of the header before each block that C code gets. It holds the block's size, and the length
+/// of its mapping (0: the block lies in the heap). 16 keeps the blocks' alignment. Bytes.
 const HEAD: usize = 16;
 
-/// From this size on, zeroed blocks are mappings of their own. The heap would write zeros, so each
-/// page would take memory and a page fault, and LMDB's tables are hardly used: for each shard,
-/// 128 KiB. Bytes.
+/// Size from which zeroed blocks get a separate mapping. Bytes. The heap would write zeros, so each
+/// page would take memory and a page fault; but LMDB hardly uses its zeroed tables (128 KiB per
+/// shard).
 const MAPPED: usize = 64 << 10;
 
-/// A zeroed block of `size` bytes in a mapping of its own; null if there is no memory.
+/// Returns a zeroed block of `size` bytes in a separate mapping; null if there is no memory.
 fn mapped(size: usize) -> *mut c_void {
     let Some(len) = (HEAD + size).checked_next_multiple_of(4096) else {
         return std::ptr::null_mut();
@@ -168,7 +169,7 @@ unsafe extern "C" fn __wrap_realloc(old: *mut c_void, size: usize) -> *mut c_voi
         // SAFETY: the caller's promise.
         return unsafe { __wrap_malloc(size) };
     }
-    // SAFETY: `old` came from here, with its size in front.
+    // SAFETY: `old` was allocated here, with its header in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
         let [before, mapping] = block.cast::<[usize; 2]>().read();
@@ -199,7 +200,7 @@ unsafe extern "C" fn __wrap_free(old: *mut c_void) {
     if old.is_null() {
         return;
     }
-    // SAFETY: `old` came from here, with its size in front.
+    // SAFETY: `old` was allocated here, with its header in front.
     unsafe {
         let block = old.cast::<u8>().sub(HEAD);
         match block.cast::<[usize; 2]>().read() {
@@ -242,7 +243,7 @@ mod tests {
     #[test]
     fn zeroed_blocks_are_zero_and_keep_their_bytes_when_they_grow_or_shrink() {
         for size in [1, 1000, MAPPED - 1, MAPPED, MAPPED + 4096, 1 << 20] {
-            // SAFETY: the blocks are written within their sizes, and given back once.
+            // SAFETY: the blocks are written within their sizes, and each is freed once.
             unsafe {
                 let block = __wrap_calloc(size, 1);
                 assert!(!block.is_null() && block.addr().is_multiple_of(16));
@@ -256,7 +257,7 @@ mod tests {
                 __wrap_free(block);
             }
         }
-        // SAFETY: nothing is given.
+        // SAFETY: no memory is passed; both sizes are refused.
         unsafe {
             assert!(__wrap_calloc(usize::MAX, 2).is_null());
             assert!(__wrap_calloc(usize::MAX - 64, 1).is_null());

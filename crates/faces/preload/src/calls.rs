@@ -1,37 +1,37 @@
-//! The table of all system calls: which are intercepted, and how they are served.
+//! The table of all system calls: which are intercepted, and how each is handled.
 //!
-//! One line for each call of Linux 6.18 on x86-64: number, way, what happens with paths and
-//! descriptors of the pool, and the test that shows it. The lists of the interception ([`WANTED`],
-//! [`BY_FD`], ...) and `docs/reference/syscalls.md` are both made of it.
+//! One line for each call of Linux 6.18 on x86-64: number, [`Way`], what happens with paths and
+//! descriptors of the pool, and the test that shows it. The interception's lists ([`WANTED`],
+//! [`BY_FD`], ...) and `docs/reference/syscalls.md` are both made from this table.
 
 use Way::*;
 
-/// Newer than the libc crate's names for x86-64.
+/// Number of fchmodat2, which the libc crate doesn't name for x86-64.
 pub const FCHMODAT2: i64 = 452;
 
-/// Which way a call takes.
+/// How a call is handled. A pool descriptor is a descriptor of a file of the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
-    /// To the kernel unchanged. A call that needs to read or write a descriptor of ours gets EBADF.
+    /// The kernel handles it unchanged. A call that reads or writes a pool descriptor gets EBADF.
     Kernel,
-    /// To the kernel, with our work before and after: it makes a process.
+    /// The kernel handles it, with work of this library before and after: the call makes a process.
     Clone,
-    /// To us.
+    /// This library handles it.
     Ours,
-    /// To us if the descriptor in its first argument is one of ours.
+    /// This library handles it if the first argument is a descriptor that it watches.
     Fd,
-    /// As [`Fd`]; EBADF if it was opened with O_PATH.
+    /// As [`Fd`]; EBADF if the descriptor was opened with O_PATH.
     Io,
-    /// As [`Fd`]; the call may wait for other processes, so signals aren't held back from the
-    /// start.
+    /// As [`Fd`]; but the call may wait for other processes, so signals aren't held back from its
+    /// start on.
     Wait,
-    /// EOPNOTSUPP for a path of the pool: index of the directory's descriptor (or none), of
-    /// the path.
+    /// EOPNOTSUPP for a path of the pool. Indices of two arguments: the directory's descriptor
+    /// (None: the call has none), and the path.
     NoPath(Option<usize>, usize),
-    /// EOPNOTSUPP on a descriptor of ours in its first argument.
+    /// EOPNOTSUPP if the first argument is a pool descriptor.
     NoFd,
-    /// For sockets, timers and the like: if the first argument is a descriptor of ours, the kernel
-    /// returns its error for a regular file.
+    /// For calls on sockets, timers and so on: if the first argument is a pool descriptor, the
+    /// kernel's error for a regular file is returned.
     NoFile,
 }
 
@@ -45,14 +45,14 @@ pub struct Call {
     /// pool.
     #[cfg(test)]
     pub what: &'static str,
-    /// The test that shows it; empty: none.
+    /// The test that shows it; empty: there is none.
     #[cfg(test)]
     pub test: &'static str,
 }
 
 macro_rules! calls {
     ($($name:ident $nr:literal $way:expr, $what:literal, $test:literal;)*) => {
-        /// All of them.
+        /// All system calls in the table.
         pub static CALLS: &[Call] = &[$(Call {
             nr: $nr,
             #[cfg(test)]
@@ -304,7 +304,7 @@ calls! {
     bpf 321 Kernel, "a path of the pool isn't found", "";
 }
 
-/// A bit for each way, to be combined for [`map_of`].
+/// Returns a bit for each kind of [`Way`], to be combined for [`map_of`].
 const fn bit(way: Way) -> u16 {
     1 << match way {
         Kernel => 0,
@@ -319,7 +319,7 @@ const fn bit(way: Way) -> u16 {
     }
 }
 
-/// The calls that take one of some ways.
+/// Returns a bitmap of the calls whose [`Way`] is among `bits`.
 const fn map_of(bits: u16) -> [u64; 8] {
     let mut map = [0; 8];
     let mut i = 0;
@@ -334,23 +334,24 @@ const fn map_of(bits: u16) -> [u64; 8] {
 }
 
 const NO_PATH: u16 = bit(NoPath(None, 0));
-/// All calls that may involve the pool.
+/// Calls that may involve the pool.
 pub static WANTED: [u64; 8] = map_of(!(bit(Kernel) | bit(Clone)));
-/// Calls whose first argument is a descriptor, and that are intercepted only if it is watched.
+/// Calls whose first argument is a descriptor, and that are intercepted only if this descriptor is
+/// watched.
 pub static BY_FD: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(Wait) | bit(NoFd) | bit(NoFile));
-/// Calls of these that never wait for anything outside the pool.
+/// Calls of [`BY_FD`] that never wait for anything outside the pool.
 pub static SHORT: [u64; 8] = map_of(bit(Fd) | bit(Io) | bit(NoFd));
 /// Calls that a descriptor opened with O_PATH refuses.
 pub static NEED_FILE: [u64; 8] = map_of(bit(Io));
 /// Calls that are refused on descriptors of the pool.
 pub static REFUSE_FD: [u64; 8] = map_of(bit(NoFd));
-/// Calls for other descriptors than those of files.
+/// Calls for descriptors that aren't files: sockets, timers and so on.
 pub static NO_FILE: [u64; 8] = map_of(bit(NoFile));
 /// Calls that are refused on paths of the pool.
 pub static REFUSE_PATH: [u64; 8] = map_of(NO_PATH);
 
-/// Where a call of [`REFUSE_PATH`] has its path: index of the directory's descriptor, of the
-/// path.
+/// Returns the argument indices of a call of [`REFUSE_PATH`]: the directory's descriptor (if any),
+/// and the path.
 pub fn refused_path(nr: i64) -> Option<(Option<usize>, usize)> {
     CALLS.iter().find(|c| c.nr == nr).and_then(|c| match c.way {
         NoPath(dirfd, path) => Some((dirfd, path)),
@@ -365,7 +366,7 @@ mod tests {
     use std::fmt::Write;
     use std::path::PathBuf;
 
-    /// Calls that name no file.
+    /// Calls that use no file, with their numbers.
     const OTHERS: &str = "
 15 rt_sigreturn; 22 pipe; 24 sched_yield; 29 shmget;
 30 shmat; 31 shmctl; 34 pause; 35 nanosleep; 36 getitimer; 37 alarm; 38 setitimer; 39 getpid;
@@ -493,7 +494,7 @@ mod tests {
         }
     }
 
-    /// Some calls that libc knows by name: checks that the table's numbers aren't all off by one.
+    /// Numbers of some calls by libc: a check that the table's numbers aren't all off by one.
     fn syscalls_by_libc(name: &str) -> Option<i64> {
         Some(match name {
             "openat2" => libc::SYS_openat2,

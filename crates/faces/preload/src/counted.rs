@@ -1,4 +1,4 @@
-//! Which kind of operation a system call counts as, and its events.
+//! Counts and traces system calls by kind of operation.
 
 use crate::pool::fds;
 use forebay_intercept::PASS;
@@ -7,10 +7,10 @@ use forebay_trace::count::{self, Outcome};
 use forebay_trace::{Point, is_on};
 use libc::*;
 
-/// Numbers of system calls below this one may be counted.
+/// Number of entries in [`KINDS`]: calls with this number or a larger one aren't counted.
 const CALLS: usize = 512;
 
-/// The kind of each call.
+/// The kind of each call, by its number; None: not counted.
 static KINDS: [Option<Operation>; CALLS] = {
     let mut kinds = [None; CALLS];
     let mut i = 0;
@@ -26,7 +26,7 @@ static KINDS: [Option<Operation>; CALLS] = {
     kinds
 };
 
-/// `open` with O_CREAT counts as `create`.
+/// The calls of each kind. `open` with O_CREAT counts as `create`, see [`opening`].
 const OF: &[(Operation, &[i64])] = &[
     (Open, &[SYS_open, SYS_openat, SYS_openat2]),
     (Create, &[SYS_creat, SYS_mknod, SYS_mknodat]),
@@ -135,7 +135,7 @@ const OF: &[(Operation, &[i64])] = &[
     ),
 ];
 
-/// The kind of `nr` with these arguments.
+/// Returns the kind of call `nr` with these arguments; None: not counted.
 #[inline]
 fn kind(nr: i64, a: &[i64; 6]) -> Option<Operation> {
     let kind = (*KINDS.get(nr as usize)?)?;
@@ -157,7 +157,7 @@ fn opening(nr: i64, a: &[i64; 6]) -> Operation {
     }
 }
 
-/// Makes `answer` handle a call, and counts the call if it concerned the pool.
+/// Runs `answer`, which handles a call, and counts the call if it concerned the pool.
 #[inline]
 pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
     let Some(kind) = kind(nr, a) else {
@@ -165,7 +165,7 @@ pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
     };
     let begun = count::begin(kind);
     let traced = is_on(Point::CALL_ENTER) || is_on(Point::CALL_EXIT);
-    // A call of this library itself, within one of the program, isn't traced.
+    // A call that this library makes while it serves one of the program isn't traced.
     let traced = traced && enter(nr, a);
     let result = answer();
     let outside = result == PASS || nr == SYS_mmap && !maps_pool_file(a);
@@ -173,7 +173,7 @@ pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
         leave(nr, result, outside);
     }
     if outside || kind == Create && forebay_store::lmdb::is_opening() {
-        // LMDB opens its files by calls, too.
+        // LMDB opens its files by intercepted calls, too.
         return result;
     }
     let moves = matches!(kind, Read | Write) && result > 0;
@@ -190,7 +190,7 @@ pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
     result
 }
 
-/// Whether an error of a call is an answer and no failure: isatty(3) requests a terminal's
+/// Whether a call's error is an answer rather than a failure: isatty(3) requests a terminal's
 /// settings, and ENOTTY means that the file isn't a terminal.
 fn is_answered_no(nr: i64, a: &[i64; 6], result: i64) -> bool {
     let is_of_terminals = (a[1] >> 8) & 0xff == i64::from(b'T');
@@ -214,8 +214,9 @@ fn leave(nr: i64, result: i64, outside: bool) {
     forebay_trace::event!(CALL_EXIT, nr, result, u64::from(outside));
 }
 
-/// Whether an mmap with these arguments maps a file of the pool. Others are answered here, too: code
-/// of a library, which is patched, and mappings at fixed addresses, which may replace one of a file.
+/// Whether an mmap with these arguments maps a file of the pool. Two other kinds of mmap are served
+/// here, too: a library's code, which is patched, and mappings at fixed addresses, which may
+/// replace a mapping of a pool file.
 fn maps_pool_file(a: &[i64; 6]) -> bool {
     a[3] & i64::from(MAP_ANONYMOUS) == 0 && fds::pool_file(a[4] as i32).is_some()
 }

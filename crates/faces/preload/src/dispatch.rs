@@ -1,4 +1,4 @@
-//! The one handler of all intercepted system calls: it passes each to the function that serves it.
+//! The handler of all intercepted system calls: it passes each to the function that serves it.
 //!
 //! Calls that don't concern the pool return [`PASS`] and are made by the trampoline with
 //! the program's own registers.
@@ -24,12 +24,12 @@ use forebay_posix::Errno;
 use forebay_store::process::Critical;
 use libc::*;
 
-// Newer than the libc crate's list, or than its names for x86-64.
+// Missing in the libc crate, or without a name for x86-64 there.
 const io_pgetevents: i64 = 333;
 const setxattrat: i64 = 463;
 const removexattrat: i64 = 466;
 
-/// The entry point of the interception.
+/// The hooks that this library installs.
 pub static HOOKS: Hooks = Hooks {
     syscall: on_call,
     failed: on_failed,
@@ -53,7 +53,7 @@ unsafe fn handle(call: &Call) -> i64 {
     let errno_at = unsafe { libc::__errno_location() };
     // SAFETY: as above.
     let saved = unsafe { *errno_at };
-    // No signal handler may run, and the thread can't be cancelled, in the middle of our work.
+    // No signal handler may run, and the thread can't be cancelled, in the middle of a short call.
     let fd = call.args[0] as i32;
     let short = has(&calls::SHORT, call.nr) && filter::watched(fd) && !filter::is_inotify(fd);
     let critical = short.then(Critical::enter);
@@ -74,7 +74,8 @@ unsafe fn handle(call: &Call) -> i64 {
     result
 }
 
-/// After a call on a path has failed in the kernel, or a call that waits for a child has ended.
+/// Called after a call on a path has failed in the kernel, or a call that waits for a child has
+/// ended.
 unsafe extern "C-unwind" fn on_failed(call: &Call, result: i64) -> i64 {
     let _inside = shared_vm_clones::any().then(shared_vm_clones::enter);
     // SAFETY: the caller's promise.
@@ -97,10 +98,10 @@ unsafe fn look_again(call: &Call, result: i64) -> i64 {
     }
 }
 
-/// Serves a call, whose path has gone into the pool and out of it again `crossings` times.
+/// Serves a call. `crossings` counts how often its path has gone into the pool and out of it again.
 ///
 /// # Safety
-/// The arguments are those of a system call of the program: pointers are valid for it.
+/// The arguments are those of a system call of the program: their pointers are valid for it.
 pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
     const AT: Option<usize> = Some(0);
     let p = PathCall {
@@ -206,7 +207,7 @@ pub unsafe fn answer(nr: i64, a: &[i64; 6], crossings: u32) -> i64 {
             SYS_chroot => refuse::chroot(p),
             SYS_mount => refuse::mount(p),
             SYS_umount2 => refuse::umount(p),
-            // On a file of the pool, which is no socket.
+            // On a file of the pool, which isn't a socket.
             SYS_bind | SYS_connect | SYS_sendto | SYS_getsockname | SYS_getpeername
             | SYS_sendmsg | SYS_sendmmsg | SYS_recvmsg | SYS_recvmmsg
                 if fds::pool_file(a[0] as i32).is_some() =>

@@ -4,32 +4,32 @@
 //! Loaded with `LD_PRELOAD`, it patches libc's system calls (crate `forebay-intercept`) so that
 //! those on paths under the prefix, and on descriptors opened there, are answered from the pool;
 //! all others go to the kernel. Its guarantees:
-//! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one
-//!   `O_PATH` descriptor, on which the kernel refuses to read or write. Which open file
-//!   it stands for is kept in shared memory, by number ([`pool::fds`]), so that fork, exec and
-//!   vfork carry it over ([`lifecycle`]);
+//! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one `O_PATH`
+//!   descriptor, on which the kernel refuses to read or write. A table in shared memory maps the
+//!   number to its open file ([`pool::fds`]), so that fork, exec and vfork carry it over
+//!   ([`lifecycle`]);
 //! - nothing of the pool is opened before the program first needs it;
 //! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the
 //!   program's terminal but one line if the pool can't be reached, or if a defect of ours ends the
 //!   program ([`program::messages`]).
 //!
-//! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) tell it where to
-//! look; `forebay exec` sets them. Without them it does nothing.
+//! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) say where the pool is;
+//! `forebay exec` sets them. Without them the library does nothing.
 //!
 //! Its modules import each other downwards, files within a folder too:
 //!
 //! ```text
-//! loader      what the loader calls: patches libc with the handler in dispatch
+//! loader      called by the loader: patches libc with the handler in dispatch
 //! dispatch    the handler of all intercepted calls: which function serves which
-//! lifecycle   fork, exec, exit: what goes over to children and to the next program
-//! served      the system calls, by theme
-//! paths, map  where a path leads; mapped files
+//! lifecycle   fork, exec, exit: state passed on to children and to the next program
+//! served      the system calls, by topic
+//! paths, map  path resolution; mapped files
 //! pool        the pool once it is open, descriptors, working directory
 //! program     memory, environment, signals and threads of the program; calls, alloc
 //! ```
 //!
-//! Two modules below have to call one above, whose function is passed to them: the signal handler
-//! ([`program::signals::Above`]), and a call that is repeated with another path
+//! Two lower modules call a function of a higher module, which is passed to them: the signal
+//! handler ([`program::signals::Above`]), and a call that is repeated with another path
 //! ([`paths::links::served_by`]).
 
 #![cfg(target_os = "linux")]
@@ -48,36 +48,38 @@ mod served;
 
 use loader::{bindings, early, start, static_tls};
 
-/// Begins the work of the library's first instance in a process, see [`loader::early`].
+/// Starts the audit library, the first instance of this code in a process, see [`loader::early`].
 pub fn begin_early() {
     early::begin();
 }
 
 pub use loader::link_map::LinkMap;
 
-/// The loader has mapped an object into the program's namespace, see [`loader::static_tls`].
+/// Called when the loader has mapped an object into the program's namespace, see
+/// [`loader::static_tls`].
 ///
 /// # Safety
-/// Called by the loader, with its record.
+/// Called by the loader, with its record of the object.
 pub unsafe fn object_mapped(map: &LinkMap) {
     // SAFETY: the caller's promise.
     unsafe { static_tls::mapped(map) };
 }
 
-/// Runs when the library is loaded, before the program's `main`.
+/// Initialises the library; the loader calls it before the program's `main`.
 unsafe extern "C" fn begin(
     _: std::ffi::c_int,
     arguments: *mut *const libc::c_char,
     environment: *mut *const libc::c_char,
 ) {
-    // SAFETY: nothing of ours has run; and glibc passes constructors what main gets.
+    // SAFETY: no code of this library has run before; glibc passes main's arguments to
+    // constructors.
     unsafe {
         bindings::to_their_own();
         start::start(arguments, environment);
     }
 }
 
-// SAFETY: the loader calls the functions in this section, as glibc does with these arguments.
+// SAFETY: the loader calls the functions in this section, and glibc passes them these arguments.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: unsafe extern "C" fn(

@@ -1,7 +1,7 @@
 //! Code that depends on the processor: finding and patching sites, the gates that lead to the
-//! handler, the raw call.
+//! handler, and the unpatched system call (`raw`).
 //!
-//! `raw` exists on every supported architecture; the rest is used by `patch` where it exists.
+//! `raw` exists on every architecture; the rest, used by `patch`, only on x86-64.
 
 #[cfg(target_arch = "x86_64")]
 mod x86_64;
@@ -11,7 +11,7 @@ pub(crate) use x86_64::*;
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) const CALL_DEPTH: usize = 0;
 
-/// On other architectures the C library's own function is the raw call; nothing is ever patched.
+/// Calls the C library's syscall(2): on other architectures nothing is ever patched.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn raw(nr: i64, a: [i64; 6]) -> i64 {
     // SAFETY: the caller's promise.

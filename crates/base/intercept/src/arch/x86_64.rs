@@ -5,19 +5,20 @@
 //! `syscall` may (glibc declares the flags clobbered); it leaves the red zone alone; unwinding
 //! through it works at any point after its first instructions.
 //!
-//! A slot is 64 bytes, aligned: the instructions that the jump displaced before the `syscall`, then
-//! `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then those displaced after it and a jump back.
-//! `rcx` is free because `syscall` destroys it. A gate with nothing to do jumps to `ret - 2`, so
-//! that the kernel gets the original registers and nothing is on the stack. Where the number is
-//! known, the filter by descriptor is in the slot itself: after each entry into the kernel the
-//! processor has to predict indirect jumps again, which costs more than the rest. The last 8 bytes
-//! of each slot hold the address behind the original instruction: one unwind rule for the whole
+//! A slot is 64 bytes, aligned. It holds the instructions that the jump displaced before the
+//! `syscall`, then `lea ret(%rip),%rcx; jmp gate; syscall; ret:`, then the instructions displaced
+//! after the `syscall` and a jump back. `rcx` is free because `syscall` destroys it. A gate with
+//! nothing to do jumps to `ret - 2`, so that the kernel gets the original registers and nothing is
+//! on the stack. Where the call's number is known, the filter by descriptor is in the slot itself:
+//! after each entry into the kernel the processor has to predict indirect jumps again, which costs
+//! more than the rest. The last 8 bytes of each slot hold the address behind the original
+//! instruction: one unwind rule for the whole region reads it from there.
 //! region reads it from there.
 //!
-//! A site that may clone is followed by a second slot, with a `syscall` for each of the four
-//! numbers that can, each followed by a jump to the gate that calls `clone_after`. After the
-//! instruction only registers are trusted, since the child may be on another stack, or have
-//! overwritten the parent's.
+//! A site that may clone is followed by a second slot. It has a `syscall` for each of the four
+//! calls that can clone, each followed by a jump to the gate that calls `clone_after`. After that
+//! `syscall` only registers are trusted: the child may be on another stack, or have overwritten the
+//! parent's.
 
 mod finder;
 mod gates;
@@ -28,7 +29,7 @@ use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
 /// Tells valgrind, if the process runs under it, that code has changed which it may have translated
-/// already. To the processor these are rotations that end where they began.
+/// already. On a real processor the request has no effect: its rotations restore `rdi`.
 pub(crate) fn code_changed(start: usize, len: usize) {
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];
@@ -48,45 +49,45 @@ pub(crate) fn code_changed(start: usize, len: usize) {
 
 /// Size of a slot. Bytes.
 pub(crate) const SLOT: usize = 64;
-/// Slots in the region inside the library.
+/// Number of slots in the region inside the library.
 pub(crate) const OWN_SLOTS: usize = 768;
-/// Largest patched window. Bytes.
+/// Maximum length of a patched window. Bytes.
 pub(crate) const WINDOW: usize = 28;
 /// Size of a near jump. Bytes.
 pub(crate) const JUMP: usize = 5;
-/// The instruction.
+/// Bytes of the `syscall` instruction.
 pub(crate) const SYSCALL: [u8; 2] = [0x0f, 0x05];
-/// Never patched: the kernel and debuggers know this call by its bytes.
+/// Number of rt_sigreturn. Its sites are never patched: the kernel and debuggers recognise the call
+/// by its bytes.
 pub(crate) const NR_SIGRETURN: i64 = 15;
 
-/// Distance from one stub of a second slot to the next. Bytes.
+/// Distance from one clone stub to the next in a site's second slot. Bytes.
 const STUB: usize = 14;
-/// Offset in a slot of the address that the unwinder takes for it.
+/// Offset in a slot of the return address that the unwinder reads. Bytes.
 const UNWIND_AT: usize = 56;
 
-/// Size of the descriptor filter inside a slot, and the longest window that leaves room for it.
-/// Bytes.
+/// Size of the descriptor filter inside a slot. Bytes.
 const FILTER: usize = 27;
 const FILTER_WINDOW: usize = UNWIND_AT - FILTER - 7 - 2 * JUMP;
 
 /// One `syscall` instruction and how it can be patched. Offsets are from the object's load address.
-/// This is also the cache's record: plain numbers, no padding.
+/// The cache file stores this struct as it is: plain numbers, no padding.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
     /// Offset of the instruction.
     pub at: u32,
-    /// Start of the patched window. Jumps may lead to it, but none leads inside the window.
+    /// Start of the patched window. Jumps may lead to the start, but none leads inside the window.
     pub start: u32,
-    /// Five dead bytes for a jump, for [`FORM_HOP`].
+    /// Offset of five dead bytes for a jump; used by [`FORM_HOP`].
     pub hop: u32,
-    /// The call's number; -1 if only known at run time.
+    /// The system call's number; -1 if it is only known at run time.
     pub nr: i32,
-    /// Bytes displaced before the instruction.
+    /// Number of bytes displaced before the `syscall`.
     pub pre: u8,
     /// Number of bytes displaced after the `syscall`.
     pub post: u8,
-    /// One of the forms.
+    /// One of the `FORM_` constants.
     pub form: u8,
     pub zero: u8,
     /// The window's unpatched bytes; for [`FORM_HOP`] followed by the five dead bytes.
@@ -106,7 +107,7 @@ impl Site {
         self.nr < 0 || class(hooks, self.nr.into()) != CLASS_KERNEL
     }
 
-    /// Number of slots for its trampoline.
+    /// Number of slots that the site's trampoline takes.
     pub(crate) fn slots(&self) -> usize {
         if self.nr < 0 || is_clone(self.nr.into()) {
             2
@@ -143,7 +144,7 @@ impl Site {
             && self.bytes[pre..pre + 2] == SYSCALL
     }
 
-    /// Whether the code in memory is still that of the record.
+    /// Whether the code in memory is still that which the record holds.
     ///
     /// # Safety
     /// `base` is the load address of an object for which [`Site::is_sane`] held with its code's
@@ -171,9 +172,9 @@ pub(crate) fn in_reach(a: (usize, usize), b: (usize, usize)) -> bool {
     near(a.0, b.1, reach) && near(a.1, b.0, reach) && near(a.0, b.0, reach) && near(a.1, b.1, reach)
 }
 
-/// Bytes at the start of a far region for jumps to the gates.
+/// Size of a far region's head, which holds jumps to the gates. Bytes.
 pub(crate) const FAR_HEAD: usize = 2 * SLOT;
-/// Bytes at the end of a far region for its unwind table.
+/// Size of a far region's tail, which holds its unwind table. Bytes.
 pub(crate) const FAR_TAIL: usize = 128;
 
 /// A region of slots that is being filled and is still writable.
@@ -183,27 +184,27 @@ pub(crate) struct Region {
     pub len: usize,
     /// Address of the next free slot.
     pub next: usize,
-    /// Whether the region is outside of the library: gates are reached through the jumps in its
-    /// head.
+    /// Whether the region is outside of the library: its slots reach the gates through the jumps in
+    /// the region's head.
     pub far: bool,
-    /// Whether the region is far and for code that isn't libc's: see [`gates`].
+    /// Whether the region is far and for code other than libc's: see [`gates`].
     pub wide: bool,
 }
 
-/// Writes code at an address, byte by byte, since it must not call libc.
+/// Writes code at an address, byte by byte: it must not call libc.
 struct Pen(usize);
 
 impl Pen {
     unsafe fn put(&mut self, bytes: &[u8]) {
         for &b in bytes {
-            // SAFETY: the caller promises that the place is writable.
+            // SAFETY: the caller promises that the address is writable.
             unsafe { (self.0 as *mut u8).write_volatile(b) };
             self.0 += 1;
         }
     }
 
-    /// Writes instructions that were at `from`, with their relative operands adjusted; false if
-    /// these are out of reach.
+    /// Writes instructions that were at `from`, with their operands relative to `rip` adjusted;
+    /// false if such an operand can't reach its address from here.
     unsafe fn moved(&mut self, code: &[u8], from: usize) -> bool {
         use iced_x86::{Decoder, DecoderOptions};
         let start = self.0;
@@ -227,7 +228,7 @@ impl Pen {
         true
     }
 
-    /// Writes an instruction that ends in a 32-bit distance from its end.
+    /// Writes an instruction whose last 4 bytes are the distance from its end to `to`.
     unsafe fn relative(&mut self, code: &[u8], to: usize) {
         // SAFETY: as above.
         unsafe {
@@ -249,7 +250,7 @@ impl Region {
     pub(crate) unsafe fn begin_far(&mut self) {
         let mut pen = Pen(self.start);
         for gate in gates(self.wide) {
-            // SAFETY: 8 times 14 bytes, inside the head.
+            // SAFETY: 8 jumps of 14 bytes, inside the head.
             unsafe {
                 pen.put(&[0xff, 0x25, 0, 0, 0, 0]);
                 pen.put(&gate.to_le_bytes());
@@ -272,8 +273,8 @@ impl Region {
         self.next + slots * SLOT <= self.start + self.len - tail
     }
 
-    /// Writes the trampoline of a site and returns its address; None if it is out of reach of the
-    /// operands of displaced instructions.
+    /// Writes the trampoline of a site and returns its address. None if an operand of a displaced
+    /// instruction can't reach its address from the trampoline.
     ///
     /// # Safety
     /// The region is writable, has room, and is in reach of the object; the site matches the object
@@ -293,9 +294,10 @@ impl Region {
         let kernel = slot + pre + if inline { FILTER } else { 0 } + LEA_RCX.len() + 4 + JUMP;
         let ret = kernel + SYSCALL.len();
         let mut pen = Pen(slot);
-        // SAFETY: at most UNWIND_AT bytes, then 8 at the slot's end; the stubs are 56 bytes and 8.
+        // SAFETY: at most UNWIND_AT bytes, then 8 at the slot's end; a second slot's stubs are 56
+        // bytes and 8.
         unsafe {
-            // Only sites outside of libc have such operands: see the finder.
+            // Only sites outside of libc have operands relative to `rip`: see the finder.
             if !self.wide {
                 pen.put(&site.bytes[..pre]);
             } else if !pen.moved(&site.bytes[..pre], base + site.start as usize) {
@@ -345,14 +347,15 @@ impl Region {
         let mut pen = Pen(table);
         // SAFETY: 28 + 28 + 4 bytes inside the tail.
         unsafe {
-            // The common entry: version 1, no augmentation, factors 1 and -8, return column 16.
+            // The common entry (CIE): version 1, no augmentation, factors 1 and -8, return column
+            // 16.
             pen.put(&24u32.to_le_bytes());
             pen.put(&[0; 4]);
             pen.put(&[1, 0, 1, 0x78, 16]);
             pen.put(&[
                 0x0c, 7, 0, 0x16, 16, 8, 0x80, 0x00, 0x09, 0xc0, 0x1a, 0x23, 0x38, 0x06, 0,
             ]);
-            // The region's entry: distance back to the common one, start, length.
+            // The region's entry (FDE): distance back to the common entry, start, length.
             let id_at = pen.0 + 4;
             pen.put(&20u32.to_le_bytes());
             pen.put(&((id_at - table) as u32).to_le_bytes());
@@ -387,8 +390,9 @@ pub(crate) unsafe fn patch(base: usize, site: &Site, slot: usize) {
                 &[0xeb, (site.hop as i64 - (i64::from(site.at) + 2)) as u8],
             );
         } else {
-            // With five bytes before it, the `syscall` stays in place: a thread blocked in it can
-            // return, and one that has just loaded the number can continue.
+            // If at least five bytes before the `syscall` are displaced, the `syscall` stays in
+            // place: a thread blocked in it can return, and one that has just loaded the number can
+            // continue.
             let len = if usize::from(site.pre) >= JUMP {
                 JUMP
             } else {
@@ -413,8 +417,8 @@ pub(crate) unsafe fn unpatch(base: usize, site: &Site) {
     }
 }
 
-/// Overwrites code: in one store if it lies in 8 aligned bytes, else behind a jump to itself that
-/// is replaced last.
+/// Overwrites code. If it lies in 8 aligned bytes: in one store. Otherwise a jump to itself is
+/// written first, and replaced last.
 unsafe fn replace(at: usize, bytes: &[u8]) {
     use core::sync::atomic::{AtomicU64, Ordering, fence};
     let word = at & !7;

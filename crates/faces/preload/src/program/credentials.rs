@@ -1,19 +1,19 @@
-//! Whether the threads and processes that run in this memory may have different credentials:
-//! threads that have changed their own, the child of a vfork. `served/credentials.rs` sets it.
+//! Whether the threads and processes in this memory may have different credentials: a thread that
+//! has changed its own, or the child of a vfork. `served/credentials.rs` sets it.
 
 use crate::program::{process, shared_vm_clones};
 use forebay_store::process::thread_ids::thread_count;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// The credentials may differ.
+/// Whether the credentials may differ.
 static DIFFER: AtomicBool = AtomicBool::new(false);
 
-/// Whether they may.
+/// Whether the credentials may differ.
 pub fn differ() -> bool {
     DIFFER.load(Acquire)
 }
 
-/// Records whether they may differ.
+/// Records whether the credentials may differ.
 pub fn note_differ(differ: bool) {
     DIFFER.store(differ, Release);
 }

@@ -1,19 +1,21 @@
-//! One byte for each descriptor number: whether calls on it reach the library at all.
+//! The descriptor filter, one byte for each descriptor number: whether calls on it reach the
+//! library.
 //!
-//! The trampoline tests it ([`FILTER`]) before anything else. While a vfork child runs in this
-//! memory, bytes are only ever set, never cleared: the parent's descriptors stay the library's.
+//! The trampoline tests a call's byte ([`FILTER`]) before anything else. While a vfork child runs
+//! in this memory, bytes are only set, never cleared: calls on the parent's descriptors must still
+//! reach the library.
 
 use crate::program::process;
 use forebay_store::MAX_FDS;
 use std::sync::atomic::{AtomicU8, Ordering::*};
 
-/// Not zero: calls on this number are handled by us.
+/// One byte per descriptor; nonzero: the library handles calls on it.
 pub static FILTER: [AtomicU8; MAX_FDS] = [const { AtomicU8::new(0) }; MAX_FDS];
 
-/// In [`FILTER`]: an inotify descriptor.
+/// Value in [`FILTER`] of an inotify descriptor.
 const INOTIFY: u8 = 2;
 
-/// Makes calls on `fd` go through our handler.
+/// Makes calls on `fd` reach the library.
 pub fn watch(fd: i32) {
     mark(fd, 1);
 }
@@ -24,7 +26,7 @@ fn mark(fd: i32, what: u8) {
     }
 }
 
-/// As [`watch`], for an inotify descriptor: the kernel handles all calls except reads.
+/// Like [`watch`], for an inotify descriptor: the kernel handles all calls except reads.
 pub fn watch_inotify(fd: i32) {
     mark(fd, INOTIFY);
 }
@@ -37,7 +39,7 @@ pub fn is_inotify(fd: i32) -> bool {
         .is_some_and(|f| f.load(Relaxed) == INOTIFY)
 }
 
-/// Calls on `fd` go to the kernel again.
+/// Makes calls on `fd` go to the kernel again; no effect while a vfork child runs in this memory.
 pub fn unwatch(fd: i32) {
     if !process::has_vfork_child()
         && let Some(f) = usize::try_from(fd).ok().and_then(|n| FILTER.get(n))
@@ -46,7 +48,7 @@ pub fn unwatch(fd: i32) {
     }
 }
 
-/// Whether calls on `fd` concern us.
+/// Whether calls on `fd` reach the library.
 #[inline]
 pub fn watched(fd: i32) -> bool {
     usize::try_from(fd)

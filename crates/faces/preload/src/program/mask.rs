@@ -1,10 +1,12 @@
-//! Signal masks: faults must reach us, or the process dies where it should get EFAULT
-//! ([`forebay_runtime::guard`]) or a page of a mapped file (`map/follow.rs`).
+//! Signal masks: SIGSEGV and SIGBUS must always reach the library. Otherwise the process dies where
+//! the program should get EFAULT ([`forebay_runtime::guard`]) or a page of a mapped file
+//! (`map/follow.rs`).
 //!
-//! So the kernel is never told to block SIGSEGV and SIGBUS for longer than one call waits. The mask
-//! that the program wants is noted for each thread and returned when it asks. A fault of its own
-//! kills, as in a thread that really blocks it; a signal that somebody sends is blocked when it
-//! arrives, and waits in the kernel.
+//! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call waits. The
+//! mask that the program wants is recorded for each thread and returned when the program reads its
+//! mask. A fault of the program in a thread that believes it blocks the signal kills, as in the
+//! kernel. When another process sends such a signal, it is blocked on arrival, and stays pending in
+//! the kernel.
 
 use crate::program::process::in_vfork_child;
 use crate::program::results::{errno, value};
@@ -12,7 +14,7 @@ use crate::program::user;
 use forebay_intercept::{PASS, raw};
 use std::cell::Cell;
 
-/// In the kernel's format: the lowest bit is signal 1.
+/// SIGSEGV and SIGBUS in the kernel's format of a mask: the lowest bit is signal 1.
 pub const FAULTS: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
 const LEN: i64 = 8;
 
@@ -25,24 +27,24 @@ pub const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// Whether the program believes that this thread blocks `signal`, and the kernel doesn't know.
+/// Whether the program believes that this thread blocks `signal`, although the kernel doesn't.
 pub fn is_blocked(signal: i32) -> bool {
     BLOCKED.get() & FAULTS & bit(signal) != 0
 }
 
-/// Asks the kernel for this thread's mask, and changes it if `set` isn't None.
+/// Reads this thread's mask from the kernel, and changes it if `set` isn't None.
 fn kernel(how: i32, set: Option<u64>) -> Result<u64, i64> {
     let mut old = 0u64;
     let at = set.as_ref().map_or(0, |s| &raw const *s as i64);
     let args = [how.into(), at, &raw mut old as i64, LEN, 0, 0];
-    // SAFETY: masks of ours, or none.
+    // SAFETY: pointers to local masks, or null.
     match unsafe { raw(libc::SYS_rt_sigprocmask, args) } {
         e if e < 0 => Err(e),
         _ => Ok(old),
     }
 }
 
-/// Sets this thread's mask, as the kernel has it.
+/// Sets this thread's mask in the kernel.
 pub fn set(mask: u64) {
     let _ = kernel(libc::SIG_SETMASK, Some(mask));
 }
@@ -52,24 +54,25 @@ pub fn block_all() -> u64 {
     kernel(libc::SIG_SETMASK, Some(u64::MAX)).unwrap_or(0)
 }
 
-/// Blocks all signals but [`FAULTS`], which guarded accesses of ours may cause; this thread's
-/// mask before.
+/// Blocks all signals but [`FAULTS`], which this library's guarded accesses may cause. Returns this
+/// thread's previous mask.
 pub fn block_all_but_faults() -> u64 {
     kernel(libc::SIG_SETMASK, Some(!FAULTS)).unwrap_or(0)
 }
 
-/// Signals of [`FAULTS`] that this thread has blocked, as far as the program knows.
+/// Returns the signals of [`FAULTS`] that this thread has blocked, as far as the program knows.
 pub fn blocked_faults() -> u64 {
     BLOCKED.get()
 }
 
-/// A thread begins, with these signals blocked as far as the program knows.
+/// Starts a thread with the mask `mask`, as far as the program knows.
 pub fn begin(mask: u64) {
     BLOCKED.set(mask & FAULTS);
     set(mask & !FAULTS);
 }
 
-/// The program before may have blocked them.
+/// Unblocks [`FAULTS`], which the program before an exec may have blocked, and records those that
+/// were.
 pub fn start() {
     if let Ok(old) = kernel(libc::SIG_BLOCK, None)
         && old & FAULTS != 0
@@ -81,7 +84,7 @@ pub fn start() {
 
 /// rt_sigprocmask(how, set, old, size).
 pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
-    // The notes of a vfork child's thread are its parent's.
+    // A vfork child shares `BLOCKED` with its parent's thread, so the kernel handles its call.
     if a[3] != LEN || in_vfork_child() {
         return PASS;
     }
@@ -95,7 +98,7 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
         },
     };
     if before == 0 && (how == libc::SIG_UNBLOCK || set.is_none_or(|s| s & FAULTS == 0)) {
-        return PASS; // Most of them.
+        return PASS; // Nearly all calls.
     }
     let (given, after) = match (set, how) {
         (None, _) => (None, before),
@@ -104,7 +107,7 @@ pub unsafe fn sigprocmask(a: &[i64; 6]) -> i64 {
         (Some(set), libc::SIG_SETMASK) => (Some(set & !FAULTS), set & FAULTS),
         _ => return PASS, // EINVAL.
     };
-    // First: pending signals are delivered on return.
+    // `BLOCKED` is set first: pending signals are delivered when the kernel returns.
     BLOCKED.set(after);
     let old = match kernel(how, given) {
         Ok(old) => old | before,

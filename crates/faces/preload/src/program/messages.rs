@@ -1,5 +1,5 @@
-//! Lines on standard error. They are written by a raw system call, whatever libc's state, and most
-//! of them once per process.
+//! Lines on standard error. A raw system call writes them, so libc's state doesn't matter. Most are
+//! written once per process.
 
 use crate::program::settings;
 use forebay_runtime::defect;
@@ -9,22 +9,22 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 
 static COMPLAINED: AtomicBool = AtomicBool::new(false);
 
-/// As text for a message.
+/// Returns bytes as text for a message.
 pub fn text(bytes: &[u8]) -> std::borrow::Cow<'_, str> {
     String::from_utf8_lossy(bytes)
 }
 
-/// One line on standard error, once per process.
+/// Writes one line to standard error, once per process.
 pub fn complain(what: &str) {
     if !COMPLAINED.swap(true, AcqRel) {
         write_line(what);
     }
 }
 
-/// One line on standard error.
+/// Writes one line to standard error.
 pub fn write_line(what: &str) {
     let line = format!("forebay: {what}\n");
-    // SAFETY: a valid buffer; a raw system call, whatever libc's state.
+    // SAFETY: a valid buffer; a raw system call works whatever libc's state.
     unsafe {
         forebay_intercept::raw(
             libc::SYS_write,
@@ -33,7 +33,7 @@ pub fn write_line(what: &str) {
     }
 }
 
-/// Has a failed assertion of ours reported in one line before it ends the program.
+/// Makes a failed assertion of this library write one line before it ends the program.
 pub fn report_defects() {
     defect::report_with(|line| {
         let written = defect::write_to_stderr(line);
@@ -43,8 +43,8 @@ pub fn report_defects() {
     });
 }
 
-/// Where standard error takes nothing (it is closed, or a file of the pool): appends the line to
-/// the log of the pool's keeper.
+/// Appends a line to the log of the pool's keeper. Used if standard error can't be written (it is
+/// closed, or a file of the pool).
 fn log_defect(dir: &CStr, line: &[u8]) {
     let path = [dir.to_bytes(), b"/keeper.log"].concat();
     let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOFOLLOW;

@@ -1,5 +1,5 @@
-//! The program that the library lives in, as far as no pool is needed to know it: its memory and
-//! its environment, the results of its system calls, its signals, and whose call is being served.
+//! The program that the library lives in, as far as the pool isn't needed: its memory and
+//! environment, the results of its system calls, its signals, and which process's call is served.
 
 pub mod credentials;
 pub mod filter;

@@ -1,8 +1,9 @@
-//! A stack of the library's own for work inside a signal handler: the program may have given its
-//! handlers a few KiB (`sigaltstack`), half of which the kernel's frame takes.
+//! Separate stacks for work inside a signal handler: the program may have given its handlers only a
+//! few KiB (`sigaltstack`), half of which the kernel's frame takes.
 //!
-//! To the kernel a thread on this stack isn't on its signal stack any more: the next signal would
-//! begin at the top of that one, over frames that are still in use. So all signals wait meanwhile.
+//! To the kernel, a thread on such a stack has left its signal stack: the next signal's frame would
+//! begin at the top of the signal stack and overwrite frames in use. So all signals are blocked
+//! meanwhile.
 
 use crate::program::mask;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, munmap};
@@ -11,20 +12,21 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 const LEN: usize = 256 << 10;
-/// The lowest part of a stack: touching it is a fault, and never changes another mapping.
+/// Size of the lowest part of a stack: touching it is a fault, and never changes another mapping.
+/// Bytes.
 const GUARD: usize = 4096;
 
 /// Mapped stacks that no thread uses.
 static FREE: [AtomicPtr<c_void>; 8] = [const { AtomicPtr::new(null_mut()) }; 8];
 
-/// Runs `f` on a stack of our own; on the present one if there is no memory for it.
+/// Runs `f` on a separate stack; on the current stack if there is no memory for one.
 pub fn run<T>(f: impl FnOnce() -> T) -> T {
     struct Call<F, T> {
         f: Option<F>,
         result: Option<T>,
     }
     unsafe extern "C" fn call<F: FnOnce() -> T, T>(at: *mut c_void) {
-        // SAFETY: `run` passes its own, and waits.
+        // SAFETY: `run` passes its own `Call`, and waits.
         let c = unsafe { &mut *at.cast::<Call<F, T>>() };
         c.result = c.f.take().map(|f| f());
     }
@@ -41,7 +43,7 @@ pub fn run<T>(f: impl FnOnce() -> T) -> T {
         return c.result.expect("it was called");
     };
     let before = mask::block_all();
-    // SAFETY: no other thread is on the stack; its top is aligned as the page is.
+    // SAFETY: no other thread is on the stack; its top is page-aligned.
     unsafe { arch::call_on(stack.byte_add(LEN), thunk(&c), (&raw mut c).cast()) };
     mask::set(before);
     give_back(stack);
@@ -123,7 +125,7 @@ mod tests {
         for n in 0..20u64 {
             let (there, m) = super::run(|| {
                 let there = 0u8;
-                // Far more than a signal stack has.
+                // Far more than fits on a signal stack.
                 let mut room = [n as u8; 100_000];
                 std::hint::black_box(&mut room);
                 (&raw const there as usize, u64::from(room[99_999]))

@@ -1,22 +1,22 @@
-//! Whose call it is: this process's, or that of a vfork child, which runs in the memory of its
-//! parent and on the parent's thread. `lifecycle/fork.rs` makes children and keeps
-//! these notes.
+//! Records whose call is being served: this process's, or that of a vfork child, which runs in its
+//! parent's memory on the parent's thread. `lifecycle/fork.rs` makes children and keeps these
+//! records.
 
 use forebay_runtime::fd;
 use forebay_store::process as slots;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// How many children of vfork run in our memory.
+/// Number of vfork children that run in this process's memory.
 static VFORK_CHILDREN: AtomicU32 = AtomicU32::new(0);
 
-/// The work that a vfork child leaves to its parent.
+/// Memory that a vfork child leaves to its parent to free.
 type Left = Vec<Box<dyn std::any::Any>>;
 
 pub const NONE: u32 = u32::MAX;
 
 thread_local! {
-    /// Memory that a vfork child allocated for exec: freed by the parent.
+    /// Memory that a vfork child allocated for exec: the parent frees it.
     static LEFT_BY_CHILD: Cell<*mut Left> = const { Cell::new(std::ptr::null_mut()) };
     static IN_VFORK_CHILD: Cell<bool> = const { Cell::new(false) };
 }
@@ -38,8 +38,8 @@ pub fn in_vfork_child() -> bool {
     IN_VFORK_CHILD.with(Cell::get)
 }
 
-/// Leaves memory for the parent to free, if this is a vfork child; otherwise it is the caller's. In
-/// both cases it isn't moved.
+/// Hands memory to the parent to free, if this is a vfork child (then None); otherwise returns it
+/// to the caller. In both cases the memory keeps its address.
 pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
     if !in_vfork_child() {
         return Some(memory);
@@ -54,29 +54,29 @@ pub fn leave_to_parent<T: 'static>(memory: Box<T>) -> Option<Box<T>> {
     None
 }
 
-/// A child is about to run in our memory that has descriptors of its own.
+/// Counts a child that is about to run in this process's memory with its own descriptors.
 pub fn vfork_begins() {
     VFORK_CHILDREN.fetch_add(1, AcqRel);
 }
 
-/// The child has ended, or wasn't made.
+/// Counts down: the vfork child has ended, or couldn't be made.
 pub fn vfork_ended() {
     let _ = VFORK_CHILDREN.fetch_update(AcqRel, Acquire, |n| n.checked_sub(1));
 }
 
-/// This thread runs the child from now on.
+/// Records that this thread runs the vfork child from now on.
 pub fn enter_vfork_child() {
     IN_VFORK_CHILD.set(true);
     fd::enter_vfork_child();
 }
 
-/// This thread runs the parent again.
+/// Records that this thread runs the parent again.
 pub fn leave_vfork_child() {
     IN_VFORK_CHILD.set(false);
     fd::leave_vfork_child();
 }
 
-/// Frees what the child has left; in its parent.
+/// Frees the memory that the vfork child has left; called in the parent.
 pub fn free_left() {
     let left = LEFT_BY_CHILD.with(|l| l.replace(std::ptr::null_mut()));
     if !left.is_null() {
@@ -85,7 +85,7 @@ pub fn free_left() {
     }
 }
 
-/// In a forked child: the children of its parent are none of its own.
+/// Resets the records in a forked child: its parent's vfork children aren't its own.
 pub fn after_fork_in_child() {
     VFORK_CHILDREN.store(0, SeqCst);
     IN_VFORK_CHILD.set(false);

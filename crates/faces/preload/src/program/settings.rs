@@ -1,4 +1,4 @@
-//! The location of the pool, from the environment: read once at the start, and fixed from then on.
+//! The settings: where the pool is, read once from the environment at the start.
 
 use crate::program::{filter, variables};
 use forebay_client::origin::SIGN;
@@ -9,27 +9,27 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 pub struct Settings {
     pub dir: &'static CStr,
     pub mount: &'static [u8],
-    /// The last component of the mount prefix: a path that leads into the pool without
-    /// starting with the prefix contains it.
+    /// The last component of the mount prefix. Any path that leads into the pool contains it, even
+    /// one that doesn't start with the prefix.
     pub mark: &'static [u8],
     /// LD_PRELOAD as this process was started with.
     pub preload: &'static CStr,
-    /// The prefix may be a directory of the kernel's, too: that of the pool's origin. Paths that
-    /// lead under it by a link or from a working directory mustn't go to the kernel.
+    /// Whether the prefix may also be a directory of the kernel: that of the pool's origin. Paths
+    /// that lead under it by a link or from a working directory mustn't go to the kernel.
     pub shadows: bool,
 }
 
 static SETTINGS: AtomicPtr<Settings> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The settings, once `start` has found them.
+/// Returns the settings, once [`read`] has stored them.
 #[inline]
 pub fn settings() -> Option<&'static Settings> {
     // SAFETY: leaked, never freed or changed.
     unsafe { SETTINGS.load(Acquire).as_ref() }
 }
 
-/// Reads where the pool is. Some if there is one; in it, the directory for what was found
-/// out about this libc, which serves all pools of the user.
+/// Reads the settings. Some if a pool is named. The inner value is the directory of all pools of
+/// this user: the cache of libc's sites, used with every pool, lies there.
 pub fn read() -> Option<Option<CString>> {
     let (dir, mount) = (
         variables::value(variables::DIR)?,
@@ -48,12 +48,12 @@ pub fn read() -> Option<Option<CString>> {
         mount,
         mark,
         preload,
-        // Whether the kernel has a file at the prefix isn't checked: a dead origin would block each
-        // program.
+        // Whether the kernel has a file at the prefix isn't checked: if the origin is dead, the
+        // check would block each program.
         shadows: exists(&sign),
     });
     SETTINGS.store(Box::leak(settings), Release);
-    // Guards our own descriptors against a program that closes everything.
+    // Watches the library's own descriptors, so that a program that closes all can't close them.
     forebay_runtime::fd::tell(filter::watch);
     let home = dir.to_bytes().rsplitn(2, |&b| b == b'/').nth(1);
     Some(home.and_then(|home| CString::new(home).ok()))

@@ -1,11 +1,12 @@
-//! Processes and threads that share the memory and the thread area of the thread that made them,
-//! while both run: children of clone with CLONE_VM, but with neither CLONE_VFORK nor CLONE_SETTLS.
+//! Shared-memory clones: processes and threads that share the memory and the thread area of the
+//! thread that made them, while both run. They are children of clone with CLONE_VM, but with
+//! neither CLONE_VFORK nor CLONE_SETTLS.
 //!
-//! The thread area leads to all that libc and this library keep for each thread (errno, critical
-//! sections, the slot of a vfork child), so two threads that run at once must not share one. Such a
-//! process, a *shared-memory clone*, has a thread area of its own while it is in our code, and the
-//! shared one again when it goes back. While a process has shared-memory clones, each intercepted
-//! call asks the kernel who makes it.
+//! libc and this library reach all that they keep for each thread through its thread area (errno,
+//! critical sections, the slot of a vfork child), so two threads that run at once must not share
+//! one. A shared-memory clone therefore switches to a separate thread area while it runs this
+//! library's code, and back to the shared one when it leaves. While a process has shared-memory
+//! clones, each intercepted call asks the kernel for the caller's thread id.
 
 use crate::program::{process, user};
 use forebay_intercept::{CALL_DEPTH, Call, raw};
@@ -15,22 +16,23 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering::*};
 
-/// Places in the table's first part; each further one has twice as many as the one before.
+/// Number of entries in the table's first segment; each further segment has twice as many as the
+/// one before.
 const FIRST: usize = 64;
-/// Parts, for more shared-memory clones than Linux has process ids.
+/// Number of segments: enough for more shared-memory clones than Linux has process ids.
 const TABLE_SEGMENTS: usize = 17;
 /// Number of calls by other threads after which ended shared-memory clones are searched for.
 const SWEEP: u32 = 1024;
-/// The shared thread area begins with its own address, here.
+/// Offset in a thread area of a word that holds the thread area's own address. Bytes.
 const SELF: usize = 16;
-/// Bytes of the kernel's structure for robust locks.
+/// Size of the kernel's structure for robust locks. Bytes.
 const ROBUST_LEN: i64 = 24;
 
 mod state {
     pub const FREE: u32 = 0;
-    /// Taken by the thread that fills it.
+    /// A thread is filling the entry.
     pub const TAKEN: u32 = 1;
-    /// For a child that is being made.
+    /// Prepared for a child that is being made.
     pub const READY: u32 = 2;
     pub const USED: u32 = 3;
     /// The clone has ended; its thread area still exists.
@@ -40,29 +42,30 @@ mod state {
 #[derive(Default)]
 struct SharedVmClone {
     state: AtomicU32,
-    /// The end of its stack, by which the child knows it.
+    /// The end of the clone's stack, by which its entry is found when it begins.
     stack: AtomicUsize,
-    /// The clone's own thread area, and the one that it shares.
+    /// The clone's own thread area, which it uses in this library's code.
     area: AtomicUsize,
     shared: AtomicUsize,
     tid: AtomicU32,
-    /// While it makes a process: the stack on which that process will run its call, see
-    /// [`stack_of`].
+    /// While the clone makes a process: the end of the stack on which that process will run its
+    /// call, see [`stack_of`].
     making: AtomicUsize,
-    /// The child of its vfork, which runs in its place.
+    /// Thread id of the clone's vfork child, which runs in the clone's memory in its stead; 0:
+    /// none.
     child: AtomicU32,
-    /// The signals that the clone blocks when it begins.
+    /// The signals that the clone blocks once it has begun.
     mask: AtomicU64,
-    /// Where in a thread area libc keeps the thread's id, and the list of robust locks; 0: unknown.
+    /// Offset in a thread area of the thread's id; 0: unknown.
     tid_at: AtomicUsize,
     robust_at: AtomicUsize,
-    /// Identity of the process slot reserved for it.
+    /// Identity of the process slot reserved for the clone.
     reserved: AtomicU32,
 }
 
 impl SharedVmClone {
-    /// Whether the caller, with this thread id and on the thread area `shared`, belongs to this
-    /// clone.
+    /// Whether the caller, with thread id `tid` and on the thread area `shared`, is this clone or
+    /// its vfork child.
     fn is(&self, tid: u32, shared: usize) -> bool {
         self.state.load(Acquire) == USED
             && self.shared.load(Relaxed) == shared
@@ -86,7 +89,7 @@ impl SharedVmClone {
     }
 }
 
-/// The table, in parts that are made when they are needed and stay.
+/// The table of clones, in segments that are allocated when they are needed and never freed.
 static TABLE: [AtomicPtr<SharedVmClone>; TABLE_SEGMENTS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; TABLE_SEGMENTS];
 /// Number of entries that are READY or USED.
@@ -104,29 +107,29 @@ pub fn any() -> bool {
     COUNT.load(Relaxed) != 0
 }
 
-/// Whether the caller is such a clone, inside our code.
+/// Whether the caller is a shared-memory clone, inside this library's code.
 pub fn is_one() -> bool {
     SHARED_VM_CLONE.with(Cell::get)
 }
 
-/// Whether the caller is one with a process slot of its own, for as long as it lives.
+/// Whether the caller is a shared-memory clone that has its own process slot while it lives.
 pub fn has_slot() -> bool {
     HAS_SLOT.with(Cell::get)
 }
 
-/// Whether the caller isn't the first thread of its process.
+/// Whether the caller is a thread other than the first one of its process.
 pub fn is_thread() -> bool {
     gettid() != process::own_pid()
 }
 
-/// On a thread area of its own until dropped.
+/// The calling clone uses its own thread area until this is dropped.
 pub struct Inside {
     shared: usize,
     clone: &'static SharedVmClone,
 }
 
 impl Inside {
-    /// The shared-memory clone is about to make a process.
+    /// Records that the shared-memory clone is about to make a process.
     pub fn makes(&self, call: &Call) {
         self.clone.making.store(stack_of(call), Release);
     }
@@ -141,13 +144,13 @@ impl Drop for Inside {
 fn all() -> impl Iterator<Item = &'static SharedVmClone> {
     let parts = TABLE.iter().enumerate().map_while(|(n, part)| {
         let part = part.load(Acquire);
-        // SAFETY: what `grow` made, which stays.
+        // SAFETY: made by `grow`, and never freed.
         (!part.is_null()).then(|| unsafe { std::slice::from_raw_parts(part, FIRST << n) })
     });
     parts.flatten()
 }
 
-/// Makes the table's next part. False if there is no memory, or no part left.
+/// Allocates the table's next segment. False if there is no memory, or no segment left.
 fn grow() -> bool {
     let Some((n, next)) = (TABLE.iter().enumerate()).find(|(_, part)| part.load(Acquire).is_null())
     else {
@@ -164,14 +167,14 @@ fn grow() -> bool {
         .compare_exchange(null, part.cast(), AcqRel, Relaxed)
         .is_err()
     {
-        // SAFETY: made above. Another thread was first.
+        // SAFETY: made above, and not in the table: another thread was first.
         drop(unsafe { Box::from_raw(part) });
     }
     true
 }
 
 fn kernel(nr: i64, a: [i64; 3]) -> i64 {
-    // SAFETY: calls that only ask, or with structures of ours.
+    // SAFETY: calls that only read, or with structures of this library.
     unsafe { raw(nr, [a[0], a[1], a[2], 0, 0, 0]) }
 }
 
@@ -182,7 +185,7 @@ fn gettid() -> u32 {
 #[cfg(target_arch = "x86_64")]
 fn own_area() -> usize {
     let area;
-    // SAFETY: reads the word that every thread area of glibc has there.
+    // SAFETY: reads the word at SELF, which every thread area of glibc has.
     unsafe {
         core::arch::asm!("mov {}, fs:[{}]", out(reg) area, const SELF, options(nostack, readonly));
     }
@@ -204,8 +207,8 @@ fn own_area() -> usize {
 #[cfg(not(target_arch = "x86_64"))]
 fn set_area(_: usize) {}
 
-/// If a shared-memory clone makes this call, goes over to its own thread area. Nothing that is kept
-/// for each thread may be touched by the function that calls this, only by those that it calls.
+/// If a shared-memory clone makes this call, switches to its own thread area. The caller of this
+/// function must not touch thread-local data itself; only functions that it calls may.
 #[inline(never)]
 pub fn enter() -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -216,8 +219,8 @@ pub fn enter() -> Option<Inside> {
     found.map(|s| go_over(s, shared))
 }
 
-/// As [`enter`], after a clone that returned `ret`: the caller may be the child made by a
-/// shared-memory clone, which begins with its creator's state.
+/// Like [`enter`], after a clone call that returned `ret`. The caller may also be a child that a
+/// shared-memory clone has just made: the child begins with its creator's thread area.
 #[inline(never)]
 pub fn enter_after(call: &Call, ret: i64) -> Option<Inside> {
     let (shared, tid) = (own_area(), gettid());
@@ -248,7 +251,7 @@ fn sweep() {
     }
 }
 
-/// A shared-memory clone has ended.
+/// Marks a shared-memory clone as ended.
 fn end(s: &SharedVmClone) {
     if s.goes(USED, DEAD) {
         COUNT.fetch_sub(1, AcqRel);
@@ -258,7 +261,7 @@ fn end(s: &SharedVmClone) {
     }
 }
 
-/// Where the stack ends that the child of this clone will have; in the parent.
+/// Returns the end of the stack that the child of this clone call will have. Called in the parent.
 fn stack_of(call: &Call) -> usize {
     let end = match call.nr {
         libc::SYS_clone => call.args[1] as usize,
@@ -269,21 +272,22 @@ fn stack_of(call: &Call) -> usize {
         }
         _ => 0,
     };
-    // Without a stack of its own it runs on the parent's.
+    // A child without a separate stack runs on the parent's.
     match end {
         0 => std::ptr::from_ref(call) as usize,
         end => end,
     }
 }
 
-/// Whether this is where the call is found on a stack that ends there, or at this address.
+/// Whether `call` lies where a call is found on a stack that ends at `stack`, or exactly at
+/// `stack`.
 fn is_at(call: &Call, stack: usize) -> bool {
     let at = std::ptr::from_ref(call) as usize;
     (at..=at + CALL_DEPTH).contains(&stack)
 }
 
-/// The prepared shared-memory clone that makes this call: the call lies near the end of its stack.
-/// (If stacks are very small, several ends are near; its own is the nearest.)
+/// Returns the prepared shared-memory clone that makes this call: the call lies near the end of its
+/// stack. (If stacks are very small, several ends are near; the clone's own is the nearest.)
 fn awaited(call: &Call) -> Option<&'static SharedVmClone> {
     let stack = |s: &&SharedVmClone| s.stack.load(Relaxed);
     all()
@@ -291,13 +295,14 @@ fn awaited(call: &Call) -> Option<&'static SharedVmClone> {
         .min_by_key(stack)
 }
 
-/// Before the clone that makes a shared-memory clone: a thread area for it. `reserved`: its process
-/// slot, if it has one. `mask`: the signals that it blocks, once it has begun.
+/// Prepares an entry and a thread area for the shared-memory clone that `call` is about to make.
+/// `reserved`: its process slot, if it has one. `mask`: the signals that it blocks, once it has
+/// begun.
 ///
-/// libc's own allocation is used for the thread area, as by a process that makes a thread.
+/// libc's own function allocates the thread area, as when a process makes a thread.
 ///
 /// # Errors
-/// ENOMEM; ENOSYS if they aren't [`supported`].
+/// ENOMEM; ENOSYS if clones aren't [`supported`].
 pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
     let libc = Areas::of_libc().ok_or(Errno::NOSYS)?;
     let take = |from: u32| all().find(|s| s.goes(from, TAKEN));
@@ -308,7 +313,7 @@ pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
         sweep();
         let mut any = false;
         while let Some(dead) = take(DEAD) {
-            // SAFETY: made by `make_area`; no thread is on it.
+            // SAFETY: made by `make_area`; no thread uses it.
             unsafe { drop_area(dead.area.load(Relaxed)) };
             dead.state.store(FREE, Release);
             any = true;
@@ -317,7 +322,7 @@ pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
             return Err(Errno::NOMEM);
         }
     };
-    // SAFETY: this thread's own area is read.
+    // SAFETY: only reads this thread's own area.
     if !unsafe { make_area(s, &libc) } {
         s.state.store(FREE, Release);
         return Err(Errno::NOMEM);
@@ -334,27 +339,27 @@ pub fn prepare(call: &Call, reserved: u32, mask: u64) -> Result<(), Errno> {
 
 /// A shared-memory clone that begins.
 pub struct Begun {
-    /// The clone is on its own thread area.
+    /// Keeps the clone on its own thread area.
     _inside: Inside,
-    /// Identity of the process slot reserved for it.
+    /// Identity of the process slot reserved for the clone.
     pub reserved: u32,
     /// The signals that the clone blocks.
     pub mask: u64,
 }
 
-/// In a child of clone: if it was prepared, it is a shared-memory clone from now on. All signals
-/// are blocked.
+/// Called in a child of clone, with all signals blocked. If an entry was prepared for the child, it
+/// is a shared-memory clone from now on.
 #[inline(never)]
 pub fn begin(call: &Call) -> Option<Begun> {
     let s = awaited(call)?;
     let (shared, tid, area) = (own_area(), gettid(), s.area.load(Relaxed));
-    // A clone that had this thread id before has ended.
+    // An earlier clone with the same thread id has ended.
     all().filter(|s| s.is(tid, shared)).for_each(end);
     s.tid.store(tid, Relaxed);
     s.shared.store(shared, Relaxed);
     s.state.store(USED, Release);
     if let at @ 1.. = s.tid_at.load(Relaxed) {
-        // SAFETY: a place in the area, which is only ours.
+        // SAFETY: inside the clone's area, which only this thread uses.
         unsafe { ((area + at) as *mut u32).write(tid) };
     }
     let inside = go_over(s, shared);
@@ -379,7 +384,8 @@ fn mark(is: bool, has_slot: bool) {
     HAS_SLOT.with(|s| s.set(has_slot));
 }
 
-/// In the parent, if there is no child after all. Returns whether one was prepared for.
+/// Called in the parent if the child couldn't be made. Returns whether an entry was prepared for
+/// it.
 pub fn failed(call: &Call) -> bool {
     let stack = stack_of(call);
     let is_it =
@@ -392,8 +398,8 @@ pub fn failed(call: &Call) -> bool {
     true
 }
 
-/// In the child of a fork: only the thread that forked exists here, and it is alone now. If it was
-/// a shared-memory clone, what it shared may be in any state, so it continues on its own area.
+/// Called in the child of a fork, which has only the thread that forked. If that was a
+/// shared-memory clone, it continues on its own thread area: the shared one may be in any state.
 pub fn after_fork_in_child(inside: Option<&Inside>) {
     COUNT.store(u32::from(inside.is_some()), Release);
     for s in all() {
@@ -414,7 +420,8 @@ fn symbol(name: &CStr) -> Option<*mut c_void> {
     (!at.is_null()).then_some(at)
 }
 
-/// The function that makes thread areas: private to glibc, and the same for twenty years.
+/// The functions for thread areas, which are private to glibc and have stayed the same for twenty
+/// years.
 struct Areas {
     /// `_dl_allocate_tls`.
     allocate: *mut c_void,
@@ -422,15 +429,15 @@ struct Areas {
     size: usize,
 }
 
-/// Bytes of `struct pthread` from glibc 2.28 to 2.33, where no symbol tells it: libpthread was a
-/// library of its own then, which exports none.
+/// Size of `struct pthread` from glibc 2.28 to 2.33. Bytes. These versions have no symbol for it:
+/// libpthread, then a separate library, doesn't export one.
 const SIZE_BEFORE_2_34: usize = 2304;
 
 impl Areas {
     fn of_libc() -> Option<Areas> {
         let allocate = symbol(c"_dl_allocate_tls")?;
         let size = match symbol(c"_thread_db_sizeof_pthread") {
-            // SAFETY: glibc's number, of 4 bytes.
+            // SAFETY: glibc's symbol, a number of 4 bytes.
             Some(size) => unsafe { size.cast::<u32>().read() as usize },
             None => size_by_version()?,
         };
@@ -439,23 +446,24 @@ impl Areas {
 }
 
 fn size_by_version() -> Option<usize> {
-    // SAFETY: glibc's, a text that stays.
+    // SAFETY: glibc's string, which is never freed.
     let version = unsafe { CStr::from_ptr(libc::gnu_get_libc_version()) };
     let (major, minor) = version.to_str().ok()?.split_once('.')?;
     let minor: u32 = minor.split('.').next()?.parse().ok()?;
     (major == "2" && (28..=33).contains(&minor)).then_some(SIZE_BEFORE_2_34)
 }
 
-/// Whether there can be shared-memory clones. If not, such children share all that they have with
-/// their parent.
+/// Whether clones can get separate thread areas. If not, such children share their parent's thread
+/// area even in this library's code.
 pub fn supported() -> bool {
     Areas::of_libc().is_some()
 }
 
-/// A thread area like this thread's, with thread-local storage as at a thread's beginning.
+/// Makes a copy of this thread's area, with thread-local storage as at a thread's start. False if
+/// there is no memory.
 ///
 /// # Safety
-/// On a thread of glibc's.
+/// Called on a thread made by glibc.
 unsafe fn make_area(s: &SharedVmClone, libc: &Areas) -> bool {
     type Allocate = unsafe extern "C" fn(*mut c_void) -> *mut c_void;
     let own = own_area();
@@ -473,7 +481,8 @@ unsafe fn make_area(s: &SharedVmClone, libc: &Areas) -> bool {
             return false;
         }
         let (from, to) = (own as *const usize, area as *mut usize);
-        // Its own address, where its thread-local storage is (as allocated), its own address.
+        // First word and SELF: the area's own address. The word between (its thread-local storage)
+        // stays as allocated.
         to.write(area);
         to.byte_add(SELF).write(area);
         for i in SELF / 8 + 1..size / 8 {
@@ -493,7 +502,7 @@ unsafe fn make_area(s: &SharedVmClone, libc: &Areas) -> bool {
             .checked_sub(own)
             .filter(|at| (1..size - ROBUST_LEN as usize).contains(at));
         if let Some(at) = robust_at {
-            // An empty list: it links to itself, forwards and backwards. Nothing is pending.
+            // An empty list links to itself, forwards and backwards; no lock operation is pending.
             let head = (area + at) as *mut usize;
             head.write(head as usize);
             head.sub(1).write(head as usize);

@@ -1,15 +1,14 @@
-//! Signals: the program's handlers don't run in the midst of our work, and a bad address is
-//! an error, not a crash.
+//! Signals: the program's handlers don't run in the middle of this library's work, and a bad
+//! address is an error, not a crash.
 //!
-//! Every handler that the program installs is kept in a table here; the kernel gets ours
-//! instead. It calls the program's at once, unless the thread is inside a
+//! Every handler that the program installs is recorded in a table here; the kernel gets this
+//! library's handler instead. It calls the program's handler at once, unless the thread is inside a
 //! [`Critical`](forebay_store::process::Critical) section. Then it blocks all signals in the
-//! context to which it returns, and the section's end sends the signal again and restores
-//! the mask. Blocking signals around each operation would do the same for two system calls
-//! more. (The cancellation of threads is such a signal, too: libc installs its handler
-//! through the same call.)
+//! context to which it returns; the section's end sends the signal again and restores the mask.
+//! Blocking signals around each operation would do the same, but cost two more system calls. (libc
+//! cancels threads by such a signal, too, and installs its handler through the same call.)
 //!
-//! Faults (SIGSEGV or SIGBUS caused by an instruction) can't wait. If our code was touching the
+//! Faults (SIGSEGV or SIGBUS caused by an instruction) can't wait. If this library was touching the
 //! program's memory, the operation fails with EFAULT ([`forebay_runtime::guard`]); if the page of a
 //! mapped file has appeared meanwhile, the program continues ([`Above::on_fault`]); otherwise the
 //! program's handler runs.
@@ -26,12 +25,13 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering::*};
 
-/// The layer that serves mapped files, which the handler calls first. It is above this module, on
-/// which it depends (for notices); so it is passed to [`start`].
+/// Functions of the layer that serves mapped files, which the signal handler calls first. That
+/// layer is above this module and uses it for notices, so its functions are passed to [`start`].
 pub struct Above {
-    /// After SIGBUS at an address: whether the program can continue.
+    /// Called after SIGBUS at an address: whether the program can continue.
     pub on_fault: fn(u64) -> bool,
-    /// On [`NOTICE`]: whether that was all that the signal means.
+    /// Called on [`NOTICE`]: whether the signal was only a notice, so that the program needn't see
+    /// it.
     pub on_notice: fn(&libc::siginfo_t) -> bool,
 }
 
@@ -58,12 +58,12 @@ struct Action {
     mask: u64,
 }
 
-/// The program's action for a signal, if its handler is ours to the kernel.
+/// The program's action for a signal for which the kernel has this library's handler.
 struct Wanted {
     /// SIG_DFL, SIG_IGN or a function.
     handler: AtomicUsize,
     flags: AtomicU64,
-    /// The signals of [`mask::FAULTS`] in its mask, which the kernel isn't given.
+    /// The signals of [`mask::FAULTS`] in the action's mask, which the kernel isn't given.
     faults: AtomicU64,
 }
 
@@ -74,23 +74,23 @@ static WANTED: [Wanted; SIGNALS] = [const {
         faults: AtomicU64::new(0),
     }
 }; SIGNALS];
-/// Held while the table and the kernel are brought into line.
+/// Held while the table and the kernel's actions are made to agree.
 static CHANGING: ProcessLock = ProcessLock::new();
-/// SIGSEGV and SIGBUS run our handler, whatever action the program sets.
+/// Whether SIGSEGV and SIGBUS run this library's handler, whatever action the program sets.
 static WATCHING: AtomicBool = AtomicBool::new(false);
-/// So does the notice that a mapped file has become shorter.
+/// Whether [`NOTICE`] (a mapped file has become shorter) runs this library's handler, too.
 static NOTICED: AtomicBool = AtomicBool::new(false);
-/// The program hasn't begun.
+/// Whether the program hasn't begun yet.
 static BEGINS: AtomicBool = AtomicBool::new(false);
-/// All handlers that were installed before us have been wrapped.
+/// Whether all handlers that were installed before this library's have been wrapped.
 static ALL: AtomicBool = AtomicBool::new(false);
 
-/// A signal that waits for the end of a critical section. The first one blocks all others but
-/// faults.
+/// A signal held back until a critical section ends. The first one held back blocks all other
+/// signals except faults.
 struct Held {
     signal: Cell<i32>,
     info: Cell<MaybeUninit<libc::siginfo_t>>,
-    /// The thread's mask before.
+    /// The thread's mask before the signal was held back.
     mask: Cell<u64>,
 }
 
@@ -120,7 +120,7 @@ fn is_watched(signal: usize) -> bool {
     }
 }
 
-/// Asks the kernel for a signal's action, or sets it.
+/// Reads a signal's action from the kernel, or sets it.
 fn kernel(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> i64 {
     let new = new.map_or(0, |a| a as *const Action as i64);
     let old = old.map_or(0, |a| a as *mut Action as i64);
@@ -133,13 +133,13 @@ fn kernel(signal: usize, new: Option<&Action>, old: Option<&mut Action>) -> i64 
     }
 }
 
-/// The action that the kernel is to know of the one that the program wants.
+/// Returns the action to set in the kernel for the action that the program wants.
 fn wrapped(signal: usize, wanted: &Action) -> Action {
     let mut action = *wanted;
     if is_function(wanted.handler) {
         action.handler = our_handler();
         action.mask &= !mask::FAULTS;
-        // We give up the handler ourselves, when it has really run.
+        // This library removes the handler itself, once the handler has really run.
         action.flags &= !(libc::SA_RESETHAND as u32 as u64);
         action.flags |= libc::SA_SIGINFO as u64;
     } else if is_watched(signal) {
@@ -148,7 +148,7 @@ fn wrapped(signal: usize, wanted: &Action) -> Action {
     action
 }
 
-/// Our action for faults where the program has none.
+/// Returns the action that is set for faults where the program has no handler.
 fn watching() -> Action {
     Action {
         handler: our_handler(),
@@ -186,7 +186,7 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
         let faults = entry.faults.load(Acquire);
         let given = new.map(|n| if own { wrapped(signal, &n) } else { n });
         if let (Some(n), true) = (&new, own) {
-            // First: the kernel may call our handler at once.
+            // The table is changed first: the kernel may call this library's handler at once.
             if is_function(n.handler) || is_watched(signal) {
                 entry.flags.store(n.flags, Release);
                 entry.handler.store(n.handler, Release);
@@ -213,8 +213,8 @@ pub unsafe fn sigaction(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// Before anything else: held signals will be delivered, and faults run our handler (a bad path is
-/// read before the pool is open).
+/// Installs the handlers of faults and the delivery of held signals. Called before anything else:
+/// bad paths are read even before the pool is open.
 pub fn start(above: &'static Above) {
     ABOVE.store(std::ptr::from_ref(above).cast_mut(), Release);
     sections::deliver_with(deliver);
@@ -224,7 +224,7 @@ pub fn start(above: &'static Above) {
     take_over(libc::SIGBUS as usize);
 }
 
-/// Once the pool is open: handlers that were installed before us are wrapped too.
+/// Wraps the handlers that were installed before this library's. Called once the pool is open.
 pub fn watch() {
     if in_vfork_child() || ALL.load(Acquire) {
         return;
@@ -235,12 +235,12 @@ pub fn watch() {
     }
 }
 
-/// Declares whether the program has yet to begin: exec has left no handlers.
+/// Records whether the program has yet to begin: then it has no handlers, since exec resets them.
 pub fn note_beginning(begins: bool) {
     BEGINS.store(begins, Release);
 }
 
-/// Called before the first mapping of a file: installs the handler of notices.
+/// Installs the handler of notices. Called before the first mapping of a file.
 pub fn watch_notices() {
     if in_vfork_child() || NOTICED.load(Acquire) {
         return;
@@ -251,7 +251,7 @@ pub fn watch_notices() {
     }
 }
 
-/// Wraps what the kernel knows about a signal.
+/// Wraps the action that the kernel has for a signal.
 fn take_over(signal: usize) {
     let mut now = Action::default();
     if kernel(signal, None, Some(&mut now)) < 0 || now.handler == our_handler() {
@@ -266,7 +266,7 @@ fn take_over(signal: usize) {
     }
 }
 
-/// Undoes [`start`] and [`watch`]: another instance of this library takes over.
+/// Undoes [`start`] and [`watch`]: another instance of this library will handle the signals.
 pub fn stop() {
     if !WATCHING.swap(false, AcqRel) {
         return;
@@ -283,17 +283,17 @@ pub fn stop() {
     }
 }
 
-/// In a forked child: another thread may have been changing the table.
+/// Resets the lock in a forked child: another thread of the parent may have held it.
 pub fn after_fork_in_child() {
     CHANGING.reset();
 }
 
-/// Called by our handler for every signal: what to go on with, or 0. No frame of ours is
-/// on the stack when the program's handler runs: exceptions and the cancellation of threads
-/// unwind it.
+/// Called by this library's handler for every signal. Returns the program's handler to jump to, or
+/// 0. When the program's handler runs, no frame of this library is on the stack: exceptions and the
+/// cancellation of threads unwind it.
 ///
 /// # Safety
-/// Called by our handler with the kernel's arguments.
+/// Called by this library's handler with the kernel's arguments.
 unsafe extern "C" fn decide(
     signal: i32,
     info: *mut libc::siginfo_t,
@@ -382,16 +382,17 @@ fn land(context: &mut libc::ucontext_t, to: guard::Landing) {
     let _ = (context, to);
 }
 
-/// Keeps a signal until the critical section ends.
+/// Holds a signal back until the critical section ends.
 ///
 /// # Safety
-/// `context` is what the kernel passed to our handler.
+/// `context` is what the kernel passed to this library's handler.
 unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucontext_t) {
-    // No further signal between checking whether another is held and holding this one.
+    // No further signal may arrive between checking whether another is held and holding this one.
     mask::block_all();
     // SAFETY: the kernel's mask has 8 bytes (libc's type more).
     let mask = unsafe { (&raw mut (*context).uc_sigmask).cast::<u64>() };
-    // SAFETY: as above. In the handler of a fault, faults are blocked; not in the interrupted code.
+    // SAFETY: as above. In the handler of a fault, faults are blocked; in the interrupted code they
+    // aren't.
     let before = unsafe { mask.read_unaligned() } & !mask::FAULTS;
     HELD.with(|h| {
         if h.signal.get() == 0 {
@@ -400,15 +401,16 @@ unsafe fn hold_back(signal: i32, info: &libc::siginfo_t, context: *mut libc::uco
             h.mask.set(before);
             sections::owe_signal();
         } else {
-            // One of the two handlers interrupted the other, perhaps before its first instruction
-            // (the kernel delivers all pending signals at once), and found the other's signals
-            // blocked: the program's mask contains the signals that are in both.
+            // One of the two handlers interrupted the other, perhaps before its first instruction:
+            // the kernel delivers all pending signals at once. The inner one saw the outer one's
+            // signals blocked. So the program's mask contains the signals that are in both masks.
             h.mask.set(h.mask.get() & before);
             // SAFETY: the caller's promise.
             unsafe { let_wait(signal, info, context) };
         }
-        // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask, but
-        // faults: an address of the program may be bad. One that somebody sent stays blocked, too.
+        // SAFETY: as above. All other signals stay blocked until `deliver` sets the mask. Faults
+        // don't: an address of the program may be bad. But a fault signal that a process sent stays
+        // blocked, too.
         unsafe { mask.write_unaligned(!mask::FAULTS | mask.read_unaligned() & mask::bit(signal)) };
     });
 }
@@ -422,15 +424,14 @@ unsafe fn let_wait(signal: i32, info: &libc::siginfo_t, context: *mut libc::ucon
     unsafe {
         let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
         mask.write_unaligned(mask.read_unaligned() | mask::bit(signal));
-        // The signal is blocked while its handler, which is this code, runs, unless SA_NODEFER is
-        // set.
+        // The signal is blocked while its handler (this code) runs, unless SA_NODEFER is set.
         let args = [libc::SIG_BLOCK.into(), mask as i64, 0, MASK_LEN, 0, 0];
         raw(libc::SYS_rt_sigprocmask, args);
     }
     send_again(signal, info);
 }
 
-/// To this thread.
+/// Sends a signal to this thread.
 fn send_again(signal: i32, info: &libc::siginfo_t) {
     let (me, signal) = (i64::from(own_pid()), i64::from(signal));
     // SAFETY: raw system calls with valid pointers. If the second one fails (no memory to queue the
@@ -444,8 +445,8 @@ fn send_again(signal: i32, info: &libc::siginfo_t) {
     }
 }
 
-/// At the end of a critical section in which a signal was held back: sends it again and
-/// lets signals through.
+/// Ends a critical section in which a signal was held back: sends the signal again, and unblocks
+/// signals.
 fn deliver() {
     HELD.with(|h| {
         let info = h.info.get();
@@ -455,7 +456,8 @@ fn deliver() {
     });
 }
 
-/// A signal that we handle and the program doesn't: does what the kernel would have done.
+/// Does what the kernel would have done for a signal that has a handler of this library, but none
+/// of the program.
 fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     let fault = is_fault(signal, info);
     if !fault && (handler == libc::SIG_IGN || signal == NOTICE) {
@@ -463,7 +465,7 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
     }
     kernel(signal as usize, Some(&Action::default()), None);
     if !fault {
-        // Blocked while we are here; it kills when we return.
+        // Blocked while this handler runs; the signal kills when the handler returns.
         let me = i64::from(own_pid());
         // SAFETY: raw system calls.
         unsafe {
@@ -471,7 +473,7 @@ fn as_without_handler(signal: i32, info: &libc::siginfo_t, handler: usize) {
             raw(libc::SYS_tgkill, [me, thread, i64::from(signal), 0, 0, 0]);
         }
     }
-    // A fault happens again at once, and kills with its own state.
+    // A fault happens again when the handler returns, and then kills with its own state.
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -502,7 +504,7 @@ mod entry {
         "2: ret",
         ".cfi_endproc",
         ".size forebay_on_signal, . - forebay_on_signal",
-        // The bytes by which unwinders and debuggers know the end of a handler.
+        // The bytes by which unwinders and debuggers recognise the end of a handler.
         "nop",
         ".hidden forebay_restorer",
         ".globl forebay_restorer",
@@ -520,13 +522,13 @@ mod entry {
         fn forebay_restorer();
     }
 
-    /// The kernel calls this for every signal that the program handles: [`super::decide`], then the
-    /// program's handler with the same arguments.
+    /// Returns the address of the handler that the kernel calls for every wrapped signal. It calls
+    /// [`super::decide`], then jumps to the program's handler with the same arguments.
     pub fn handler() -> usize {
         forebay_on_signal as *const () as usize
     }
 
-    /// The code that a handler returns to.
+    /// Returns the address of the code that a handler returns to.
     pub fn restorer() -> usize {
         forebay_restorer as *const () as usize
     }

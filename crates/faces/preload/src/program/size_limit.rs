@@ -1,8 +1,8 @@
-//! RLIMIT_FSIZE, as the store's media know it.
+//! Passes RLIMIT_FSIZE to the store's media, which enforce it.
 
 use forebay_intercept::raw;
 
-/// Asks the kernel for the limit.
+/// Reads the limit from the kernel.
 pub fn refresh() {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let args = [

@@ -1,5 +1,6 @@
-//! The kernel's table of descriptors and the one in the process's area change together. A thread
-//! that makes a child copies both, and waits until no change is in progress.
+//! Keeps the kernel's table of descriptors and the one in the process's area in agreement: both
+//! change together. A thread that makes a child copies both tables, and first waits until no change
+//! is in progress.
 //!
 //! Two counters: a change announces itself in `CHANGES` unless `COPIES` isn't zero; a copy
 //! announces itself in `COPIES` and waits, for a bounded time, until `CHANGES` is zero.
@@ -9,20 +10,20 @@ use forebay_store::process::Critical;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU32, Ordering::*};
 
-/// How many threads are about to change the kernel's table of descriptors and ours.
+/// Number of threads that are about to change the kernel's table of descriptors and this library's.
 static CHANGES: AtomicU32 = AtomicU32::new(0);
 
-/// How many threads are making a child that gets a copy of both.
+/// Number of threads that are making a child that gets a copy of both tables.
 static COPIES: AtomicU32 = AtomicU32::new(0);
 
-/// A change of the kernel's table of descriptors and ours, which belong together: no child is
-/// made in between.
+/// A change of the kernel's table of descriptors and this library's, which must agree. No child is
+/// made while it exists.
 pub struct TableChange(Option<Critical>);
 
-/// Begins a change; short, since a thread that forks waits for it.
+/// Begins a change. It must be short: a thread that forks waits for it.
 pub fn begin() -> TableChange {
-    // A vfork child has tables of its own, and one thread. A thread that is making a child changes
-    // tables itself meanwhile, and would wait for the end of its own copy.
+    // A vfork child has its own tables and one thread, so it needs no lock. A thread that is making
+    // a child changes tables, too; it would wait for the end of its own copy.
     if process::in_vfork_child() || COPYING.with(Cell::get) {
         return TableChange(None);
     }
@@ -49,12 +50,12 @@ impl Drop for TableChange {
 }
 
 thread_local! {
-    /// Between [`begin_copy`] and [`end_copy`].
+    /// Whether this thread is between [`begin_copy`] and [`end_copy`].
     static COPYING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Waits until no change is in progress, and keeps new ones from beginning. Not for ever: a
-/// change that hangs must not keep the program from forking.
+/// Waits until no change is in progress, and prevents new ones. The wait is bounded (about 1 s): a
+/// change that hangs must not prevent the program from forking.
 pub fn begin_copy() {
     COPIES.fetch_add(1, SeqCst);
     COPYING.with(|c| c.set(true));
@@ -70,14 +71,14 @@ pub fn begin_copy() {
     }
 }
 
-/// Lets changes begin again, if this thread has prevented them.
+/// Allows changes again, if this thread has prevented them.
 pub fn end_copy() {
     if COPYING.with(|c| c.replace(false)) {
         COPIES.fetch_sub(1, SeqCst);
     }
 }
 
-/// In a forked child: its only thread neither changes nor copies anything.
+/// Resets the counters in a forked child: its only thread neither changes nor copies tables.
 pub fn after_fork_in_child() {
     COPIES.store(0, SeqCst);
     CHANGES.store(0, SeqCst);

@@ -1,12 +1,13 @@
-//! The unwinder, looked up when it is needed.
+//! The unwinder's functions, looked up when they are needed.
 //!
-//! Rust's library wants libgcc_s, which costs each start of a program 40 to 90 us to load, relocate
-//! and begin. Only an exception, or the cancellation of a thread, that goes through our functions
-//! needs it, and a process that throws has loaded it. So its functions are defined here, visible to
-//! this library alone, as jumps to the real ones; the linker then leaves libgcc_s out.
+//! Rust's standard library needs libgcc_s, which costs each start of a program 40 to 90 us to load,
+//! relocate and initialise. Only an exception, or the cancellation of a thread, that passes through
+//! this library's functions needs it; a process that throws has loaded it already. So its functions
+//! are defined here, visible to this library alone, as jumps to the real ones; the linker then
+//! leaves libgcc_s out.
 //!
-//! Frames of far trampolines that are registered before libgcc_s is loaded are kept until it is
-//! ([`register_kept`]).
+//! Unwind tables of far trampolines that are registered before libgcc_s is loaded are kept until it
+//! is loaded ([`register_kept`]).
 
 use std::ffi::CStr;
 use std::ffi::c_void;
@@ -16,7 +17,7 @@ use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering::*};
 macro_rules! unwinder {
     ($($name:ident)*) => {
         const NAMES: &[&CStr] = &[$(
-            // SAFETY: ends with the only zero.
+            // SAFETY: the bytes end with the only zero.
             unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) }
         ),*];
         // Unit tests are linked with libgcc_s itself.
@@ -29,7 +30,7 @@ macro_rules! unwinder {
                 concat!(".hidden ", stringify!($name)),
                 concat!(".type ", stringify!($name), ", @function"),
                 concat!(stringify!($name), ":"),
-                // On the way to the real function, with up to four arguments.
+                // Finds the real function and jumps to it, with up to four arguments.
                 "push %rdi",
                 "push %rsi",
                 "push %rdx",
@@ -64,24 +65,24 @@ unwinder! {
 static FOUND: [AtomicPtr<c_void>; NAMES.len()] =
     [const { AtomicPtr::new(null_mut()) }; NAMES.len()];
 
-/// Maximum number of tables of frames that are kept.
+/// Maximum number of unwind tables that are kept until libgcc_s is loaded.
 const MAX_REGISTERED: usize = 64;
 static REGISTERED: [AtomicUsize; MAX_REGISTERED] = [const { AtomicUsize::new(0) }; MAX_REGISTERED];
 static REGISTERED_END: AtomicUsize = AtomicUsize::new(0);
 
-/// Where a function of libgcc_s is searched for.
+/// Where to search for a function of libgcc_s.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Scope {
-    /// In what the program is linked with. No dlopen: before `main` it would run the constructors
-    /// of libc without arguments and environment, so that the program had none.
+    /// In the libraries that the program is linked with. No dlopen: before `main`, dlopen would run
+    /// libc's constructors without arguments and environment, and the program would have none.
     Linked,
-    /// In the loaded objects.
+    /// In all loaded objects.
     Loaded,
-    /// The library is loaded if it isn't there.
+    /// In all loaded objects; libgcc_s is loaded if it isn't yet.
     Load,
 }
 
-/// The function of libgcc_s, if it is there.
+/// Returns the address of function `NAMES[i]` of libgcc_s; null if it isn't found in `scope`.
 fn look_up(i: usize, scope: Scope) -> *mut c_void {
     let found = FOUND[i].load(Acquire);
     if !found.is_null() {
@@ -107,7 +108,7 @@ fn look_up(i: usize, scope: Scope) -> *mut c_void {
     found
 }
 
-/// The address of a function of the unwinder; of its replacement if there is none.
+/// Returns the address of an unwinder's function; of a replacement if it isn't found.
 #[cfg_attr(test, allow(dead_code, reason = "called by the jumps"))]
 extern "C" fn find(i: usize) -> *mut c_void {
     let registers = i == NAMES.len() - 1;
@@ -123,7 +124,8 @@ extern "C" fn find(i: usize) -> *mut c_void {
     }
 }
 
-/// `_URC_END_OF_STACK`, or null: there is nothing to unwind.
+/// Replacement for the unwinder's functions. Returns `_URC_END_OF_STACK`: there is nothing to
+/// unwind.
 extern "C" fn nothing() -> usize {
     const END_OF_STACK: usize = 5;
     END_OF_STACK
@@ -135,7 +137,8 @@ extern "C" fn keep(table: usize) {
     }
 }
 
-/// Before a thread is unwound: registers the frames that were kept, if the unwinder is loaded now.
+/// Registers the unwind tables that were kept, if libgcc_s is loaded now. Called before a thread is
+/// unwound.
 pub fn register_kept() {
     let end = REGISTERED_END.load(Acquire).min(MAX_REGISTERED);
     if end == 0 {
@@ -145,7 +148,7 @@ pub fn register_kept() {
     if register.is_null() {
         return;
     }
-    // SAFETY: the function of this name.
+    // SAFETY: `__register_frame` has this type.
     let register: extern "C" fn(usize) = unsafe { std::mem::transmute(register) };
     for place in &REGISTERED[..end] {
         let table = place.swap(0, AcqRel);

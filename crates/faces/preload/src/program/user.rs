@@ -1,6 +1,6 @@
-//! Memory of the program that the arguments of a system call point to. It may be unmapped, and may
-//! change at any moment: it is read and written under the fault guard, by copy, and a bad address
-//! is EFAULT.
+//! Access to the program's memory that the arguments of a system call point to. That memory may be
+//! unmapped, and may change at any moment. So it is copied under the fault guard, and a bad address
+//! gives EFAULT.
 
 use crate::program::results;
 use forebay_posix::Errno;
@@ -14,30 +14,30 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
-/// The end of a program's addresses.
+/// Upper end of the addresses of programs.
 const USER_END: i64 = 0x7fff_ffff_f000;
 
-/// Whether something of the program may lie at this address at all: not in the first
-/// page, and not where the kernel is.
+/// Whether the program's memory may lie at this address: it isn't in the first page, nor among the
+/// kernel's addresses.
 #[inline]
 pub fn plausible(ptr: i64) -> bool {
     (4096..USER_END).contains(&ptr)
 }
 
-/// Whether a buffer reaches into the kernel's addresses. That is an error even if nothing is to be
-/// copied.
+/// Whether a buffer lies wholly below the kernel's addresses. If not, that is an error even if
+/// nothing is to be copied.
 #[inline]
 pub fn is_user(ptr: i64, len: usize) -> bool {
     ptr as u64 <= USER_END as u64 && len as u64 <= USER_END as u64 - ptr as u64
 }
 
-/// A buffer that the program passed to be read; an error if it reaches into the kernel's addresses.
+/// Returns a buffer that the program passed to be read from.
 ///
 /// # Errors
-/// EFAULT.
+/// EFAULT if the buffer reaches into the kernel's addresses.
 ///
 /// # Safety
-/// The program passed it, to a call that lasts longer than `'a`.
+/// The program passed the buffer to a call that lasts longer than `'a`.
 #[inline]
 pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
     if is_user(at, len) {
@@ -48,7 +48,7 @@ pub unsafe fn input<'a>(at: i64, len: usize) -> Result<UserSlice<'a>, Errno> {
     }
 }
 
-/// As [`input`], a buffer that the program passed to be written.
+/// Like [`input`], for a buffer that the program passed to be written to.
 ///
 /// # Errors
 /// EFAULT.
@@ -65,25 +65,25 @@ pub unsafe fn output<'a>(at: i64, len: usize) -> Result<UserSliceMut<'a>, Errno>
     }
 }
 
-/// A descriptor that the program passed. It may be closed at any moment.
+/// Borrows a descriptor that the program passed. The program may close it at any moment.
 ///
 /// # Errors
 /// EBADF for -1, which no descriptor can be.
 pub fn descriptor<'a>(fd: i32) -> Result<BorrowedFd<'a>, Errno> {
     match fd {
         -1 => Err(Errno::BADF),
-        // SAFETY: not -1. Whether it is open the kernel says.
+        // SAFETY: not -1. If the descriptor isn't open, calls on it fail.
         fd => Ok(unsafe { BorrowedFd::borrow_raw(fd) }),
     }
 }
 
-/// How many bytes from `at` on can be read, `len` at most.
+/// Returns how many bytes from `at` on can be read, at most `len`.
 pub fn readable(at: i64, len: usize) -> usize {
-    // SAFETY: a byte of the program's memory, if it is there.
+    // SAFETY: reads a byte of the program's memory, under the fault guard.
     there(at, len, |byte| unsafe { byte.read_volatile() })
 }
 
-/// As [`readable`], for writing.
+/// Like [`readable`], for writing.
 pub fn writable(at: i64, len: usize) -> usize {
     there(at, len, |byte| {
         // SAFETY: as above. The atomic OR with 0 changes nothing, even if another thread writes the
@@ -92,7 +92,7 @@ pub fn writable(at: i64, len: usize) -> usize {
     })
 }
 
-/// Up to where `touch_byte` can touch one byte of each page.
+/// Returns how many bytes from `at` on `touch_byte` can touch, trying one byte of each page.
 fn there(at: i64, len: usize, touch_byte: impl Fn(*mut u8) -> u8) -> usize {
     let (start, end) = (at as usize, (at as usize).saturating_add(len));
     let mut next = start;
@@ -103,13 +103,14 @@ fn there(at: i64, len: usize, touch_byte: impl Fn(*mut u8) -> u8) -> usize {
     next.min(end) - start
 }
 
-/// Bytes that one call reads or writes at most, as in Linux.
+/// Maximum number of bytes that one call reads or writes, as in Linux.
 pub const MAX_TRANSFER: usize = 0x7fff_f000;
 
-/// Number of parts of a vector that fit on the stack, as in Linux.
+/// Maximum number of parts of a vector that fit on the stack, as in Linux.
 const FEW: usize = 8;
 
-/// The parts of a vector (readv and its like), copied once: the program may change its own.
+/// The buffers of a vector (of readv and similar calls), copied once: the program may change its
+/// own vector meanwhile.
 pub struct Vector {
     few: [MaybeUninit<Part>; FEW],
     many: Vec<Part>,
@@ -128,15 +129,15 @@ impl Vector {
         }
     }
 
-    /// Copies the program's vector of `count` parts. Together they are at most [`MAX_TRANSFER`]
-    /// bytes: the rest is cut off.
+    /// Copies the program's vector of `count` parts. If the parts exceed [`MAX_TRANSFER`] bytes in
+    /// total, they are truncated to that.
     ///
     /// # Errors
-    /// EINVAL for a negative length; EFAULT if the vector isn't there, or a part is where the kernel
-    /// is.
+    /// EINVAL for a negative length; EFAULT if the vector isn't mapped, or a part reaches into the
+    /// kernel's addresses.
     ///
     /// # Safety
-    /// The program passed it, to a call that lasts longer than this.
+    /// The program passed the vector to a call that lasts longer than `self`.
     pub unsafe fn take(&mut self, at: i64, count: usize) -> Result<&[Part], Errno> {
         let parts: &mut [Part] = if count > FEW {
             // SAFETY: any bytes are a part.
@@ -145,9 +146,10 @@ impl Vector {
         } else {
             let (from, to) = (at as *const Part, self.few.as_mut_ptr().cast::<Part>());
             let bytes = count * size_of::<Part>();
-            // SAFETY: room of ours for this many.
+            // SAFETY: `to` has room for `count` parts.
             let copy = || unsafe { std::ptr::copy(from.cast::<u8>(), to.cast::<u8>(), bytes) };
-            // SAFETY: it holds nothing, and the parts are only looked at when all of them are there.
+            // SAFETY: the copy holds no lock, and the parts are only read if all of them were
+            // copied.
             unsafe { touch(copy) }.ok_or(Errno::FAULT)?;
             // SAFETY: just written; any bytes are a part.
             unsafe { std::slice::from_raw_parts_mut(to, count) }
@@ -155,7 +157,7 @@ impl Vector {
         if parts.iter().any(|p| p.0.iov_len > isize::MAX as usize) {
             return Err(Errno::INVAL);
         }
-        // If there is a single part, memory beyond it isn't even read.
+        // A single part is truncated before its addresses are checked, as in Linux.
         if let [one] = &mut *parts {
             one.0.iov_len = one.0.iov_len.min(MAX_TRANSFER);
         }
@@ -180,45 +182,46 @@ impl Part {
         self.0.iov_base as u64
     }
 
-    /// To be read.
+    /// Returns the buffer for reading from it.
     pub fn input(&self) -> UserSlice<'_> {
         // SAFETY: the promise of `Vector::take`.
         unsafe { UserSlice::new(self.0.iov_base.cast(), self.0.iov_len) }
     }
 
-    /// To be written.
+    /// Returns the buffer for writing to it.
     pub fn output(&self) -> UserSliceMut<'_> {
         // SAFETY: the promise of `Vector::take`.
         unsafe { UserSliceMut::new(self.0.iov_base.cast(), self.0.iov_len) }
     }
 }
 
-/// The bytes of a path that the program passed; none if the kernel has to say EFAULT.
+/// Returns the bytes of a path that the program passed; None if the address is bad, so that the
+/// kernel returns EFAULT.
 ///
 /// # Safety
-/// `ptr` isn't plausible, or is a C string that stays for the call.
+/// `ptr` is a bad address, or a C string that isn't freed during the call.
 #[inline]
 pub unsafe fn path(ptr: i64) -> Option<&'static [u8]> {
     if !plausible(ptr) {
         return None;
     }
     let text = ptr as *const libc::c_char;
-    // SAFETY: the caller's promise; if it breaks it, the kernel is to say so.
+    // SAFETY: the caller's promise; a bad address is caught, and the kernel reports it.
     let path = unsafe { touch(|| CStr::from_ptr(text)) }?;
     Some(path.to_bytes())
 }
 
-/// A path that the program passed.
+/// Returns a path that the program passed; None if the address is bad.
 ///
 /// # Safety
-/// A C string that stays for the call.
+/// `ptr` is a bad address, or a C string that isn't freed during the call.
 pub unsafe fn text(ptr: i64) -> Option<Cow<'static, [u8]>> {
     // SAFETY: the caller's promise.
     unsafe { path(ptr) }.map(Cow::Borrowed)
 }
 
-/// Touches the program's memory; None if it isn't mapped. No handler of the program runs in the
-/// middle of it: a fault in one would be taken for ours.
+/// Touches the program's memory; None if it isn't mapped. No signal handler of the program runs
+/// meanwhile: a fault in the handler would be taken for a fault of `f`.
 ///
 /// # Safety
 /// As for [`guard::attempt`].
@@ -228,17 +231,17 @@ pub unsafe fn touch<T: Copy>(f: impl FnOnce() -> T) -> Option<T> {
     unsafe { guard::attempt(f) }
 }
 
-/// Reads a list of the program.
+/// Reads `len` values of the program's memory.
 ///
 /// # Errors
 /// EFAULT.
 ///
 /// # Safety
-/// Any bytes are a T.
+/// Any bytes are a valid T.
 pub unsafe fn take_list<T: Copy>(from: i64, len: usize) -> Result<Vec<T>, Errno> {
     let _critical = Critical::enter();
     let mut list: Vec<T> = Vec::with_capacity(len);
-    // SAFETY: the caller's promise; there is room.
+    // SAFETY: the caller's promise; the list has the capacity.
     unsafe {
         let to = list.as_mut_ptr().cast::<u8>();
         if !guard::copy(from as *const u8, to, len * size_of::<T>()) {
@@ -249,7 +252,7 @@ pub unsafe fn take_list<T: Copy>(from: i64, len: usize) -> Result<Vec<T>, Errno>
     Ok(list)
 }
 
-/// Writes a value to the program.
+/// Writes a value to the program's memory.
 ///
 /// # Errors
 /// EFAULT.
@@ -262,19 +265,20 @@ pub unsafe fn give<T: Copy>(value: T, to: i64) -> Result<i64, Errno> {
     done.map(|()| 0).ok_or(Errno::FAULT)
 }
 
-/// Reads a value of the program.
+/// Reads a value from the program's memory.
 ///
 /// # Errors
 /// EFAULT.
 ///
 /// # Safety
-/// Any bytes are a T.
+/// Any bytes are a valid T.
 pub unsafe fn take<T: Copy>(from: i64) -> Result<T, Errno> {
     // SAFETY: the caller's promise.
     unsafe { touch(|| (from as *const T).read_unaligned()) }.ok_or(Errno::FAULT)
 }
 
-/// Copies a path or link target to the program, truncated to its buffer.
+/// Copies a path or link target to the program, truncated to its buffer. Returns the number of
+/// bytes copied, or -EFAULT.
 ///
 /// # Safety
 /// `buffer` has room for `size` bytes.

@@ -1,17 +1,18 @@
-//! The kernel's asynchronous I/O (io_setup, io_submit, io_getevents and the rest) on files of
-//! the pool, beside files of the kernel in the same context.
+//! Asynchronous I/O by system calls (io_setup, io_submit, io_getevents and the rest) on files of
+//! the pool and files of the kernel in the same context.
 //!
-//! The kernel can't carry out a request on a file of the pool, nor can we put events into its ring.
-//! So a program gets contexts of ours, each of which has one of the kernel's behind it: requests on
-//! the kernel's files go there, those on files of the pool are carried out at once, in io_submit,
-//! and their events wait in a queue of the context. io_getevents takes from both. The word that
-//! stands for a context is the address of a block without the kernel's mark of a ring: a process
-//! that would read the ring itself (libaio, fio) sees that it has to ask.
+//! The kernel can't carry out a request on a file of the pool, nor can this library put events into
+//! the kernel's ring. So a program gets contexts of this library, each of which has a kernel
+//! context behind it. Requests on the kernel's files go to the kernel context. Requests on files of
+//! the pool are carried out at once, in io_submit, and their events wait in a queue of the context.
+//! io_getevents takes events from both. A context's handle is the address of a block without the
+//! kernel's mark of a ring: a program that would read the ring itself (libaio, fio) sees that it
+//! has to call io_getevents.
 //!
-//! A thread that sleeps in the kernel's io_getevents is woken by a request that the kernel
-//! finishes at once (reading from a file without a byte); its event is never shown. [`LOCK`]
-//! guards the list of contexts and their queues; nothing waits while it is held. A child made by
-//! fork has no contexts, as without us.
+//! A thread that sleeps in the kernel's io_getevents is woken by a request that the kernel finishes
+//! at once (a read at the end of an empty file); the program never sees its event. [`LOCK`] guards
+//! the list of contexts and their queues; no thread waits while it holds the lock. A child made by
+//! fork has no contexts, as without this library.
 
 use crate::pool::{fds, stand_in};
 use crate::program::results::{self, errno, value};
@@ -65,18 +66,18 @@ mod opcode {
     pub const PWRITEV: u16 = 8;
 }
 
-/// In [`Request::flags`]: an event descriptor is to be notified; the priority is valid.
+/// Bit in [`Request::flags`]: an event descriptor is to be notified.
 const TELL: u32 = 1;
 const PRIORITY: u32 = 2;
-/// Number of requests for which each of the kernel's contexts has room besides the program's.
+/// Number of requests for which each kernel context has room in addition to the program's.
 const SPARE: u32 = 8;
 
 struct Context {
-    /// The program's handle of it: the address of zeros.
+    /// The block of zeros whose address is the program's handle.
     word: Box<[u64; 8]>,
-    /// The kernel's context behind it.
+    /// Handle of the kernel context behind it.
     kernel: i64,
-    /// Events that the program may leave lying.
+    /// Maximum number of events that the program may leave unread.
     room: usize,
     state: UnsafeCell<State>,
 }
@@ -84,9 +85,9 @@ struct Context {
 #[derive(Default)]
 struct State {
     events: VecDeque<Event>,
-    /// Threads that sleep in the kernel's io_getevents, or are about to.
+    /// Number of threads that sleep in the kernel's io_getevents, or are about to.
     asleep: u32,
-    /// A request was sent to wake a waiter, and none has seen it yet.
+    /// Whether a request was sent to wake a waiter, and no waiter has seen its event yet.
     waking: bool,
 }
 
@@ -101,17 +102,18 @@ unsafe impl Sync for Contexts {}
 
 static LOCK: ProcessLock = ProcessLock::new();
 static CONTEXTS: Contexts = Contexts(UnsafeCell::new(Vec::new()));
-/// Whether there has ever been one.
+/// Whether this process has ever made a context.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// The request by which threads are woken. The kernel writes to its key.
+/// The request that wakes sleeping threads. The kernel writes to its key, so it is atomic.
 static WAKE: [AtomicU64; 8] = [const { AtomicU64::new(0) }; 8];
 
-/// In a child made by fork, before anything else: contexts belong to the parent's memory.
+/// Empties the list in a child made by fork, before anything else: contexts belong to the parent's
+/// memory.
 pub fn after_fork_in_child() {
     LOCK.reset();
-    // SAFETY: the only thread. Another thread of the parent may have been changing the list: the
-    // old list is left as it is.
+    // SAFETY: this is the only thread. The old list isn't dropped: another thread of the parent may
+    // have been changing it.
     unsafe { CONTEXTS.0.get().write(Vec::new()) };
     ANY.store(false, Relaxed);
 }
@@ -126,7 +128,7 @@ fn is(word: i64) -> impl Fn(&Arc<Context>) -> bool {
     move |c| c.word.as_ptr() as i64 == word
 }
 
-/// The context with this handle of the program; None if it isn't one of ours.
+/// Returns the context with this handle; None if it isn't a context of this library.
 fn find(word: i64) -> Option<Arc<Context>> {
     if !ANY.load(Acquire) {
         return None;
@@ -152,7 +154,7 @@ impl Context {
         }
     }
 
-    /// Makes the kernel finish a request at once.
+    /// Wakes a sleeping thread: submits a request that the kernel finishes at once.
     fn wake(&self) {
         let file = stand_in::empty(libc::O_RDONLY);
         let request = Request {
@@ -167,7 +169,7 @@ impl Context {
         }
         let list = [WAKE.as_ptr() as i64];
         let call = [self.kernel, 1, list.as_ptr() as i64, 0, 0, 0];
-        // SAFETY: a request to read nothing.
+        // SAFETY: a request to read no bytes.
         let done = unsafe { raw(libc::SYS_io_submit, call) };
         if done != 1 {
             // The ring is full of events, which wake the waiters.
@@ -177,7 +179,7 @@ impl Context {
 }
 
 impl State {
-    /// Whether a waiter is to be woken; the caller does that.
+    /// Whether a waiter must be woken; the caller does so.
     fn is_to_wake(&mut self) -> bool {
         let wake = self.asleep > 0 && !self.waking && !self.events.is_empty();
         self.waking |= wake;
@@ -188,7 +190,7 @@ impl State {
 /// io_setup(events, context).
 pub unsafe fn setup(a: &[i64; 6]) -> i64 {
     value((|| {
-        // SAFETY: the program's own word; so below.
+        // SAFETY: the program's own handle, here and below.
         if unsafe { user::take::<u64>(a[1])? } != 0 {
             return Err(Errno::INVAL);
         }
@@ -196,7 +198,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         if room == 0 {
             return Err(Errno::INVAL);
         }
-        // Made now, while an error can still be returned.
+        // The empty file is made now, while an error can still be returned.
         stand_in::empty(libc::O_RDONLY)?;
         let mut kernel = 0i64;
         let mut ask = |n: i64| {
@@ -204,7 +206,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
             // SAFETY: a word of ours.
             unsafe { raw(libc::SYS_io_setup, call) }
         };
-        // A number that is too much for the kernel must stay so.
+        // The second try lets the kernel refuse or accept exactly the program's number.
         let mut made = ask(i64::from(room.saturating_add(SPARE)));
         if made < 0 {
             made = ask(i64::from(room));
@@ -221,7 +223,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         ANY.store(true, Release);
         // SAFETY: as above.
         unsafe { user::give(word, a[1]) }.inspect_err(|_| {
-            // SAFETY: no other thread knows it.
+            // SAFETY: no other thread knows the context.
             unsafe { destroy(&[word as i64, 0, 0, 0, 0, 0]) };
         })
     })())
@@ -236,13 +238,15 @@ pub unsafe fn destroy(a: &[i64; 6]) -> i64 {
         })
     });
     match found.flatten() {
-        // SAFETY: the program's own call. A thread that waits in it gets an error from the kernel.
+        // SAFETY: the program's own call. A thread that waits in the context gets an error from the
+        // kernel.
         Some(context) => unsafe { raw(libc::SYS_io_destroy, [context.kernel, 0, 0, 0, 0, 0]) },
         None => PASS,
     }
 }
 
-/// io_cancel(context, request, event): what concerns the pool is done when it is submitted.
+/// io_cancel(context, request, event). Requests on the pool are finished in io_submit, so only the
+/// kernel has any to cancel.
 pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
     match find(a[0]) {
         // SAFETY: the program's own call.
@@ -251,18 +255,19 @@ pub unsafe fn cancel(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// io_submit(context, count, requests). Returns how many were taken; an error only if none was.
+/// io_submit(context, count, requests). Returns the number of requests submitted; an error only if
+/// it is zero.
 pub unsafe fn submit(a: &[i64; 6]) -> i64 {
     let Some(context) = find(a[0]) else {
         return PASS;
     };
-    // More requests than the context has room for aren't taken anyway.
+    // The context has no room for more requests than that anyway.
     let (count, list) = (a[1].min(i64::from(u32::MAX)), a[2]);
     if count < 0 {
         return errno(Errno::INVAL);
     }
     let some = |done: i64, error: i64| if done > 0 { done } else { error };
-    // Requests from `first` to `n` are for the kernel.
+    // Requests from `first` to `n` are for the kernel, and not submitted yet.
     let (mut first, mut n) = (0, 0);
     loop {
         let request = if n < count {
@@ -310,11 +315,11 @@ pub unsafe fn submit(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// Carries a request on a file of the pool out.
+/// Carries out a request on a file of the pool.
 ///
 /// # Errors
-/// EAGAIN if the program has left unread as many events as the context has room for; errors that
-/// make a request impossible: EBADF, EINVAL. Other errors are in the event.
+/// EAGAIN if the program has left as many events unread as the context has room for; EBADF or
+/// EINVAL for an impossible request. Other errors are in the event.
 unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Errno> {
     let is_tell = request.flags & TELL != 0;
     if request.reserved != 0 || request.flags & !(TELL | PRIORITY) != 0 {
@@ -335,7 +340,7 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
     let one = [buffer, len];
     let vector = |list: i64, parts: i64, writing: bool| {
         let call = [fd, list, parts, offset, 0, flags];
-        // SAFETY: what the program has asked for; here and below.
+        // SAFETY: the program's own request, here and below.
         unsafe { io::vector(&call, Some(offset), flags, writing) }
     };
     let whole = [fd, buffer, len, offset, 0, 0];
@@ -388,10 +393,10 @@ unsafe fn serve(context: &Context, at: u64, request: &Request) -> Result<(), Err
     Ok(())
 }
 
-/// Whether the kernel takes it for one.
+/// Whether `fd` is an event descriptor.
 ///
 /// # Errors
-/// EBADF if it isn't open.
+/// EBADF if `fd` isn't open.
 fn is_event_fd(fd: u32) -> Result<bool, Errno> {
     let path = format!("/proc/thread-self/fd/{}", fd as i32);
     match rustix::fs::readlink(path, Vec::new()) {
@@ -401,8 +406,8 @@ fn is_event_fd(fd: u32) -> Result<bool, Errno> {
     }
 }
 
-/// io_getevents(context, least, most, events, timeout) and io_pgetevents, which has a signal mask
-/// besides.
+/// io_getevents(context, least, most, events, timeout), and io_pgetevents, which also has a signal
+/// mask.
 pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(context) = find(a[0]) else {
         return PASS;
@@ -410,7 +415,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     let (least, most) = (a[1], a[2]);
     let end = match a[4] {
         0 => None,
-        // SAFETY: the program's own time.
+        // SAFETY: the program's own timeout.
         at => match unsafe { user::take::<libc::timespec>(at) } {
             Ok(t) => Some(now().saturating_add(nanoseconds(&t))),
             Err(e) => return errno(e),
@@ -427,20 +432,20 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
     }
     let mut have = 0;
     loop {
-        // SAFETY: room for the program's events.
+        // SAFETY: the program's buffer has room for `most` events.
         match unsafe { take_some(&context, a[3] + 32 * have, most - have) } {
             Ok(n) => have += n,
             Err(e) => return if have > 0 { have } else { errno(e) },
         }
         if have == most {
-            // Other threads may wait for an event that this one leaves.
+            // Other threads may wait for the events that this one leaves.
             if context.state(State::is_to_wake) {
                 context.wake();
             }
             return have;
         }
         let left = end.map(|end| end.saturating_sub(now()));
-        // From here on, a process that adds an event wakes us.
+        // From here on, a thread that adds an event wakes this one.
         let waits = have < least
             && left != Some(0)
             && context.state(|s| {
@@ -458,7 +463,8 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
             (&raw const time) as i64
         };
         let to = a[3] + 32 * have;
-        // One at a time: the kernel wakes only threads that want no more events than there are.
+        // One event at a time: the kernel only wakes a thread if there are as many events as it
+        // wants.
         let call = [
             context.kernel,
             i64::from(waits),
@@ -467,9 +473,9 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
             time,
             a[5],
         ];
-        // SAFETY: the program's own call, as far as it concerns the kernel.
+        // SAFETY: the program's own call, limited to the kernel's part.
         let got = unsafe { raw(nr, call) };
-        // SAFETY: what the kernel has just written.
+        // SAFETY: the events that the kernel has just written.
         let (real, woken) = unsafe { without_wakes(to, got.max(0)) };
         let wake = context.state(|s| {
             s.asleep -= u32::from(waits);
@@ -484,7 +490,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
             return if have > 0 { have } else { got };
         }
         let is_over = end.is_some_and(|end| now() >= end);
-        // Once more, if there may be some of ours now.
+        // Tries again if the queue may have events by now.
         if have >= least && !woken || is_over && !waits {
             return have;
         }
@@ -497,7 +503,7 @@ pub unsafe fn events(nr: i64, a: &[i64; 6]) -> i64 {
 /// EFAULT, EINVAL.
 ///
 /// # Safety
-/// The program's own, if any.
+/// `at` is null, or the program's own argument.
 unsafe fn look_at_mask(at: i64) -> Result<(), Errno> {
     if at == 0 {
         return Ok(());
@@ -511,10 +517,10 @@ unsafe fn look_at_mask(at: i64) -> Result<(), Errno> {
     }
 }
 
-/// Copies our events to the program. Returns their number.
+/// Copies up to `most` events of the queue to the program. Returns their number.
 ///
 /// # Errors
-/// EFAULT; they stay where they are.
+/// EFAULT; the events stay in the queue.
 unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno> {
     let some: Vec<Event> = context.state(|s| {
         let n = s.events.len().min(most as usize);
@@ -530,8 +536,8 @@ unsafe fn take_some(context: &Context, to: i64, most: i64) -> Result<i64, Errno>
     Ok(some.len() as i64)
 }
 
-/// Removes the events of our own requests from `n`. Returns how many are left, and whether there
-/// were any.
+/// Removes the events of wake requests from `n` events at `at`. Returns how many events are left,
+/// and whether any was removed.
 unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
     let mut kept = 0;
     for i in 0..n {
@@ -551,14 +557,14 @@ unsafe fn without_wakes(at: i64, n: i64) -> (i64, bool) {
     (kept, kept < n)
 }
 
-/// None is less than 0.
+/// Converts a time to nanoseconds; a negative time is 0.
 fn nanoseconds(t: &libc::timespec) -> u64 {
     (t.tv_sec.max(0) as u64)
         .saturating_mul(1_000_000_000)
         .saturating_add(t.tv_nsec.max(0) as u64)
 }
 
-/// Nanoseconds of the clock that doesn't jump.
+/// Returns the monotonic clock's time. Nanoseconds.
 fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64

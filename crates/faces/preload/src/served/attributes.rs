@@ -12,16 +12,18 @@ use forebay_store::NAME_MAX;
 use std::ffi::CStr;
 
 const NS: i64 = 1_000_000_000;
-/// The flags that most calls support. With others the kernel returns EINVAL, whatever the path.
+/// The flags that most calls support. With other flags the kernel returns EINVAL, whatever the
+/// path.
 const AT_FLAGS: i32 = libc::AT_SYMLINK_NOFOLLOW | libc::AT_EMPTY_PATH;
 
-/// The object behind a descriptor.
+/// Returns the object behind a pool descriptor.
 fn object(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     let (fs, open) = fds::pool_object(fd as i32)?;
     Some((fs, fs.description(open).id()))
 }
 
-/// The meaning of an empty path at AT_FDCWD, if the working directory is in the pool.
+/// Returns the working directory if `fd` is AT_FDCWD and the directory is in the pool: the meaning
+/// of an empty path.
 fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     if fd as i32 != libc::AT_FDCWD {
         return None;
@@ -30,7 +32,7 @@ fn working_directory(fd: i64) -> Option<(&'static Fs, ObjectId)> {
     Some((fs, working_dir::current(fs)?))
 }
 
-/// Notifies the watchers of what happened to an object by a descriptor, or to the working
+/// Notifies the watchers of a change `what` of object `id`, made by a descriptor or on the working
 /// directory.
 fn notified_by(fs: &Fs, fd: i64, id: ObjectId, what: u32) {
     if !fs.store().watches().has_watches() {
@@ -42,7 +44,7 @@ fn notified_by(fs: &Fs, fd: i64, id: ObjectId, what: u32) {
     }
 }
 
-/// The notice's bits for a change of owner.
+/// Returns the inotify bits for a change of owner.
 fn owner_mask(uid: Option<u32>, gid: Option<u32>) -> u32 {
     match uid.or(gid) {
         Some(_) => libc::IN_ATTRIB,
@@ -80,7 +82,7 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
         0
     });
     let real = flags & libc::AT_EACCESS == 0;
-    // SAFETY: the program's own arguments; here and in all functions below.
+    // SAFETY: the program's own arguments, here and in all functions below.
     unsafe {
         if flags & libc::AT_EMPTY_PATH != 0 && is_empty(a[path]) {
             return match (fds::pool_file(a[0] as i32), working_directory(a[0])) {
@@ -88,7 +90,7 @@ pub unsafe fn access(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
                     let place = fs.description(open).place();
                     value(fs.access_as(&place, want, real).map(|()| 0))
                 }
-                // A process can be in the directory, so it exists.
+                // A process can be in the working directory, so the directory exists.
                 (None, Some(_)) => 0,
                 (None, None) => PASS,
             };
@@ -137,9 +139,10 @@ pub fn fchmod(a: &[i64; 6]) -> i64 {
     value(changed.inspect(|_| notified_by(fs, a[0], id, libc::IN_ATTRIB)))
 }
 
-/// The result of a change by descriptor. A failed change of a removed object has no visible effect.
+/// Returns the result of a change by descriptor. A change of a removed directory or link counts as
+/// made.
 fn of_open(fd: i64, changed: Result<(), Errno>) -> Result<i64, Errno> {
-    // A file exists as long as it is open.
+    // A regular file exists as long as it is open.
     let is_kept = || {
         let open = fds::pool_object(fd as i32);
         open.is_some_and(|(fs, open)| fs.description(open).kind() == libc::S_IFREG)
@@ -202,14 +205,14 @@ pub fn fchown(a: &[i64; 6]) -> i64 {
 struct Times {
     atime: Option<i64>,
     mtime: Option<i64>,
-    /// Both are "now".
+    /// Whether both times are "now".
     now: bool,
 }
 
-/// The program's two times; None for null.
+/// Reads two times of the program; None for null.
 ///
 /// # Safety
-/// `ptr` is null or two struct timespec.
+/// `ptr` is null or points to two struct timespec.
 unsafe fn two_times(ptr: i64) -> Result<Option<[libc::timespec; 2]>, Errno> {
     match ptr {
         0 => Ok(None),
@@ -244,13 +247,13 @@ fn timespecs(fs: &Fs, times: Option<[libc::timespec; 2]>) -> Result<Times, Errno
 }
 
 /// # Safety
-/// `ptr` is null or two struct timeval (`micro`), or a struct utimbuf.
+/// `ptr` is null or points to two struct timeval (`micro`), or to a struct utimbuf.
 unsafe fn older_times(ptr: i64, micro: bool) -> Result<Option<Times>, Errno> {
     if ptr == 0 {
         return Ok(None);
     }
     if !micro {
-        // SAFETY: the caller's promise: actime, modtime.
+        // SAFETY: the caller's promise. The fields are actime and modtime.
         let [a, m]: [i64; 2] = unsafe { user::take(ptr)? };
         let ns = |s: i64| Some(s.saturating_mul(NS));
         return Ok(Some(Times {
@@ -280,7 +283,7 @@ impl Times {
             .map(|()| 0)
     }
 
-    /// The change as bits of inotify(7).
+    /// Returns the change as bits of inotify(7).
     fn mask(&self) -> u32 {
         match (self.atime, self.mtime) {
             (Some(_), Some(_)) => libc::IN_ATTRIB,
@@ -339,7 +342,7 @@ pub unsafe fn utimes(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     let a = p.args;
     // SAFETY: see access.
     unsafe {
-        // Before the path is checked.
+        // The times are read before the path is checked.
         let times = match older_times(a[path + 1], p.nr != libc::SYS_utime) {
             Ok(times) => times,
             Err(e) => return errno(e),
@@ -391,19 +394,19 @@ pub unsafe fn truncate(p: PathCall<'_>) -> i64 {
 
 // ---- extended attributes ----
 
-/// The longest value, as in Linux.
+/// Maximum length of a value, as in Linux. Bytes.
 const MAX_VALUE: usize = 64 << 10;
 
-/// The name of an attribute.
+/// Reads the name of an attribute from the program.
 ///
 /// # Errors
-/// EFAULT; ERANGE for one that is empty or too long.
+/// EFAULT; ERANGE for a name that is empty or too long.
 ///
 /// # Safety
 /// `ptr` is a C string.
 unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     let text = ptr as *const libc::c_char;
-    // SAFETY: the caller's promise; if it breaks it, that is EFAULT.
+    // SAFETY: the caller's promise; a bad address gives EFAULT.
     let name = unsafe { user::touch(|| CStr::from_ptr(text)) };
     match name.ok_or(Errno::FAULT)?.to_bytes() {
         name if name.is_empty() || name.len() > NAME_MAX => Err(Errno::RANGE),
@@ -411,7 +414,7 @@ unsafe fn name<'a>(ptr: i64) -> Result<&'a [u8], Errno> {
     }
 }
 
-/// Hands `bytes` to the program; with size 0 it only wants to know how many there are.
+/// Copies `bytes` to the program's buffer. Returns their number; with size 0 only that.
 ///
 /// # Safety
 /// `buffer` has room for `size` bytes.
@@ -439,7 +442,7 @@ fn names(fs: &Fs, id: ObjectId) -> Result<Vec<u8>, Errno> {
     Ok(all)
 }
 
-/// A call on the attributes of an object, read before the object is known.
+/// A call on extended attributes, with its arguments copied before the object is looked up.
 enum AttributeCall<'a> {
     Get(&'a [u8], i64, i64),
     Set(&'a [u8], Vec<u8>, i32),
@@ -448,10 +451,10 @@ enum AttributeCall<'a> {
 }
 
 impl AttributeCall<'_> {
-    /// Reads the arguments of the twelve calls besides the descriptor or path in `a[0]`.
+    /// Reads the arguments of the twelve calls, except the descriptor or path in `a[0]`.
     ///
     /// # Errors
-    /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: whatever the object.
+    /// EINVAL for flags, ERANGE for a name, E2BIG, EFAULT: these don't depend on the object.
     ///
     /// # Safety
     /// The arguments are those of a system call of the program.
@@ -506,7 +509,7 @@ impl AttributeCall<'_> {
     }
 }
 
-/// The calls that take a path.
+/// Serves the extended-attribute calls that take a path.
 pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
     // SAFETY: see access.
     unsafe {
@@ -519,7 +522,8 @@ pub unsafe fn path_xattr(p: PathCall<'_>, no_follow: bool) -> i64 {
     }
 }
 
-/// setxattrat, getxattrat, listxattrat, removexattrat: as the older calls' arguments.
+/// Converts setxattrat, getxattrat, listxattrat or removexattrat to the number and arguments of the
+/// older call.
 ///
 /// # Errors
 /// EINVAL, EFAULT.
@@ -574,7 +578,7 @@ pub unsafe fn xattr_at(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// The calls that take a descriptor.
+/// Serves the extended-attribute calls that take a descriptor.
 pub unsafe fn fd_xattr(nr: i64, a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_object(a[0] as i32) else {
         return PASS;

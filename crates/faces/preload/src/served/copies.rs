@@ -1,7 +1,7 @@
 //! System calls that copy between two descriptors: sendfile, copy_file_range, splice.
 //!
-//! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]); else
-//! they go through a buffer.
+//! Between two files of the pool, bytes don't pass through this process ([`Fs::copy_range`]);
+//! otherwise they pass through a buffer.
 
 use crate::map;
 use crate::pool::fds;
@@ -11,7 +11,7 @@ use crate::served::io::{offset, put};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs, Whence};
 
-/// Bytes moved at a time.
+/// Maximum number of bytes moved at a time.
 const PIECE: usize = 256 << 10;
 
 /// One end of a copy.
@@ -36,7 +36,7 @@ impl End {
                 map::before_read(fs, open, at, n);
                 fs.read(open, at, to.into())
             }
-            // SAFETY: a slice, on a descriptor of the program.
+            // SAFETY: a slice of the buffer, on a descriptor of the program.
             End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
@@ -57,7 +57,7 @@ impl End {
                 fs.notify_bytes(open, n as usize, libc::IN_MODIFY);
                 n as usize
             }),
-            // SAFETY: a slice, on a descriptor of the program.
+            // SAFETY: a slice of the buffer, on a descriptor of the program.
             End::Kernel(fd) => results::check(unsafe {
                 match at {
                     Some(at) => raw(
@@ -88,8 +88,8 @@ impl End {
     }
 }
 
-/// Copies `len` bytes between two ends, with offsets in the program's memory or the
-/// current ones (null).
+/// Copies `len` bytes from one end to the other. `from_at` and `to_at` point to offsets in the
+/// program's memory; null: the current offset. `once`: stops after the first piece.
 unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: bool) -> i64 {
     // SAFETY: null, or the program's own loff_t; here and below.
     let get = |p: i64| match p {
@@ -152,8 +152,8 @@ unsafe fn copy(from: End, from_at: i64, to: End, to_at: i64, len: usize, once: b
     }
 }
 
-/// Copies up to `len` bytes between two files of the pool, with offsets in the program's memory or
-/// the current ones (null).
+/// Copies up to `len` bytes between two files of the pool. `from_at` and `to_at` point to offsets
+/// in the program's memory; null: the current offset.
 unsafe fn between(
     fs: &Fs,
     (from, from_at): (u32, i64),
@@ -179,10 +179,10 @@ unsafe fn between(
     Ok(n as i64)
 }
 
-/// An end of a copy, and how it is open.
+/// One end of a copy, with its type and access mode.
 struct Open {
     end: End,
-    /// As in the mode (S_IFMT).
+    /// File type, as in the mode (S_IFMT).
     kind: u32,
     reads: bool,
     writes: bool,
@@ -218,19 +218,19 @@ impl Open {
         })
     }
 
-    /// Whether it has an offset.
+    /// Whether this end has an offset.
     fn can_seek(&self) -> bool {
         match self.end {
             End::Pool(..) => true,
             End::Kernel(fd) => {
                 let call = [fd.into(), 0, libc::SEEK_CUR.into(), 0, 0, 0];
-                // SAFETY: asks for an offset.
+                // SAFETY: only reads the offset.
                 unsafe { raw(libc::SYS_lseek, call) >= 0 }
             }
         }
     }
 
-    /// Whether it can be read from an offset that isn't its own.
+    /// Whether this end can be read at an offset other than its current one.
     fn reads_anywhere(&self) -> bool {
         match self.end {
             End::Pool(..) => true,
@@ -246,13 +246,13 @@ impl Open {
     }
 }
 
-/// The offset that the program passes by pointer, if it does.
+/// Reads the offset that the program passes by pointer; None for null.
 ///
 /// # Errors
 /// EFAULT.
 ///
 /// # Safety
-/// Null, or the program's own loff_t.
+/// `p` is null, or the program's own loff_t.
 unsafe fn offset_at(p: i64) -> Result<Option<i64>, Errno> {
     match p {
         0 => Ok(None),
@@ -300,7 +300,7 @@ unsafe fn send(a: &[i64; 6]) -> Result<i64, Errno> {
     if a[3] == 0 {
         return Ok(0);
     }
-    // Nor is an eventfd and its like, which has no type.
+    // An eventfd or similar descriptor, which has no file type, can't be copied from, either.
     if matches!(from.kind, 0 | libc::S_IFDIR) {
         return Err(Errno::INVAL);
     }
@@ -342,7 +342,7 @@ unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
         return Err(Errno::BADF);
     }
     let (End::Pool(fs, one), End::Pool(_, other)) = (from.end, to.end) else {
-        // Different file systems: programs know what to do.
+        // As between different file systems, which programs can handle.
         return Err(Errno::XDEV);
     };
     for at in [read_at, write_at].into_iter().flatten() {
@@ -355,7 +355,7 @@ unsafe fn copy_range(a: &[i64; 6]) -> Result<i64, Errno> {
     unsafe { between(fs, (one, a[1]), (other, a[3]), len) }
 }
 
-/// splice(in, in offset, out, out offset, len, flags): one end is a pipe.
+/// splice(in, in offset, out, out offset, len, flags). One end is a pipe.
 pub unsafe fn splice(a: &[i64; 6]) -> i64 {
     if !concerns(a[0], a[2]) {
         return PASS;
@@ -400,13 +400,13 @@ unsafe fn splice_by(a: &[i64; 6]) -> Result<i64, Errno> {
             events,
             revents: 0,
         };
-        // SAFETY: asks about one descriptor, without waiting.
+        // SAFETY: polls one descriptor, without waiting.
         let ready = unsafe { raw(libc::SYS_poll, [(&raw mut one) as i64, 1, 0, 0, 0, 0]) };
         if ready == 0 {
             return Err(Errno::AGAIN);
         }
     }
     let len = (a[4] as usize).min(65_536);
-    // SAFETY: the program's own arguments. The present content of a pipe is enough.
+    // SAFETY: the program's own arguments. The copy may end after what the pipe holds now.
     results::check(unsafe { copy(from.end, a[1], to.end, a[3], len, true) })
 }

@@ -1,9 +1,9 @@
-//! Calls that change by which rights a thread uses files: its ids and capabilities, its user
-//! namespace, its working directory and umask.
+//! Calls that change a thread's rights on files (its ids and capabilities, its user namespace), or
+//! its working directory and umask.
 //!
-//! To the kernel each thread has these for itself. As long as all threads have the same, the
-//! process's are kept in memory; from the first call by which they may differ, those of the calling
-//! thread are asked for each time.
+//! In the kernel each thread has its own. As long as they are the same in all threads, the
+//! process's are kept in memory. From the first call by which they may differ, each operation asks
+//! the kernel for those of the calling thread.
 
 use crate::pool::{self, fds, working_dir};
 use crate::program::credentials::{is_shared, note_differ};
@@ -15,8 +15,7 @@ use forebay_intercept::raw;
 use forebay_posix::{Errno, Fs, thread_fs};
 use forebay_store::process::thread_ids::thread_count;
 
-/// This process may be in another user namespace than before. (A process with several threads can't
-/// change it.)
+/// Takes over a change of the user namespace. (A process with several threads can't change it.)
 fn changed(fs: &Fs) {
     if !is_shared() {
         fs.refresh_user_namespace();
@@ -25,8 +24,8 @@ fn changed(fs: &Fs) {
     }
 }
 
-/// In a forked child (`apart`: in a user namespace of its own), or after one of vfork has ended:
-/// only this thread is left.
+/// Takes note that only this thread is left: in a forked child (`apart`: in a new user namespace),
+/// or after a vfork child has ended.
 pub fn alone_again(fs: &Fs, apart: bool) {
     if (apart || fs.do_credentials_differ()) && !is_shared() {
         note_differ(false);
@@ -34,15 +33,16 @@ pub fn alone_again(fs: &Fs, apart: bool) {
     }
 }
 
-/// The child of a vfork begins, in a user namespace of its own.
+/// Takes note that a vfork child begins in a new user namespace.
 pub fn vfork_child_apart(fs: &Fs) {
     note_differ(true);
     fs.credentials_differ(true);
 }
 
-/// A change of user, groups or capabilities.
+/// Makes a call that changes user, groups or capabilities.
 pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
-    // After the change, the user may have no permission to open the pool's files.
+    // The pool is opened first: after the change, the user may have no permission to open its
+    // files.
     pool::open_all();
     if let Some(fs) = pool::open_fs() {
         cwd::prepare(fs);
@@ -66,7 +66,7 @@ pub fn unshare(a: &[i64; 6]) -> i64 {
     if let Err(e) = refuse::unshare(a) {
         return e;
     }
-    // A mount namespace of its own brings a working directory and umask of its own.
+    // A new mount namespace comes with a separate working directory and umask.
     let own_fs = has(libc::CLONE_FS | libc::CLONE_NEWNS);
     let splits = own_fs && !process::in_vfork_child() && thread_count() > 1;
     let own = splits.then(thread_fs::reserve).flatten();
@@ -99,7 +99,7 @@ pub unsafe fn setns(a: &[i64; 6]) -> i64 {
     let result = unsafe { raw(libc::SYS_setns, *a) };
     if let Some(fs) = pool::open_fs().filter(|_| result == 0) {
         changed(fs);
-        // In another mount namespace the working directory is its root.
+        // In another mount namespace the working directory becomes its root.
         if working_dir::may_be_inside() && !dead_end::is_here() {
             cwd::leave();
         }

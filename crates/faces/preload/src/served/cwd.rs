@@ -1,13 +1,14 @@
-//! The working directory: chdir, fchdir, getcwd, and the directory that the kernel has for it.
+//! The working directory: chdir, fchdir, getcwd, and the kernel's working directory meanwhile.
 //!
-//! A working directory in the pool is known to this library alone (`cwd` in the process area).
-//! While it lies there, the kernel's is a dead end ([`forebay_client::dead_end`]), whatever the
-//! program executes and however it does so: a program that this library doesn't reach finds nothing
-//! by a relative path, and makes nothing outside. Where the pool is mounted, such a program gets
-//! the mount's directory ([`mounted`]).
+//! The kernel doesn't know a working directory in the pool; it is recorded in the process area
+//! (`cwd`). Meanwhile the kernel's working directory is a dead end ([`forebay_client::dead_end`]),
+//! for whatever the program executes. A program that this library can't intercept finds nothing by
+//! a relative path there, and can't create files outside the pool by mistake. Where the pool is
+//! mounted, such a program gets the mount's directory ([`mounted`]).
 //!
-//! Order: entering the pool notes the directory first and changes the kernel's then; leaving it is
-//! the other way round. So a relative path of another thread never leads to a dead end in between.
+//! Order: entering the pool records the directory first and changes the kernel's afterwards;
+//! leaving the pool is the other way round. So a relative path of another thread never leads to a
+//! dead end in between.
 
 use crate::paths::links::Onwards;
 use crate::paths::locate::{self, Where, locate};
@@ -33,31 +34,31 @@ static HELD: Place = Place::empty();
 /// Held while this process's working directory and the kernel's are made to agree.
 static CHANGING: ProcessLock = ProcessLock::new();
 
-/// The types by which FUSE's file systems identify themselves (FUSE_SUPER_MAGIC).
+/// File system type of FUSE (FUSE_SUPER_MAGIC).
 const FUSE: i64 = 0x6573_5546;
 
-/// A dead end to go to.
+/// Returns this process's dead end; makes it if necessary.
 ///
 /// # Errors
-/// Those of making it.
+/// Those of making the dead end.
 fn dead_end_of(fs: &Fs) -> Result<Lent, Errno> {
     HELD.lend_or_open(|| dead_end::make(fs.pool().dir()))
 }
 
-/// Called before the process may lose the right to make directories.
+/// Makes the dead end before the process may lose the right to make directories.
 pub fn prepare(fs: &Fs) {
-    // A mount point that can't be made now can't be made later; chdir says so.
+    // If the dead end can't be made now, it can't be made later; chdir reports that.
     let _ = dead_end_of(fs);
 }
 
 /// Makes a dead end the kernel's working directory.
 fn go_to_dead_end(end: &Lent) -> Result<(), Errno> {
     let fd = end.as_raw_fd();
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of this library.
     results::check(unsafe { raw(libc::SYS_fchdir, [fd.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }
 
-/// After an exec that failed: the kernel's working directory is a dead end again.
+/// Makes the dead end the kernel's working directory again, after an exec that failed.
 pub fn back_to_dead_end(fs: &Fs) {
     if !dead_end::is_here()
         && let Ok(end) = dead_end_of(fs)
@@ -66,8 +67,8 @@ pub fn back_to_dead_end(fs: &Fs) {
     }
 }
 
-/// After exec, with the working directory `id` in the pool. A program that doesn't see the pool may
-/// have run in between, with this process's number, and have changed its directory: false then.
+/// Whether the process is still in the pool's directory `id` after an exec. A program that doesn't
+/// see the pool may have run in between, with the same process id, and have changed its directory.
 pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
     if dead_end::is_here() {
         return true;
@@ -81,8 +82,8 @@ pub fn is_still_inside(fs: &Fs, id: ObjectId) -> bool {
     is_mounted
 }
 
-/// In a program that was started by one that doesn't see the pool, or by the command line: takes
-/// over the working directory in the pool, if the process is still there.
+/// Takes over a working directory in the pool, if the process is still in it. Called in a program
+/// started by one that doesn't see the pool, or by the command line.
 pub fn recover() {
     if settings::settings().is_some_and(|s| s.shadows)
         && let Some(to) = links::shadowed(libc::AT_FDCWD, b".", true)
@@ -93,7 +94,7 @@ pub fn recover() {
             args: &args,
             crossings: 0,
         };
-        // SAFETY: a C string. If it fails, the directory isn't the pool's.
+        // SAFETY: a C string. If the call fails, the directory isn't the pool's.
         unsafe { chdir(call) };
         return;
     }
@@ -116,7 +117,7 @@ pub fn recover() {
     }
 }
 
-/// In a forked child: another thread may have been changing the working directory.
+/// Resets the lock in a forked child: another thread of the parent may have held it.
 pub fn after_fork_in_child() {
     CHANGING.reset();
 }
@@ -134,7 +135,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Ok(Where::Kernel | Where::Exe(..)) => {
             if let Some(to) = shadowed(a[0]) {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the path it really means.
+                // SAFETY: the program's own call, with the path to which its path leads.
                 return unsafe {
                     chdir(PathCall {
                         args: &args,
@@ -175,7 +176,7 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
         Err(Fail::Origin(to)) => match links::onwards(to, true) {
             Ok(Onwards::Pool(to)) => {
                 let args = [to.as_ptr() as i64, 0, 0, 0, 0, 0];
-                // SAFETY: the program's own call, with the path it really means.
+                // SAFETY: the program's own call, with the path to which its path leads.
                 unsafe {
                     chdir(PathCall {
                         args: &args,
@@ -190,9 +191,9 @@ pub unsafe fn chdir(call: PathCall<'_>) -> i64 {
     }
 }
 
-/// chdir to a directory of the kernel's.
+/// Changes to a directory of the kernel.
 unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
-    // SAFETY: the program's own call, with the path it really means.
+    // SAFETY: the program's own call, with the path to which its path leads.
     let result = unsafe { again_outside(call, None, 0, to) };
     if result == 0 {
         leave();
@@ -200,7 +201,7 @@ unsafe fn leave_for(call: PathCall<'_>, to: CString) -> i64 {
     result
 }
 
-/// The path in the pool, if a directory of the kernel is that of the pool's origin.
+/// Returns the pool's path for a path into the directory of the pool's origin.
 fn shadowed(path: i64) -> Option<CString> {
     settings::settings().filter(|s| s.shadows)?;
     // SAFETY: the program's path.
@@ -230,7 +231,7 @@ fn enter_open(fs: &Fs, open: u32) -> Result<i64, Errno> {
         return Err(Errno::NOTDIR);
     }
     match fs.access(&dir.place(), forebay_posix::EXEC) {
-        // The directory was removed: a process can be in it all the same.
+        // The directory was removed, but a process can still be in it.
         Err(Errno::NOENT) => fs.process().note_entered(dir.id(), dir.parent()),
         other => other?,
     }
@@ -241,7 +242,7 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     fs.process().attach()?;
     let _critical = Critical::enter();
     let is_inside = || working_dir::current(fs).is_some() || working_dir::is_lost();
-    // Steps that can fail come first.
+    // Steps that can fail come before the record is changed.
     let end = (!is_inside()).then(|| dead_end_of(fs)).transpose()?;
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
     if let Ok(inode) = fs.cluster().stat(dir) {
@@ -254,7 +255,7 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     if before.is_none() && !was_lost {
         let gone = match end {
             Some(end) => go_to_dead_end(&end),
-            // Another thread has left the pool since.
+            // Another thread has left the pool meanwhile.
             None => dead_end_of(fs).and_then(|end| go_to_dead_end(&end)),
         };
         gone.inspect_err(|_| {
@@ -265,7 +266,7 @@ fn enter(fs: &Fs, dir: ObjectId) -> Result<(), Errno> {
     Ok(())
 }
 
-/// After the kernel's working directory has become the program's.
+/// Removes the record of a working directory in the pool, after the kernel's has been changed.
 pub fn leave() {
     let _critical = Critical::enter();
     let Some(fs) = pool::open_fs() else {
@@ -275,7 +276,7 @@ pub fn leave() {
         return;
     }
     let _one = (!process::in_vfork_child()).then(|| CHANGING.hold());
-    // Another thread may have entered the pool since; then its directory is the current one.
+    // Another thread may have entered the pool meanwhile; then its directory is the current one.
     if dead_end::is_here() {
         return;
     }
@@ -301,20 +302,20 @@ pub unsafe fn getcwd(a: &[i64; 6]) -> i64 {
         Ok(path) => {
             let mut full = visible(fs, &path);
             full.push(0);
-            // As the kernel does, whatever the buffer's size: libc then uses another method.
+            // Fails whatever the buffer's size, as the kernel does: libc then uses another method.
             if full.len() > PATH_MAX {
                 return errno(Errno::NAMETOOLONG);
             }
             if full.len() as u64 > a[1] as u64 {
                 return errno(Errno::RANGE);
             }
-            // SAFETY: the program's buffer has room, as just seen.
+            // SAFETY: the program's buffer has room, as checked above.
             unsafe { copy_cut(&full, a[0], full.len()) }
         }
     }
 }
 
-/// The working directory as a mount of this pool shows it, opened; None if there is no such mount.
+/// Opens the working directory through a mount of this pool; None if there is no such mount.
 pub fn mounted() -> Option<OwnedFd> {
     let fs = pool::open_fs()?;
     let cwd = working_dir::current(fs)?;
@@ -330,7 +331,7 @@ pub fn mounted() -> Option<OwnedFd> {
     })
 }
 
-/// An open file or directory opened again through a mount of this pool, at the same offset; None if
+/// Opens an open file or directory again through a mount of this pool, at the same offset; None if
 /// that isn't possible.
 pub fn open_mounted(fs: &Fs, open: u32) -> Option<OwnedFd> {
     // Flags that concern only the creation, which isn't repeated.
@@ -344,7 +345,7 @@ pub fn open_mounted(fs: &Fs, open: u32) -> Option<OwnedFd> {
     mounts.sort_by_key(|at| at != prefix);
     mounts.iter().find_map(|at| {
         let file = [at.as_os_str().as_bytes(), &path].concat();
-        // Another file may be there now, even a FIFO.
+        // Another file may be at this path by now, even a FIFO.
         let how = flags | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&file[..], how, Mode::empty()).ok()?;
         rustix::fs::fcntl_setfl(&file, flags).ok()?;
@@ -355,15 +356,15 @@ pub fn open_mounted(fs: &Fs, open: u32) -> Option<OwnedFd> {
     })
 }
 
-/// Whether a directory is one of a mount, and the pool's `id`: another file system may be mounted
-/// there now.
+/// Whether a directory is on a mount of the pool and is the pool's `id`: another file system may be
+/// mounted there by now.
 fn is_ours(dir: &OwnedFd, id: ObjectId) -> bool {
     let is_fuse = rustix::fs::fstatfs(dir).is_ok_and(|s| s.f_type == FUSE);
     let root = id == ObjectId::ROOT;
     is_fuse && rustix::fs::fstat(dir).is_ok_and(|s| root || s.st_ino == id.0)
 }
 
-/// The directories where a pool is mounted on this host, as `forebay mount` notes them.
+/// Returns the directories where a pool is mounted on this host, as `forebay mount` records them.
 fn mounts(pool: &Path) -> Vec<PathBuf> {
     let Ok(entries) = std::fs::read_dir(pool.join("mounts")) else {
         return Vec::new();
@@ -377,23 +378,24 @@ fn mounts(pool: &Path) -> Vec<PathBuf> {
     records.filter_map(dir).collect()
 }
 
-/// Whether this pool has been mounted at `dir`, by the list that its mounts keep.
+/// Whether this pool has been mounted at `dir`, according to these records.
 pub fn is_mounted_at(fs: &Fs, dir: &[u8]) -> bool {
     let is_it = |at: &PathBuf| at.as_os_str().as_bytes() == dir;
     mounts(fs.pool().dir()).iter().any(is_it)
 }
 
-/// Whether the pool is mounted at its prefix: then a path of the pool is the same to everybody.
+/// Whether the pool is mounted at its prefix: then its paths are the same for programs without this
+/// library.
 pub fn is_prefix_mounted(settings: &settings::Settings) -> bool {
     let statfs = rustix::fs::statfs(settings.mount);
     statfs.is_ok_and(|s| s.f_type == FUSE)
 }
 
-/// Changes to a directory of the kernel for an exec.
+/// Changes to a directory of the kernel, for an exec.
 ///
 /// # Errors
 /// Those of fchdir(2).
 pub fn go_to(dir: i32) -> Result<(), Errno> {
-    // SAFETY: a descriptor of ours.
+    // SAFETY: a descriptor of this library.
     results::check(unsafe { raw(libc::SYS_fchdir, [dir.into(), 0, 0, 0, 0, 0]) }).map(|_| ())
 }

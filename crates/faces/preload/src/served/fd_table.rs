@@ -1,9 +1,9 @@
-//! Changes of the table of descriptors: open, close and dup, in the kernel and in the process's
-//! area.
+//! Changes of the descriptor tables, the kernel's and the one in the process's area: open, close
+//! and dup.
 //!
-//! A number is reserved in the kernel first (a duplicate of the placeholder) and then noted in the
-//! area; it is taken out of the area before the kernel frees it. [`table_change`] keeps both in
-//! step while another thread makes a child.
+//! A number is first reserved in the kernel (as a duplicate of the placeholder) and then recorded
+//! in the area. It is removed from the area before the kernel frees it. [`table_change`] keeps both
+//! tables in agreement while another thread makes a child.
 
 use crate::pool::{self, fds, placeholder};
 use crate::program::{filter, results, table_change};
@@ -13,10 +13,10 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::Section;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-/// Takes out of the table, in a child or after exec, what the kernel doesn't have: what
-/// exec has closed, and what another thread closed between our copying the table and the
-/// kernel's copying its own (the number may stand for something else by now). `executed`: it is
-/// after exec, and what is missing was closed by it.
+/// Removes entries from the table that the kernel's table doesn't have; called in a child or after
+/// exec. Exec has closed them; or, between the copies of the two tables, another thread closed
+/// them, and the number may stand for another file by now. `executed`: called after exec, so the
+/// missing ones were closed by it.
 pub fn drop_shared_vm_clones(fs: &Fs, executed: bool) {
     let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {
@@ -26,7 +26,7 @@ pub fn drop_shared_vm_clones(fs: &Fs, executed: bool) {
         let Some(open) = table.get(fd) else {
             continue;
         };
-        // SAFETY: only asks the kernel; no such descriptor is an error.
+        // SAFETY: only asks the kernel; it is an error if there is no such descriptor.
         let there = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) });
         let as_noted = |s: rustix::fs::Stat| {
             (s.st_dev, s.st_ino) == (ours.st_dev, ours.st_ino)
@@ -48,7 +48,7 @@ pub fn drop_shared_vm_clones(fs: &Fs, executed: bool) {
     }
 }
 
-/// A new descriptor for `open`, whose reference it takes over.
+/// Returns a new descriptor for `open`, and takes over the caller's reference.
 ///
 /// # Errors
 /// EMFILE.
@@ -60,7 +60,7 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
     };
     let _change = table_change::begin();
     let result = placeholder::descriptor(fs).and_then(|p| {
-        // SAFETY: duplicates a descriptor of ours.
+        // SAFETY: duplicates a descriptor of this library.
         let fd = unsafe {
             raw(
                 libc::SYS_fcntl,
@@ -78,17 +78,17 @@ pub fn install(fs: &Fs, open: u32, cloexec: bool) -> Result<i32, Errno> {
     }
 }
 
-/// Makes `fd`, reserved in the kernel, stand for `open`.
+/// Makes `fd`, which is reserved in the kernel, stand for `open`.
 ///
 /// # Errors
-/// EMFILE for a number that is too high; it is closed then.
+/// EMFILE for a number that is too high; `fd` is closed then.
 pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
     let table = fs.descriptors();
     let _changing = table.changing()?;
     match table.set(fd, Some(open)) {
         Ok(before) => {
             filter::watch(fd);
-            // The former description of the number is closed.
+            // The description that the number stood for is closed.
             if let Some(before) = before {
                 let _ = fs.description(before).close();
             }
@@ -102,7 +102,7 @@ pub fn attach(fs: &Fs, fd: i32, open: u32) -> Result<(), Errno> {
 }
 
 fn close_kernel(fd: i32) -> i64 {
-    // SAFETY: closing a number that the program asked to close, or one of ours.
+    // SAFETY: closes a number that the program asked to close, or one of this library.
     unsafe { raw(libc::SYS_close, [i64::from(fd), 0, 0, 0, 0, 0]) }
 }
 
@@ -117,7 +117,7 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
         return Err(Errno::BADF);
     }
     let _changing = changing();
-    // Out of the table before the number is free for others.
+    // The number is removed from the table before the kernel can reuse it.
     let unwatched = inotify::before_close(fd);
     let (open, result) = {
         let _change = table_change::begin();
@@ -133,13 +133,13 @@ pub fn close(fd: i32) -> Result<i64, Errno> {
     result
 }
 
-/// While a description is taken from the table but not released yet. Without one (nobody
-/// lets us) it works as well, only a death in between would be noticed later.
+/// Guards a description that is removed from the table but not released yet. If the guard can't be
+/// had, the close works as well; only a death in between would be noticed later.
 fn changing() -> Option<Section<'static>> {
     pool::open_fs()?.descriptors().changing().ok()
 }
 
-/// Removes `fd` from the table.
+/// Removes `fd` from the table. Returns the description for which it stood.
 fn forget(fd: i32) -> Option<(&'static Fs, u32)> {
     let fs = pool::open_fs()?;
     let open = fs.descriptors().set(fd, None).ok()??;
@@ -150,7 +150,7 @@ fn forget(fd: i32) -> Option<(&'static Fs, u32)> {
 /// close_range(2).
 pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
     let range = |a: u32, b: u32| {
-        // SAFETY: what the program asked for, our own descriptors left out.
+        // SAFETY: the program's own call, without this library's descriptors.
         unsafe {
             raw(
                 libc::SYS_close_range,
@@ -166,7 +166,7 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
         let end = fs.descriptors().end() as u32;
         for fd in first..last.saturating_add(1).min(end) {
             let _changing = changing();
-            // Descriptions at other numbers of the table are on their way to another process.
+            // Descriptions at other numbers of the table are being passed to another process.
             if filter::watched(fd as i32)
                 && let Some((fs, open)) = forget(fd as i32)
             {
@@ -193,13 +193,13 @@ pub fn close_range(first: u32, last: u32, flags: u32) -> i64 {
     if at <= last { range(at, last) } else { 0 }
 }
 
-/// dup, dup2, dup3 and fcntl's F_DUPFD, after the kernel has made `new` a copy of `old`.
+/// Updates the table after dup, dup2, dup3 or fcntl's F_DUPFD has made `new` a copy of `old`.
 pub fn duplicated(old: i32, new: i32) -> Result<i64, Errno> {
     if old == new {
         return Ok(i64::from(new));
     }
     let _changing = changing();
-    // At no moment is `new` nothing.
+    // `new` is replaced in one step: it always stands for a description.
     if let Some((fs, open)) = fds::pool_object(old) {
         fs.description(open).retain();
         if let Err(e) = attach(fs, new, open) {
@@ -240,12 +240,12 @@ pub fn dup_onto(nr: i64, a: &[i64; 6], flags: i64) -> i64 {
     }
 }
 
-/// Makes `call`, a dup2 of `old`, after our descriptor `new` has moved out of the way.
+/// Makes `call`, a dup2 of `old`, after moving this library's descriptor `new` to another number.
 fn onto_ours(old: i32, new: i32, call: impl Fn() -> i64) -> i64 {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    // SAFETY: only asks the kernel; no such descriptor is an error.
+    // SAFETY: only asks the kernel; it is an error if there is no such descriptor.
     let is_open = rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(old) }).is_ok();
-    // A call that the kernel would refuse moves nothing.
+    // If the kernel would refuse the call, the descriptor isn't moved.
     if !is_open || limit.current.is_some_and(|limit| new as u64 >= limit) {
         return -i64::from(libc::EBADF);
     }

@@ -1,10 +1,10 @@
 //! inotify on paths of the pool.
 //!
-//! The descriptor is the kernel's own; what it watches for an object of the pool is a shadow in the
-//! node's directory (`store/src/watches.rs`). So all calls on it are the kernel's, but for those
-//! that add and remove watches, and for what is read: events about shadows are turned into those
-//! they stand for. That needs no memory of our own, so it works for any process that inherits the
-//! descriptor, too.
+//! The descriptor is the kernel's. For an object of the pool it watches a shadow file in the node's
+//! directory (`store/src/watches.rs`). The kernel handles all calls on it, except those that add
+//! and remove watches, and reads: events about shadows are replaced by the events for which they
+//! stand. This needs no state in memory, so it also works for any process that inherits the
+//! descriptor.
 
 use crate::paths::locate::{Where, locate};
 use crate::paths::{PathCall, on_path};
@@ -20,15 +20,15 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// Bytes of an event before its name.
+/// Number of bytes of an event before its name.
 const HEADER: usize = 16;
 /// Number of bytes by which an event about a shadow is longer than the event for which it stands.
 const LONGER: usize = 16;
 
-/// There is an inotify descriptor, or one of a directory that sends signals.
+/// Whether there is an inotify descriptor, or a directory's descriptor that sends signals.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// A descriptor has been duplicated, or inherited by a child: closing ours may not be the last
-/// close.
+/// Whether a descriptor has been duplicated, or inherited by a child: then closing one in this
+/// process may not be the last close.
 static SHARED: AtomicBool = AtomicBool::new(false);
 
 /// inotify_init and inotify_init1.
@@ -41,7 +41,7 @@ pub unsafe fn init(nr: i64, a: &[i64; 6]) -> i64 {
     fd
 }
 
-/// Whether only this process can have such descriptors of its own.
+/// Whether only this process can have its inotify descriptors.
 fn is_own() -> bool {
     !SHARED.load(Acquire) && !process::in_vfork_child()
 }
@@ -56,14 +56,14 @@ pub fn any() -> bool {
     ANY.load(Acquire)
 }
 
-/// A child is being made that gets all descriptors.
+/// Records that a child is being made that inherits all descriptors.
 pub fn before_fork() {
     if any() {
         SHARED.store(true, Release);
     }
 }
 
-/// `new` is the same as `old`.
+/// Records that `new` is a duplicate of `old`.
 pub fn duplicated(old: i32, new: i32) {
     if filter::is_inotify(old) {
         SHARED.store(true, Release);
@@ -71,7 +71,7 @@ pub fn duplicated(old: i32, new: i32) {
     }
 }
 
-/// After exec: descriptors that the program has inherited.
+/// Finds the inotify descriptors that the program has inherited over exec.
 pub fn after_exec(fs: &Fs) {
     if !fs.store().watches().has_watches() {
         return;
@@ -89,7 +89,7 @@ pub fn after_exec(fs: &Fs) {
     }
 }
 
-/// EBADF, or EINVAL, if it is no inotify descriptor.
+/// Checks that `fd` is an inotify descriptor. Otherwise EBADF, or EINVAL for another file.
 fn kind(fd: i32) -> Result<(), Errno> {
     if fds::is_path_only(fd) {
         return Err(Errno::BADF);
@@ -159,7 +159,7 @@ fn add(fd: i32, shadow: &Path) -> Result<i64, Errno> {
         0,
         0,
     ];
-    // SAFETY: a path of ours, which lives until then.
+    // SAFETY: a path of this library, which outlives the call.
     check(unsafe { raw(libc::SYS_inotify_add_watch, args) })
 }
 
@@ -187,7 +187,7 @@ fn pool_of(fd: i32) -> Option<&'static Fs> {
     fs.store().watches().has_watches().then_some(fs)
 }
 
-/// Before `fd` is closed: the shadows that nothing watches any more then.
+/// Returns the shadows that nothing watches any more once `fd` is closed; called before that.
 pub fn before_close(fd: i32) -> Vec<u64> {
     match pool_of(fd) {
         Some(fs) if is_own() => {
@@ -199,7 +199,7 @@ pub fn before_close(fd: i32) -> Vec<u64> {
     }
 }
 
-/// After it has been closed.
+/// Removes these shadows, after the descriptor has been closed.
 pub fn closed(unwatched: Vec<u64>) {
     if let Some(fs) = pool::open_fs() {
         for inode in unwatched {
@@ -225,7 +225,7 @@ pub unsafe fn read(a: &[i64; 6]) -> i64 {
     })
 }
 
-/// readv: part by part, as the kernel does it.
+/// readv: buffer by buffer, as the kernel does it.
 pub unsafe fn readv(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some(fs) = pool::open_fs().filter(|_| filter::is_inotify(fd)) else {
@@ -257,7 +257,7 @@ pub unsafe fn readv(a: &[i64; 6]) -> i64 {
 
 fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
     let len = to.len();
-    // SAFETY: the program's own call, or the same on memory of ours.
+    // SAFETY: the program's own call, or the same call with a buffer of this library.
     let ask = |to: i64, len: usize| unsafe { raw(libc::SYS_read, [fd, to, len as i64, 0, 0, 0]) };
     let n = ask(to.address() as i64, len);
     let mut events;
@@ -271,7 +271,7 @@ fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
         && (HEADER..HEADER + 256).contains(&len)
         && fs.store().watches().has_watches()
     {
-        // The next event doesn't fit; perhaps the event for which it stands does.
+        // The next event doesn't fit; the shorter event for which it stands may fit.
         events = vec![0u8; len + LONGER];
         let n = ask(events.as_mut_ptr() as i64, events.len());
         if n <= 0 {
@@ -288,7 +288,8 @@ fn read_events(fs: &Fs, fd: i64, to: UserSliceMut<'_>) -> i64 {
     value(to.copy_from(&events).map(|()| events.len() as i64))
 }
 
-/// The kernel's events, with those about shadows replaced by the events for which they stand.
+/// Returns the kernel's events, with those about shadows replaced by the events for which they
+/// stand.
 fn translated(fs: &Fs, events: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(events.len());
     let mut rest = events;

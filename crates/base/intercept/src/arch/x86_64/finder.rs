@@ -3,8 +3,8 @@
 //! It sweeps linearly over the executable segment, resynchronised at each function start that
 //! `.eh_frame_hdr` gives, and collects every address that anything may jump to: direct branches,
 //! addresses taken relative to `rip`, and probable jump tables. Guarantees that no such address
-//! lies inside a window that it proposes, and that a window's instructions mean the same elsewhere.
-//! Too many presumed targets only cost a site its best form.
+//! lies inside a window that it proposes, and that a window's instructions can be moved to another
+//! address. An address that is wrongly presumed to be a target only costs a site its best form.
 
 pub(crate) mod single;
 
@@ -15,28 +15,28 @@ use iced_x86::{
     OpKind, Register,
 };
 
-/// Limit on the instructions examined before a site.
+/// Maximum number of instructions examined before a site.
 const BACK: usize = 40;
-/// Limit on the entries of a jump table.
+/// Maximum number of entries of a jump table.
 const TABLE_MAX: usize = 4096;
 
-/// The two ways to load the number of rt_sigreturn, by which unwinders recognise the place, too:
-/// these must not be missed.
+/// The two instructions that load the number of rt_sigreturn. Unwinders recognise the call by these
+/// bytes, too, so such a site must not be patched.
 const SIGRETURN: [&[u8]; 2] = [&[0x48, 0xc7, 0xc0, 15, 0, 0, 0], &[0xb8, 15, 0, 0, 0]];
 
 struct Sweep<'a> {
     code: &'a [u8],
     low: u32,
-    /// One bit per byte of code: whether something may jump here.
+    /// One bit per byte of code: whether something may jump to this byte.
     targets: Vec<u64>,
-    /// One bit per byte of code: whether an instruction begins here.
+    /// One bit per byte of code: whether an instruction begins at this byte.
     starts: Vec<u64>,
     syscalls: Vec<u32>,
     /// Ranges of dead bytes.
     gaps: Vec<(u32, u32)>,
-    /// Whether something may jump to any instruction.
+    /// Whether a jump may lead to any instruction of the code.
     open: bool,
-    /// Entries of `syscalls` that count only if something jumps to them.
+    /// Entries of `syscalls` that count only if a jump leads to them.
     doubtful: Vec<u32>,
     /// Whether operands relative to `rip` are adjusted when an instruction is moved.
     adjusts: bool,
@@ -89,7 +89,7 @@ impl<'a> Sweep<'a> {
         .decode()
     }
 
-    /// Whether an instruction means the same at another address, and continues with the next.
+    /// Whether an instruction can run at another address, and continues with the next instruction.
     fn movable(&self, i: &Instruction) -> bool {
         i.flow_control() == FlowControl::Next
             && !i.is_invalid()
@@ -97,7 +97,7 @@ impl<'a> Sweep<'a> {
             && i.mnemonic() != Mnemonic::Syscall
     }
 
-    /// The instruction that ends at `at`.
+    /// Returns the instruction that ends at `at`.
     fn before(&self, at: u32) -> Option<Instruction> {
         (1..=15)
             .map_while(|n| at.checked_sub(n).filter(|&s| s >= self.low))
@@ -109,7 +109,7 @@ impl<'a> Sweep<'a> {
     }
 }
 
-/// All sites of an object.
+/// Returns all sites of an object.
 ///
 /// # Safety
 /// As for [`Object::code`].
@@ -134,13 +134,13 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         .peekable();
     let mut decoder = Decoder::with_ip(64, code, low.into(), DecoderOptions::NONE);
     let mut i = Instruction::default();
-    // Dead bytes may begin after an instruction that doesn't continue with the next.
+    // Start of possibly dead bytes: those after an instruction that doesn't continue with the next.
     let mut dead: Option<u64> = None;
     while decoder.can_decode() {
         let ip = decoder.ip();
         while function.next_if(|&f| f <= ip).is_some() {}
         decoder.decode_out(&mut i);
-        // glibc describes its signal trampoline from one byte before its start, inside the padding.
+        // glibc's unwind entry of its signal trampoline begins one byte early, inside the padding.
         let early = |f: u64| i.mnemonic() == Mnemonic::Nop && i.next_ip() == f + 1;
         if let Some(&f) = function.peek()
             && i.next_ip() > f
@@ -193,7 +193,7 @@ pub(crate) unsafe fn find(object: &Object) -> Vec<Site> {
         }
     }
 
-    // GCC's jump tables: 32-bit distances from the table's start.
+    // GCC's jump tables hold 32-bit distances from the table's start.
     tables.sort_unstable();
     tables.dedup();
     for table in tables {
@@ -260,7 +260,8 @@ impl Sweep<'_> {
         sites
     }
 
-    /// The number in `eax` at a site, if only one path leads there.
+    /// Returns the call number in `eax` at a site, if only one path of execution leads there; else
+    /// -1.
     fn number(&self, info: &mut InstructionInfoFactory, site: u32) -> i32 {
         let before = &self.code[..(site - self.low) as usize];
         if SIGRETURN.iter().any(|s| before.ends_with(s)) {
@@ -305,9 +306,10 @@ impl Sweep<'_> {
         -1
     }
 
-    /// The bytes before and after the instruction that make its window. Best are five before it, so
-    /// that the instruction itself stays; else as few as possible. If anything may be a jump
-    /// target: one instruction of at least five bytes before it.
+    /// Returns how many bytes before and after the `syscall` belong to its window. Five before it
+    /// are best, so that the `syscall` itself stays; else as few as possible. If any instruction
+    /// may be a jump target, the window is one instruction of at least five bytes before the
+    /// `syscall`.
     fn window(&self, at: u32, taken: u32) -> Option<(u32, u32)> {
         let mut posts = vec![0u32];
         let mut end = at + SYSCALL.len() as u32;
@@ -325,7 +327,7 @@ impl Sweep<'_> {
         let mut pres = vec![0u32];
         let mut start = at;
         while ((at - start) as usize) < WINDOW {
-            // The target at `start` would be inside the window.
+            // A jump target at `start` would be inside a longer window.
             if self.is_target(start) {
                 break;
             }
@@ -336,7 +338,7 @@ impl Sweep<'_> {
             start = i.ip() as u32;
             pres.push(at - start);
         }
-        // The jump overwrites one instruction; the others stay, for jumps to them.
+        // The jump overwrites one instruction; the others stay, because something may jump to them.
         let whole = |w: &&[u32]| (w[1] - w[0]) as usize >= JUMP;
         let fits = |pre: &u32| *pre as usize + SYSCALL.len() <= WINDOW;
         if self.open {
@@ -358,7 +360,7 @@ impl Sweep<'_> {
             .min_by_key(|&(pre, post)| pre + post)
     }
 
-    /// Dead bytes in reach of a short jump.
+    /// Finds dead bytes in reach of a short jump.
     fn hop(&self, at: u32, used: &[u32]) -> Option<u32> {
         let from = i64::from(at) + 2;
         self.gaps.iter().find_map(|&(low, high)| {

@@ -1,8 +1,8 @@
 //! The gates: the assembly between a site's trampoline and the hooks, and its data.
 //!
-//! Guarantees the properties of gates described in the module above, and `raw`, an instruction that
-//! is never patched. The symbols are hidden; a process may load several libraries with this crate,
-//! of which one should install.
+//! It provides the gates' properties described in the parent module, and `raw`, an instruction that
+//! is never patched. The symbols are hidden: a process may load several libraries with this crate,
+//! of which only one should install hooks.
 
 use super::{NR_SIGRETURN, OWN_SLOTS, SLOT, STUB};
 use crate::hooks::{self, Hooks};
@@ -11,7 +11,7 @@ use core::cell::UnsafeCell;
 /// The numbers of calls that create a process or thread.
 pub(super) const NR_CLONES: [i64; 4] = [56, 57, 58, 435];
 
-/// The data of the gates, copied once from the hooks.
+/// Data that the gates read, copied once from the hooks.
 #[repr(C)]
 struct Settings {
     class: [u8; 512],
@@ -21,14 +21,14 @@ struct Settings {
     after: usize,
     fd_filter: usize,
     fd_filter_len: usize,
-    /// The parts of the vector state that the wide gates save.
+    /// Components of the vector state that the wide gates save (bits as in XCR0).
     wide_state: u64,
 }
 
 #[repr(transparent)]
 struct Shared(UnsafeCell<Settings>);
 // SAFETY: written once by `set_hooks`, before the first site is patched, and by `widen`, before the
-// first wide one is; only read afterwards.
+// first site with a wide gate is; only read afterwards.
 unsafe impl Sync for Shared {}
 
 static SETTINGS: Shared = Shared(UnsafeCell::new(Settings {
@@ -52,7 +52,7 @@ pub(super) fn is_clone(nr: i64) -> bool {
     NR_CLONES.contains(&nr)
 }
 
-/// The class of a number.
+/// Returns the class of a call number.
 pub(super) fn class(hooks: &Hooks, nr: i64) -> u8 {
     if is_clone(nr) {
         CLASS_CLONE
@@ -83,9 +83,11 @@ pub(crate) unsafe fn set_hooks(hooks: &Hooks) {
     s.fd_filter_len = hooks.fd_filter_len;
 }
 
-/// SSE, AVX and the three parts of AVX-512, as far as the system keeps them.
+/// Bits of SSE, AVX and the three components of AVX-512 in XCR0. Those that the system doesn't
+/// enable aren't saved.
 const WIDE_STATE: u64 = 0b1110_0110;
-/// Size of that state in bytes: its last component ends there; rounded up to cache lines.
+/// Size of the saved vector state: up to the end of its last component, rounded up to cache lines.
+/// Bytes.
 const WIDE_LEN: usize = 2752;
 /// Maximum number of bytes between a [`Call`](crate::Call) and the stack pointer at its site, as in
 /// `FOREBAY_SAVE`: the red zone, two registers, alignment, the state.
@@ -112,12 +114,11 @@ fn wide_state() -> u64 {
     if fits { parts } else { 0 }
 }
 
-/// Prepares the wide gates; false if this machine doesn't support them. Called only when they are
-/// needed: in a virtual machine, querying the processor takes longer than the rest of a program's
-/// start.
+/// Prepares the wide gates; false if this machine doesn't support them. To be called only when they
+/// are needed: in a virtual machine, cpuid takes longer than the rest of a program's start.
 ///
 /// # Safety
-/// By one thread at a time; the first time before any site leads to a wide gate.
+/// Called by one thread at a time; the first time before any site leads to a wide gate.
 pub(crate) unsafe fn widen() -> bool {
     // SAFETY: no gate reads it yet, or the value doesn't change.
     unsafe {
@@ -499,9 +500,9 @@ forebay_slots:
     options(att_syntax)
 );
 
-// "C", although cancellation may hit a blocked call and unwind from there: "C-unwind" would add a
-// landing pad that aborts (panics abort in this workspace). This way, unwinding passes through the
-// Rust functions around it.
+// The ABI is "C", although cancellation may hit a blocked call and unwind from there. "C-unwind"
+// would add a landing pad that aborts, because panics abort in this workspace. With "C", unwinding
+// passes through the Rust functions around the call.
 unsafe extern "C" {
     fn forebay_raw(nr: i64, args: *const i64) -> i64;
     fn forebay_gate_any();
@@ -525,18 +526,19 @@ unsafe extern "C" {
 
 #[inline]
 pub(crate) unsafe fn raw(nr: i64, args: [i64; 6]) -> i64 {
-    // SAFETY: it reads six arguments; the call itself is the caller's promise.
+    // SAFETY: the assembly reads six arguments; the call itself is the caller's promise.
     unsafe { forebay_raw(nr, args.as_ptr()) }
 }
 
-/// The page-aligned region for [`OWN_SLOTS`] slots inside the library.
+/// Returns the address of the page-aligned region for [`OWN_SLOTS`] slots inside the library.
 pub(crate) fn own_region() -> usize {
     forebay_slots as *const () as usize
 }
 
-/// The gates: a site's first four by class (0: known at run time), then those of `clone_after` by
-/// [`NR_CLONES`]. The wide ones are for code that isn't libc's: they save all vector registers, and
-/// pass calls of threads that libc doesn't know to the kernel.
+/// Returns the addresses of the gates: four that a site jumps to, by class (0: number known only at
+/// run time), then four that call `clone_after`, in the order of [`NR_CLONES`]. The wide gates are
+/// for code other than libc's. They save all vector registers, and pass calls of threads that libc
+/// doesn't know to the kernel.
 pub(super) fn gates(wide: bool) -> [usize; 8] {
     let narrow: [unsafe extern "C" fn(); 8] = [
         forebay_gate_any,

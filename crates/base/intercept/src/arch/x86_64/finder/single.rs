@@ -1,20 +1,21 @@
 //! Finds the `syscall` instructions of any library or program, one function at a time. Most code is
-//! only searched for the two bytes, and never decoded.
+//! only searched for the two bytes of a `syscall`, and never decoded.
 //!
-//! The bytes also occur inside other instructions, and in data. An instruction counts if decoding a
-//! function from beginning to end meets it, for a function that `.eh_frame` describes; if any of
-//! the function is invalid, all of it is left alone. Jumps there from other functions (rarely
-//! needed parts lie elsewhere) are found by their bytes. Where a function jumps by a table,
-//! anything in it may be a target: then only one instruction of at least five bytes becomes the
-//! jump, or the `syscall` itself becomes a short jump to dead bytes.
+//! The two bytes also occur inside other instructions, and in data. They count as an instruction if
+//! decoding a function that `.eh_frame` describes, from its beginning to its end, meets it there.
+//! If any byte of the function is no valid instruction, the whole function is left alone. Jumps
+//! into a function from other functions are found by their bytes: compilers move rarely needed
+//! parts elsewhere. Where a function jumps by a table, any instruction in it may be a target. Then
+//! only one instruction of at least five bytes becomes the jump, or the `syscall` itself becomes a
+//! short jump to dead bytes.
 
 use super::super::{JUMP, SYSCALL, Site};
 use super::Sweep;
 use crate::frames::{Frames, Function};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
-/// All sites in the functions that `frames` describes, in the order of their addresses. `code`
-/// begins at `low`.
+/// Returns all sites in the functions that `frames` describes, in the order of their addresses.
+/// `code` begins at address `low`.
 pub(crate) fn find(code: &[u8], low: u32, frames: &mut Frames) -> Vec<Site> {
     let mut found: Vec<Sweep> = Vec::new();
     let mut done = 0;
@@ -65,7 +66,7 @@ fn mark_jumps(code: &[u8], low: u32, found: &mut [Sweep]) {
     }
 }
 
-/// The offsets of the two bytes.
+/// Returns the offsets in `code` of the two bytes of a `syscall`.
 fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -85,7 +86,8 @@ fn candidates(code: &[u8]) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Decodes one function and the bytes up to the next; None if any of it isn't an instruction.
+/// Decodes one function and the bytes up to the next function; None if the function contains bytes
+/// that aren't an instruction.
 fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let low = function.start;
     let mut sweep = Sweep::new(code, low, true);
@@ -94,8 +96,8 @@ fn sweep<'a>(code: &'a [u8], function: &Function) -> Option<Sweep<'a>> {
     let mut i = Instruction::default();
     sweep.mark(low.into());
     let mut dead: Option<u64> = None;
-    // After an instruction that doesn't continue: data, unless something jumps there. A real
-    // `syscall` has its number loaded first.
+    // Whether the bytes follow an instruction that doesn't continue: they are data, unless
+    // something jumps there. A real `syscall` has its number loaded first.
     let mut behind_end = false;
     while decoder.can_decode() {
         let ip = decoder.ip();
