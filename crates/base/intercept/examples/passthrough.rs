@@ -1,5 +1,5 @@
 //! A preload library that passes every call on to the kernel, for the `whole` test: unmodified
-//! programs must not notice it.
+//! programs must behave as without it.
 //!
 //! Environment: `FB_CACHE` (directory), `FB_MODE` (`pass`: through the trampoline's own
 //! instruction, `raw`: from the handler, `watch`: from the gate, `fd`: with descriptor calls
@@ -90,7 +90,8 @@ mod library {
         unsafe { raw(call.nr, args) }
     }
 
-    /// Compares byte by byte up to a difference: the pointer may be bad, but a test's isn't.
+    /// Compares byte by byte up to a difference. (A program's pointer may be bad; in these tests
+    /// none is.)
     fn is_marked(path: i64) -> bool {
         path > 4096
             && b"/magic\0".iter().enumerate().all(|(i, &b)| {
@@ -130,7 +131,7 @@ mod library {
                 out("xmm0") _, out("xmm1") _, out("xmm7") _, out("xmm15") _
             );
         }
-        // Registers that libc's own functions may change with instructions beyond the baseline.
+        // Wide registers, which libc's own functions may change where the processor has them.
         if std::is_x86_feature_detected!("avx") {
             // SAFETY: the processor has it; no value is kept in these registers here.
             unsafe { clobber_wide() };

@@ -1,6 +1,6 @@
-//! A program that patches itself: its code is far from libc, so the trampolines get a separate
-//! mapping, with a registered unwind table. Also with other threads inside calls meanwhile, and a
-//! second installation.
+//! A program that patches itself. Its code is far from libc, so the trampolines get a separate
+//! mapping, with a registered unwind table. Other threads are inside calls meanwhile, and a second
+//! installation is refused.
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod test {
@@ -51,8 +51,7 @@ mod test {
     }
 
     pub fn main() {
-        // Neither the test nor its time limit may hang: the alarm ends the process. SAFETY: no
-        // arguments that matter.
+        // The alarm ends the process if it hangs. SAFETY: alarm takes no pointers.
         unsafe { libc::alarm(60) };
         let (send, receive) = mpsc::channel::<u32>();
         let mut pipe = [0; 2];
@@ -96,7 +95,7 @@ mod test {
             trace.contains("this_calls_close") && trace.contains("far::test::main"),
             "{trace}"
         );
-        // A panic after all that: exceptions find the registered table among the others.
+        // A panic afterwards: the unwinder finds the registered table among the others.
         assert!(std::panic::catch_unwind(|| std::panic::resume_unwind(Box::new(1))).is_err());
         let threads: Vec<_> = (0..50u32).map(|i| std::thread::spawn(move || i)).collect();
         assert_eq!(

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 const LIMIT: Duration = Duration::from_secs(60);
 const MODES: [&str; 4] = ["pass", "raw", "fd", "watch"];
 
-/// Directory of cargo's examples, beside the tests.
+/// Returns the path of the `passthrough` library, in cargo's directory of examples beside the
+/// tests.
 fn library() -> PathBuf {
     let exe = std::env::current_exe().unwrap();
     let file = exe
@@ -83,7 +84,8 @@ fn has(program: &str) -> bool {
         .is_ok()
 }
 
-/// Output and status are the same with and without it, in each mode.
+/// Checks that a program's output and status are the same with and without the library, in each
+/// mode.
 fn same(name: &str, program: &str, args: &[&str]) {
     if !has(program) {
         eprintln!("{program} isn't here: not tested");

@@ -92,7 +92,7 @@ fn damaged() {
     let mut long = good.clone();
     long.extend_from_slice(&[0; size_of::<Site>()]);
     assert!(!check(&long));
-    // Each of many single bits, and random bytes.
+    // Single flipped bits, and random bytes.
     let mut seed = 0x1234_5678_9abc_def1u64;
     let mut random = || {
         seed ^= seed << 13;
@@ -110,7 +110,8 @@ fn damaged() {
         let noise: Vec<u8> = (0..good.len()).map(|_| random() as u8).collect();
         assert!(!check(&noise));
     }
-    // A right checksum over implausible records, or those of other code: refused, or not matched.
+    // A correct checksum over implausible records, or over records of other code: refused, or not
+    // matched.
     for _ in 0..200 {
         let mut wild = sites.clone();
         let i = random() as usize % wild.len();
@@ -148,7 +149,7 @@ fn any_change_of_the_file_is_noticed() {
     forebay_fuzz::run("cache of sites", |r| {
         let mut bytes = sound.clone();
         r.mutate(&mut bytes, &sound);
-        // Half of them with the right checksum, so that the other checks are tested, too.
+        // Half of the inputs get the correct checksum, so that the other checks are tested, too.
         let n = size_of::<Head>();
         if r.once_in(2) && bytes.len() >= n {
             let sum = mix(mix(0, &bytes[16..n]), &bytes[n..]);

@@ -1,11 +1,11 @@
-//! Sites found by function, compared with the sweep over this machine's C library; the table of
-//! libraries without sites.
+//! Sites found function by function, compared with the sweep over this machine's C library; and the
+//! table of libraries without sites.
 
 use super::*;
 use crate::arch::find;
 use crate::test_hooks::EVERY;
 
-/// The C library's sites, found as for any other library.
+/// Returns the C library's sites, found as for any other library.
 fn sites(object: &Object) -> Vec<arch::Site> {
     let read = |at: u32, to: &mut [u8]| {
         // SAFETY: loaded.
@@ -29,7 +29,7 @@ fn by_function_as_by_the_sweep() {
         let found = sites(&object);
         for s in &found {
             let same = swept.iter().find(|o| o.at == s.at).expect("an instruction");
-            // The sweep, which reads everything, sees more jump targets.
+            // The sweep reads all code, so it sees more jump targets.
             assert!(
                 s.nr == same.nr || s.nr == -1 || same.nr == -1,
                 "{s:x?} {same:x?}"
@@ -43,7 +43,7 @@ fn by_function_as_by_the_sweep() {
             let end = w[0].start + w[0].window_len() as u32;
             assert!(end <= w[1].start, "windows overlap: {w:x?}");
         }
-        // Hardly any code is described by no table.
+        // Nearly all code is described by an unwind table.
         assert!(
             found.len() + 8 >= swept.len(),
             "{} of {}",
@@ -55,7 +55,7 @@ fn by_function_as_by_the_sweep() {
     assert!(all > 300, "{all}");
 }
 
-/// The slots are in reach, and the operands of displaced instructions are adjusted.
+/// The slots are in reach of the objects, and the operands of displaced instructions are adjusted.
 #[test]
 fn trampolines_elsewhere_can_be_written() {
     for object in object::loaded().list.into_iter().flatten() {
@@ -85,7 +85,7 @@ fn those_without_any_are_remembered() {
     let known = Known::open(&c).expect("there");
     assert!(some.iter().all(|o| known.has(o)));
     assert!(!others.iter().any(|o| known.has(o)));
-    // Without an id, nothing is recorded.
+    // An object without an id isn't recorded.
     let nameless = Object::of_code(&[0x90; 64]);
     known.add(&nameless);
     assert!(!known.has(&nameless));

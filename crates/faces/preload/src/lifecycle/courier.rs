@@ -1,18 +1,19 @@
 //! The courier: a process that carries bytes between files of the pool and a program that doesn't
-//! see the pool (static, Go, set-user-ID), which has one end of a pipe for each.
+//! see the pool (static, Go, set-user-ID). The program has one end of a pipe for each file.
 //!
-//! `inherited.rs` starts it at such a program's exec: `/bin/sh` with this library, which doesn't get
-//! as far as the shell ([`run`]). It belongs to no one: nobody waits for it, and no signal that is
-//! meant for the program ends it. It ends when all pipes have no other end any more.
+//! `inherited.rs` starts it at such a program's exec: `/bin/sh` with this library, which takes over
+//! the process before the shell begins ([`run`]). No process waits for the courier, and signals
+//! that are meant for the program don't end it. It ends when no process has the other end of its
+//! pipes any more.
 //!
-//! - Output is written with the description's own offset, which others share.
-//! - Input is read ahead by a pipe's size at most; what the program leaves is put back, by the offset,
-//!   when nobody has the other end any more.
-//! - A file that the program has opened through the mount: its offset becomes the description's.
+//! - Output is written at the description's own offset, which other processes share.
+//! - Input is read ahead, by at most a pipe's size. When no process has the other end any more, the
+//!   description's offset is moved back by what the program hasn't read.
+//! - If the program has opened a file through the mount, its offset becomes the description's.
 //!
-//! Its note ([`courier_note`](super::courier_note)) says when all bytes of the ended program are
-//! written: those that were in the pipes when it ended. Later writes of its children don't delay
-//! that.
+//! Its note ([`courier_note`](super::courier_note)) is removed when all bytes of the ended program
+//! are written: those that were in the pipes when it ended. Later writes of its children don't
+//! delay that.
 
 use crate::lifecycle::courier_note::{Note, Waiter};
 use crate::lifecycle::exit;
@@ -27,17 +28,17 @@ use rustix::io::Errno;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// The environment variable that makes a process a courier: its [`Errand`].
+/// The environment variable that makes a process a courier. Its value is the [`Errand`].
 pub const VARIABLE: &CStr = c"FOREBAY_COURIER";
 
-/// Bytes of one piece.
+/// Maximum number of bytes read or written at a time.
 const PIECE: usize = 256 << 10;
-/// How long it takes at most that exec is known to have succeeded.
+/// Maximum time after which exec is taken to have succeeded.
 const EXEC_TIMEOUT: Duration = Duration::from_secs(2);
 /// First and longest pause between two checks whether a program has read all of its input.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(100), Duration::from_millis(20));
 
-/// The connection of a description with the program.
+/// How a program is connected with a description.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Way {
     /// A pipe that the program reads.
@@ -56,22 +57,22 @@ pub struct Parcel {
     pub parked: Parked,
 }
 
-/// The work of a courier.
+/// What a courier has to do.
 pub struct Errand {
-    /// Where the courier reports that it is ready: a byte, 0 or an errno.
+    /// Pipe to which the courier reports that it is ready: one byte, 0 or an errno.
     pub ready: RawFd,
-    /// Ends when the program has been executed; a byte if that has failed.
+    /// Pipe that ends when the program has been executed; one byte if exec has failed.
     pub executed: RawFd,
-    /// The program's process.
+    /// Pidfd of the program's process.
     pub process: RawFd,
     pub waiter: Waiter,
-    /// The path of its note.
+    /// Path of the courier's note.
     pub note: Vec<u8>,
     pub parcels: Vec<Parcel>,
 }
 
 impl Errand {
-    /// The text in [`VARIABLE`].
+    /// Returns the text for [`VARIABLE`].
     pub fn to_text(&self) -> Vec<u8> {
         let mut text = format!("{} {} {}", self.ready, self.executed, self.process);
         text += &format!(" {} {}", self.waiter.pid, self.waiter.start);
@@ -122,7 +123,7 @@ impl Errand {
         })
     }
 
-    /// The courier's descriptors, which stay open across exec.
+    /// Returns the courier's descriptors, which stay open across exec.
     pub fn descriptors(&self) -> Vec<RawFd> {
         let own = [self.ready, self.executed, self.process];
         let parcels = self.parcels.iter().map(|p| p.fd);
@@ -135,20 +136,20 @@ struct Served {
     way: Way,
     fd: OwnedFd,
     open: u32,
-    /// Input that doesn't fit into the pipe yet.
+    /// Input that has been read and doesn't fit into the pipe yet.
     waiting: Vec<u8>,
-    /// Bytes of output that were in the pipe when the program ended, and still are.
+    /// Number of output bytes that were in the pipe when the program ended, and still are.
     owed: usize,
-    /// The file has no more input.
+    /// Whether the file has no more input.
     at_end: bool,
-    /// Output has ended, or no process reads the input any more.
+    /// Whether the output has ended, or no process reads the input any more.
     done: bool,
 }
 
 /// Carries out the errand. Doesn't return.
 pub fn run(text: &CStr) -> ! {
     let errand = text.to_str().ok().and_then(Errand::from_text);
-    // The process that has started it waits for the first one; the second one works.
+    // The process that started this one waits for it, so it forks; the child does the work.
     if let Some(errand) = errand
         // SAFETY: this process has one thread.
         && unsafe { libc::fork() } == 0
@@ -156,7 +157,7 @@ pub fn run(text: &CStr) -> ! {
         work(&errand);
         exit::before_exit();
     }
-    // SAFETY: ends the process; nothing of the program in it has begun.
+    // SAFETY: ends the process; none of the program's code in it has run.
     unsafe { libc::_exit(0) }
 }
 
@@ -184,7 +185,7 @@ fn work(errand: &Errand) {
     }
 }
 
-/// Takes the descriptions over.
+/// Takes over the descriptions from the process that parked them.
 fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
     let fs = pool::fs()?;
     let mut served = Vec::new();
@@ -192,7 +193,7 @@ fn take(errand: &Errand) -> Result<(&'static Fs, Vec<Served>, Note), Errno> {
         let table = fs.descriptors();
         let _changing = table.changing()?;
         let open = table.unpark(&p.parked, true).ok_or(Errno::STALE)?;
-        // Under this number it is released if this process is killed.
+        // Recorded under this number, the description is released if this process is killed.
         table.set(p.fd, Some(open))?;
         // SAFETY: the errand's own descriptor, used here only.
         let fd = unsafe { OwnedFd::from_raw_fd(p.fd) };
@@ -231,7 +232,7 @@ fn leave_program(kept: &[RawFd]) {
     }
     let none = 0u64;
     let args = [libc::SIG_SETMASK.into(), &raw const none as i64, 0, 8, 0, 0];
-    // SAFETY: a mask of ours.
+    // SAFETY: a mask of this library.
     unsafe { raw(libc::SYS_rt_sigprocmask, args) };
     let _ = rustix::process::setsid();
     let _ = rustix::process::chdir("/");
@@ -241,12 +242,13 @@ fn leave_program(kept: &[RawFd]) {
     for end in kept.into_iter().chain([RawFd::MAX]) {
         if end > from {
             let args = [from.into(), i64::from(end) - 1, 0, 0, 0, 0];
-            // SAFETY: none of ours is among them.
+            // SAFETY: the courier's own descriptors aren't in the range.
             unsafe { raw(libc::SYS_close_range, args) };
         }
         from = end.saturating_add(1);
     }
-    // So that these numbers, to which libraries write, don't get another meaning.
+    // Opens /dev/null at numbers 0 to 2, so that they don't get another file: libraries write to
+    // them.
     for _ in 0..3 {
         let flags = rustix::fs::OFlags::RDWR;
         if let Ok(null) = rustix::fs::open("/dev/null", flags, rustix::fs::Mode::empty()) {
@@ -263,11 +265,11 @@ fn leave_program(kept: &[RawFd]) {
 struct Courier {
     fs: &'static Fs,
     served: Vec<Served>,
-    /// The bytes that are lost, and the reason.
+    /// Which bytes are lost, and why.
     lost: String,
     /// None once all bytes of the program are written.
     note: Option<Note>,
-    /// None once it has ended.
+    /// Pidfd of the program; None once the program has ended.
     process: Option<OwnedFd>,
 }
 
@@ -287,7 +289,7 @@ impl Courier {
             if let Some(fd) = &executed
                 && events.executed
             {
-                // One byte: the program wasn't executed, and nothing was written or read.
+                // One byte: the program wasn't executed, and it has read and written nothing.
                 if rustix::io::read(fd, &mut [0; 1]) == Ok(1) {
                     return;
                 }
@@ -309,7 +311,8 @@ impl Courier {
             if self.process.is_none() && self.served.iter().all(|s| s.done || s.owed == 0) {
                 self.settle();
             }
-            // A task that waits for an offset waits for the end of the program.
+            // For a file opened through the mount, the courier waits for the end of the program, to
+            // set the offset.
             let waits = self.note.is_some() && self.served.iter().any(|s| s.way == Way::Mounted);
             if self.served.iter().all(|s| s.done) && !waits {
                 return;
@@ -322,13 +325,13 @@ impl Courier {
         }
     }
 
-    /// Waits for the next event.
+    /// Waits for the next events.
     fn wait(&self, executed: Option<&OwnedFd>, is_executing: bool, pause: Duration) -> Events {
         let mut events = Events::default();
         let mut list = Vec::new();
         let mut what = Vec::new();
         let mut add = |fd: BorrowedFd<'_>, flags, meaning| {
-            // SAFETY: stays open for this call.
+            // SAFETY: the descriptor stays open for this call.
             list.push(PollFd::from_borrowed_fd(
                 unsafe { BorrowedFd::borrow_raw(fd.as_raw_fd()) },
                 flags,
@@ -357,7 +360,7 @@ impl Courier {
                 Way::Mounted => {}
             }
         }
-        // The kernel doesn't report when a pipe has become empty.
+        // The kernel doesn't report when a pipe becomes empty, so the courier checks after a pause.
         let timeout = match (drains, is_executing) {
             (true, _) => Some(pause),
             (_, true) => Some(EXEC_TIMEOUT),
@@ -383,7 +386,7 @@ impl Courier {
         events
     }
 
-    /// Fills pipes with input: whether any bytes were moved.
+    /// Fills pipes with input. Returns whether any bytes were moved.
     fn fill(&mut self) -> bool {
         let mut moved = false;
         let inputs = self.served.iter_mut();
@@ -408,7 +411,7 @@ impl Courier {
                     moved = true;
                 }
             } else if rustix::io::ioctl_fionread(&s.fd) == Ok(0) {
-                // The program finds the end of its input when this end is closed.
+                // Closing this end shows the program the end of its input.
                 s.done = true;
                 close(s);
             }
@@ -416,7 +419,8 @@ impl Courier {
         moved
     }
 
-    /// No process reads this input any more: the rest of it is left for others.
+    /// Ends an input that no process reads any more: moves the offset back to the first unread
+    /// byte.
     fn put_back(&mut self, i: usize) {
         let s = &mut self.served[i];
         let in_pipe = rustix::io::ioctl_fionread(&s.fd).unwrap_or(0);
@@ -428,7 +432,7 @@ impl Courier {
         close(s);
     }
 
-    /// Writes the program's output. Returns whether there was any.
+    /// Writes the program's output to the file. Returns whether there was any.
     fn take_output(&mut self, i: usize, buffer: &mut [u8]) -> bool {
         let s = &mut self.served[i];
         let n = match rustix::io::read(&s.fd, &mut *buffer) {
@@ -450,7 +454,7 @@ impl Courier {
                     let path = self.fs.path_of_open(s.open).unwrap_or_default();
                     let path = [self.fs.mount(), &path].concat();
                     self.lost += &format!("{}: {e}. ", messages::text(&path));
-                    // The program's next write fails.
+                    // Closing the pipe makes the program's next write fail.
                     s.done = true;
                     close(s);
                     break;
@@ -460,7 +464,7 @@ impl Courier {
         true
     }
 
-    /// The program has ended, and none of the bytes that it wrote before is left in a pipe.
+    /// Settles the note: the program has ended, and its bytes have left the pipes.
     fn settle(&mut self) {
         let Some(note) = self.note.take() else {
             return;
@@ -486,7 +490,7 @@ impl Courier {
     }
 }
 
-/// Closes this end of a pipe, whose number stays taken.
+/// Closes this end of a pipe; its number stays in use.
 fn close(s: &mut Served) {
     let flags = rustix::fs::OFlags::PATH | rustix::fs::OFlags::CLOEXEC;
     if let Ok(other) = rustix::fs::open("/", flags, rustix::fs::Mode::empty()) {
@@ -494,7 +498,7 @@ fn close(s: &mut Served) {
     }
 }
 
-/// The events that mean that a descriptor is ready.
+/// What it means that a descriptor is ready.
 enum Meaning {
     Executed,
     Ended,
@@ -502,14 +506,14 @@ enum Meaning {
     Input(usize),
 }
 
-/// The remaining work.
+/// What has to be done next.
 #[derive(Default)]
 struct Events {
     executed: bool,
     ended: bool,
-    /// Outputs that have bytes, or an end.
+    /// Indices of outputs that have bytes, or have ended.
     outputs: Vec<usize>,
-    /// Inputs that no process reads any more.
+    /// Indices of inputs that no process reads any more.
     unread: Vec<usize>,
 }
 

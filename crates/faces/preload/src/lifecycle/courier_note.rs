@@ -1,14 +1,14 @@
-//! A courier's note: the file that exists while bytes of an ended program may still be on their
-//! way.
+//! A courier's note: a file that exists while bytes of an ended program may not be in the pool yet.
 //!
 //! `DIR/couriers/NAMESPACE-PID` exists and is locked while the courier of that process works
 //! ([`crate::lifecycle::courier`]). The courier removes it once all that the process has written is
-//! in the pool. If bytes are lost, the file stays and says which, behind a line with the courier's
-//! number, and the number and start time of the process's parent at exec ([`Waiter`]).
+//! in the pool. If bytes are lost, the file stays. Its first line has the courier's number, and the
+//! number and start time of the process's parent at exec ([`Waiter`]); then it says which bytes are
+//! lost.
 //!
-//! That parent, once it has waited for the process (wait4, waitid), waits for the courier, too, so
-//! that `program > /fb/f; cat /fb/f` sees all bytes. To others the file means nothing: it is of an
-//! earlier process with this number, or they only trace the process.
+//! After this parent has waited for the process (wait4, waitid), it also waits for the courier, so
+//! that `program > /fb/f; cat /fb/f` sees all bytes. Other processes ignore the file: it is about
+//! an earlier process with this number, or they only trace the process.
 
 use crate::program::messages;
 use crate::program::settings;
@@ -19,33 +19,33 @@ use rustix::io::Errno;
 use rustix::thread::Timespec;
 use std::time::{Duration, Instant};
 
-/// How long a parent waits for the courier of a child that has ended.
+/// Maximum time that a parent waits for the courier of a child that has ended.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(30);
 /// First and longest pause between two checks of a note.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(5));
-/// Maximum bytes of a note's text.
+/// Maximum length of a note's text. Bytes.
 const MAX_TEXT: usize = 4096;
 
 fn dir() -> Option<Vec<u8>> {
     Some([settings::settings()?.dir.to_bytes(), b"/couriers"].concat())
 }
 
-/// The file of process `pid`, a number of this process's PID namespace.
+/// Returns the path of the note for process `pid`, a number in this process's PID namespace.
 pub fn path(pid: u32) -> Option<Vec<u8>> {
     let namespace = rustix::fs::stat("/proc/self/ns/pid").ok()?.st_ino;
     Some([&dir()?[..], format!("/{namespace}-{pid}").as_bytes()].concat())
 }
 
-/// The process that is to wait for the program: its parent at exec.
+/// The process that waits for the program: the program's parent at exec.
 #[derive(Clone, Copy, Default)]
 pub struct Waiter {
     pub pid: u32,
-    /// Its start time, in clock ticks since boot; 0 if the kernel doesn't say.
+    /// Its start time, in clock ticks since boot; 0 if unknown.
     pub start: u64,
 }
 
 impl Waiter {
-    /// The parent of this process.
+    /// Returns the parent of this process.
     pub fn parent() -> Waiter {
         let parent = rustix::process::getppid();
         Waiter::of(parent.map_or(0, |p| p.as_raw_nonzero().get() as u32))
@@ -73,7 +73,7 @@ impl Waiter {
     }
 }
 
-/// A note, held by its courier.
+/// A note, locked by its courier.
 pub struct Note {
     path: Vec<u8>,
     file: OwnedFd,
@@ -88,7 +88,7 @@ impl Note {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(e) => return Err(e),
         }
-        // The note of an earlier process with this number, for which no process waited.
+        // Removes the note of an earlier process with this number, for which no process waited.
         let _ = rustix::fs::unlink(path);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR)?;
@@ -102,7 +102,8 @@ impl Note {
         })
     }
 
-    /// All bytes of the process are written, or, as `lost` explains, never will be.
+    /// Removes the note: all bytes of the process are written. If bytes are lost, the note stays,
+    /// with the text `lost`.
     pub fn settle(self, lost: &str) {
         if !lost.is_empty() && rustix::io::write(&self.file, lost.as_bytes()).is_ok() {
             return;
@@ -146,8 +147,8 @@ fn read(file: &OwnedFd) -> Text {
     parse().unwrap_or_default()
 }
 
-/// Whether this process traces another (strace does, and waits for all its children): the traced
-/// process doesn't run while this one waits.
+/// Whether this process traces process `pid`, as strace does, which waits for all its children. A
+/// traced process doesn't run while its tracer waits for the courier.
 fn is_traced_by_us(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let mut lines = status.lines().filter_map(|l| l.strip_prefix("TracerPid:"));
@@ -156,8 +157,8 @@ fn is_traced_by_us(pid: u32) -> bool {
 }
 
 /// Waits, up to [`SETTLE_TIMEOUT`], until all that the ended child `pid` has written is in the
-/// pool. False if bytes are lost; a line on standard error says which. `is_last`: nobody can wait
-/// for this child again; if not, the note stays, and the line is left to the last one.
+/// pool. False if bytes are lost; a line on standard error says which. `is_last`: no process can
+/// wait for this child again. Otherwise the note stays, and the last wait prints the line.
 pub fn await_settled(pid: u32, is_last: bool) -> bool {
     let Some(dir) = dir() else { return true };
     if rustix::fs::access(&dir[..], rustix::fs::Access::EXISTS).is_err() {
@@ -203,7 +204,7 @@ pub fn await_settled(pid: u32, is_last: bool) -> bool {
             ));
             return true;
         }
-        // A signal may end it early: the check is repeated.
+        // A signal may end the pause early; the loop checks again.
         let _ = rustix::thread::nanosleep(&Timespec {
             tv_sec: 0,
             tv_nsec: pause.subsec_nanos().into(),

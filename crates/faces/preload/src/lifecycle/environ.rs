@@ -1,5 +1,5 @@
-//! The environment of a new program: it always carries the variables that load this
-//! library again, where the pool is, the process's slot, and what the program is.
+//! The environment of a new program. It always has the variables that load this library again, and
+//! those that name the pool, the process slot and the program's file.
 
 use crate::pool::{self, working_dir};
 use crate::program::process::in_vfork_child;
@@ -11,11 +11,11 @@ use forebay_posix::Errno;
 use forebay_runtime::guard;
 use std::ffi::{CStr, CString};
 
-/// The library for the loader.
+/// File name of the library for auditing.
 const AUDIT_LIBRARY: &[u8] = b"libforebay_audit.so";
 
-/// A list of C strings for the kernel; null-terminated pointers into texts that live
-/// elsewhere, or in `made`.
+/// A list of C strings for the kernel: null-terminated pointers to texts of the program, or to
+/// texts in `made`.
 pub struct Strings {
     pub pointers: Vec<i64>,
     made: Vec<CString>,
@@ -26,7 +26,8 @@ impl Strings {
     /// EFAULT.
     ///
     /// # Safety
-    /// `list` is null or a null-terminated array of C strings that stay; it may be unmapped.
+    /// `list` is null or a null-terminated array of C strings that aren't freed; it may be
+    /// unmapped.
     pub unsafe fn copy(list: i64) -> Result<Strings, Errno> {
         let mut pointers = Vec::new();
         if list != 0 {
@@ -39,7 +40,7 @@ impl Strings {
                 }
                 n
             };
-            // SAFETY: it holds nothing.
+            // SAFETY: the closure holds no lock.
             let n = unsafe { guard::attempt(count) };
             let n = n.filter(|_| plausible(list)).ok_or(Errno::FAULT)?;
             // SAFETY: just read.
@@ -51,13 +52,13 @@ impl Strings {
         })
     }
 
-    /// Makes sure that the texts can be read.
+    /// Checks that all texts can be read.
     ///
     /// # Errors
     /// EFAULT.
     ///
     /// # Safety
-    /// They are C strings that stay, or unmapped.
+    /// They are C strings that aren't freed, or unmapped.
     pub unsafe fn look(&self) -> Result<(), Errno> {
         let len = |&p: &i64| {
             // SAFETY: the caller's promise.
@@ -71,14 +72,14 @@ impl Strings {
         }
     }
 
-    /// A pointer to a text that lives as long as the list.
+    /// Adds a text that lives as long as the list. Returns a pointer to it.
     pub fn own(&mut self, text: CString) -> i64 {
         let pointer = text.as_ptr() as i64;
         self.made.push(text);
         pointer
     }
 
-    /// The array for the kernel.
+    /// Returns the address of the null-terminated array.
     pub fn finish(&mut self) -> i64 {
         if self.pointers.last() != Some(&0) {
             self.pointers.push(0);
@@ -112,15 +113,15 @@ impl Strings {
     }
 }
 
-/// The value that an environment string gives the variable `name`.
+/// Returns the value of the variable `name`, if the environment string `text` sets it.
 fn value_of<'a>(text: i64, name: &CStr) -> Option<&'a [u8]> {
-    // SAFETY: a C string of the environment, which stays for the call.
+    // SAFETY: a C string of the environment, which isn't freed during the call.
     let text = unsafe { CStr::from_ptr(text as *const libc::c_char) }.to_bytes();
     text.strip_prefix(name.to_bytes())?.strip_prefix(b"=")
 }
 
-/// Whether the new program is to use another pool, or (the command line itself) none: then we don't
-/// change its environment.
+/// Whether the new program is to use another pool, or none (if it is Forebay's command line): then
+/// its environment isn't changed.
 fn has_other_target(env: &Strings, settings: &Settings) -> bool {
     env.value(variables::BARE).is_some()
         || env
@@ -164,7 +165,7 @@ pub fn complete(env: &mut Strings, program: Option<&[u8]>, early: bool) {
     }
 }
 
-/// Names the slot that the new program takes over. To be called last: between
+/// Writes the number of the slot that the new program takes over. To be called last: between
 /// [`forebay_store::process::begin_exec`] and exec.
 pub fn hand_slot(env: &mut Strings) {
     let Some(settings) = settings::settings() else {
@@ -176,7 +177,7 @@ pub fn hand_slot(env: &mut Strings) {
     }
 }
 
-/// The new program's loader can't load our library, and would end because of it.
+/// Removes this library: the new program's loader can't load it, and would end because of it.
 pub fn leave_library_out(env: &mut Strings) {
     if let Some(settings) = settings::settings() {
         add_library(env, variables::PRELOAD, settings.preload.to_bytes(), false);
@@ -186,8 +187,8 @@ pub fn leave_library_out(env: &mut Strings) {
 /// AddressSanitizer's library.
 pub const ASAN: &[u8] = b"libasan.so";
 
-/// AddressSanitizer refuses to run behind another library, unless it is told not to check. Our
-/// library replaces none of its functions.
+/// Sets ASAN_OPTIONS so that AddressSanitizer accepts this library before its own. (This library
+/// replaces none of its functions.)
 pub fn let_asan_be_second(env: &mut Strings) {
     const OPTIONS: &CStr = c"ASAN_OPTIONS";
     const SETTING: &[u8] = b"verify_asan_link_order=0";
@@ -199,7 +200,7 @@ pub fn let_asan_be_second(env: &mut Strings) {
     }
 }
 
-/// The slot that the new program takes over.
+/// Returns the slot that the new program takes over.
 fn slot() -> Option<u32> {
     pool::open_fs()?.process().slot_for_exec(in_vfork_child())
 }
@@ -208,12 +209,12 @@ fn is_separator(b: &u8) -> bool {
     *b == b':' || *b == b' '
 }
 
-/// Our library in a list of libraries: the first.
+/// Returns this library's path, the first in the list `list`.
 pub fn library(list: &[u8]) -> &[u8] {
     list.split(is_separator).next().unwrap_or(b"")
 }
 
-/// The library for the loader lies beside ours.
+/// Returns the path of the library for auditing, which is in this library's directory.
 pub fn audit_library(preload: &[u8]) -> Vec<u8> {
     let ours = library(preload);
     let dir = ours.iter().rposition(|&b| b == b'/').map_or(0, |i| i + 1);
@@ -236,8 +237,8 @@ fn is_there(path: &[u8]) -> bool {
     unsafe { forebay_intercept::raw(libc::SYS_faccessat, args) == 0 }
 }
 
-/// Ensures that the first of `ours` is in a list of libraries, in which a program may have put
-/// others; or that it isn't.
+/// Adds the first library of `ours` to the variable `name`, a list in which the program may have
+/// put other libraries; or removes it (`wanted` is false).
 fn add_library(env: &mut Strings, name: &CStr, ours: &[u8], wanted: bool) {
     let first = library(ours);
     let Some(now) = env.value(name) else {

@@ -1,10 +1,10 @@
-//! execve: programs and scripts that lie in the pool, and programs whose loader needs it.
+//! execve of programs and scripts in the pool, and of programs whose loader needs the pool.
 //!
 //! The kernel can't execute a path of the pool. A program is executed from a copy in memory
-//! ([`image`]); for a script (`#!`) the interpreter is executed with the script's path,
-//! which it opens under our eyes. So every exec begins by following the chain from script
-//! to interpreter up to a program, wherever each of them lies. If none lies in the pool,
-//! the kernel gets the program's own call; only the environment differs ([`environ`]).
+//! ([`image`]). For a script (`#!`) the interpreter is executed with the script's path, and this
+//! library serves its open of the script. So every exec begins by following the chain from script
+//! to interpreter up to a program, in the pool or outside. If none of these files is in the pool,
+//! the kernel gets the program's own call, with a changed environment ([`environ`]).
 
 use crate::lifecycle::environ::{self, Strings};
 use crate::lifecycle::executable::{File, Found};
@@ -27,45 +27,47 @@ use std::ffi::CString;
 
 /// Maximum number of scripts in a row, as in Linux.
 const MAX_SCRIPTS: usize = 5;
-/// Bytes of a file's beginning that the kernel reads to find out its format.
+/// Number of bytes at a file's beginning that the kernel reads to recognise its format.
 const HEAD: usize = 256;
-/// execveat(2) only checks whether it could (Linux 6.14).
+/// Flag of execveat(2): only checks whether the program could be executed (Linux 6.14).
 const AT_EXECVE_CHECK: i32 = 0x1_0000;
-/// Maximum number of links between pool and outside on the path to one program.
+/// Maximum number of links between the pool and outside on the path to one program.
 const MAX_CROSSINGS: usize = 40;
 
-/// The call's arguments.
+/// The arguments of the kernel's call, in preparation.
 struct Plan {
-    /// The texts that are pointed to below.
+    /// Texts to which the fields below point.
     texts: Vec<CString>,
     argv: Strings,
     env: Strings,
-    /// The descriptors of the copies of the program and its interpreter. Numbers, since a vfork
-    /// child's memory is freed by its parent, which doesn't have these descriptors.
+    /// The descriptors of the copies of the program and its interpreter. They are numbers, not
+    /// owned descriptors: a vfork child's memory is freed by its parent, which doesn't have these
+    /// descriptors.
     images: Vec<i32>,
-    /// The descriptors of the same copies for a program that a loader is to load.
+    /// The descriptors of copies of a program that is an argument of a loader.
     images_for_loader: Vec<i32>,
-    /// Scripts outside the pool, which the kernel doesn't read itself if we follow the chain.
+    /// Scripts outside the pool: descriptor and path. If this library follows the chain, the kernel
+    /// doesn't check them.
     scripts_outside: Vec<(i32, i64)>,
-    /// Part of the chain lies in the pool: the kernel can't follow it.
+    /// Whether a part of the chain lies in the pool: then the kernel can't follow it.
     ours: bool,
-    /// The working directory for a program that doesn't see the pool, where that is mounted. A
-    /// number, as above.
+    /// The working directory in a mount of the pool, for a program that doesn't see the pool. A
+    /// number, for the same reason as `images`.
     mounted: Option<i32>,
-    /// The descriptors that such a program gets instead of its descriptors of the pool.
+    /// What a program that doesn't see the pool gets instead of its pool descriptors.
     inherited: Inherited,
-    /// AT_EXECVE_CHECK: nothing is executed.
+    /// Whether nothing is executed (AT_EXECVE_CHECK).
     only_checks: bool,
 }
 
 impl Plan {
-    /// With copies of the program's lists.
+    /// Returns a plan with copies of the program's lists.
     ///
     /// # Errors
     /// EFAULT, E2BIG.
     ///
     /// # Safety
-    /// Null, or lists as execve(2) takes them.
+    /// `argv` and `envp` are null, or lists as execve(2) takes them.
     unsafe fn new(argv: i64, envp: i64) -> Result<Box<Plan>, Errno> {
         // SAFETY: the caller's promise.
         let (argv, env) = unsafe {
@@ -88,14 +90,14 @@ impl Plan {
     }
 }
 
-/// Runs `f` with signals held back. They must not be held over exec itself: the new program would
-/// inherit that.
+/// Runs `f` with signals held back. The hold must end before exec itself: the new program would
+/// inherit the blocked signals.
 fn guarded<T>(f: impl FnOnce() -> T) -> T {
     let _critical = Critical::enter();
     f()
 }
 
-/// execve and execveat. Returns only an error.
+/// Serves execve and execveat. Returns only if it fails.
 ///
 /// # Safety
 /// The arguments are those of the program's call.
@@ -134,7 +136,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     let mut of_process = None;
     if prepared.is_ok() {
         map::before_exec();
-        // Writes of other threads since.
+        // Publishes what other threads have written since the first call.
         exit::publish_all();
         exit::end_readers();
         // A child that shares its parent's memory must not stop the parent's threads: after exec no
@@ -185,7 +187,7 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
         Ok((nr, args)) => {
             let moved = mounted.is_some_and(|dir| cwd::go_to(dir).is_ok());
             guarded(pool::close_childs);
-            // SAFETY: paths and lists that `kept` or the parent keeps.
+            // SAFETY: `kept` or the parent keeps the paths and lists.
             let result = unsafe { raw(nr, args) };
             drop(executing);
             if let (Some(before), Some(fs)) = (of_process, pool::open_fs()) {
@@ -207,15 +209,15 @@ pub unsafe fn execve(nr: i64, a: &[i64; 6]) -> i64 {
     result
 }
 
-/// Whether the file named can be executed, as far as the path is concerned.
+/// Checks the path of an execve, as far as that is possible without its other arguments.
 ///
 /// # Errors
 /// The error of the path.
 ///
 /// # Safety
-/// The path is the program's.
+/// `path` is the program's path.
 unsafe fn look(dirfd: i32, path: i64, flags: i32) -> Result<(), Errno> {
-    // SAFETY: without arguments; the caller's promise.
+    // SAFETY: the plan has no arguments; the path is the caller's promise.
     unsafe {
         let mut plan = Plan::new(0, 0)?;
         let found = found_by(&mut plan, dirfd, path, flags)?;
@@ -234,7 +236,7 @@ unsafe fn look(dirfd: i32, path: i64, flags: i32) -> Result<(), Errno> {
     }
 }
 
-/// The file that is named.
+/// Returns the file that an execve names by path or descriptor.
 unsafe fn found_by(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<Found, Errno> {
     // SAFETY: the program's path.
     unsafe {
@@ -246,19 +248,19 @@ unsafe fn found_by(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result
 }
 
 /// Follows the chain from the named file to a program, and prepares what the kernel needs to
-/// execute it: the program itself, as it was found.
+/// execute that program. Returns the program.
 unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<Found, Errno> {
     // SAFETY: the program's path.
     let mut found = unsafe { found_by(plan, dirfd, path, flags)? };
     // SAFETY: as above.
     let mut shown = unsafe { shown_path(plan, dirfd, path) };
-    // SAFETY: a C string, the program's or ours.
+    // SAFETY: a C string of the program or of this library.
     let name = unsafe { user::path(shown) }.unwrap_or(b"").to_vec();
     for scripts in 0.. {
         let mut head = [0; HEAD];
         match found.file.read_at(&mut head, 0) {
             Err(e) if found.file.is_ours() => return Err(e),
-            // The kernel reports what is wrong with it.
+            // If a file outside can't be read, the kernel reports the error.
             other => _ = other,
         }
         if !head.starts_with(b"#!") {
@@ -280,15 +282,15 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
         if !found.file.is_ours() {
             plan.scripts_outside.push((found.dirfd, found.path));
         }
-        // SAFETY: a C string of ours.
+        // SAFETY: a C string of this library.
         found = unsafe { by_path(plan, libc::AT_FDCWD, interpreter, true)? };
         shown = interpreter;
     }
     if plan.ours {
         for &(dirfd, path) in &plan.scripts_outside {
-            // SAFETY: the program's path, or one of ours.
+            // SAFETY: a path of the program or of this library.
             results::check(unsafe {
-                // A program named by descriptor has no path.
+                // A program given by its descriptor has an empty path.
                 let flags = if stat::is_empty(path) {
                     libc::AT_EACCESS | libc::AT_EMPTY_PATH
                 } else {
@@ -305,7 +307,7 @@ unsafe fn prepare(plan: &mut Plan, dirfd: i32, path: i64, flags: i32) -> Result<
     Ok(found)
 }
 
-/// The program's copy, if it lies in the pool, and the environment.
+/// Copies the program if it lies in the pool, and completes the environment.
 fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
     let file = &found.file;
     let elf = Elf::read(file);
@@ -356,15 +358,16 @@ fn finish(plan: &mut Plan, found: &Found, name: &[u8]) -> Result<(), Errno> {
         environ::let_asan_be_second(&mut plan.env);
     }
     if inherits && why.is_some() && !plan.only_checks {
-        // Valgrind's own program is static; the one that it runs sees the pool.
+        // Valgrind's own program is static; the program that valgrind runs sees the pool.
         let only = static_binary_hint::is_valgrinds(&plan.env).then_some(libc::STDERR_FILENO);
         plan.inherited = inherited::replace(name, only)?;
     }
     Ok(())
 }
 
-/// glibc's loader, executed directly (by ldd, say), opens its program before this library is
-/// loaded: a program of the pool is passed as a copy, by a descriptor.
+/// If glibc's loader is executed directly (by ldd, for instance), it opens its program before this
+/// library is loaded. A program in the pool is therefore copied, and the loader gets the copy's
+/// descriptor.
 fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
     const WITH_VALUE: [&[u8]; 6] = [
         b"--library-path",
@@ -392,7 +395,7 @@ fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
     let program = unsafe { by_path(plan, libc::AT_FDCWD, path, true) };
     plan.ours = was_ours;
     let Ok(program) = program.map_err(drop) else {
-        return Ok(()); // The loader says what is wrong with it.
+        return Ok(()); // The loader reports the error.
     };
     if program.file.is_ours() {
         let image = image::copy(&program.file, c"program")?;
@@ -404,7 +407,7 @@ fn give_loader_its_program(plan: &mut Plan) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A copy of a program's interpreter, if that lies in the pool.
+/// Copies a program's interpreter if it lies in the pool; None if it doesn't.
 fn copy_interpreter(plan: &mut Plan, path: &[u8]) -> Result<Option<OwnedFd>, Errno> {
     let path = CString::new(path).map_err(|_| Errno::NOEXEC)?;
     let pointer = path.as_ptr() as i64;
@@ -418,14 +421,15 @@ fn copy_interpreter(plan: &mut Plan, path: &[u8]) -> Result<Option<OwnedFd>, Err
     }
 }
 
-/// The file behind a descriptor.
+/// Returns the file behind a descriptor.
 fn by_fd(plan: &mut Plan, fd: i32, path: i64) -> Result<Found, Errno> {
     let file = match fds::pool_file(fd) {
         Some((fs, open)) => {
             plan.ours = true;
             open_place(fs, &fs.description(open).place())?
         }
-        // The kernel reads the file itself; we only check what its loader needs.
+        // The kernel reads the file itself; this library only checks what the program's loader
+        // needs.
         None => {
             let path = CString::new(format!("/proc/self/fd/{fd}")).map_err(|_| Errno::BADF)?;
             File::Kernel(open_kernel(libc::AT_FDCWD, path.as_ptr() as i64, 0).ok())
@@ -438,7 +442,7 @@ fn by_fd(plan: &mut Plan, fd: i32, path: i64) -> Result<Found, Errno> {
     })
 }
 
-/// Opens a file of the pool to execute it; it needn't be readable.
+/// Opens a file of the pool for execution; read permission isn't needed.
 fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
     match place.existing()?.kind {
         libc::S_IFREG => {}
@@ -454,7 +458,7 @@ fn open_place(fs: &'static Fs, place: &Place) -> Result<File, Errno> {
 
 fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     let flags = libc::O_RDONLY | libc::O_CLOEXEC | libc::O_NONBLOCK | libc::O_NOCTTY | more;
-    // SAFETY: a path of the program's or of ours.
+    // SAFETY: a path of the program or of this library.
     let fd = unsafe {
         raw(
             libc::SYS_openat,
@@ -468,7 +472,7 @@ fn open_kernel(dirfd: i32, path: i64, more: i32) -> Result<OwnedFd, i64> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
-/// The kernel's file at an absolute path.
+/// Opens the kernel's file at an absolute path.
 fn in_kernel(plan: &mut Plan, path: CString, follow: bool) -> Found {
     let at = path.as_ptr() as i64;
     plan.texts.push(path);
@@ -480,7 +484,7 @@ fn in_kernel(plan: &mut Plan, path: CString, follow: bool) -> Found {
     }
 }
 
-/// The file at a path. Links may lead from the pool outside and back.
+/// Returns the file at a path. Links on the path may lead out of the pool and back.
 unsafe fn by_path(
     plan: &mut Plan,
     mut dirfd: i32,
@@ -553,7 +557,7 @@ unsafe fn by_path(
     Err(Errno::LOOP)
 }
 
-/// The path that a script's interpreter gets, and by which the process is named.
+/// Returns the path that a script's interpreter gets, and from which the process gets its name.
 ///
 /// # Safety
 /// `path` is null or a C string.
@@ -563,7 +567,7 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
     if !given.is_empty() && (dirfd == libc::AT_FDCWD || given[0] == b'/') {
         return path;
     }
-    // SAFETY: only asks.
+    // SAFETY: only asks the kernel for a flag.
     let cloexec = unsafe {
         raw(
             libc::SYS_fcntl,
@@ -571,7 +575,7 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
         )
     };
     let mut text = format!("/dev/fd/{dirfd}").into_bytes();
-    // A directory's path, or that of a file whose descriptor the interpreter won't have.
+    // The path of the directory, or of a file whose descriptor is closed by exec.
     if let (true, Some((fs, open))) = (!given.is_empty() || cloexec != 0, fds::pool_file(dirfd))
         && let Ok(path) = fs.path_of_open(open)
     {
@@ -584,8 +588,8 @@ unsafe fn shown_path(plan: &mut Plan, dirfd: i32, path: i64) -> i64 {
     plan.argv.own(CString::new(text).unwrap_or_default())
 }
 
-/// The interpreter in a script's first line, and its argument, found as Linux finds them.
-/// None: the line is empty, or cut within the interpreter's name.
+/// Returns the interpreter in a script's first line, and its argument, by Linux's rules. None: the
+/// line is empty, or the interpreter's name doesn't end within the head.
 fn script_line(head: &[u8; HEAD]) -> Option<(&[u8], Option<&[u8]>)> {
     let blank = |b: &u8| matches!(b, b' ' | b'\t');
     let start = |text: &[u8]| text.iter().take_while(|b| blank(b)).count();

@@ -1,4 +1,4 @@
-//! A file that is executed, wherever it lies, and how it was named.
+//! A file that is executed, in the pool or outside, and the path by which it was named.
 
 use forebay_elf::Source;
 use forebay_posix::{Errno, Fs};
@@ -6,9 +6,9 @@ use rustix::fd::OwnedFd;
 
 /// A file to be executed.
 pub enum File {
-    /// Open file description of the pool, which lives as long as this.
+    /// An open file description of the pool, which is released when this is dropped.
     Pool(&'static Fs, u32),
-    /// Opened to be read; None if that wasn't possible.
+    /// A file of the kernel, open for reading; None if it can't be opened.
     Kernel(Option<OwnedFd>),
 }
 
@@ -40,10 +40,10 @@ impl Source for File {
     }
 }
 
-/// A file of the chain, and how it was named.
+/// A file of the chain from script to program, and how it was named.
 pub struct Found {
     pub file: File,
-    /// The path by which the kernel finds it; only used for files outside.
+    /// The path by which the kernel finds the file; only used for files outside the pool.
     pub path: i64,
     pub dirfd: i32,
 }

@@ -1,22 +1,22 @@
-//! The end of a program, by exit or exec: publishes buffered writes and releases what no other
-//! process could find.
+//! The end of a program, by exit or exec: publishes buffered writes and releases resources that
+//! other processes couldn't find.
 
 use crate::program::{own_stack, process, shared_vm_clones};
 use crate::{map, pool};
 use forebay_store::process::Critical;
 
-/// Before this process's memory is released: publishes the writes that it has buffered.
+/// Publishes the writes that this process has buffered. Called before its memory is released.
 pub fn publish_all() {
     if let Some(fs) = pool::open_fs() {
         fs.publish_all();
     }
 }
 
-/// Before the process ends: writes open files back at once instead of leaving it to the
-/// keeper.
+/// Writes open files back at once, instead of leaving that to the keeper. Called before the process
+/// ends.
 pub fn before_exit() {
     if let Some(fs) = pool::open_fs() {
-        // A handler on a small signal stack may be what ends it.
+        // The end may come from a signal handler on a small stack.
         own_stack::run(|| leave(fs));
     }
 }
@@ -35,15 +35,15 @@ fn leave(fs: &forebay_posix::Fs) {
         return;
     }
     if shared_vm_clones::is_one() && !shared_vm_clones::is_thread() {
-        return; // All that it has is its parent's.
+        return; // It shares everything with its parent.
     }
     map::before_exit();
     fs.publish_all();
     own.end();
 }
 
-/// Before exec: gives back what the new program couldn't find again. A vfork child has only what is
-/// its parent's, and a shared-memory clone what is shared with others.
+/// Releases, before exec, what the new program couldn't find again. Does nothing in a vfork child
+/// or a shared-memory clone: what they use belongs to others.
 pub fn end_readers() {
     if !process::in_vfork_child()
         && !shared_vm_clones::is_one()

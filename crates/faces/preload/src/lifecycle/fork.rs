@@ -1,10 +1,10 @@
-//! fork, vfork and clone: carrying descriptors, working directory and umask over.
+//! fork, vfork and clone: pass descriptors, working directory and umask on to children.
 //!
-//! A child gets a process slot of its own, filled before it runs with what the parent has
-//! open. A forked child adopts it. A vfork child (posix_spawn too) runs in the parent's
-//! memory: its thread *borrows* the slot until the child has called exec or ended, so
-//! that what it closes or redirects stays its own business. After exec the new program
-//! finds the slot by its number in the environment (`resume.rs`).
+//! A child gets its own process slot, filled before it runs with what the parent has open. A forked
+//! child adopts the slot. A vfork child (of posix_spawn too) runs in the parent's memory: its
+//! thread *borrows* the slot until the child has called exec or ended, so that what it closes or
+//! redirects doesn't change the parent. After exec the new program finds the slot by its number in
+//! the environment (`resume.rs`).
 
 use crate::pool::{self, working_dir};
 use crate::program::{mask, process, results, shared_vm_clones, signals, table_change, user};
@@ -34,7 +34,7 @@ fn clone_flags(call: &Call) -> u64 {
     }
 }
 
-/// Whether the child begins in a user namespace of its own.
+/// Whether the child begins in a new user namespace.
 fn is_apart(flags: u64) -> bool {
     flags & libc::CLONE_NEWUSER as u64 != 0
 }
@@ -43,13 +43,14 @@ fn shares_memory(flags: u64) -> bool {
     flags & libc::CLONE_VM as u64 != 0
 }
 
-/// Whether the child shares our memory and thread area, and we continue meanwhile.
+/// Whether the child shares this thread's memory and thread area while this thread continues.
 fn makes_shared_vm_clone(flags: u64) -> bool {
     flags & (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_SETTLS) as u64
         == libc::CLONE_VM as u64
 }
 
-/// Called before fork and its like. Returns 0, or the errno for which there can't be a child.
+/// Called before fork, vfork and clone that don't create a thread. Returns 0, or the negated errno
+/// for which there can't be a child.
 pub unsafe extern "C-unwind" fn before_clone(call: &Call) -> i64 {
     let inside = shared_vm_clones::any()
         .then(shared_vm_clones::enter)
@@ -71,7 +72,8 @@ fn prepare_clone(call: &Call) -> i64 {
     }
 }
 
-/// Before a child is made: it would have a copy of the buffered writes, or act after them.
+/// Writes back what is buffered, before a child is made: the child would have a copy of the
+/// buffered writes, or act before they are visible.
 fn write_back_all() {
     if let Some(fs) = pool::open_fs() {
         fs.write_back_all();
@@ -91,7 +93,8 @@ fn prepare_other(flags: u64) {
     }
     if !shares_memory(flags) {
         inotify::before_fork();
-        // A signal handler that needed the locks held now would wait for its own thread.
+        // A signal handler that needed one of the locks held from here on would wait for its own
+        // thread.
         MASK.set(mask::block_all_but_faults());
         map::before_fork();
     }
@@ -101,7 +104,8 @@ fn prepare_other(flags: u64) {
     }
 }
 
-/// With a copy of the table of descriptors it gets a slot of its own, as the child of a vfork does.
+/// Prepares a shared-memory clone. If it gets a copy of the table of descriptors, it gets its own
+/// process slot, too, as a vfork child does.
 ///
 /// # Errors
 /// EAGAIN if there is no slot for it, ENOMEM.
@@ -124,7 +128,8 @@ fn prepare_shared_vm_clone(call: &Call, flags: u64) -> Result<(), Errno> {
             process::vfork_begins();
         }
     }
-    // A signal handler that ran before the clone has its own area would damage its parent's.
+    // A signal handler that ran in the clone before it has its own thread area would damage its
+    // parent's.
     let mask = mask::block_all_but_faults();
     MASK.set(mask);
     shared_vm_clones::prepare(call, reserved, mask | mask::blocked_faults()).inspect_err(|_| {
@@ -136,7 +141,7 @@ fn prepare_shared_vm_clone(call: &Call, flags: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// The child for which the slot was reserved wasn't made.
+/// Undoes the preparation of a shared-memory clone that wasn't made.
 fn no_shared_vm_clone(reserved: u32) {
     if reserved != process::NONE {
         process::vfork_ended();
@@ -144,7 +149,7 @@ fn no_shared_vm_clone(reserved: u32) {
     settle(reserved, None);
 }
 
-/// Settles the slot that was reserved: it becomes the child's, or free if there is none.
+/// Hands the reserved slot over to the child, or frees it if there is no child.
 fn settle(reserved: u32, child: Option<u32>) {
     if reserved == process::NONE {
         return;
@@ -156,11 +161,11 @@ fn settle(reserved: u32, child: Option<u32>) {
     }
 }
 
-/// After the clone that made a shared-memory clone, in its parent.
+/// Called after the clone call that made a shared-memory clone, in its parent.
 #[inline(never)]
 fn after_shared_vm_clone(call: &Call, ret: i64) {
     if ret == 0 || !shared_vm_clones::supported() {
-        return; // It wasn't prepared for.
+        return; // No clone was prepared.
     }
     table_change::end_copy();
     let reserved = RESERVED.with(|r| r.replace(process::NONE));
@@ -172,7 +177,7 @@ fn after_shared_vm_clone(call: &Call, ret: i64) {
     mask::set(MASK.get());
 }
 
-/// In the shared-memory clone itself.
+/// Starts a shared-memory clone; called in the clone itself.
 #[inline(never)]
 fn begin_shared_vm_clone(begun: &shared_vm_clones::Begun) {
     if begun.reserved != process::NONE {
@@ -187,8 +192,8 @@ fn prepare_child(flags: u64) {
     if process::in_vfork_child() && !shared_vm_clones::has_slot() || !own.is_attached() {
         return;
     }
-    // A child that shares memory but doesn't suspend its parent is almost a thread, and one that
-    // shares the descriptor table needs no copy of it.
+    // A child that shares memory but doesn't suspend its parent is almost a thread. (Such a child
+    // that also shares the descriptor table needs no copy of it.)
     if shares_memory(flags) && flags & libc::CLONE_VFORK as u64 == 0 {
         return;
     }
@@ -200,7 +205,8 @@ fn prepare_child(flags: u64) {
     }
 }
 
-/// After fork and the like, in parent (`ret` > 0, or < 0 if it failed) and child (0).
+/// Called after fork, vfork and clone: in the parent (`ret` > 0, or < 0 if the call failed) and in
+/// the child (0).
 pub unsafe extern "C-unwind" fn after_clone(call: &Call, ret: i64) {
     if ret == 0
         && shared_vm_clones::any()
@@ -267,8 +273,8 @@ fn begin_forked_child(apart: bool) {
     slots::forget_exec();
     after_fork_in_child();
     if slots::is_apart() {
-        // The slot's number means nothing to the other processes. The slot stays unused until this
-        // process ends.
+        // The other processes don't know this process by its number. The slot stays unused until
+        // this process ends.
         pool::leave_behind();
         return working_dir::child_without_slot();
     }
@@ -277,7 +283,7 @@ fn begin_forked_child(apart: bool) {
     let own = fs.process();
     if reserved != process::NONE && own.adopt(reserved) {
         fd_table::drop_shared_vm_clones(fs, false);
-        // Before this point no other process could tell us that files we map have become shorter.
+        // Until now no other process could notify this one that a mapped file has become shorter.
         std::sync::atomic::fence(SeqCst);
         own.catch_up();
     } else {
@@ -303,7 +309,7 @@ fn end_in_parent(ret: i64, vfork: bool) {
     settle(reserved, u32::try_from(ret).ok());
 }
 
-/// In a forked child: another thread may have been inside `fs` when the process forked.
+/// Resets locks in a forked child: another thread of the parent may have held them.
 fn after_fork_in_child() {
     pool::after_fork_in_child();
     cwd::after_fork_in_child();

@@ -1,8 +1,8 @@
 //! The memory file from which a program of the pool is executed.
 //!
-//! A copy of the file, changed only where the kernel or the loader would otherwise look in
-//! the wrong place: `$ORIGIN` in its search paths becomes the directory in the pool (the
-//! copy has no directory), and an interpreter in the pool becomes a memory file too.
+//! A copy of the file, changed only where the kernel or the loader would otherwise search the wrong
+//! directory: `$ORIGIN` in its search paths becomes the directory in the pool (the copy has no
+//! directory), and an interpreter in the pool is replaced by a memory file, too.
 
 use forebay_elf::{Elf, Segment, Source};
 use forebay_posix::Errno;
@@ -16,14 +16,14 @@ const PT_LOAD: u32 = 1;
 const PT_PHDR: u32 = 6;
 const PF_R: u32 = 4;
 
-/// A copy of `file` in memory, executable.
+/// Copies `file` into an executable memory file.
 ///
 /// # Errors
 /// ENOMEM, EMFILE; EFBIG beyond RLIMIT_FSIZE; the errors of reading.
 pub fn copy(file: &dyn Source, name: &CStr) -> Result<OwnedFd, Errno> {
     let flags = MemfdFlags::CLOEXEC;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::EXEC) {
-        // A kernel before 6.3: all memory files are executable.
+        // On kernels before 6.3 all memory files are executable.
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags)?,
         other => other?,
     };
@@ -40,7 +40,7 @@ pub fn copy(file: &dyn Source, name: &CStr) -> Result<OwnedFd, Errno> {
 }
 
 fn write(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
-    // Beyond the limit of file sizes, the kernel would send SIGXFSZ.
+    // Beyond RLIMIT_FSIZE, the kernel would send SIGXFSZ.
     forebay_media::may_grow(at + bytes.len() as u64)?;
     while !bytes.is_empty() {
         let n = rustix::io::pwrite(fd, bytes, at)?;
@@ -50,8 +50,8 @@ fn write(fd: &OwnedFd, mut bytes: &[u8], mut at: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes the kernel take the interpreter from another descriptor, which must stay open up to the
-/// exec. The loader itself still finds, in the program's memory, the original path.
+/// Makes the kernel take the interpreter from the descriptor `interpreter`, which must stay open up
+/// to the exec. In the program's memory, the loader still finds the original path.
 ///
 /// # Errors
 /// Those of writing.
@@ -63,12 +63,12 @@ pub fn set_interpreter(
     let path = format!("/proc/self/fd/{}\0", interpreter.as_raw_fd());
     let end = rustix::fs::fstat(image)?.st_size as u64;
     write(image, path.as_bytes(), end)?;
-    // Offset in the file, and size there.
+    // The header's fields: offset in the file, and size in the file.
     write(image, &end.to_le_bytes(), header.at + 8)?;
     write(image, &(path.len() as u64).to_le_bytes(), header.at + 32)
 }
 
-/// `text` with `$ORIGIN` replaced; None if it doesn't contain it.
+/// Returns `text` with `$ORIGIN` replaced; None if it has no `$ORIGIN`.
 fn expand(text: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     let mut rest = text;
@@ -96,8 +96,8 @@ fn expand(text: &[u8], origin: &[u8]) -> Option<Vec<u8>> {
     found.then_some(out)
 }
 
-/// Replaces `$ORIGIN` in the program's search paths. The new texts lie in a segment behind
-/// all others, together with the table of segments, which grows by that one.
+/// Replaces `$ORIGIN` in the program's search paths. The new texts are appended as one more
+/// segment, together with the table of segments, which has one more entry.
 ///
 /// # Errors
 /// Those of reading and writing.
@@ -115,8 +115,8 @@ pub fn set_origin(image: &OwnedFd, elf: &Elf, origin: &[u8]) -> Result<(), Errno
         .loaded()
         .map(|s| s.address.saturating_add(s.memory_size));
     let end = end.max().unwrap_or(0);
-    // Address and offset differ as those of the first segment: older kernels find the program
-    // headers by that.
+    // The new segment has the same distance between address and offset as the first one: older
+    // kernels rely on that to find the program headers.
     let distance = first.address.wrapping_sub(first.offset);
     let address = end.max(size.wrapping_add(distance));
     let address = address
@@ -157,7 +157,7 @@ pub fn set_origin(image: &OwnedFd, elf: &Elf, origin: &[u8]) -> Result<(), Errno
     }
     block.extend_from_slice(&texts);
     write(image, &block, offset)?;
-    // Position and size of the table.
+    // The ELF header's fields: offset of the table, and number of its entries.
     write(image, &offset.to_le_bytes(), 32)?;
     write(image, &((count + 1) as u16).to_le_bytes(), 56)
 }

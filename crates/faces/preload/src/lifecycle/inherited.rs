@@ -1,18 +1,20 @@
-//! Descriptors of the pool that a program inherits which doesn't see the pool (static, Go,
-//! set-user-ID; [`static_binary_hint`](super::static_binary_hint)).
+//! Pool descriptors that a program inherits which doesn't see the pool (static, Go, set-user-ID;
+//! [`static_binary_hint`](super::static_binary_hint)).
 //!
-//! To the kernel they are placeholders, on which all that reads or writes is EBADF: many programs
-//! don't look at that, and would end well with their output lost. So at exec such a program gets,
+//! To the kernel they are placeholders, on which reads and writes give EBADF. Many programs ignore
+//! that error, and would end successfully with their output lost. So at exec such a program gets,
 //! under the same numbers:
-//! - where the pool is mounted, the file opened through the mount, at the same offset and with the
-//!   same flags; unless others share the offset of a file that is only read or only written;
-//! - else one end of a pipe, whose other end a *courier* serves ([`courier`](super::courier)).
+//! - where the pool is mounted: the file opened through the mount, at the same offset and with the
+//!   same flags, unless other processes share the offset of a file that is only read or only
+//!   written;
+//! - otherwise: one end of a pipe, whose other end a *courier* serves
+//!   ([`courier`](super::courier)).
 //!
 //! Where neither is possible for numbers 0 to 2, exec fails with EOPNOTSUPP and a line on standard
-//! error. Numbers above 2 are best effort: most of them are leaked. Files open for reading and
-//! writing there (locks, mostly) stay as they are, and so do files that others read at the same
-//! offset, which a courier would read ahead of them; a line on standard error says so. Directories
-//! and FIFOs stay as they are.
+//! error. Numbers above 2 are best effort, because most of them are leaked. Two kinds of them stay
+//! as they are, with a line on standard error: files open for reading and writing (mostly locks);
+//! and files that other processes read at the same offset, because a courier would read ahead of
+//! them. Directories and FIFOs stay as they are, too.
 
 use crate::lifecycle::courier::{self, Errand, Parcel, Way};
 use crate::lifecycle::courier_note::{self, Waiter};
@@ -26,33 +28,34 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::ffi::{CStr, CString};
 use std::time::{Duration, Instant};
 
-/// Programs that exist everywhere, harmless with these arguments, to become a courier.
+/// Programs that start as a courier: they exist everywhere, and are harmless with these arguments.
 const CARRIERS: [&CStr; 3] = [c"/bin/sh", c"/bin/true", c"/usr/bin/true"];
 const COURIER_NAME: &CStr = c"forebay-courier";
-/// How long a courier may take to be ready.
+/// Maximum time in which a courier must be ready.
 const COURIER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Maximum number of open files that a program can get in this way.
+/// Maximum number of open files that a courier serves for one program.
 const MAX_FILES: usize = 16;
 /// Preferred size of a pipe for data. Bytes. All pipes of a user together have a soft limit
 /// (`/proc/sys/fs/pipe-user-pages-soft`, 64 MiB).
 const DATA_PIPE_SIZE: i64 = 256 << 10;
 
-/// The descriptors that go over exec and stand for one description.
+/// The descriptors that stay open across exec and stand for one description.
 struct Group {
     open: u32,
     numbers: Vec<RawFd>,
 }
 
-/// The descriptors that replace those of the pool for a program that doesn't see the pool. Numbers,
-/// not owned descriptors: a vfork child's memory is freed by its parent, which doesn't have them.
+/// The descriptors that replace pool descriptors for a program that doesn't see the pool. They are
+/// numbers, not owned descriptors: a vfork child's memory is freed by its parent, which doesn't
+/// have them.
 #[derive(Clone, Default)]
 pub struct Inherited {
     replaced: Vec<RawFd>,
-    /// The courier's way to see that exec has succeeded.
+    /// The pipe by which the courier sees that exec has succeeded.
     executed: Option<RawFd>,
 }
 
-/// The descriptors that would stay open across exec. `only`: check this one alone.
+/// Returns the pool descriptors that would stay open across exec. `only`: considers this one alone.
 fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     let end = fs.descriptors().end().min(forebay_store::MAX_FDS) as RawFd;
@@ -60,7 +63,7 @@ fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
         let Some((fs, open)) = fds::pool_file(fd) else {
             continue;
         };
-        // SAFETY: only asks.
+        // SAFETY: only asks the kernel for a flag.
         let flags = unsafe {
             raw(
                 libc::SYS_fcntl,
@@ -82,13 +85,13 @@ fn groups(fs: &Fs, only: Option<RawFd>) -> Vec<Group> {
     groups
 }
 
-/// Whether descriptors of the pool would go over exec.
+/// Whether pool descriptors would stay open across exec.
 pub fn any() -> bool {
     pool::open_fs().is_some_and(|fs| !groups(fs, None).is_empty())
 }
 
-/// Gives a program that doesn't see the pool usable descriptors in place of those of the pool (of
-/// `only` one of them, if there is one). To be called right before exec.
+/// Replaces pool descriptors by ones that a program can use which doesn't see the pool. `only`:
+/// replaces this one alone. To be called right before exec.
 ///
 /// # Errors
 /// EOPNOTSUPP; a line on standard error says why.
@@ -122,15 +125,15 @@ pub fn replace(name: &[u8], only: Option<RawFd>) -> Result<Inherited, Errno> {
 
 struct Work {
     fs: &'static Fs,
-    /// The descriptions, and the numbers at which they are to lie.
+    /// Descriptors for the program, and the numbers at which it is to have them.
     given: Vec<(OwnedFd, Vec<RawFd>)>,
-    /// The description that a courier is to serve, and its descriptor.
+    /// Descriptions for a courier, and the courier's descriptor for each.
     parcels: Vec<(Parcel, OwnedFd)>,
 }
 
 impl Work {
     fn replace(&mut self, groups: &[Group]) -> Result<Inherited, String> {
-        // Ascending by first number: input, output and errors come first.
+        // In ascending order of first numbers: standard input, output and error come first.
         for group in groups {
             let first = group.numbers[0];
             match self.prepare(group) {
@@ -149,7 +152,7 @@ impl Work {
             for &number in numbers {
                 inherited.replaced.push(number);
                 let args = [fd.as_raw_fd().into(), number.into(), 0, 0, 0, 0];
-                // SAFETY: a descriptor of the program's, which it is to see in this way.
+                // SAFETY: replaces the program's descriptor by the one that it is to use.
                 if let Err(e) = results::check(unsafe { raw(libc::SYS_dup2, args) }) {
                     inherited.put_back();
                     return Err(format!("descriptor {number}: {e}"));
@@ -203,7 +206,7 @@ impl Work {
             0,
             0,
         ];
-        // If it may not be so large, the usual size will do. SAFETY: the pipe just made.
+        // If the pipe may not be that large, the usual size suffices. SAFETY: the pipe just made.
         unsafe { raw(libc::SYS_fcntl, args) };
         let (theirs, ours) = match way {
             Way::Input => (read, write),
@@ -214,7 +217,7 @@ impl Work {
         Ok(())
     }
 
-    /// Number of times that this process's table has it.
+    /// Returns how many descriptors of this process stand for the description `open`.
     fn own_uses(&self, open: u32) -> u32 {
         let table = self.fs.descriptors();
         let numbers = 0..table.end().min(forebay_store::MAX_FDS) as RawFd;
@@ -233,12 +236,12 @@ impl Work {
         Ok(())
     }
 
-    /// Starts the courier and waits until it has taken all over: the descriptor that ends with
-    /// exec.
+    /// Starts the courier and waits until it has taken over all descriptions. Returns the
+    /// descriptor by whose end the courier sees that exec has succeeded.
     fn start_courier(&mut self) -> Result<OwnedFd, Errno> {
         let (is_ready, ready) = pipe()?;
         let (executed, executing) = pipe()?;
-        // SAFETY: asks for this process's number; a vfork child has its own.
+        // SAFETY: asks for this process's number; in a vfork child that differs from the parent's.
         let pid = unsafe { raw(libc::SYS_getpid, [0; 6]) };
         // SAFETY: as above; a new descriptor.
         let process = unsafe {
@@ -257,7 +260,7 @@ impl Work {
         drop(ready);
         let in_time = is_readable_in(&is_ready, COURIER_TIMEOUT);
         if !in_time {
-            // SAFETY: the child made above, for which no thread has waited.
+            // SAFETY: the child made above, for which no thread has waited yet.
             unsafe { raw(libc::SYS_kill, [child, libc::SIGKILL.into(), 0, 0, 0, 0]) };
         }
         // SAFETY: as above.
@@ -270,7 +273,7 @@ impl Work {
         }
         match rustix::io::read(&is_ready, &mut answer) {
             Ok(1) => {}
-            // The process has ended before.
+            // The courier has ended before it was ready.
             _ => return Err(Errno::NOTCONN),
         }
         match answer[0] {
@@ -284,12 +287,12 @@ impl Work {
 }
 
 impl Inherited {
-    /// exec has failed: the program continues with its former descriptors.
+    /// Restores the program's pool descriptors after exec has failed.
     pub fn put_back(&self) {
         let place = pool::open_fs().and_then(|fs| placeholder::descriptor(fs).ok());
         for &number in &self.replaced {
             if let Some(place) = &place {
-                // SAFETY: the program's descriptor, as it was.
+                // SAFETY: makes the program's descriptor a placeholder again.
                 unsafe {
                     raw(
                         libc::SYS_dup2,
@@ -306,7 +309,7 @@ impl Inherited {
     }
 }
 
-/// Whether `fd` has something to read, or its end, within `time`.
+/// Whether `fd` becomes readable, or ends, within `time`.
 fn is_readable_in(fd: &OwnedFd, time: Duration) -> bool {
     let end = Instant::now() + time;
     loop {
@@ -319,7 +322,7 @@ fn is_readable_in(fd: &OwnedFd, time: Duration) -> bool {
     }
 }
 
-/// A pipe whose ends aren't at the numbers of standard input, output and error.
+/// Makes a pipe whose ends aren't at the numbers of standard input, output and error.
 fn pipe() -> Result<(OwnedFd, OwnedFd), Errno> {
     let mut ends = [0; 2];
     let args = [ends.as_mut_ptr() as i64, libc::O_CLOEXEC.into(), 0, 0, 0, 0];
@@ -338,12 +341,12 @@ fn above_stdio(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Starts a courier, by a child that gives no signal when it ends: the child.
+/// Starts a courier, by a child that sends no signal when it ends. Returns the child's process id.
 fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let text = [courier::VARIABLE.to_bytes(), b"=", &errand.to_text()].concat();
     let mut texts = vec![CString::new(text).map_err(|_| Errno::INVAL)?];
     let (_, mut at) = variables::given();
-    // SAFETY: the environment as the kernel laid it: strings up to a null pointer.
+    // SAFETY: the environment as the kernel laid it on the stack: strings up to a null pointer.
     unsafe {
         while !at.is_null() && !(*at).is_null() {
             let text = CStr::from_ptr(*at);
@@ -375,7 +378,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
     let argv: Vec<i64> = argv.into_iter().chain([0]).collect();
     let inherited = errand.descriptors();
     let mask = mask::block_all();
-    // SAFETY: a fork, in which nothing but raw system calls is made before exec.
+    // SAFETY: a fork; the child makes only raw system calls before exec.
     let child = unsafe { raw(libc::SYS_clone, [0; 6]) };
     if child == 0 {
         for fd in inherited {
@@ -390,7 +393,7 @@ fn spawn(errand: &Errand) -> Result<i64, Errno> {
         for carrier in CARRIERS {
             let path = carrier.as_ptr() as i64;
             let args = [path, argv.as_ptr() as i64, env.as_ptr() as i64, 0, 0, 0];
-            // SAFETY: lists of ours.
+            // SAFETY: lists of this library.
             unsafe { raw(libc::SYS_execve, args) };
         }
         // SAFETY: ends the child, which no other process knows.

@@ -1,5 +1,5 @@
-//! Processes begin and end: fork and its like, exec, exit. A process's state in the pool is passed
-//! on to its children and to the programs that it executes.
+//! Begin and end of processes: fork, exec, exit. A process's state in the pool is passed on to its
+//! children and to the programs that it executes.
 
 pub mod courier;
 pub mod courier_note;

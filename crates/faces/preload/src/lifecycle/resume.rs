@@ -1,11 +1,12 @@
-//! After exec: the new program takes over the slot that the one before has filled.
+//! The start after exec: the new program takes over the slot that the previous program has filled.
 
 use crate::map;
 use crate::pool::{self, working_dir};
 use crate::served::{cwd, fd_table, inotify};
 
-/// Takes over the slot that exec handed on, or that was used so far in this process
-/// (`executed` is false then). False if it isn't this process's, or the pool is out of reach.
+/// Takes over the slot that exec handed on, or (`executed` is false) that another instance of this
+/// library used in this process. False if the slot isn't this process's, or the pool can't be
+/// reached.
 pub fn resume_after_exec(slot: u32, executed: bool) -> bool {
     let Ok(fs) = pool::fs() else { return false };
     let own = fs.process();

@@ -1,7 +1,7 @@
-//! Whether a program's loader will look for libraries in the pool.
+//! Whether a program's loader will search for libraries in the pool.
 //!
-//! The loader does so before this library is loaded, unless it is also loaded for auditing
-//! (`loader/early.rs`). That takes a moment at each start, so it is only done for programs that
+//! The loader searches before this library is loaded, unless the library is also loaded for
+//! auditing (`loader/early.rs`). Auditing slows each start, so it is only used for programs that
 //! refer to the pool.
 
 use crate::lifecycle::environ::{self, Strings};
@@ -14,7 +14,7 @@ use std::ffi::{CStr, CString};
 
 const LIBRARY_PATH: &CStr = c"LD_LIBRARY_PATH";
 
-/// `inside`: the program itself lies in the pool.
+/// Whether the loader will search the pool. `inside`: the program itself lies in the pool.
 pub fn needs_pool(elf: &Elf, inside: bool, env: &Strings) -> bool {
     let path = env.value(LIBRARY_PATH).unwrap_or(b"");
     if !path.is_empty() && path.split(|b| b":;".contains(b)).any(|d| leads(d, inside)) {
@@ -35,7 +35,7 @@ pub fn needs_pool(elf: &Elf, inside: bool, env: &Strings) -> bool {
     })
 }
 
-/// Whether a directory or file lies in the pool.
+/// Whether the path of a directory or file leads into the pool.
 fn leads(path: &[u8], inside: bool) -> bool {
     let is_origin = |p: &[u8]| p.starts_with(b"$ORIGIN") || p.starts_with(b"${ORIGIN}");
     if is_origin(path) {

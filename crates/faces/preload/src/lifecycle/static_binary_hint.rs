@@ -1,9 +1,9 @@
-//! Executed programs that this library can't reach (static, Go, set-user-ID), and which are to work
-//! in the pool: with a working directory there, or a path of the pool among their arguments.
+//! Hints for programs that this library can't intercept (static, Go, set-user-ID) and that are to
+//! work in the pool: their working directory is there, or an argument is a path of the pool.
 //!
 //! The kernel's working directory is a dead end for them ([`cwd`]), unless the pool is mounted. The
-//! process that executes one prints what to do, since the program will only say that there is no
-//! such file.
+//! process that executes such a program prints what to do: the program itself will only report that
+//! a file doesn't exist.
 
 use crate::lifecycle::environ::Strings;
 use crate::lifecycle::executable::{File, Found};
@@ -14,19 +14,20 @@ use forebay_elf::Elf;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::AtFlags;
 
-/// The loader of glibc on this processor. Another libc has another, and doesn't load this library.
+/// File name of glibc's loader on this processor. Other libcs have other loaders, which can't load
+/// this library.
 const LOADER: &[u8] = b"/ld-linux-x86-64.so.2";
 
-/// Why a program doesn't see the pool.
+/// The reason for which a program doesn't see the pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Why {
-    /// Static, or Go.
+    /// Statically linked, or a Go program.
     Direct,
     /// Set-user-ID, set-group-ID, or with file capabilities.
     Privileged,
-    /// For another processor, or for its mode with 32 bits.
+    /// For another processor, or for this processor's 32-bit mode.
     Foreign,
-    /// With another libc's loader.
+    /// With the loader of another libc.
     Loader,
 }
 
@@ -41,14 +42,14 @@ impl Why {
     }
 }
 
-/// Whether the executed program is to work in the pool, and isn't run by valgrind, whose own
-/// program is static but which loads the library.
+/// Whether the executed program is to work in the pool. False under valgrind, whose own program is
+/// static but loads this library.
 pub fn concerns(argv: &Strings, env: &Strings) -> bool {
     (working_dir::is_inside() || names_the_pool(argv)) && !is_valgrinds(env)
 }
 
-/// One line on standard error if valgrind is to run a program of the pool, whose file it reads
-/// itself; files that the program uses may lie there.
+/// Writes a line on standard error if valgrind is to run a program in the pool: valgrind reads the
+/// program's file itself, so it can't. (The files that the program uses may be in the pool.)
 pub fn of_valgrind(argv: &Strings, env: &Strings) {
     let Some(settings) = settings::settings().filter(|_| is_valgrinds(env)) else {
         return;
@@ -75,7 +76,7 @@ pub fn of_valgrind(argv: &Strings, env: &Strings) {
     }
 }
 
-/// Whether the program is valgrind's own.
+/// Whether the executed program is valgrind's own.
 pub fn is_valgrinds(env: &Strings) -> bool {
     env.value(c"VALGRIND_LAUNCHER").is_some()
 }
@@ -93,10 +94,10 @@ fn names_the_pool(argv: &Strings) -> bool {
     texts.any(|t| t.is_some_and(|t| leads_inside(t, settings.mount)))
 }
 
-/// Why a program doesn't see the pool; None if it does, as far as that is known.
+/// Returns why a program doesn't see the pool; None if it sees it, as far as is known.
 pub fn why(elf: Option<&Elf>, found: &Found) -> Option<Why> {
     let file = &found.file;
-    // A program of the pool is executed from a copy, which has no such bits.
+    // A program in the pool is executed from a copy, which has no set-user-ID bits or capabilities.
     if !file.is_ours() && is_privileged(found) {
         return Some(Why::Privileged);
     }
@@ -107,15 +108,15 @@ pub fn why(elf: Option<&Elf>, found: &Found) -> Option<Why> {
             (read.is_ok() && head == *b"\x7fELF").then_some(Why::Foreign)
         }
         Some(elf) if !elf.is_native() => Some(Why::Foreign),
-        // A loader that is executed itself loads the program that is its argument, and this library
-        // with it.
+        // If a loader itself is executed, it loads the program given as its argument, and this
+        // library with it.
         Some(_) if is_loader(found) => None,
         Some(elf) if elf.calls_directly(file) => Some(Why::Direct),
         Some(elf) => (loader_of(elf)? != LOADER).then_some(Why::Loader),
     }
 }
 
-/// The name of the program's loader, from its last slash on.
+/// Returns the file name of the program's loader, from its last slash on.
 fn loader_of(elf: &Elf) -> Option<&[u8]> {
     let (_, loader) = elf.interpreter.as_ref()?;
     let last = loader.iter().rposition(|&b| b == b'/').unwrap_or(0);
@@ -134,14 +135,14 @@ pub fn is_loader(found: &Found) -> bool {
     path.is_some_and(|path| path == &LOADER[1..] || path.ends_with(LOADER))
 }
 
-/// Whether the kernel will give the program other rights than its caller has. Such a program loads
-/// no library of its caller's.
+/// Whether the kernel will give the program other rights than its caller has. The loader of such a
+/// program ignores libraries that the caller names.
 fn is_privileged(found: &Found) -> bool {
     let user = rustix::process::getuid().as_raw();
     let group = rustix::process::getgid().as_raw();
     let stat = match &found.file {
         File::Kernel(Some(fd)) => rustix::fs::fstat(fd),
-        // The file can be executed, but not read.
+        // The file can be executed but not read.
         _ => {
             // SAFETY: the program's path.
             let path = unsafe { user::path(found.path) }.unwrap_or(b"");
@@ -163,8 +164,8 @@ fn has_capabilities(file: &File) -> bool {
     rustix::fs::fgetxattr(fd.as_fd(), c"security.capability", &mut none).is_ok_and(|len| len > 0)
 }
 
-/// The working directory that the program gets, if the pool is mounted; otherwise, or if it gets
-/// paths that it can't see, one line on standard error.
+/// Returns the working directory for the program, if the pool is mounted. If the program can't see
+/// its working directory or paths among its arguments, writes a line on standard error.
 pub fn help(why: Why, name: &[u8], argv: &Strings) -> Option<OwnedFd> {
     let settings = settings::settings()?;
     let inside = working_dir::is_inside();
@@ -186,7 +187,7 @@ pub fn help(why: Why, name: &[u8], argv: &Strings) -> Option<OwnedFd> {
     mounted
 }
 
-/// Whether an argument has a path under the prefix in it.
+/// Whether an argument contains a path under the prefix.
 fn leads_inside(argument: &[u8], mount: &[u8]) -> bool {
     argument.split(|b| b"=:,".contains(b)).any(|part| {
         let rest = part.strip_prefix(mount);

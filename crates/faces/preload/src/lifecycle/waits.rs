@@ -1,8 +1,8 @@
-//! wait4 and waitid: a child's end is known once its bytes are in the pool.
+//! wait4 and waitid: they return a child's end only once its bytes are in the pool.
 //!
-//! A program that doesn't see the pool may have had a courier between it and files of the pool
-//! ([`crate::lifecycle::courier`]). A process that waits for it waits for the courier, too. If
-//! bytes are lost, exit code 0 becomes [`LOST`].
+//! A program that doesn't see the pool may have a courier between it and files of the pool
+//! ([`crate::lifecycle::courier`]). A process that waits for the program also waits for the
+//! courier. If bytes are lost, exit code 0 becomes [`LOST`].
 
 use crate::lifecycle::courier_note;
 use crate::program::user;
@@ -10,10 +10,10 @@ use forebay_intercept::Call;
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// Exit code of a program that has ended with 0, and whose bytes aren't all in the pool: EX_IOERR.
+/// Exit code for a program that ended with 0 although bytes of it are lost: EX_IOERR.
 const LOST: i32 = 74;
 
-/// After wait4 or waitid has returned `result`: the program's result.
+/// Called after wait4 or waitid has returned `result`. Returns the program's result.
 pub fn after(call: &Call, result: i64) -> i64 {
     match call.nr {
         libc::SYS_wait4 if result > 0 => after_wait4(result as u32, call.args[1]),
@@ -30,7 +30,7 @@ fn after_wait4(pid: u32, at: i64) {
         at => unsafe { user::take(at) }.unwrap_or(0),
     };
     let has_ended = match at {
-        // No status was reported: a child that has only stopped still exists.
+        // The program passed no status pointer: a child that has only stopped still exists.
         0 => Pid::from_raw(pid as i32).is_some_and(|p| test_kill_process(p) == Err(Errno::SRCH)),
         _ => libc::WIFEXITED(status) || libc::WIFSIGNALED(status),
     };
@@ -47,7 +47,7 @@ fn after_waitid(call: &Call) {
     let Ok(mut info) = (unsafe { user::take::<libc::siginfo_t>(at) }) else {
         return;
     };
-    // SAFETY: so it is after waitid.
+    // SAFETY: after waitid these fields are valid.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let ends = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED];
     let has_ended = pid > 0 && ends.contains(&info.si_code);

@@ -1,12 +1,13 @@
-//! Binds the library's own references to libc and the loader to these two, whatever library
-//! precedes them.
+//! Binds this library's own references to functions of libc and the loader, so that no other
+//! library's functions of the same name are called.
 //!
-//! The loader binds our calls as it binds the program's: to sanitizers, profilers and other
-//! libraries that define functions of the same names. Theirs may wait for what another thread holds
-//! that waits for us (ThreadSanitizer finds a race in our `memset`, and opens files to report it,
-//! both under its locks), or call the pool, inside our own. So, before anything else, each
-//! reference of ours is bound again, to what the library that we were linked with defines under its
-//! name and version. Until then none is used, also not by what a compiler makes of code: texts are
+//! The loader binds this library's calls as it binds the program's: to sanitizers, profilers and
+//! other libraries that define functions of the same names. Such a function may wait for a lock
+//! whose holder waits for this library: ThreadSanitizer finds a race in this library's `memset`,
+//! and opens files to report it, both under its locks. Or it may call the pool from within this
+//! library. So, before anything else, each reference of this library is bound again, to the
+//! function that its own libraries (libc, the loader) define under that name and version. Until
+//! then no such function may be called, not even by code that a compiler generates: so texts are
 //! compared byte by byte.
 
 use crate::loader::link_map::{LinkMap, headers_in_memory};
@@ -31,18 +32,18 @@ mod tag {
     pub const VERNEED: usize = 0x6fff_fffe;
 }
 
-/// Relocations that put a function's address somewhere.
+/// Types of relocations that store a function's address.
 const R_X86_64_GLOB_DAT: u64 = 6;
 const R_X86_64_JUMP_SLOT: u64 = 7;
-/// Types of symbols: a function, and one that selects a function.
+/// Types of symbols: a function, and a function that selects the actual one.
 const STT_FUNC: u8 = 2;
 const STT_GNU_IFUNC: u8 = 10;
-/// The bits of a version that say which.
+/// The bits of a version's entry that hold its number.
 const VERSION: u16 = 0x7fff;
-/// Maximum number of versions of other libraries that this one needs.
+/// Maximum number of versions of other libraries' symbols that this library needs.
 const VERSIONS: usize = 64;
 
-/// The beginning of the structure by which the loader informs debuggers (`r_debug`).
+/// The beginning of the structure from which debuggers learn the loaded objects (`r_debug`).
 #[repr(C)]
 struct Debug {
     version: i32,
@@ -50,7 +51,7 @@ struct Debug {
 }
 
 unsafe extern "C" {
-    /// The loader's, of the program's namespace.
+    /// The loader's structure for the program's namespace.
     #[link_name = "_r_debug"]
     static OBJECTS: Debug;
     /// This library's dynamic section.
@@ -58,7 +59,7 @@ unsafe extern "C" {
     static DYNAMIC: u8;
 }
 
-/// A C string that stays.
+/// A C string that is never freed.
 #[derive(Clone, Copy)]
 struct Text(*const c_char);
 
@@ -66,8 +67,8 @@ impl Text {
     fn bytes(self) -> impl Iterator<Item = u8> {
         let mut at = self.0.cast::<u8>();
         std::iter::from_fn(move || {
-            // SAFETY: up to the null at its end. Volatile: no loop over it becomes a call of
-            // strlen.
+            // SAFETY: reads up to the null at the end. The read is volatile, so that no loop over
+            // it is compiled to a call of strlen.
             unsafe {
                 let byte = at.read_volatile();
                 at = at.add(usize::from(byte != 0));
@@ -80,7 +81,7 @@ impl Text {
         self.bytes().eq(other.bytes())
     }
 
-    /// The last part of a path.
+    /// Returns the last component of a path.
     fn file_name(self) -> Text {
         let slash = self.bytes().zip(1..).filter(|&(b, _)| b == b'/').last();
         // SAFETY: at most at the text's end.
@@ -88,22 +89,23 @@ impl Text {
     }
 }
 
-/// A loaded object's tables, where the loader has mapped them. Null: it has none.
+/// Addresses of a loaded object's tables. Null: the object has no such table.
 #[derive(Clone, Copy)]
 struct Tables {
     base: usize,
     symbols: *const Elf64_Sym,
     texts: *const c_char,
-    /// The version of each symbol.
+    /// The version number of each symbol.
     versions: *const u16,
     defined: *const u8,
     needed: *const u8,
     hashes: *const u32,
-    /// Relocations, and how many.
+    /// The tables of relocations, with the number of entries.
     places: [(*const Elf64_Rela, usize); 2],
 }
 
-/// A version that an object needs of a library: its number here, the library, and its number there.
+/// A version that an object needs of a library: its number in the object, the library, and its
+/// number in the library.
 #[derive(Clone, Copy)]
 struct Version {
     here: u16,
@@ -123,7 +125,7 @@ impl Tables {
                 if (*at)[0] == 0 { 0 } else { (*at)[1] }
             }
         };
-        // The loader makes addresses absolute, of some tables.
+        // The loader has made the addresses of some tables absolute, but not of all.
         let table = |wanted: usize| match entry(wanted) {
             at if at == 0 || at >= map.base => at,
             at => map.base + at,
@@ -150,13 +152,13 @@ impl Tables {
     }
 
     /// # Safety
-    /// The object has such a text.
+    /// The object's table of texts reaches to `at`.
     unsafe fn text(&self, at: u32) -> Text {
         // SAFETY: by the contract.
         Text(unsafe { self.texts.add(at as usize) })
     }
 
-    /// Fills in the versions that this object needs, of libraries that are loaded; how many.
+    /// Fills in the versions that this object needs, of loaded libraries. Returns their number.
     fn find_needed(&self, found: &mut [MaybeUninit<Version>]) -> usize {
         let (mut count, mut file) = (0, self.needed);
         // SAFETY: the layout of Elf64_Verneed (version and count, file, first, next) and
@@ -196,7 +198,7 @@ impl Tables {
         count
     }
 
-    /// The number of a version that this object defines, from the version's hash.
+    /// Returns the number of the version with this hash, if this object defines it.
     fn defines(&self, hash: u32) -> Option<u16> {
         let mut at = self.defined;
         // SAFETY: the layout of Elf64_Verdef: version and flags, number and count, hash, first,
@@ -217,7 +219,7 @@ impl Tables {
         None
     }
 
-    /// The function that this object defines under a name and a version.
+    /// Returns the address of the function that this object defines under a name and a version.
     fn function(&self, name: Text, version: u16) -> Option<usize> {
         if !self.are_whole() || self.hashes.is_null() {
             return None;
@@ -225,8 +227,8 @@ impl Tables {
         let hash = name
             .bytes()
             .fold(5381_u32, |h, b| h.wrapping_mul(33).wrapping_add(b.into()));
-        // SAFETY: the layout of the table: a head, a filter, buckets, and for each symbol the hash
-        // of its name, whose lowest bit ends a bucket.
+        // SAFETY: the layout of GNU_HASH: a head, a filter, buckets, and for each symbol the hash
+        // of its name; a hash whose lowest bit is set ends its bucket.
         unsafe {
             let [buckets, first, filter, _] = self.hashes.cast::<[u32; 4]>().read();
             let bucket = self.hashes.add(4 + 2 * filter as usize);
@@ -264,11 +266,12 @@ impl Tables {
         }
     }
 
-    /// The slots that hold addresses of functions, each with the address that it should hold: in
-    /// this library if it defines the function, otherwise in the library that it needs for it.
+    /// Returns the slots that hold addresses of functions, each with the address that it should
+    /// hold: in this library if this library defines the function, otherwise in the library that it
+    /// needs for it.
     fn bindings(&self, needed: &[Version]) -> impl Iterator<Item = (*mut usize, usize)> {
         let target = |number: usize| {
-            // SAFETY: a symbol of ours.
+            // SAFETY: a symbol of this library.
             let (symbol, version) = unsafe {
                 (
                     self.symbols.add(number).read(),
@@ -279,14 +282,14 @@ impl Tables {
                 return self.address(&symbol);
             }
             let from = needed.iter().find(|v| v.here == version)?;
-            // SAFETY: its name.
+            // SAFETY: the symbol's name.
             let name = unsafe { self.text(symbol.st_name) };
             from.library.function(name, from.there)
         };
         self.places.iter().flat_map(move |&(first, count)| {
             let kinds = R_X86_64_GLOB_DAT..=R_X86_64_JUMP_SLOT;
             (0..if first.is_null() { 0 } else { count })
-                // SAFETY: as many as the section says.
+                // SAFETY: the table has `count` entries.
                 .map(move |n| unsafe { first.add(n).read() })
                 .filter(move |r| kinds.contains(&(r.r_info & 0xffff_ffff)))
                 .filter_map(move |r| {
@@ -297,7 +300,7 @@ impl Tables {
     }
 }
 
-/// Objects that are loaded in the program's namespace.
+/// Returns the objects that are loaded in the program's namespace.
 fn objects() -> impl Iterator<Item = &'static LinkMap> {
     // SAFETY: the loader's list, which doesn't change while constructors run.
     let first = unsafe { OBJECTS.first.as_ref() };
@@ -305,18 +308,18 @@ fn objects() -> impl Iterator<Item = &'static LinkMap> {
     std::iter::successors(first, |o| unsafe { o.next.as_ref() })
 }
 
-/// The loader's record of this instance of the library, if it is the one in the program's
+/// Returns the loader's record of this instance of the library, if the instance is in the program's
 /// namespace.
 pub fn own_record() -> Option<&'static LinkMap> {
     objects().find(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
 
-/// File names of libraries that intercept calls: this one, and the one for auditing, which has the
-/// same code.
+/// File names of Forebay's libraries that intercept calls: this one, and the one for auditing,
+/// which has the same code.
 const OURS: [&CStr; 2] = [c"libforebay_preload.so", c"libforebay_audit.so"];
 
-/// Whether no other copy of this library has been loaded into the program's namespace before. A
-/// program may load one as a plug-in: HDF5, for instance, loads all libraries of a directory.
+/// Whether this copy of the library is the first in the program's namespace. A program may load
+/// another copy as a plug-in: HDF5, for instance, loads all libraries of a directory.
 pub fn is_first() -> bool {
     let is_ours = |o: &LinkMap| {
         let name = Text(o.name);
@@ -326,19 +329,19 @@ pub fn is_first() -> bool {
     first.is_some_and(|o| o.dynamic.cast() == &raw const DYNAMIC)
 }
 
-/// The library of this file name.
+/// Returns the tables of the loaded library with this file name.
 fn library(name: Text) -> Option<Tables> {
     objects()
         .find(|o| !o.name.is_null() && Text(o.name).file_name().is(name))
         .map(Tables::of)
 }
 
-/// Binds this library's references, if it is in the program's namespace: in its own it is alone
-/// with libc.
+/// Binds this library's references to its own libraries, if it is in the program's namespace. (In
+/// the auditing namespace it is alone with libc.)
 ///
 /// # Safety
-/// To be called by this library's constructor, before anything that could be bound to others'
-/// functions.
+/// Called by this library's constructor, before any call that could be bound to another library's
+/// function.
 pub unsafe fn to_their_own() {
     let Some(map) = own_record() else {
         return;
@@ -349,17 +352,17 @@ pub unsafe fn to_their_own() {
     }
     let mut needed = [const { MaybeUninit::uninit() }; VERSIONS];
     let count = own.find_needed(&mut needed);
-    // SAFETY: this many are filled in.
+    // SAFETY: `find_needed` has filled in `count` entries.
     let needed = unsafe { needed[..count].assume_init_ref() };
     let others = || {
         own.bindings(needed)
-            // SAFETY: a place of ours, that the loader has filled.
+            // SAFETY: a slot of this library, which the loader has filled.
             .filter(|&(place, target)| unsafe { place.read() } != target)
     };
     if others().next().is_none() {
         return;
     }
-    // The loader has made these places read-only.
+    // The loader has made the pages of these slots read-only.
     let sealed = headers_in_memory(map)
         .iter()
         .find(|h| h.p_type == libc::PT_GNU_RELRO);
@@ -369,11 +372,11 @@ pub unsafe fn to_their_own() {
     });
     let protect = |how: i32| {
         let args = [from as i64, (to - from) as i64, how.into(), 0, 0, 0];
-        // SAFETY: pages of ours, which nothing but the loader and we change.
+        // SAFETY: pages of this library, which only the loader and this code change.
         to == from || unsafe { raw(libc::SYS_mprotect, args) } == 0
     };
     if protect(libc::PROT_READ | libc::PROT_WRITE) {
-        // SAFETY: places of ours, writable now; the targets have the same type.
+        // SAFETY: slots of this library, writable now; the targets have the same type.
         others().for_each(|(place, target)| unsafe { place.write(target) });
         protect(libc::PROT_READ);
     }

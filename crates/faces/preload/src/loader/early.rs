@@ -1,14 +1,14 @@
-//! The library before the program's libraries are loaded.
+//! The auditing instance: this library before the program's libraries are loaded.
 //!
-//! A program whose libraries lie in the pool is started with this library once more, in `LD_AUDIT`
-//! (crate `forebay-audit`): the loader then loads it before all others, in a namespace of its own
-//! with a libc of its own. That instance patches the loader only, so that it finds, opens and maps
-//! files of the pool. When the other instance, in the program's namespace, starts, it has this one
-//! take its patches back, close the pool, and hand its process slot over, with the mappings noted
-//! there. From then on the first instance does nothing.
+//! A program whose libraries lie in the pool is started with a second instance of this library, in
+//! `LD_AUDIT` (crate `forebay-audit`). The loader loads it before all others, in a separate
+//! namespace with a separate libc. This first instance only patches the loader, so that the loader
+//! finds, opens and maps files of the pool. When the other instance starts, in the program's
+//! namespace, it makes the first one remove its patches, close the pool, and hand over its process
+//! slot with the mappings recorded there. From then on the first instance does nothing.
 //!
-//! The two communicate through `FOREBAY_EARLY`: exec puts sixteen zeros there, over which the first
-//! instance writes the address of [`hand_over`].
+//! The two communicate through the variable `FOREBAY_EARLY`: exec sets it to sixteen zeros, which
+//! the first instance overwrites with the address of [`hand_over`].
 
 use crate::lifecycle::resume;
 use crate::loader::bindings;
@@ -18,9 +18,9 @@ use crate::{dispatch, map, pool};
 use forebay_intercept::LoaderPatch;
 use std::sync::atomic::{AtomicPtr, Ordering::*};
 
-/// The loader's patch, to be taken back.
+/// The patch of the loader, to be removed later.
 static PATCH: AtomicPtr<LoaderPatch> = AtomicPtr::new(std::ptr::null_mut());
-/// No slot is handed over.
+/// Result of [`hand_over`] if there is no slot.
 const NO_SLOT: u32 = u32::MAX;
 
 /// Whether this instance is the one in the program's namespace.
@@ -28,8 +28,7 @@ pub fn is_in_program() -> bool {
     bindings::own_record().is_some()
 }
 
-/// Called when the loader has loaded the first instance, before it searches the program's own
-/// dependencies.
+/// Starts the first instance. Called by the loader before it searches for the program's libraries.
 pub fn begin() {
     let Some((_, meeting)) = variables::place(variables::EARLY) else {
         return;
@@ -58,11 +57,12 @@ pub fn begin() {
     }
     let address = format!("{:016x}", hand_over as *const () as usize);
     let place = meeting.as_ptr().cast_mut();
-    // SAFETY: on the stack, where the kernel laid it; the text there has the same length.
+    // SAFETY: in the environment on the stack, which is writable; the text there has the same
+    // length.
     unsafe { std::ptr::copy_nonoverlapping(address.as_ptr(), place.cast(), address.len()) };
 }
 
-/// Whether this instance works for the loader now.
+/// Whether this instance serves the loader at the moment.
 pub fn is_at_work() -> bool {
     !PATCH.load(Acquire).is_null()
 }
@@ -73,27 +73,27 @@ extern "C" fn hand_over() -> u32 {
     if patch.is_null() {
         return NO_SLOT;
     }
-    // SAFETY: made in begin; we are called from a constructor, not from a system call.
+    // SAFETY: made in `begin`; the caller is a constructor, so no intercepted call is in progress.
     unsafe { Box::from_raw(patch).remove() };
     signals::stop();
     let slot = pool::close().unwrap_or(NO_SLOT);
     for fd in forebay_runtime::fd::internal() {
-        // SAFETY: what is left of our own descriptors; nothing of this instance runs again.
+        // SAFETY: this library's remaining descriptors; no code of this instance runs again.
         unsafe { forebay_intercept::raw(libc::SYS_close, [fd.into(), 0, 0, 0, 0, 0]) };
     }
     slot
 }
 
-/// In the instance in the program: takes over from the other, if there is one. The slot
-/// that it used.
+/// Ends the first instance, if there is one. Called in the program's instance. Returns the slot
+/// that the first one used.
 pub fn take_over() -> Option<u32> {
     let address = variables::take(variables::EARLY)?;
     let address = usize::from_str_radix(address.to_str().ok()?, 16).ok()?;
     if address == 0 {
         return None;
     }
-    // SAFETY: written by the other instance, into the environment that this program was
-    // started with, and taken out of it now: no later program sees it.
+    // SAFETY: the first instance has written the address, into the environment with which this
+    // program was started. The variable is removed now, so no later program sees it.
     let hand_over: extern "C" fn() -> u32 = unsafe { std::mem::transmute(address) };
     Some(hand_over()).filter(|&slot| slot != NO_SLOT)
 }

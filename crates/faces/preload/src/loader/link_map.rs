@@ -1,4 +1,4 @@
-//! The loader's records of objects, and the program headers that it has mapped with them.
+//! The loader's records of objects, and the program headers that are mapped with an object.
 
 use std::ffi::{c_char, c_void};
 
@@ -11,7 +11,7 @@ pub struct LinkMap {
     pub(crate) next: *const LinkMap,
 }
 
-/// The program headers in an object's first page.
+/// Returns the program headers in an object's first page; empty if they aren't there.
 pub(crate) fn headers_in_memory(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     // SAFETY: the loader has mapped the first page, which holds the header and, in nearly
     // all that linkers make, the program headers.

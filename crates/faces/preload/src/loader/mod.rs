@@ -1,5 +1,5 @@
-//! The library begins: what the loader calls, before the program's libraries are there (the
-//! instance for auditing) and before its `main`.
+//! The start of the library: functions that the loader calls, before the program's libraries are
+//! loaded (in the auditing instance) and before the program's `main`.
 
 pub mod bindings;
 pub mod early;

@@ -1,5 +1,5 @@
-//! The start of the library in the program's namespace: reads the environment, takes over from the
-//! instance that worked for the loader, patches libc, and takes over what exec handed on.
+//! The start of the library in the program's namespace. It reads the environment, takes over from
+//! the auditing instance, patches libc, and takes over the state that exec handed on.
 
 use crate::lifecycle::{courier, environ, resume};
 use crate::loader::{bindings, early, static_tls};
@@ -9,11 +9,11 @@ use crate::served::cwd;
 use crate::{dispatch, map};
 use std::ffi::CString;
 
-/// Reads the environment, patches libc, and takes over what exec handed on.
+/// Reads the environment, patches libc, and takes over the state that exec handed on.
 ///
 /// # Safety
 /// Called by the loader as a constructor, with arguments and environment on the stack:
-/// null-terminated arrays of C strings, which stay.
+/// null-terminated arrays of C strings, which are never freed.
 pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *const libc::c_char) {
     // SAFETY: the caller's promise.
     unsafe { variables::note(arguments, environment) };
@@ -36,7 +36,8 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
     static_tls::restore();
     signals::start(&map::ON_SIGNALS);
     links::served_by(dispatch::answer);
-    // SAFETY: a constructor, before the program's own threads; the hooks are static.
+    // SAFETY: called in a constructor, before the program's own threads exist; the hooks are
+    // static.
     if let Err(e) = unsafe { forebay_intercept::install(&dispatch::HOOKS, cache.as_deref()) } {
         let mount = settings::settings().map_or(&b""[..], |s| s.mount);
         messages::complain(&format!(
@@ -45,7 +46,7 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
         ));
         return;
     }
-    // SAFETY: as above; what the loader has loaded hasn't begun.
+    // SAFETY: as above; none of the loaded objects' code has run.
     unsafe { forebay_intercept::install_in_others(&dispatch::HOOKS, cache.as_deref()) };
     signals::note_beginning(true);
     let resumed = match (early, variables::handed_slot()) {
@@ -59,7 +60,7 @@ pub unsafe fn start(arguments: *mut *const libc::c_char, environment: *mut *cons
     signals::note_beginning(false);
 }
 
-/// Removes our library from LD_AUDIT, where it has done its work.
+/// Removes the auditing library from LD_AUDIT: its work is done.
 fn forget_audit() {
     let (Some((at, list)), Some(settings)) =
         (variables::place(variables::AUDIT), settings::settings())
@@ -77,7 +78,7 @@ fn forget_audit() {
     } else if others != list.to_bytes()
         && let Ok(text) = CString::new([variables::AUDIT.to_bytes(), b"=", &others].concat())
     {
-        // SAFETY: a place in the environment, and a text that stays.
+        // SAFETY: a pointer in the environment, and a text that is never freed.
         unsafe { *at = text.into_raw() };
     }
 }

@@ -1,10 +1,10 @@
-//! Room for the thread-local storage of a program's libraries, when the loader has loaded
-//! the auditing instance first.
+//! Enough static thread-local storage for a program's libraries, when the loader has loaded the
+//! auditing instance first.
 //!
-//! The loader lays out thread-local storage when it starts auditing, before it knows the
-//! program's libraries, with little room to spare. A library that needs more there ("static
-//! TLS") would fail to load. So the sizes are added up as libraries are mapped; when there
-//! may not be room, the program is executed once more, with more room (`GLIBC_TUNABLES`).
+//! The loader lays out thread-local storage when it starts auditing, before it knows the program's
+//! libraries, with little room to spare. A library that needs more there ("static TLS") would fail
+//! to load. So this module adds up the sizes as libraries are mapped. When the room may not
+//! suffice, it executes the program again, with more room (`GLIBC_TUNABLES`).
 
 use crate::lifecycle::environ::Strings;
 use crate::lifecycle::exit;
@@ -19,21 +19,22 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 const TUNABLES: &CStr = c"GLIBC_TUNABLES";
 const TUNABLE: &[u8] = b"glibc.rtld.optional_static_tls=";
-/// The room that glibc has by default. Bytes.
+/// Room that glibc spares by default. Bytes.
 const USUAL: usize = 512;
-/// The step by which the room grows.
+/// The room is a multiple of this. Bytes.
 const STEP: usize = 16 << 10;
 
-/// Asks dlinfo for the program headers.
+/// Request of dlinfo for the program headers.
 const RTLD_DI_PHDR: i32 = 11;
 
-/// Bytes that the libraries mapped so far need.
+/// Static thread-local storage that the libraries mapped so far may need. Bytes.
 static NEEDED: AtomicUsize = AtomicUsize::new(0);
 
-/// The loader has mapped an object into the program's namespace.
+/// Called when the loader has mapped an object into the program's namespace. Executes the program
+/// again if the room doesn't suffice.
 ///
 /// # Safety
-/// Called by the loader, with its record.
+/// Called by the loader, with its record of the object.
 pub unsafe fn mapped(map: &LinkMap) {
     // SAFETY: the loader's string.
     let is_program = map.name.is_null() || unsafe { *map.name } == 0;
@@ -51,7 +52,7 @@ pub unsafe fn mapped(map: &LinkMap) {
     }
 }
 
-/// The size of an object's thread-local storage.
+/// Returns the size of an object's thread-local storage. Bytes.
 fn tls_size(map: &LinkMap) -> usize {
     program_headers(map)
         .iter()
@@ -60,7 +61,8 @@ fn tls_size(map: &LinkMap) -> usize {
         .sum()
 }
 
-/// As the loader reports them; with a glibc before 2.36, from the object's first page.
+/// Returns the program headers, as the loader reports them; with a glibc before 2.36, from the
+/// object's first page.
 fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     let mut table: *const libc::Elf64_Phdr = std::ptr::null();
     let handle = std::ptr::from_ref(map).cast_mut().cast();
@@ -73,16 +75,17 @@ fn program_headers(map: &LinkMap) -> &[libc::Elf64_Phdr] {
     link_map::headers_in_memory(map)
 }
 
-/// Executes the program again with this much room. Returns only if that fails: then the loader
-/// continues with the room there is.
+/// Executes the program again with `room` bytes for static thread-local storage. Returns only if
+/// that fails: then the loader continues with the present room.
 unsafe fn execute_again(room: usize) {
     let (argv, environment) = variables::given();
-    // SAFETY: laid on the stack by the kernel.
+    // SAFETY: the kernel laid it on the stack.
     let Ok(mut env) = (unsafe { Strings::copy(environment as i64) }) else {
         return;
     };
     let before = env.value(TUNABLES).map(<[u8]>::to_vec);
-    // The value to be restored: its `=` distinguishes an empty one from none.
+    // The former value of GLIBC_TUNABLES, to be restored: a leading `=` distinguishes an empty
+    // value from none.
     let note = match env.value(variables::STATIC_TLS) {
         Some(note) => note
             .splitn(2, |&b| b == b' ')
@@ -107,7 +110,7 @@ unsafe fn execute_again(room: usize) {
         env.set(variables::SLOT, slot.to_string().as_bytes());
     }
     if env.value(variables::PROGRAM).is_none() {
-        // SAFETY: only reads what the kernel gave; a C string that stays.
+        // SAFETY: only reads what the kernel passed; a C string that is never freed.
         let name = unsafe {
             let name = libc::getauxval(libc::AT_EXECFN) as *const c_char;
             if name.is_null() {
@@ -130,7 +133,7 @@ unsafe fn execute_again(room: usize) {
     unsafe { raw(libc::SYS_execve, args) };
 }
 
-/// In the program: restores what `execute_again` has changed in the environment.
+/// Restores the variables that `execute_again` has changed. Called in the program's instance.
 pub fn restore() {
     let Some(note) = variables::take(variables::STATIC_TLS) else {
         return;
@@ -144,17 +147,17 @@ pub fn restore() {
         Some(value) => {
             let text = [TUNABLES.to_bytes(), b"=", value].concat();
             if let Ok(text) = CString::new(text) {
-                // SAFETY: a place in the environment, and a text that stays.
+                // SAFETY: a pointer in the environment, and a text that is never freed.
                 unsafe { *at = text.into_raw() };
             }
         }
     }
 }
 
-/// Sees to it that this library's own thread-local storage is static: otherwise a thread's
-/// first use of it calls the program's malloc, which may unmap something, which uses it.
-/// One access by a fixed offset from the thread's pointer is what decides that, for all
-/// of the library. (Without auditing it is static in any case.)
+/// Makes this library's own thread-local storage static. Otherwise a thread's first use of it calls
+/// the program's malloc, which may unmap memory; and the intercepted munmap uses the storage again.
+/// One access by a fixed offset from the thread pointer makes the whole library's storage static.
+/// (Without auditing it is static in any case.)
 #[cfg(target_arch = "x86_64")]
 mod ours {
     std::arch::global_asm!(

@@ -1,4 +1,4 @@
-//! The system calls on mappings: mmap, munmap, mremap, msync and their like.
+//! mmap, munmap, mremap, msync and the other system calls on mappings.
 
 use super::follow::resident;
 use super::mapping::{PASSED, WRITE, aligned, map_range, page_up, replacing};
@@ -15,7 +15,7 @@ use forebay_store::control_region::map_flag;
 use forebay_store::process::is_critical;
 use std::sync::atomic::Ordering::*;
 
-/// The flags that MAP_SHARED_VALIDATE knows.
+/// The flags that MAP_SHARED_VALIDATE accepts.
 const KNOWN: i32 = PASSED
     | libc::MAP_TYPE
     | libc::MAP_DENYWRITE
@@ -31,7 +31,7 @@ const KNOWN: i32 = PASSED
     | libc::MAP_HUGE_1GB;
 const MAP_ABOVE4G: i32 = 0x80;
 const MAP_UNINITIALIZED: i32 = 0x400_0000;
-/// No address space is longer.
+/// Upper bound of a mapping's length; no address space is longer. Bytes.
 const MAX_LEN: usize = 1 << 56;
 
 /// mmap.
@@ -97,7 +97,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     }
     if fs.cluster().is_remote(live) {
         if !(shared && access == libc::O_RDWR) {
-            // SAFETY: as the program asked.
+            // SAFETY: the range is the one that the program asked for.
             return unsafe { copied::map_copy(fs, live, at, len, offset, prot, flags) };
         }
         remote::check(fs, open)?;
@@ -110,7 +110,7 @@ unsafe fn map_file(fs: &'static Fs, open: u32, a: &[i64; 6]) -> Result<u64, Errn
     };
     let mut spans = locked::lock_for(fs)?;
     let budget = pages::eager_pages(fs);
-    // SAFETY: as the program asked.
+    // SAFETY: the range is the one that the program asked for.
     unsafe {
         map_range(
             &mut spans,
@@ -149,7 +149,7 @@ pub unsafe fn remap_file_pages(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// mprotect and pkey_mprotect: notes which shared mappings become writable.
+/// mprotect and pkey_mprotect: records which shared mappings become writable.
 pub fn mprotect(a: &[i64; 6]) -> i64 {
     if a[2] as i32 & WRITE != 0
         && let Some(spans) = locked::of_call()
@@ -176,14 +176,14 @@ pub fn mprotect(a: &[i64; 6]) -> i64 {
     PASS
 }
 
-/// The range of addresses that a call's first two arguments name.
+/// Returns the range of addresses in a call's first two arguments.
 fn range(a: &[i64; 6]) -> (u64, u64) {
     let start = a[0] as u64;
     let len = page_up(a[1] as usize).unwrap_or(usize::MAX) as u64;
     (start, start.saturating_add(len))
 }
 
-/// msync: the kernel writes pages back; then the files' records follow.
+/// msync: the kernel writes pages back; then the files' records are written.
 ///
 /// # Safety
 /// The arguments are those of the program's call.
@@ -224,18 +224,18 @@ pub unsafe fn msync(a: &[i64; 6]) -> i64 {
     result
 }
 
-/// Whether pages are locked in memory: those can't be marked cold. (Linux before 5.4 doesn't know
-/// that advice for any, and removes locked pages.)
+/// Whether pages of the range are locked in memory: locked pages can't be marked cold. (Linux
+/// before 5.4 doesn't know this advice at all, and removes locked pages.)
 fn is_locked(start: u64, end: u64) -> bool {
     let cold = |len: u64| {
         let call = [start as i64, len as i64, libc::MADV_COLD.into(), 0, 0, 0];
-        // SAFETY: pages of files of ours, which keep their content.
+        // SAFETY: pages of the pool's files, which keep their content.
         unsafe { raw(libc::SYS_madvise, call) }
     };
     cold(0) == 0 && cold(end - start) == errno(Errno::INVAL)
 }
 
-/// madvise: advice that allocates pages or removes them.
+/// madvise: serves advice that allocates pages or removes them.
 pub fn madvise(a: &[i64; 6]) -> i64 {
     const REMOVE: i32 = libc::MADV_REMOVE;
     const POPULATE: [i32; 2] = [libc::MADV_POPULATE_READ, libc::MADV_POPULATE_WRITE];
@@ -284,7 +284,7 @@ pub fn madvise(a: &[i64; 6]) -> i64 {
     })())
 }
 
-/// mlock and mlock2: the range to be locked has to be in memory.
+/// mlock and mlock2: first allocates the pages of the range to be locked.
 pub fn mlock(a: &[i64; 6]) -> i64 {
     if !is_critical() {
         let _ = resident(a[0] as u64, a[1] as usize);

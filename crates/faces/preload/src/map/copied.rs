@@ -1,17 +1,18 @@
-//! Mappings of files whose bytes lie on another node: a copy, made when the file is mapped.
+//! Private copies for mappings of remote files, made when the file is mapped.
 //!
-//! That is what MAP_PRIVATE promises, and enough for a shared mapping that nobody can write
-//! through, as long as the file isn't changed elsewhere (docs/explanation/semantics.md says so). A
-//! shared mapping that could be written through is refused: what is written would not get there.
+//! MAP_PRIVATE promises no more than a copy. A copy also suffices for a shared mapping that nobody
+//! can write through, unless the file is changed on other nodes (docs/explanation/semantics.md says
+//! so). A shared mapping that may become writable doesn't use this module: what is written there
+//! would be lost.
 
 use super::mapping::{PASSED, replacing};
 use forebay_intercept::{PASS, raw};
 use forebay_posix::{Errno, Fs};
 
-/// Maps a copy of `len` bytes (whole pages) from `offset` on.
+/// Maps a private copy of `len` bytes (whole pages) of a file from `offset` on.
 ///
 /// # Safety
-/// With MAP_FIXED, the range must be the program's to replace.
+/// With MAP_FIXED, the program may replace the range.
 pub unsafe fn map_copy(
     fs: &Fs,
     live: u32,
@@ -34,7 +35,7 @@ pub unsafe fn map_copy(
         }
     };
     if start == PASS {
-        // SAFETY: as above; nothing of ours lies there.
+        // SAFETY: as above; no mapping of a pool file is replaced.
         start = unsafe { raw(libc::SYS_mmap, call) };
     }
     if start < 0 {
@@ -51,7 +52,7 @@ pub unsafe fn map_copy(
             fs.cluster()
                 .read(live, offset + done as u64, to, len - done)
         } {
-            // Zeros beyond the end.
+            // The rest stays zeros: it is beyond the file's end.
             Ok(0) => break Ok(()),
             Ok(n) => done += n,
             Err(e) => break Err(e),

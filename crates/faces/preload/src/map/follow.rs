@@ -1,5 +1,5 @@
-//! Mappings follow their files: pages come when they are touched and go when a file becomes
-//! shorter.
+//! Pages of mappings that change with their files: they are mapped when they are touched, and
+//! removed when a file becomes shorter.
 
 use super::pages::{self, How};
 use super::spans::{self, Span};
@@ -13,14 +13,14 @@ use forebay_store::process::is_critical;
 use forebay_store::{PAGE, Store};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// The process is about to end: see [`before_exit`].
+/// Whether the process is about to end: see [`before_exit`].
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Allocates the pages of a buffer that lies in a mapping, before our own code, or the kernel,
-/// touches them. Returns the number of its bytes that are there.
+/// Allocates the pages of a buffer that lies in a mapping, before this library, or the kernel,
+/// touches them. Returns how many bytes of the buffer, from its start, are mapped.
 ///
 /// # Errors
-/// EFAULT if not even the first one is: the file has no such page.
+/// EFAULT if not even the first byte is mapped: the file has no such page.
 pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     if len == 0 || !spans::any() {
         return Ok(len);
@@ -46,8 +46,8 @@ pub fn resident(at: u64, len: usize) -> Result<usize, Errno> {
     Ok((first - at) as usize)
 }
 
-/// After SIGBUS at `address`: maps the file's bytes that are there now. False if there are none, or
-/// if the address is in none of our mappings: the signal is delivered.
+/// Handles SIGBUS at `address`: maps the bytes that the file has there by now. False if it has
+/// none, or if the address is in no mapping of a pool file: then the program gets the signal.
 pub fn on_fault(address: u64) -> bool {
     if !spans::any() || is_critical() {
         return false;
@@ -66,7 +66,7 @@ fn fault(address: u64) -> bool {
     if ENDING.load(Acquire) {
         // Another thread ends the process; this thread must have no further effect.
         loop {
-            // SAFETY: waits for a signal.
+            // SAFETY: only waits for a signal.
             unsafe { raw(libc::SYS_pause, [0; 6]) };
         }
     }
@@ -83,14 +83,14 @@ fn fault(address: u64) -> bool {
         return false;
     }
     match pages::fill_around(&spans, span, address) {
-        // No page was missing: another thread was faster, unless the page itself is bad.
+        // No page was missing: another thread has mapped it, unless the page itself is bad.
         Ok(false) => span.has(map_flag::PARTIAL) && vmas::at(address).is_some() && !again(address),
         filled => filled.is_ok(),
     }
 }
 
-/// On the signal [`NOTICE`]: takes pages that files have lost out of the mappings. False if
-/// the signal may be the program's own.
+/// Handles the signal [`NOTICE`]: removes pages that files have lost from the mappings. False if
+/// the program may have sent the signal itself.
 pub fn on_notice(info: &libc::siginfo_t) -> bool {
     if let Some(fs) = pool::open_fs()
         && spans::any()
@@ -102,7 +102,7 @@ pub fn on_notice(info: &libc::siginfo_t) -> bool {
         && unsafe { info.si_value() }.sival_ptr as usize == forebay_store::NOTICE_VALUE
 }
 
-/// Whether this is the second time in a row.
+/// Whether this address has faulted twice in a row on this thread.
 fn again(address: u64) -> bool {
     thread_local! {
         static LAST: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
@@ -110,8 +110,8 @@ fn again(address: u64) -> bool {
     LAST.with(|l| l.replace(address)) == address
 }
 
-/// After this process has made a file longer by other means than writing: its pages come
-/// into the mappings at once, so that system calls too can use them.
+/// Called after this process has made a file longer by other means than writing. Maps the new pages
+/// at once, so that system calls can use them, too.
 pub fn grown(fs: &Fs, open: u32) {
     let (Some(spans), Ok(live)) = (locked::lock(), fs.live_of(open)) else {
         return;
@@ -133,8 +133,8 @@ pub fn cut_all(_: &Store) {
     }
 }
 
-/// Before the process releases what it holds and ends: other threads may still run for a moment,
-/// and must not write to pages that may belong to other files then. They wait instead.
+/// Called before the process releases its resources and ends. Other threads may still run for a
+/// moment, and must not write to pages that may belong to other files by then: they wait instead.
 pub fn before_exit() {
     let Some(spans) = locked::lock() else { return };
     ENDING.store(true, Release);
@@ -145,7 +145,7 @@ pub fn before_exit() {
             read_only: false,
             flags: 0,
         };
-        // SAFETY: a mapping of the program, which ends.
+        // SAFETY: a mapping of the program, which is about to end.
         let _ =
             unsafe { pages::put_empty(span.start(), span.len() as usize, how, libc::MAP_FIXED) };
     }

@@ -1,5 +1,5 @@
-//! The table of mappings, for one thread at a time: what files have lost is taken out of the
-//! mappings first.
+//! Access to the table of mappings, for one thread at a time. Pages that files have lost are
+//! removed from the mappings before the table is used.
 
 use super::pages;
 use super::spans::{self, Spans};
@@ -7,7 +7,7 @@ use crate::pool;
 use forebay_posix::{Errno, Fs};
 use forebay_store::process::is_critical;
 
-/// The table, if there may be mappings.
+/// Returns the locked table, if this process may have mappings.
 pub fn lock() -> Option<Spans> {
     if !spans::any() {
         return None;
@@ -15,20 +15,21 @@ pub fn lock() -> Option<Spans> {
     lock_for(pool::open_fs()?).ok()
 }
 
-/// The table, for a call of the program's that may concern it. Our own work, which LMDB's
-/// and the allocator's mappings are part of, may hold other locks.
+/// Returns the locked table, for a call of the program that may concern it. None inside the
+/// library's own work: mappings of LMDB and of the allocator are made there, and other locks may be
+/// held.
 pub fn of_call() -> Option<Spans> {
     if is_critical() { None } else { lock() }
 }
 
-/// The table, for the first mapping too.
+/// Returns the locked table, even if there has been no mapping yet.
 ///
 /// # Errors
 /// As for attaching to the pool.
 pub fn lock_for(fs: &'static Fs) -> Result<Spans, Errno> {
     let spans = Spans::begin(fs)?;
     if fs.mappings().is_behind() {
-        // The notice hasn't arrived yet: first the pages that have to be removed.
+        // The notice hasn't arrived yet: removes the pages that files have lost.
         pages::cut(&spans);
     }
     Ok(spans)

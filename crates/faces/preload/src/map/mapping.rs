@@ -1,4 +1,4 @@
-//! Making a mapping of a file, and putting something else where one was.
+//! Making a mapping of a file, and replacing mappings of files.
 
 use super::pages::{self, How};
 use super::spans::{self, Spans};
@@ -12,7 +12,7 @@ use forebay_store::control_region::map_flag;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 pub const WRITE: i32 = libc::PROT_WRITE;
-/// Flags of mmap that are the kernel's business.
+/// Flags of mmap that are passed to the kernel unchanged.
 pub const PASSED: i32 = libc::MAP_32BIT
     | libc::MAP_GROWSDOWN
     | libc::MAP_HUGETLB
@@ -27,10 +27,10 @@ pub fn aligned(address: i64) -> bool {
     (address as u64).is_multiple_of(PAGE as u64)
 }
 
-/// Makes a mapping of `len` bytes of a file from `offset` on.
+/// Maps `len` bytes of a file from `offset` on.
 ///
 /// # Safety
-/// With MAP_FIXED, the range must be the program's to replace.
+/// With MAP_FIXED, the program may replace the range.
 #[allow(
     clippy::too_many_arguments,
     reason = "what one mmap call says, and nothing that belongs together"
@@ -80,7 +80,8 @@ pub unsafe fn map_range(
         let pieces = match &copy {
             Some(copy) => copy.pieces(range, pages::fetched_pages(how))?,
             None => match fs.cluster().map(live, offset, len, budget) {
-                // Sparse, and no room after all: missing pages are allocated when they are touched.
+                // The file is sparse, and there is no room: missing pages are allocated when they
+                // are touched.
                 Err(Errno::NOSPC) if budget == usize::MAX => {
                     fs.cluster().map(live, offset, len, 0)?
                 }
@@ -92,7 +93,7 @@ pub unsafe fn map_range(
             spans.split(at as u64)?;
             spans.split(at as u64 + len as u64)?;
         }
-        // The whole range at once, as pages of an empty file; then the pieces over it.
+        // Maps the whole range at once, to an empty file; then the file's pieces over it.
         // SAFETY: the caller's promise.
         let start = unsafe { pages::put_empty(at as u64, len, how, flags)? };
         if fixed {
@@ -120,11 +121,11 @@ pub unsafe fn map_range(
     result
 }
 
-/// Records that files are mapped already: by the library instance that worked for the loader.
+/// Records that files are mapped already: the library instance for the loader has mapped them.
 pub fn note_mappings(fs: &Fs) {
     spans::note();
     prepare(fs);
-    // A notice that came before is lost.
+    // A notice that was sent before is lost.
     fs.process().catch_up();
 }
 
@@ -135,12 +136,12 @@ fn prepare(fs: &Fs) {
     if !DONE.swap(true, AcqRel) {
         forebay_store::on_shrink(follow::cut_all);
         signals::watch_notices();
-        // Opened now, while that can be.
+        // Opened now, while that is still possible.
         fs.mappings().segments().for_each(|_| {});
     }
 }
 
-/// A call that maps something else at `at..at + len`, or nothing.
+/// Makes a call that maps something else at `at..at + len`, or unmaps it.
 pub unsafe fn replacing(nr: i64, a: &[i64; 6], at: u64, len: usize) -> i64 {
     let end = page_up(len).and_then(|len| at.checked_add(len as u64));
     let (Some(mut spans), Some(end)) = (locked::of_call(), end) else {

@@ -1,17 +1,17 @@
-//! Mapping files of a pool: the pages of the medium's segment themselves.
+//! Mappings of pool files: they map the pages of the media's segments themselves.
 //!
-//! A mapping is put together from the file's extents, each mapped from the segment, so
-//! that it is coherent with read and write and with other processes by nature. Where the
-//! file has no page, behind its end or in a hole, lies a file without a byte, whose pages
-//! are SIGBUS; [`follow::on_fault`] then maps what is there by now. Which file lies where is kept
-//! in a table ([`spans`]), whose places keep their files as long as they are mapped.
+//! A mapping consists of one kernel mapping per extent of the file. So it is coherent with read and
+//! write, and with other processes. Where the file has no page (beyond its end, or in a hole), an
+//! empty file is mapped, so that touching it raises SIGBUS; [`follow::on_fault`] then maps the page
+//! if the file has one by now. A table ([`spans`]) records which file is mapped where; its entries
+//! keep the files open as long as they are mapped.
 //!
 //! From the bottom to the top:
-//! - `vmas.rs`: the kernel's view; `spans.rs`: the table; `shadow_copy.rs`: copies of files that
-//!   lie on other nodes; `pages.rs`: mapping pieces
-//! - `locked.rs`: the table for a call; `remote.rs`: what is written to copies gets to other nodes;
-//!   `follow.rs`: what mappings show follows the files
-//! - `mapping.rs`: making one; `copied.rs`: of a file on another node, privately; `remap.rs`:
+//! - `vmas.rs`: the kernel's list of mappings; `spans.rs`: the table; `shadow_copy.rs`: copies of
+//!   remote files; `pages.rs`: mapping pieces of files
+//! - `locked.rs`: locks the table for a call; `remote.rs`: writes changes of copies back to other
+//!   nodes; `follow.rs`: changes mappings when their files change
+//! - `mapping.rs`: makes a mapping; `copied.rs`: makes a private copy of a remote file; `remap.rs`:
 //!   mremap and remap_file_pages; `calls.rs`: the system calls
 
 mod calls;
@@ -38,7 +38,7 @@ pub use remote::{
 pub use shadow_copy::sweep;
 pub use spans::{after_fork, before_fork};
 
-/// The function that the signal handler asks.
+/// The functions that the signal handler calls first.
 pub static ON_SIGNALS: Above = Above {
     on_fault: follow::on_fault,
     on_notice: follow::on_notice,

@@ -1,7 +1,8 @@
-//! Putting pages under addresses: of the segments, or of a file without a byte.
+//! Mapping pages at addresses: pages of a segment, or of an empty file.
 //!
-//! A page that its file doesn't have (beyond its end, or a hole that was never written) maps the
-//! empty file: touching it raises SIGBUS, and `follow.rs` decides what is there now.
+//! Where a file has no page (beyond its end, or in a hole that was never written), the empty file
+//! is mapped. Touching such a page raises SIGBUS, and `follow.rs` maps the page if the file has one
+//! by now.
 
 use super::shadow_copy::{self, ShadowCopy};
 use super::spans::{Span, Spans};
@@ -15,7 +16,7 @@ use forebay_store::{CHUNK, MapPiece, PAGE};
 use rustix::fd::AsRawFd;
 use rustix::fs::{Mode, OFlags};
 
-/// Number of bytes after a touched page that are mapped with it, if they exist.
+/// Number of bytes after a touched page's chunk that are mapped with it, if the file has them.
 const AROUND: u64 = 16 * CHUNK;
 
 static EMPTY: Place = Place::empty();
@@ -26,7 +27,7 @@ static EMPTY_FOR_READING: Place = Place::empty();
 pub struct How {
     pub prot: i32,
     pub shared: bool,
-    /// A shared mapping, by a descriptor that isn't open for writing.
+    /// Whether this is a shared mapping by a descriptor that isn't open for writing.
     pub read_only: bool,
     /// Further flags of mmap.
     pub flags: i32,
@@ -51,7 +52,7 @@ impl How {
     }
 }
 
-/// A descriptor of the file without a byte. The table is locked.
+/// Returns a descriptor of the empty file. The caller holds the table's lock.
 fn empty_file(read_only: bool) -> Result<Lent, Errno> {
     let place = if read_only {
         &EMPTY_FOR_READING
@@ -95,21 +96,21 @@ unsafe fn map(
     results::check(result).map(|at| at as u64)
 }
 
-/// Maps `len` bytes of the file without a byte, at `at` as `flags` say.
+/// Maps `len` bytes of the empty file at address `at`, with `flags` of mmap.
 ///
 /// # Safety
-/// A range that is replaced must be the program's to replace.
+/// The program may replace the range, if mappings are replaced.
 pub unsafe fn put_empty(at: u64, len: usize, how: How, flags: i32) -> Result<u64, Errno> {
     let fd = empty_file(how.read_only)?;
     // SAFETY: the caller's promise.
     unsafe { map(at, len, how, flags | libc::MAP_NORESERVE, fd.as_raw_fd(), 0) }
 }
 
-/// Maps pieces of a file over a range that begins at `start` and shows the file from
-/// `offset` on. Pieces, or parts of them, outside of it are left out.
+/// Maps pieces of a file over a range of addresses that begins at `start` and shows the file from
+/// `offset` on. Pieces, or parts of pieces, outside of the range are left out.
 ///
 /// # Safety
-/// The range must be the program's to replace.
+/// The program may replace the range.
 pub unsafe fn put_pieces(
     fs: &Fs,
     pieces: &[MapPiece],
@@ -160,7 +161,7 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     if how.prot & libc::PROT_EXEC == 0 || how.shared {
         return first.map(|_| ());
     }
-    // A file system mounted noexec: a private copy does as well.
+    // The segment is on a file system mounted noexec: a private copy of the bytes suffices.
     let writable = How {
         prot: libc::PROT_READ | libc::PROT_WRITE,
         ..how
@@ -187,8 +188,8 @@ unsafe fn put_piece(fs: &Fs, piece: &MapPiece, to: u64, how: How) -> Result<(), 
     Ok(())
 }
 
-/// Maps the file's bytes at the addresses `from..to` of a span that map the empty file so far.
-/// Missing pages are allocated, if they are at most `budget`.
+/// Maps the file's bytes at those addresses in `from..to` of a span that map the empty file.
+/// Missing pages of the file are allocated, if they are at most `budget`.
 ///
 /// # Errors
 /// ENOSPC, EIO, ENOMEM.
@@ -196,7 +197,8 @@ pub fn fill(spans: &Spans, span: Span, from: u64, to: u64, budget: usize) -> Res
     fill_empty(spans, span, (from, to), budget, &empty(from, to))
 }
 
-/// As [`fill`]; `empty` lists the parts of the range, and maybe of others, that map the empty file.
+/// Like [`fill`]. `empty` lists the parts of the range that map the empty file, and maybe parts of
+/// others.
 fn fill_empty(
     spans: &Spans,
     span: Span,
@@ -218,7 +220,7 @@ fn fill_empty(
         return Ok(());
     }
     let offset = span.offset_of(from);
-    // Open until its pieces are mapped.
+    // The copy stays open until its pieces are mapped.
     let copy = if span.has(map_flag::COPY) {
         Some(ShadowCopy::of(fs, live).ok_or(Errno::IO)?)
     } else {
@@ -234,7 +236,7 @@ fn fill_empty(
     for &vma in inside {
         let (start, end) = (vma.start.max(from), vma.end.min(to));
         let how = How::of(span, vma);
-        // SAFETY: these addresses show nothing, in a mapping of the program.
+        // SAFETY: these addresses map the empty file, in a mapping of the program.
         let put = unsafe {
             put_pieces(
                 fs,
@@ -249,7 +251,7 @@ fn fill_empty(
     result
 }
 
-/// The parts of `from..to` that map the empty file, in order.
+/// Returns the parts of `from..to` that map the empty file, in the order of their addresses.
 pub fn empty(from: u64, to: u64) -> Vec<Vma> {
     let mut found = Vec::new();
     vmas::each(from, to, |vma| {
@@ -264,8 +266,8 @@ pub fn empty(from: u64, to: u64) -> Vec<Vma> {
     found
 }
 
-/// Fills around `address`, which has been touched and lies inside the file. False if
-/// something is there.
+/// Maps the pages around `address`, which has been touched and lies inside the file. False if a
+/// page is mapped at `address` already.
 ///
 /// # Errors
 /// ENOSPC, EIO, ENOMEM.
@@ -289,7 +291,7 @@ pub fn fill_around(spans: &Spans, span: Span, address: u64) -> Result<bool, Errn
     Ok(true)
 }
 
-/// Fills the spans `some`, whose files have become longer.
+/// Maps new pages in the spans `some`, whose files have become longer.
 pub fn fill_grown(spans: &Spans, some: &[Span]) {
     let (Some(from), Some(to)) = (
         some.iter().map(|s| s.start()).min(),
@@ -309,7 +311,7 @@ pub fn fill_grown(spans: &Spans, some: &[Span]) {
 }
 
 /// Removes the pages beyond the ends of their files from the spans that are marked for it, even if
-/// the files have grown again since.
+/// the files have grown again meanwhile.
 pub fn cut(spans: &Spans) {
     let mut behind: Vec<(u64, Span)> = Vec::new();
     for (place, mark) in spans.table.take_marks() {
@@ -317,8 +319,8 @@ pub fn cut(spans: &Spans) {
         if span.open().is_none() || span.len() == 0 {
             continue;
         }
-        // A file of another node may be about to be truncated by a process that waits for us: its
-        // size isn't requested. Pages that the file still has come back when they are touched.
+        // The size of a remote file isn't requested: a process that waits for this one may be about
+        // to truncate it. Pages that the file still has are mapped again when they are touched.
         let size = if span.has(map_flag::COPY) {
             Some(u64::MAX)
         } else {
@@ -355,18 +357,18 @@ pub fn cut(spans: &Spans) {
     for (vma, from, span) in found {
         let (from, to) = (vma.start.max(from), vma.end.min(span.end()));
         let (len, how) = ((to - from) as usize, How::of(span, vma));
-        // SAFETY: these addresses show pages that the file has lost.
+        // SAFETY: these addresses map pages that the file has lost.
         let _ = unsafe { put_empty(from, len, how, libc::MAP_FIXED) };
     }
 }
 
-/// The inode numbers of the pool's segments.
+/// Returns the inode numbers of the pool's segments.
 fn segments(fs: &Fs) -> Vec<u64> {
     let ino = |fd: Lent| rustix::fs::fstat(fd).ok().map(|s| s.st_ino);
     fs.mappings().segments().filter_map(ino).collect()
 }
 
-/// Pages that are fetched at once for a new mapping of a remote file.
+/// Returns how many pages are fetched at once for a new mapping of a remote file.
 pub fn fetched_pages(how: How) -> usize {
     match how.flags & (libc::MAP_LOCKED | libc::MAP_POPULATE) {
         0 => shadow_copy::EAGER / PAGE,
@@ -374,8 +376,8 @@ pub fn fetched_pages(how: How) -> usize {
     }
 }
 
-/// Number of pages that are allocated at once for a new mapping of a file with holes: with more
-/// holes, or little room left, each page is allocated when it is touched.
+/// Returns how many pages are allocated at once for a new mapping of a file with holes. If there
+/// are more missing pages, or little room is left, each page is allocated when it is touched.
 pub fn eager_pages(fs: &Fs) -> usize {
     const MAX_FILLED_BYTES: u64 = 1 << 30;
     (fs.mappings().room() / 4).min(MAX_FILLED_BYTES) as usize / PAGE

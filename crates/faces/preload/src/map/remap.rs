@@ -1,8 +1,9 @@
-//! mremap: a mapping grows, shrinks, moves or is duplicated.
+//! mremap and remap_file_pages: a mapping grows, shrinks, moves, is duplicated, or shows other
+//! pages.
 //!
-//! The kernel can't do it for us: for it, a mapping of a file of the pool is many. The kernel moves
-//! each of them, with its protection and the pages that were written privately; the added range is
-//! mapped again.
+//! The kernel's mremap doesn't suffice: a mapping of a pool file consists of several kernel
+//! mappings. The kernel moves each of them, with its protection and its privately written pages;
+//! the added range is mapped separately.
 
 use super::mapping::{aligned, map_range, page_up};
 use super::pages::{self, How};
@@ -23,7 +24,7 @@ const DONTUNMAP: i64 = libc::MREMAP_DONTUNMAP as i64;
 pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     let (old, flags) = (a[0] as u64, a[3]);
     let lens = (page_up(a[1] as usize), page_up(a[2] as usize));
-    // No address space is longer: the kernel says EINVAL.
+    // No address space is longer: the kernel returns EINVAL.
     let fits = |len: usize| len < 1 << 47;
     let (Some(old_len), Some(new_len)) = (lens.0.filter(|&n| fits(n)), lens.1.filter(|&n| fits(n)))
     else {
@@ -31,7 +32,7 @@ pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     };
     let old_end = old.saturating_add(old_len.max(1) as u64);
     if spans.within(old, old_end).next().is_none() {
-        // Not a mapping of ours, but it may be moved over one.
+        // It isn't a mapping of a pool file, but it may be moved over one.
         if flags & FIXED == 0 {
             return PASS;
         }
@@ -50,7 +51,7 @@ pub unsafe fn mremap(spans: &mut Spans, a: &[i64; 6]) -> i64 {
         }
         return result;
     }
-    // SAFETY: as the program asked.
+    // SAFETY: the ranges are those that the program asked for.
     value(unsafe { remap(spans, old, old_len, new_len, flags, a[4] as u64) }.map(|at| at as i64))
 }
 
@@ -76,7 +77,7 @@ unsafe fn remap(
         return Err(Errno::INVAL);
     }
     if old_len > new_len && !keep {
-        // Unmaps the end. SAFETY: the program's to unmap.
+        // Unmaps the end. SAFETY: the program asked to unmap it.
         unsafe { unmap(spans, old + new_len as u64, old_end)? };
     }
     if old_len >= new_len && !fixed && !keep {
@@ -86,7 +87,7 @@ unsafe fn remap(
     let old_end = old + old_len as u64;
     let span = spans.at(old).ok_or(Errno::FAULT)?;
     if old_end > span.end() {
-        // More than one mapping.
+        // The range lies in more than one mapping.
         return Err(Errno::FAULT);
     }
     let offset = span.offset_of(old);
@@ -104,7 +105,7 @@ unsafe fn remap(
         let place = if fixed { libc::MAP_FIXED } else { 0 };
         let at = if fixed { new as i64 } else { 0 };
         let budget = pages::eager_pages(spans.fs);
-        // SAFETY: as the program asked.
+        // SAFETY: the range is the one that the program asked for.
         return unsafe { map_range(spans, open, at, new_len, offset, how, place, budget) };
     }
     offset
@@ -125,7 +126,7 @@ unsafe fn remap(
     if flags & MAYMOVE == 0 {
         return Err(Errno::NOMEM);
     }
-    // SAFETY: as the program asked.
+    // SAFETY: the ranges are those that the program asked for.
     unsafe {
         move_to(
             spans,
@@ -139,7 +140,8 @@ unsafe fn remap(
     }
 }
 
-/// Moves (or copies, with `keep`) `old` to a place with `len` bytes.
+/// Moves (or copies, with `keep`) the mapping at `old` to a range of `len` bytes: at `fixed`, or
+/// where the kernel finds room.
 unsafe fn move_to(
     spans: &mut Spans,
     span: Span,
@@ -160,15 +162,15 @@ unsafe fn move_to(
             spans.split(to + len as u64)?;
         }
         let place = if fixed.is_some() { libc::MAP_FIXED } else { 0 };
-        // The whole place first, as pages of an empty file.
-        // SAFETY: as the program asked.
+        // Maps the whole new range to the empty file first.
+        // SAFETY: the range is the one that the program asked for.
         let to = unsafe { pages::put_empty(fixed.unwrap_or(0), len, how, place)? };
         if fixed.is_some() {
             remote::unmapped(spans, to, to + len as u64);
         }
-        // SAFETY: from one mapping of ours to the other.
+        // SAFETY: both ranges are mappings of pool files.
         if let Err(e) = unsafe { move_pages(old, to, keep) } {
-            // SAFETY: the place just made, and the way back.
+            // SAFETY: the range just mapped, and the pages' old addresses.
             unsafe {
                 let _ = move_pages((to, to + (old.1 - old.0)), old.0, false);
                 raw(libc::SYS_munmap, [to as i64, len as i64, 0, 0, 0, 0]);
@@ -201,7 +203,7 @@ unsafe fn move_to(
     Ok(to)
 }
 
-/// Makes the kernel move each of the mappings in `from` to its place at `to`.
+/// Makes the kernel move each kernel mapping in `from` to the same offset from `to`.
 unsafe fn move_pages(from: (u64, u64), to: u64, keep: bool) -> Result<(), Errno> {
     let mut parts: Vec<Vma> = Vec::new();
     if !vmas::each(from.0, from.1, |vma| parts.push(vma)) {
@@ -236,7 +238,7 @@ unsafe fn unmap(spans: &mut Spans, start: u64, end: u64) -> Result<(), Errno> {
     Ok(())
 }
 
-/// remap_file_pages(address, length, 0, page, flags): other pages of the same file.
+/// remap_file_pages(address, length, 0, page, flags): maps other pages of the same file.
 pub unsafe fn remap_file_pages(spans: &mut Spans, a: &[i64; 6]) -> i64 {
     let start = a[0] as u64;
     let Some(len) = page_up(a[1] as usize) else {
@@ -264,7 +266,7 @@ pub unsafe fn remap_file_pages(spans: &mut Spans, a: &[i64; 6]) -> i64 {
         let how = How::of(span, vmas::at(start).ok_or(Errno::INVAL)?);
         let open = span.open().ok_or(Errno::INVAL)?;
         let budget = pages::eager_pages(spans.fs);
-        // SAFETY: replaces a part of a mapping of ours, as the program asked.
+        // SAFETY: replaces a part of a mapping of a pool file, as the program asked.
         unsafe { map_range(spans, open, a[0], len, offset, how, libc::MAP_FIXED, budget)? };
         Ok(0)
     })())

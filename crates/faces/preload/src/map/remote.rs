@@ -1,11 +1,11 @@
-//! Shared mappings of files whose bytes lie on other nodes: when stores through them are sent
-//! there, and when writes of others are fetched. The bytes themselves are in a [`ShadowCopy`].
+//! Shared mappings of remote files: when stores through them are written back, and when other
+//! nodes' writes are fetched. The bytes themselves are in a [`ShadowCopy`].
 //!
-//! Changed bytes are written back at msync, when a mapping goes, at close, fsync, exec and exit,
-//! before this process reads, writes or cuts the file, and before it gives up a lock on it. Changes
-//! of other nodes are taken over when the file is mapped, at msync(MS_INVALIDATE), after this
-//! process has written to it, and when it has got a lock on it: so nodes that take turns by locks
-//! see each other's stores.
+//! Changed bytes are written back at msync, when a mapping is removed, at close, fsync, exec and
+//! exit, before this process reads, writes or truncates the file, and before it releases a lock on
+//! it. Changes of other nodes are fetched when the file is mapped, at msync(MS_INVALIDATE), after
+//! this process has written to the file, and when it has acquired a lock on it. So nodes that take
+//! turns by locks see each other's stores.
 
 use super::locked;
 use super::shadow_copy::{self, Merged, ShadowCopy};
@@ -18,14 +18,15 @@ use std::ops::Range;
 
 const ALL: Range<u64> = 0..u64::MAX;
 
-/// Names of files through which processes share locks or indexes without system calls: SQLite,
-/// LMDB, Berkeley DB. A copy would let two nodes do at once what only one may.
+/// Whether a file name is one through which processes share locks or indexes without system calls:
+/// SQLite, LMDB, Berkeley DB. With a copy on each node, two nodes could enter a critical section at
+/// once.
 fn needs_one_memory(name: &[u8]) -> bool {
     let is_locks = name == b"lock.mdb" || name.ends_with(b"-lock");
     is_locks || name.ends_with(b"-shm") || name.starts_with(b"__db.")
 }
 
-/// Before a shared mapping, that may become writable, of a file that lies on another node.
+/// Checks whether a remote file can have a shared mapping that may become writable.
 ///
 /// # Errors
 /// ENODEV if the file can't have a shadow copy.
@@ -58,13 +59,14 @@ fn report(fs: &Fs, open: u32, merged: Merged) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As [`report`], where an error isn't returned: the changes stay in the copy until the mapping is
-/// removed.
+/// Like [`report`], where the error isn't returned: the changes stay in the copy until the mapping
+/// is removed.
 fn note(fs: &Fs, open: u32, merged: Merged) {
     let _ = report(fs, open, merged);
 }
 
-/// As [`report`], where the mapping is removed and the program can't be told of an error.
+/// Like [`report`], where the mapping is removed and no call can return the error: it is written to
+/// standard error.
 fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     if let Err(e) = report(fs, open, merged) {
         let id = fs.description(open).id();
@@ -79,7 +81,7 @@ fn report_loss(fs: &Fs, open: u32, merged: Merged) {
     }
 }
 
-/// The shadow copy of an open file, if a process of this node maps it.
+/// Returns the shadow copy of an open file, if a process of this node maps the file.
 fn copy(fs: &Fs, open: u32) -> Option<ShadowCopy<'_>> {
     let live = fs.live_of(open).ok()?;
     if fs.mappings().may_be_copied(live) {
@@ -94,20 +96,22 @@ fn write_back(fs: &Fs, open: u32, range: Range<u64>) -> Merged {
     copy(fs, open).map_or(Ok(None), |copy| copy.write_back(range))
 }
 
-/// The range of `len` bytes from `at`, or the offset, on.
+/// Returns the range of `len` bytes from `at` on; None: from the current offset.
 fn range(fs: &Fs, open: u32, at: Option<u64>, len: usize) -> Range<u64> {
     let at = at.unwrap_or_else(|| fs.description(open).offset());
     at..at.saturating_add(len as u64)
 }
 
-/// Before a process of this node reads `len` bytes of an open file from `at`, or its offset, on.
+/// Called before a process of this node reads `len` bytes of an open file, from `at` or its current
+/// offset on.
 pub fn before_read(fs: &Fs, open: u32, at: Option<u64>, len: usize) {
     if let Some(copy) = copy(fs, open) {
         note(fs, open, copy.write_back(range(fs, open, at, len)));
     }
 }
 
-/// Before the program writes to a mapped file. The result is passed to [`after_change`].
+/// Called before the program writes to an open file. The caller passes the result to
+/// [`after_change`].
 pub fn before_write(
     fs: &Fs,
     open: u32,
@@ -124,7 +128,7 @@ pub fn before_write(
     Some(range)
 }
 
-/// After it has changed the file in that range by other means.
+/// Called after the program has changed the file in `range` by other means than the mapping.
 pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     if let Some(range) = range
         && let Some(copy) = copy(fs, open)
@@ -133,29 +137,29 @@ pub fn after_change(fs: &Fs, open: u32, range: Option<Range<u64>>) {
     }
 }
 
-/// Before the program changes the file as a whole, closes it, or releases a lock on it.
+/// Called before the program changes a file as a whole, closes it, or releases a lock on it.
 pub fn before_change(fs: &Fs, open: u32) -> Option<Range<u64>> {
     let copy = copy(fs, open)?;
     note(fs, open, copy.write_back(ALL));
     Some(ALL)
 }
 
-/// After the program has got a lock on it.
+/// Called after the program has acquired a lock on a file.
 pub fn after_lock(fs: &Fs, open: u32) {
     after_change(fs, open, Some(ALL));
 }
 
-/// After the program has truncated it: removes the pages beyond its end, from all processes of the
-/// node.
+/// Called after the program has truncated a file: removes the pages beyond its end from the
+/// mappings of all processes of the node.
 pub fn after_cut(fs: &Fs, open: u32, size: u64) {
     if let (Some(copy), Ok(live)) = (copy(fs, open), fs.live_of(open)) {
-        // Bytes stored behind the new end are of no interest.
+        // The result doesn't matter: bytes stored behind the new end are lost anyway.
         let _ = copy.refresh(size..u64::MAX);
         fs.mappings().notify_shrunk(live, size);
     }
 }
 
-/// fsync: first writes back what mappings have changed.
+/// Writes back what mappings have changed; called by fsync.
 ///
 /// # Errors
 /// As for writing back.
@@ -163,11 +167,11 @@ pub fn sync(fs: &Fs, open: u32) -> Result<(), Errno> {
     report(fs, open, write_back(fs, open, ALL))
 }
 
-/// msync of what of a span lies in `start..end`.
+/// msync of the part of a span that lies in `start..end`.
 ///
 /// # Errors
-/// EIO if the changes couldn't be written back because a node can't be reached; ENOSPC and the
-/// like.
+/// EIO if the changes couldn't be written back because a node can't be reached; ENOSPC and other
+/// errors of writing.
 pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) -> Result<(), Errno> {
     let (Some(open), from, to) = (span.open(), span.start().max(start), span.end().min(end)) else {
         return Ok(());
@@ -191,8 +195,8 @@ pub fn msync(spans: &Spans, span: Span, (start, end): (u64, u64), flags: i32) ->
     })
 }
 
-/// Releases the spans in `start..end`, whose borders have been split: the kernel has
-/// unmapped them.
+/// Releases the spans in `start..end`, which the kernel has unmapped. The spans have been split at
+/// both ends.
 pub fn unmapped(spans: &Spans, start: u64, end: u64) {
     let is_copy = |s: &Span| s.has(map_flag::COPY);
     let copies: Vec<Span> = spans.within(start, end).filter(is_copy).collect();
@@ -202,7 +206,7 @@ pub fn unmapped(spans: &Spans, start: u64, end: u64) {
     spans.within(start, end).for_each(|s| spans.release(s));
 }
 
-/// For removed mappings: writes back what was changed through them, and frees their places.
+/// Writes back what was changed through removed mappings, and frees their entries in the table.
 pub fn forget(spans: &Spans, gone: &[Span]) {
     for span in gone.iter().filter(|s| s.has(map_flag::CHANGES)) {
         if let Some(open) = span.open() {
@@ -225,7 +229,7 @@ pub fn forget(spans: &Spans, gone: &[Span]) {
         .for_each(|of| shadow_copy::leave(spans.fs, of));
 }
 
-/// Before exec, after which this process's memory is released.
+/// Writes back changes before exec, which releases this process's memory.
 pub fn before_exec() {
     let Some(spans) = locked::lock().filter(|_| !process::in_vfork_child()) else {
         return;

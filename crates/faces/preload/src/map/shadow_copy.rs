@@ -1,16 +1,16 @@
-//! The copy of a file whose bytes lie on other nodes, for shared mappings: a *shadow copy*.
+//! Shadow copies: a node's copies of remote files, for shared mappings.
 //!
-//! A file of this node's kernel, in the pool's directory, under the object's id. All processes of
-//! the node that map the file map it, so their stores are seen by all of them at once, over fork
-//! too. It holds, at the file's own offsets, what is mapped; from [`BEFORE`] on the same bytes as
-//! they were fetched or last written back, which tell what has been changed; from [`STATE`] on for
-//! each chunk how much of it has been fetched. It is sparse: what nobody has asked for takes no
-//! room.
+//! A shadow copy is a file of this node's kernel, in the pool's directory, named by the object's
+//! id. All processes of the node that map the remote file map this copy, so each sees the others'
+//! stores at once, over fork too. At the remote file's own offsets it holds what is mapped. From
+//! [`BEFORE`] on it holds the same bytes as they were fetched or last written back: the difference
+//! is what has been changed. From [`STATE`] on it holds, for each chunk, how much of it has been
+//! fetched. The file is sparse: what nobody has requested takes no space.
 //!
-//! A process that fetches or writes back has a lock on it, which the kernel releases at its death.
-//! Nothing is kept open. It is made by the first process that maps the file and removed after the
-//! last; that is known from the table of mappings, so a process that is killed leaves nothing
-//! behind that would be taken for newer than it is.
+//! A process that fetches or writes back locks the copy; the kernel releases the lock if the
+//! process dies. The copy isn't kept open. The first process that maps the file makes the copy; it
+//! is removed after the last one has unmapped it, according to the table of mappings. So a killed
+//! process leaves no copy that would be taken for newer than it is.
 
 use super::spans::{Span, Spans};
 use crate::program::process;
@@ -24,33 +24,33 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 
-/// Largest offset that can be mapped.
+/// Upper bound of the offsets that can be mapped. Bytes.
 const MAX_OFFSET: u64 = BEFORE;
 const BEFORE: u64 = 1 << 40;
 const STATE: u64 = 1 << 41;
 const LEN: u64 = STATE + 2 * (BEFORE / CHUNK);
 const CHUNK_PAGES: u16 = (CHUNK / PAGE as u64) as u16;
-/// In place of a number of pages: the chunk lies on this node, and is mapped directly.
+/// State of a chunk that lies on this node and is mapped directly, in place of a number of pages.
 const OWN: u16 = u16::MAX;
-/// Added to a piece's descriptor field if the piece lies on a medium: the field then has the
-/// medium's number.
+/// Offset of [`MapPiece`]'s `medium` for pieces of a shadow copy: `medium - MEDIUM` is then the
+/// copy's descriptor. Smaller values are numbers of media.
 pub const MEDIUM: usize = 1 << 32;
-/// This much is fetched when it is mapped; of longer ranges, what is touched. The kernel doesn't
-/// fault for system calls, so what is there at once works as a buffer for all of them.
+/// Number of bytes that are fetched at once when they are mapped; of longer ranges, only touched
+/// pages are. System calls don't fault pages in, so only fetched pages work as their buffers.
 pub const EAGER: usize = 64 << 20;
-/// Number of bytes after a touched page that are fetched with it.
+/// Number of bytes after a touched page's chunk that are fetched with it.
 pub const AHEAD: u64 = 3 * CHUNK;
-/// How long one process waits for another to have fetched, or written back.
+/// Number of tries, 1 ms apart, to lock a file while another process fetches or writes back.
 const MAX_LOCK_ATTEMPTS: u32 = 30_000;
 
-/// The shadow copy of a file, open.
+/// The open shadow copy of a file.
 pub struct ShadowCopy<'a> {
     pub file: OwnedFd,
     fs: &'a Fs,
     live: u32,
 }
 
-/// The result of writing back or fetching: bytes that another process had changed, too.
+/// Result of writing back or fetching. A conflict: bytes that another process had changed, too.
 pub type Merged = Result<Option<Conflict>, Errno>;
 
 fn directory(fs: &Fs) -> PathBuf {
@@ -61,7 +61,7 @@ fn path(fs: &Fs, id: ObjectId) -> PathBuf {
     directory(fs).join(format!("{:016x}", id.0))
 }
 
-/// Held while shadow copies are made or removed, by one process at a time.
+/// Locks the directory of shadow copies. Held while copies are made or removed.
 fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     let path = directory(fs);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -79,7 +79,7 @@ fn lock_directory(fs: &Fs, make: bool) -> Result<OwnedFd, Errno> {
     take_turn(&dir).map(|()| dir)
 }
 
-/// Locks a file of ours. ETIMEDOUT if a stopped process holds the lock.
+/// Locks a file. ETIMEDOUT after about 30 s: a stopped process holds the lock.
 fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
     for _ in 0..MAX_LOCK_ATTEMPTS {
         match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
@@ -90,7 +90,7 @@ fn take_turn(file: &OwnedFd) -> Result<(), Errno> {
     Err(Errno::TIMEDOUT)
 }
 
-/// Removes all shadow copies that no process maps any more: those of killed processes.
+/// Removes all shadow copies that no process maps any more: killed processes left them.
 pub fn sweep(fs: &Fs) {
     let Ok(dir) = lock_directory(fs, false) else {
         return;
@@ -106,7 +106,8 @@ pub fn sweep(fs: &Fs) {
     }
 }
 
-/// Removes the shadow copy of a file that this process doesn't map any more, if no other does.
+/// Removes the shadow copy of a file that this process no longer maps, unless another process maps
+/// it.
 pub fn leave(fs: &Fs, id: ObjectId) {
     if let Ok(dir) = lock_directory(fs, false) {
         remove(fs, &dir, id);
@@ -119,14 +120,14 @@ fn remove(fs: &Fs, _locked: &OwnedFd, id: ObjectId) {
     }
 }
 
-/// A part of a shadow copy in our own memory.
+/// A part of a shadow copy, mapped into this process.
 struct View {
     at: *mut u8,
     len: usize,
 }
 
 impl View {
-    /// A view of whole pages.
+    /// Maps whole pages.
     fn new(file: &OwnedFd, offset: u64, len: usize) -> Result<View, Errno> {
         use rustix::mm::{MapFlags, ProtFlags, mmap};
         let prot = ProtFlags::READ | ProtFlags::WRITE;
@@ -144,7 +145,8 @@ impl View {
         Ok(View { at: at.cast(), len })
     }
 
-    /// The bytes. Others may be storing to them: they are only copied, a page at a time.
+    /// Copies bytes of the view. Other processes may be storing to them, so no reference to them is
+    /// made.
     fn copy(&self, from: usize, to: &mut [u8]) {
         let n = to.len().min(self.len.saturating_sub(from));
         // SAFETY: inside the view.
@@ -159,7 +161,7 @@ impl View {
 
     fn word(&self, n: usize) -> &AtomicU64 {
         assert!(n * 8 + 8 <= self.len);
-        // SAFETY: inside the view, which is aligned as pages are.
+        // SAFETY: inside the view, which is page-aligned.
         unsafe { &*self.at.cast::<AtomicU64>().add(n) }
     }
 }
@@ -171,7 +173,7 @@ impl Drop for View {
     }
 }
 
-/// The lock on a shadow copy: of what this thread has opened, so that other threads wait, too.
+/// The lock on a shadow copy. It belongs to one opened file, so other threads wait, too.
 struct Turn<'a>(&'a OwnedFd);
 
 impl Drop for Turn<'_> {
@@ -180,8 +182,8 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// Merges changes of other nodes into a word that may have been changed here: `before` is the
-/// common old value. Returns whether the same bytes were changed, to different values.
+/// Merges changes of other nodes into a word that may have been changed here. `before` is the
+/// common old value. Returns whether a byte was changed on both sides, to different values.
 fn merge_word(here: &AtomicU64, before: u64, remote: u64) -> bool {
     let mut conflict = false;
     let _ = here.fetch_update(AcqRel, Acquire, |now| {
@@ -204,7 +206,7 @@ fn merge_word(here: &AtomicU64, before: u64, remote: u64) -> bool {
 }
 
 impl<'a> ShadowCopy<'a> {
-    /// The shadow copy of a file that this process maps, or None if there is none.
+    /// Opens the shadow copy of a file that this process maps; None if there is none.
     pub fn of(fs: &'a Fs, live: u32) -> Option<ShadowCopy<'a>> {
         let path = path(fs, fs.mappings().id(live));
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
@@ -213,10 +215,10 @@ impl<'a> ShadowCopy<'a> {
         Some(ShadowCopy { file, fs, live })
     }
 
-    /// Makes sure that there is one, for a new mapping at `place`, which isn't published yet.
+    /// Opens or makes the shadow copy, for a new mapping `place`, which isn't published yet.
     ///
     /// # Errors
-    /// ENODEV where there can't be one; the kernel's errors.
+    /// ENODEV where a shadow copy isn't possible; the kernel's errors.
     pub fn make(spans: &Spans, live: u32, place: Span, end: u64) -> Result<ShadowCopy<'a>, Errno> {
         let fs = spans.fs;
         if process::in_vfork_child() || end > MAX_OFFSET || forebay_media::size_limit() < LEN {
@@ -243,7 +245,7 @@ impl<'a> ShadowCopy<'a> {
         Ok(ShadowCopy { file, fs, live })
     }
 
-    /// The number that the kernel shows for it.
+    /// Returns the copy's inode number, which the kernel shows in lists of mappings.
     pub fn ino(&self) -> Option<u64> {
         rustix::fs::fstat(&self.file).ok().map(|s| s.st_ino)
     }
@@ -252,7 +254,7 @@ impl<'a> ShadowCopy<'a> {
         take_turn(&self.file).map(|()| Turn(&self.file))
     }
 
-    /// Makes the kernel reserve pages, so that touching them can't fail.
+    /// Reserves pages of the copy, so that touching them can't fail.
     fn room(&self, at: u64, len: usize) -> Result<(), Errno> {
         let flags = FallocateFlags::KEEP_SIZE;
         loop {
@@ -273,8 +275,8 @@ impl<'a> ShadowCopy<'a> {
         }
     }
 
-    /// For each of these chunks, the number of fetched pages plus one; 0: the chunk hasn't been
-    /// fetched.
+    /// Returns the state of each of these chunks: the number of fetched pages plus one; 0: the
+    /// chunk hasn't been fetched.
     fn states(&self, chunks: Range<u64>) -> Result<Vec<u16>, Errno> {
         let mut bytes = vec![0; 2 * (chunks.end - chunks.start) as usize];
         let mut done = 0;
@@ -300,7 +302,7 @@ impl<'a> ShadowCopy<'a> {
         Ok(())
     }
 
-    /// The file's bytes from their nodes; zeros beyond its end.
+    /// Reads the file's bytes from their nodes; zeros beyond its end.
     fn read(&self, at: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut bytes = vec![0; len];
         let mut done = 0;
@@ -338,7 +340,7 @@ impl<'a> ShadowCopy<'a> {
     /// that can be mapped, in order.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like; ENOSPC if the copy has no room.
+    /// EHOSTDOWN and other errors of reading remote files; ENOSPC if there is no room for the copy.
     pub fn pieces(&self, range: Range<u64>, budget: usize) -> Result<Vec<MapPiece>, Errno> {
         let size = self.fs.cluster().size(self.live)?;
         let end = range
@@ -355,8 +357,8 @@ impl<'a> ShadowCopy<'a> {
             let from = (chunk * CHUNK).max(range.start);
             (from, (chunk * CHUNK + CHUNK).min(end))
         };
-        // All processes of the node map the same pages of a chunk: the copy's, or the originals on
-        // this node.
+        // All processes of the node must map the same pages of a chunk: the copy's, or the
+        // originals if they lie on this node.
         let is_own = |chunk: u64, state: u16| {
             let cluster = self.fs.cluster();
             state == OWN || state == 0 && cluster.is_own(self.live, chunk * CHUNK, CHUNK, size)
@@ -383,7 +385,7 @@ impl<'a> ShadowCopy<'a> {
             if state == 0 && fetch {
                 state = self.fetch(chunk, size)?;
             } else if state != 0 && state <= CHUNK_PAGES && have(state) < to {
-                // The file has grown.
+                // The file has grown since the chunk was fetched.
                 (state, _) = self.follow(chunk, state, size)?;
             }
             let to = to.min(have(state));
@@ -404,18 +406,20 @@ impl<'a> ShadowCopy<'a> {
         Ok(pieces)
     }
 
-    /// The mappable pages of a chunk that lies here.
+    /// Returns the mappable pages of a chunk that lies on this node.
     fn own(&self, from: u64, to: u64, budget: usize) -> Result<Vec<MapPiece>, Errno> {
         let cluster = self.fs.cluster();
         let len = (to - from) as usize;
         match cluster.map_own(self.live, from, len, budget) {
-            // Sparse, and no room: missing pages are allocated when they are touched.
+            // The file is sparse, and there is no room: missing pages are allocated when they are
+            // touched.
             Err(Errno::NOSPC) if budget != usize::MAX => cluster.map_own(self.live, from, len, 0),
             other => other,
         }
     }
 
-    /// Merges changes made on other nodes into a fetched chunk.
+    /// Merges changes made on other nodes into a fetched chunk. Returns its new state, and the
+    /// conflict if any.
     fn follow(&self, chunk: u64, state: u16, size: u64) -> Result<(u16, Option<Conflict>), Errno> {
         let from = chunk * CHUNK;
         let had = from + u64::from(state - 1) * PAGE as u64;
@@ -441,7 +445,7 @@ impl<'a> ShadowCopy<'a> {
                 }
             }
         }
-        // The file has become shorter.
+        // If the file has become shorter, frees the pages beyond its end.
         let end = from + len as u64;
         self.drop_pages(end, had)?;
         self.drop_pages(BEFORE + end, BEFORE + had)?;
@@ -455,7 +459,7 @@ impl<'a> ShadowCopy<'a> {
         if chunks.is_empty() {
             return Ok(Vec::new());
         }
-        // Most of the file may never have been touched: its state is a hole.
+        // States of chunks that have never been touched are a hole, which is skipped.
         let first = 2 * chunks.start;
         let data = rustix::fs::seek(&self.file, rustix::fs::SeekFrom::Data(STATE + first));
         let from = match data {
@@ -473,7 +477,7 @@ impl<'a> ShadowCopy<'a> {
     /// Merges changes made on other nodes in `range` into the copy.
     ///
     /// # Errors
-    /// EHOSTDOWN and the like.
+    /// EHOSTDOWN and other errors of reading remote files.
     pub fn refresh(&self, range: Range<u64>) -> Merged {
         let _turn = self.turn()?;
         let fetched = self.fetched(&range)?;
@@ -491,7 +495,7 @@ impl<'a> ShadowCopy<'a> {
     /// Writes back the changes that processes of this node have made in `range`.
     ///
     /// # Errors
-    /// EHOSTDOWN, ENOSPC and the like: what couldn't be written stays changed.
+    /// EHOSTDOWN, ENOSPC and other errors of writing: what couldn't be written stays changed.
     pub fn write_back(&self, range: Range<u64>) -> Merged {
         let _turn = self.turn()?;
         let mut conflict = None;
@@ -500,7 +504,7 @@ impl<'a> ShadowCopy<'a> {
             let (from, pages) = (chunk * CHUNK, usize::from(state - 1));
             let here = View::new(&self.file, from, pages * PAGE)?;
             let before = View::new(&self.file, BEFORE + from, pages * PAGE)?;
-            // SAFETY: only the process that has the turn changes it.
+            // SAFETY: only the process that holds the lock changes these bytes.
             let old = unsafe { std::slice::from_raw_parts(before.at, before.len) };
             let wanted = |n: usize| {
                 let at = from + (n * PAGE) as u64;
@@ -544,7 +548,7 @@ mod tests {
         assert_eq!(merge(b"aYcdefgh", b"abcdefgX"), (*b"aYcdefgX", false));
         assert_eq!(merge(b"abcdefgX", b"abcdefgX"), (*b"abcdefgX", false));
         assert_eq!(merge(b"abcdefgY", b"Zbcdefgh"), (*b"ZbcdefgY", false));
-        // The one from here stays, and is written back later.
+        // The byte stored on this node stays, and is written back later.
         assert_eq!(merge(b"abcdefgY", b"abcdefgX"), (*b"abcdefgY", true));
     }
 }

@@ -1,10 +1,10 @@
-//! The table of mappings: which files of the pool lie where in this process.
+//! The table of mappings: which files of the pool this process maps, and at which addresses.
 //!
-//! It is part of the process's area in the control region ([`MapTable`]), so that a process that
-//! finds the process dead knows what it had mapped. A place is one *span*: addresses, and where in
-//! the file they begin. Everything that changes the table or the mappings of files of the pool
-//! holds [`LOCK`], a fork too: what a child inherits is what the table says. A call looks at the
-//! spans that it concerns, however many others there are.
+//! The table is part of the process's area in the control region ([`MapTable`]). So a process that
+//! finds this one dead knows what it had mapped. An entry is one *span*: a range of addresses, and
+//! the offset in the file at which it begins. All code that changes the table or the mappings of
+//! pool files holds [`LOCK`]. A fork holds it, too, so that a child's mappings agree with its
+//! table. A call only visits the spans that it concerns, however many others there are.
 
 use forebay_posix::{Errno, Fs};
 use forebay_store::control_region::{MapRef, map_flag};
@@ -13,17 +13,17 @@ use forebay_store::process::{ProcessGuard, ProcessLock};
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
 static LOCK: ProcessLock = ProcessLock::new();
-/// Whether there has ever been a mapping: most processes have none.
+/// Whether this process has ever had a mapping: most processes have none.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// The table, locked.
+/// The table, locked by this thread.
 pub struct Spans {
     pub fs: &'static Fs,
     pub table: MapTable<'static>,
     _lock: ProcessGuard<'static>,
 }
 
-/// One place of the table.
+/// One entry of the table.
 #[derive(Clone, Copy)]
 pub struct Span(pub &'static MapRef);
 
@@ -40,7 +40,7 @@ impl Span {
         self.start() + self.len()
     }
 
-    /// Where in the file `address` lies.
+    /// Returns the offset in the file of `address`.
     pub fn offset_of(self, address: u64) -> u64 {
         self.0.offset.load(Relaxed) + (address - self.start())
     }
@@ -61,7 +61,7 @@ impl Span {
         self.0.flags.fetch_and(!flag, Relaxed);
     }
 
-    /// Live entry and size of the file, the size rounded up to pages.
+    /// Returns the file's live entry and its size in bytes, rounded up to pages.
     pub fn file(self, fs: &Fs) -> Option<(u32, u64)> {
         let live = fs.live_of(self.open()?).ok()?;
         let size = fs.cluster().size(live).ok()?;
@@ -69,17 +69,17 @@ impl Span {
     }
 }
 
-/// Whether there may be mappings at all.
+/// Whether this process may have mappings.
 pub fn any() -> bool {
     ANY.load(Acquire)
 }
 
-/// From now on there may be a mapping.
+/// Records that this process may have mappings from now on.
 pub fn note() {
     ANY.store(true, Release);
 }
 
-/// Keeps the table as it is until [`after_fork`].
+/// Keeps the table unchanged until [`after_fork`].
 pub fn before_fork() {
     LOCK.seize();
 }
@@ -90,8 +90,8 @@ pub fn after_fork() {
 }
 
 impl Spans {
-    /// The table, also for the first mapping; without a check whether files have become shorter,
-    /// see `locked.rs`.
+    /// Locks the table, also for the first mapping. Doesn't check whether files have become
+    /// shorter, as the functions in `locked.rs` do.
     ///
     /// # Errors
     /// As for attaching to the pool.
@@ -105,13 +105,13 @@ impl Spans {
         })
     }
 
-    /// All spans with addresses.
+    /// Returns all spans that have addresses.
     pub fn iter(&self) -> impl Iterator<Item = Span> + use<> {
         self.within(0, u64::MAX)
     }
 
-    /// The spans that overlap with `start..end`, in the order of addresses. They may be released
-    /// meanwhile.
+    /// Returns the spans that overlap with `start..end`, in the order of their addresses. The
+    /// caller may release spans while it iterates.
     pub fn within(&self, start: u64, end: u64) -> impl Iterator<Item = Span> + use<> {
         let (table, mut at) = (self.table, start);
         std::iter::from_fn(move || {
@@ -124,24 +124,24 @@ impl Spans {
         })
     }
 
-    /// The span that `address` lies in.
+    /// Returns the span that contains `address`.
     pub fn at(&self, address: u64) -> Option<Span> {
         self.within(address, address + 1).next()
     }
 
-    /// The spans of the file with live entry `live`, and maybe of others; `copy`: it lies on
-    /// another node.
+    /// Returns the spans of the file with live entry `live`, and maybe spans of other files.
+    /// `copy`: the file is remote.
     pub fn of_file(&self, live: u32, copy: bool) -> impl Iterator<Item = Span> + use<> {
         let some = self.table.of_file(live, copy).map(Span);
         some.filter(|s| s.len() != 0)
     }
 
-    /// The spans that show copies of files of other nodes.
+    /// Returns the spans that map shadow copies of remote files.
     pub fn copies(&self) -> impl Iterator<Item = Span> + use<> {
         self.of_file(0, true)
     }
 
-    /// Fills the place of `span`, which is empty so far.
+    /// Fills in the addresses of `span`, which has none yet.
     pub fn publish(&self, span: Span, start: u64, len: u64, offset: u64) {
         span.0.address.store(start, Relaxed);
         span.0.offset.store(offset, Relaxed);
@@ -149,27 +149,27 @@ impl Spans {
         span.0.len.store(len, SeqCst);
     }
 
-    /// `span` has to remove the same pages as `other`, since it has some of them.
+    /// Marks `span`, which has taken over pages of `other`, for the same removal of pages.
     pub fn inherit_cut(&self, span: Span, other: Span) {
         self.table.inherit_mark(span.0, other.0);
     }
 
-    /// A new place that keeps the file of `open`; without addresses yet.
+    /// Returns a new entry that keeps the file of `open` open. It has no addresses yet.
     ///
     /// # Errors
     /// ENOMEM if the table is full.
     pub fn claim(&mut self, open: u32, flags: u32) -> Result<Span, Errno> {
         let place = self.fs.mappings().claim(open, flags)?;
-        // SAFETY: part of the area, which stays mapped as long as the process uses it.
+        // SAFETY: part of the process's area, which stays mapped as long as the process uses it.
         Ok(Span(unsafe { &*std::ptr::from_ref(place) }))
     }
 
-    /// Frees a place.
+    /// Frees an entry.
     pub fn release(&self, span: Span) {
         self.fs.mappings().release(span.0);
     }
 
-    /// Makes `address` the border between two spans, if it lies inside one.
+    /// Splits the span that contains `address`, so that one span ends there and another begins.
     ///
     /// # Errors
     /// ENOMEM if the table is full.
@@ -182,13 +182,13 @@ impl Spans {
         let (offset, len) = (span.offset_of(address), span.end() - address);
         span.0.len.store(address - span.start(), SeqCst);
         self.publish(tail, address, len, offset);
-        // Only now: a process that marks the old span from here on finds the tail, too; earlier
-        // marks are passed on.
+        // Only after the tail is published: from then on, a process that marks the old span finds
+        // the tail, too. Earlier marks are passed on here.
         self.inherit_cut(tail, span);
         Ok(())
     }
 
-    /// Merges `span` into the span that ends where it begins, if there is one of the same kind.
+    /// Merges `span` into the span of the same kind that ends at its start, if there is one.
     pub fn join(&self, span: Span) {
         const KIND: u32 = map_flag::SHARED | map_flag::READ_ONLY | map_flag::COPY;
         let same = |a: Span, b: Span| {
@@ -205,10 +205,10 @@ impl Spans {
         };
         let len = before.len() + span.len();
         before.set(span.0.flags.load(Relaxed));
-        // The mapping lives on in `before`, so `release` must not change the file's times.
+        // The mapping continues in `before`, so `release` must not change the file's times.
         span.0.flags.store(0, Relaxed);
-        // A process that marks the file's spans now finds the longer `before`, or has marked `span`
-        // already: then the mark is passed on.
+        // From now on a process that marks the file's spans finds the longer `before`. It may have
+        // marked `span` before that: then the mark is passed on.
         before.0.len.store(len, SeqCst);
         self.inherit_cut(before, span);
         self.release(span);

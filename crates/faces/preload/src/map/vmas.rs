@@ -1,16 +1,16 @@
-//! The process's memory as the kernel sees it: `/proc/thread-self/maps` (the first thread, which
-//! `/proc/self` stands for, may have ended). Linux 6.11 and later answer for an address
-//! (PROCMAP_QUERY); before, the text is read from its beginning.
+//! The process's mappings as the kernel lists them: `/proc/thread-self/maps`. (`/proc/self` stands
+//! for the first thread, which may have ended.) Linux 6.11 and later can be asked for an address
+//! (PROCMAP_QUERY); with older kernels the text is read from its beginning.
 //!
-//! The table of mappings records which file lies where. The kernel is asked how a page is
-//! protected, and whether it maps a segment or the empty file; so the program's own mprotect calls
-//! are respected.
+//! The table of mappings records which file is mapped where. The kernel is asked how a page is
+//! protected, and whether a segment or the empty file is mapped; so the program's own mprotect
+//! calls are respected.
 
 use forebay_intercept::raw;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
 
-/// One mapping of the kernel's.
+/// One mapping in the kernel's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vma {
     pub start: u64,
@@ -18,22 +18,22 @@ pub struct Vma {
     pub prot: i32,
     pub shared: bool,
     pub ino: u64,
-    /// The mapping shows the empty file.
+    /// Whether the empty file is mapped.
     pub empty: bool,
 }
 
-/// The name of the file without a byte.
+/// Name of the empty file.
 pub const EMPTY: &str = "forebay-end";
 const EMPTY_PATH: &[u8] = b"/memfd:forebay-end";
 
-/// Calls `each` for the mappings that overlap with `start..end`, in order. False if they
-/// can't be read.
+/// Calls `each` for the mappings that overlap with `start..end`, in the order of their addresses.
+/// False if they can't be read.
 pub fn each(start: u64, end: u64, each: impl FnMut(Vma)) -> bool {
     each_of(std::iter::once((start, end)), each)
 }
 
-/// As [`each`], for several ranges, which are in the order of their ends; a mapping that overlaps
-/// with more than one of them is seen once. An older kernel is asked for all that lies between,
+/// Like [`each`], for several ranges, in the order of their ends. A mapping that overlaps with
+/// several ranges is passed once. With an older kernel, mappings between the ranges are passed,
 /// too.
 pub fn each_of(
     ranges: impl Iterator<Item = (u64, u64)> + Clone,
@@ -75,13 +75,13 @@ const PROCMAP_QUERY: i64 = 0xc068_6611;
 const COVERING_OR_NEXT: u64 = 0x10;
 const _: () = assert!(size_of::<Query>() == 0x68);
 
-/// [`each`] by PROCMAP_QUERY. False, without any call, if the kernel doesn't support it.
+/// [`each`] by PROCMAP_QUERY. False, before any call of `each`, if the kernel doesn't support it.
 fn ask(
     file: &OwnedFd,
     ranges: impl Iterator<Item = (u64, u64)>,
     each: &mut impl FnMut(Vma),
 ) -> bool {
-    // Not on the stack, which may be that of a signal handler.
+    // On the heap: the stack may be a small one of a signal handler.
     let mut name = vec![0u8; libc::PATH_MAX as usize];
     let mut found = Vec::new();
     let mut at = 0;
@@ -139,12 +139,12 @@ fn ask(
     true
 }
 
-/// [`each`] by reading the text.
+/// [`each`] by reading the text of the list.
 fn read(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> bool {
-    // Not on the stack, which may be that of a signal handler.
+    // On the heap: the stack may be a small one of a signal handler.
     let mut buffer = vec![0u8; 16 << 10];
     let mut held = 0;
-    // After a line that was longer than the buffer.
+    // Whether the buffer begins inside a line that is longer than the buffer.
     let mut cut = false;
     loop {
         let n = match rustix::io::read(file, &mut buffer[held..]) {
@@ -168,7 +168,7 @@ fn read(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> boo
         }
         let left = rest.len();
         if left == buffer.len() {
-            // Every needed field stands at the beginning of a line.
+            // All needed fields are at the beginning of a line.
             if let Some(vma) = parse(rest).filter(|v| !cut && v.start < end && v.end > start) {
                 each(vma);
             }
@@ -182,14 +182,14 @@ fn read(file: &OwnedFd, start: u64, end: u64, each: &mut impl FnMut(Vma)) -> boo
     }
 }
 
-/// The mapping that `address` lies in.
+/// Returns the mapping that contains `address`.
 pub fn at(address: u64) -> Option<Vma> {
     let mut found = None;
     each(address, address + 1, |vma| found = Some(vma));
     found
 }
 
-/// A line such as `7f00a000-7f00c000 r-xp 00002000 08:02 1234    /usr/lib/x.so`.
+/// Parses a line such as `7f00a000-7f00c000 r-xp 00002000 08:02 1234    /usr/lib/x.so`.
 fn parse(line: &[u8]) -> Option<Vma> {
     let mut fields = line.split(|&b| b == b' ').filter(|f| !f.is_empty());
     let mut range = fields.next()?.split(|&b| b == b'-');
@@ -258,7 +258,7 @@ mod tests {
             } else {
                 read(&file, 0, u64::MAX, &mut one)
             };
-            // The file changes while it is read: tests are threads.
+            // Other test threads change the list while it is read.
             assert!(done && count.abs_diff(text.lines().count()) < 20, "{count}");
         }
     }
@@ -295,7 +295,7 @@ mod tests {
         assert_eq!(prots, [libc::PROT_READ, 7, libc::PROT_READ]);
         assert!(seen[0].shared && !seen[1].shared && seen[1].ino == 0);
         assert_eq!(at(start), Some(seen[0]));
-        // Nothing there: neither is called.
+        // Nothing is mapped there: `each` isn't called.
         assert!(both((0, 4096)).is_empty());
         // SAFETY: mapped above.
         unsafe { libc::munmap(start as *mut libc::c_void, 3 * 4096) };

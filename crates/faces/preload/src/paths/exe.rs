@@ -1,4 +1,4 @@
-//! The program's own executable, if it lies in the pool: a copy in memory is executed, but
+//! The program's own executable, if it lies in the pool. A copy in memory is executed, but
 //! `/proc/self/exe`, `AT_EXECFN` and the process's name refer to the file in the pool.
 //!
 //! exec describes the new program in `FOREBAY_PROGRAM`: `ID LENGTH PATH NAME`. ID and PATH (with
@@ -14,14 +14,14 @@ use std::sync::atomic::{AtomicPtr, Ordering::*};
 
 /// The program's file.
 struct Exe {
-    /// As the program sees it, under the prefix.
+    /// Path of the file as the program sees it, under the prefix.
     path: CString,
     id: u64,
 }
 
 static EXE: AtomicPtr<Exe> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The value of `FOREBAY_PROGRAM` for a program.
+/// Returns the value of `FOREBAY_PROGRAM` that describes a program.
 pub fn describe(name: &[u8], file: Option<(u64, &[u8])>) -> Vec<u8> {
     let (id, path) = file.unwrap_or((0, b""));
     let mut value = format!("{id} {} ", path.len()).into_bytes();
@@ -31,7 +31,8 @@ pub fn describe(name: &[u8], file: Option<(u64, &[u8])>) -> Vec<u8> {
     value
 }
 
-/// Stores the description in `FOREBAY_PROGRAM`; returns the path that was executed.
+/// Records the program's file from the value of `FOREBAY_PROGRAM`. Returns the path that was
+/// executed.
 pub fn note(value: &'static CStr) -> Option<&'static CStr> {
     let mut parts = value.to_bytes_with_nul().splitn(3, |&b| b == b' ');
     let mut number = || {
@@ -53,9 +54,8 @@ fn exe() -> Option<&'static Exe> {
     unsafe { EXE.load(Acquire).as_ref() }
 }
 
-/// The path inside the pool of the file that `path`, under `/proc`, stands for as the
-/// program's own file; None once that file has lost its name: the kernel's own link then
-/// leads to the copy.
+/// Returns the path in the pool of the program's own file, if `path` is its name under `/proc`.
+/// None once that file has lost its name: the kernel's own link then leads to the copy.
 pub fn locate(path: &[u8]) -> Option<(&'static Fs, &'static [u8])> {
     let exe = exe()?;
     let rest = path.strip_prefix(b"/proc/")?.strip_suffix(b"/exe")?;
@@ -76,13 +76,13 @@ pub fn locate(path: &[u8]) -> Option<(&'static Fs, &'static [u8])> {
 /// Makes `AT_EXECFN` and the process's name show which path was executed.
 ///
 /// # Safety
-/// `environment` is the one that the kernel laid on the stack, the auxiliary vector behind
-/// it; nothing else reads that vector meanwhile.
+/// `environment` is the one that the kernel laid on the stack, with the auxiliary vector behind it;
+/// no other thread reads that vector meanwhile.
 pub unsafe fn introduce(name: &'static CStr, environment: *mut *const libc::c_char) {
     let by_descriptor = name.to_bytes().starts_with(b"/dev/fd/");
     let title = exe().filter(|_| by_descriptor).map_or(name, |e| &e.path);
     let last = title.to_bytes().iter().rposition(|&b| b == b'/');
-    // SAFETY: a C string, from a place inside it on; the kernel copies what it needs.
+    // SAFETY: a C string, from its last component on; the kernel copies it.
     unsafe {
         libc::prctl(
             libc::PR_SET_NAME,
@@ -93,13 +93,13 @@ pub unsafe fn introduce(name: &'static CStr, environment: *mut *const libc::c_ch
         return;
     }
     // SAFETY: the caller's promise: strings up to a null pointer, then pairs of words up to
-    // AT_NULL. The path stays for ever.
+    // AT_NULL. The path is never freed.
     unsafe {
         let mut at = environment;
         while !(*at).is_null() {
             at = at.add(1);
         }
-        // More than one, if variables have been taken out.
+        // There are several null pointers if variables have been removed.
         while (*at).is_null() {
             at = at.add(1);
         }

@@ -1,8 +1,8 @@
-//! Symbolic links outside that lead into the pool.
+//! Symbolic links outside the pool that lead into it.
 //!
-//! The kernel follows a link and finds nothing under the prefix. So when it reports that a path
-//! doesn't exist, we look for a link on the path that leads into the pool, and repeat the call with
-//! the path that was meant. Calls that succeed pay nothing.
+//! The kernel follows such a link and finds nothing under the prefix. So when it reports that a
+//! path doesn't exist, this module searches the path for a link that leads into the pool, and
+//! repeats the call with the path to which it leads. Calls that succeed cost nothing extra.
 
 #![allow(
     non_upper_case_globals,
@@ -82,21 +82,22 @@ pub static WATCHED: [u64; 8] = bitmap(&[
     SYS_lremovexattr,
 ]);
 
-/// The function that serves a system call, whichever it is, whose path has gone into the pool and
-/// out of it again this many times; [`PASS`]: the kernel is to.
+/// Type of the function that serves a system call: number, arguments, and how many times the call's
+/// path has gone into the pool and out of it again. It returns [`PASS`] if the kernel is to make
+/// the call.
 pub type Answer = unsafe fn(i64, &[i64; 6], u32) -> i64;
 
-/// A call that is made again has to go through the dispatcher, which is above this module and tells
-/// it so ([`served_by`]). (As an argument it would cost each call, also one that isn't on a path.)
+/// The dispatcher, through which repeated calls go. It is above this module, so it is set by
+/// [`served_by`]. (As an argument it would cost each call, even calls without a path.)
 static ANSWER: OnceLock<Answer> = OnceLock::new();
 
-/// Called before any call is intercepted: sets the function that serves calls that are made again.
+/// Sets the function that serves repeated calls. Called before any call is intercepted.
 pub fn served_by(answer: Answer) {
     let _ = ANSWER.set(answer);
 }
 
-/// A path among a call's arguments: index of its directory descriptor, of the path, and
-/// whether a link as its last component is followed.
+/// A path among a call's arguments: index of its directory descriptor (if any), index of the path,
+/// and whether a link is followed if it is the last component.
 type PathArgument = (Option<usize>, usize, bool);
 
 fn open_follows(flags: i32) -> bool {
@@ -164,9 +165,9 @@ pub fn is_suspicious(result: i64) -> bool {
     matches!(-result as i32, ENOENT | ENOTDIR | EACCES)
 }
 
-/// After a call has failed in the kernel: its result, or that of the call with the path
-/// in the pool that was meant. `crossings`: how many times its path went into the pool and out of
-/// it again.
+/// Called after a call has failed in the kernel. If a link on its path leads into the pool, repeats
+/// the call with the path there. Returns the call's result. `crossings`: how many times its path
+/// went into the pool and out of it again.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -209,13 +210,14 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
         if !has_turned {
             return result;
         }
-        // The path led into the pool when the kernel followed it. SAFETY: the program's own call.
+        // The link led into the pool when the kernel followed it, but now leads elsewhere. SAFETY:
+        // the program's own call.
         result = unsafe { raw(call.nr, call.args) };
     }
     if crossings >= MAX_CROSSINGS {
         return errno(Errno::LOOP);
     }
-    // SAFETY: the program's own call, with the path it really means.
+    // SAFETY: the program's own call, with the path to which its path leads.
     match unsafe { answer(call.nr, &args, crossings + 1) } {
         // SAFETY: as above.
         PASS => unsafe { raw(call.nr, args) },
@@ -223,15 +225,15 @@ pub unsafe fn again(call: &Call, mut result: i64, crossings: u32) -> i64 {
     }
 }
 
-/// Whether the prefix is also a directory of the kernel: files that the kernel finds may lie in the
-/// pool all the same.
+/// Whether the prefix is also a directory of the kernel: then a path that the kernel finds may be
+/// one of the pool.
 #[inline]
 pub fn is_shadowing() -> bool {
     settings::settings().is_some_and(|s| s.shadows)
 }
 
-/// Where the prefix is a directory of the kernel's, too: the result of a call on a path outside
-/// that leads under the prefix, made with the path in the pool. None: it leads elsewhere.
+/// Where the prefix is also a directory of the kernel: if a path of the call leads under the
+/// prefix, makes the call with the path in the pool and returns its result. None if no path does.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -257,7 +259,7 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
         }
     }
     texts.iter().any(Option::is_some).then(|| {
-        // SAFETY: the program's own call, with the path it really means.
+        // SAFETY: the program's own call, with the paths to which its paths lead.
         let found = unsafe { answer(call.nr, &args, 0) };
         match found {
             // SAFETY: as above.
@@ -267,12 +269,13 @@ pub unsafe fn around_the_shadowed(call: &Call) -> Option<i64> {
     })
 }
 
-/// The path under the prefix to which a path outside leads in the kernel, if it does, and if that
-/// is in the pool: an existing object, or a name in an existing directory.
+/// Returns the path under the prefix to which a path outside leads in the kernel, if it belongs to
+/// the pool: an existing object, or a name in an existing directory.
 pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let real = really_under(dirfd, path, follow)?;
     let inside = under(settings::settings()?.mount, real.to_bytes())?;
-    // The kernel finds a file that is at the origin only by the given path, also after renames.
+    // A file that is at the origin is found by the kernel only under the given path, even after
+    // renames.
     if pool::fs().is_ok_and(|fs| fs.is_at_origin(inside)) {
         None
     } else {
@@ -280,9 +283,9 @@ pub fn shadowed(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     }
 }
 
-/// The path under the prefix to which a path leads in the kernel: of the last name, and of no
-/// other, nothing needs to be there. The last name is as it was given, or as a link has it: the
-/// kernel's answer about what is there may be of the past, and another name by then.
+/// Returns the path under the prefix to which a path leads in the kernel. All of it must exist
+/// except the last name. The last name is taken from the path, or from a link's target, not from
+/// the kernel's answer: that may be out of date, and the object may have another name by now.
 fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     let settings = settings::settings()?;
     if path.is_empty() || path.len() >= PATH_MAX || path.starts_with(b"/proc/") {
@@ -300,7 +303,7 @@ fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
         };
         let mut real = match name {
             b"" | b".." => real_directory(dirfd, &path)?,
-            // A descriptor of a process.
+            // The path of a process's descriptor.
             _ if path.starts_with(b"/proc/") => real_path(dirfd, &path, follow)?,
             name => {
                 let mut real = real_directory(dirfd, parent)?;
@@ -326,7 +329,7 @@ fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
             }
         };
         if path.len() > end && !real.ends_with(b"/") {
-            // The path must be a directory.
+            // A trailing slash: the path must be a directory.
             real.push(b'/');
         }
         under(settings.mount, &real)?;
@@ -335,19 +338,19 @@ fn really_under(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     None
 }
 
-/// How a call continues whose path leads to the pool's origin.
+/// How a call whose path leads to the pool's origin continues.
 pub enum Onwards {
     /// In the kernel, with this path.
     Kernel(CString),
-    /// A link at the origin leads to this path under the prefix.
+    /// In the pool: a link at the origin leads to this path under the prefix.
     Pool(CString),
 }
 
-/// How a call goes on with a path at the pool's origin. Where the prefix is the origin's own path,
-/// a link there, or `..`, may lead to what is in the pool.
+/// Returns how a call continues whose path `to` is at the pool's origin. Where the prefix is the
+/// origin's own path, a link there, or `..`, may lead into the pool.
 ///
 /// # Errors
-/// ENOENT: there is a zero in the path.
+/// ENOENT: the path contains a zero byte.
 pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
     let is_shadowed = settings::settings().is_some_and(|s| under(s.mount, &to).is_some());
     let real = if is_shadowed {
@@ -356,7 +359,7 @@ pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
         None
     };
     match real {
-        // The path with its links, `.` and `..` resolved.
+        // `real` is the path with its links, `.` and `..` resolved.
         Some(real) if real.to_bytes() != to => Ok(Onwards::Pool(real)),
         _ => CString::new(to)
             .map(Onwards::Kernel)
@@ -364,7 +367,7 @@ pub fn onwards(to: Vec<u8>, follow: bool) -> Result<Onwards, Errno> {
     }
 }
 
-/// The path under the prefix to which `path`, which the kernel doesn't find, leads through
+/// Returns the path under the prefix to which `path`, which the kernel doesn't find, leads through
 /// a symbolic link, if it does.
 pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
     if is_shadowing() {
@@ -382,14 +385,14 @@ pub fn into_pool(dirfd: i32, path: &[u8], follow: bool) -> Option<CString> {
 /// Where a path leads that the kernel hasn't found.
 enum Leads {
     IntoThePool(CString),
-    /// A link on the path leads to something outside that exists, or that the call would have made:
-    /// when the kernel followed it, the link led elsewhere.
+    /// A link on the path leads to an object outside that exists, or that the call would have made:
+    /// when the kernel followed the link, it led elsewhere.
     Peers,
     Nowhere,
 }
 
-/// `is_made`: the call makes the file that the path leads to, so its directory being there is
-/// enough.
+/// Finds out where a path leads that the kernel hasn't found. `is_made`: the call creates the file
+/// at the path, so it suffices that its directory exists.
 fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
     let Some(settings) = settings::settings() else {
         return Leads::Nowhere;
@@ -414,8 +417,8 @@ fn leads(dirfd: i32, path: &[u8], follow: bool, is_made: bool) -> Leads {
     Leads::Nowhere
 }
 
-/// Whether something is at an absolute path outside the pool; with `or_its_directory` also if only
-/// its directory is there.
+/// Whether an object exists at an absolute path outside the pool. With `or_its_directory`, it
+/// suffices that its directory exists.
 fn is_there(path: &[u8], or_its_directory: bool) -> bool {
     let mut text = Text::new(path);
     let cut = path.iter().rposition(|&b| b == b'/');
@@ -423,12 +426,12 @@ fn is_there(path: &[u8], or_its_directory: bool) -> bool {
         || or_its_directory && cut.is_some_and(|cut| cut == 0 || text.exists(AT_FDCWD, cut))
 }
 
-/// A path as C has it, which can be asked for up to some place in it. On the stack: most
-/// paths that aren't found have nothing to do with links.
+/// A path as a C string, of which any beginning can be passed to the kernel. It is on the stack:
+/// most paths that aren't found have no links, and need no allocation.
 struct Text([MaybeUninit<u8>; PATH_MAX]);
 
 impl Text {
-    /// `path` has room for a zero at its end.
+    /// `path` is shorter than PATH_MAX: a zero at its end needs room.
     fn new(path: &[u8]) -> Text {
         let mut text = Text([MaybeUninit::uninit(); PATH_MAX]);
         for (to, from) in text.0.iter_mut().zip(path) {
@@ -437,7 +440,7 @@ impl Text {
         text
     }
 
-    /// The kernel's result for the first `len` bytes of the path.
+    /// Returns the result of `call` on the first `len` bytes of the path.
     fn ask(&mut self, len: usize, call: impl FnOnce(i64) -> i64) -> i64 {
         let at = self.0.as_ptr() as i64;
         let kept = std::mem::replace(&mut self.0[len], MaybeUninit::new(0));
@@ -446,7 +449,7 @@ impl Text {
         result
     }
 
-    /// `len` is less than PATH_MAX.
+    /// Whether the first `len` bytes of the path exist. `len` is less than PATH_MAX.
     fn exists(&mut self, dirfd: i32, len: usize) -> bool {
         // SAFETY: a C string.
         self.ask(len, |path| unsafe {
@@ -464,8 +467,8 @@ impl Text {
     }
 }
 
-/// The path after following the first link on `path` whose target doesn't exist: absolute, and
-/// without dots.
+/// Follows the first link on `path` whose target doesn't exist. Returns the resulting path:
+/// absolute, and without dots.
 fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
     let trimmed = path.len() - path.iter().rev().take_while(|&&b| b == b'/').count();
     let last = path[..trimmed].iter().rposition(|&b| b == b'/');
@@ -473,7 +476,7 @@ fn follow_one(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
     let mut text = Text::new(path);
     let parent_there = last.is_none_or(|cut| cut == 0 || text.exists(dirfd, cut));
     let link = if parent_there {
-        // Only the last component can be the link.
+        // Only the last component can be such a link.
         trimmed
     } else {
         let mut ends = (1..=last?).filter(|&i| path[i] == b'/' && path[i - 1] != b'/');
@@ -510,12 +513,12 @@ fn read_link(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
     Some(target)
 }
 
-/// The path of a directory of the kernel's, without links.
+/// Returns the path of a directory of the kernel, without links.
 fn real_directory(dirfd: i32, path: &[u8]) -> Option<Vec<u8>> {
     real(dirfd, path, O_DIRECTORY)
 }
 
-/// The path of the object that the kernel finds, without links.
+/// Returns the path of the object that the kernel finds, without links.
 fn real_path(dirfd: i32, path: &[u8], follow: bool) -> Option<Vec<u8>> {
     real(dirfd, path, if follow { 0 } else { O_NOFOLLOW })
 }

@@ -1,9 +1,9 @@
 //! Which paths lead into the pool.
 //!
-//! A path concerns us if it is absolute and under the mount prefix, or relative to a
-//! directory of the pool (the working directory, or a descriptor), or names one of our
-//! descriptors (`/proc/self/fd/N`, `/dev/stdin`). Everything else goes to the kernel
-//! untouched; that decision takes a few comparisons.
+//! A path concerns the pool if it is absolute and under the mount prefix, or relative to a
+//! directory of the pool (the working directory, or a descriptor), or names a pool descriptor
+//! (`/proc/self/fd/N`, `/dev/stdin`). All other paths go to the kernel unchanged; that decision
+//! takes a few comparisons.
 
 use crate::paths::proc_paths::{self, Named};
 use crate::paths::{exe, prefix};
@@ -17,15 +17,15 @@ use std::borrow::Cow;
 /// Where a path leads.
 pub enum Where {
     Kernel,
-    /// Into the pool: to this path, seen from this directory.
+    /// Into the pool: the path `.2`, relative to the directory `.1`.
     Pool(&'static Fs, ObjectId, Cow<'static, [u8]>),
-    /// To the open file behind a descriptor of ours.
+    /// To the open file behind a pool descriptor.
     Descriptor(&'static Fs, u32),
-    /// Through `/proc/self/exe` to the program itself, at this path inside the pool.
+    /// Through `/proc/self/exe` to the program's own file, at this path in the pool.
     Exe(&'static Fs, &'static [u8]),
 }
 
-/// Where `path`, relative to descriptor `dirfd`, leads.
+/// Returns where the path at `ptr`, relative to descriptor `dirfd`, leads.
 ///
 /// # Errors
 /// ENAMETOOLONG, ENOTDIR, EBADF; ENOTCONN if the pool can't be reached.
@@ -40,7 +40,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
     let Some(path) = (unsafe { user::path(ptr) }) else {
         return Ok(Where::Kernel);
     };
-    // Before the directory argument is checked.
+    // The length is checked before the directory argument.
     if path.len() >= PATH_MAX {
         return Err(Errno::NAMETOOLONG);
     }
@@ -102,7 +102,7 @@ pub unsafe fn locate(dirfd: i32, ptr: i64) -> Result<Where, Errno> {
     }
 }
 
-/// A path relative to a directory of the kernel's that still may lead under the prefix.
+/// Locates a path relative to a directory of the kernel; it may still lead under the prefix.
 fn relative_to_kernel(
     settings: &settings::Settings,
     path: &[u8],
@@ -125,7 +125,7 @@ fn relative_to_kernel(
     }
 }
 
-/// The path of a directory of the kernel's that is open, or of the working directory.
+/// Returns the path of an open directory of the kernel, or of its working directory.
 pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
     let mut link = [0u8; 40];
     let name: &[u8] = if dirfd == libc::AT_FDCWD {
@@ -154,7 +154,7 @@ pub fn path_of_kernel(dirfd: i32) -> Option<Vec<u8>> {
     (n > 0).then(|| base[..n as usize].to_vec())
 }
 
-/// The working directory, if it lies in the pool and the path is its name in /proc.
+/// Returns the working directory, if it lies in the pool and the path is its name in /proc.
 ///
 /// # Safety
 /// As for [`locate`].

@@ -1,5 +1,5 @@
-//! Paths: which of them lead into the pool ([`locate`]), through what links ([`links`]), and how a
-//! call that takes one is served ([`on_path`]).
+//! Paths: which of them lead into the pool ([`locate`]), through which links ([`links`]), and how a
+//! call that takes a path is served ([`on_path`]).
 
 pub mod exe;
 pub mod links;

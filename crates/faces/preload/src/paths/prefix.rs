@@ -1,4 +1,5 @@
-//! The text of paths: whether they are under the mount prefix, and how they look from outside.
+//! The text of paths: whether they are under the mount prefix, and how the program sees a path of
+//! the pool.
 
 use forebay_posix::Fs;
 
@@ -7,13 +8,14 @@ pub fn contains(path: &[u8], mark: &[u8]) -> bool {
     path.len() >= mark.len() && path.windows(mark.len()).any(|w| w == mark)
 }
 
-/// Whether any component is empty, `.` or `..`.
+/// Whether the path may have a component that is empty, `.` or `..` (or any that begins with a
+/// dot).
 #[inline]
 pub fn has_dots(path: &[u8]) -> bool {
     contains(path, b"//") || contains(path, b"/.")
 }
 
-/// Joins and resolves `.`, `..` and doubled slashes by the text alone.
+/// Joins two paths, and resolves `.`, `..` and doubled slashes by the text alone.
 pub fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
     let mut out: Vec<u8> = Vec::with_capacity(base.len() + path.len() + 1);
     let base = if path.first() == Some(&b'/') {
@@ -40,7 +42,7 @@ pub fn normalise(base: &[u8], path: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The part after the mount prefix, if the path is under it.
+/// Returns the part after the mount prefix, if the path is under the prefix.
 #[inline]
 pub fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     match path.strip_prefix(mount)? {
@@ -50,7 +52,7 @@ pub fn under<'a>(mount: &[u8], path: &'a [u8]) -> Option<&'a [u8]> {
     }
 }
 
-/// A trailing `/`, `/.` or `/..` says that a directory is meant: keep the slash.
+/// Adds a slash to `rest` if `path` ends in `/.` or `/..`, which requires a directory.
 pub fn keep_end(rest: &[u8], path: &[u8]) -> Vec<u8> {
     let mut rest = rest.to_vec();
     if (path.ends_with(b"/.") || path.ends_with(b"/..")) && !rest.ends_with(b"/") {
@@ -59,7 +61,7 @@ pub fn keep_end(rest: &[u8], path: &[u8]) -> Vec<u8> {
     rest
 }
 
-/// A path of the pool as the program sees it.
+/// Returns a path of the pool as the program sees it.
 pub fn visible(fs: &Fs, path: &[u8]) -> Vec<u8> {
     let mut full = fs.mount().to_vec();
     if path != b"/" {

@@ -1,13 +1,13 @@
-//! Paths that name what a process has open: `/proc/self/fd/N`, `/dev/stdin`,
-//! `/proc/self/cwd` and the like, which lead to placeholders to the kernel; and `/proc/self/root`,
-//! which leads past the prefix to it.
+//! Paths of what a process has open: `/proc/self/fd/N`, `/dev/stdin`, `/proc/self/cwd` and similar
+//! ones, which lead to placeholders in the kernel; and `/proc/self/root`, from which a path may
+//! lead to the prefix.
 
 use crate::paths::prefix;
 use crate::pool::{self, fds, placeholder, working_dir};
 use crate::program::{process, settings};
 use forebay_posix::{Errno, Fs, ObjectId};
 
-/// The kinds of beginnings of such a path.
+/// What the beginning of such a path names.
 #[derive(Debug, PartialEq, Eq)]
 enum ProcPath {
     Descriptor(i32),
@@ -18,11 +18,11 @@ enum ProcPath {
     OtherProcess(u32, i32),
 }
 
-/// The target of such a path in the pool.
+/// The target in the pool of such a path.
 pub enum Named {
     /// The open file itself.
     Open(&'static Fs, u32),
-    /// This path, seen from this directory.
+    /// This path, relative to this directory.
     Beneath(&'static Fs, ObjectId, &'static [u8]),
 }
 
@@ -33,12 +33,12 @@ fn number(text: &[u8]) -> Option<u32> {
     Some(text.iter().fold(0, |n, d| n * 10 + u32::from(d - b'0')))
 }
 
-/// The first component of a path, and what follows.
+/// Splits a path into its first component and the rest.
 fn cut(path: &[u8]) -> (&[u8], &[u8]) {
     path.split_at(path.iter().position(|&b| b == b'/').unwrap_or(path.len()))
 }
 
-/// The beginning of a path, and the rest (empty, or from a `/` on).
+/// Parses the beginning of a path. Returns what it names, and the rest (empty, or from a `/` on).
 fn parse(path: &[u8], me: impl FnOnce() -> u32) -> Option<(ProcPath, &[u8])> {
     match path {
         b"/dev/stdin" => return Some((ProcPath::Descriptor(0), b"")),
@@ -76,8 +76,8 @@ fn parse(path: &[u8], me: impl FnOnce() -> u32) -> Option<(ProcPath, &[u8])> {
         .then_some((ProcPath::WorkingDirectory, rest))
 }
 
-/// The target of such a path, if it leads into the pool. The bare name of the working directory
-/// doesn't: it is a symbolic link (see [`is_working_directory`]).
+/// Returns the target of such a path, if it leads into the pool. None for the bare name of the
+/// working directory: it is a symbolic link (see [`is_working_directory`]).
 ///
 /// # Errors
 /// ENOTDIR for a path that continues after a file.
@@ -128,7 +128,7 @@ fn inside(fs: &'static Fs, dir: ObjectId, rest: &'static [u8]) -> Named {
     Named::Beneath(fs, dir, rest)
 }
 
-/// Whether a path names the working directory, and that lies in the pool.
+/// Returns the working directory, if a path is its name and it lies in the pool.
 pub fn is_working_directory(path: &[u8]) -> Option<(&'static Fs, ObjectId)> {
     if !path.starts_with(b"/proc/")
         || parse(path, process::own_pid) != Some((ProcPath::WorkingDirectory, b""))
@@ -139,8 +139,8 @@ pub fn is_working_directory(path: &[u8]) -> Option<(&'static Fs, ObjectId)> {
     Some((fs, working_dir::current(fs)?))
 }
 
-/// The description of another process's descriptor, if it is of our pool. (It may be closed there
-/// at any moment.)
+/// Returns the description of another process's descriptor, if that is a descriptor of this pool.
+/// (The process may close it at any moment.)
 fn of_other_process(
     path: &[u8],
     rest: &[u8],

@@ -1,8 +1,8 @@
-//! Serving system calls that take a path: a function runs on the place in the pool that the path
-//! leads to ([`on_path`]), or the kernel makes the call.
+//! Serving of system calls that take a path: a function runs on the object in the pool to which the
+//! path leads ([`on_path`]), or the kernel makes the call.
 //!
-//! A symbolic link may lead out of the pool and back again: then the path is looked at once more,
-//! up to [`MAX_DETOURS`] times. No signal handler runs meanwhile.
+//! A symbolic link may lead out of the pool and back again: then the new path is located, up to
+//! [`MAX_DETOURS`] times. No signal handler runs meanwhile.
 
 use crate::paths::links::{self, Onwards};
 use crate::paths::locate::{self, Where};
@@ -21,13 +21,12 @@ const MAX_DETOURS: usize = 8;
 pub struct PathCall<'a> {
     pub nr: i64,
     pub args: &'a [i64; 6],
-    /// How many times its path has gone into the pool and out of it again.
+    /// Number of times that the call's path has gone into the pool and out of it again.
     pub crossings: u32,
 }
 
-/// Runs `f` on the place that a path argument leads to; [`PASS`] if it isn't in the pool.
-/// `dirfd`: index of the directory descriptor, if there is
-/// one; `path`: index of the path.
+/// Runs `f` on the place to which a path argument leads. Returns [`PASS`] if the path isn't in the
+/// pool. `dirfd`: index of the directory descriptor, if there is one; `path`: index of the path.
 ///
 /// # Safety
 /// The arguments are those of a system call of the program.
@@ -41,14 +40,14 @@ pub unsafe fn on_path(
     let goal = goal.into();
     let follow = goal.follow;
     let mut args = *call.args;
-    // The path that a symbolic link out of the pool leads to: it may lead back.
+    // The path outside to which a symbolic link leads: it may lead back into the pool.
     let mut outside: Option<CString> = None;
     for _ in 0..MAX_DETOURS {
         let base = match (dirfd, &outside) {
             (Some(i), None) => args[i] as i32,
             _ => libc::AT_FDCWD,
         };
-        // SAFETY: the program's path, or ours.
+        // SAFETY: a path of the program or of this library.
         let located = unsafe { locate::locate(base, args[path]) };
         if matches!(located, Ok(Where::Kernel))
             && outside.is_none()
@@ -56,7 +55,7 @@ pub unsafe fn on_path(
         {
             return PASS;
         }
-        // Dropped last: while we work, no signal handler runs, and the thread can't be cancelled.
+        // Dropped last: until then no signal handler runs, and the thread can't be cancelled.
         let critical = Critical::enter();
         let result = match located {
             Ok(Where::Pool(fs, base, p)) => fs.at(base, &p, goal, |place| f(fs, place)),
@@ -79,7 +78,7 @@ pub unsafe fn on_path(
                         if let Some(i) = dirfd {
                             args[i] = i64::from(libc::AT_FDCWD);
                         }
-                        // SAFETY: the program's own call, with the path it really means.
+                        // SAFETY: the program's own call, with the path to which its path leads.
                         return unsafe {
                             let result = raw(call.nr, args);
                             links::again(&Call { nr: call.nr, args }, result, call.crossings)
@@ -100,7 +99,7 @@ pub unsafe fn on_path(
                 Ok(Onwards::Pool(to)) => args[path] = outside.insert(to).as_ptr() as i64,
                 Ok(Onwards::Kernel(to)) => {
                     drop(critical);
-                    // SAFETY: the program's own call, with the path it really means.
+                    // SAFETY: the program's own call, with the path to which its path leads.
                     return unsafe { again_outside(call, dirfd, path, to) };
                 }
                 Err(e) => return results::errno(e),
@@ -110,7 +109,7 @@ pub unsafe fn on_path(
     results::errno(Errno::LOOP)
 }
 
-/// Makes the call with another, absolute path.
+/// Makes the call in the kernel with the absolute path `to` as its path.
 ///
 /// # Safety
 /// As for the call itself.

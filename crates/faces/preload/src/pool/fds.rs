@@ -1,22 +1,22 @@
-//! Descriptors: real kernel numbers that stand for open files of the pool.
+//! Pool descriptors: real kernel numbers that stand for open files of the pool.
 //!
-//! The process's area of the control region has the description that a number stands for, so that
-//! fork, exec and vfork carry it over. A byte of [`filter`] tells whether to look there at all.
-//! `served/fd_table.rs` changes the table.
+//! The process's area of the control region records for which description a number stands, so that
+//! fork, exec and vfork carry it over. Only numbers whose byte in [`filter`] is set are looked up
+//! there. `served/fd_table.rs` changes the table.
 
 use crate::pool::opened;
 use crate::program::{filter, process};
 use forebay_intercept::raw;
 use forebay_posix::Fs;
 
-/// The open file of `fd`, if calls on it are served from the pool.
+/// Returns the description of `fd`, if calls on it are served from the pool.
 #[inline]
 pub fn pool_file(fd: i32) -> Option<(&'static Fs, u32)> {
     pool_object(fd).filter(|&(fs, open)| !fs.description(open).is_fifo())
 }
 
-/// The object behind `fd`, if it is one of the pool: what has attributes. Beside files
-/// these are FIFOs, which the kernel reads and writes.
+/// Returns the description of `fd`, if it is a pool descriptor. Besides files these are FIFOs: the
+/// pool has their attributes, but the kernel reads and writes them.
 #[inline]
 pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
     if !filter::watched(fd) {
@@ -26,13 +26,13 @@ pub fn pool_object(fd: i32) -> Option<(&'static Fs, u32)> {
     Some((fs, fs.descriptors().get(fd)?))
 }
 
-/// Whether `fd` is one of the pool that was opened with O_PATH.
+/// Whether `fd` is a pool descriptor that was opened with O_PATH.
 #[inline]
 pub fn is_path_only(fd: i32) -> bool {
     pool_file(fd).is_some_and(|(fs, open)| fs.description(open).is_path_only())
 }
 
-/// kcmp(pid, pid, KCMP_FILE, fd, fd), where at least one descriptor is of the pool.
+/// kcmp(pid, pid, KCMP_FILE, fd, fd), where at least one descriptor is a pool descriptor.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -44,8 +44,8 @@ pub unsafe fn compare(a: &[i64; 6]) -> i64 {
     if a[2] as i32 as i64 != KCMP_FILE || result < 0 {
         return result;
     }
-    // Equal for the kernel: perhaps duplicates of one placeholder, in a process that has used
-    // nothing of the pool yet.
+    // Equal for the kernel: they may be duplicates of one placeholder, in a process that hasn't
+    // used the pool yet.
     let fs = match result {
         0 => opened::fs().ok(),
         _ => opened::open_fs(),

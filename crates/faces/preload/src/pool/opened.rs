@@ -1,7 +1,8 @@
 //! The pool of this process, opened when it is first needed.
 //!
-//! `fs` opens it, under a lock that works across threads of one process; `open_fs` only looks. An
-//! open pool is leaked: other threads may be in the middle of a call at any time.
+//! [`fs`] opens it, under a lock between the threads of this process; [`open_fs`] only returns it
+//! if it is open. An open pool is never freed: other threads may be in the middle of a call at any
+//! time.
 
 use crate::pool::placeholder;
 use crate::program::{
@@ -20,28 +21,29 @@ static FS: AtomicPtr<Fs> = AtomicPtr::new(std::ptr::null_mut());
 
 static OPENING: ProcessLock = ProcessLock::new();
 
-/// The pool was opened by a vfork child, in our memory.
+/// Whether a vfork child has opened the pool, in this process's memory.
 static OPENED_BY_CHILD: AtomicBool = AtomicBool::new(false);
 
-/// Closes the pool, for good, without releasing what the process holds there: the slot.
+/// Closes the pool when this instance of the library ends. Returns the process slot, which isn't
+/// released.
 pub fn close() -> Option<u32> {
     let fs = FS.swap(std::ptr::null_mut(), AcqRel);
     if fs.is_null() {
         return None;
     }
-    // SAFETY: leaked in `fs`; the caller vouches that nothing uses it any more.
+    // SAFETY: leaked in `fs`; the caller guarantees that no thread uses it any more.
     let fs = unsafe { Box::from_raw(fs) };
     fs.process().give_up_slot()
 }
 
-/// The pool, if it is open already.
+/// Returns the pool, if it is open already.
 #[inline]
 pub fn open_fs() -> Option<&'static Fs> {
     // SAFETY: leaked, never freed.
     unsafe { FS.load(Acquire).as_ref() }
 }
 
-/// The pool, opened if need be.
+/// Returns the pool; opens it if necessary.
 ///
 /// # Errors
 /// ENOTCONN if it can't be opened; a line on standard error gives the reason.
@@ -75,26 +77,29 @@ pub fn fs() -> Result<&'static Fs, Errno> {
     }
 }
 
-/// Opens all files of the pool that would otherwise be opened when they are first needed: before a
-/// vfork, whose child shares our memory but not our descriptors.
+/// Opens all files of the pool that would otherwise be opened when they are first needed. Called
+/// before a vfork, whose child shares this process's memory but not its descriptors.
 pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();
-        // A descriptor that can't be opened now fails in the child as it would here.
+        // A file that can't be opened now: its use fails in the child as it would in this process.
         let _ = fs.process().open_all();
         let _ = placeholder::descriptor(fs);
     }
 }
 
-/// Records that are open before a vfork: bits of shards. The others are its child's alone.
+/// The shards whose record files are open before a vfork, one bit each. Others are opened by the
+/// child.
 static OPEN_BEFORE: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// Before a vfork, whose child shares our memory but not our descriptors. Records that the child
-/// opens it closes at its end ([`close_childs`]); other threads would use them meanwhile, so a
-/// process with threads, or with others that share its memory, opens them all.
+/// Opens files of the pool before a vfork, whose child shares this process's memory but not its
+/// descriptors. Record files that the child opens are closed at its end ([`close_childs`]). Other
+/// threads would use them meanwhile; so a process with several threads, or whose memory others
+/// share, opens all of them now.
 pub fn before_vfork() {
     if !forebay_store::process::is_alone() || shared_vm_clones::any() {
-        // At once: children of other threads' vforks read it, and must close nothing.
+        // Stored first: vfork children of other threads read it, and must not close any record
+        // file.
         OPEN_BEFORE.store(u64::MAX, Release);
         return open_all();
     }
@@ -102,13 +107,14 @@ pub fn before_vfork() {
         return OPEN_BEFORE.store(0, Release);
     };
     let _critical = Critical::enter();
-    // A descriptor that can't be opened now fails in the child as it would here.
+    // A file that can't be opened now: its use fails in the child as it would in this process.
     let _ = fs.process().open_files();
     let _ = placeholder::descriptor(fs);
     OPEN_BEFORE.store(fs.process().open_records(), Release);
 }
 
-/// Called before a vfork child executes a program or ends: closes the records that it has opened.
+/// Closes the record files that a vfork child has opened. Called before the child executes a
+/// program or ends.
 pub fn close_childs() {
     if process::in_vfork_child()
         && let Some(fs) = open_fs()
@@ -117,11 +123,11 @@ pub fn close_childs() {
     }
 }
 
-/// After a vfork: if the child opened the pool, its descriptors ended with it. The pool is opened
-/// again when it is needed.
+/// Called after a vfork. If the child opened the pool, its descriptors ended with the child: the
+/// pool is forgotten, and opened again when it is needed.
 pub fn forget_childs() {
     if let Some(fs) = open_fs() {
-        // The process was killed before it could close them.
+        // The child may have been killed before it could close its record files.
         fs.process().forget_records(OPEN_BEFORE.load(Acquire));
     }
     if OPENED_BY_CHILD.swap(false, AcqRel) {
@@ -130,12 +136,13 @@ pub fn forget_childs() {
     }
 }
 
-/// In a forked child: another thread may have been inside [`fs`] when the process forked.
+/// Resets the lock in a forked child: another thread may have been inside [`fs`] when the process
+/// forked.
 pub fn after_fork_in_child() {
     OPENING.reset();
 }
 
-/// In a forked child that can't use the pool as its parent has opened it.
+/// Forgets the pool in a forked child that can't use it as its parent has opened it.
 pub fn leave_behind() {
     FS.store(std::ptr::null_mut(), Release);
     placeholder::forget();

@@ -1,5 +1,5 @@
-//! The placeholder: an `O_PATH` descriptor of a file of the pool's directory, whose duplicates are
-//! the kernel's side of descriptors of the pool.
+//! The placeholder: an `O_PATH` descriptor of a file in the pool's directory. Its duplicates are
+//! the kernel's side of pool descriptors.
 
 use crate::program::settings;
 use forebay_posix::Fs;
@@ -9,12 +9,12 @@ use rustix::fs::{Mode, OFlags};
 
 static PLACEHOLDER: Place = Place::empty();
 
-/// The next one is opened again.
+/// Forgets the placeholder, which no longer exists; the next use opens it again.
 pub fn forget() {
     PLACEHOLDER.forget();
 }
 
-/// The descriptor whose duplicates stand for files of the pool.
+/// Returns the placeholder; opens it if necessary.
 ///
 /// # Errors
 /// Those of open.
@@ -25,7 +25,7 @@ pub fn descriptor(fs: &Fs) -> Result<Lent, Errno> {
     })
 }
 
-/// Whether the kernel finds a placeholder of any process at `path`.
+/// Whether `path` leads, in the kernel, to a placeholder of this pool, of whichever process.
 pub fn leads_to_one(path: &[u8]) -> bool {
     let Some(settings) = settings::settings() else {
         return false;

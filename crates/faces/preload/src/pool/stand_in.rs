@@ -1,7 +1,7 @@
-//! Empty files of the kernel that stand in for files of the pool in calls which no regular file can
-//! serve (for sockets, pipes, timers): the kernel returns the errors, in its own order.
+//! Stand-ins: empty files of the kernel that replace pool files in calls which no regular file can
+//! serve (for sockets, pipes, timers). The kernel then returns the errors, in its own order.
 //!
-//! There is one for each access mode. Each is made when it is first needed.
+//! There is one stand-in for each access mode, made when it is first needed.
 
 use crate::pool::fds;
 use forebay_intercept::{PASS, raw};
@@ -10,10 +10,10 @@ use forebay_runtime::fd::{Lent, Place};
 use rustix::fd::AsRawFd;
 use rustix::fs::{MemfdFlags, Mode, OFlags};
 
-/// One place for each access mode (O_ACCMODE).
+/// The stand-ins by access mode (O_ACCMODE).
 static FILES: [Place; 4] = [const { Place::empty() }; 4];
 
-/// The empty file that is open with an access mode.
+/// Returns the stand-in that is open with an access mode.
 ///
 /// # Errors
 /// EMFILE, ENFILE.
@@ -26,8 +26,8 @@ pub fn empty(access: i32) -> Result<Lent, Errno> {
     })
 }
 
-/// The file to use in calls of the kernel in place of `fd`, if that is a file of the pool. (One
-/// opened with O_PATH has no such file.)
+/// Returns the stand-in for `fd`, if that is a pool descriptor. (A descriptor opened with O_PATH
+/// has no stand-in.)
 fn of(fd: i64) -> Option<Lent> {
     let (fs, open) = fds::pool_file(fd as i32)?;
     let open = fs.description(open);
@@ -37,8 +37,8 @@ fn of(fd: i64) -> Option<Lent> {
     empty(open.flags() & libc::O_ACCMODE).ok()
 }
 
-/// Makes a call with stand-ins in place of the files of the pool among its descriptors, which are
-/// its arguments `at`; [`PASS`] if there is none.
+/// Makes a call with stand-ins in place of pool descriptors. `at`: indices of the arguments that
+/// are descriptors. [`PASS`] if none of them is a pool descriptor.
 ///
 /// # Safety
 /// The call is one that the program makes.
@@ -54,6 +54,6 @@ pub unsafe fn call(nr: i64, a: &[i64; 6], at: &[usize]) -> i64 {
     if lent.is_empty() {
         return PASS;
     }
-    // SAFETY: the program's own call, on files without a byte.
+    // SAFETY: the program's own call, on empty files.
     unsafe { raw(nr, args) }
 }

@@ -4,7 +4,7 @@ use crate::pool::opened;
 use forebay_intercept::raw;
 use forebay_posix::Fs;
 
-/// The umask.
+/// Returns the umask.
 pub fn current(fs: &Fs) -> u32 {
     let process = fs.process();
     process.umask().unwrap_or_else(|| {

@@ -23,8 +23,8 @@ pub const AUDIT: &CStr = c"LD_AUDIT";
 /// Path of the program's file, see `paths/exe.rs`.
 pub const PROGRAM: &CStr = c"FOREBAY_PROGRAM";
 
-/// Tells the library's two instances of each other, see `loader/early.rs`; and keeps the former
-/// value of LD_AUDIT.
+/// Lets the library's two instances find each other, see `loader/early.rs`. Its first value is
+/// [`NOT_YET`].
 pub const EARLY: &CStr = c"FOREBAY_EARLY";
 
 /// Size reserved for thread-local storage, and the former value of GLIBC_TUNABLES, see

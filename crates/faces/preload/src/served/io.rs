@@ -11,7 +11,7 @@ use forebay_posix::{Errno, Fs, Whence};
 use forebay_runtime::user::UserSlice;
 use forebay_store::process::Critical;
 
-/// Up to this size a vector is written as a whole.
+/// Maximum length of a vector that is copied, so that it is written as a whole. Bytes.
 const PIECE: usize = 256 << 10;
 const IOV_MAX: i64 = 1024;
 
@@ -19,7 +19,8 @@ pub fn offset(n: i64) -> Result<u64, Errno> {
     u64::try_from(n).map_err(|_| Errno::INVAL)
 }
 
-/// The error of a call: a file that isn't open for it is reported before its buffer is read.
+/// Returns the error of a failed transfer. A wrong access mode (EBADF) comes before errors of the
+/// buffer.
 #[cold]
 fn blame(fs: &Fs, open: u32, writing: bool, e: Errno) -> Errno {
     if fs.may(open, writing) {
@@ -29,11 +30,11 @@ fn blame(fs: &Fs, open: u32, writing: bool, e: Errno) -> Errno {
     }
 }
 
-/// After a transfer has failed with `e`: the length of the mapped beginning of the buffer, with
-/// which it is tried again, if the buffer's end was the reason.
+/// Called after a transfer has failed with `e`. If the buffer's end isn't mapped, returns the
+/// length of its mapped beginning, with which the transfer is repeated.
 ///
 /// # Errors
-/// `e`.
+/// `e`, if the buffer isn't the reason.
 #[cold]
 fn part_there(e: Errno, there: impl FnOnce() -> usize) -> Result<usize, Errno> {
     match e {
@@ -42,7 +43,8 @@ fn part_there(e: Errno, there: impl FnOnce() -> usize) -> Result<usize, Errno> {
     }
 }
 
-/// EINVAL for an offset that is negative, or if `len` bytes from it exceed the largest offset.
+/// Returns the offset; EINVAL if it is negative, or if `len` bytes from it exceed the largest
+/// offset.
 fn checked_offset(at: i64, len: usize) -> Result<u64, Errno> {
     let end = at.checked_add_unsigned(len as u64);
     end.ok_or(Errno::INVAL).and(offset(at))
@@ -99,8 +101,8 @@ pub unsafe fn write(a: &[i64; 6], at: Option<i64>) -> i64 {
     value(written.map_err(|e| blame(fs, open, true, e)))
 }
 
-/// readv, preadv, preadv2, writev, pwritev, pwritev2. `at`: the offset, -1 for the
-/// current one.
+/// readv, preadv, preadv2, writev, pwritev, pwritev2. `at`: the offset; None or -1: the current
+/// one.
 pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return match at {
@@ -156,7 +158,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     if flags & BOTH == BOTH {
         return errno(Errno::INVAL);
     }
-    // One piece of data: a vector is written as a whole, like any other write.
+    // Joins the parts into one piece: a vector is written as a whole, like any other write.
     if writing && parts.len() > 1 {
         let there = |p: &Part| map::resident(p.address(), p.len()) == Ok(p.len());
         if total <= PIECE && flags & SYNC == 0 && parts.iter().all(there) {
@@ -218,8 +220,8 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     done
 }
 
-/// Writes at the offset that the description's flags or `append` require, as far as limits allow.
-/// Watchers of the file aren't notified.
+/// Writes at the offset that the description's flags or `append` require, as many bytes as limits
+/// allow. Watchers of the file aren't notified.
 pub fn put(
     fs: &Fs,
     open: u32,
@@ -302,7 +304,7 @@ pub fn syncfs(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// sync: it can't fail.
+/// sync: it can't fail. Then the kernel's sync follows.
 pub fn sync() -> i64 {
     if let Some(fs) = pool::open_fs() {
         let _critical = Critical::enter();
@@ -338,7 +340,7 @@ pub fn sync_file_range(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// readahead: nothing to do.
+/// readahead: checks the arguments; there is nothing to do.
 pub fn readahead(a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
@@ -352,7 +354,7 @@ pub fn readahead(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// fadvise64: nothing to do.
+/// fadvise64: checks the arguments; there is nothing to do.
 pub fn advise(a: &[i64; 6]) -> i64 {
     if fds::pool_file(a[0] as i32).is_none() {
         return PASS;
@@ -384,7 +386,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     match cmd {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => {
             if forebay_runtime::fd::is_internal(fd) {
-                // Our own moving of descriptors.
+                // The library itself moves a descriptor.
                 return PASS;
             }
             let _change = table_change::begin();
@@ -403,7 +405,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
     };
     const F_DUPFD_QUERY: i32 = 1027;
     const F_CREATED_QUERY: i32 = 1028;
-    // Hints of how long the data of a file will live.
+    // Hints of how long a file's data will live. They are checked, not kept.
     const F_GET_RW_HINT: i32 = 1035;
     const F_SET_RW_HINT: i32 = 1036;
     const MAX_LIFE_SECONDS: u64 = 5;
@@ -413,7 +415,7 @@ pub unsafe fn fcntl(a: &[i64; 6]) -> i64 {
         libc::F_GETFL => i64::from(fs.description(open).shown_flags()) | 0o100_000,
         F_DUPFD_QUERY => match fds::pool_file(a[2] as i32) {
             Some((_, other)) => i64::from(open == other),
-            // SAFETY: the program's own call, on two descriptors of the kernel's.
+            // SAFETY: the program's own call, on two kernel descriptors.
             None => unsafe { raw(libc::SYS_fcntl, *a) },
         },
         F_CREATED_QUERY => i64::from(fs.description(open).has_made_it()),
@@ -452,7 +454,7 @@ const FIOQSIZE: u64 = 0x5460;
 const FIDEDUPERANGE: u64 = 0xc018_9436;
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;
 
-/// ioctl: a file of a pool has only the generic ones.
+/// ioctl: files of a pool support only the generic commands.
 pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
     let fd = a[0] as i32;
     let Some((fs, open)) = fds::pool_file(fd) else {
@@ -487,7 +489,7 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
             value(unsafe { user::give(forebay_store::PAGE as i32, a[2]) })
         }
         FIOQSIZE => match fs.stat_open(open) {
-            // The room that it occupies, surprisingly.
+            // FIOQSIZE returns the space that the file occupies, not its size. Bytes.
             Ok(s) if fs.live_of(open).is_ok() => {
                 // SAFETY: the program's own loff_t.
                 value(unsafe { user::give(s.blocks as i64 * 512, a[2]) })
@@ -505,9 +507,9 @@ pub unsafe fn ioctl(a: &[i64; 6]) -> i64 {
             fs.description(open).set_flags(libc::O_NONBLOCK, flags);
             0
         }
-        // Signals when there is something to read: a file of a pool is always ready.
+        // Requests signals when there is data to read: a file of a pool is always ready.
         libc::FIOASYNC => 0,
-        // Cloning ranges: copies do as well.
+        // Cloning ranges isn't supported: programs copy instead.
         libc::FICLONE | libc::FICLONERANGE | FIDEDUPERANGE | FS_IOC_FIEMAP => {
             errno(Errno::OPNOTSUPP)
         }

@@ -1,4 +1,4 @@
-//! Leases: fcntl's commands, and opening files for which others have one.
+//! Leases: fcntl's commands, and opening files on which other processes have a lease.
 
 use crate::program::results::{errno, value};
 use crate::program::user;
@@ -17,7 +17,7 @@ thread_local! {
     static WAITS: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Records whether opening a file has to wait for the owner of a lease.
+/// Records whether opening a file must wait for another process to give up a lease.
 pub fn note<T>(opened: Result<T, Errno>) -> Result<T, Errno> {
     opened.inspect_err(|e| {
         if *e == Errno::TXTBSY {
@@ -26,8 +26,8 @@ pub fn note<T>(opened: Result<T, Errno>) -> Result<T, Errno> {
     })
 }
 
-/// Repeats `call` while another process's lease blocks it, which `/proc/sys/fs/lease-break-time`
-/// bounds. EINTR when a signal handler has run.
+/// Repeats `call` while another process's lease blocks it; the wait is bounded by
+/// `/proc/sys/fs/lease-break-time`. EINTR if a signal handler has run.
 pub fn until_free(call: impl Fn() -> i64) -> i64 {
     loop {
         WAITS.set(false);
@@ -36,7 +36,7 @@ pub fn until_free(call: impl Fn() -> i64) -> i64 {
             return result;
         }
         let pause = std::ptr::from_ref(&LEASE_POLL_INTERVAL) as i64;
-        // SAFETY: our own time; the remaining time isn't requested.
+        // SAFETY: a pause of this library; the remaining time isn't requested.
         if unsafe { raw(libc::SYS_nanosleep, [pause, 0, 0, 0, 0, 0]) } < 0 {
             return errno(Errno::INTR);
         }
@@ -63,8 +63,8 @@ pub fn get(fs: &Fs, open: u32) -> i64 {
     })
 }
 
-/// Chooses the process that gets the signal: a process, or minus a process group. 0 is none, and so
-/// is -1, which kill(2) would take for all processes.
+/// Sets the receiver of the lease's signal: a process, or a process group if negative. 0 means
+/// none. -1 means none, too: kill(2) would take it for all processes.
 fn set_owner(fs: &Fs, open: u32, owner: i32) -> i64 {
     if owner == i32::MIN {
         return errno(Errno::INVAL);
@@ -73,7 +73,7 @@ fn set_owner(fs: &Fs, open: u32, owner: i32) -> i64 {
         fs.set_signal_owner(open, 0);
         return 0;
     }
-    // SAFETY: signal 0 only asks.
+    // SAFETY: signal 0 only checks whether the receiver exists.
     let there = unsafe { raw(libc::SYS_kill, [owner.into(), 0, 0, 0, 0, 0]) };
     if there == -i64::from(libc::ESRCH) {
         return errno(Errno::SRCH);
@@ -87,18 +87,19 @@ const F_GETSIG: i32 = 11;
 const F_SETOWN_EX: i32 = 15;
 const F_GETOWN_EX: i32 = 16;
 
-/// Whether [`signals`] answers this command of fcntl.
+/// Whether [`signals`] handles this command of fcntl.
 pub fn is_about_signals(cmd: i32) -> bool {
     matches!(cmd, F_SETSIG | F_GETSIG | F_SETOWN_EX | F_GETOWN_EX)
         || matches!(cmd, libc::F_SETOWN | libc::F_GETOWN)
 }
 
-/// F_SETSIG, F_GETSIG, F_SETOWN and their like, of a file: for its lease.
+/// F_SETSIG, F_GETSIG, F_SETOWN and similar commands on a file: they concern the signals of its
+/// lease.
 ///
 /// # Safety
 /// The arguments are those of the program's call.
 pub unsafe fn signals(fs: &Fs, open: u32, cmd: i32, arg: i64) -> i64 {
-    /// The type of struct f_owner_ex for a process group.
+    /// Type of a process group in struct f_owner_ex.
     const GROUP: i32 = 2;
     match cmd {
         F_SETSIG if !(0..=64).contains(&arg) => errno(Errno::INVAL),

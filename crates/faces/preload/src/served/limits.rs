@@ -1,4 +1,4 @@
-//! RLIMIT_FSIZE: how large a file the process may write.
+//! RLIMIT_FSIZE: limits the size of files that the process writes.
 
 use crate::pool;
 use crate::program::{process, size_limit};
@@ -14,14 +14,14 @@ pub unsafe fn change(nr: i64, a: &[i64; 6]) -> i64 {
     result
 }
 
-/// After a call has failed with EFBIG: if that was for the limit, the program gets a
-/// signal, as from the kernel.
+/// Called after a call has failed with EFBIG: if RLIMIT_FSIZE was the reason, sends the program
+/// SIGXFSZ, as the kernel does.
 #[cold]
 pub fn exceeded() {
     if let Some(fs) = pool::open_fs()
         && forebay_media::size_limit() != libc::RLIM_INFINITY
     {
-        // Buffered writes are within the limit, and would be lost if the signal ends the process.
+        // Buffered writes are within the limit; they would be lost if the signal ends the process.
         fs.publish_all();
         // SAFETY: a signal for the calling thread.
         unsafe {

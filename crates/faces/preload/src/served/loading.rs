@@ -1,5 +1,5 @@
-//! Libraries that are loaded while the program runs: their own system calls are patched as the
-//! loader maps their code.
+//! Loading of libraries while the program runs: their own system calls are patched as the loader
+//! maps their code.
 
 use crate::map;
 use crate::pool::fds;
@@ -7,16 +7,17 @@ use forebay_intercept::{File, PASS, raw};
 use forebay_store::process::Critical;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 
-/// The program has given up system calls, perhaps some that this work would need.
+/// Whether the program has installed a system call filter, which may forbid calls that patching
+/// needs.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
-/// Nothing is patched from now on.
+/// Stops patching: see [`FILTERED`].
 pub fn stop() {
     FILTERED.store(true, Relaxed);
 }
 
-/// Whether it is the loader that maps code of a library: nobody else passes MAP_DENYWRITE, which
-/// has had no effect for decades. Code that a runtime makes itself isn't touched.
+/// Whether an mmap is the loader mapping code of a library: only the loader passes MAP_DENYWRITE,
+/// which has had no effect for decades. Code that a runtime generates isn't patched.
 pub fn is_code(a: &[i64; 6]) -> bool {
     const FLAGS: i32 = libc::MAP_PRIVATE | libc::MAP_DENYWRITE;
     let (prot, flags) = (a[2] as i32, a[3] as i32);
@@ -65,7 +66,7 @@ pub unsafe fn mmap(a: &[i64; 6]) -> i64 {
         fd: ours.is_none().then_some(fd),
         read: &read,
     };
-    // SAFETY: just mapped, privately; the loader runs it later.
+    // SAFETY: just mapped, privately; the loader runs the code later.
     unsafe { forebay_intercept::mapped(&file, at as usize, len, offset) };
     at
 }

@@ -1,6 +1,6 @@
-//! Locks on files of a pool: flock(2) and fcntl's. The store keeps them (`forebay_store::locks`):
-//! it checks conflicts, waits, and finds deadlocks. Here the arguments are read; the locks that end
-//! at a close are released by `posix`.
+//! Locks on files of a pool: flock(2) and fcntl's. The store's lock table (`forebay_store::locks`)
+//! checks conflicts, waits, and finds deadlocks. This module reads the arguments. `forebay_posix`
+//! releases the locks that end at a close.
 
 use crate::map;
 use crate::pool::fds;
@@ -11,7 +11,7 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::LockType;
 use forebay_store::locks::TO_THE_END;
 
-/// First and last byte of the requested range, from the start of the file on.
+/// Returns the first and last byte of the requested range, from the start of the file.
 fn range(fs: &Fs, open: u32, request: &libc::flock) -> Result<(u64, u64), Errno> {
     let base = match i32::from(request.l_whence) {
         libc::SEEK_SET => 0,
@@ -35,9 +35,9 @@ fn range(fs: &Fs, open: u32, request: &libc::flock) -> Result<(u64, u64), Errno>
     }
 }
 
-/// Sets a lock. Programs that synchronise by locks see what others have stored through mappings, or
-/// buffered: that is written back before a lock is released (or downgraded), and changes of other
-/// nodes are fetched after one was acquired.
+/// Sets a lock by `lock`. Programs that synchronise by locks must see what others have stored
+/// through mappings, or buffered. So this node's changes are written back before a lock is released
+/// (or downgraded), and changes of other nodes are fetched after one was acquired.
 fn around(
     fs: &Fs,
     open: u32,
@@ -128,8 +128,8 @@ fn ranges(
                 TO_THE_END => 0,
                 end => (end - other.start + 1) as i64,
             };
-            // A description's lock belongs to no process; a process of another node has no number
-            // here.
+            // A description's lock has no process; a process of another node has no number on this
+            // node.
             let here = other.owner.node == fs.cluster().names().node();
             request.l_pid = match other.owner.pid() {
                 Some(pid) if here => pid as i32,
@@ -142,7 +142,7 @@ fn ranges(
 
 /// flock(2).
 pub fn flock(a: &[i64; 6]) -> i64 {
-    /// Once for Samba; nothing now.
+    /// Formerly used by Samba; without effect now.
     const LOCK_MAND: i32 = 32;
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;

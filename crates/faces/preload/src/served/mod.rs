@@ -1,5 +1,6 @@
-//! System calls as the pool serves them, by theme. Each function takes the call's arguments and
-//! returns what the kernel would, or [`forebay_intercept::PASS`] if the kernel is to make the call.
+//! The system calls that the pool serves, by topic. Each function takes the call's arguments and
+//! returns what the kernel would return, or [`forebay_intercept::PASS`] if the kernel is to make
+//! the call.
 
 pub mod aio;
 pub mod attributes;

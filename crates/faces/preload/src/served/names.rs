@@ -1,4 +1,4 @@
-//! System calls on names: open, mkdir, rename, link and their like.
+//! System calls on names: open, mkdir, rename, link and similar calls.
 
 use crate::map;
 use crate::paths::links::Onwards;
@@ -17,7 +17,7 @@ use std::ffi::CString;
 /// Maximum number of times that a path may lead to the origin and back.
 const MAX_DETOURS: usize = 8;
 
-/// open, creat, openat: arguments as openat's.
+/// Serves open, creat and openat.
 pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let (flags, mode) = match p.nr {
@@ -32,7 +32,7 @@ pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     } else {
         flags
     };
-    // Whatever the path.
+    // Errors that don't depend on the path.
     let reads_only = flags & libc::O_ACCMODE == libc::O_RDONLY;
     let unnamed = flags & libc::O_TMPFILE & !libc::O_DIRECTORY != 0;
     if has(libc::O_DIRECTORY | libc::O_CREAT)
@@ -40,7 +40,7 @@ pub unsafe fn open(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     {
         return errno(Errno::INVAL);
     }
-    // SAFETY: the program's own arguments; here and in all functions below.
+    // SAFETY: the program's own arguments, here and in all functions below.
     unsafe { open_with(p, dirfd, path, flags, mode as u32) }
 }
 
@@ -52,13 +52,13 @@ unsafe fn open_with(
     mode: u32,
 ) -> i64 {
     if forebay_store::lmdb::is_opening() {
-        // LMDB's own files: out of the program's sight.
+        // LMDB's own files get descriptors that the program doesn't use.
         // SAFETY: LMDB's call.
         let fd = unsafe { raw(p.nr, *p.args) };
         return lift(fd);
     }
     let mut fifo = None;
-    // A name that ends in `/` can't be made, and a link isn't followed to find that out.
+    // A file whose path ends in `/` can't be made; the error doesn't require following a link.
     // SAFETY: the program's path.
     let is_directory = || unsafe { user::path(p.args[path]) }.is_some_and(|p| p.ends_with(b"/"));
     let goal = if flags & libc::O_CREAT != 0 && is_directory() {
@@ -78,8 +78,8 @@ unsafe fn open_with(
     }
 }
 
-/// Opens the object at a place; a FIFO is left for the caller to open, after the section in which
-/// signals are held.
+/// Opens the object at `place`. A FIFO is left for the caller to open, after the section in which
+/// signals are held back.
 pub fn open_place(
     fs: &Fs,
     place: &Place,
@@ -111,7 +111,7 @@ fn lift(fd: i64) -> i64 {
     if fd < 0 {
         return fd;
     }
-    // SAFETY: just opened, owned by nothing else.
+    // SAFETY: just opened, and owned by nothing else.
     let lifted = forebay_runtime::fd::lift(unsafe { OwnedFd::from_raw_fd(fd as i32) });
     let fd = lifted.into_raw_fd();
     filter::watch(fd);
@@ -135,7 +135,7 @@ pub unsafe fn mkdir(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
 pub unsafe fn mknod(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
     let (mode, dev) = (a[path + 1] as u32, a[path + 2] as u64);
-    // Whatever the path.
+    // Errors that don't depend on the path.
     match mode & libc::S_IFMT {
         0 | libc::S_IFREG | libc::S_IFIFO | libc::S_IFSOCK | libc::S_IFCHR | libc::S_IFBLK => {}
         libc::S_IFDIR => return errno(Errno::PERM),
@@ -155,7 +155,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
     let a = p.args;
     let dir = p.nr == libc::SYS_rmdir
         || p.nr == libc::SYS_unlinkat && a[2] as i32 & libc::AT_REMOVEDIR != 0;
-    // The kernel returns EINVAL, whatever the path; here and below.
+    // The kernel returns EINVAL, whatever the path, here and below.
     if p.nr == libc::SYS_unlinkat && a[2] as i32 & !libc::AT_REMOVEDIR != 0 {
         return PASS;
     }
@@ -176,7 +176,7 @@ pub unsafe fn unlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 
 pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     // SAFETY: see open.
     unsafe {
-        // Whatever the path.
+        // Errors that don't depend on the new path.
         let target = match user::path(p.args[0]) {
             None => return errno(Errno::FAULT),
             Some(b"") => return errno(Errno::NOENT),
@@ -192,7 +192,7 @@ pub unsafe fn symlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64
 /// readlink, readlinkat.
 pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i64 {
     let a = p.args;
-    // The kernel takes an int, too.
+    // The size is an int, as in the kernel.
     let (buffer, size) = (a[path + 1], i64::from(a[path + 2] as i32));
     if size <= 0 {
         return errno(Errno::INVAL);
@@ -200,7 +200,7 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
     // SAFETY: see open.
     unsafe {
         if dirfd.is_some() && stat::is_empty(a[path]) {
-            // A symbolic link opened with O_PATH.
+            // Reads a symbolic link that was opened with O_PATH.
             return match fds::pool_file(a[0] as i32) {
                 Some((fs, open)) => {
                     let place = fs.description(open).place();
@@ -233,9 +233,9 @@ pub unsafe fn readlink(p: PathCall<'_>, dirfd: Option<usize>, path: usize) -> i6
     }
 }
 
-/// `/proc/self/cwd` with the working directory in the pool.
+/// Reads the link `/proc/self/cwd` if the working directory is in the pool.
 unsafe fn readlink_cwd(path: i64, buffer: i64, size: i64) -> i64 {
-    // SAFETY: the program's path; locate has refused null elsewhere, but it may get here.
+    // SAFETY: the program's path. It may be null: `locate` leaves null to the kernel.
     let is_cwd = unsafe { user::text(path) }.is_some_and(|p| *p == *b"/proc/self/cwd");
     if is_cwd
         && let Some(fs) = pool::open_fs()
@@ -256,40 +256,40 @@ enum End {
     Kernel,
     Inside(&'static Fs, Box<Place>),
     Outside(Vec<u8>),
-    /// /proc/self/fd/N of ours.
+    /// /proc/self/fd/N, where N is a pool descriptor.
     Open(&'static Fs, u32),
 }
 
-/// Whether a path of the program's is longer than any may be.
+/// Whether the program's path is longer than PATH_MAX, or its address is bad.
 ///
 /// # Safety
-/// The program's path.
+/// `path` is a path of the program.
 unsafe fn is_too_long(path: i64) -> bool {
     // SAFETY: the caller's promise.
     unsafe { user::path(path) }.is_none_or(|path| path.len() >= PATH_MAX)
 }
 
-/// The expected object at a path outside.
+/// What must exist at a path outside the pool.
 #[derive(Clone, Copy)]
 enum Look {
-    /// The directory of the last name.
+    /// The directory that contains the last name.
     Directory,
-    /// The directory exists, but not the name.
+    /// The directory, but not the last name.
     New,
-    /// Something.
+    /// Any object; a symbolic link isn't followed.
     There,
-    /// As that, also through a link.
+    /// Any object; a symbolic link is followed.
     Followed,
-    /// An open file: the path is empty.
+    /// An open file, given by its descriptor: the path is empty.
     Descriptor,
 }
 
 impl End {
-    /// The kernel's error for a path outside, if the other one is in the pool: such an error must
-    /// be returned before EXDEV, after which programs copy.
+    /// Returns the kernel's error for a path outside, when the other path is in the pool. That
+    /// error must come before EXDEV, on which programs copy.
     ///
     /// # Safety
-    /// The path is the program's, by which this end was found.
+    /// `path` is the program's path from which this end was found.
     unsafe fn look_up_outside(&self, dirfd: i32, path: i64, look: Look) -> Result<(), Errno> {
         let path = match self {
             // SAFETY: the caller's promise.
@@ -301,7 +301,7 @@ impl End {
             let path = CString::new(path).map_err(|_| Errno::NOENT)?;
             let (at, flags) = (path.as_ptr() as i64, i64::from(flags));
             let args = [dirfd.into(), at, libc::F_OK.into(), flags, 0, 0];
-            // SAFETY: a C string of ours.
+            // SAFETY: a C string of this library.
             results::check(unsafe { raw(libc::SYS_faccessat2, args) }).map(|_| ())
         };
         let no_follow = libc::AT_SYMLINK_NOFOLLOW;
@@ -327,7 +327,7 @@ unsafe fn end(dirfd: i32, path: i64, goal: impl Into<Goal>) -> Result<End, Errno
     unsafe { end_after(0, dirfd, path, goal.into()) }
 }
 
-/// As [`end`], after a path has led to the origin and back this many times.
+/// Like [`end`], after the path has led to the origin and back `turns` times.
 unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<End, Errno> {
     // SAFETY: the program's path; here and below.
     match unsafe { user::path(path) } {
@@ -356,7 +356,7 @@ unsafe fn end_after(turns: usize, dirfd: i32, path: i64, goal: Goal) -> Result<E
     })
 }
 
-/// The new name of the object at `source`.
+/// Finds the new name for the object at `source`.
 unsafe fn new_end(source: &Result<End, Errno>, dirfd: i32, path: i64) -> Result<End, Errno> {
     let is_dir = match source {
         Ok(End::Inside(_, place)) => place.existing().is_ok_and(|e| e.kind == libc::S_IFDIR),
@@ -371,19 +371,19 @@ unsafe fn new_end(source: &Result<End, Errno>, dirfd: i32, path: i64) -> Result<
     unsafe { end(dirfd, path, goal) }
 }
 
-/// If one end is in the pool and the other isn't: the latter may be so through a link.
-/// `other`: its descriptor, path, and whether a link is followed.
+/// Replaces `found`, a path outside, if a link leads from it into the pool and `other` is in the
+/// pool. The tuple describes `found`: its descriptor, its path, and whether links are followed.
 unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, Follow)) {
     let is_met = match (&*found, other) {
         (End::Kernel, End::Inside(..) | End::Open(..)) => true,
-        // The other one may be at the origin.
+        // `other` may be a path of the origin.
         (End::Kernel, End::Outside(_)) => links::is_shadowing(),
         _ => false,
     };
     if !is_met {
         return;
     }
-    // SAFETY: the program's path, then one of ours that outlives its use.
+    // SAFETY: the program's path, then a path of this library that outlives its use.
     unsafe {
         let follows = follow == Follow::Yes;
         let inside = user::path(path).and_then(|text| match other {
@@ -398,7 +398,7 @@ unsafe fn meet(found: &mut End, other: &End, (dirfd, path, follow): (i32, i64, F
     }
 }
 
-/// Makes the call in the kernel with the ends that lead out of the pool replaced.
+/// Makes the call in the kernel, with new paths for the ends that lead out of the pool.
 unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [End; 2]) -> i64 {
     let mut args = *p.args;
     let mut texts = Vec::new();
@@ -413,7 +413,7 @@ unsafe fn two_outside(p: PathCall<'_>, at: [(Option<usize>, usize); 2], ends: [E
         }
         texts.push(text);
     }
-    // SAFETY: the program's own call; the texts live until here.
+    // SAFETY: the program's own call; the texts outlive it.
     unsafe { raw(p.nr, args) }
 }
 
@@ -429,12 +429,12 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
     } else {
         0
     };
-    // Whatever the paths.
+    // Errors that don't depend on the paths.
     let mode = match flags {
         0 => RenameMode::Replace,
         libc::RENAME_NOREPLACE => RenameMode::NoReplace,
         libc::RENAME_EXCHANGE => RenameMode::Exchange,
-        // RENAME_WHITEOUT too is EINVAL in the pool.
+        // RENAME_WHITEOUT is EINVAL in the pool, too.
         libc::RENAME_WHITEOUT => RenameMode::Replace,
         _ => return errno(Errno::INVAL),
     };
@@ -445,7 +445,7 @@ pub unsafe fn rename(p: PathCall<'_>) -> i64 {
             let source = end(fd(from.0), a[from.1], Follow::Never);
             let target = new_end(&source, fd(to.0), a[to.1]);
             match (source, target) {
-                // A last name that is too long is only seen after the other path.
+                // A last name that is too long is reported only after errors of the other path.
                 (Err(Errno::NAMETOOLONG), Err(e)) if !is_too_long(a[from.1]) => return errno(e),
                 (Err(e @ Errno::NAMETOOLONG), Ok(t)) if !is_too_long(a[from.1]) => {
                     if matches!(&t, End::Inside(_, place) if matches!(**place, Place::Dir { .. })) {

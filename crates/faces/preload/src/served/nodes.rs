@@ -1,5 +1,5 @@
-//! FIFOs and Unix sockets of the pool: the program gets the kernel's own, which stand in
-//! for them (`forebay_posix`, nodes.rs). Its descriptors are the kernel's from then on.
+//! FIFOs and Unix sockets of the pool. The kernel has a stand-in for each (`forebay_posix`,
+//! nodes.rs); the program's descriptors are those of the stand-in.
 
 use crate::paths::locate::{Where, locate};
 use crate::pool::{self, umask};
@@ -15,8 +15,8 @@ use std::mem::offset_of;
 
 const PATH_AT: usize = offset_of!(sockaddr_un, sun_path);
 
-/// Opens the kernel's FIFO at `path`, which stands in for object `id`; it may wait for the other
-/// end, as the flags require.
+/// Opens the kernel's FIFO at `path`, which stands in for object `id`. May wait for the other end,
+/// as the flags require.
 pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     let known = libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC | libc::O_NOFOLLOW;
     let args = [
@@ -32,7 +32,7 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     if fd < 0 {
         return fd;
     }
-    // Noted for its attributes, which are the pool's.
+    // Recorded for calls on its attributes, which the pool keeps.
     let _critical = Critical::enter();
     value(pool::fs().and_then(|fs| {
         let open = fs.describe_fifo(id, flags)?;
@@ -42,7 +42,8 @@ pub fn open_fifo(id: ObjectId, path: &CStr, flags: i32) -> i64 {
     }))
 }
 
-/// Whether `fd` is a Unix socket. For others the kernel reports what is wrong with such an address.
+/// Whether `fd` is a Unix socket. For other sockets the kernel reports the error of such an
+/// address.
 pub fn is_unix_socket(fd: i64) -> bool {
     user::descriptor(fd as i32).is_ok_and(|socket| {
         let domain = rustix::net::sockopt::socket_domain(socket);
@@ -50,17 +51,17 @@ pub fn is_unix_socket(fd: i64) -> bool {
     })
 }
 
-/// The path in a socket address of the program, if it is one with a path.
+/// Returns the path in a socket address of the program, if it has one.
 ///
 /// # Safety
-/// As of bind(2) and connect(2).
+/// As for bind(2) and connect(2).
 unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
     let len = len as u32 as usize;
     if !user::plausible(address) || len <= PATH_AT || len > size_of::<sockaddr_un>() {
         return None;
     }
     let mut bytes = [0u8; size_of::<sockaddr_un>()];
-    // SAFETY: the program's own address, as long as it says; the kernel says so if it isn't there.
+    // SAFETY: the program's own address, of the length that it passed; a bad address gives None.
     unsafe { user::touch(|| std::ptr::copy(address as *const u8, bytes.as_mut_ptr(), len))? };
     let bytes = &bytes[..len];
     let family = sa_family_t::from_ne_bytes([bytes[0], bytes[1]]);
@@ -71,7 +72,7 @@ unsafe fn path_of(address: i64, len: i64) -> Option<CString> {
     CString::new(path).ok()
 }
 
-/// An address with this path, and its length.
+/// A socket address, and its length in bytes.
 pub type Address = (sockaddr_un, i64);
 
 fn address_of(path: &[u8]) -> Result<Address, Errno> {
@@ -87,11 +88,11 @@ fn address_of(path: &[u8]) -> Result<Address, Errno> {
     Ok((address, (PATH_AT + path.len() + 1) as i64))
 }
 
-/// The address for which the program's address stands, as `f` returns it for the place; None if it
-/// doesn't lead into the pool.
+/// Returns the address to use instead of the program's: that of the path which `f` returns for the
+/// place. None if the program's address doesn't lead into the pool.
 ///
 /// # Safety
-/// As of bind(2) and connect(2).
+/// As for bind(2) and connect(2).
 unsafe fn at_address(
     address: i64,
     len: i64,
@@ -115,13 +116,13 @@ unsafe fn at_address(
     }
 }
 
-/// The address to send or connect to instead of the program's; None: that is right.
+/// Returns the address to send or connect to instead of the program's; None: the program's own.
 ///
 /// # Errors
-/// ECONNREFUSED, EACCES, ENOENT.
+/// ECONNREFUSED, EACCES, ENOENT: as for a socket of the kernel.
 ///
 /// # Safety
-/// As of connect(2).
+/// As for connect(2).
 pub unsafe fn peer(address: i64, len: i64) -> Result<Option<Address>, Errno> {
     // SAFETY: the caller's promise.
     unsafe { at_address(address, len, Follow::Yes, |fs, place| fs.socket(place)) }
@@ -155,11 +156,12 @@ pub unsafe fn bind(a: &[i64; 6]) -> i64 {
             return result;
         };
         if result == 0 {
-            // The name in the pool decides which processes may connect.
+            // Only the stand-in's owner may connect directly; the permissions of the name in the
+            // pool decide.
             let mode = 0o600;
             raw(libc::SYS_chmod, [path.as_ptr() as i64, mode, 0, 0, 0, 0]);
             if let Some(given) = path_of(a[1], a[2]) {
-                // For getsockname; without it the program sees the stand-in's path.
+                // Read by getsockname; without it the program sees the stand-in's path.
                 let _ = rustix::fs::symlink(given, label);
             }
         } else {
@@ -183,7 +185,7 @@ pub unsafe fn send_to(a: &[i64; 6]) -> i64 {
     unsafe { to_peer(libc::SYS_sendto, a, 4, 5) }
 }
 
-/// A call with an address in `a[at]` and its length in `a[len]`.
+/// Makes a call that has an address in `a[at]` and its length in `a[len]`.
 unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
     // SAFETY: the program's own address.
     if unsafe { path_of(a[at], a[len]) }.is_none() || !is_unix_socket(a[0]) {
@@ -198,16 +200,16 @@ unsafe fn to_peer(nr: i64, a: &[i64; 6], at: usize, len: usize) -> i64 {
     let mut args = *a;
     args[at] = &raw const address as i64;
     args[len] = n;
-    // SAFETY: the program's own call, with an address of ours.
+    // SAFETY: the program's own call, with an address of this library.
     let result = unsafe { raw(nr, args) };
-    // Named, but not bound (yet, or since the node was started).
+    // The socket's name exists, but no process has bound it (yet, or since the node was started).
     if result == errno(Errno::NOENT) {
         return errno(Errno::CONNREFUSED);
     }
     result
 }
 
-/// getsockname and getpeername: the path by which a socket was bound, not the stand-in's.
+/// getsockname and getpeername. Returns the path by which the socket was bound, not the stand-in's.
 pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(fs) = pool::open_fs() else {
         return PASS;
@@ -216,7 +218,7 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let mut found: sockaddr_un = unsafe { std::mem::zeroed() };
     let mut n = size_of::<sockaddr_un>() as u32;
     let args = [a[0], &raw mut found as i64, &raw mut n as i64, 0, 0, 0];
-    // SAFETY: the program's own call, into a buffer of ours.
+    // SAFETY: the program's own call, into a buffer of this library.
     let path = match unsafe { raw(nr, args) } {
         // SAFETY: written by the kernel.
         0 => unsafe { path_of(&raw const found as i64, n.into()) },
@@ -228,7 +230,7 @@ pub unsafe fn name(nr: i64, a: &[i64; 6]) -> i64 {
     let Some(Ok((address, n))) = given.map(|g| address_of(g.as_bytes())) else {
         return PASS;
     };
-    // SAFETY: the program's own length, as in the call just made, and buffer.
+    // SAFETY: the program's own buffer and length, as in the call just made.
     unsafe {
         let bytes = std::slice::from_raw_parts((&raw const address).cast::<u8>(), n as usize);
         let room = match user::take::<i32>(a[2]).map(usize::try_from) {

@@ -1,4 +1,4 @@
-//! openat2: opening under rules on how the path may be resolved.
+//! openat2: opens a path under rules for its resolution.
 
 use crate::paths::PathCall;
 use crate::paths::locate::{Where, locate};
@@ -18,7 +18,7 @@ const BENEATH: u64 = 8;
 const IN_ROOT: u64 = 16;
 const CACHED: u64 = 32;
 
-/// Flags that open(2) knows.
+/// The flags of open(2).
 const FLAGS: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -45,7 +45,7 @@ struct How {
 }
 
 /// # Safety
-/// `at` has `size` bytes.
+/// `at` points to `size` bytes.
 unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
     if size < 24 {
         return Err(Errno::INVAL);
@@ -80,7 +80,7 @@ unsafe fn read(at: i64, size: i64) -> Result<How, Errno> {
     })
 }
 
-/// The directory of the pool that a descriptor (or AT_FDCWD) means.
+/// Returns the pool's directory for which a descriptor (or AT_FDCWD) stands.
 fn base(dirfd: i32) -> Option<(&'static Fs, ObjectId)> {
     if dirfd == libc::AT_FDCWD {
         let fs = pool::open_fs()?;
@@ -112,14 +112,14 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
     // SAFETY: the caller's promise.
     let how = match unsafe { read(a[2], a[3]) } {
         Ok(how) => how,
-        // Whatever the path: the kernel returns the same error.
+        // The kernel returns the same error, whatever the path.
         Err(_) => return Ok(PASS),
     };
     // SAFETY: the program's path.
     let absolute = unsafe { user::take::<u8>(a[1])? } == b'/';
     if absolute && how.resolve & (BENEATH | IN_ROOT) != 0 {
         match from {
-            // Seen from the directory.
+            // With IN_ROOT, an absolute path is resolved from the directory.
             Some((fs, dir)) if how.resolve & IN_ROOT != 0 => {
                 // SAFETY: a C string.
                 let path = unsafe { user::text(a[1]) }.ok_or(Errno::FAULT)?;
@@ -144,7 +144,7 @@ unsafe fn open_as_told(p: PathCall<'_>) -> Result<i64, Errno> {
         Where::Descriptor(..) if how.resolve & (NO_MAGICLINKS | NO_SYMLINKS) != 0 => {
             Err(Errno::LOOP)
         }
-        // From outside into the pool.
+        // The path leads from outside into the pool.
         _ if (absolute || from.is_none()) && how.resolve & (NO_XDEV | BENEATH | IN_ROOT) != 0 => {
             Err(Errno::XDEV)
         }
@@ -194,7 +194,7 @@ fn under_rules(
         (Err(Fail::Outside(to) | Fail::Origin(to)), _) => {
             let to = CString::new(to).map_err(|_| Errno::NOENT)?;
             let at = i64::from(libc::AT_FDCWD);
-            // SAFETY: the program's own call, with the path it really means.
+            // SAFETY: the program's own call, with the path to which its path leads.
             Ok(unsafe {
                 raw(
                     libc::SYS_openat2,

@@ -1,14 +1,14 @@
-//! Descriptors of the pool that go over a Unix socket (SCM_RIGHTS).
+//! Passing of pool descriptors over Unix sockets (SCM_RIGHTS).
 //!
-//! The kernel would pass on the placeholder, which means nothing at the other end. So the
-//! sender puts a *ticket* in its stead: a memory file that says which open file description is
-//! meant. The description's extra reference lies in the sender's table meanwhile, at a number
-//! that no descriptor has (the store's parking places), so that it is released if the
-//! sender dies. The receiver of a ticket takes the reference over and puts a descriptor of the
-//! pool in the ticket's place. If the reference is gone (the sender has ended), the file is
-//! opened again at the same offset; if it can't be, the descriptor is one on which all is
-//! EBADF. A ticket that nobody receives keeps its file open until the sender ends. It is passed as
-//! an O_PATH descriptor: a receiver that doesn't see the pool gets EBADF when it reads or writes.
+//! The kernel would pass on the placeholder, which means nothing to the receiver. So the sender
+//! replaces it with a *ticket*: a memory file that names the open file description. Meanwhile an
+//! extra reference to the description is recorded in the sender's table, under a number that no
+//! descriptor has (the store's parking places), so that it is released if the sender dies. The
+//! receiver of a ticket takes over the reference and replaces the ticket with a pool descriptor. If
+//! the reference is gone (the sender has ended), the file is opened again at the same offset; if
+//! that fails, all calls on the descriptor give EBADF. A ticket that nobody receives keeps its file
+//! open until the sender ends. The ticket is passed as an O_PATH descriptor: a receiver that
+//! doesn't see the pool gets EBADF when it reads or writes.
 
 use crate::pool::{self, fds, placeholder};
 use crate::program::{messages, results, user};
@@ -27,9 +27,9 @@ const SHOWN: &[u8] = b"/memfd:forebay-passed";
 #[derive(Clone, Copy)]
 struct Ticket {
     pool: [u8; 40],
-    /// Where the reference lies.
+    /// Where the extra reference is recorded.
     parked: Parked,
-    /// To open it again.
+    /// The fields from here on serve to open the file again.
     id: u64,
     parent: u64,
     offset: u64,
@@ -39,7 +39,7 @@ struct Ticket {
 
 const LEN: usize = size_of::<Ticket>();
 
-/// Which pool it is.
+/// Returns the pool's id.
 fn pool(fs: &Fs) -> [u8; 40] {
     let mut id = [0; 40];
     let uuid = fs.pool().config().uuid.as_bytes();
@@ -48,13 +48,13 @@ fn pool(fs: &Fs) -> [u8; 40] {
     id
 }
 
-/// One control message: where its data lies in the buffer, level and type.
+/// One control message: the range of its data in the buffer, and whether it passes descriptors.
 struct Part {
     data: std::ops::Range<usize>,
     is_rights: bool,
 }
 
-/// The control messages of a buffer.
+/// Returns the control messages of a buffer.
 fn parts(control: &[u8]) -> impl Iterator<Item = Part> + '_ {
     const HEAD: usize = size_of::<libc::cmsghdr>();
     let mut at = 0;
@@ -74,7 +74,7 @@ fn parts(control: &[u8]) -> impl Iterator<Item = Part> + '_ {
     })
 }
 
-/// The places in a control buffer at which there are descriptors.
+/// Returns the offsets of the descriptors in a control buffer.
 fn rights(control: &[u8]) -> Vec<usize> {
     parts(control)
         .filter(|p| p.is_rights)
@@ -91,7 +91,7 @@ fn number(control: &[u8], at: usize) -> i32 {
     ])
 }
 
-/// Longest control buffer that is read; the kernel accepts no longer one.
+/// Maximum length of a control buffer that is read; the kernel accepts no longer one. Bytes.
 const MAX_CONTROL: usize = 1 << 20;
 
 fn has_control(m: &libc::msghdr) -> bool {
@@ -99,10 +99,10 @@ fn has_control(m: &libc::msghdr) -> bool {
     !m.msg_control.is_null() && room.contains(&m.msg_controllen)
 }
 
-/// A copy of the control buffer of a message.
+/// Returns a copy of a message's control buffer.
 ///
 /// # Safety
-/// A message of the program.
+/// `m` is a message of the program.
 unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
     if !has_control(m) {
         return Ok(Vec::new());
@@ -111,7 +111,7 @@ unsafe fn control(m: &libc::msghdr) -> Result<Vec<u8>, Errno> {
     unsafe { user::take_list(m.msg_control as i64, m.msg_controllen) }
 }
 
-/// A message with the buffers that it needs for the time of the call.
+/// A message to send, with the buffers to which its header points.
 struct Changed {
     header: libc::msghdr,
     _address: Option<Box<libc::sockaddr_un>>,
@@ -119,7 +119,7 @@ struct Changed {
     tickets: Vec<(OwnedFd, Ticket)>,
 }
 
-/// The message to pass to the kernel; None: the original.
+/// Returns the message to pass to the kernel instead of `m`; None: `m` itself.
 unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
     // SAFETY: the program's own message; here and below.
     let address = unsafe { nodes::peer(m.msg_name as i64, i64::from(m.msg_namelen))? };
@@ -163,7 +163,7 @@ unsafe fn outgoing(m: &libc::msghdr) -> Result<Option<Changed>, Errno> {
     Ok(Some(c))
 }
 
-/// Makes a ticket, with a reference of its own.
+/// Makes a ticket, and the extra reference that it names.
 fn write_ticket(fs: &Fs, open: u32) -> Result<(OwnedFd, Ticket), Errno> {
     fs.write_back_open(open);
     let description = fs.description(open);
@@ -196,7 +196,7 @@ fn reopen(fd: i32, flags: OFlags) -> Result<OwnedFd, Errno> {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, rustix::fs::Mode::empty())
 }
 
-/// The message wasn't sent.
+/// Drops the references of these tickets: their message wasn't sent.
 fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     let Some(fs) = pool::open_fs() else { return };
     for (_, t) in tickets {
@@ -204,7 +204,7 @@ fn take_back(tickets: &[(OwnedFd, Ticket)]) {
     }
 }
 
-/// Whether the kernel accepts a message's vector, which it checks before the address.
+/// Whether the kernel accepts a message's vector: it checks the vector before the address.
 fn is_whole(m: &libc::msghdr) -> bool {
     let mut vector = user::Vector::new();
     // SAFETY: the program's own vector.
@@ -213,19 +213,20 @@ fn is_whole(m: &libc::msghdr) -> bool {
 
 /// sendmsg(socket, message, flags).
 pub unsafe fn send(a: &[i64; 6]) -> i64 {
-    // SAFETY: the program's own message; the kernel says so if it isn't there.
+    // SAFETY: the program's own message; if its address is bad, the kernel reports that.
     let Ok(message) = (unsafe { user::take(a[1]) }) else {
         return PASS;
     };
     // SAFETY: as above.
     match unsafe { outgoing(&message) } {
-        // The kernel says what else is wrong.
+        // The kernel finds the bad address, or reports another error first.
         Err(Errno::FAULT) => PASS,
         Err(_) if !nodes::is_unix_socket(a[0]) || !is_whole(&message) => PASS,
         Err(e) => results::errno(e),
         Ok(None) => PASS,
         Ok(Some(c)) => {
-            // SAFETY: the program's own call, with the message it really means.
+            // SAFETY: the program's own call, with the message in which tickets replace
+            // descriptors.
             let result = unsafe {
                 raw(
                     libc::SYS_sendmsg,
@@ -257,14 +258,15 @@ pub unsafe fn send_many(a: &[i64; 6]) -> i64 {
             }
         })
     };
-    // SAFETY: holds nothing. The kernel says so if they aren't there, after those that are.
+    // SAFETY: holds no lock. If an address is bad, the kernel reports that, after the messages
+    // before it.
     if unsafe { user::touch(plain) }.unwrap_or(count == 1) || !nodes::is_unix_socket(a[0]) {
         return PASS;
     }
     let mut sent = 0;
     for i in 0..count {
         let at = a[1] + (i * size_of::<libc::mmsghdr>()) as i64;
-        // The header is the first of its fields.
+        // The message's header is the first field of a mmsghdr.
         let one = [a[0], at, a[3], 0, 0, 0];
         // SAFETY: as above.
         let mut result = unsafe { send(&one) };
@@ -313,9 +315,9 @@ pub unsafe fn receive_many(a: &[i64; 6]) -> i64 {
     result
 }
 
-/// Turns the tickets that have arrived into descriptors of the pool.
+/// Turns the tickets that a message has brought into descriptors of the pool.
 unsafe fn arrived(message: i64, flags: i32) {
-    // SAFETY: the kernel has filled it.
+    // SAFETY: the message that the kernel has filled.
     let control = unsafe { user::take(message).and_then(|m| control(&m)) }.unwrap_or_default();
     if control.is_empty() || !parts(&control).any(|p| p.is_rights) {
         return;
@@ -342,18 +344,18 @@ fn read_ticket(fd: i32) -> Option<Ticket> {
     if rustix::io::pread(&file, &mut bytes, 0) != Ok(LEN) {
         return None;
     }
-    // SAFETY: any bytes are a Ticket.
+    // SAFETY: any bytes are a valid Ticket.
     Some(unsafe { bytes.as_ptr().cast::<Ticket>().read_unaligned() })
 }
 
-/// Makes `fd` stand for what the ticket is for.
+/// Makes `fd` stand for the description that the ticket names.
 fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
     let Ok(fs) = pool::fs() else { return };
     let Ok(placeholder) = placeholder::descriptor(fs) else {
         return;
     };
     let cloexec = if cloexec { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: replaces the ticket, which the program hasn't seen yet.
+    // SAFETY: replaces the ticket's descriptor, which the program hasn't seen yet.
     let there = unsafe {
         raw(
             libc::SYS_dup3,
@@ -381,7 +383,7 @@ fn redeem(fd: i32, t: &Ticket, cloexec: bool, peek: bool) {
     }
 }
 
-/// A reference to the description that a ticket is for.
+/// Returns a reference to the description that a ticket names.
 fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
     if t.pool != pool(fs) {
         return Err(Errno::BADF);
@@ -400,15 +402,15 @@ fn open_of(fs: &Fs, t: &Ticket, peek: bool) -> Result<u32, Errno> {
     Ok(open)
 }
 
-/// The process that a pidfd is for.
+/// Returns the process to which a pidfd refers.
 fn process_of(pidfd: i64) -> Option<u32> {
     let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{pidfd}")).ok()?;
     let pid = info.lines().find_map(|line| line.strip_prefix("Pid:"))?;
     pid.trim().parse().ok()
 }
 
-/// pidfd_getfd: a placeholder of another process stands for the same file here. A placeholder of
-/// another pool means nothing here.
+/// pidfd_getfd. If the descriptor is a placeholder, the new one stands for the same file as in the
+/// other process. A placeholder of another pool is refused with EOPNOTSUPP.
 pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
     // SAFETY: the program's own call.
     let fd = unsafe { raw(libc::SYS_pidfd_getfd, *a) };
@@ -427,7 +429,7 @@ pub unsafe fn from_process(a: &[i64; 6]) -> i64 {
                 }),
         );
     }
-    // SAFETY: the descriptor just made.
+    // SAFETY: closes the descriptor just made.
     unsafe { raw(libc::SYS_close, [fd, 0, 0, 0, 0, 0]) };
     results::errno(Errno::OPNOTSUPP)
 }

@@ -1,4 +1,4 @@
-//! Waiting for descriptors: files of a pool are always ready, as regular files are.
+//! Waiting for descriptors. Files of a pool are always ready, as regular files are.
 
 use crate::pool::fds;
 use crate::program::filter;
@@ -15,7 +15,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     if count == 0 || count > 1 << 20 {
         return PASS;
     }
-    // SAFETY: the program's own array; the kernel says so if it isn't there.
+    // SAFETY: the program's own array; if its address is bad, the kernel reports that.
     let watched = unsafe { touch(|| (0..count).any(|i| filter::watched((*at.add(i)).fd))) };
     if watched != Some(true) {
         return PASS;
@@ -25,7 +25,7 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
         Ok(list) => list,
         Err(e) => return errno(e),
     };
-    // The results for our descriptors; the kernel isn't asked about them.
+    // The results for pool descriptors; the kernel doesn't poll them.
     let mut ours: Vec<(usize, i16)> = Vec::new();
     for (i, p) in list.iter_mut().enumerate() {
         if fds::pool_file(p.fd).is_some() {
@@ -78,10 +78,10 @@ pub unsafe fn poll(nr: i64, a: &[i64; 6]) -> i64 {
     }
 }
 
-/// Checks whether a time whose value doesn't matter is readable.
+/// Checks that a timeout is readable; its value doesn't matter.
 ///
 /// # Safety
-/// Null, or the program's own.
+/// `at` is null, or the program's own argument.
 unsafe fn look_at_time(at: i64) -> Result<(), Errno> {
     match at {
         0 => Ok(()),
@@ -90,7 +90,7 @@ unsafe fn look_at_time(at: i64) -> Result<(), Errno> {
     }
 }
 
-/// Maximum number of descriptors that select can tell.
+/// Maximum number of descriptors in a set of select.
 const SET: usize = 1024;
 type Set = [u64; SET / 64];
 
@@ -102,13 +102,13 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
     for (set, &at) in sets.iter_mut().zip(&a[1..4]) {
         if at != 0 {
             let to = set.insert([0; SET / 64]).as_mut_ptr();
-            // SAFETY: the program's own set; the kernel says so if it isn't there.
+            // SAFETY: the program's own set; if its address is bad, the kernel reports that.
             if unsafe { touch(|| std::ptr::copy(at as *const u64, to, words)) }.is_none() {
                 return PASS;
             }
         }
     }
-    // Ready to be read and written; nothing exceptional.
+    // Results for pool descriptors: ready for reading and writing; nothing exceptional.
     let mut mine = [[0; SET / 64]; 3];
     let (mut any, mut ready) = (false, 0);
     for fd in 0..count {
@@ -147,7 +147,7 @@ pub unsafe fn select(nr: i64, a: &[i64; 6]) -> i64 {
         }
         args[4] = zero.as_ptr() as i64;
     }
-    // SAFETY: the program's own call, on sets without our descriptors.
+    // SAFETY: the program's own call, on sets without pool descriptors.
     let result = unsafe { raw(nr, args) };
     if result < 0 {
         return result;

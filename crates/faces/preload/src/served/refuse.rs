@@ -1,5 +1,5 @@
-//! System calls that a pool can't serve: refused, rather than done wrongly by a kernel that knows
-//! nothing of the pool.
+//! Refusal of system calls that a pool can't serve: the kernel, which knows nothing of the pool,
+//! would do them wrongly.
 
 use crate::calls;
 use crate::paths::{PathCall, on_path};
@@ -12,14 +12,14 @@ use forebay_posix::{EXEC, Errno, Follow};
 use forebay_store::process::thread_ids::thread_count;
 use rustix::thread::CapabilitySet;
 
-/// EOPNOTSUPP for a path of the pool, unless the path itself is wrong.
+/// Returns EOPNOTSUPP for a path of the pool, or the error of the path itself.
 pub unsafe fn path(p: PathCall<'_>) -> i64 {
     let Some((dirfd, path)) = calls::refused_path(p.nr) else {
         return PASS;
     };
-    // SAFETY: the program's path; here and below.
+    // SAFETY: the program's path, here and below.
     unsafe {
-        // The descriptor itself is meant.
+        // An empty path means the descriptor itself.
         let is_empty = p.args[path] == 0 || stat::is_empty(p.args[path]);
         if is_empty && dirfd.is_some_and(|i| fds::pool_file(p.args[i] as i32).is_some()) {
             return errno(Errno::OPNOTSUPP);
@@ -31,12 +31,12 @@ pub unsafe fn path(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// EPERM without the right to mount.
+/// Returns EPERM without the right to mount.
 fn may_mount() -> Result<(), Errno> {
     check_capability(CapabilitySet::SYS_ADMIN)
 }
 
-/// EPERM without this capability.
+/// Returns EPERM without this capability.
 fn check_capability(capability: CapabilitySet) -> Result<(), Errno> {
     let can = rustix::thread::capabilities(None)?;
     if can.effective.contains(capability) {
@@ -46,7 +46,8 @@ fn check_capability(capability: CapabilitySet) -> Result<(), Errno> {
     }
 }
 
-/// chroot to a directory of the pool: the kernel's error for it, otherwise EOPNOTSUPP.
+/// chroot to a directory of the pool. Returns the error that the kernel would find, otherwise
+/// EOPNOTSUPP.
 pub unsafe fn chroot(p: PathCall<'_>) -> i64 {
     // SAFETY: the program's own path.
     unsafe {
@@ -61,7 +62,7 @@ pub unsafe fn chroot(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// mount(source, target, type, flags, data) on a path of the pool.
+/// mount(source, target, type, flags, data) on a path of the pool: always refused.
 pub unsafe fn mount(p: PathCall<'_>) -> i64 {
     const NOT_NEW: u64 = libc::MS_REMOUNT
         | libc::MS_BIND
@@ -87,14 +88,14 @@ pub unsafe fn mount(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// Whether the kernel has such file systems.
+/// Whether the kernel supports this file system type.
 fn is_known(kind: &[u8]) -> bool {
     let all = std::fs::read("/proc/filesystems").unwrap_or_default();
     let mut names = all.split(|&b| b == b'\n' || b == b'\t');
     names.any(|name| name == kind && !kind.is_empty())
 }
 
-/// umount2: nothing is mounted on a path of the pool.
+/// umount2: EINVAL, because nothing is mounted on a path of the pool.
 pub unsafe fn umount(p: PathCall<'_>) -> i64 {
     let follow = match p.args[1] as i32 & libc::UMOUNT_NOFOLLOW {
         0 => Follow::Yes,
@@ -110,7 +111,7 @@ pub unsafe fn umount(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// EOPNOTSUPP on a descriptor of ours.
+/// Returns EOPNOTSUPP for a pool descriptor.
 pub fn descriptor(a: &[i64; 6]) -> i64 {
     match fds::pool_file(a[0] as i32) {
         Some(_) => errno(Errno::OPNOTSUPP),
@@ -118,11 +119,11 @@ pub fn descriptor(a: &[i64; 6]) -> i64 {
     }
 }
 
-/// unshare: the meaning of descriptors is recorded once for all threads of a process, so one of
-/// several threads can't get a table of its own.
+/// Refuses unshare(CLONE_FILES) in a process of several threads: the library's table of descriptors
+/// exists once per process, so a thread can't get its own.
 ///
 /// # Errors
-/// EINVAL then.
+/// EINVAL in that case.
 pub fn unshare(a: &[i64; 6]) -> Result<(), i64> {
     if a[0] & i64::from(libc::CLONE_FILES) == 0 {
         return Ok(());
@@ -133,7 +134,8 @@ pub fn unshare(a: &[i64; 6]) -> Result<(), i64> {
     }
 }
 
-/// landlock_add_rule(ruleset, type, rule, flags) for objects beneath a directory of ours.
+/// landlock_add_rule(ruleset, type, rule, flags): refused for objects beneath a directory of the
+/// pool.
 pub unsafe fn landlock(a: &[i64; 6]) -> i64 {
     const PATH_BENEATH: i64 = 1;
     if a[1] != PATH_BENEATH || a[2] == 0 {

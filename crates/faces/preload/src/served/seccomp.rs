@@ -1,12 +1,12 @@
-//! Calls after which the process may open nothing any more: prctl, seccomp. All descriptors that
-//! work in the pool needs are opened before them.
+//! Installing of system call filters: prctl, seccomp. Descriptors that work in the pool needs are
+//! opened before.
 
 use crate::pool;
 use crate::served::{cwd, loading};
 use forebay_store::process::Critical;
 
-/// Before prctl and seccomp. The program may be about to forbid itself, and so us, to open
-/// anything: all that work in the pool needs is opened first. The remaining calls then are those on
+/// Opens all that work in the pool needs, before prctl or seccomp. The program may be about to
+/// forbid itself, and so this library, to open anything. Afterwards the library needs only calls on
 /// memory and descriptors, getpid and futex.
 pub fn before_filter(nr: i64, a: &[i64; 6]) {
     let filters = match nr {

@@ -11,11 +11,11 @@ use forebay_posix::{Errno, Follow, Fs, Stat};
 use forebay_runtime::guard;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// statfs's type for a pool: "FBAY".
+/// File system type that statfs returns for a pool: "FBAY".
 const MAGIC: i64 = 0x4642_4159;
 const NS: i64 = 1_000_000_000;
 
-/// Seconds and nanoseconds of a time in nanoseconds since 1970.
+/// Splits a time in nanoseconds since 1970 into seconds and nanoseconds.
 fn split(ns: i64) -> (i64, i64) {
     match u64::try_from(ns) {
         Ok(ns) => ((ns / NS as u64) as i64, (ns % NS as u64) as i64),
@@ -23,9 +23,10 @@ fn split(ns: i64) -> (i64, i64) {
     }
 }
 
-/// The device number of the pool's files: where the pool is mounted at its prefix, that of the
-/// mount, by which programs find it among all mounts. Where the list of the pool's mounts doesn't have
-/// the prefix, the kernel isn't asked: the prefix may be the path of an origin that doesn't answer.
+/// Returns the device number of the pool's files. Where the pool is mounted at its prefix, it is
+/// the mount's, by which programs find the pool among all mounts. If the list of the pool's mounts
+/// doesn't have the prefix, the kernel isn't asked: the prefix may be the path of an origin that
+/// doesn't answer.
 fn device(fs: &Fs) -> u64 {
     static DEVICE: AtomicU64 = AtomicU64::new(0);
     let known = DEVICE.load(Relaxed);
@@ -95,7 +96,8 @@ unsafe fn put_statx(fs: &Fs, s: &Stat, out: i64) -> Result<i64, Errno> {
     unsafe { give(x, out) }
 }
 
-/// The flags that the stat calls support. With others the kernel returns EINVAL, whatever the path.
+/// The flags that the stat calls support. With other flags the kernel returns EINVAL, whatever the
+/// path.
 const STAT_FLAGS: i32 =
     libc::AT_SYMLINK_NOFOLLOW | libc::AT_NO_AUTOMOUNT | libc::AT_EMPTY_PATH | SYNC_TYPE;
 const SYNC_TYPE: i32 = libc::AT_STATX_FORCE_SYNC | libc::AT_STATX_DONT_SYNC;
@@ -106,8 +108,8 @@ fn follow(no_follow: bool) -> Follow {
     if no_follow { Follow::No } else { Follow::Yes }
 }
 
-/// Whether a path argument is empty (with AT_EMPTY_PATH: the descriptor itself is meant). The
-/// newest calls take none at all for an empty one.
+/// Whether a path argument is the empty string: with AT_EMPTY_PATH the call then means the
+/// descriptor itself. (In the newest calls a null path means that, too; it isn't checked here.)
 ///
 /// # Safety
 /// `ptr` is null or a C string.
@@ -162,7 +164,7 @@ pub unsafe fn fstatat(p: PathCall<'_>) -> i64 {
     }
 }
 
-/// AT_EMPTY_PATH with AT_FDCWD: the working directory.
+/// Serves an empty path at AT_FDCWD: the working directory.
 fn empty_at_cwd(a: &[i64; 6], put: impl Fn(&Fs, &Stat) -> Result<i64, Errno>) -> i64 {
     if a[0] as i32 == libc::AT_FDCWD
         && let Some(fs) = pool::open_fs()
@@ -240,13 +242,13 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
     let Some((fs, open)) = fds::pool_file(a[0] as i32) else {
         return PASS;
     };
-    // The kernel counts down from an int.
+    // The size is an int, as in the kernel.
     let (buffer, size) = (a[1] as *mut u8, (a[2] as i32).max(0) as usize);
     let old = nr == libc::SYS_getdents;
     let mut used = 0;
     let (mut full, mut fault) = (false, false);
     let result = fs.read_dir(open, |name, ino, kind, next| {
-        // ino:8 next:8 length:2, then type and name, or name and type.
+        // Record: ino:8 next:8 length:2, then type and name, or (getdents) name and type.
         let len = (18 + 1 + name.len() + 1).next_multiple_of(8);
         if used + len > size {
             full = true;
@@ -256,7 +258,7 @@ pub unsafe fn getdents(nr: i64, a: &[i64; 6]) -> i64 {
             fault = true;
             return false;
         }
-        // SAFETY: used + len <= size, the program's buffer.
+        // SAFETY: inside the program's buffer: used + len <= size.
         let put = unsafe {
             guard::attempt(|| {
                 let at = buffer.wrapping_add(used);

@@ -16,7 +16,7 @@ fn objects() -> Vec<(Object, Vec<Site>)> {
         .collect()
 }
 
-/// All `0f 05` that another tool, or a reader, would take for an instruction are found: the sweep
+/// Finds every `0f 05` that another tool, or a reader, would take for an instruction. The sweep
 /// must not miss any after `mov imm32,%eax`, which is hardly ever data.
 #[test]
 fn finds_the_sites_of_this_machine() {
@@ -46,8 +46,8 @@ fn finds_the_sites_of_this_machine() {
     }
 }
 
-/// All calls that the loaded libc needs can be patched; rt_sigreturn is recognised and left as it
-/// is.
+/// All calls that the loaded libc makes can be patched; rt_sigreturn is recognised and left
+/// unpatched.
 #[test]
 fn all_can_be_patched() {
     for (object, sites) in objects() {
@@ -85,8 +85,8 @@ fn all_can_be_patched() {
     }
 }
 
-/// The calls that a file system face needs are known by number in libc, so that the others needn't
-/// be patched.
+/// The numbers of the calls that a file system needs to intercept are known at libc's sites, so
+/// that other sites needn't be patched.
 #[test]
 fn file_calls_are_known_by_number() {
     let all = objects();
@@ -162,7 +162,7 @@ fn file_calls_are_known_by_number() {
     }
 }
 
-/// Tables cut or scrambled at every length do no harm; nothing outside is read.
+/// Reading a jump table never reads outside of the segments.
 #[test]
 fn jump_tables_are_read_inside_segments_only() {
     let bytes = [1u8, 0, 0, 0, 2, 0, 0];
@@ -173,7 +173,7 @@ fn jump_tables_are_read_inside_segments_only() {
     }
 }
 
-/// The only site of artificial code.
+/// Returns the only site of artificial code.
 fn only(code: &'static [u8]) -> Site {
     // SAFETY: the object is the slice.
     let sites = unsafe { find(&Object::of_code(code)) };
@@ -204,7 +204,7 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (-1, FORM_WINDOW, 5, 0, 6)
     );
-    // jmp A; mov $1,%eax; syscall; A: cmp $-4096,%rax; ret: the comparison has other users, too.
+    // jmp A; mov $1,%eax; syscall; A: cmp $-4096,%rax; ret: a jump leads to the comparison, too.
     let s = only(&[
         0xeb, 7, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0x48, 0x3d, 0, 0xf0, 0xff, 0xff, 0xc3,
     ]);
@@ -212,13 +212,14 @@ fn forms() {
         (s.nr, s.form, s.start, s.pre, s.post),
         (1, FORM_WINDOW, 2, 5, 0)
     );
-    // jmp S; mov $1,%eax; S: syscall; ret: nothing to displace, no dead bytes.
+    // jmp S; mov $1,%eax; S: syscall; ret: no instruction can be displaced, and there are no dead
+    // bytes.
     let s = only(&[0xeb, 5, 0xb8, 1, 0, 0, 0, 0x0f, 5, 0xc3]);
     assert_eq!((s.nr, s.form), (-1, FORM_NONE));
     // mov x(%rip),%edi; mov $3,%eax; syscall: a position-dependent instruction isn't moved.
     let s = only(&[0x8b, 0x3d, 0, 0, 0, 0, 0x31, 0xc0, 0x0f, 5, 0xc3]);
     assert_eq!((s.nr, s.form), (0, FORM_NONE));
-    // rt_sigreturn in both spellings.
+    // rt_sigreturn in both encodings.
     assert_eq!(only(&[0x48, 0xc7, 0xc0, 15, 0, 0, 0, 0x0f, 5, 0x90]).nr, 15);
     assert_eq!(only(&[0xb8, 15, 0, 0, 0, 0x0f, 5, 0x90]).nr, 15);
 }
@@ -244,14 +245,13 @@ static SEEING: Hooks = Hooks {
     ..EVERY
 };
 
-/// The form that no site of this machine's libc needs, patched and called.
+/// Patches and calls a site of the form that no site of this machine's libc needs.
 #[test]
 fn hops() {
     use crate::arch;
     let len = 65536;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: a new mapping: a page with the code, then trampolines; executable before it is
-    // called.
+    // SAFETY: a new mapping: the code, then trampolines; made executable before it is called.
     let function = unsafe {
         let block = libc::mmap(
             core::ptr::null_mut(),
