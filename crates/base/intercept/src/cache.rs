@@ -14,7 +14,7 @@ const PATH_MAX: usize = 4096;
 /// Maximum number of records that are read: more than any C library has sites.
 pub(crate) const SITES_MAX: usize = 4096;
 
-/// The head of a file.
+/// Head of a cache file.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Head {

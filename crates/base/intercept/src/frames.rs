@@ -5,7 +5,7 @@
 /// Reads bytes at an address relative to the object's load address; false if any are missing.
 pub(crate) type Read<'a> = &'a dyn Fn(u32, &mut [u8]) -> bool;
 
-/// One function.
+/// Bounds of one function, relative to the object's load address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Function {
     pub start: u32,

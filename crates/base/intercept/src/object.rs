@@ -8,7 +8,7 @@ use core::ffi::{CStr, c_int, c_void};
 pub(crate) const ID_MAX: usize = 32;
 const SEGMENTS: usize = 16;
 
-/// One object.
+/// A loaded library or program, with one of its code segments.
 #[derive(Clone, Copy)]
 pub(crate) struct Object {
     /// Its load address; all other addresses in this struct are relative to it.
@@ -99,7 +99,7 @@ pub(crate) fn for_each(mut visit: impl FnMut(&CStr, Object)) {
     unsafe { libc::dl_iterate_phdr(Some(callback), (&raw mut visit).cast()) };
 }
 
-/// The last component of a path.
+/// Returns the last component of a path.
 pub(crate) fn file_name(path: &CStr) -> &[u8] {
     let path = path.to_bytes();
     path.rsplit(|&b| b == b'/').next().unwrap_or(path)
@@ -263,12 +263,12 @@ impl Object {
         }
     }
 
-    /// The build id; empty if it has none.
+    /// Returns the build id; empty if the object has none.
     pub(crate) fn id(&self) -> &[u8] {
         &self.id[..self.id_len]
     }
 
-    /// The code's absolute bounds.
+    /// Returns the code's absolute bounds.
     pub(crate) fn code_range(&self) -> (usize, usize) {
         (
             self.base + self.code_low as usize,
@@ -279,7 +279,7 @@ impl Object {
     /// Returns `len` bytes at `at`; None unless they lie inside one segment.
     ///
     /// # Safety
-    /// That of [`Object::code`].
+    /// As for [`Object::code`].
     pub(crate) unsafe fn bytes(&self, at: u32, len: usize) -> Option<&'static [u8]> {
         let fits = self
             .segments
@@ -291,7 +291,7 @@ impl Object {
         })
     }
 
-    /// The code.
+    /// Returns the code.
     ///
     /// # Safety
     /// The object must be loaded, and its code must not change while the slice is used.
@@ -303,10 +303,10 @@ impl Object {
         }
     }
 
-    /// All segments that aren't writable, with their relative addresses.
+    /// Returns all segments that aren't writable, with their relative addresses.
     ///
     /// # Safety
-    /// That of [`Object::code`].
+    /// As for [`Object::code`].
     pub(crate) unsafe fn readable(&self) -> Vec<(u64, &'static [u8])> {
         // SAFETY: the caller's promise.
         let bytes = |low: u32, high: u32| unsafe { self.bytes(low, (high - low) as usize) };
@@ -321,7 +321,7 @@ impl Object {
     /// table of the usual form.
     ///
     /// # Safety
-    /// That of [`Object::code`].
+    /// As for [`Object::code`].
     pub(crate) unsafe fn functions(&self) -> Vec<u32> {
         // SAFETY: the caller's promise.
         let head = unsafe { self.bytes(self.frames, 12) };

@@ -195,7 +195,7 @@ impl Others {
 /// Patches code that the loader has just mapped from a file, see [`crate::mapped`].
 ///
 /// # Safety
-/// That of [`crate::mapped`].
+/// As for [`crate::mapped`].
 pub(crate) unsafe fn mapped(file: &File, at: usize, len: usize, offset: u64) {
     with(|all| {
         let Some(others) = all else { return };

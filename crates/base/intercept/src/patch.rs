@@ -71,7 +71,7 @@ impl Sites {
     }
 }
 
-/// The work for one object.
+/// The patching of one object: its sites, and their trampolines.
 pub(crate) struct Job {
     object: Object,
     sites: Sites,
@@ -100,7 +100,7 @@ pub(crate) unsafe fn install(hooks: &'static Hooks, dir: Option<&CStr>) -> Resul
     })
 }
 
-/// Patched objects.
+/// The objects that were patched, for restoring their code.
 pub(crate) struct Patched([Option<Job>; MAX_OBJECTS]);
 
 pub(crate) unsafe fn install_in_loader(
@@ -122,7 +122,7 @@ impl Patched {
     /// Restores the original code.
     ///
     /// # Safety
-    /// That of [`crate::LoaderPatch::remove`].
+    /// As for [`crate::LoaderPatch::remove`].
     pub(crate) unsafe fn remove(self) {
         for job in self.0.iter().flatten() {
             let (low, len) = code_pages(&job.object);
@@ -221,7 +221,8 @@ unsafe fn install_once(
                     line.patched = n;
                 }
             }
-            // Nothing of this object was changed; and if it is the first, nothing at all.
+            // If the first object can't be patched, nothing in the process has changed yet. Later
+            // objects are skipped.
             Err(e) if i == 0 => return Err(e),
             Err(_) => {}
         }

@@ -233,7 +233,7 @@ unsafe extern "C" fn __wrap_strdup(text: *const std::ffi::c_char) -> *mut std::f
 mod tests {
     use super::*;
 
-    /// The sum of a block's bytes.
+    /// Returns the sum of a block's bytes.
     fn sum(block: *mut c_void, size: usize) -> u64 {
         // SAFETY: the block has this many bytes.
         let bytes = unsafe { std::slice::from_raw_parts(block.cast::<u8>(), size) };

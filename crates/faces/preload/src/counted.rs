@@ -165,7 +165,7 @@ pub fn counted(nr: i64, a: &[i64; 6], answer: impl FnOnce() -> i64) -> i64 {
     };
     let begun = count::begin(kind);
     let traced = is_on(Point::CALL_ENTER) || is_on(Point::CALL_EXIT);
-    // A call that this library makes while it serves one of the program isn't traced.
+    // A call that this library makes while it serves a call of the program isn't traced.
     let traced = traced && enter(nr, a);
     let result = answer();
     let outside = result == PASS || nr == SYS_mmap && !maps_pool_file(a);
@@ -214,9 +214,9 @@ fn leave(nr: i64, result: i64, outside: bool) {
     forebay_trace::event!(CALL_EXIT, nr, result, u64::from(outside));
 }
 
-/// Whether an mmap with these arguments maps a file of the pool. Two other kinds of mmap are served
-/// here, too: a library's code, which is patched, and mappings at fixed addresses, which may
-/// replace a mapping of a pool file.
+/// Whether an mmap with these arguments maps a file of the pool. (The library also serves other
+/// mmaps: of a library's code, which it patches, and at fixed addresses, which may replace a
+/// mapping of a pool file.)
 fn maps_pool_file(a: &[i64; 6]) -> bool {
     a[3] & i64::from(MAP_ANONYMOUS) == 0 && fds::pool_file(a[4] as i32).is_some()
 }

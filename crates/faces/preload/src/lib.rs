@@ -9,8 +9,8 @@
 //!   number to its open file ([`pool::fds`]), so that fork, exec and vfork carry it over
 //!   ([`lifecycle`]);
 //! - nothing of the pool is opened before the program first needs it;
-//! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the
-//!   program's terminal but one line if the pool can't be reached, or if a defect of ours ends the
+//! - it has its own allocator ([`alloc`]), starts no threads and writes nothing to the program's
+//!   terminal but one line if the pool can't be reached, or if a defect of the library ends the
 //!   program ([`program::messages`]).
 //!
 //! `FOREBAY_DIR` (the pool's directory) and `FOREBAY_MOUNT` (the prefix) say where the pool is;

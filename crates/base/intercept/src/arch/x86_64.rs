@@ -13,7 +13,6 @@
 //! after each entry into the kernel the processor has to predict indirect jumps again, which costs
 //! more than the rest. The last 8 bytes of each slot hold the address behind the original
 //! instruction: one unwind rule for the whole region reads it from there.
-//! region reads it from there.
 //!
 //! A site that may clone is followed by a second slot. It has a `syscall` for each of the four
 //! calls that can clone, each followed by a jump to the gate that calls `clone_after`. After that
@@ -28,8 +27,8 @@ pub(crate) use gates::{CALL_DEPTH, own_region, raw, set_hooks, widen};
 use crate::hooks::Hooks;
 use gates::{CLASS_CALL, CLASS_FD, CLASS_KERNEL, NR_CLONES, class, gates, is_clone};
 
-/// Tells valgrind, if the process runs under it, that code has changed which it may have translated
-/// already. On a real processor the request has no effect: its rotations restore `rdi`.
+/// Tells valgrind, if the process runs under it, to translate changed code again. On a real
+/// processor the request has no effect: its rotations restore `rdi`.
 pub(crate) fn code_changed(start: usize, len: usize) {
     const DISCARD_TRANSLATIONS: usize = 0x1002;
     let request = [DISCARD_TRANSLATIONS, start, len, 0, 0, 0];

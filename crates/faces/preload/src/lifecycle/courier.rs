@@ -57,7 +57,7 @@ pub struct Parcel {
     pub parked: Parked,
 }
 
-/// What a courier has to do.
+/// The task of a courier.
 pub struct Errand {
     /// Pipe to which the courier reports that it is ready: one byte, 0 or an errno.
     pub ready: RawFd,
@@ -498,7 +498,7 @@ fn close(s: &mut Served) {
     }
 }
 
-/// What it means that a descriptor is ready.
+/// The reasons for which a descriptor is ready.
 enum Meaning {
     Executed,
     Ended,
@@ -506,7 +506,7 @@ enum Meaning {
     Input(usize),
 }
 
-/// What has to be done next.
+/// The work that is due.
 #[derive(Default)]
 struct Events {
     executed: bool,

@@ -58,7 +58,7 @@ impl Strings {
     /// EFAULT.
     ///
     /// # Safety
-    /// They are C strings that aren't freed, or unmapped.
+    /// Each text is a C string that isn't freed, or unmapped memory.
     pub unsafe fn look(&self) -> Result<(), Errno> {
         let len = |&p: &i64| {
             // SAFETY: the caller's promise.

@@ -46,15 +46,16 @@ struct Plan {
     images: Vec<i32>,
     /// The descriptors of copies of a program that is an argument of a loader.
     images_for_loader: Vec<i32>,
-    /// Scripts outside the pool: descriptor and path. If this library follows the chain, the kernel
-    /// doesn't check them.
+    /// Descriptor and path of each script outside the pool. If this library follows the chain, it
+    /// also checks their permissions, which the kernel doesn't then.
     scripts_outside: Vec<(i32, i64)>,
     /// Whether a part of the chain lies in the pool: then the kernel can't follow it.
     ours: bool,
     /// The working directory in a mount of the pool, for a program that doesn't see the pool. A
     /// number, for the same reason as `images`.
     mounted: Option<i32>,
-    /// What a program that doesn't see the pool gets instead of its pool descriptors.
+    /// The descriptors that a program gets instead of its pool descriptors if it doesn't see the
+    /// pool.
     inherited: Inherited,
     /// Whether nothing is executed (AT_EXECVE_CHECK).
     only_checks: bool,

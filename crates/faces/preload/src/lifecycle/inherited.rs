@@ -1,4 +1,4 @@
-//! Pool descriptors that a program inherits which doesn't see the pool (static, Go, set-user-ID;
+//! Pool descriptors inherited by a program that doesn't see the pool (static, Go, set-user-ID;
 //! [`static_binary_hint`](super::static_binary_hint)).
 //!
 //! To the kernel they are placeholders, on which reads and writes give EBADF. Many programs ignore
@@ -90,8 +90,8 @@ pub fn any() -> bool {
     pool::open_fs().is_some_and(|fs| !groups(fs, None).is_empty())
 }
 
-/// Replaces pool descriptors by ones that a program can use which doesn't see the pool. `only`:
-/// replaces this one alone. To be called right before exec.
+/// Replaces pool descriptors by descriptors that work in a program that doesn't see the pool.
+/// `only`: replaces this one alone. To be called right before exec.
 ///
 /// # Errors
 /// EOPNOTSUPP; a line on standard error says why.

@@ -48,8 +48,9 @@ pub fn concerns(argv: &Strings, env: &Strings) -> bool {
     (working_dir::is_inside() || names_the_pool(argv)) && !is_valgrinds(env)
 }
 
-/// Writes a line on standard error if valgrind is to run a program in the pool: valgrind reads the
-/// program's file itself, so it can't. (The files that the program uses may be in the pool.)
+/// Writes a line on standard error if valgrind is to run a program in the pool: valgrind itself
+/// opens the program's file, and doesn't find it there. (The files that the program uses may be in
+/// the pool.)
 pub fn of_valgrind(argv: &Strings, env: &Strings) {
     let Some(settings) = settings::settings().filter(|_| is_valgrinds(env)) else {
         return;

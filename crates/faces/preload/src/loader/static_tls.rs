@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::*};
 
 const TUNABLES: &CStr = c"GLIBC_TUNABLES";
 const TUNABLE: &[u8] = b"glibc.rtld.optional_static_tls=";
-/// Room that glibc spares by default. Bytes.
+/// Room that glibc reserves by default. Bytes.
 const USUAL: usize = 512;
 /// The room is a multiple of this. Bytes.
 const STEP: usize = 16 << 10;

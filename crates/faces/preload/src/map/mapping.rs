@@ -121,7 +121,7 @@ pub unsafe fn map_range(
     result
 }
 
-/// Records that files are mapped already: the library instance for the loader has mapped them.
+/// Records that files are mapped already: by the auditing instance of the library.
 pub fn note_mappings(fs: &Fs) {
     spans::note();
     prepare(fs);

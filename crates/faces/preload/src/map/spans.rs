@@ -149,7 +149,8 @@ impl Spans {
         span.0.len.store(len, SeqCst);
     }
 
-    /// Marks `span`, which has taken over pages of `other`, for the same removal of pages.
+    /// Passes the mark of `other` (pages to be removed) on to `span`, which has taken over some of
+    /// its addresses.
     pub fn inherit_cut(&self, span: Span, other: Span) {
         self.table.inherit_mark(span.0, other.0);
     }

@@ -7,7 +7,7 @@ use crate::pool::{self, fds, placeholder, working_dir};
 use crate::program::{process, settings};
 use forebay_posix::{Errno, Fs, ObjectId};
 
-/// What the beginning of such a path names.
+/// The kinds of objects that the beginning of such a path names.
 #[derive(Debug, PartialEq, Eq)]
 enum ProcPath {
     Descriptor(i32),

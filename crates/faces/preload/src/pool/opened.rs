@@ -82,7 +82,7 @@ pub fn fs() -> Result<&'static Fs, Errno> {
 pub fn open_all() {
     if let Some(fs) = open_fs() {
         let _critical = Critical::enter();
-        // A file that can't be opened now: its use fails in the child as it would in this process.
+        // A failure is ignored: the file's use then fails in the child as it would in this process.
         let _ = fs.process().open_all();
         let _ = placeholder::descriptor(fs);
     }
@@ -107,7 +107,7 @@ pub fn before_vfork() {
         return OPEN_BEFORE.store(0, Release);
     };
     let _critical = Critical::enter();
-    // A file that can't be opened now: its use fails in the child as it would in this process.
+    // A failure is ignored: the file's use then fails in the child as it would in this process.
     let _ = fs.process().open_files();
     let _ = placeholder::descriptor(fs);
     OPEN_BEFORE.store(fs.process().open_records(), Release);

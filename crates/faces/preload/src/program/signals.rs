@@ -289,8 +289,8 @@ pub fn after_fork_in_child() {
 }
 
 /// Called by this library's handler for every signal. Returns the program's handler to jump to, or
-/// 0. When the program's handler runs, no frame of this library is on the stack: exceptions and the
-/// cancellation of threads unwind it.
+/// 0. When the program's handler runs, no frame of this library is on the stack, which exceptions
+/// and the cancellation of threads unwind.
 ///
 /// # Safety
 /// Called by this library's handler with the kernel's arguments.

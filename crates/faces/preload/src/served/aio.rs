@@ -203,7 +203,7 @@ pub unsafe fn setup(a: &[i64; 6]) -> i64 {
         let mut kernel = 0i64;
         let mut ask = |n: i64| {
             let call = [n, (&raw mut kernel) as i64, 0, 0, 0, 0];
-            // SAFETY: a word of ours.
+            // SAFETY: a word of this library.
             unsafe { raw(libc::SYS_io_setup, call) }
         };
         // The second try lets the kernel refuse or accept exactly the program's number.

@@ -1,9 +1,9 @@
 //! Calls that change a thread's rights on files (its ids and capabilities, its user namespace), or
 //! its working directory and umask.
 //!
-//! In the kernel each thread has its own. As long as they are the same in all threads, the
-//! process's are kept in memory. From the first call by which they may differ, each operation asks
-//! the kernel for those of the calling thread.
+//! In the kernel each thread has its own values of these. As long as they are the same in all
+//! threads, the process's are kept in memory. From the first call by which they may differ, each
+//! operation asks the kernel for those of the calling thread.
 
 use crate::pool::{self, fds, working_dir};
 use crate::program::credentials::{is_shared, note_differ};

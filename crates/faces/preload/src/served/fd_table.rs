@@ -13,10 +13,9 @@ use forebay_posix::{Errno, Fs};
 use forebay_store::Section;
 use rustix::fd::{AsRawFd, BorrowedFd};
 
-/// Removes entries from the table that the kernel's table doesn't have; called in a child or after
-/// exec. Exec has closed them; or, between the copies of the two tables, another thread closed
-/// them, and the number may stand for another file by now. `executed`: called after exec, so the
-/// missing ones were closed by it.
+/// Removes table entries whose numbers the kernel doesn't have. After exec (`executed`), exec has
+/// closed them. In a child, another thread of the parent closed them between the copies of the two
+/// tables, and the number may stand for another file by now.
 pub fn drop_shared_vm_clones(fs: &Fs, executed: bool) {
     let table = fs.descriptors();
     let Ok(ours) = rustix::fs::stat(fs.pool().dir().join("pool.json")) else {

@@ -199,7 +199,7 @@ pub fn before_close(fd: i32) -> Vec<u64> {
     }
 }
 
-/// Removes these shadows, after the descriptor has been closed.
+/// Gives up the shadows that [`before_close`] returned, after the descriptor has been closed.
 pub fn closed(unwatched: Vec<u64>) {
     if let Some(fs) = pool::open_fs() {
         for inode in unwatched {

@@ -113,7 +113,7 @@ pub unsafe fn vector(a: &[i64; 6], at: Option<i64>, flags: i64, writing: bool) -
     };
     const SYNC: i64 = (libc::RWF_DSYNC | libc::RWF_SYNC) as i64;
     const NOAPPEND: i64 = 0x20;
-    // No signal for a broken pipe.
+    // RWF_NOSIGNAL: no signal for a broken pipe.
     const NOSIGNAL: i64 = 0x100;
     const KNOWN: i64 = NOAPPEND
         | NOSIGNAL

@@ -260,7 +260,7 @@ enum End {
     Open(&'static Fs, u32),
 }
 
-/// Whether the program's path is longer than PATH_MAX, or its address is bad.
+/// Whether the program's path has PATH_MAX bytes or more, or its address is bad.
 ///
 /// # Safety
 /// `path` is a path of the program.
@@ -269,7 +269,7 @@ unsafe fn is_too_long(path: i64) -> bool {
     unsafe { user::path(path) }.is_none_or(|path| path.len() >= PATH_MAX)
 }
 
-/// What must exist at a path outside the pool.
+/// The object that must exist at a path outside the pool.
 #[derive(Clone, Copy)]
 enum Look {
     /// The directory that contains the last name.

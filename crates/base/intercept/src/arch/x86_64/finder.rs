@@ -32,7 +32,7 @@ struct Sweep<'a> {
     /// One bit per byte of code: whether an instruction begins at this byte.
     starts: Vec<u64>,
     syscalls: Vec<u32>,
-    /// Ranges of dead bytes.
+    /// Ranges of dead bytes: padding that is never executed.
     gaps: Vec<(u32, u32)>,
     /// Whether a jump may lead to any instruction of the code.
     open: bool,
@@ -43,7 +43,7 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    /// An empty analysis of code that begins at `low`.
+    /// Returns an empty analysis of code that begins at `low`.
     fn new(code: &'a [u8], low: u32, adjusts: bool) -> Sweep<'a> {
         let words = code.len() / 64 + 1;
         Sweep {

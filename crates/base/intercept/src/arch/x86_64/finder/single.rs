@@ -46,7 +46,7 @@ pub(crate) fn find(code: &[u8], low: u32, frames: &mut Frames) -> Vec<Site> {
     found.iter().flat_map(Sweep::choose).collect()
 }
 
-/// Marks the targets, and apparent targets, of all jumps in the code.
+/// Marks the targets of all jumps in the code, and of bytes that only look like a jump.
 fn mark_jumps(code: &[u8], low: u32, found: &mut [Sweep]) {
     let (Some(first), Some(last)) = (found.first(), found.last()) else {
         return;
