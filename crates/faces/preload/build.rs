@@ -1,5 +1,5 @@
 //! Links the library so that the C code in it (LMDB) uses this library's allocator, not the
-//! program's (see src/alloc.rs), and so that it starts before all other libraries: their
+//! program's (see src/alloc.rs). The library also starts before all other libraries: their
 //! constructors may already use the pool.
 
 fn main() {

@@ -1,9 +1,9 @@
 //! The preload face: an unmodified, dynamically linked program sees a pool under a path
 //! prefix.
 //!
-//! Loaded with `LD_PRELOAD`, it patches libc's system calls (crate `forebay-intercept`) so that
-//! those on paths under the prefix, and on descriptors opened there, are answered from the pool;
-//! all others go to the kernel. Its guarantees:
+//! Loaded with `LD_PRELOAD`, it patches libc's system calls (crate `forebay-intercept`). Calls on
+//! paths under the prefix, and on descriptors opened there, are answered from the pool; all others
+//! go to the kernel. Its guarantees:
 //! - a descriptor of the pool is a real kernel descriptor number: a duplicate of one `O_PATH`
 //!   descriptor, on which the kernel refuses to read or write. A table in shared memory maps the
 //!   number to its open file ([`pool::fds`]), so that fork, exec and vfork carry it over

@@ -5,8 +5,8 @@
 //! that error, and would end successfully with their output lost. So at exec such a program gets,
 //! under the same numbers:
 //! - where the pool is mounted: the file opened through the mount, at the same offset and with the
-//!   same flags, unless other processes share the offset of a file that is only read or only
-//!   written;
+//!   same flags (but not if other processes share the offset of a file that is only read or only
+//!   written);
 //! - otherwise: one end of a pipe, whose other end a *courier* serves
 //!   ([`courier`](super::courier)).
 //!

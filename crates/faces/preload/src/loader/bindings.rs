@@ -5,10 +5,9 @@
 //! other libraries that define functions of the same names. Such a function may wait for a lock
 //! whose holder waits for this library: ThreadSanitizer finds a race in this library's `memset`,
 //! and opens files to report it, both under its locks. Or it may call the pool from within this
-//! library. So, before anything else, each reference of this library is bound again, to the
-//! function that its own libraries (libc, the loader) define under that name and version. Until
-//! then no such function may be called, not even by code that a compiler generates: so texts are
-//! compared byte by byte.
+//! library. So, before anything else, this module binds each reference again: to the function of
+//! that name and version in libc or the loader. Until then no such function may be called, not even
+//! by code that a compiler generates: so texts are compared byte by byte.
 
 use crate::loader::link_map::{LinkMap, headers_in_memory};
 use forebay_intercept::raw;

@@ -1,11 +1,15 @@
 //! Shared mappings of remote files: when stores through them are written back, and when other
 //! nodes' writes are fetched. The bytes themselves are in a [`ShadowCopy`].
 //!
-//! Changed bytes are written back at msync, when a mapping is removed, at close, fsync, exec and
-//! exit, before this process reads, writes or truncates the file, and before it releases a lock on
-//! it. Changes of other nodes are fetched when the file is mapped, at msync(MS_INVALIDATE), after
-//! this process has written to the file, and when it has acquired a lock on it. So nodes that take
-//! turns by locks see each other's stores.
+//! Changed bytes are written back
+//! - at msync, close, fsync, exec and exit, and when a mapping is removed;
+//! - before this process reads, writes or truncates the file, and before it releases a lock on it.
+//!
+//! Changes of other nodes are fetched
+//! - when the file is mapped, and at msync(MS_INVALIDATE);
+//! - after this process has written to the file, and after it has acquired a lock on it.
+//!
+//! So nodes that take turns by locks see each other's stores.
 
 use super::locked;
 use super::shadow_copy::{self, Merged, ShadowCopy};

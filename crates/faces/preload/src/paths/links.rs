@@ -1,8 +1,8 @@
 //! Symbolic links outside the pool that lead into it.
 //!
-//! The kernel follows such a link and finds nothing under the prefix. So when it reports that a
-//! path doesn't exist, this module searches the path for a link that leads into the pool, and
-//! repeats the call with the path to which it leads. Calls that succeed cost nothing extra.
+//! The kernel follows such a link and finds nothing under the prefix. So when the kernel reports
+//! that a path doesn't exist, this module searches the path for such a link. If there is one, it
+//! repeats the call with the path in the pool. Calls that succeed cost nothing extra.
 
 #![allow(
     non_upper_case_globals,

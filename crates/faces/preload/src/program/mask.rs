@@ -3,10 +3,10 @@
 //! (`map/follow.rs`).
 //!
 //! So the kernel is never told to block SIGSEGV and SIGBUS, except while a single call waits. The
-//! mask that the program wants is recorded for each thread and returned when the program reads its
-//! mask. A fault of the program in a thread that believes it blocks the signal kills, as in the
-//! kernel. When another process sends such a signal, it is blocked on arrival, and stays pending in
-//! the kernel.
+//! mask that the program wants is recorded for each thread, and returned when the program reads its
+//! mask. If the program believes that it blocks the signal, a fault of its own kills it, as in the
+//! kernel. But when a process sends such a signal, the signal is blocked on arrival, and stays
+//! pending in the kernel.
 
 use crate::program::process::in_vfork_child;
 use crate::program::results::{errno, value};

@@ -2,9 +2,9 @@
 //! thread that made them, while both run. They are children of clone with CLONE_VM, but with
 //! neither CLONE_VFORK nor CLONE_SETTLS.
 //!
-//! libc and this library reach all that they keep for each thread through its thread area (errno,
-//! critical sections, the slot of a vfork child), so two threads that run at once must not share
-//! one. A shared-memory clone therefore switches to a separate thread area while it runs this
+//! libc and this library reach their data of each thread through its thread area: errno, critical
+//! sections, the slot of a vfork child. So two threads that run at once must not share a thread
+//! area. A shared-memory clone therefore switches to a separate thread area while it runs this
 //! library's code, and back to the shared one when it leaves. While a process has shared-memory
 //! clones, each intercepted call asks the kernel for the caller's thread id.
 

@@ -1,10 +1,10 @@
 //! Passing of pool descriptors over Unix sockets (SCM_RIGHTS).
 //!
 //! The kernel would pass on the placeholder, which means nothing to the receiver. So the sender
-//! replaces it with a *ticket*: a memory file that names the open file description. Meanwhile an
-//! extra reference to the description is recorded in the sender's table, under a number that no
-//! descriptor has (the store's parking places), so that it is released if the sender dies. The
-//! receiver of a ticket takes over the reference and replaces the ticket with a pool descriptor. If
+//! replaces it with a *ticket*: a memory file that names the open file description. Meanwhile the
+//! sender's table holds an extra reference to the description, under a number that no descriptor
+//! has (the store's parking places). If the sender dies, that reference is released. The receiver
+//! of a ticket takes over the reference and replaces the ticket with a pool descriptor. If
 //! the reference is gone (the sender has ended), the file is opened again at the same offset; if
 //! that fails, all calls on the descriptor give EBADF. A ticket that nobody receives keeps its file
 //! open until the sender ends. The ticket is passed as an O_PATH descriptor: a receiver that
