@@ -1,24 +1,24 @@
-//! The addresses of this host.
+//! Lists the addresses of this host.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The addresses of all interfaces that are up, without link-local ones, which are valid only with
-/// an interface.
+/// Returns the addresses of all interfaces that are up, without link-local ones: those are valid
+/// only together with an interface.
 pub fn own() -> Vec<IpAddr> {
     let mut list = std::ptr::null_mut();
-    // SAFETY: `list` is ours to be set.
+    // SAFETY: `list` is a local variable that the call sets.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Vec::new();
     }
     let mut found = Vec::new();
     let mut next = list;
-    // SAFETY: entries of the list, valid until it is freed.
+    // SAFETY: `next` is null or an entry of the list, which isn't freed yet.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
         if entry.ifa_flags & libc::IFF_UP as u32 == 0 || entry.ifa_addr.is_null() {
             continue;
         }
-        // SAFETY: as above; an address has the size that belongs to its family.
+        // SAFETY: as above; each address has the size of its family's type.
         let address: Option<IpAddr> = unsafe {
             match i32::from((*entry.ifa_addr).sa_family) {
                 libc::AF_INET => {
@@ -38,7 +38,7 @@ pub fn own() -> Vec<IpAddr> {
         };
         found.extend(address.filter(meant));
     }
-    // SAFETY: from getifaddrs, freed once.
+    // SAFETY: the list comes from getifaddrs and is freed once.
     unsafe { libc::freeifaddrs(list) };
     found.dedup();
     found

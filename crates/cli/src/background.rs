@@ -1,4 +1,4 @@
-//! Background processes: the process that starts one waits until it reports that it is ready.
+//! Background processes: the process that starts one waits until it reports to be ready.
 
 use crate::fail::Fail;
 use std::fs::File;
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// How long a background process may take to be ready.
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// A command that runs this program again.
+/// Returns a command that runs this program's own executable.
 pub fn command() -> Command {
     let executable = std::env::current_exe()
         .ok()
@@ -46,15 +46,15 @@ pub fn start(mut command: Command, log: &Path, what: &str) -> Result<(), Fail> {
         let why = why.strip_prefix("forebay: ").unwrap_or(why);
         return Err(failed(format!("{why} (see {})", log.display())));
     }
-    // The background process is a child of this process while this one runs.
+    // Reaps the background process, should it end before this process.
     let _ = std::thread::Builder::new().spawn(move || child.wait());
     Ok(())
 }
 
-/// Closes all descriptors from 3 on: this process has inherited them and doesn't use them.
+/// Closes all inherited descriptors, from 3 on; this process doesn't use them.
 ///
-/// The system call itself, since glibc has a function for it from 2.34 on only. Linux has the call
-/// from 5.9 on; before that the open descriptors are listed and closed one by one.
+/// Makes the system call itself, since glibc has a function for it only from 2.34 on. Linux has the
+/// call from 5.9 on; on older kernels the open descriptors are listed and closed one by one.
 pub fn close_inherited() {
     // SAFETY: only descriptors that nothing in this process uses.
     let done = unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
@@ -68,12 +68,12 @@ pub fn close_inherited() {
         Err(_) => return,
     };
     for fd in open.into_iter().filter(|&fd| fd > 2) {
-        // SAFETY: as above; that of the listing itself is closed already (EBADF).
+        // SAFETY: as above; the listing's own descriptor is closed already (EBADF).
         unsafe { libc::close(fd) };
     }
 }
 
-/// Waits for the line that reports it.
+/// Waits at most [`READY_TIMEOUT`] for the line that reports readiness. Returns whether it came.
 fn waits_for(out: &ChildStdout) -> bool {
     use rustix::event::{PollFd, PollFlags, poll};
     let until = Instant::now() + READY_TIMEOUT;
@@ -91,8 +91,8 @@ fn waits_for(out: &ChildStdout) -> bool {
 
 /// Reports that this background process is ready.
 pub fn is_ready() {
-    // SAFETY: both are open; the standard output becomes the log, which tells the starter that no
-    // more output follows.
+    // SAFETY: both are open. The standard output becomes the log, so that the starting process sees
+    // the end of the pipe.
     unsafe {
         libc::write(1, c"ready\n".as_ptr().cast(), 6);
         libc::dup2(2, 1);

@@ -1,9 +1,9 @@
-//! A working directory in a pool, of a command that a program of the pool has started: a script in
-//! a pool that calls `forebay exec` again, or `forebay stage in ./x`.
+//! The working directory in a pool of a command that was started by a program of that pool: a
+//! script in a pool that calls `forebay exec` again, or `forebay stage in ./x`.
 //!
-//! The command itself doesn't see the pool by paths; the library passes it the directory's number
-//! ([`forebay_client::dead_end`]). Relative paths are resolved from there, and programs begin
-//! there.
+//! The command's process doesn't see the pool's paths. The preloaded library of the program hands
+//! it the directory's number in a variable ([`forebay_client::dead_end`]). Relative paths are
+//! resolved against that directory, and programs start in it.
 
 use crate::found::absolute_dir;
 use crate::output::print_notice;
@@ -13,7 +13,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 
-/// The number of the working directory, and the directory of the pool in which it lies.
+/// Returns the number of the working directory, and its pool's directory; None outside of pools.
 fn handed() -> Option<(u64, PathBuf)> {
     let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
     let value = std::env::var_os(name)?;
@@ -88,7 +88,7 @@ fn joined(dir: &Path, path: &Path) -> PathBuf {
     whole
 }
 
-/// Makes a program in `pool` begin in the working directory of this process.
+/// Makes a program in `pool` start in the working directory of this process.
 pub fn hand_on(pool: &Pool, command: &mut Command) {
     let name = std::ffi::OsStr::from_bytes(dead_end::VARIABLE.to_bytes());
     match handed() {

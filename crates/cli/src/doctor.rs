@@ -1,7 +1,8 @@
-//! `forebay doctor`: whether a pool can work on this host, and if not, what to do.
+//! `forebay doctor`: checks whether a pool can work on this host; if not, says what to do.
 //!
-//! Each check is one function that returns a [`Finding`]. The last check starts a small pool, runs
-//! a program in it and removes it, which finds problems that no other check knows.
+//! Each check is one function that returns a [`Finding`]. The last check, the trial, starts a small
+//! pool, runs a program in it and removes it. It finds problems for which there is no check of
+//! their own.
 
 mod host;
 mod reach;
@@ -12,7 +13,7 @@ use crate::fail::{Fail, code};
 use crate::output::{json, write};
 use serde_json::{Value, json as value};
 
-/// The result of a check.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Ok,
@@ -22,23 +23,23 @@ enum State {
     Missing,
 }
 
-/// One checked thing.
+/// The result of one check.
 #[derive(Debug)]
 struct Finding {
     name: &'static str,
     state: State,
-    /// Whether no pool can work without it.
+    /// Whether no pool can work while this check fails.
     needed: bool,
-    /// The fact.
+    /// What the check found.
     found: String,
-    /// The purpose for which Forebay needs it.
+    /// Why Forebay needs it.
     why: &'static str,
-    /// The remedy; empty if all is well.
+    /// What to do; empty if all is well.
     remedy: String,
 }
 
 impl Finding {
-    /// The feature works.
+    /// Returns a finding that all is well.
     fn ok(name: &'static str, why: &'static str, found: impl Into<String>) -> Finding {
         Finding {
             name,
@@ -50,17 +51,17 @@ impl Finding {
         }
     }
 
-    /// A finding of a feature that works with a restriction.
+    /// Turns the finding into a warning: the feature works with a restriction.
     fn warns(self, remedy: impl Into<String>) -> Finding {
         self.with(State::Warning, remedy.into())
     }
 
-    /// Some commands can't work.
+    /// Turns the finding into a failure without which most pools still work: some commands can't.
     fn misses(self, remedy: impl Into<String>) -> Finding {
         self.with(State::Missing, remedy.into())
     }
 
-    /// No pool can work.
+    /// Turns the finding into a failure with which no pool can work.
     fn prevents(self, remedy: impl Into<String>) -> Finding {
         Finding {
             needed: true,
@@ -113,7 +114,8 @@ pub fn doctor(a: &Doctor) -> Result<u8, Fail> {
     let mut findings = host::checks();
     findings.extend(reach::checks());
     findings.extend(a.hosts.iter().map(|host| reach::remote(host, &a.rsh)));
-    // A trial needs memory; without what all pools need, it would say the same in other words.
+    // The trial needs memory. If something that all pools need is missing, it would only fail for
+    // the same reason.
     let can_work = |findings: &[Finding]| !findings.iter().any(|f| f.needed);
     let has_memory = !findings
         .iter()

@@ -27,12 +27,12 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
         (false, false) => Peers::look(name)?,
     };
     if a.force {
-        // Checks the owner again before anything is removed.
+        // `open_all` checks the pool's owner again before anything is removed.
         let pools = open_all(name);
         mount::end_all(&pools, true)?;
         end_users(&pools);
     } else {
-        // Opening the pool reports the error.
+        // Reports the error if the pool can't be opened.
         Pool::open(name)?;
         let pools = open_each(name)?;
         if !a.check {
@@ -81,7 +81,7 @@ pub fn down(name: &str, a: &Down) -> Result<u8, Fail> {
             let dead = places.iter().filter(|p| p.state() != PoolState::Running);
             let dead: Vec<String> = dead.filter_map(|p| p.node).map(|n| n.to_string()).collect();
             note(match dead.len() {
-                // A pool of one node.
+                // None of the directories belongs to a node: a pool of one node.
                 0 => format!("the keeper of pool '{name}' was dead already"),
                 1 => format!("node {} was dead already", dead[0]),
                 _ => format!("nodes {} were dead already", dead.join(", ")),
@@ -102,7 +102,8 @@ fn tell_what_was_done(name: &str) {
     }
 }
 
-/// Fails if one of these nodes was used in the last `limit` seconds, as far as its keeper knows.
+/// Fails if a node of this host was used in the last `limit` seconds, as far as its keeper knows,
+/// or if its keeper hasn't checked yet.
 fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
     let was_used = |pool: &&Arc<Pool>| {
         let used = lifetime::last_used(pool);
@@ -117,13 +118,13 @@ fn unused_for(name: &str, pools: &[Arc<Pool>], limit: u64) -> Result<(), Fail> {
     }
 }
 
-/// Removes the pool here and on other hosts, used or not.
+/// Removes the pool here and on other hosts, even if it is in use.
 fn remove(name: &str, peers: Option<&Peers>) -> Result<(), Fail> {
     let others = peers.map_or(Ok(()), |o| {
         o.each(&["down", "--here", "--force", "--pool", name])
     });
     match Pool::destroy(name) {
-        // Removed meanwhile, by the rest of an interrupted start, or by another `down`.
+        // Another `down`, or an interrupted start that cleans up, has removed it meanwhile.
         Err(PoolError::Absent(_)) => others,
         removed => removed.map_err(Fail::from).and(others),
     }
@@ -141,7 +142,7 @@ pub fn end_and_remove(pools: Vec<Arc<Pool>>, name: &str) {
     }
 }
 
-/// Removes what a failed start has left, here and on other hosts.
+/// Removes what a failed start has left of the pool, here and on other hosts.
 pub fn remove_plan(plan: &Plan) {
     let left = places(&plan.name);
     let ours = |dir: &std::path::Path| Plan::read(dir).is_ok_and(|p| p.uuid == plan.uuid);

@@ -1,4 +1,4 @@
-//! `forebay exec`, and how a program gets access to a pool: by the preloaded library, and by the
+//! `forebay exec`, and how a program gets access to a pool: by the preloaded library, and by
 //! variables that name the pool.
 
 use crate::args::Exec;
@@ -21,7 +21,7 @@ pub fn is_our_library(entry: &[u8]) -> bool {
     entry.rsplit(|&b| b == b'/').next() == Some(LIBRARY.as_bytes())
 }
 
-/// The path of the library.
+/// Returns the path of the preloaded library.
 pub fn library() -> Result<PathBuf, Fail> {
     let found = if let Some(given) = std::env::var_os("FOREBAY_PRELOAD").filter(|p| !p.is_empty()) {
         let given = PathBuf::from(given);
@@ -59,14 +59,14 @@ pub fn library() -> Result<PathBuf, Fail> {
     Ok(found)
 }
 
-/// Removes the variables of a program in a pool from a command's environment.
+/// Removes from a command's environment the variables that give a program access to a pool.
 pub fn without_pool(command: &mut Command) {
     for variable in ["LD_PRELOAD", "FOREBAY_NODE", "FOREBAY_DIR"] {
         command.env_remove(variable);
     }
 }
 
-/// The command, ready to start: program, arguments, environment.
+/// Returns the command, ready to start: program, arguments, environment.
 pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> {
     let library = library()?;
     let config = pool.config();
@@ -74,7 +74,7 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
         .split_first()
         .ok_or_else(|| Fail::usage("there is no program to run"))?;
     let mut prepared = if needs_pool(pool, program)? {
-        // The kernel finds no such file; a shell that sees the pool does.
+        // The kernel can't find the program's file, but a shell that sees the pool can.
         let mut shell = Command::new("/bin/sh");
         shell.args(["-c", "exec \"$0\" \"$@\""]).arg(program);
         shell
@@ -105,13 +105,14 @@ pub fn prepare(pool: &Arc<Pool>, command: &[OsString]) -> Result<Command, Fail> 
     Ok(prepared)
 }
 
-/// Whether only a process that sees the pool can start the program: it lies there, or libraries
-/// that it needs do, or the library must print or set something at its start.
+/// Whether only a process that sees the pool can start the program. This is so if the program or a
+/// library that it needs lies in the pool, or if the preloaded library must print a hint when the
+/// program starts.
 fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
     if program.is_empty() {
         return Err(Fail::new(code::NOT_FOUND, "'': there is no such program"));
     }
-    // An empty part of a list is the working directory.
+    // An empty item of such a list means the working directory.
     let is_inside = |text: &[u8]| {
         if text.is_empty() {
             cwd::is_in(pool)
@@ -132,13 +133,14 @@ fn needs_pool(pool: &Arc<Pool>, program: &OsStr) -> Result<bool, Fail> {
         return Ok(false);
     };
     Ok(forebay_elf::Elf::read(&file).is_some_and(|elf| {
-        // The library prints a hint for these.
+        // For these programs the preloaded library prints a hint.
         let special = elf.calls_directly(&file) || elf.needs(b"libasan.so");
         special || elf.texts.iter().any(|t| leads_inside(&t.text))
     }))
 }
 
-/// The program's file, unless it lies in the pool: by its path, or by the first match on PATH.
+/// Returns the program's file by its path, or by the first match on PATH; None if it lies in the
+/// pool.
 fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     let mount = &pool.config().mount;
     if program.as_bytes().contains(&b'/') {
@@ -166,7 +168,7 @@ fn find_outside(pool: &Arc<Pool>, program: &OsStr) -> Option<PathBuf> {
     Some(program.into())
 }
 
-/// Commands of shells that are no programs.
+/// Commands of shells for which no program exists.
 const OF_SHELLS: [&str; 8] = [
     "cd", "export", "source", ".", "alias", "ulimit", "umask", "eval",
 ];
@@ -204,7 +206,7 @@ pub fn exec(name: &str, a: &Exec) -> Result<u8, Fail> {
     if a.with_mount {
         mount::for_this_process(&pool)?;
     }
-    // The program must not inherit this process's use of the pool.
+    // The program must not count as this process's use of the pool, so detach first.
     let _ = pool.store().recovery().detach();
     let error = prepared.exec();
     Err(cannot_start(&a.command[0], &error))

@@ -1,4 +1,4 @@
-//! Errors as the user sees them, and the exit codes.
+//! Errors as the user sees them, and exit codes.
 
 use forebay_client::{PoolError, Starting};
 use std::fmt::Display;
@@ -31,7 +31,7 @@ Exit codes:
   128+N  `run`: the program was killed by signal N
   else  `run`, `exec`: the program's own exit code";
 
-/// Why a command fails: one line, and the exit code.
+/// The reason why a command fails, in one line, and its exit code.
 #[derive(Debug)]
 pub struct Fail {
     pub code: u8,
@@ -68,8 +68,8 @@ pub fn print_notice(message: impl std::fmt::Display) {
     let _ = writeln!(std::io::stderr(), "forebay: {text}");
 }
 
-/// A message without control characters but newlines and tabs: names in it may be others', and a
-/// terminal would obey them.
+/// Replaces control characters in a message, except newlines and tabs. Names in a message may be
+/// chosen by others, and a terminal would obey their escapes.
 fn without_escapes(text: &str) -> String {
     let harmless = |c: char| !c.is_control() || matches!(c, '\n' | '\t');
     text.chars()
@@ -96,7 +96,7 @@ fn without_numbers(message: impl Display) -> String {
 /// Whether `-q` was given.
 static QUIET: AtomicBool = AtomicBool::new(false);
 
-/// Leaves summaries and remarks out.
+/// Suppresses summaries and remarks, or prints them again.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Relaxed);
 }
@@ -106,7 +106,7 @@ pub fn is_quiet() -> bool {
     QUIET.load(Relaxed)
 }
 
-/// Prints a summary or remark: not with `-q`.
+/// Prints a summary or remark, unless `-q` was given.
 pub fn note(message: impl Display) {
     if !is_quiet() {
         print_notice(message);
@@ -116,7 +116,7 @@ pub fn note(message: impl Display) {
 impl From<PoolError> for Fail {
     fn from(e: PoolError) -> Fail {
         let e = match e {
-            // Half a pool: of one that is being made, that is no damage.
+            // A pool that is still being created looks damaged because half of it is missing.
             PoolError::Damaged { name, .. } if Starting::is_held(&name) => {
                 PoolError::Starting(name)
             }

@@ -15,7 +15,7 @@ pub fn absolute_dir(pool: &Pool) -> PathBuf {
     std::path::absolute(pool.dir()).unwrap_or_else(|_| pool.dir().to_owned())
 }
 
-/// Opens a pool for use.
+/// Opens a pool, or one of its nodes; warns if its keeper or daemon is dead.
 pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
     let pool = Arc::new(Pool::open_node(name, node)?);
     if pool.keeper_pid().is_none() {
@@ -34,15 +34,15 @@ pub fn open(name: &str, node: Option<u32>) -> Result<Arc<Pool>, Fail> {
     Ok(pool)
 }
 
-/// Why the keeper of the pool or node in `dir` has died, in brackets; empty if that isn't known.
+/// Returns why the keeper of the pool or node in `dir` has died, in parentheses; empty if unknown.
 pub fn why_dead(dir: &Path) -> String {
     death::of_keeper(dir).map_or(String::new(), |why| format!(" ({why})"))
 }
 
-/// Time that a process has between SIGTERM and SIGKILL.
+/// How long a process may take to end after SIGTERM, before it gets SIGKILL.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// `1234 (bash), 1240 (sort)`.
+/// Lists processes with their names: `1234 (bash), 1240 (sort)`.
 pub fn named(pids: &[u32]) -> String {
     let name = |pid: &u32| match std::fs::read_to_string(format!("/proc/{pid}/comm")) {
         Ok(name) => format!("{pid} ({})", name.trim()),
@@ -56,7 +56,7 @@ pub fn runs(pid: u32) -> bool {
     life(pid) != Life::Gone
 }
 
-/// All nodes of a pool on this host that can be opened.
+/// Opens all nodes of a pool on this host that can be opened; leaves out the others.
 pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
     let places = places(name);
     let pools = places.iter().filter_map(|p| Pool::open_dir(&p.dir).ok());
@@ -66,14 +66,14 @@ pub fn open_all(name: &str) -> Vec<Arc<Pool>> {
 /// Opens all nodes of a pool on this host.
 ///
 /// # Errors
-/// If one can't be opened: it may be in use.
+/// If a node can't be opened: the pool may be in use there.
 pub fn open_each(name: &str) -> Result<Vec<Arc<Pool>>, PoolError> {
     let places = places(name);
     let pools = places.iter().map(|p| Pool::open_dir(&p.dir).map(Arc::new));
     pools.collect()
 }
 
-/// The processes that use one of these nodes.
+/// Returns the processes that use one of these nodes.
 pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     let mut pids: Vec<u32> = pools.iter().flat_map(|p| p.attached()).collect();
     pids.sort_unstable();
@@ -81,7 +81,7 @@ pub fn users(pools: &[Arc<Pool>]) -> Vec<u32> {
     pids
 }
 
-/// Waits until no process uses the pool, for at most `timeout`. Returns whether that is so.
+/// Waits at most `timeout` until no process uses the pool. Returns whether none does.
 pub fn wait_for_users(pools: &[Arc<Pool>], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     while !users(pools).is_empty() {
@@ -93,7 +93,7 @@ pub fn wait_for_users(pools: &[Arc<Pool>], timeout: Duration) -> bool {
     true
 }
 
-/// Ends all processes that use the pool: SIGTERM, two seconds, SIGKILL.
+/// Ends all processes that use the pool: SIGTERM, then SIGKILL after [`GRACE`].
 pub fn end_users(pools: &[Arc<Pool>]) {
     for signal in [Signal::TERM, Signal::KILL] {
         for pid in users(pools) {

@@ -1,9 +1,9 @@
 //! The guard of a node that starts: the process that the launcher waits for.
 //!
-//! It forks the daemon and watches it. When the pool runs, the guard ends, and so the launch does
-//! (ssh has done its work then); the daemon goes on by itself. If the daemon is killed before it
-//! serves, the guard removes what the daemon had begun to make. From then on, before anybody is told
-//! that the pool is up, nothing is removed: the node can be started again. The death of a guard does
+//! The guard forks the daemon and watches it. When the pool runs, the guard ends, and so does the
+//! launch (its ssh ends); the daemon continues alone. If the daemon is killed before it serves, the
+//! guard removes what the daemon had begun to create. Once the daemon serves, even before the pool
+//! is reported as up, nothing is removed: the node can be started again. The death of a guard does
 //! no harm.
 
 use crate::fail::Fail;
@@ -11,24 +11,24 @@ use crate::keeper::{self, OnTerm};
 use forebay_client::{PoolConfig, remove_node};
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Write};
 
-/// The pipe by which the daemon reports to its guard.
+/// The daemon's end of the pipe by which it reports to its guard.
 pub struct Ward(PipeWriter);
 
 impl Ward {
-    /// Reports that a pool with this config is about to be made.
+    /// Reports that the daemon is about to create a pool with this config.
     pub fn makes(&mut self, config: &PoolConfig) {
         let text = serde_json::to_string(config).unwrap_or_default();
         let _ = writeln!(self.0, "{text}");
     }
 
-    /// Records that nothing needs to be removed any more: the pool runs, or nothing is left.
+    /// Reports that nothing needs to be removed any more: the pool runs, or nothing is left of it.
     pub fn is_settled(&mut self) {
         let _ = writeln!(self.0);
     }
 }
 
-/// Forks this process, which has only one thread: the daemon gets a ward, the guard returns an exit
-/// code when it is done.
+/// Forks this process, which has only one thread. Returns the ward in the daemon; in the guard,
+/// returns its exit code once it has nothing left to watch.
 pub fn divide() -> Result<Result<Ward, u8>, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
     let (hears, tells) = std::io::pipe().map_err(failed)?;
@@ -44,16 +44,17 @@ pub fn divide() -> Result<Result<Ward, u8>, Fail> {
 }
 
 fn watch(from: PipeReader) -> u8 {
-    // Only the daemon may keep the descriptors that the launcher reads.
+    // The launcher reads the standard descriptors until they close: only the daemon may hold them
+    // open.
     silence();
     if keeper::on_term(false) == OnTerm::Stays {
-        // With its end, Slurm would kill the daemon.
+        // If SIGTERM ended the guard, Slurm would kill the daemon, too.
         // SAFETY: no handler of this program is replaced.
         unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
     }
     let mut making: Option<PoolConfig> = None;
     for line in BufReader::new(from).lines().map_while(Result::ok) {
-        // An empty line is no config.
+        // An empty line (the daemon is settled) is no config.
         making = serde_json::from_str(&line).ok();
     }
     match making {
@@ -82,6 +83,6 @@ pub fn silence() {
 /// Redirects one of the standard descriptors to `file`.
 pub fn turn(fd: i32, file: &std::fs::File) {
     use std::os::fd::AsRawFd;
-    // SAFETY: both are open; nobody holds the standard descriptors by ownership.
+    // SAFETY: both descriptors are open; no owned descriptor is one of the standard ones.
     unsafe { libc::dup2(file.as_raw_fd(), fd) };
 }

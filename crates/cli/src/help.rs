@@ -1,7 +1,8 @@
 //! The command line as clap sees it, with its commands grouped by purpose.
 //!
-//! clap lists all commands in one block. [`command`] replaces that block in the help of `forebay`
-//! by one for each row of [`GROUPS`]. A command in no row is listed at the end, so none is hidden.
+//! clap lists all commands in one block. In the help of `forebay`, [`command`] replaces that block
+//! by one block for each row of [`GROUPS`]. A command in no row is listed at the end, so none is
+//! hidden.
 //!
 //! The help of a command describes its purpose first, with an example, and then its options. An
 //! unknown command name gets a tip ([`TIPS`]).
@@ -47,10 +48,10 @@ const GROUPS: [(&str, &[&str]); 6] = [
     ),
 ];
 
-/// The help of a command. clap puts an empty line before what comes after the usage.
+/// Help template of one command. clap itself puts an empty line before `after-help`.
 const OF_COMMAND: &str = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\n{all-args}";
 
-/// Words that users of other programs type, and what they mean.
+/// Command names of other programs that users may type, and tips on what to use instead.
 const TIPS: [(&[&str], &str); 13] = [
     (
         &["put", "upload", "import", "load", "push"],
@@ -104,17 +105,18 @@ const TIPS: [(&[&str], &str); 13] = [
     ),
 ];
 
-/// Programs that had commands of their own once: scripts may still use these.
+/// Names of former commands of `forebay` that only did what a program does: scripts may still use
+/// them.
 const REMOVED: [&str; 6] = ["cat", "cp", "mv", "rm", "mkdir", "du"];
 
-/// The command line with its help by purpose.
+/// Returns clap's command line, with its commands grouped by purpose.
 pub fn command() -> clap::Command {
     let command = Cli::command();
     let template = template(&command);
     explained(command).help_template(template)
 }
 
-/// With the help of all its commands.
+/// Sets the help template of a command and of all its subcommands.
 fn explained(command: clap::Command) -> clap::Command {
     let command = command.help_template(OF_COMMAND);
     command.mut_subcommands(explained)
@@ -144,8 +146,8 @@ fn with_direction(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Adds to an error about `forebay status NAME` or `-p NAME` how a pool is named, and to one about
-/// `forebay stage in SRC` that the destination is missing.
+/// Adds a tip to two errors: to one about `forebay status NAME` or `-p NAME`, how to name a pool;
+/// to one about `forebay stage in SRC`, that the destination is missing.
 fn with_name(mut error: clap::Error) -> clap::Error {
     let usage = match error.get(ContextKind::Usage) {
         Some(ContextValue::StyledStr(usage)) => usage.to_string(),
@@ -172,7 +174,7 @@ fn with_name(mut error: clap::Error) -> clap::Error {
     error
 }
 
-/// Adds to an error about an unknown command which command to use.
+/// Adds a tip to an error about an unknown command: which command to use.
 fn with_tip(mut error: clap::Error) -> clap::Error {
     let of_forebay = matches!(
         error.get(ContextKind::Usage),
@@ -214,7 +216,7 @@ fn is_program(name: &str) -> bool {
     is_name && std::env::split_paths(&path).any(|dir| dir.join(name).is_file())
 }
 
-/// When help and complaints about usage have colours: they are printed before `--color` is parsed.
+/// Returns when help and usage errors have colours: they are printed before `--color` is parsed.
 fn color_of_help(words: &[OsString]) -> ColorChoice {
     let mut own = words.iter().take_while(|word| *word != "--");
     while let Some(word) = own.next().and_then(|word| word.to_str()) {
@@ -242,7 +244,7 @@ fn listed(command: &clap::Command) -> Vec<(String, String)> {
             (c.get_name().to_owned(), about)
         })
         .collect();
-    // clap adds this one when it parses.
+    // clap adds `help` only when it parses.
     all.push(("help".into(), "Print the help of a command".into()));
     all
 }
@@ -323,7 +325,7 @@ mod tests {
         assert!(at("Example:") < 6 && at("Example:") < at("Staging:"));
         assert!(at("Staging:") < at("Media:") && at("Media:") < at("Nodes:"));
         assert_eq!(run.matches("--quiet").count(), 1);
-        // The program isn't an option of nodes.
+        // The program's words aren't listed under the options of nodes.
         assert!(at("<CMD>...") > at("Program:"));
         for name in ["up", "stage", "exec", "df", "top"] {
             let text = text(name);
@@ -357,7 +359,7 @@ mod tests {
             let tip = format!("'forebay exec -- {word} ...' does it, with all options of {word}");
             assert!(text.contains(&tip), "{word}: {text}");
         }
-        // A suggestion that clap knows better stays: a word that is nearly right.
+        // For a word that is nearly right, clap's own suggestion stays.
         let text = complaint(&["forebay", "statsu"]);
         assert!(text.contains("status"), "{text}");
         let text = complaint(&["forebay", "campaign", "get"]);

@@ -20,7 +20,8 @@ pub fn start(dir: &Path) -> Result<(), Fail> {
 
 /// `forebay keeper`: runs until the pool is removed.
 pub fn main(dir: &Path) -> Result<u8, Fail> {
-    // Makes this its own session, so that no terminal ends it. Fails if it leads one already.
+    // Makes this process lead a session of its own, so that no terminal ends it. Fails if it leads
+    // one already.
     let _ = rustix::process::setsid();
     let term = hold_term();
     background::close_inherited();
@@ -59,12 +60,12 @@ pub fn main(dir: &Path) -> Result<u8, Fail> {
     Ok(0)
 }
 
-/// OOM score adjustment of keepers and daemons, where they may lower it: killing them frees none of
-/// the pool's memory, which is shared, and costs the node.
+/// OOM score adjustment of keepers and daemons, where they may lower it. Killing them frees none of
+/// the pool's memory, which is shared, and stops the node.
 const OOM_SCORE_ADJ: i32 = -500;
 
-/// Settings of a keeper's or daemon's process. It serves many, so its limits of open files and of
-/// file sizes become the highest that it may have; and others are killed first if memory runs out.
+/// Prepares the process of a keeper or daemon. It serves many processes, so it raises its limits of
+/// open files and of file sizes to the hard ones, and lowers its OOM score.
 pub fn prepare_process() {
     use rustix::process::Resource;
     for (limit, what) in [
@@ -94,8 +95,8 @@ pub fn raise(limit: rustix::process::Resource) -> rustix::io::Result<()> {
     setrlimit(limit, all)
 }
 
-/// With limited memory, makes the allocator return free memory at once, and keep little for each
-/// thread.
+/// If the pool's memory is limited, makes the allocator return free memory at once, and keep little
+/// for each thread.
 pub fn spare_memory(limits: &Limits) {
     if limits.memory.is_some() {
         // SAFETY: plain settings.
@@ -107,8 +108,9 @@ pub fn spare_memory(limits: &Limits) {
     }
 }
 
-/// Blocks SIGTERM, for which a thread waits ([`save_on_term`]): a node that shuts down sends it.
-/// Unblocks all other signals: `forebay run` starts keepers with some blocked.
+/// Blocks SIGTERM, which a node sends when it shuts down and for which a thread waits
+/// ([`save_on_term`]). Unblocks all other signals: `forebay run` starts keepers with some blocked.
+/// Returns the set with SIGTERM.
 pub fn hold_term() -> libc::sigset_t {
     // SAFETY: a set of our own and this thread's mask.
     unsafe {
@@ -120,8 +122,8 @@ pub fn hold_term() -> libc::sigset_t {
     }
 }
 
-/// The jobs of schedulers that end a job by SIGTERM to all of its processes at once, and SIGKILL
-/// some time later: Slurm, PBS, LSF, Flux.
+/// Environment variables that mark a job of a scheduler: Slurm, PBS, LSF, Flux. To end a job, these
+/// send SIGTERM to all of its processes at once, and SIGKILL some time later.
 const JOBS: [&str; 4] = ["SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID", "FLUX_JOB_ID"];
 
 /// Whether this process belongs to a batch job.
@@ -130,8 +132,8 @@ pub fn is_in_job() -> bool {
     JOBS.iter().any(is_set)
 }
 
-/// In a batch job, daemons stay. `of_job`: so was the process that started the pool; a remote shell
-/// need not hand the environment on.
+/// Returns the effect of SIGTERM: in a batch job, daemons stay. `of_job`: the process that started
+/// the pool was in one; a remote shell need not hand the job's variables on.
 pub fn on_term(of_job: bool) -> OnTerm {
     if of_job || is_in_job() {
         OnTerm::Stays
@@ -149,8 +151,8 @@ pub enum OnTerm {
     Stays,
 }
 
-/// From now on SIGTERM first saves everything of the process's pool, if it has one at that time, to
-/// stable storage, and then ends the process, unless it is to stay.
+/// From now on SIGTERM saves the process's pool, if one is set by then, to stable storage. Then the
+/// process ends, unless `then` is [`OnTerm::Stays`].
 pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: OnTerm) {
     let _ = std::thread::Builder::new().spawn(move || {
         loop {
@@ -164,7 +166,7 @@ pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: 
                 print_notice(format!("keeper: can't save the pool: {e}"));
             }
             if then == OnTerm::Ends {
-                // Other threads may be in the middle of something.
+                // Other threads may be in the middle of an operation.
                 let _ = pool.store().recovery().end();
                 std::process::exit(0);
             }

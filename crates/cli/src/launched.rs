@@ -1,4 +1,4 @@
-//! `forebay keeper --launched`: the daemon of a node, from the start of its pool.
+//! `forebay keeper --launched`: the daemon of a node, started together with its pool.
 
 use crate::fail::Fail;
 use crate::guard::{Ward, divide, turn};
@@ -13,7 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub fn main() -> Result<u8, Fail> {
-    // Makes this its own session, so that no terminal ends it.
+    // Makes this process lead a session of its own, so that no terminal ends it.
     let _ = rustix::process::setsid();
     let _ = std::env::set_current_dir("/");
     background::close_inherited();
@@ -27,7 +27,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start: {e}"));
     let _ = rustix::process::setsid();
     let term = keeper::hold_term();
-    // Moves the pipes to other numbers: output printed by mistake must not end up there.
+    // Moves the pipes to other descriptors: output printed by mistake must not get into them.
     let (mut from, mut to) = (take(0).map_err(failed)?, take(1).map_err(failed)?);
     let begin = match hear_greeting(&mut from).and_then(|()| Begin::read(&mut from)) {
         Ok(begin) => begin,
@@ -91,7 +91,8 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     if launcher.leaves() {
         drop(ward);
     } else {
-        // The guard, and with it the launch, ends when this process does.
+        // Keeps the pipe to the guard open: the guard, and with it the launch, must last as long as
+        // this process.
         std::mem::forget(ward);
     }
     match own.into_running() {
@@ -109,7 +110,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
     }
 }
 
-/// Takes over one of the standard descriptors, which then refers to /dev/null.
+/// Takes over one of the standard descriptors, and makes its number refer to /dev/null.
 fn take(fd: i32) -> std::io::Result<File> {
     // SAFETY: it is open, and only borrowed to be duplicated.
     let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
@@ -119,8 +120,8 @@ fn take(fd: i32) -> std::io::Result<File> {
 }
 
 fn media(begin: &Begin) -> Result<Vec<forebay_media::MediumSpec>, String> {
-    // The node with the origin must be able to reach it, and all nodes if programs use the origin's
-    // own files: checked here, before anything is made.
+    // The node with the origin must be able to reach it; so must all nodes, if programs use the
+    // origin's own files. This is checked here, before anything is created.
     let origin = begin.plan.origin.as_ref();
     let needs = |o: &&OriginConfig| begin.me == SERVICE_NODE || o.may_be(OriginMode::Off);
     let unseen = |o: &OriginConfig| {

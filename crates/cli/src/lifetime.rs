@@ -1,9 +1,10 @@
 //! Ends pools when their time limit has passed (`--ttl`, `--idle`) or the batch job has ended.
 //!
 //! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that records when
-//! the pool was last used and checks whether a limit is reached. It then calls `forebay down`, as a
-//! person would: that refuses while the pool is used on any node, and is tried again. Of several
-//! daemons, that of node 0 acts first; the others follow later, in case it is dead.
+//! the pool was last used and checks whether a limit is reached. The thread then calls `forebay
+//! down`, as a person would: that command refuses while the pool is used on any node, and the
+//! thread tries again. Of several daemons, that of node 0 acts first; the others act later, in case
+//! it is dead.
 
 use crate::background;
 use crate::output::{age, print_notice};
@@ -15,16 +16,18 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Longest time to live, and idle limit. Seconds.
+/// Maximum time to live, and maximum idle limit. Seconds.
 const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
-/// How often limits are checked: a tenth of the nearer one, between these bounds.
+/// Shortest pause between checks of the limits. The pause is a tenth of the time to the nearer
+/// limit.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(30);
-/// A warning is written when this much time is left, or a tenth of the limit, if less. Seconds.
+/// A warning is written when so much time is left, or a tenth of the time limit if that is less.
+/// Seconds.
 const WARN: u64 = 600;
-/// How much later than node 0 other nodes act. Seconds.
+/// Minimum delay of other nodes after node 0, before they remove the pool. Seconds.
 const OTHERS_LATER: u64 = 60;
-/// How long `scontrol` may take.
+/// How long `scontrol` may take to report a job's remaining time.
 const SCONTROL: Duration = Duration::from_secs(2);
 
 /// A time as the user writes it: `2h`, `1d12h`, `90s`, `300`, `none`.
@@ -48,8 +51,8 @@ impl FromStr for Span {
     }
 }
 
-/// The lifetime of a new pool with these media (none: memory): the user's choice, or else the end
-/// of the batch job, unless the pool can be opened again after it.
+/// Returns the lifetime of a new pool with these media (none: memory). Without the user's choice, a
+/// pool ends with the batch job, unless its media outlive the job.
 pub fn of_new(ttl: Option<Span>, idle: Option<Span>, media: &[MediumSpec]) -> Lifetime {
     let idle = match idle {
         Some(Span::Of(seconds)) => Some(seconds),
@@ -72,7 +75,7 @@ pub fn is_reopenable(media: &[MediumSpec]) -> bool {
     !media.is_empty() && media.iter().all(|m| m.kind != MediumKind::Memory)
 }
 
-/// The remaining time of the batch job that this process is in, and the job's number, from Slurm.
+/// Returns the remaining time of this process's Slurm job, in seconds, and the job's number.
 fn job_left() -> Option<(u64, String)> {
     let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
     let job = variable("SLURM_JOB_ID")?;
@@ -90,8 +93,8 @@ fn job_left() -> Option<(u64, String)> {
     left.map(|left| (left.clamp(1, MAX_LIFETIME_SECONDS), job))
 }
 
-/// A job's remaining time, from `scontrol`: its limit minus its run time. None without a timely
-/// answer.
+/// Returns a job's remaining time from `scontrol`, its limit minus its run time, in seconds. None
+/// if no answer comes within [`SCONTROL`].
 fn scontrol(job: &str) -> Option<u64> {
     let mut child = Command::new("scontrol")
         .args(["-o", "show", "job", job])
@@ -101,7 +104,7 @@ fn scontrol(job: &str) -> Option<u64> {
         .spawn()
         .ok()?;
     let until = Instant::now() + SCONTROL;
-    // The line is shorter than a pipe's buffer.
+    // The output is smaller than a pipe's buffer, so the child can end before it is read.
     let ended = loop {
         match child.try_wait() {
             Ok(Some(status)) => break status.success(),
@@ -119,7 +122,8 @@ fn scontrol(job: &str) -> Option<u64> {
     left_in(&String::from_utf8_lossy(&text[..n]))
 }
 
-/// Parses `RunTime=00:10:00 TimeLimit=1-00:00:00` in a line about a job: the difference in seconds.
+/// Parses `RunTime=00:10:00 TimeLimit=1-00:00:00` in a line about a job. Returns the difference in
+/// seconds.
 fn left_in(line: &str) -> Option<u64> {
     let field = |name: &str| line.split_whitespace().find_map(|w| w.strip_prefix(name));
     let time = |text: &str| -> Option<u64> {
@@ -137,12 +141,12 @@ fn left_in(line: &str) -> Option<u64> {
     time(field("TimeLimit=")?)?.checked_sub(time(field("RunTime=")?)?)
 }
 
-/// When the node's pool was last used, on [`boot_clock`]; 0: not checked yet.
+/// Returns when the node's pool was last used, on [`boot_clock`]; 0 if that wasn't checked yet.
 pub fn last_used(pool: &Pool) -> u64 {
     pool.store().control().header().used.load(Acquire)
 }
 
-/// The remaining time in words, for `status`; None without limits.
+/// Describes the remaining time in words, for `status`; None without limits.
 pub fn words(pool: &Pool) -> Option<String> {
     let lifetime = &pool.config().lifetime;
     let mut parts = Vec::new();
@@ -189,7 +193,8 @@ pub fn warn(pool: &Pool) {
     }
 }
 
-/// Starts the thread that watches the lifetime of a pool, if it is limited. Called by its keeper.
+/// Starts the thread that watches a pool's lifetime, if that is limited. The pool's keeper calls
+/// it.
 pub fn watch(pool: &Arc<Pool>) {
     if !pool.config().lifetime.any() {
         return;
@@ -223,7 +228,7 @@ impl Watcher {
     fn run(mut self) {
         let lifetime = self.pool.config().lifetime.clone();
         let node = self.pool.config().member.map_or(0, |m| m.node);
-        // A delay, so that two nodes don't remove the pool at once.
+        // The delay differs between nodes, so that two of them don't remove the pool at once.
         let later = match node {
             0 => 0,
             n => OTHERS_LATER + u64::from(n % 64),
@@ -256,7 +261,7 @@ impl Watcher {
         }
     }
 
-    /// Records whether the pool is in use, or was since the last check.
+    /// Records that the pool is in use, if it is or was since the last check.
     fn note_use(&mut self) {
         let foreign = self.pool.store().attachments_of_others();
         let in_use = self.foreign != Some(foreign) || !self.pool.attached().is_empty();
@@ -285,7 +290,7 @@ impl Watcher {
         self.warned = self.warned.min(left);
     }
 
-    /// Removes the pool everywhere, unless it is in use. That ends this process.
+    /// Removes the pool everywhere, unless it is in use. Removing the pool ends this process.
     fn remove(&mut self, unused: Option<u64>, why: &str) {
         let config: &PoolConfig = self.pool.config();
         let mut command = background::command();
@@ -305,7 +310,7 @@ impl Watcher {
             Ok(done) => String::from_utf8_lossy(&done.stderr).trim().to_owned(),
             Err(e) => e.to_string(),
         };
-        // The pool was used again, or a host can't be reached: try again later.
+        // The pool was used again, or a host can't be reached: the caller tries again later.
         if failed != self.reported {
             print_notice(format!("keeper: not removed: {failed}"));
         }

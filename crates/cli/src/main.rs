@@ -1,7 +1,7 @@
-//! `forebay`, the command line: pools on this node, staging, and programs in them.
+//! `forebay`, the command line: pools on this node, staging, and programs in pools.
 //!
-//! Thin: every command is a few calls to the crates below, and messages. Messages for people go to
-//! stderr, data to stdout. Every error is one line, `forebay: what, where; what to do`, with an
+//! Every command is a few calls to the crates below this one, and messages. Messages for people go
+//! to stderr, data to stdout. Every error is one line, `forebay: what, where; what to do`, with an
 //! exit code for scripts (see [`fail::code`]).
 
 mod accounting;
@@ -80,7 +80,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::ExitCode;
 
-/// The system's allocator; a mount's server also has a reserve.
+/// The system's allocator, which in the server of a mount also has a reserve.
 #[global_allocator]
 static ALLOCATOR: forebay_fuse::Allocator = forebay_fuse::Allocator;
 
@@ -88,7 +88,7 @@ fn main() -> ExitCode {
     forebay_runtime::defect::report();
     without_preload();
     survive_file_size_limit();
-    // A reader that closes our output is no error, unless there is work to finish.
+    // A reader that closes our output causes no error, except in commands that have work to finish.
     let words = match mount_helper::translated(std::env::args_os().collect()) {
         Ok(Some(words)) => words,
         Ok(None) => return ExitCode::SUCCESS,
@@ -199,8 +199,8 @@ fn execute(cli: Cli) -> Result<u8, Fail> {
     }
 }
 
-/// A file that is larger than the limit of file sizes allows fails with EFBIG, and doesn't end this
-/// process silently. A handler, not SIG_IGN, which programs would inherit.
+/// Makes writing beyond the limit of file sizes fail with EFBIG instead of ending this process
+/// silently. Installs a handler, since programs would inherit SIG_IGN.
 fn survive_file_size_limit() {
     extern "C" fn nothing(_: i32) {}
     let handler: extern "C" fn(i32) = nothing;
@@ -216,8 +216,8 @@ fn survive_file_size_limit() {
     }
 }
 
-/// Started by a program inside a pool, this process would open the pool twice: through the
-/// preloaded library and itself. It needs only the latter, so it starts itself again.
+/// Restarts this process without the preloaded library, if a program inside a pool has started it:
+/// it would open the pool twice, through the library and by itself.
 fn without_preload() {
     const MARK: &str = "FOREBAY_CLI_BARE";
     let Some(list) = std::env::var_os("LD_PRELOAD") else {

@@ -1,9 +1,9 @@
 //! `forebay mount` and `umount`: a pool as a file system of the kernel, and the process that serves
 //! it.
 //!
-//! Each mount has a file in its pool's directory, `mounts/PID`, with the path of the mount: it
-//! tells `forebay down` what to unmount; and `mounts/PID.device` with its device, by which copies
-//! in other mount namespaces are found.
+//! Each mount has two files in its pool's directory. `mounts/PID` holds the path of the mount, by
+//! which `forebay down` finds what to unmount. `mounts/PID.device` holds the mount's device number,
+//! by which copies in other mount namespaces are found.
 
 use crate::args::{Mount, Umount};
 use crate::fail::{Fail, code};
@@ -25,13 +25,14 @@ use std::sync::Arc;
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Maximum time a process takes to end after its mount was removed, unless something delays it.
+/// How long `forebay down` waits for the servers of removed mounts before it looks for copies of
+/// them.
 const QUICK_END_TIMEOUT: Duration = Duration::from_millis(500);
-/// Maximum time to wait for a process to end after its mount was removed.
+/// How long `forebay down` waits in all for the servers of removed mounts to end.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a server that was told to end waits for programs that use the mount.
+/// How long a server that has received a signal to end waits for programs that use the mount.
 const GRACE: Duration = Duration::from_millis(300);
-/// How long a server that isn't needed any more may take to reply to the kernel's last messages.
+/// How long a server that no program needs any more has to reply to the kernel's last messages.
 const SETTLING: Duration = Duration::from_millis(20);
 /// Stack size of threads that wait for the end. Bytes.
 const STACK: usize = 512 << 10;
@@ -47,7 +48,7 @@ pub fn mount(name: &str, a: &Mount) -> Result<u8, Fail> {
         ));
     }
     if a.foreground {
-        // This process writes for others, whose own limits the kernel applies.
+        // This process writes for other processes, to which the kernel applies their own limits.
         let _ = keeper::raise(rustix::process::Resource::Fsize);
     }
     let pool = found::open(name, a.node)?;
@@ -100,7 +101,7 @@ fn options(a: &Mount, name: String) -> Options {
     }
 }
 
-/// `mount -o remount`: what the kernel allows at a mount.
+/// `mount -o remount`: changes those options of a mount that the kernel lets change.
 fn remount(a: &Mount) -> Result<u8, Fail> {
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
@@ -112,7 +113,7 @@ fn remount(a: &Mount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Refuses pools that a mount can't show: the kernel would need the origin's own files in it.
+/// Refuses a pool that a mount can't show: the mount would have to contain files of its origin.
 fn may_be_mounted(pool: &Pool) -> Result<(), Fail> {
     let origin = pool.config().origin.as_ref();
     if origin.is_some_and(|origin| origin.may_be(OriginMode::Off)) {
@@ -127,7 +128,7 @@ fn may_be_mounted(pool: &Pool) -> Result<(), Fail> {
 }
 
 pub fn umount(a: &Umount) -> Result<u8, Fail> {
-    // Not resolved through the mount, whose server may be dead.
+    // Not resolved through the mount, since its server may be dead.
     let dir = std::path::absolute(&a.dir).unwrap_or_else(|_| PathBuf::from(&a.dir));
     let shown = dir.display();
     let Some(source) = mounted(&dir) else {
@@ -148,9 +149,9 @@ pub fn umount(a: &Umount) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours. With its
-/// last descriptor, the kernel releases all processes that wait for a reply. Reads nothing on the
-/// mount.
+/// Kills the process that serves the mount of `source` at `dir`, if it is one of ours. When its
+/// last descriptor closes, the kernel releases all processes that wait for a reply. Doesn't access
+/// the mount.
 fn kill_server(source: &str, dir: &Path) {
     let pool = source.strip_prefix("forebay:").unwrap_or(source);
     for place in places(pool) {
@@ -175,13 +176,13 @@ fn kill_server(source: &str, dir: &Path) {
     }
 }
 
-/// Whether the process has the arguments of a server of a mount at `dir`: a later process may have
-/// its number.
+/// Whether the process has the arguments of a server of a mount at `dir`: another process may have
+/// got the server's number meanwhile.
 fn serves(pid: i32, dir: &Path) -> bool {
     let words = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let mut words = words.split(|&b| b == 0);
     let mounts = words.nth(1) == Some(b"mount");
-    // In the foreground its path may have been given in another form.
+    // A server in the foreground may have been started with another form of the path.
     mounts
         && words.any(|w| {
             w == dir.as_os_str().as_bytes()
@@ -189,7 +190,7 @@ fn serves(pid: i32, dir: &Path) -> bool {
         })
 }
 
-/// The directory to mount at. First unmounts one whose server has died.
+/// Returns the directory to mount at. If the server of a mount there has died, unmounts it first.
 fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     let given = std::path::absolute(dir)
         .map_err(|e| Fail::usage(format!("{}: {e}", dir.to_string_lossy())))?;
@@ -207,7 +208,7 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
             "can't mount at {shown}: {e}; give an empty directory of your own"
         ))
     })?;
-    // If another user could replace the directory, that replacement would be mounted over.
+    // If another user could replace the directory, we would mount over the replacement.
     private::check(&dir, Above::Any).map_err(|e| {
         let why = match e {
             PoolError::Foreign(at, why) => format!("{}: it {why}", at.display()),
@@ -225,10 +226,10 @@ fn resolve(dir: &std::ffi::OsStr) -> Result<PathBuf, Fail> {
     Ok(dir)
 }
 
-/// Mounts, and serves until unmounted.
+/// Mounts the pool at `dir`, and serves it until it is unmounted.
 fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let _ = rustix::process::setsid();
-    // Never on the mount, not even for a core dump.
+    // The working directory must not be on the mount, not even for a core dump.
     let _ = std::env::set_current_dir("/");
     let signals = hold_signals();
     let shown = dir.display().to_string();
@@ -239,7 +240,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     if let Some(pid) = a.until {
         users::begin(&record, pid).map_err(failed)?;
     }
-    // A process that finds the mount finds the record.
+    // The device is written before the record: a process that finds the record finds both.
     if let Some((_, device)) = mount_at(dir) {
         let _ = std::fs::write(device_of(&record), device);
     }
@@ -264,7 +265,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
         let mut signal = 0;
         // SAFETY: both are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
-        // Then the kernel reports the unmount, and we end below, unless the mount is in use.
+        // After this the kernel reports the unmount, and `serve` returns, unless the mount is in
+        // use.
         let _ = unmount(&at, true);
         std::thread::sleep(GRACE);
         end(&ours, &mine, stops.stop());
@@ -283,8 +285,8 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     served
 }
 
-/// Ends the process that serves a mount. If it couldn't be stopped in order, what it holds is
-/// released after its end, as for any killed process.
+/// Ends the process that serves a mount. If it couldn't be stopped `in_order`, other processes
+/// clean up behind it, as behind any killed process.
 fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
         let _ = pool.store().recovery().detach();
@@ -295,16 +297,16 @@ fn end(pool: &Pool, record: &Path, in_order: bool) {
     users::end(record);
 }
 
-/// The file beside a mount's record with its device.
+/// Returns the path of the file that holds the mount's device, beside its record.
 fn device_of(record: &Path) -> PathBuf {
     record.with_extension("device")
 }
 
-/// How often mounting is tried again if others mount and unmount at the same moment.
+/// Maximum number of attempts to mount while other processes mount and unmount there.
 const MAX_TRIES: usize = 5;
 
-/// Mounts the pool for this process, and for the program that it becomes: at the prefix, or else at
-/// a private directory, which only serves working directories.
+/// Mounts the pool for this process, and for the program that it becomes. The mount is at the
+/// prefix, or else at a private directory, which serves only working directories.
 pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     may_be_mounted(pool)?;
     let prefix = Path::new(&pool.config().mount);
@@ -337,7 +339,7 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
             Ok(()) => return Ok(()),
             Err(e) => tried = e,
         }
-        // Another process may have been faster.
+        // Another process may have mounted there first: then try to join its mount.
         if mounted(prefix).is_none() {
             if made {
                 let _ = std::fs::remove_dir(&dir);
@@ -348,7 +350,10 @@ pub fn for_this_process(pool: &Pool) -> Result<(), Fail> {
     Err(tried)
 }
 
-/// Whether the prefix had to be created; or why nothing can be mounted there.
+/// Makes sure that the prefix is an empty directory. Returns whether it had to be created.
+///
+/// # Errors
+/// Why nothing can be mounted there.
 fn place_at(prefix: &Path) -> Result<bool, String> {
     if let Some(other) = mounted(prefix) {
         return Err(format!("{other} is mounted there"));
@@ -366,8 +371,8 @@ fn place_at(prefix: &Path) -> Result<bool, String> {
     }
 }
 
-/// Starts the process that serves the mount. It isn't a child of this one, which becomes a program
-/// that knows nothing of it.
+/// Starts the process that serves the mount. It isn't a child of this process, which becomes a
+/// program that doesn't expect any.
 fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> {
     let mut command = background::command();
     command.args(["mount", "--pool", &pool.config().name]);
@@ -394,7 +399,7 @@ fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> 
     ))
 }
 
-/// Blocks the signals that end a process; a thread waits for them.
+/// Blocks the signals that end a process, for which a thread waits, and returns them.
 fn hold_signals() -> libc::sigset_t {
     // SAFETY: a set of our own and this thread's mask.
     unsafe {
@@ -420,10 +425,10 @@ fn registry(pool: &Pool) -> Result<PathBuf, Fail> {
 
 /// A mount of a pool.
 pub struct Served {
-    /// The process that serves it.
+    /// Process id of the server.
     pub pid: u32,
     pub dir: PathBuf,
-    /// False while that process ends.
+    /// False if the mount is gone and the server is about to end.
     is_mounted: bool,
 }
 
@@ -432,7 +437,7 @@ impl Served {
         value!({ "dir": self.dir, "process": self.pid })
     }
 
-    /// For `forebay status`.
+    /// Describes the mount in words, for `forebay status`.
     pub fn words(&self) -> String {
         let shown = self.dir.display();
         if runs(self.pid) {
@@ -472,7 +477,8 @@ fn list(pool: &Pool) -> Vec<Served> {
     entries.flatten().filter_map(record).collect()
 }
 
-/// Unmounts all mounts of these pools, with `force` also those in use; waits for their servers.
+/// Unmounts all mounts of these pools, with `force` also those in use; waits for their servers to
+/// end.
 pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
     let mounts: Vec<Served> = pools.iter().flat_map(|p| list(p)).collect();
     for mount in mounts.iter().filter(|m| m.is_mounted) {
@@ -501,8 +507,7 @@ pub fn end_all(pools: &[Arc<Pool>], force: bool) -> Result<(), Fail> {
     Ok(())
 }
 
-/// Waits at most `timeout` until no process serves these mounts any more. Returns whether that is
-/// so.
+/// Waits at most `timeout` for the servers of these mounts to end. Returns whether all have ended.
 fn all_end(mounts: &[Served], timeout: Duration) -> bool {
     let until = Instant::now() + timeout;
     while mounts.iter().any(|m| runs(m.pid)) {
@@ -514,7 +519,8 @@ fn all_end(mounts: &[Served], timeout: Duration) -> bool {
     true
 }
 
-/// Ends the processes that serve only copies of this pool's mounts that no process uses.
+/// Ends those servers of this pool that only copies of their mounts keep alive, unless a process
+/// uses a copy.
 ///
 /// # Errors
 /// If a copy is in use.

@@ -1,10 +1,10 @@
 //! Copies of a pool's mounts in other mount namespaces.
 //!
-//! A process that makes a mount namespace (a container, `unshare -m`, `ip netns exec`) gets a copy of
-//! every mount. As long as that namespace is there, so is the kernel's side of the mount, and the
-//! process that serves it gets no end, although nobody may ever look at the copy. So `forebay down`
-//! looks whether a process uses one: has its working directory, root, program, an open or a mapped
-//! file there.
+//! A process that makes a mount namespace (a container, `unshare -m`, `ip netns exec`) gets a copy
+//! of every mount. While that namespace exists, so does the kernel's side of the mount, and the
+//! process that serves it isn't told to end, although nobody may ever access the copy. So `forebay
+//! down` looks whether a process uses a copy: by its working directory, root, program, an open file
+//! or a mapped one.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::collections::HashSet;
@@ -12,17 +12,19 @@ use std::fs::{read_dir, read_link, read_to_string};
 use std::io;
 use std::path::Path;
 
-/// Processes that use a copy of a mount of these devices (`MAJOR:MINOR`); None if there is no copy.
+/// Returns the processes that use a copy of a mount of these devices (`MAJOR:MINOR`); None if there
+/// is no copy.
 ///
-/// Processes that this user can't examine are left out: other users', which can't see the mount
-/// unless that was allowed, and the few that are protected, such as a container's first one.
+/// Processes that this user can't examine are left out: those of other users, who can't see the
+/// mount without `--allow-other`, and the few protected ones, such as a container's first.
 pub fn users(mounts: &[String]) -> Option<Vec<u32>> {
     let (mut namespaces, mut copies) = (HashSet::new(), HashSet::new());
     for pid in processes() {
         let Ok(namespace) = read_link(format!("/proc/{pid}/ns/mnt")) else {
             continue;
         };
-        // Another process has the same table, if this one ends meanwhile.
+        // If this process ends before its table is read, another one of the namespace has the same
+        // table.
         if !namespaces.contains(&namespace)
             && let Ok(table) = read_to_string(format!("/proc/{pid}/mountinfo"))
         {
@@ -41,7 +43,7 @@ fn processes() -> Vec<u32> {
     entries.filter_map(pid).filter(|&pid| pid != me).collect()
 }
 
-/// The device numbers of the given mounts in a table of mounts.
+/// Returns the device numbers of those of the given mounts that a table of mounts lists.
 fn devices(table: &str, mounts: &[String]) -> HashSet<u64> {
     let device = |line: &str| {
         let (left, right) = line.split_once(" - ")?;
@@ -63,7 +65,7 @@ fn uses_one(proc: &str, devices: &HashSet<u64>) -> io::Result<bool> {
     Ok(links.iter().any(|l| is_on(l, devices)) || maps_one(proc, devices)?)
 }
 
-/// Whether a file lies on one of these devices. Asks no server of a mount.
+/// Whether a file lies on one of these devices. Sends no request to a mount's server.
 fn is_on(path: &Path, devices: &HashSet<u64>) -> bool {
     let as_known = AtFlags::STATX_DONT_SYNC | AtFlags::NO_AUTOMOUNT;
     statx(CWD, path, as_known, StatxFlags::empty())

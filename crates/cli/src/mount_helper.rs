@@ -1,21 +1,21 @@
 //! `mount -t fuse.forebay` and fstab: turns the words of mount(8) into those of `forebay mount`.
 //!
 //! mount(8) runs `mount.fuse.forebay SOURCE DIR [-sfnvrw] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`, a
-//! link to this program. Without it, mount(8) runs fuse's own `mount.fuse`, which runs
-//! `forebay SOURCE DIR -o OPTIONS`. SOURCE is `forebay:POOL`, as the table of mounts shows it, so
-//! that `mount -a` finds what is mounted already.
+//! link to this program. Without that link, mount(8) runs fuse's own `mount.fuse`, which runs
+//! `forebay SOURCE DIR -o OPTIONS`. SOURCE is `forebay:POOL`, as in the table of mounts, so that
+//! `mount -a` recognizes existing mounts.
 
 use crate::fail::Fail;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// Names by which mount(8) finds a helper.
+/// Names of this program under which mount(8) runs it as a helper.
 const NAMES: [&str; 2] = ["mount.fuse.forebay", "mount.forebay"];
 /// Sources of mounts begin with this.
 const SOURCE: &[u8] = b"forebay:";
-/// Options without effect: they are for mount(8) itself, or are true of each mount (access times
-/// don't change).
+/// Options without effect here: mount(8) itself acts on them, or they hold for every mount of a
+/// pool (access times don't change).
 const WITHOUT_EFFECT: [&str; 20] = [
     "defaults",
     "rw",
@@ -41,7 +41,7 @@ const WITHOUT_EFFECT: [&str; 20] = [
 /// Options of the existing mount, which mount(8) repeats when it remounts.
 const OF_THE_KERNEL: [&str; 2] = ["user_id", "group_id"];
 
-/// The words of this program's command line. None if nothing is to be done.
+/// Returns the command line for `forebay`; None if nothing is to be done.
 ///
 /// # Errors
 /// Wrong usage: no source, no directory, or an unsupported option.
@@ -91,8 +91,8 @@ fn of_mount(words: &[OsString]) -> Result<Option<Vec<OsString>>, Fail> {
                         b'f' => is_check = true,
                         b's' => is_sloppy = true,
                         b'r' => options.push(b"ro"),
-                        // No table of mounts is kept; this program prints what it does; both are
-                        // the defaults.
+                        // -n: no table of mounts is written. -v: this program prints what it does.
+                        // -w: writable. All three are the defaults.
                         b'n' | b'v' | b'w' => {}
                         _ => return Err(unknown(word)),
                     }
@@ -121,7 +121,7 @@ fn of_mount(words: &[OsString]) -> Result<Option<Vec<OsString>>, Fail> {
         line.extend(of_option(option, is_sloppy)?);
     }
     line.extend(["--".into(), dir.clone()]);
-    // -f: mount(8) checks only what it would do.
+    // -f: mount(8) only checks; nothing is mounted.
     Ok((!is_check).then_some(line))
 }
 
@@ -133,7 +133,7 @@ fn unknown(word: &OsStr) -> Fail {
     ))
 }
 
-/// The meaning of an option of mount(8) for `forebay mount`.
+/// Returns the arguments of `forebay mount` for one option of mount(8).
 fn of_option(option: &[u8], is_sloppy: bool) -> Result<Vec<OsString>, Fail> {
     let shown = String::from_utf8_lossy(option);
     let (name, value) = shown.split_once('=').unwrap_or((&shown, ""));

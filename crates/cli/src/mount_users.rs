@@ -1,10 +1,10 @@
 //! The programs for which a pool is mounted (`forebay exec --with-mount`): when the last of them
 //! ends, the pool is unmounted.
 //!
-//! Beside the record of the mount, `mounts/PID`, lies a directory `mounts/PID.for` with an empty
-//! file for each program, named by its process id. Lock: a process that adds a program holds the
-//! directory's lock, and so does the server when it finds none left. Without the record no program
-//! can join any more.
+//! The mount's record is `mounts/PID`. Beside it, the directory `mounts/PID.for` has an empty file
+//! for each program, named by its process id. A process that adds a program holds the directory's
+//! lock, and so does the server while it looks whether any program is left. Once the record is
+//! removed, no program can join.
 
 use crate::found::runs;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -37,14 +37,14 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
 /// Those of creating the directory and the file.
 pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
     let dir = dir_of(record);
-    // Files left by a killed server with this process id.
+    // Files that a killed server with the same process id has left.
     let _ = std::fs::remove_dir_all(&dir);
     std::fs::create_dir(&dir)?;
     std::fs::write(dir.join(pid.to_string()), "")
 }
 
-/// Adds a program. Also true if the mount needs no programs to stay; false if it is about to be
-/// unmounted.
+/// Adds a program. Returns false if the mount is about to be removed; true without adding anything
+/// if the mount stays without programs.
 pub fn join(record: &Path, pid: u32) -> bool {
     let dir = dir_of(record);
     match lock(&dir) {

@@ -10,7 +10,7 @@ use forebay_runtime::process::is_stopped;
 use rustix::process::{Pid, Signal, kill_process};
 use std::time::{Duration, Instant};
 
-/// How long a process may take to react to a signal.
+/// How long a process may take to show the effect of a signal.
 const FOLLOWING: Duration = Duration::from_secs(5);
 
 pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
@@ -29,7 +29,7 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
             others.at(node, &["node", word, &node.to_string(), "--pool", name])?;
             return Ok(code::OK);
         }
-        // The error lists the nodes.
+        // No such node here: the error lists those that there are.
         forebay_client::choose(name, Some(node))?;
         return Ok(code::FAILED);
     };
@@ -58,13 +58,13 @@ pub fn drill(name: &str, what: Drill) -> Result<u8, Fail> {
 
 /// Starts a node's daemon over its existing data.
 pub fn restart(place: &Place) -> Result<(), Fail> {
-    // Opening the pool reports any error.
+    // Opening the pool reports an error, if there is one.
     drop(Pool::open_dir(&place.dir)?);
     let dir = std::path::absolute(&place.dir).unwrap_or_else(|_| place.dir.clone());
     keeper::start(&dir)
 }
 
-/// Waits until a signal has had its effect: it may take a moment on a busy machine.
+/// Waits until a signal has had its effect, which may take a moment on a busy machine.
 fn follows(done: impl Fn() -> bool) {
     let until = Instant::now() + FOLLOWING;
     while !done() && Instant::now() < until {

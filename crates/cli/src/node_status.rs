@@ -84,7 +84,7 @@ fn row(k: &Known) -> Vec<String> {
     ]
 }
 
-/// Remarks on a node besides its row.
+/// Appends remarks on a node to `text`, for what its row doesn't show.
 fn remarks(k: &Known, name: &str, text: &mut String) {
     let number = k.node.number;
     let what = match k.state {
@@ -188,7 +188,7 @@ pub fn status(name: &str, as_json_text: bool, all: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The media of all these nodes together: those with the same index are summed up.
+/// Returns the media of all these nodes together: those with the same index are summed up.
 fn sums(nodes: &[Known]) -> Vec<MediumUsage> {
     let mut sums: Vec<MediumUsage> = Vec::new();
     let media = nodes.iter().filter_map(|k| Some(&k.use_of.as_ref()?.media));

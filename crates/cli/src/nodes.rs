@@ -20,12 +20,13 @@ use std::sync::Mutex;
 use std::time::Duration;
 use zeroize::Zeroizing;
 
-/// Number of daemons that each daemon launches.
+/// Maximum number of daemons that one daemon launches.
 const FAN_OUT: u32 = 16;
 /// Maximum number of missing nodes that a message names.
 const NAMED: usize = 5;
 
-/// The hosts of the wanted nodes and how they are reached; None for a pool of one node, here.
+/// Returns the hosts of the wanted nodes and how they are reached; None for a pool of one node, on
+/// this host.
 pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     if a.mpi {
         return Err(Fail::usage(
@@ -41,7 +42,7 @@ pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     }
     if !a.hosts.is_empty() {
         let hosts: Vec<String> = a.hosts.iter().map(|h| h.trim().to_owned()).collect();
-        // An option of the remote shell is no host.
+        // A word that begins with `-` would be an option of the remote shell.
         if let Some(bad) = hosts.iter().find(|h| {
             h.is_empty()
                 || h.starts_with('-')
@@ -62,7 +63,7 @@ pub fn this_host() -> String {
     name.nodename().to_string_lossy().into_owned()
 }
 
-/// The nodes of the Slurm job that this process is in, if there are several.
+/// Returns the nodes of the Slurm job that this process is in; None if there is only one.
 fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     let variable = |v: &str| std::env::var(v).ok().filter(|t| !t.is_empty());
     let (Some(_), Some(list)) = (variable("SLURM_JOB_ID"), variable("SLURM_JOB_NODELIST")) else {
@@ -90,7 +91,7 @@ fn slurm() -> Result<Option<(Vec<String>, How)>, Fail> {
     Ok((hosts.len() > 1).then_some((hosts, How::Srun { components })))
 }
 
-/// The hosts of a list as Slurm writes them: `n[1-3],m7`.
+/// Expands a list of hosts as Slurm writes it: `n[1-3],m7`.
 fn slurm_hosts(list: &str) -> Result<Vec<String>, Fail> {
     let failed = |why: String| {
         Fail::failed(format!(
@@ -158,7 +159,8 @@ pub fn start(
     let mut warnings: Vec<String> = warning.into_iter().collect();
     let mut each = media.media.clone();
     if how == How::Local {
-        // Otherwise they would read the free memory one after the other, and see different amounts.
+        // Chosen here for all: daemons that read the free memory one after the other would see
+        // different amounts.
         if each.is_empty() {
             each = capacity::default_media_of(hosts.len() as u32)?.0;
         }
@@ -214,7 +216,7 @@ pub fn start(
             Ok((begin.plan, nodes))
         }
         Outcome::Failed(missing) => {
-            // Nothing is left, unless node 0 was killed just before.
+            // All daemons have cleaned up, except for node 0 if it was killed just before.
             down::remove_plan(&begin.plan);
             Err(Fail::failed(format!(
                 "the pool '{name}' can't start: {}; nothing of it is left",
@@ -224,7 +226,7 @@ pub fn start(
     }
 }
 
-/// Lists the missing nodes, with reasons.
+/// Describes the missing nodes, with reasons.
 fn words(plan: &Plan, missing: &[Missing]) -> String {
     let name = |m: &Missing| {
         let host = plan.hosts.get(m.node as usize).map_or("?", String::as_str);
@@ -257,7 +259,7 @@ fn absent(name: &str) -> Result<(), Fail> {
     }
 }
 
-/// `N` random bytes.
+/// Returns `N` random bytes.
 pub fn random<const N: usize>() -> Result<Zeroizing<[u8; N]>, Fail> {
     let mut bytes = Zeroizing::new([0; N]);
     match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
@@ -273,7 +275,7 @@ fn executable() -> Result<PathBuf, Fail> {
         .map_err(|e| Fail::failed(format!("can't find the path of this program: {e}")))
 }
 
-/// A node for programs.
+/// Returns a node's description as JSON, for programs.
 pub fn as_json(node: &Node) -> serde_json::Value {
     let addresses = node
         .addresses
@@ -291,7 +293,7 @@ pub fn capacity(nodes: &[Node]) -> u64 {
     media.map(|m| m.capacity).sum()
 }
 
-/// The nodes in words: `4 nodes, each with memory:1.0 GiB (4.0 GiB)`.
+/// Describes the nodes in words: `4 nodes, each with memory:1.0 GiB (4.0 GiB)`.
 pub fn describe(plan: &Plan, nodes: &[Node]) -> String {
     let media = if plan.media.is_empty() {
         let same = nodes.windows(2).all(|n| n[0].media == n[1].media);
@@ -323,7 +325,7 @@ pub fn describe(plan: &Plan, nodes: &[Node]) -> String {
     )
 }
 
-/// How the other nodes of a pool can take part in staging.
+/// Returns the helper processes by which a pool's other nodes take part in staging.
 pub fn team(pool: &Pool) -> Team {
     let (Some(member), Ok(plan)) = (pool.config().member, Plan::read(pool.dir())) else {
         return Team::default();

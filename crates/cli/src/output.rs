@@ -16,14 +16,14 @@ pub fn write(bytes: &[u8]) -> Result<(), Fail> {
     }
 }
 
-/// A value as JSON, for programs.
+/// Prints a value as JSON, for programs.
 pub fn json(value: &impl serde::Serialize) -> Result<(), Fail> {
     let text = serde_json::to_string_pretty(value)
         .map_err(|e| Fail::failed(format!("can't write JSON: {e}")))?;
     write((text + "\n").as_bytes())
 }
 
-/// `1.2 s`, `15 ms`: durations for people.
+/// Formats a duration for people: `1.2 s`, `15 ms`.
 pub fn seconds(s: f64) -> String {
     match s {
         s if s < 0.9995 => format!("{:.0} ms", s * 1000.0),
@@ -34,7 +34,7 @@ pub fn seconds(s: f64) -> String {
     }
 }
 
-/// An age, of which whole seconds are known: `less than 1 s`, `12 s`, `2 min 5 s`.
+/// Formats an age in whole seconds: `less than 1 s`, `12 s`, `2 min 5 s`.
 pub fn age(s: u64) -> String {
     match s {
         0 => "less than 1 s".into(),
@@ -43,12 +43,12 @@ pub fn age(s: u64) -> String {
     }
 }
 
-/// `1 file`, `2 files`.
+/// Formats a number with its noun: `1 file`, `2 files`.
 pub fn count(n: u64, what: &str) -> String {
     format!("{n} {what}{}", if n == 1 { "" } else { "s" })
 }
 
-/// A path or argument as a POSIX shell reads it back.
+/// Quotes a path or argument for a POSIX shell, if it needs quotes.
 pub fn quoted(text: &str) -> String {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b"-_./:=@%+,".contains(&b);
     if !text.is_empty() && text.bytes().all(plain) {

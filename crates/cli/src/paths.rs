@@ -1,4 +1,4 @@
-//! Paths as the user writes them: in the pool, or SRC:DST pairs.
+//! Paths as the user writes them: in the pool, or as SRC:DST pairs.
 
 use crate::fail::Fail;
 use forebay_client::Pool;
@@ -6,8 +6,8 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// The path inside a pool for a path that the user wrote: `/x` and `/fb/x` are the same, and so is
-/// `x`, unless the working directory lies in that pool.
+/// Returns the path inside a pool for a path that the user wrote: `/x` and `/fb/x` are the same. So
+/// is `x`, unless the working directory lies in that pool.
 pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     let path = in_mount(written, &pool.config().mount);
     if written.as_bytes().starts_with(b"/") {
@@ -19,7 +19,7 @@ pub fn in_pool(written: &OsStr, pool: &Pool) -> Vec<u8> {
     }
 }
 
-/// Like [`in_pool`], for an unknown pool with this prefix.
+/// Like [`in_pool`], for a pool that isn't open and has this prefix.
 pub fn in_mount(written: &OsStr, mount: &str) -> Vec<u8> {
     let bytes = written.as_bytes();
     let rest = match bytes.strip_prefix(mount.as_bytes()) {
@@ -48,7 +48,7 @@ fn begins_with(path: &Path, mount: &str) -> bool {
     std::path::absolute(path).is_ok_and(|p| p.starts_with(mount))
 }
 
-/// `SRC:/DST` of `--in`, split at the last `:/` (but not at that of `s3://`).
+/// Splits `SRC:/DST` of `--in` at the last `:/` (but not at that of `s3://`).
 pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
     let bytes = text.as_bytes();
     let at = bytes
@@ -67,7 +67,7 @@ pub fn in_pair(text: &OsStr) -> Result<(PathBuf, OsString), Fail> {
     ))
 }
 
-/// `/SRC:DST` of `--out`, split at the first `:`.
+/// Splits `/SRC:DST` of `--out` at the first `:`.
 pub fn out_pair(text: &OsStr) -> Result<(OsString, PathBuf), Fail> {
     let bytes = text.as_bytes();
     let at = bytes

@@ -1,4 +1,4 @@
-//! The other hosts of a pool: running `forebay` there.
+//! Runs `forebay` on the other hosts of a pool.
 
 use crate::fail::Fail;
 use forebay_client::places;
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::process::{Command, Stdio};
 
-/// The command that runs `forebay` with these arguments on a host of the pool.
+/// Returns the command that runs `forebay` with these arguments on a host of the pool.
 pub fn at_host(plan: &Plan, host: &str, arguments: &[&str]) -> Command {
     let mut words: Vec<OsString> = Vec::new();
     if let Some(home) = &plan.home {
@@ -27,7 +27,8 @@ pub struct Peers {
 }
 
 impl Peers {
-    /// The other hosts of the pool `name`, which has a node here; None if all its nodes are here.
+    /// Returns the other hosts of the pool `name`, which has a node here. None if all its nodes are
+    /// here, or if the hosts can't be determined.
     pub fn of(name: &str) -> Option<Peers> {
         Peers::look(name).ok().flatten()
     }
@@ -35,7 +36,7 @@ impl Peers {
     /// Like [`Peers::of`], but reports failures.
     ///
     /// # Errors
-    /// If the hosts can't be determined: there may be some.
+    /// If the hosts can't be determined, although the pool may have some.
     pub fn look(name: &str) -> Result<Option<Peers>, Fail> {
         let places = places(name);
         let mut unread = None;
@@ -76,8 +77,8 @@ impl Peers {
         }
     }
 
-    /// Runs `forebay` with these arguments on all other hosts, several at a time. Returns the first
-    /// failure, but tries all.
+    /// Runs `forebay` with these arguments on all other hosts, several at a time. Runs it on all of
+    /// them even if one fails, and returns the first failure.
     pub fn each(&self, arguments: &[&str]) -> Result<(), Fail> {
         let hosts: Vec<&String> = self.hosts.iter().collect();
         let mut failed = None;
@@ -98,8 +99,8 @@ impl Peers {
         failed.map_or(Ok(()), Err)
     }
 
-    /// Runs `forebay` with these arguments on all other hosts, several at a time. The output of
-    /// each host, or the reason of its failure.
+    /// Runs `forebay` with these arguments on all other hosts, several at a time. Returns each
+    /// host's output, or the reason of its failure.
     pub fn outputs(&self, arguments: &[&str]) -> Vec<(String, Result<Vec<u8>, Fail>)> {
         let hosts: Vec<&String> = self.hosts.iter().collect();
         let mut all = Vec::new();

@@ -1,23 +1,23 @@
-//! Checks of mount prefixes: some would do harm.
+//! Checks of mount prefixes: refuses harmful ones.
 
 use crate::args::Media;
 use crate::fail::Fail;
 use forebay_media::{MediumKind, MediumSpec};
 use std::path::{Path, PathBuf};
 
-/// Directories that programs need.
+/// Directories that programs need, and a pool must not hide.
 const NEEDED: [&str; 9] = [
     "/dev", "/proc", "/sys", "/usr", "/bin", "/lib", "/lib64", "/etc", "/tmp",
 ];
 /// Directories that the kernel fills; nothing can be created there.
 const KERNEL: [&str; 3] = ["/dev", "/proc", "/sys"];
 
-/// The prefix that is asked for, of a pool without an origin.
+/// Returns the prefix that the user wants, or the default, for a pool without an origin.
 pub fn wanted(media: &Media) -> String {
     media.mount.clone().unwrap_or_else(|| "/fb".into())
 }
 
-/// The prefix without a `/` at its end, and a warning if it hides a directory.
+/// Checks the prefix. Returns it without a `/` at its end, and a warning if it hides a directory.
 pub fn check(mount: &str, media: &[MediumSpec]) -> Result<(String, Option<String>), Fail> {
     let prefix = mount.trim_end_matches('/');
     let bad = |why: &str| Err(Fail::usage(format!("--mount {mount}: {why}")));

@@ -1,9 +1,9 @@
-//! `forebay report`, and `run --report`: one page that shows what a run did, and what would help
-//! it.
+//! `forebay report`, and `run --report`: one page that shows what a run did, and what would make it
+//! faster.
 //!
-//! While the program runs, a thread writes its events to a file beside the page; programs wait for
-//! it rather than that events are lost. Counters are read before and after. The page is made at the
-//! end, and the file of events removed.
+//! While the program runs, a thread writes its events to a file beside the page. Programs wait for
+//! that thread, so that no events are lost. Counters are read before and after the run. At the end
+//! the page is written, and the file of events is removed.
 
 use crate::args::Report;
 use crate::fail::{Fail, code};
@@ -47,12 +47,12 @@ pub struct Watching {
     collector: JoinHandle<std::io::Result<Collected>>,
     before: Vec<Process>,
     begin: u64,
-    /// When the program ended, if it has.
+    /// When the program ended; None while it runs. Nanoseconds since 1970.
     end: Option<u64>,
 }
 
 impl Watching {
-    /// Begins to watch the pool, for a page at `page`, which must not exist yet.
+    /// Begins to watch the pool, for a page to be written at `page`, where no file may exist yet.
     pub fn begin(pool: &str, page: &Path) -> Result<Watching, Fail> {
         let failed = |path: &Path, e: std::io::Error| {
             Fail::failed(format!("--report: {}: {e}", path.display()))
@@ -99,12 +99,12 @@ impl Watching {
         })
     }
 
-    /// The program has ended; what follows isn't a part of its time.
+    /// Records that the program has ended: later work doesn't count as its time.
     pub fn program_ended(&mut self) {
         self.end = Some(now());
     }
 
-    /// Ends watching, and makes the page. A failure is printed; it doesn't change the run's
+    /// Ends watching, and writes the page. A failure is printed, and doesn't change the run's
     /// outcome.
     pub fn end(self, pool: &Pool, command: String) {
         let end = self.end.unwrap_or_else(now);
@@ -146,7 +146,7 @@ impl Watching {
         }
     }
 
-    /// Ends watching without a page: nothing was run.
+    /// Ends watching without a page, when the program couldn't be run.
     pub fn abandon(self) {
         self.ends.store(true, Release);
         let _ = self.collector.join();
@@ -156,7 +156,7 @@ impl Watching {
     }
 }
 
-/// Counters after a run minus counters before it, for each process.
+/// Returns each process's counters after a run minus those before it.
 fn difference(after: &[Process], before: &[Process]) -> Vec<Process> {
     let earlier = |p: &Process| {
         let same = |b: &&Process| b.node == p.node && b.process == p.process;
@@ -172,7 +172,7 @@ fn difference(after: &[Process], before: &[Process]) -> Vec<Process> {
     after.iter().map(since).collect()
 }
 
-/// Nodes, media and mount prefix of the pool, as far as its nodes on this host tell.
+/// Returns nodes, media and mount prefix of the pool, as far as its nodes on this host know them.
 fn facts(name: &str) -> Facts {
     let mut facts = Facts::default();
     let host = rustix::system::uname()
@@ -250,7 +250,7 @@ pub fn report(pool: &str, a: &Report) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// For `--json`.
+/// A run and its advice, as printed for `--json`.
 #[derive(serde::Serialize)]
 struct WithAdvice<'a> {
     #[serde(flatten)]
@@ -258,7 +258,7 @@ struct WithAdvice<'a> {
     advice: &'a Advice,
 }
 
-/// The advice, for a terminal.
+/// Formats the advice for a terminal.
 fn words(advice: &Advice) -> String {
     let mut words = String::new();
     for p in &advice.proposals {

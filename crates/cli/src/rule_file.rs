@@ -1,4 +1,4 @@
-//! Files of rules.
+//! Reads and checks files of path rules (`--rules`).
 
 use crate::fail::Fail;
 use forebay_client::controls::Rules;
@@ -7,7 +7,7 @@ use forebay_media::MediumSpec;
 use forebay_runtime::untrusted::{self, Links, MAX_SETTINGS};
 use std::path::Path;
 
-/// Reads the rules of a file; without a file, none. `mount` is the pool's prefix.
+/// Reads the rules in `file`; returns none without a file. `mount` is the pool's prefix.
 ///
 /// # Errors
 /// The first invalid rule, with line and column.

@@ -1,4 +1,4 @@
-//! `forebay rules`: files of rules, and which controls they give a path.
+//! `forebay rules`: checks files of rules, and shows which controls they give a path.
 
 use crate::args::RulesWhat;
 use crate::fail::{Fail, code};
@@ -55,7 +55,7 @@ pub fn rules(name: &str, what: &RulesWhat) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// A rule as it is written.
+/// Formats a rule as in a file of rules.
 fn as_toml(rule: &Rule) -> String {
     let mut text = format!("[[rule]]\npath = {:?}\n", rule.pattern.text());
     for (control, value) in rule.controls.values() {
@@ -74,12 +74,12 @@ fn rule_as_json(rule: &Rule) -> Value {
     value!({ "path": rule.pattern.text(), "controls": controls })
 }
 
-/// The controls of a path, and the rule or declaration from which each comes.
+/// A path's controls, each with the rule or declaration from which it comes.
 #[derive(Default)]
 struct Explained {
-    /// Control, value, origin.
+    /// Each row: control, value, and where the value comes from.
     rows: Vec<[String; 3]>,
-    /// For a directory in a pool of several nodes.
+    /// The distribution of a directory in a pool of several nodes.
     distribution: Option<String>,
     laminated: bool,
 }
@@ -112,8 +112,8 @@ impl Explained {
     }
 }
 
-/// Explains the controls of a pool's file, those that a directory gives to new files, or those that
-/// a missing path would get.
+/// Prints the controls of a pool's file; for a directory, those that new files in it get; for a
+/// missing path, those that it would get.
 fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
     let pool = found::open(name, None)?;
     let rules = pool.config().rules.clone();
@@ -153,7 +153,7 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
             of_file(&has, laminated)
         }
         None => {
-            // Controls of the nearest directory above hold for new files there.
+            // A missing path inherits from the nearest directory above it.
             let parent = inside.iter().rposition(|b| *b == b'/');
             let above = look(&inside[..parent.map_or(0, |at| at.max(1))])?;
             let above = above.map_or(Declared::NOTHING, |(_, _, declared, _)| declared);
@@ -169,7 +169,7 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
 /// laminated.
 type Found = (ObjectId, bool, Declared, bool);
 
-/// The controls of an existing file.
+/// Returns the controls of an existing file.
 fn of_file(has: &Declared, laminated: bool) -> Explained {
     let mut explained = Explained {
         laminated,
@@ -192,7 +192,7 @@ fn of_file(has: &Declared, laminated: bool) -> Explained {
     explained
 }
 
-/// The controls of a new file, by the controls declared of its directory and by rules.
+/// Returns the controls of a new file: those declared for its directory, and those of rules.
 fn of_new(rules: &Rules, by_rules: &[Explanation], above: Declared) -> Explained {
     let mut explained = Explained::default();
     for declared in by_rules {

@@ -1,7 +1,7 @@
 //! `forebay run`: a pool for one program.
 //!
-//! The order of steps decides what a failure costs. Nothing is made before the arguments, the
-//! program, sources and destinations have been checked; the pool is removed only when every result
+//! The order of steps decides what a failure costs. Nothing is created before the arguments, the
+//! program, sources and destinations have been checked. The pool is removed only when every result
 //! has been staged out and verified, or was never made.
 
 use crate::args::Run;
@@ -21,7 +21,7 @@ use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long processes that the program has left behind may continue.
+/// How long processes that the program has left running may continue.
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Sources and destinations.
@@ -30,7 +30,7 @@ struct Pairs {
     outs: Vec<(OsString, PathBuf)>,
 }
 
-/// The program's run.
+/// How the program ended, and how long it ran.
 struct Ran {
     status: ExitStatus,
     took: Duration,
@@ -41,9 +41,9 @@ struct Ran {
 struct Saved {
     /// The incomplete transfers, as arguments of `forebay stage`.
     missing: Vec<String>,
-    /// The program hasn't made something that it should have.
+    /// Whether a path to stage out is missing although the program ended well.
     is_unmade: bool,
-    /// The origin has all changes.
+    /// Whether the origin has all changes.
     written: Result<(), Fail>,
 }
 
@@ -76,7 +76,7 @@ pub fn run(name: Option<&str>, a: &Run) -> Result<u8, Fail> {
     Ok(exit_code(status))
 }
 
-/// Checks all that can be checked before anything is made.
+/// Checks all that can be checked before anything is created.
 fn checked(a: &Run) -> Result<Pairs, Fail> {
     let ins = a.stage_in.iter().map(|t| paths::in_pair(t));
     let outs = a.stage_out.iter().map(|t| paths::out_pair(t));
@@ -102,8 +102,8 @@ fn start(name: &str, a: &Run) -> Result<Pool, Fail> {
         }
         Some(wanted) => {
             let (plan, all) = nodes::start(name, &a.media, &a.nodes, wanted)?;
-            // The host on which a pool is started need not have a node of it, but its users' hosts
-            // must.
+            // This host may start a pool without having a node of it, but can use the pool only
+            // with one.
             let pool = Pool::open(name).inspect_err(|_| down::remove_plan(&plan))?;
             (pool, nodes::describe(&plan, &all))
         }
@@ -146,7 +146,7 @@ fn run_program(pool: &Arc<Pool>, name: &str, a: &Run, relay: &Relay) -> Result<R
     })
 }
 
-/// Ends processes that the program has left running, unless they `stay`.
+/// Ends processes that the program has left running, unless the pool stays (`stay`).
 fn end_left_behind(name: &str, stay: bool) {
     let all = found::open_all(name);
     let left = found::users(&all);
@@ -159,7 +159,7 @@ fn end_left_behind(name: &str, stay: bool) {
     }
 }
 
-/// Has changes written to the origin, ends the report, and stages out.
+/// Writes changes back to the origin, ends the report, and stages out.
 fn save(pool: &Arc<Pool>, name: &str, a: &Run, ran: Ran, pairs: &Pairs, relay: &Relay) -> Saved {
     let written = origin::write_back(name, pool);
     if let Some(watching) = ran.watching {
@@ -175,7 +175,7 @@ fn save(pool: &Arc<Pool>, name: &str, a: &Run, ran: Ran, pairs: &Pairs, relay: &
     }
 }
 
-/// Notes on the end of a run: transfers, where the data lay, the program's operations.
+/// Prints summaries: changes at the origin, bytes per medium, the program's operations.
 fn sum_up(pool: &Pool, name: &str, took: Duration, is_written: bool) {
     if let Some(origin) = origin::status_of(pool).filter(|_| is_written) {
         note(format!(
@@ -196,7 +196,7 @@ fn sum_up(pool: &Pool, name: &str, took: Duration, is_written: bool) {
     }
 }
 
-/// Fails if something isn't saved yet: the pool stays.
+/// Fails if something isn't saved yet; the pool then stays.
 fn judge(saved: Saved, name: &str, status: ExitStatus) -> Result<(), Fail> {
     if saved.is_unmade || !saved.missing.is_empty() {
         for words in &saved.missing {
@@ -225,7 +225,7 @@ fn judge(saved: Saved, name: &str, status: ExitStatus) -> Result<(), Fail> {
     })
 }
 
-/// Stages in. On failure the program isn't run.
+/// Stages in. If that fails, the program isn't run.
 fn bring(
     pool: &Arc<Pool>,
     pairs: &[(PathBuf, OsString)],
@@ -272,7 +272,7 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         .spawn()
         .map_err(|e| exec::cannot_start(&command[0], &e))?;
     relay.pass_to(Some(child.id()));
-    // A signal may have come since the last check.
+    // Handles a signal that came after the last check, before the program's process id was known.
     if relay.stopped() {
         let _ = rustix::process::kill_process(
             rustix::process::Pid::from_child(&child),
@@ -294,8 +294,8 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
         .map_err(|e| Fail::failed(format!("can't find out how the program ended: {e}")))
 }
 
-/// Stages out. Returns the incomplete transfers, as arguments of `forebay stage`, and whether the
-/// program hasn't made something that it should have.
+/// Stages out. Returns the incomplete transfers, as arguments of `forebay stage`, and whether a
+/// path is missing although the program ended well.
 fn fetch(
     pool: &Arc<Pool>,
     pairs: &[(OsString, PathBuf)],
@@ -331,7 +331,8 @@ fn fetch(
             continue;
         }
         let way = Way::Out(src, dst);
-        // The pool may end with the job: transferring what fits is better than nothing.
+        // No check that all of it fits: the pool may end with the job, so a part is better than
+        // nothing.
         match transfer(pool, &way, &how, None, None, &|| relay.stopped()) {
             Ok(report) => {
                 tell_troubles(&report);
@@ -349,7 +350,7 @@ fn fetch(
     (missing, is_unmade)
 }
 
-/// The bytes that each medium held.
+/// Lists the bytes that each medium holds.
 fn where_it_lay(pool: &Pool) -> String {
     let media: Vec<String> = pool
         .usage()
@@ -383,7 +384,7 @@ fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// The exit code, as in shells.
+/// Returns the exit code of the program, or 128 plus the number of its signal, as shells do.
 fn exit_code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,

@@ -1,9 +1,9 @@
 //! `forebay set`: declares the controls of a file or directory, and how a directory's content is
 //! distributed over the nodes of a pool.
 //!
-//! The distribution is part of the directory's id, so every process knows it without looking it up.
-//! An empty directory is replaced by one of the other kind. Controls are a property of any file or
-//! directory.
+//! The distribution is part of the directory's id, so every process knows it without a lookup. To
+//! change it, an empty directory is replaced by one with another id. Controls are a property of any
+//! file or directory.
 
 use crate::args::{self, Set};
 use crate::fail::{Fail, code};
@@ -41,7 +41,7 @@ fn id_of(fs: &Fs, a: &Set, path: &[u8]) -> Result<ObjectId, Fail> {
         .map_err(|e| failed(a, "look at it", e))
 }
 
-/// The distribution that the user wants.
+/// Returns the distribution that the user wants; None if the options name none.
 fn wanted(a: &Set) -> Result<Option<Distribution>, Fail> {
     match (a.distribution, a.chunk_size) {
         (Some(args::Distribution::Striped), size) => {
@@ -111,7 +111,7 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
     if let Some(why) = impossible(&declared.resolve(), &config.media, config.origin.is_some()) {
         return Err(Fail::usage(why));
     }
-    // The declared path, for messages and rules.
+    // Parent directory and name of the declared path, for messages and rules.
     let known = path.iter().rposition(|&b| b == b'/').and_then(|cut| {
         let dir = fs.stat(&path[..cut.max(1)], true).ok()?;
         Some((ObjectId(dir.ino), &path[cut + 1..]))
@@ -127,7 +127,7 @@ fn set_controls(fs: &Fs, a: &Set, path: &[u8]) -> Result<(), Fail> {
             a.path.to_string_lossy(),
             refused.why.unwrap_or_default()
         )),
-        // Everything else was checked before.
+        // All other causes of OPNOTSUPP were excluded before.
         Errno::OPNOTSUPP if declared.persistence == Some(Persistence::Process) => Fail::usage(format!(
             "{}: persistence = \"process\" is fixed when a file is created: declare it for the directory before, or by a rule",
             a.path.to_string_lossy()

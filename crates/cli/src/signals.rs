@@ -1,4 +1,4 @@
-//! Signals of `forebay run`: passed on to the program, or the end of staging.
+//! Signals that `forebay run` receives: passed on to the program, or taken as the end of staging.
 
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 use std::sync::{Arc, OnceLock};
@@ -6,14 +6,14 @@ use std::sync::{Arc, OnceLock};
 /// Signals that ask a process to end.
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Where signals are passed to.
+/// Passes signals on to the program, or records them while no program runs.
 #[derive(Default)]
 pub struct Relay {
     /// The program's process id while it runs.
     child: AtomicI32,
     /// A signal has arrived while no program ran.
     stopped: AtomicBool,
-    /// The original signal mask, for the program.
+    /// Signal mask from before [`Relay::install`], for the program.
     before: OnceLock<libc::sigset_t>,
 }
 
@@ -60,7 +60,7 @@ impl Relay {
         if child <= 0 {
             self.stopped.store(true, SeqCst);
         } else if code != libc::SI_KERNEL {
-            // A signal from the terminal has reached the program already. SAFETY: the child isn't
+            // The kernel has sent a terminal's signal to the program, too. SAFETY: the child isn't
             // waited for before `child` is reset.
             unsafe { libc::kill(child, signal) };
         }
@@ -81,7 +81,7 @@ impl Relay {
         }
     }
 
-    /// From now on signals are passed to this process, or to none.
+    /// From now on passes signals to `child`; if None, only records them.
     pub fn pass_to(&self, child: Option<u32>) {
         self.child.store(child.map_or(0, |c| c as i32), SeqCst);
     }

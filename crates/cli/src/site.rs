@@ -1,12 +1,12 @@
-//! Settings of a site, and of a user, for all pools: `/etc/forebay/forebay.toml`.
+//! Settings of a site, and of a user, for all pools: the site's are in `/etc/forebay/forebay.toml`.
 //!
 //! A site's file has defaults for options of `up` and `run`, and limits. A user's file,
-//! `~/.config/forebay/forebay.toml`, has defaults only, which go before the site's; an option on
-//! the command line goes before both. `$FOREBAY_CONFIG` names a file instead of the site's.
+//! `~/.config/forebay/forebay.toml`, has only defaults, which override the site's. Options on the
+//! command line override both. `$FOREBAY_CONFIG` names a file to use instead of the site's.
 //!
-//! A file with an unknown key, or an invalid value, is refused with its line: a limit that was
-//! misspelled would limit nothing. Limits keep users from mistakes. They are no boundary against
-//! users who want to exceed them: daemons run with the user's rights, and have no others.
+//! A file with an unknown key or an invalid value is refused, with its line: a misspelled limit
+//! would limit nothing. Limits keep users from mistakes. They are no boundary against users who
+//! want to exceed them, since daemons run with the user's rights and no others.
 //! docs/reference/configuration.md lists all keys.
 
 use crate::fail::Fail;
@@ -35,7 +35,7 @@ struct File {
     limits: Limits,
 }
 
-/// Values of options that aren't given.
+/// Values for options that the command line doesn't give.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Defaults {
@@ -48,24 +48,24 @@ struct Defaults {
     encrypt: Option<bool>,
 }
 
-/// The most that a pool may be.
+/// Limits on the pools of a site.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Limits {
-    /// Of each node: memory media, and `files` media together.
+    /// Maximum sum of the memory media of each node; `files`: of its `files` media.
     memory: Option<Spanned<String>>,
     files: Option<Spanned<String>>,
     nodes: Option<u32>,
     ttl: Option<Spanned<String>>,
-    /// Directories in which `files` media may lie.
+    /// Directories in which the directories of `files` media may be.
     directories: Option<Vec<PathBuf>>,
-    /// Directories, and `s3://BUCKET` or `s3://` for all, that may be origins.
+    /// What may be an origin: directories, a bucket `s3://BUCKET`, or `s3://` for all buckets.
     origins: Option<Vec<String>>,
     /// Networks on which daemons may listen.
     networks: Option<Vec<Spanned<String>>>,
 }
 
-/// A file that was read: its content and path.
+/// A settings file that was read: its content and path.
 #[derive(Debug)]
 struct Read {
     path: PathBuf,
@@ -76,7 +76,7 @@ struct Read {
 /// Completes the options of a new pool, and checks them against the site's limits.
 ///
 /// # Errors
-/// A file that can't be read or has an invalid value, with its line; the limit that is exceeded.
+/// If a file can't be read or has an invalid value (names its line), or a limit is exceeded.
 pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
     let (user, site) = (read_user()?, read(&site_file())?);
     for read in user.iter().chain(&site) {
@@ -88,7 +88,7 @@ pub fn complete(media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
     }
 }
 
-/// The files that exist, for `forebay doctor`; an error is one of them.
+/// Returns the paths of the settings files that exist, or the error of each, for `forebay doctor`.
 pub fn files() -> Vec<Result<PathBuf, String>> {
     let all = [read_user(), read(&site_file())];
     let all = all.map(|file| match file {
@@ -108,27 +108,27 @@ fn site_file() -> PathBuf {
     variable("FOREBAY_CONFIG").unwrap_or_else(|| SITE.into())
 }
 
-/// A file; None if it doesn't exist.
+/// Reads a settings file; returns None if it doesn't exist.
 fn read(path: &Path) -> Result<Option<Read>, Fail> {
     let text = match untrusted::read_text(path, Links::Named, MAX_SETTINGS) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         text => text.map_err(|e| Fail::failed(format!("{}: {e}", path.display())))?,
     };
     let read = Read::parse(path, text)?;
-    // So that a mistake in it shows at once, whatever is asked for.
+    // Parses all values now, so that a mistake shows at once, whichever values are needed.
     read.defaults()?;
     read.bounds()?;
     Ok(Some(read))
 }
 
-/// The user's file; None if it doesn't exist.
+/// Reads the user's file; returns None if it doesn't exist.
 fn read_user() -> Result<Option<Read>, Fail> {
     let config = variable("XDG_CONFIG_HOME").or_else(|| Some(variable("HOME")?.join(".config")));
     let Some(config) = config else {
         return Ok(None);
     };
     let path = config.join("forebay/forebay.toml");
-    // $HOME of another user, as after `setpriv`: the files there aren't this user's.
+    // $HOME may be another user's, as after `setpriv`: then the file isn't this user's.
     let is_denied = rustix::fs::access(&path, Access::READ_OK) == Err(Errno::ACCESS);
     let user = if is_denied { None } else { read(&path)? };
     match &user {
@@ -141,7 +141,7 @@ fn read_user() -> Result<Option<Read>, Fail> {
     }
 }
 
-/// [`Defaults`] as options have them.
+/// The values of [`Defaults`], parsed.
 struct Values {
     media: Option<Vec<MediumSpec>>,
     reserve: Option<u64>,
@@ -150,7 +150,7 @@ struct Values {
     listen: Option<Listen>,
 }
 
-/// [`Limits`] as numbers.
+/// The values of [`Limits`], parsed. Bytes and seconds.
 struct Bounds {
     memory: Option<u64>,
     files: Option<u64>,
@@ -176,7 +176,7 @@ impl Read {
         })
     }
 
-    /// A value as `parse` reads it.
+    /// Parses a value with `parse`. A failure names the file and the line.
     fn value<T>(
         &self,
         value: Option<&Spanned<String>>,
@@ -235,21 +235,21 @@ impl Read {
         })
     }
 
-    /// Sets options that aren't set yet.
+    /// Sets those options that aren't set yet to the file's defaults.
     fn fill(&self, media: &mut Media, nodes: &mut Nodes) -> Result<(), Fail> {
         let values = self.defaults()?;
         if media.media.is_empty() {
             media.media = values.media.unwrap_or_default();
         }
         let mount = &self.file.defaults.mount;
-        // A pool with an origin is at the origin's path.
+        // A pool with an origin gets the origin's path, not the default one.
         if media.mount.is_none() && media.origin.origin.is_none() {
             media.mount.clone_from(mount);
         }
         media.reserve = media.reserve.or(values.reserve);
         media.ttl = media.ttl.or(values.ttl);
         media.idle = media.idle.or(values.idle);
-        // Pools of several nodes on this host stay on loopback.
+        // A pool of several nodes on this host listens only on loopback.
         if nodes.listen.is_none() && nodes.nodes.is_none() {
             nodes.listen = values.listen;
         }
@@ -257,7 +257,7 @@ impl Read {
         Ok(())
     }
 
-    /// Whether a pool is within the limits.
+    /// Fails if the options exceed one of the limits.
     fn check(&self, media: &Media, nodes: &Nodes) -> Result<(), Fail> {
         let (limits, bounds) = (&self.file.limits, self.bounds()?);
         let path = self.path.display();
@@ -306,7 +306,7 @@ impl Read {
         if let Some(limit) = bounds.ttl {
             match media.ttl {
                 Some(Span::Of(seconds)) if seconds <= limit => {}
-                // The end of the batch job is the default.
+                // Without --ttl, the pool ends with the batch job.
                 None if std::env::var_os("SLURM_JOB_ID").is_some() => {}
                 _ => {
                     let hours = limit as f64 / 3600.0;
@@ -333,8 +333,8 @@ fn listed(all: impl IntoIterator<Item = impl ToString>) -> String {
     all.join(", ")
 }
 
-/// Whether a path is a directory or below it, by its components. Links are resolved if the path
-/// exists.
+/// Whether `path` is the directory `above` or below it, compared by components. Resolves symbolic
+/// links in the existing part of the path.
 fn is_below(path: &Path, above: &Path) -> bool {
     let resolved = path.ancestors().find_map(|there| {
         let rest = path.strip_prefix(there).ok()?;
@@ -354,7 +354,7 @@ fn is_origin_below(origin: &str, above: &str) -> bool {
             None => false,
         };
     }
-    // DIR=AT: the path in the pool doesn't matter here.
+    // Of DIR=AT, only DIR counts: AT is a path in the pool.
     let dir = origin.split('=').next().unwrap_or(origin);
     !above_is.starts_with("s3:") && is_below(Path::new(dir), Path::new(above_is))
 }

@@ -5,7 +5,7 @@ use forebay_trace::block::OPERATIONS;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::Ordering::*;
 
-/// A slow operation.
+/// One slow operation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowOperation {
     pub node: u32,
@@ -14,7 +14,7 @@ pub struct SlowOperation {
     /// Duration of the operation.
     pub nanoseconds: u64,
     pub operation: String,
-    /// 0: it succeeded.
+    /// Error number; 0 if the operation succeeded.
     pub errno: i32,
     pub process: u32,
     pub thread: u32,
@@ -24,13 +24,13 @@ pub struct SlowOperation {
     pub nanoseconds_in_requests: u64,
 }
 
-/// A request's id for people.
+/// Formats a request's id for people: `NODE.PROCESS.NUMBER`.
 pub fn request(id: u64) -> String {
     let (node, process, number) = forebay_trace::parts(id);
     format!("{node}.{process}.{number}")
 }
 
-/// The slow operations of a node, in no order. One that is being recorded is left out.
+/// Returns the slow operations of a node, unordered. Leaves out one that is being recorded.
 pub fn of_node(node: &Node) -> Vec<SlowOperation> {
     let scale = node.scale();
     let mut found = Vec::new();

@@ -1,5 +1,5 @@
-//! The staging of `forebay stage` and `forebay run`, with progress and a summary. The side outside
-//! the pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
+//! Staging for `forebay stage` and `forebay run`, with progress and a summary. The side outside the
+//! pool is a path, or a bucket (`s3://BUCKET/PREFIX`).
 
 use crate::fail::Fail;
 use crate::output::{count, is_quiet, print_notice, quoted, seconds};
@@ -22,8 +22,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Threads that stage from or to a directory, at least. One per core left a file system whose
-/// operations take 1 ms idle most of the time.
+/// Minimum number of threads that stage from or to a directory. With one per core, a file system
+/// whose operations take 1 ms was idle most of the time.
 const LEAST: usize = 8;
 
 /// Maximum number of failures that are listed one by one.
@@ -36,7 +36,7 @@ pub enum Way<'a> {
 }
 
 impl Way<'_> {
-    /// The side outside the pool.
+    /// Returns the path or bucket outside the pool.
     pub fn outside(&self) -> &Path {
         match self {
             Way::In(src, _) => src,
@@ -44,7 +44,7 @@ impl Way<'_> {
         }
     }
 
-    /// The path in the pool, as written.
+    /// Returns the path in the pool, as the user wrote it.
     fn inside(&self) -> &OsStr {
         match self {
             Way::In(_, dst) => dst,
@@ -52,7 +52,7 @@ impl Way<'_> {
         }
     }
 
-    /// The arguments on the command line: `in ./case /case`.
+    /// Returns the arguments of `forebay stage` for this transfer: `in ./case /case`.
     pub fn words(&self) -> String {
         match self {
             Way::In(src, dst) => {
@@ -76,17 +76,17 @@ impl Way<'_> {
 /// How to stage.
 #[derive(Clone, Debug, Default)]
 pub struct How {
-    /// Threads that copy; 0: by the number of cores.
+    /// Number of threads that copy; 0: chosen by the number of cores.
     pub threads: usize,
     /// Compare contents instead of times.
     pub checksum: bool,
     pub selection: Selection,
-    /// Write nothing.
+    /// Only report what would be copied; write nothing.
     pub dry_run: bool,
 }
 
-/// Stages all files or `only` these, and shows progress. `stop` is called now and then; true ends
-/// it.
+/// Stages all files, or only those in `only`, and shows progress. Calls `stop` repeatedly; staging
+/// ends when it returns true.
 pub fn transfer(
     pool: &Arc<Pool>,
     way: &Way<'_>,
@@ -97,14 +97,14 @@ pub fn transfer(
 ) -> Result<Report, StageError> {
     let (store, path) = store_of(way.outside(), pool)?;
     let (least, team) = if store.is_object_store() {
-        // Movers on other nodes don't have this user's credentials: this node copies all.
+        // Movers on other nodes don't have this user's credentials, so this node copies everything.
         (THREADS, Team::default())
     } else {
         (LEAST, nodes::team(pool))
     };
     let options = Options {
         threads: match how.threads {
-            // The threads wait for the slower side more than they compute.
+            // At least `least` even on few cores: the threads mostly wait for the slower side.
             0 => std::thread::available_parallelism().map_or(least, |n| least.max(n.get())),
             threads => threads,
         },
@@ -125,7 +125,7 @@ pub fn transfer(
     })
 }
 
-/// The store that `outside` names, and the path in it.
+/// Returns the store that `outside` names, and the path in that store.
 fn store_of(outside: &Path, pool: &Arc<Pool>) -> Result<(Box<dyn SlowStore>, Vec<u8>), StageError> {
     let failed = |what: String| StageError {
         path: outside.display().to_string(),
@@ -152,18 +152,19 @@ fn store_of(outside: &Path, pool: &Arc<Pool>) -> Result<(Box<dyn SlowStore>, Vec
     Ok((Box::new(store), path))
 }
 
-/// The bucket that `outside` names, and the path in it. None: it is a path of the file system.
+/// Returns the bucket that `outside` names, and the path in it; None if `outside` is a path of the
+/// file system.
 fn bucket(outside: &Path) -> Option<Result<(BucketStore, Vec<u8>), String>> {
     let address = Address::parse(outside.as_os_str().as_bytes())?;
     Some(address.and_then(|address| Ok((BucketStore::for_staging(&address)?, address.path))))
 }
 
-/// Whether a place outside the pool is a bucket.
+/// Whether `outside` names a bucket.
 pub fn is_bucket(outside: &Path) -> bool {
     Address::parse(outside.as_os_str().as_bytes()).is_some()
 }
 
-/// Checks that a bucket, if `outside` is one, can be used.
+/// Checks that the bucket can be used, if `outside` names one.
 pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     match bucket(outside) {
         None => Ok(()),
@@ -178,7 +179,7 @@ pub fn check_bucket(outside: &Path) -> Result<(), Fail> {
     }
 }
 
-/// Stages between the pool and `outside`, a place and a path there.
+/// Stages between the pool and `path` in the store `place`, with `inside` as the path in the pool.
 fn carry(
     pool: &Arc<Pool>,
     (place, path): (&dyn SlowStore, &[u8]),
@@ -193,7 +194,8 @@ fn carry(
     match way {
         Way::In(..) => forebay_staging::stage(place, path, &there, inside, options, progress, team),
         Way::Out(..) => {
-            // While nodes are dead, files on the living ones are saved.
+            // For dead nodes: finds what living nodes know of their names, so that files on living
+            // nodes are saved.
             let salvage = there.salvage(inside).unwrap_or_else(|e| {
                 let (source, why) = (there.show(inside), there.explain(e));
                 print_notice(format!(
@@ -215,7 +217,8 @@ fn carry(
     }
 }
 
-/// Calls `work`, and shows its progress meanwhile. `stop` is called now and then; true ends it.
+/// Calls `work`, and shows its progress meanwhile. Calls `stop` repeatedly; `work` is told to end
+/// when it returns true.
 fn watched<T>(stop: &(dyn Fn() -> bool + Sync), work: impl FnOnce(&Progress) -> T) -> T {
     let progress = Progress::default();
     let done = std::sync::Mutex::new(false);
@@ -244,7 +247,7 @@ fn watched<T>(stop: &(dyn Fn() -> bool + Sync), work: impl FnOnce(&Progress) -> 
     })
 }
 
-/// The room at the destination; None if it can't be determined.
+/// Returns the free space at the destination; None if it can't be determined.
 pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
     let (bytes, whose) = match way {
         Way::In(..) => {
@@ -264,7 +267,7 @@ pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
             let dst = std::path::absolute(dst).ok()?;
             let there = dst.ancestors().find(|p| p.exists())?;
             let s = rustix::fs::statvfs(there).ok()?;
-            // The file system doesn't report its size.
+            // A file system with no blocks doesn't report its size.
             (s.f_blocks > 0).then_some(())?;
             (
                 s.f_bavail.saturating_mul(s.f_frsize),
@@ -279,7 +282,7 @@ pub fn room(pool: &Pool, way: &Way<'_>, remedy: String) -> Option<Room> {
     })
 }
 
-/// Draws the progress, on a terminal and after a second.
+/// Draws the progress bar, on a terminal and only after the first second.
 fn show(bar: &mut Option<ProgressBar>, began: Instant, progress: &Progress) {
     if began.elapsed() < Duration::from_secs(1) || is_quiet() || !std::io::stderr().is_terminal() {
         return;
@@ -303,7 +306,7 @@ fn show(bar: &mut Option<ProgressBar>, began: Instant, progress: &Progress) {
     bar.set_message(format!("{files}/{of} files"));
 }
 
-/// `3 files, 1.2 GiB moved in 0.5 s (2.4 GiB/s), 7 unchanged`.
+/// Describes a finished staging: `3 files, 1.2 GiB moved in 0.5 s (2.4 GiB/s), 7 unchanged`.
 pub fn summary(r: &Report) -> String {
     let mut text = format!(
         "{} with {} moved in {}",
@@ -334,7 +337,7 @@ pub fn summary(r: &Report) -> String {
     text
 }
 
-/// Reports failures and skipped files, some of them one by one.
+/// Prints warnings and failures, each up to [`MAX_LISTED_FAILURES`] one by one.
 pub fn tell_troubles(r: &Report) {
     for (list, kind, total) in [
         (&r.warnings, "warning: ", r.warnings.len() as u64),

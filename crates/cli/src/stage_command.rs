@@ -1,4 +1,4 @@
-//! `forebay stage`: its sources and patterns, and what it prints.
+//! `forebay stage`: checks its sources and patterns, and prints the outcome.
 
 use crate::args::{Direction, Pair, Stage};
 use crate::fail::{Fail, code};
@@ -13,7 +13,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
 
-/// The end of a command line that stages this, with `more` options: `in ./case /case`.
+/// Returns the command line that repeats this staging, with `more` options added.
 fn command(name: &str, a: &Stage, more: &str) -> String {
     let (word, pair) = match &a.direction {
         Direction::In(pair) => ("in", pair),
@@ -32,7 +32,7 @@ fn command(name: &str, a: &Stage, more: &str) -> String {
     format!("{text}{more} --pool {}", quoted(name))
 }
 
-/// The destination of each source: DST, or if there are several sources, their names in DST.
+/// Returns the destination of each source: DST, or with several sources, the name of each in DST.
 fn destinations(pair: &Pair) -> Result<Vec<(&OsStr, OsString)>, Fail> {
     if let [src] = &pair.src[..] {
         return Ok(vec![(src, pair.dst.clone())]);

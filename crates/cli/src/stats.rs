@@ -11,7 +11,7 @@ use forebay_report::text::share_of_run;
 use forebay_report::totals::{Counted, Process, Totals, of_node};
 use std::time::{Duration, Instant};
 
-/// Counters of the processes on this host's nodes.
+/// Returns the counters of the processes on this host's nodes.
 pub fn here(pool: &str) -> Result<Vec<Process>, Fail> {
     let mut all = Vec::new();
     for node in nodes(pool)? {
@@ -26,18 +26,22 @@ pub fn here(pool: &str) -> Result<Vec<Process>, Fail> {
     Ok(all)
 }
 
-/// The arguments with which a host prints the counters of its nodes, for [`read`].
+/// Returns the arguments of `forebay` that print the counters of a host's nodes, for [`read`].
 pub fn ask_host(pool: &str) -> [&str; 6] {
     ["stats", "--json", "--processes", "--here", "--pool", pool]
 }
 
-/// Counters that a host has printed; or a sentence about why there are none.
+/// Parses the counters that a host has printed.
+///
+/// # Errors
+/// A sentence about why there are none.
 pub fn read(host: &str, output: Result<Vec<u8>, Fail>) -> Result<Vec<Process>, String> {
     let bytes = output.map_err(|e| format!("{}; its counters are left out", e.message))?;
     serde_json::from_slice(&bytes).map_err(|e| format!("{host}: its counters can't be read: {e}"))
 }
 
-/// Counters of the processes on all nodes. Hosts that can't be asked are left out, with a message.
+/// Returns the counters of the processes on all nodes. Leaves out hosts that can't be asked, with a
+/// message.
 pub fn of_all(pool: &str, only_here: bool) -> Result<Vec<Process>, Fail> {
     let mut all = here(pool)?;
     if !only_here && let Some(others) = Peers::look(pool)? {
@@ -51,7 +55,7 @@ pub fn of_all(pool: &str, only_here: bool) -> Result<Vec<Process>, Fail> {
     Ok(all)
 }
 
-/// The sum of all processes.
+/// Returns the sum of the counters of these processes.
 pub fn sum(processes: &[Process]) -> Totals {
     let mut sum = Totals::default();
     processes.iter().for_each(|p| sum.add(&p.totals));
@@ -209,8 +213,8 @@ fn process_table(processes: &[Process]) -> String {
     table(&rows, &[2])
 }
 
-/// Summary of a pool's counters: two lines, or none if no operation was counted. `took`: the run
-/// time of the program, for a run.
+/// Summarizes a pool's counters in two lines, or none if no operation was counted. `took` is the
+/// run time of the program, if this is the summary of a run.
 pub fn summary(totals: &Totals, took: Option<Duration>) -> Vec<String> {
     let all = totals.all();
     if all.count == 0 {

@@ -152,7 +152,7 @@ pub fn status(name: &str, as_json: bool, all: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The number of open files, and of refusals because a table was full; for people.
+/// Describes the number of open files, and of refusals because a table was full, for people.
 fn full_tables(store: &Store) -> String {
     let tables = store.recovery().tables();
     let opened = &tables[0];

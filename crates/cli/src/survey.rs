@@ -1,5 +1,5 @@
-//! The state of all nodes of a pool: from their directories if they are on this host, from their
-//! daemons otherwise.
+//! Surveys the state of all nodes of a pool: reads the directories of nodes on this host, and asks
+//! the daemons of the others.
 
 use crate::fail::Fail;
 use forebay_client::requests::Channel;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// A pool of several nodes, as seen from this host.
 pub struct Survey {
     pub config: PoolConfig,
-    /// The newest map that a node here has.
+    /// The newest map among the nodes on this host.
     pub map: PoolMap,
     pub nodes: Vec<Known>,
 }
@@ -23,12 +23,12 @@ pub struct Survey {
 pub struct Known {
     pub node: Node,
     pub state: State,
-    /// Since when it is in this state. Seconds since 1970.
+    /// When it entered this state. Seconds since 1970.
     pub since: Option<u64>,
-    /// Why the node can't be reached, or its data here can't be read.
+    /// Why the node can't be reached, or why its data on this host can't be read.
     pub why: Option<String>,
     pub use_of: Option<Use>,
-    /// The node's data on this host, if it is here.
+    /// The node's data, if the node is on this host.
     pub here: Option<Here>,
 }
 
@@ -42,7 +42,7 @@ pub enum State {
     Paused,
     /// The node's daemon doesn't reply.
     Unreachable,
-    /// No daemon on this host can be reachable.
+    /// No daemon on this host could ask the node's daemon.
     Unknown,
 }
 
@@ -58,7 +58,7 @@ impl State {
     }
 }
 
-/// Used room of a node.
+/// Used space of a node.
 pub struct Use {
     pub media: Vec<MediumUsage>,
     pub record_bytes: Option<u64>,
@@ -120,7 +120,7 @@ impl Survey {
         let newest = places.iter().filter_map(|p| read_map(&p.dir));
         let config = places.iter().find_map(|p| PoolConfig::read(&p.dir).ok());
         let (Some(map), Some(config)) = (newest.max_by_key(PoolMap::epoch), config) else {
-            // Opening the pool reports the error.
+            // Reports the error if the pool can't be opened.
             Pool::open(name)?;
             return Err(PoolError::Absent(name.to_owned()).into());
         };
@@ -138,8 +138,7 @@ impl Survey {
         let reachable: Vec<NodeId> = reachable.into_iter().filter(can_answer).collect();
         let mut replies =
             asker.map_or_else(HashMap::new, |p| ask(p, map.nodes().len(), &reachable));
-        // The requesting daemon's knowledge of the nodes that gave no reply; it has tried them all
-        // by this point.
+        // The asking daemon has tried all nodes by now: ask it what it knows of the silent ones.
         let silent = replies.values().any(Option::is_none);
         let own = asker.filter(|_| silent || reachable.len() < map.nodes().len());
         let own = own.and_then(|p| {
@@ -189,7 +188,8 @@ impl Survey {
     }
 }
 
-/// The replies of these nodes' daemons, through the one at `place`; None where there is no reply.
+/// Returns the replies of these nodes' daemons, sent by way of the daemon of `place`. None for a
+/// node that gave no reply.
 fn ask(place: &Place, count: usize, nodes: &[NodeId]) -> HashMap<u32, Option<About>> {
     let me = NodeId(place.node.unwrap_or(0));
     let Ok(channel) = Channel::open(&place.dir, me, count as u32) else {

@@ -1,4 +1,4 @@
-//! Media and tables of a pool, for people and for programs.
+//! Formats a pool's media and tables, for people and for programs.
 
 use forebay_client::MediumUsage;
 use forebay_media::format_size;
@@ -6,13 +6,13 @@ use forebay_store::{Store, Table};
 use serde_json::{Value, json as value};
 use std::fmt::Write;
 
-/// A medium as JSON.
+/// Returns a medium as JSON.
 pub fn medium(u: &MediumUsage) -> Value {
     value!({ "medium": u.spec.to_string(), "capacity": u.capacity, "used": u.used,
              "reserved": u.reserved, "reserve": u.reserve, "available": u.available })
 }
 
-/// Used of capacity, rounded up as df does.
+/// Formats the used share of a capacity in percent, rounded up as df does.
 pub fn percent(used: u64, capacity: u64) -> String {
     match capacity {
         0 => "-".into(),
@@ -23,7 +23,7 @@ pub fn percent(used: u64, capacity: u64) -> String {
     }
 }
 
-/// Rows with aligned columns: those in `left` left-aligned, numbers right-aligned.
+/// Formats rows with aligned columns: the columns in `left` left-aligned, the others right-aligned.
 pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
@@ -50,7 +50,7 @@ pub fn table(rows: &[Vec<String>], left: &[usize]) -> String {
     text
 }
 
-/// Media in the form of df(1).
+/// Formats media in the form of df(1).
 pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
     let mut rows = vec![
         ["Medium", "Size", "Used", "Avail", "Use%", "Mounted on"]
@@ -70,7 +70,7 @@ pub fn df_table(usage: &[MediumUsage], mount: &str) -> String {
     table(&rows, &[0, 5])
 }
 
-/// The tables that all processes of a node share, as JSON.
+/// Returns the tables that all processes of a node share, as JSON.
 pub fn tables(store: &Store) -> Value {
     let one = |t: &Table| value!({ "table": t.name, "used": t.used, "limit": t.limit, "refused": t.refused });
     store.recovery().tables().iter().map(one).collect()

@@ -1,10 +1,11 @@
 //! `forebay top`: one screen about a pool, refreshed each second.
 //!
-//! The parts, downwards: [`terminal`] reads keys and draws; [`draw`] and [`panels`] turn a
-//! [`view`] into a screen of any size; `view` computes rates from what is [`known`]; [`collect`]
-//! gathers that on threads of its own, so that a host that doesn't answer freezes nothing. Files
-//! and directories come from three tracepoints ([`rings`], [`files`], [`names`]), which are on only
-//! while the user wants to see them, and off again however the command ends, but for SIGKILL.
+//! [`collect`] gathers figures on threads of its own, so that a silent host freezes nothing.
+//! [`view`] computes rates from the figures that are [`known`]. [`draw`] and [`panels`] turn a view
+//! into a screen of any size, and [`terminal`] reads keys and shows the screen. Files and
+//! directories come from three tracepoints ([`rings`], [`files`], [`names`]). These are on only
+//! while the user wants to see them; the end of the command switches them off, unless SIGKILL ends
+//! it.
 
 mod collect;
 mod draw;
@@ -32,9 +33,9 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 use view::View;
 
-/// Size of the screen of `--once`, unless given. Columns and lines.
+/// Default size of the screen of `--once`. Columns and lines.
 const SIZE: (u16, u16) = (100, 30);
-/// How long `--once` waits beyond its interval for nodes and hosts that don't answer.
+/// How long `--once` waits beyond its interval for silent nodes and hosts.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 
 pub fn top(pool: &str, a: &Top) -> Result<u8, Fail> {
@@ -67,7 +68,7 @@ pub fn top(pool: &str, a: &Top) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Whether all data for a screen are available, or known to be missing.
+/// Whether all data for a screen are there, or known to be missing.
 fn is_complete(known: &Known, files: bool) -> bool {
     let has_told = |s: &known::Source| s.before.is_some() || s.failed.is_some();
     (known.survey.is_some() || known.failed.is_some())

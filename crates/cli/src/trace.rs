@@ -1,4 +1,4 @@
-//! `forebay trace`: switching tracepoints, and showing their records.
+//! `forebay trace`: switches tracepoints, and shows their records.
 
 use crate::fail::{Fail, code};
 use crate::output::{json, print_notice, write};
@@ -26,7 +26,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// How long the recording pauses between two reads of the rings.
+/// Bounds of the pause between two reads of the rings while recording.
 const FIRST_POLL_INTERVAL: Duration = Duration::from_millis(2);
 const MAX_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -46,7 +46,7 @@ pub fn trace(pool: &str, command: &args::TraceCommand) -> Result<u8, Fail> {
     }
 }
 
-/// The nodes of the pool on this host.
+/// Opens the nodes of the pool on this host.
 pub fn nodes(pool: &str) -> Result<Vec<Node>, Fail> {
     let places = places(pool);
     if places.is_empty() {
@@ -120,7 +120,7 @@ fn profiles(as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Does the same on all other hosts of the pool.
+/// Runs the same command on all other hosts of the pool, unless `here`.
 fn on_other_hosts(pool: &str, here: bool, arguments: &[&str]) -> Result<(), Fail> {
     match if here { None } else { Peers::look(pool)? } {
         Some(others) => others.each(&[arguments, &["--here", "--pool", pool]].concat()),
@@ -214,7 +214,7 @@ fn status(pool: &str, as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Events in the rings of this host's nodes.
+/// Reads the events in the rings of this host's nodes.
 fn of_rings(pool: &str) -> Result<Recording, Fail> {
     let mut recording = Recording::default();
     for node in nodes(pool)? {
@@ -251,7 +251,8 @@ fn of_rings(pool: &str) -> Result<Recording, Fail> {
     Ok(recording)
 }
 
-/// The events of all nodes, or of a file, with clocks aligned, and remarks about them.
+/// Returns the events of all nodes, or of the file `from`, with aligned clocks, and remarks on
+/// them.
 pub fn gather(pool: &str, from: Option<&Path>) -> Result<(Recording, Vec<String>), Fail> {
     let mut notes = Vec::new();
     if let Some(path) = from {
@@ -335,7 +336,7 @@ fn request_of(text: &str) -> Result<u64, Fail> {
     }
 }
 
-/// `HH:MM:SS.micros` of a time of day, in UTC.
+/// Formats a time of day in UTC as `HH:MM:SS.micros`. `nanoseconds` is since 1970.
 pub fn clock(nanoseconds: u64) -> String {
     let (seconds, micros) = (
         nanoseconds / 1_000_000_000 % 86_400,
@@ -349,7 +350,7 @@ pub fn clock(nanoseconds: u64) -> String {
     )
 }
 
-/// The sentence of an event. Control characters of names can't confuse a terminal.
+/// Describes an event in a sentence. Replaces control characters, which could confuse a terminal.
 fn sentence(record: &forebay_trace::read::Record) -> String {
     let words = |kind, value| {
         let declared = forebay_cluster::peers::requests::find(u16::try_from(value).ok()?);
@@ -449,14 +450,15 @@ fn dump_stream(pool: &str) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The Trace Event format: spans as complete events, others as instants. Times in microseconds.
+/// Writes the recording in the Trace Event format: spans as complete events, others as instants.
+/// Times are in microseconds.
 fn perfetto(recording: &Recording, out: &mut impl Write) -> std::io::Result<()> {
     let mut first = true;
     let mut put = |event: Value, out: &mut dyn Write| {
         let comma = if std::mem::take(&mut first) { "" } else { "," };
         writeln!(out, "{comma}{event}")
     };
-    // Process ids may be the same on several nodes.
+    // Combines process ids with the node's number: several nodes may have the same ones.
     let pid = |node: u16, process: u32| u64::from(node) << 32 | u64::from(process);
     writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
     for ((node, process), program) in &recording.programs {
@@ -501,7 +503,7 @@ fn perfetto(recording: &Recording, out: &mut impl Write) -> std::io::Result<()> 
     writeln!(out, "]}}")
 }
 
-/// Nanoseconds in words.
+/// Formats a duration for people. `nanoseconds` may have a fraction.
 pub fn time(nanoseconds: f64) -> String {
     match nanoseconds {
         n if n < 999.5 => format!("{n:.0} ns"),
@@ -704,14 +706,14 @@ fn clear(pool: &str) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Set by a signal that ends a recording.
+/// Whether a signal has asked to end the recording.
 static ENDS: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn on_signal(_: libc::c_int) {
     ENDS.store(true, Release);
 }
 
-/// Ends recordings and watching, instead of the process.
+/// Makes signals end recordings and watching in order, instead of ending the process.
 pub fn end_by_signals() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic.
@@ -719,7 +721,7 @@ pub fn end_by_signals() {
     }
 }
 
-/// Whether a signal has come.
+/// Whether such a signal has come.
 pub fn ended_by_signal() -> bool {
     ENDS.load(Acquire)
 }
@@ -774,7 +776,7 @@ fn record(pool: &str, a: &args::Record) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Finds paths of directories of a pool by their ids.
+/// Returns a function that finds the path of one of the pool's directories by its id.
 pub fn paths_of_directories(pool: &str) -> impl Fn(u64) -> Option<Vec<u8>> {
     let pool = Pool::open(pool).ok();
     move |id| pool.as_ref()?.cluster().path_of(ObjectId(id)).ok()

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Makes a pool and starts its keeper. Returns it, and the reason for its media.
+/// Creates a pool and starts its keeper. Returns the pool, and why it has its default media.
 pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail> {
     let (media, why) = if wanted.media.is_empty() {
         let (media, why) = capacity::default_media()?;
@@ -29,7 +29,7 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
         .wanted(wanted.mount.as_deref(), prefix::wanted(wanted))?;
     Origin::check_bucket(origin.as_ref())?;
     let (mount, warning) = prefix::check(&mount, &media)?;
-    // A pool at its origin's own path hides that directory, and shows the same files.
+    // A pool at its origin's own path hides that directory, but shows the same files.
     let warning = warning.filter(|_| origin.as_ref().is_none_or(|o| o.path != mount));
     let rules = rule_file::read_for(wanted.rules.as_deref(), &mount, &media, origin.is_some())?;
     let options = CreateOptions {
@@ -57,15 +57,14 @@ pub fn create(name: &str, wanted: &Media) -> Result<(Pool, Option<String>), Fail
     Ok((pool, why))
 }
 
-/// The limit of file sizes of this process, raised to the highest that it may have: for the files
-/// of a pool. Programs that this process runs later get the limit from before, since dropping this
-/// sets it again.
+/// Raises this process's limit of file sizes to its hard limit, for a pool's files. Dropping it
+/// restores the limit, so that programs run later get the original one.
 struct FileSizeLimit(Rlimit);
 
 impl FileSizeLimit {
     fn raise() -> FileSizeLimit {
         let before = getrlimit(Resource::Fsize);
-        // If the limit can't be raised, making the files fails with a message.
+        // If the limit can't be raised, creating a larger file fails with a message.
         let _ = keeper::raise(Resource::Fsize);
         FileSizeLimit(before)
     }
@@ -97,7 +96,7 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     report(&pool, note, a.json, began)
 }
 
-/// A pool of one node, on this host.
+/// Starts a pool of one node, on this host.
 pub fn one(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     nodes::warn_of_limits(&a.nodes);
     let (pool, note) = create(name, &a.media)?;
@@ -193,9 +192,9 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
             ));
         }
         PoolState::Running => return Ok((Pool::open(name)?, "which it was already".into())),
-        // Opening the pool reports the error.
+        // Opening the pool, below, reports the error.
         PoolState::Damaged(_) | PoolState::Stale => {}
-        // The pool's keeper may well run.
+        // The state can't be determined; the keeper may well be running.
         PoolState::Unknown(why) => {
             return Err(Fail::failed(format!(
                 "the pool '{name}' can't be looked at, so nothing was done: {why}"
@@ -204,7 +203,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     take_over(name);
     let places = places(name);
-    // A user who reopens a pool after its time limit wants its files.
+    // The pool's time limit begins again: a user who reopens an expired pool wants its files.
     for place in places.iter().filter(|p| p.state() == PoolState::Stale) {
         forebay_client::begin_lifetime(&place.dir)?;
     }
@@ -213,7 +212,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     }
     let pool = Pool::open(name)?;
     let busy = pool.attached();
-    // Settling needs an unused pool; the keeper cleans up behind single processes.
+    // `settle` needs a pool without processes; otherwise the keeper cleans up behind each dead one.
     let note = if busy.is_empty() {
         format!("reopened: {}", pool.settle()?)
     } else {
@@ -244,8 +243,8 @@ struct Found {
     config: PoolConfig,
 }
 
-/// Reopens the nodes of a pool, whose records were lost with shared memory, from their media on
-/// this host: all that the pool had here, or none.
+/// Reopens the nodes of a pool from their media on this host, when shared memory with their records
+/// is lost. Reopens all nodes that the pool had here, or none.
 fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, String), Fail> {
     let first = &found[0];
     if let Some(other) = found.iter().find(|f| f.config.uuid != first.config.uuid) {
@@ -294,7 +293,7 @@ fn reopen_from_media(name: &str, from: &Path, found: &[Found]) -> Result<(Pool, 
     let note = match started {
         Ok(note) => note,
         Err(fail) => {
-            // The media stay as they are: another try begins with their content.
+            // The media stay as they are, so that another attempt begins with the same content.
             forebay_client::forget(name);
             return Err(fail);
         }
@@ -361,15 +360,15 @@ fn start_from_media(name: &str, found: &[Found]) -> Result<String, Fail> {
     Ok(note)
 }
 
-/// The directories of pool `name` in its first media: `from` itself, with those beside it if it is
-/// that of a node; or those inside it.
+/// Returns the directories of pool `name` in its first media. If `from` is a node's directory,
+/// returns it and its siblings; otherwise, those inside `from`.
 fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     let from = std::path::absolute(from).unwrap_or_else(|_| from.to_owned());
     let single = from.join("pool.json").exists();
     let read = |dir: PathBuf| {
         let config = PoolConfig::read(&dir).ok()?;
         let is_first = config.journal_dir(&dir).is_none_or(|first| first == dir);
-        // A medium may have been moved; its number is the end of its name.
+        // The medium's directory may have been moved; its name ends with its number.
         let is_first = is_first || dir.to_string_lossy().ends_with("-0");
         is_first.then_some(Found { dir, config })
     };
@@ -402,7 +401,7 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
     }
 }
 
-/// The one directory found of a pool of one node.
+/// Returns the only directory found of a pool of one node; fails if there are several.
 fn only(mut found: Vec<Found>, from: &Path) -> Result<PathBuf, Fail> {
     if found.len() == 1 {
         return Ok(found.remove(0).dir);

@@ -1,10 +1,10 @@
-//! `forebay version`: what this build is, for people and for bug reports.
+//! `forebay version`: shows what this build is, for people and for bug reports.
 
 use crate::fail::Fail;
 use crate::output::{json, write};
 use serde_json::json as value;
 
-/// Formats that two builds have to share, each with its version.
+/// Formats that must be the same for two builds to work together, with their versions.
 const FORMATS: [(&str, u32, &str); 2] = [
     (
         "pool",
@@ -18,7 +18,7 @@ const FORMATS: [(&str, u32, &str); 2] = [
     ),
 ];
 
-/// The features that this build was built with.
+/// Returns the features with which this build was compiled.
 fn features() -> Vec<&'static str> {
     let mut all = vec!["buckets", "fuse"];
     if cfg!(feature = "etcd") {

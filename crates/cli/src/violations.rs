@@ -8,7 +8,7 @@ use forebay_client::{Pool, places};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub fn list(name: &str, a: &Show) -> Result<u8, Fail> {
-    // The pool isn't opened: the list outlives a pool that can't be used any more.
+    // Reads the lists without opening the pool: they outlive a pool that can't be used any more.
     let dirs: Vec<_> = places(name).into_iter().map(|place| place.dir).collect();
     let (mut all, mut full) = (Vec::new(), false);
     for dir in &dirs {
@@ -48,7 +48,7 @@ pub fn list(name: &str, a: &Show) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The time since a second since 1970, in words.
+/// Formats how long ago a time was. `time` is in seconds since 1970.
 fn ago(time: i64) -> String {
     let then = UNIX_EPOCH + Duration::from_secs(time.max(0) as u64);
     let seconds = SystemTime::now()

@@ -7,13 +7,14 @@ use forebay_media::{format_size, memory};
 use rustix::process::{Resource, getrlimit};
 use std::path::Path;
 
-/// Oldest kernel: pidfd_open(2). Major and minor number.
+/// Oldest supported kernel, the first with pidfd_open(2). Major and minor version.
 const KERNEL: (u32, u32) = (5, 3);
-/// Room that the smallest useful pool takes. Bytes.
+/// Size of the smallest useful pool. Bytes.
 const LEAST: u64 = 64 << 20;
-/// Descriptors that a daemon of a pool of several nodes needs: one for each connection and file.
+/// Number of descriptors that a daemon of a pool of several nodes needs: one for each connection
+/// and file.
 const DESCRIPTORS: u64 = 4096;
-/// Mappings of a process that the kernel allows by default.
+/// Default of the kernel's limit on mappings of a process.
 const MAPPINGS: u64 = 65_530;
 
 pub fn checks() -> Vec<Finding> {
@@ -23,7 +24,7 @@ pub fn checks() -> Vec<Finding> {
     all
 }
 
-/// `6.8.0-45-generic` as (6, 8).
+/// Parses a kernel's release: `6.8.0-45-generic` is (6, 8).
 fn number(release: &str) -> Option<(u32, u32)> {
     let mut parts = release.split(['.', '-']);
     Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
@@ -133,7 +134,7 @@ fn pools() -> Finding {
             dir.display(),
             forebay_backing::explain(e)
         )),
-        // Otherwise other users could put their own pools there.
+        // Fails if other users could put their own pools there.
         Ok(()) => check_home().err().map(|e| e.to_string()),
     };
     match refused {

@@ -1,5 +1,5 @@
-//! Checks of what is outside of this host or of Forebay: FUSE, the network, remote shells, Slurm;
-//! and a trial.
+//! Checks of what is outside of this host or of Forebay: FUSE, the network, remote shells, Slurm.
+//! Also the trial pool.
 
 use super::Finding;
 use crate::addresses;
@@ -89,14 +89,14 @@ fn slurm() -> Finding {
     }
 }
 
-/// Runs a command for at most `timeout`: whether it succeeded, and what it printed on either
-/// output, at most a screen of it.
+/// Runs a command for at most `timeout`. Returns the first 64 KiB of what it printed on both
+/// outputs; if it failed, why: its status and the last line.
 fn run(mut command: Command, timeout: Duration) -> Result<String, String> {
     let (mut reader, writer) = std::io::pipe().map_err(|e| e.to_string())?;
     let errors = writer.try_clone().map_err(|e| e.to_string())?;
     command.stdin(Stdio::null()).stdout(writer).stderr(errors);
     let mut child = command.spawn().map_err(|e| e.to_string())?;
-    // The command has the write ends, too.
+    // `command` holds write ends of the pipe, too: close them, so that the reader sees its end.
     drop(command);
     let text = std::thread::spawn(move || {
         let mut text = Vec::new();
@@ -127,7 +127,7 @@ fn run(mut command: Command, timeout: Duration) -> Result<String, String> {
     }
 }
 
-/// Whether a daemon can be started on a host: by the remote shell, with the same version.
+/// Checks whether the remote shell can start a daemon of the same version on a host.
 pub fn remote(host: &str, rsh: &str) -> Finding {
     let why = "up --hosts starts a daemon there with the remote shell, from the same path";
     let finding = |found: String| Finding::ok("host", why, found);
@@ -176,7 +176,7 @@ pub fn trial() -> Finding {
             Finding::ok("trial", why, format!("works, in {took}"))
         }
         Err(what) => {
-            // A trial that was given up may have left its pool.
+            // A trial that timed out may have left its pool.
             let mut down = Command::new(&program);
             down.args(["down", "--force", "--quiet", "--pool", &name]);
             let _ = run(down, TRIAL);

@@ -1,12 +1,11 @@
 //! The threads that read a pool's state, so that the screen never waits.
 //!
-//! One reads the shared memory of this host's nodes, which takes no time. One asks the daemons for
-//! the states of nodes, which may wait as long as the pool's request timeout. Up to
-//! [`MAX_POLLING_THREADS`] run `forebay stats` on the other hosts; one that doesn't answer holds up
-//! only the hosts of the same thread. One looks up names of files. All write to one [`Known`].
+//! One thread reads the shared memory of this host's nodes, which never blocks. One asks the
+//! daemons for the nodes' states, and may wait as long as the pool's request timeout. Up to
+//! [`MAX_POLLING_THREADS`] run `forebay stats` on the other hosts; a silent host delays only the
+//! hosts of the same thread. One looks up names of files. All of them write to one [`Known`].
 //!
-//! The mutex of `Known` is held for copying only; the one of the tally may be taken under it, not
-//! the other way round.
+//! The mutex of `Known` is held only for copying. Lock order: `Known` before the tally.
 
 use super::files::Tally;
 use super::known::{Known, Medium, NodeState, Stuck, Survey, Violations};
@@ -26,16 +25,16 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Threads that ask other hosts.
+/// Maximum number of threads that ask other hosts.
 const MAX_POLLING_THREADS: usize = 32;
-/// Interval at which a thread checks whether it should end, and reads the rings again: they hold only
-/// the newest events.
+/// How often a thread checks whether it should end, and reads the rings again, which hold only the
+/// newest events.
 const STEP: Duration = Duration::from_millis(50);
-/// The slow operations of other hosts are requested once in this many intervals for each host.
+/// Each host is asked for its slow operations only once in this many intervals.
 const SLOW_EVERY: u32 = 5;
-/// Pause after names that weren't found.
+/// Pause after a lookup that left files without names.
 const UNKNOWN_NAME_RETRY_INTERVAL: Duration = Duration::from_secs(1);
-/// Violations that are kept for the screen.
+/// Maximum number of violations kept for the screen.
 const LATEST_VIOLATIONS: usize = 50;
 
 /// State that the threads share.
@@ -54,7 +53,7 @@ pub struct Collector {
     threads: Vec<JoinHandle<()>>,
 }
 
-/// The content of a mutex, whatever a thread that panicked has left.
+/// Locks a mutex, even if a thread that held it has panicked.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|e| e.into_inner())
 }
@@ -119,17 +118,18 @@ impl Collector {
         Ok(())
     }
 
-    /// All that is known so far.
+    /// Locks and returns all that is known so far.
     pub fn known(&self) -> MutexGuard<'_, Known> {
         lock(&self.shared.known)
     }
 
-    /// Whether files are shown from now on.
+    /// Switches the collection of files and directories on or off.
     pub fn show_files(&self, on: bool) {
         self.shared.files.store(on, Release);
     }
 
-    /// Ends the threads. One that waits for a host isn't joined: the process ends soon.
+    /// Ends the threads. Waits at most 1 s and leaves threads that wait for a host: the process
+    /// ends soon.
     pub fn end(self) {
         self.shared.ends.store(true, Release);
         let until = Instant::now() + Duration::from_secs(1);
@@ -149,14 +149,14 @@ impl Shared {
         self.ends.load(Acquire)
     }
 
-    /// Changes the collected figures.
+    /// Changes the collected figures, and marks them as changed.
     fn tell(&self, change: impl FnOnce(&mut Known)) {
         let mut known = lock(&self.known);
         change(&mut known);
         known.version += 1;
     }
 
-    /// Sleeps until `next`; `step` is called in between.
+    /// Sleeps until `next`, or until the threads are to end. Calls `step` every [`STEP`].
     fn wait(&self, next: Instant, mut step: impl FnMut()) {
         while !self.ends() {
             let left = next.saturating_duration_since(Instant::now());
@@ -168,7 +168,7 @@ impl Shared {
         }
     }
 
-    /// Reads the shared memory of this host's nodes, each interval.
+    /// Reads the shared memory of this host's nodes, once in each interval.
     fn look_here(&self) {
         let mut next = Instant::now();
         let mut rings: Option<Rings> = None;
@@ -227,7 +227,7 @@ impl Shared {
         });
     }
 
-    /// Asks some other hosts for their counters, one after the other, each interval.
+    /// Asks these hosts for their counters, one after the other, once in each interval.
     fn ask(&self, peers: &Peers, hosts: &[String]) {
         let mut turn = 0u32;
         while !self.ends() {
@@ -265,7 +265,7 @@ impl Shared {
         }
     }
 
-    /// Asks for the states of all nodes, each interval.
+    /// Asks for the states of all nodes, once in each interval.
     fn survey(&self) {
         while !self.ends() {
             let next = Instant::now() + self.every;
@@ -283,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Looks up the names of files that the tally lacks.
+    /// Looks up the names of files that the tally doesn't know yet.
     fn names(&self) {
         while !self.ends() {
             let mut pause = STEP * 4;
@@ -302,7 +302,7 @@ impl Shared {
     }
 }
 
-/// The violations that are recorded on this host's nodes; None if none of the lists can be read.
+/// Returns the violations recorded on this host's nodes; None if a list can't be read.
 fn violations(pool: &str) -> Option<Violations> {
     let mut found = Violations::default();
     let mut all = Vec::new();
@@ -319,7 +319,7 @@ fn violations(pool: &str) -> Option<Violations> {
     Some(found)
 }
 
-/// The processes on this host that wait for stopped ones.
+/// Returns the processes on this host that wait for a stopped process.
 fn stuck(pool: &str) -> Vec<Stuck> {
     let of = |pool: Arc<Pool>| {
         let node = pool.config().member.map_or(0, |m| m.node);
@@ -342,7 +342,7 @@ fn medium(u: &MediumUsage) -> Medium {
     }
 }
 
-/// How long ago `created` was, a time in seconds since 1970.
+/// Returns how long ago `created` was. Seconds since 1970.
 fn since(created: i64) -> Duration {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -350,7 +350,7 @@ fn since(created: i64) -> Duration {
     now.saturating_sub(Duration::from_secs(created.max(0) as u64))
 }
 
-/// The states of all nodes of a pool.
+/// Returns the states of all nodes of a pool.
 ///
 /// # Errors
 /// If the pool doesn't exist or can't be read.
@@ -375,7 +375,7 @@ fn look(name: &str) -> Result<Survey, Fail> {
         });
     }
     let found = survey::Survey::of(name)?;
-    // A daemon that has died since it was asked doesn't answer, and is dead.
+    // A daemon that is silent because it has died since the survey began counts as dead.
     let died = |k: &survey::Known| {
         let here = k.here.as_ref();
         here.is_some_and(|h| keeper_pid(&h.place.dir).is_none())

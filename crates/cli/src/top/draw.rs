@@ -1,4 +1,4 @@
-//! The screen: which panels are shown, where, and how many lines each gets.
+//! The layout of the screen: which panels are shown, where, and how many lines each gets.
 //!
 //! ```text
 //! narrow: header        wide (from 150 columns): header
@@ -7,9 +7,9 @@
 //!         stuck, files, slow, violations         keys
 //!         keys
 //! ```
-//! Each panel has a least number of lines and a wanted one. All get the least first, in the order
-//! of their importance. The rest goes to nodes and operations as far as they want it, then line by
-//! line to the others in turn.
+//! Each panel has a minimum number of lines and a wanted number. All panels get their minimum
+//! first, the more important ones before the others. The remaining lines go to nodes and
+//! operations, up to their wanted numbers, and then to the others in turn, line by line.
 
 use super::panels;
 use super::table::{Table, ending, fitting, width};
@@ -21,30 +21,30 @@ use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use std::time::Instant;
 
-/// From this width on, panels stand side by side.
+/// Minimum width for panels side by side. Columns.
 const WIDE: u16 = 150;
-/// Columns between the two sides.
+/// Gap between the left and the right side. Columns.
 const BETWEEN: u16 = 2;
 
 /// The choices of the user.
 #[derive(Clone, Copy, Default)]
 pub struct Look {
     pub sort: Sort,
-    /// Processes instead of operations.
+    /// Show processes instead of operations.
     pub processes: bool,
-    /// The tracepoints for files are to be on.
+    /// Show files, for which the tracepoints must be on.
     pub files: bool,
     pub paused: bool,
     pub help: bool,
-    /// A screen for a file: no keys.
+    /// The screen is printed as text, without the line of keys.
     pub plain: bool,
 }
 
-/// A panel, and its least number of lines.
+/// A panel: a table, and its minimum number of lines.
 struct Panel {
     table: Table,
     least: u16,
-    /// Gets the lines that it wants before others get more than the least.
+    /// Gets all lines that it wants before side panels get more than their minimum.
     is_main: bool,
 }
 
@@ -66,7 +66,7 @@ impl Panel {
     }
 }
 
-/// Draws a view.
+/// Draws a view into `buffer`.
 pub fn draw(view: &View, look: &Look, now: Instant, buffer: &mut Buffer) {
     let area = buffer.area;
     if area.width < 20 || area.height < 6 {
@@ -125,7 +125,7 @@ pub fn draw(view: &View, look: &Look, now: Instant, buffer: &mut Buffer) {
     }
 }
 
-/// The lines above the panels.
+/// Returns the lines above the panels.
 fn header(view: &View, look: &Look, now: Instant, most: u16) -> Vec<(String, Style)> {
     let (up, down) = view.up_and_down();
     let bold = Style::new().add_modifier(Modifier::BOLD);
@@ -138,7 +138,7 @@ fn header(view: &View, look: &Look, now: Instant, most: u16) -> Vec<(String, Sty
         .map(|at| now.saturating_duration_since(at).as_secs_f64());
     let v = &view.violations;
     let first = [
-        // A long name gives way to the numbers.
+        // A long pool name is truncated to leave space for the numbers.
         format!(
             "pool {}",
             ending(&view.pool, most.saturating_sub(62).max(12))
@@ -202,7 +202,7 @@ fn header(view: &View, look: &Look, now: Instant, most: u16) -> Vec<(String, Sty
     lines
 }
 
-/// The share of the time of the busy processes that they spent in operations.
+/// Describes the share of their time that busy processes spent in operations.
 fn in_io(view: &View) -> String {
     match view.processes.len() {
         0 => String::new(),
@@ -210,9 +210,10 @@ fn in_io(view: &View) -> String {
     }
 }
 
-/// The panels of the left side (all important ones), and those of the right side.
+/// Returns the panels of the left side, and those of the right side.
 fn panels_of(view: &View, look: &Look, is_wide: bool, height: u16) -> (Vec<Panel>, Vec<Panel>) {
-    // Of many nodes, only those with problems are shown, so that the other panels keep their room.
+    // If there are many nodes, those with problems come first and few lines are reserved for nodes,
+    // so that the other panels keep theirs.
     let most = (height / 4).max(4) + 1;
     let are_many = view.nodes.len() >= usize::from(most);
     let nodes = Panel {
@@ -227,7 +228,7 @@ fn panels_of(view: &View, look: &Look, is_wide: bool, height: u16) -> (Vec<Panel
         (operations, processes)
     };
     let mut side = Vec::new();
-    // An empty list takes no room.
+    // An empty table gets no panel.
     let add = |side: &mut Vec<Panel>, table: Table, least: u16| {
         if !table.rows.is_empty() {
             side.push(Panel::side(table, least));
@@ -257,7 +258,7 @@ fn panels_of(view: &View, look: &Look, is_wide: bool, height: u16) -> (Vec<Panel
 
 /// Draws panels below each other.
 fn stack(panels: Vec<Panel>, area: Rect, buffer: &mut Buffer) {
-    // A blank line between two panels where there is room for all.
+    // Puts a blank line between two panels if there are enough lines.
     let wanted: u16 = panels.iter().map(|p| p.table.height() + 1).sum();
     let blank = u16::from(wanted <= area.height + 1 || area.height >= 40);
     let mut heights = vec![0; panels.len()];
@@ -301,7 +302,7 @@ fn stack(panels: Vec<Panel>, area: Rect, buffer: &mut Buffer) {
     }
 }
 
-/// The line of keys.
+/// Returns the line that explains the keys.
 fn keys(look: &Look, most: u16) -> String {
     let other = if look.processes {
         "operations"
@@ -338,7 +339,7 @@ const HELP: [&str; 14] = [
     "SLOW    operations above the bound of `trace slow`",
 ];
 
-/// A box with the keys, over the panels.
+/// Draws a box that explains the keys, over the panels.
 fn help(buffer: &mut Buffer) {
     let area = buffer.area;
     let wide = HELP.iter().map(|l| width(l)).max().unwrap_or(0) + 4;
@@ -358,7 +359,7 @@ fn help(buffer: &mut Buffer) {
     }
 }
 
-/// The lines of a buffer as text, without spaces at their ends.
+/// Returns the lines of a buffer as text, without trailing spaces.
 pub fn lines(buffer: &Buffer) -> Vec<String> {
     let area = buffer.area;
     let line = |y| {
@@ -366,7 +367,7 @@ pub fn lines(buffer: &Buffer) -> Vec<String> {
         let mut skip = 0;
         for x in area.left()..area.right() {
             let symbol = buffer[(x, y)].symbol();
-            // The cell behind a wide character isn't a space.
+            // A wide character also occupies the next cell, which has no text of its own.
             if skip == 0 {
                 line += symbol;
                 skip = width(symbol).saturating_sub(1);

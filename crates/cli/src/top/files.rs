@@ -1,25 +1,25 @@
-//! The busiest files and directories of an interval, summed up from events.
+//! Sums up events to the busiest files and directories of an interval.
 //!
-//! Three points are enough: an opening names a file and its directory, and the end of a read or
-//! write says how many bytes it moved. Names of files are kept between intervals, at most
-//! [`MAX_CACHED_NAMES`]; a file that was opened before the points were on is found in the tables of
-//! open files ([`super::names`]).
+//! Three tracepoints suffice: opening a file gives its name and directory, and the end of a read or
+//! write gives the number of bytes. At most [`MAX_CACHED_NAMES`] names are kept between intervals.
+//! The name of a file that was opened before the points were on is in the tables of open files
+//! ([`super::names`]).
 
 use forebay_trace::Point;
 use forebay_trace::read::Record;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The tracepoints that are read.
+/// The tracepoints whose events are summed up.
 pub const POINTS: [Point; 3] = [
     Point::POSIX_OPENED,
     Point::POSIX_READ_EXIT,
     Point::POSIX_WRITE_EXIT,
 ];
 
-/// Limit on names of files that are kept. When it is reached, all are forgotten.
+/// Maximum number of names kept. When it is reached, all names are forgotten.
 const MAX_CACHED_NAMES: usize = 100_000;
-/// Limit on rows of each list.
+/// Maximum number of rows of each list.
 const MAX_ROWS: usize = 200;
 
 /// Use of a file in one interval.
@@ -38,7 +38,7 @@ impl Use {
     }
 }
 
-/// A file or directory, and the operations on it. Per second.
+/// A file or directory, and the operations and bytes on it per second.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
     pub path: String,
@@ -52,11 +52,11 @@ pub struct Row {
 pub struct Hot {
     pub files: Vec<Row>,
     pub directories: Vec<Row>,
-    /// Events that were overwritten before they were read.
+    /// Number of events that were overwritten before they were read.
     pub lost: u64,
-    /// Events that were read.
+    /// Number of events that were read.
     pub seen: u64,
-    /// Another command has switched the points off.
+    /// Whether another command has switched the tracepoints off.
     pub off: bool,
 }
 
@@ -66,11 +66,11 @@ impl Unknown {
     }
 }
 
-/// Sums events up.
+/// Sums up the events of an interval, and keeps the names of files and directories.
 #[derive(Default)]
 pub struct Tally {
     files: HashMap<u64, Use>,
-    /// Directory and name of each file.
+    /// Directory id and name of each file, by its id.
     names: HashMap<u64, (u64, String)>,
     paths: HashMap<u64, String>,
     lost: u64,
@@ -129,7 +129,7 @@ impl Tally {
         self.paths.insert(directory, path);
     }
 
-    /// Ids without a name among those that were used since the last [`Tally::take`].
+    /// Returns the ids without a name among those used since the last [`Tally::take`].
     pub fn unknown(&self) -> Unknown {
         let mut unknown = Unknown::default();
         for file in self.files.keys() {
@@ -144,7 +144,7 @@ impl Tally {
         unknown
     }
 
-    /// Ends an interval of this length: returns the use of files in it, and forgets it.
+    /// Ends an interval of this length: returns the use of files in it, and starts the next one.
     pub fn take(&mut self, length: Duration) -> Hot {
         let seconds = length.as_secs_f64().max(1e-3);
         let mut directories: HashMap<u64, Use> = HashMap::new();
@@ -178,7 +178,7 @@ impl Tally {
     }
 }
 
-/// The rows of the busiest.
+/// Returns the rows of the busiest files or directories.
 fn busiest(uses: &HashMap<u64, Use>, seconds: f64, path: impl Fn(u64) -> String) -> Vec<Row> {
     let mut all: Vec<(u64, Use)> = uses.iter().map(|(id, used)| (*id, *used)).collect();
     all.sort_by_key(|(id, u)| (std::cmp::Reverse((u.read + u.written, u.operations)), *id));

@@ -1,7 +1,7 @@
-//! All that is known of a pool: the latest readings of counters, states and lists, with times.
+//! All that top knows of a pool: the latest readings of counters, states and lists, with times.
 //!
-//! The collecting threads ([`super::collect`]) write it; [`super::view`] computes from it the
-//! content of the screen. Plain data, so that tests can make it up.
+//! The threads in [`super::collect`] write it; [`super::view`] computes the screen's content from
+//! it. It is plain data, which tests can make up.
 
 use super::files::Hot;
 use crate::slow::SlowOperation;
@@ -11,7 +11,7 @@ use forebay_report::totals::Process;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// The counters of all processes of a host, read at one moment.
+/// Counters of all processes of a host, read at one moment.
 #[derive(Clone)]
 pub struct Counters {
     pub at: Instant,
@@ -49,14 +49,14 @@ pub struct Medium {
     pub capacity: u64,
 }
 
-/// A node, but for its counters.
+/// The state of a node, without its counters.
 #[derive(Clone)]
 pub struct NodeState {
     pub number: u32,
     pub state: State,
-    /// Empty if they aren't known.
+    /// Empty if the media aren't known.
     pub media: Vec<Medium>,
-    /// Attached processes.
+    /// Number of attached processes.
     pub processes: usize,
 }
 
@@ -64,7 +64,7 @@ pub struct NodeState {
 #[derive(Clone)]
 pub struct Survey {
     pub at: Instant,
-    /// How long the pool had existed then.
+    /// How long the pool had existed at that time.
     pub up_for: Duration,
     pub nodes: Vec<NodeState>,
 }
@@ -79,12 +79,12 @@ pub struct Stuck {
     pub holder_pid: u32,
 }
 
-/// The violations of controls, recorded on this host's nodes.
+/// The violations of controls that this host's nodes have recorded.
 #[derive(Clone, Default)]
 pub struct Violations {
     pub count: usize,
     pub refused: usize,
-    /// The list is full: there may have been more.
+    /// The list is full, so there may have been more violations.
     pub full: bool,
     /// The newest ones, newest first.
     pub latest: Vec<Violation>,
@@ -94,7 +94,7 @@ pub struct Violations {
 #[derive(Clone, Default)]
 pub struct Known {
     pub pool: String,
-    /// How often all is read.
+    /// Interval between two readings.
     pub every: Duration,
     /// By host name; the empty name is this host.
     pub sources: BTreeMap<String, Source>,
@@ -105,7 +105,7 @@ pub struct Known {
     pub hot: Option<Hot>,
     /// Why the nodes' figures can't be read.
     pub failed: Option<String>,
-    /// The pool was removed, with a sentence about that.
+    /// If the pool was removed: a sentence about that, for the user.
     pub gone: Option<String>,
     /// Incremented by every change.
     pub version: u64,

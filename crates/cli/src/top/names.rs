@@ -1,7 +1,7 @@
 //! Paths of directories, and names of files that were opened before their tracepoints were on.
 //!
-//! Looking a path up may require requests to other nodes, and so wait for one that doesn't answer:
-//! a separate thread does it.
+//! A separate thread looks up paths: a lookup may send requests to other nodes, and so wait for a
+//! silent one.
 
 use super::files::{Tally, Unknown};
 use crate::found::open_all;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
-/// Names that were found: directory and name of files, paths of directories.
+/// Names that were found: directory and name of each file, path of each directory.
 #[derive(Default)]
 pub struct Found {
     files: BTreeMap<u64, (u64, Vec<u8>)>,

@@ -1,4 +1,4 @@
-//! The tables of the screen: from a view to rows of text.
+//! The tables of the screen: turns a view into rows of text.
 
 use super::files::{Hot, Row as HotRow};
 use super::known::Medium;
@@ -12,13 +12,13 @@ use forebay_media::format_size;
 use forebay_report::totals::Durations;
 use ratatui::style::{Color, Style};
 
-/// Cells of the bar of a node's only medium, and of each of several.
+/// Length of the bar of a medium: of a node's only one, and of one of several. Cells.
 const BAR: u64 = 8;
 const SMALL_BAR: u64 = 3;
-/// Limit on rows of a list. The screen has fewer lines.
+/// Maximum number of rows of a list: more than a screen has lines.
 const MAX_ROWS: usize = 300;
 
-/// A rate: `0`, `0.4`, `950`, `12.3k`, `1.2M`.
+/// Formats a rate: `0`, `0.4`, `950`, `12.3k`, `1.2M`.
 pub fn rate(per_second: f64) -> String {
     match per_second {
         r if r <= 0.0 => "0".into(),
@@ -31,7 +31,7 @@ pub fn rate(per_second: f64) -> String {
     }
 }
 
-/// Bytes per second, without the unit's `/s`.
+/// Formats bytes per second, without `/s`.
 pub fn bytes(per_second: f64) -> String {
     match per_second as u64 {
         0 => "-".into(),
@@ -39,7 +39,7 @@ pub fn bytes(per_second: f64) -> String {
     }
 }
 
-/// A share of one.
+/// Formats a share of one as percent.
 pub fn share(share: Option<f64>) -> String {
     share.map_or("-".into(), |s| format!("{:.1}%", s * 100.0))
 }
@@ -52,7 +52,7 @@ fn quantile(durations: &Durations, share: f64) -> String {
     duration(durations.quantile(share).map(|n| n as f64))
 }
 
-/// `████░░░░  52%`, with this many cells.
+/// Draws a medium's fill level in `cells` cells: `████░░░░  52%`.
 fn bar(medium: &Medium, cells: u64) -> String {
     let full = match medium.capacity {
         0 => 0,
@@ -63,7 +63,7 @@ fn bar(medium: &Medium, cells: u64) -> String {
     format!("{}{} {share:>4}", "█".repeat(full), "░".repeat(rest))
 }
 
-/// The bars of a node's media, in their order; shorter ones if there are several.
+/// Draws the bars of a node's media, in their order; shorter bars if there are several.
 fn bars(media: &[Medium]) -> String {
     let cells = if media.len() > 1 { SMALL_BAR } else { BAR };
     let bars = media.iter().map(|m| bar(m, cells));
@@ -71,7 +71,7 @@ fn bars(media: &[Medium]) -> String {
     if bars.is_empty() { "-".into() } else { bars }
 }
 
-/// Style of a node's row.
+/// Returns the style of a node's row.
 fn style(state: State) -> Style {
     match state {
         State::Up => Style::new(),
@@ -80,7 +80,8 @@ fn style(state: State) -> Style {
     }
 }
 
-/// The nodes in the order of their numbers, or those that aren't up first.
+/// Returns the table of nodes in the order of their numbers; with `is_up_last`, those that aren't
+/// up come first.
 pub fn nodes(view: &View, is_up_last: bool) -> Table {
     let mut nodes: Vec<&super::view::NodeRow> = view.nodes.iter().collect();
     if is_up_last {
@@ -126,7 +127,7 @@ pub fn nodes(view: &View, is_up_last: bool) -> Table {
     }
 }
 
-/// The kinds of operations.
+/// Returns the table of the kinds of operations.
 pub fn operations(view: &View) -> Table {
     let row = |o: &super::view::OperationRow| {
         let local = (o.rate > 0.0).then(|| 1.0 - o.remote / o.rate);
@@ -161,7 +162,7 @@ pub fn operations(view: &View) -> Table {
     }
 }
 
-/// The processes that did operations.
+/// Returns the table of the processes that did operations.
 pub fn processes(view: &View) -> Table {
     let row = |p: &super::view::ProcessRow| {
         let f = &p.figures;
@@ -196,7 +197,7 @@ pub fn processes(view: &View) -> Table {
     }
 }
 
-/// The latest slow operations.
+/// Returns the table of the latest slow operations.
 pub fn slow(view: &View) -> Table {
     let row = |s: &crate::slow::SlowOperation| {
         let error = match s.errno {
@@ -235,7 +236,7 @@ pub fn slow(view: &View) -> Table {
     }
 }
 
-/// Processes that wait for stopped ones.
+/// Returns the table of the processes that wait for a stopped process.
 pub fn stuck(view: &View) -> Table {
     let row = |s: &super::known::Stuck| Row {
         cells: vec![
@@ -260,7 +261,7 @@ pub fn stuck(view: &View) -> Table {
     }
 }
 
-/// The latest violations of controls.
+/// Returns the table of the latest violations of controls.
 pub fn violations(view: &View) -> Table {
     let row = |v: &forebay_client::Violation| {
         Row::from(vec![
@@ -288,7 +289,7 @@ pub fn violations(view: &View) -> Table {
     }
 }
 
-/// The line above the busiest files.
+/// Returns the line above the busiest files.
 fn about_files(hot: &Hot, other_hosts: bool) -> String {
     if hot.off {
         return "files: another command switched the tracepoints off; press f twice".into();
@@ -330,7 +331,7 @@ fn hot(rows: &[HotRow], title: &'static str, above: Option<String>) -> Table {
     }
 }
 
-/// The busiest files, and the busiest directories.
+/// Returns the table of the busiest files, and that of the busiest directories.
 pub fn files(view: &View, found: &Hot) -> [Table; 2] {
     let above = about_files(found, view.has_other_hosts);
     [

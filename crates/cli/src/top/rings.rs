@@ -1,8 +1,8 @@
-//! The tracepoints of `forebay top`, and their events.
+//! Switches the tracepoints of `forebay top`, and reads their events.
 //!
-//! Events are read where they lie, in the rings of the processes: another process may record them
-//! at the same time. The points that were off before are switched off again by [`end`], which
-//! the end of the command, its signals, a panic and a terminal that goes away all lead to.
+//! Events are read directly from the rings of the processes, so another command may record them at
+//! the same time. [`end`] switches off those points that were off before. The end of the command,
+//! its signals, a panic and the closing of the terminal all call it.
 
 use super::files::{POINTS, Tally};
 use crate::fail::Fail;
@@ -15,14 +15,15 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::time::Duration;
 
-/// The points that this process has switched on, by node.
+/// The points that this process has switched on, for each node.
 static SWITCHED: Mutex<Vec<(Node, Vec<usize>)>> = Mutex::new(Vec::new());
-/// The command ends: nothing is switched on any more.
+/// Whether the command ends: then no point is switched on any more.
 static ENDED: AtomicBool = AtomicBool::new(false);
 
-/// Switches the points off that [`Rings::begin`] has switched on.
+/// Switches off the points that [`Rings::begin`] has switched on.
 pub fn switch_off() {
-    // At most 0.1 s: a panic while the lock is held must not wait for itself.
+    // Tries for at most 0.1 s: a thread that panics while it holds the lock must not wait for
+    // itself.
     for _ in 0..100 {
         match SWITCHED.try_lock() {
             Ok(mut switched) => {
@@ -36,20 +37,20 @@ pub fn switch_off() {
     }
 }
 
-/// [`switch_off`], for good.
+/// Like [`switch_off`], and keeps the points off from now on.
 pub fn end() {
     ENDED.store(true, SeqCst);
     switch_off();
 }
 
-/// The rings of this host's nodes, and how far they were read.
+/// The rings of this host's nodes, and the position up to which each was read.
 pub struct Rings {
     nodes: Vec<Node>,
     next: HashMap<PathBuf, u64>,
 }
 
 impl Rings {
-    /// Switches the points on, and begins with the events from now on.
+    /// Switches the points on, and begins with events recorded from now on.
     ///
     /// # Errors
     /// If the pool's nodes can't be read.
@@ -92,7 +93,8 @@ impl Rings {
             .flatten()
         {
             let from = self.next.get(&path).copied().unwrap_or(0);
-            // A ring with fewer events than before is another process's of the same name.
+            // A ring with fewer events than before has the same name but belongs to another
+            // process.
             let ring = Node::ring_since(&path, from).or_else(|_| Node::ring_since(&path, 0));
             let next = match ring {
                 Ok(ring) => {

@@ -1,7 +1,7 @@
 //! Tables that fit the width: columns are left out, least important first, so that no number is
 //! truncated.
 //!
-//! One column of a table may be elastic: a path, which gets the remaining width, and loses its
+//! One column of a table may be elastic: it holds a path, gets the remaining width, and loses its
 //! beginning if it is longer.
 
 use ratatui::buffer::Buffer;
@@ -9,23 +9,23 @@ use ratatui::layout::Rect;
 use ratatui::style::{Modifier, Style};
 use ratatui::text::Span;
 
-/// Columns between two cells.
+/// Gap between two cells. Columns of the terminal.
 const GAP: u16 = 2;
-/// Least width of an elastic column.
+/// Minimum width of an elastic column.
 const LEAST_ELASTIC: u16 = 12;
 
-/// A column.
+/// A column of a table.
 #[derive(Clone, Copy)]
 pub struct Column {
     pub title: &'static str,
     pub align: Align,
-    /// Columns with the highest rank are left out first; those with rank 0 never.
+    /// The columns with the highest rank are left out first; those with rank 0 never.
     pub rank: u8,
-    /// Least width, so that columns don't jump when numbers grow.
+    /// Minimum width, so that columns don't move when numbers grow.
     pub least: u16,
 }
 
-/// How a column is filled.
+/// Alignment and width of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Align {
     Left,
@@ -63,7 +63,7 @@ impl Column {
     }
 }
 
-/// A row.
+/// A row of a table.
 pub struct Row {
     pub cells: Vec<String>,
     pub style: Style,
@@ -78,25 +78,25 @@ impl From<Vec<String>> for Row {
     }
 }
 
-/// A table, with a line above it or without.
+/// A table, with or without a line above it.
 #[derive(Default)]
 pub struct Table {
     /// A sentence above the table.
     pub above: Option<String>,
     pub columns: Vec<Column>,
     pub rows: Vec<Row>,
-    /// Number of further rows.
+    /// Number of further rows, which `rows` doesn't have.
     pub more: usize,
-    /// The rows are the first ones of a long list: the number of the others isn't shown.
+    /// Whether `rows` is the beginning of a long list: then the number of further rows isn't shown.
     pub is_open: bool,
 }
 
-/// The width of a text on a terminal. Columns.
+/// Returns the width of a text on a terminal. Columns.
 pub fn width(text: &str) -> u16 {
     Span::raw(text).width().min(usize::from(u16::MAX)) as u16
 }
 
-/// The end of a text that is `most` columns wide at most; without control characters.
+/// Returns the end of a text, at most `most` columns wide, with control characters replaced.
 pub fn ending(text: &str, most: u16) -> String {
     let shown = |c: char| if c.is_control() { '\u{fffd}' } else { c };
     let text: String = text.chars().map(shown).collect();
@@ -113,8 +113,8 @@ pub fn ending(text: &str, most: u16) -> String {
     format!("…{}", &text[from..])
 }
 
-/// The first of `parts` that fit into `most` columns, two columns apart: none is truncated, except
-/// a first one that is wider than `most`.
+/// Joins those of `parts` that fit into `most` columns, two columns apart. None is truncated,
+/// except a first one that is wider than `most`.
 pub fn fitting(parts: &[String], most: u16) -> String {
     let mut line = String::new();
     for part in parts.iter().filter(|p| !p.is_empty()) {
@@ -129,14 +129,14 @@ pub fn fitting(parts: &[String], most: u16) -> String {
 }
 
 impl Table {
-    /// Number of lines of the whole table.
+    /// Returns the number of lines of the whole table.
     pub fn height(&self) -> u16 {
         let above = u16::from(self.above.is_some());
         let rows = self.rows.len().min(1000) as u16;
         above + 1 + rows + u16::from(self.more > 0 && !self.is_open)
     }
 
-    /// The columns that fit, by index, with their widths.
+    /// Returns the columns that fit into `available`, by index, with their widths.
     fn fit(&self, shown: &[Row], available: u16) -> Vec<(usize, u16)> {
         let of = |i: usize| {
             let c = &self.columns[i];
@@ -157,7 +157,7 @@ impl Table {
             let Some(least) = columns.iter().map(rank).max().filter(|&r| r > 0) else {
                 break;
             };
-            // The last one of those that are equally unimportant.
+            // Removes the last of the equally unimportant columns.
             let last = columns.iter().rposition(|c| rank(c) == least);
             columns.remove(last.unwrap_or(0));
         }
@@ -171,7 +171,7 @@ impl Table {
         columns
     }
 
-    /// Draws the table into `area`. Rows that don't fit are counted in the last line.
+    /// Draws the table into `area`. The last line gives the number of rows that don't fit.
     pub fn draw(&self, area: Rect, buffer: &mut Buffer) {
         let mut y = area.y;
         if let Some(above) = &self.above
@@ -235,7 +235,7 @@ impl Table {
     }
 }
 
-/// The beginning of a text that is `most` columns wide at most.
+/// Returns the beginning of a text, at most `most` columns wide.
 fn beginning(text: &str, most: u16) -> String {
     if width(text) <= most {
         return text.to_owned();

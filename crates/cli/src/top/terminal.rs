@@ -1,4 +1,4 @@
-//! The terminal: raw mode and the second screen while top runs, and the way back from them.
+//! The terminal of top: raw mode and the alternate screen while it runs, and their restoration.
 //!
 //! [`restore`] is called at the end, after an error, and by the hook for panics, which runs also in
 //! builds whose panics abort. Signals only end the loop ([`crate::trace::end_by_signals`]).
@@ -24,24 +24,24 @@ use std::io::{IsTerminal, Stdout};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::*};
 use std::time::{Duration, Instant};
 
-/// Time limit of one wait for a key. After each wait, signals and new figures are checked.
+/// Maximum wait for a key. After each wait, signals and new figures are checked.
 const STEP: Duration = Duration::from_millis(50);
-/// The age of the figures is drawn again after this time.
+/// Interval at which the age of the figures is redrawn.
 const REDRAW: Duration = Duration::from_secs(1);
 
 /// Whether the terminal is in raw mode.
 static RAW: AtomicBool = AtomicBool::new(false);
 
-/// The standard error output while it is redirected; -1: it isn't.
+/// A duplicate of the standard error output while that is redirected; -1 otherwise.
 static STDERR: AtomicI32 = AtomicI32::new(-1);
 
-/// Keeps messages of the pool's library (a node doesn't answer) off the screen, which shows the
-/// same.
+/// Redirects the standard error output, if it is a terminal, to /dev/null: messages of the pool's
+/// library (a silent node, for example) would damage the screen, which shows the same.
 fn put_stderr_aside() {
     if !std::io::stderr().is_terminal() {
         return;
     }
-    // SAFETY: system calls with a constant path; the descriptors are this function's.
+    // SAFETY: system calls with a constant path, on descriptors that this function opens.
     unsafe {
         let nowhere = libc::open(c"/dev/null".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         let kept = libc::fcntl(2, libc::F_DUPFD_CLOEXEC, 3);
@@ -53,11 +53,11 @@ fn put_stderr_aside() {
     }
 }
 
-/// Restores the terminal's state, once. A terminal that was closed is ignored.
+/// Restores the terminal's state, once. Ignores errors: the terminal may be closed.
 fn restore() {
     let kept = STDERR.swap(-1, AcqRel);
     if kept >= 0 {
-        // SAFETY: a descriptor of our own, which no other thread closes.
+        // SAFETY: a descriptor that [`put_stderr_aside`] opened, and that no other thread closes.
         unsafe {
             libc::dup2(kept, 2);
             libc::close(kept);
@@ -69,7 +69,7 @@ fn restore() {
     }
 }
 
-/// The terminal while it is ours.
+/// Restores the terminal when it is dropped.
 struct Screen;
 
 impl Drop for Screen {
@@ -78,8 +78,7 @@ impl Drop for Screen {
     }
 }
 
-/// Before a panic's message is printed, the terminal is restored and the tracepoints are switched
-/// off.
+/// Makes a panic restore the terminal and switch off the tracepoints before its message is printed.
 pub fn install_panic_hook() {
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -89,21 +88,21 @@ pub fn install_panic_hook() {
     }));
 }
 
-/// Clears the screen, and redraws all of it next time. (`Terminal::clear` would ask the terminal
-/// for its cursor position: not all terminals answer.)
+/// Clears the screen, and makes the next drawing redraw all of it. (`Terminal::clear` would ask the
+/// terminal for its cursor position, and not all terminals answer.)
 fn clear(terminal: &mut Terminal<CrosstermBackend<Stdout>>) -> std::io::Result<()> {
     let size = terminal.size()?;
     terminal.resize(Rect::new(0, 0, size.width, size.height))
 }
 
-/// Ends the process when its terminal is closed. crossterm would read from it for ever, and notice
-/// neither its own timeout nor our signals.
+/// Ends the process when its terminal is closed: crossterm would read from it for ever, and ignore
+/// its own timeout and our signals.
 fn watch_for_hangup() -> std::io::Result<()> {
     let thread = std::thread::Builder::new().name("top-terminal".into());
     let watch = || {
         loop {
             let out = std::io::stdout();
-            // A hang-up is reported whatever is waited for.
+            // A hang-up is reported even if no event is requested.
             let mut terminal = [PollFd::new(&out, PollFlags::empty())];
             let polled = poll(&mut terminal, None);
             let is_gone = terminal[0]
@@ -121,7 +120,7 @@ fn watch_for_hangup() -> std::io::Result<()> {
     thread.spawn(watch).map(drop)
 }
 
-/// The effect of a key.
+/// What to do after a key.
 enum Next {
     GoOn,
     Clear,
@@ -151,7 +150,7 @@ fn press(key: KeyEvent, look: &mut Look, collector: &Collector) -> Next {
     Next::GoOn
 }
 
-/// Shows the screen until a key, a signal or the end of the pool ends it. Returns the last word
+/// Shows the screen until a key, a signal or the end of the pool ends it. Returns a last message
 /// for the user, if there is one.
 ///
 /// # Errors
@@ -168,7 +167,8 @@ pub fn show(collector: &Collector, mut look: Look) -> Result<Option<String>, Fai
     clear(&mut terminal).map_err(failed)?;
     let (mut view, mut version, mut drawn) = (View::default(), None, None::<Instant>);
     while !ended_by_signal() {
-        // After a panic in a thread, the message is on the terminal. (Released builds end with it.)
+        // A thread has panicked and restored the terminal. (In released builds, a panic ends the
+        // process.)
         if !RAW.load(Acquire) {
             return Err(Fail::failed("a thread failed"));
         }

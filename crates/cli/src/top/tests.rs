@@ -1,4 +1,4 @@
-//! The screen at the sizes that people use: every number that is shown is shown whole.
+//! Tests of the screen at common sizes: every number on it is shown whole.
 
 use super::draw::{Look, draw, lines};
 use super::files::{Hot, Row};
@@ -36,7 +36,7 @@ fn figures(n: f64) -> Figures {
     }
 }
 
-/// A pool with the widest numbers.
+/// Returns the view of a pool with the widest numbers.
 fn busy(nodes: u32, now: Instant) -> View {
     let states = [State::Up, State::Up, State::Unreachable, State::Dead];
     let row = |number: u32| NodeRow {
@@ -126,7 +126,7 @@ fn busy(nodes: u32, now: Instant) -> View {
     }
 }
 
-/// The screen, as a terminal shows it.
+/// Draws the screen and returns its lines.
 fn screen(view: &View, look: &Look, width: u16, height: u16) -> Vec<String> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
     let now = view.oldest.unwrap_or_else(Instant::now) + Duration::from_millis(300);
@@ -141,7 +141,7 @@ fn has(screen: &[String], wanted: &str) {
     assert!(all.contains(wanted), "no {wanted:?} in\n{all}");
 }
 
-/// The numbers with units that may stand on the screen of [`busy`].
+/// Checks that the numbers with units are some of those that [`busy`] makes, none truncated.
 fn no_number_is_cut(screen: &[String]) {
     let sizes = ["1023.9", "987.6", "512.5", "1000.0", "1023.0"];
     for line in screen.iter().filter(|line| !line.contains("keys")) {
@@ -226,7 +226,7 @@ fn more_room_shows_more() {
     has(&all, "rename");
     has(&all, "write at 0 of 10 bytes");
     has(&all, "in I/O 1.9%");
-    // Side by side.
+    // The panels are side by side.
     assert!(
         all.iter()
             .any(|l| l.contains("NODE  STATE") && l.contains("STUCK PROCESS"))

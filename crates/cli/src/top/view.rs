@@ -1,9 +1,10 @@
-//! From what is known of a pool to what the screen shows: rates of the interval between the two
-//! latest readings of each host.
+//! Computes what the screen shows from what is known of a pool: rates over the interval between the
+//! two latest readings of each host.
 //!
-//! Hosts are read at different moments, so each host's counters are divided by its own interval,
-//! and rates are added, not counts. Counters of a node are summed up before they are subtracted: a
-//! process that ends passes its counters on to its node's sum of ended processes.
+//! Hosts are read at different moments, so each host's counters are divided by that host's
+//! interval, and then rates are added. The counters of a node are summed up before they are
+//! subtracted, because a process that ends passes its counters to its node's sum of ended
+//! processes.
 
 use super::files::Hot;
 use super::known::{Counters, Known, Medium, NodeState, Source, Stuck, Survey, Violations};
@@ -14,7 +15,7 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::{Duration, Instant};
 
-/// Figures that are older than this many intervals, and than this time, are marked as old.
+/// Figures are marked as old if they are older than this many intervals and than this time.
 const LATE: (u32, Duration) = (3, Duration::from_secs(2));
 
 /// Activity of a node, a process or the pool. Per second.
@@ -29,7 +30,7 @@ pub struct Figures {
     pub requests: f64,
     /// Time in operations. Seconds per second.
     pub time: f64,
-    /// Operations of kinds of which some were timed.
+    /// Operations whose kinds have timed operations; `time` covers only these kinds.
     pub timed: f64,
 }
 
@@ -68,7 +69,7 @@ impl Figures {
         (self.timed > 0.0).then(|| self.time * 1e9 / self.timed)
     }
 
-    /// Share of operations that asked no other node.
+    /// Share of the operations that sent no request to another node.
     pub fn local(&self) -> Option<f64> {
         (self.operations > 0.0).then(|| 1.0 - self.remote / self.operations)
     }
@@ -80,15 +81,15 @@ pub struct NodeRow {
     pub number: u32,
     pub state: State,
     pub media: Vec<Medium>,
-    /// None: its counters aren't known.
+    /// None if the node's counters aren't known.
     pub figures: Option<Figures>,
 }
 
-/// A kind of operation.
+/// The row of a kind of operation. All numbers are per second, except `durations`.
 #[derive(Clone, Debug, Default)]
 pub struct OperationRow {
     pub name: String,
-    /// Per second, as all numbers here.
+    /// Operations per second.
     pub rate: f64,
     pub bytes: f64,
     pub errors: f64,
@@ -98,7 +99,7 @@ pub struct OperationRow {
     pub durations: Durations,
 }
 
-/// A process.
+/// The row of a process.
 #[derive(Clone, Debug)]
 pub struct ProcessRow {
     pub node: u32,
@@ -119,7 +120,7 @@ pub enum Sort {
 }
 
 impl Sort {
-    /// The next one, round and round.
+    /// Returns the next column; the first one follows the last.
     pub fn next(self) -> Sort {
         match self {
             Sort::Rate => Sort::Bytes,
@@ -152,9 +153,9 @@ pub struct View {
     /// When the oldest figures on the screen were read.
     pub oldest: Option<Instant>,
     pub nodes: Vec<NodeRow>,
-    /// Attached processes on all nodes.
+    /// Number of attached processes on all nodes.
     pub processes_attached: usize,
-    /// Processes that did operations in the interval.
+    /// The processes that did operations in the interval.
     pub processes: Vec<ProcessRow>,
     pub operations: Vec<OperationRow>,
     /// Newest first.
@@ -164,12 +165,12 @@ pub struct View {
     pub hot: Option<Hot>,
     /// Whether some of the pool's nodes are on other hosts.
     pub has_other_hosts: bool,
-    /// Sentences about missing data.
+    /// Sentences for the user about missing data.
     pub notes: Vec<String>,
 }
 
 impl View {
-    /// The view of the data known at `now`.
+    /// Computes the view from the data known at `now`.
     pub fn of(known: &Known, now: Instant) -> View {
         let mut view = View {
             pool: known.pool.clone(),
@@ -232,7 +233,7 @@ impl View {
         }
         let earlier = by_node(before);
         for (node, totals) in by_node(counters) {
-            // Counters of a node that wasn't there before aren't those of an interval.
+            // Without an earlier reading of the node, its counters don't cover an interval.
             let Some(before) = earlier.get(&node) else {
                 continue;
             };
@@ -276,7 +277,7 @@ impl View {
                 });
             }
         }
-        // Before the first survey ends, the counters say which nodes there are.
+        // Before the first survey ends, nodes are known only from counters.
         self.nodes
             .extend(figures.into_iter().map(|(number, figures)| NodeRow {
                 number,
@@ -287,9 +288,10 @@ impl View {
         self.nodes.sort_by_key(|n| n.number);
     }
 
-    /// Sorts operations and processes.
+    /// Sorts operations and processes by a column.
     pub fn sort(&mut self, by: Sort) {
-        // Largest first; equal ones by name, so that rows don't jump.
+        // Largest first. Rows with equal values are sorted by name, so that they don't change
+        // places.
         let largest = |a: f64, b: f64| b.total_cmp(&a);
         self.operations.sort_by(|a, b| {
             let order = match by {
@@ -317,7 +319,7 @@ impl View {
         });
     }
 
-    /// How many nodes are up, and how many aren't.
+    /// Returns how many nodes are up, and how many aren't.
     pub fn up_and_down(&self) -> (usize, usize) {
         let up = self.nodes.iter().filter(|n| n.state == State::Up).count();
         (up, self.nodes.len() - up)
@@ -335,7 +337,7 @@ impl OperationRow {
     }
 }
 
-/// The sum of the counters of each node.
+/// Sums up the counters of each node.
 fn by_node(counters: &Counters) -> BTreeMap<u32, Totals> {
     let mut nodes: BTreeMap<u32, Totals> = BTreeMap::new();
     for process in &counters.processes {
@@ -344,7 +346,7 @@ fn by_node(counters: &Counters) -> BTreeMap<u32, Totals> {
     nodes
 }
 
-/// The living processes that did something in the interval.
+/// Returns the living processes that did operations in the interval.
 fn processes<'a>(
     before: &'a Counters,
     now: &'a Counters,
@@ -362,7 +364,7 @@ fn processes<'a>(
         let since = match earlier.get(&key(p)) {
             Some(before) => p.totals.since(before),
             None if nodes.contains(&p.node) => p.totals.clone(),
-            // The node wasn't known before: these counters don't cover an interval.
+            // The node wasn't known before, so these counters don't cover an interval.
             None => return None,
         };
         let figures = Figures::of(&since, seconds);
@@ -420,7 +422,7 @@ mod tests {
     fn each_host_has_its_own_interval() {
         let at = Instant::now();
         let mut known = Known::default();
-        // 100 operations in 1 s here, 100 in 2 s there.
+        // 100 operations in 1 s on this host, 100 in 2 s on the other.
         let here = source(
             at,
             1,
@@ -449,7 +451,7 @@ mod tests {
         assert!((view.total.time - 150.0 * 2e-6).abs() < 1e-9);
         let states: Vec<_> = view.nodes.iter().map(|n| (n.number, n.state)).collect();
         assert_eq!(states, [(0, State::Unknown), (1, State::Unknown)]);
-        // A host that neither answers nor fails.
+        // The other host neither answers nor fails.
         known.every = Duration::from_secs(1);
         known.sources.get_mut("n1").unwrap().failed = None;
         assert!(
