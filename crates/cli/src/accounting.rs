@@ -1,4 +1,4 @@
-//! `forebay status --all`: all resources that a pool uses on this host, node by node.
+//! `forebay status --all`: shows all resources that a pool uses on this host, node by node.
 
 use crate::tables::medium;
 use forebay_client::Pool;
@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Files below a directory, and the bytes that they take.
+/// Counts the files and directories below a directory, and the bytes allocated to them.
 fn files_below(dir: &Path) -> (u64, u64) {
     let (mut count, mut bytes) = (0, 0);
     for entry in std::fs::read_dir(dir).into_iter().flatten().flatten() {
@@ -24,7 +24,7 @@ fn files_below(dir: &Path) -> (u64, u64) {
     (count, bytes)
 }
 
-/// The resources of the machine that a process uses; null if they can't be read.
+/// Returns the machine's resources that a process uses as JSON; null for those that can't be read.
 fn process(pid: u32) -> Value {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let field = |name: &str| -> Option<u64> {
@@ -44,9 +44,10 @@ fn table(t: &Table) -> Value {
     value!({ "used": t.used, "limit": t.limit })
 }
 
-/// The entries in use of one node's tables, and the resources of its keeper or daemon.
+/// Returns the entries in use of a node's tables, and the resources of its keeper or daemon, as
+/// JSON.
 pub fn as_json(pool: &Pool) -> Value {
-    // A sleeping keeper hasn't cleaned up after processes that have ended meanwhile.
+    // Wakes the keeper, which may not have cleaned up yet after processes that have ended.
     pool.store().control().wake_keeper();
     let taken = pool.store().recovery().accounting();
     let (files, bytes) = files_below(pool.dir());
@@ -61,7 +62,7 @@ pub fn as_json(pool: &Pool) -> Value {
     });
     match taken {
         Ok(taken) => tables(&taken, &mut report),
-        // Reported, so that a failure isn't taken for an empty table.
+        // Reports the failure, so that nobody takes it for an empty table.
         Err(e) => report["error"] = value!(std::io::Error::from(e).to_string()),
     }
     report
@@ -89,7 +90,7 @@ fn tables(taken: &Accounting, report: &mut Value) {
     });
 }
 
-/// The pool's accounting as lines of text for people.
+/// Appends the pool's accounting as lines of text for people.
 pub fn in_words(pool: &Pool, text: &mut String) {
     let (files, bytes) = files_below(pool.dir());
     let mut line = |name: &str, what: String| {

@@ -46,7 +46,7 @@ pub struct Cli {
 }
 
 impl Cli {
-    /// The pool's name from option, environment or default.
+    /// Returns the pool's name: from the option, the environment, or the default.
     pub fn pool(&self) -> String {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
         self.pool
@@ -716,7 +716,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Every command, with its path.
+    /// Collects every command with its path.
     fn all(command: &clap::Command, path: &str, found: &mut Vec<(String, clap::Command)>) {
         let path = format!("{path} {}", command.get_name());
         command.get_subcommands().for_each(|c| all(c, &path, found));

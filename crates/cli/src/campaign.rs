@@ -1,4 +1,4 @@
-//! `forebay campaign`: storage with a quota and an end, which `campaignd.rs` watches.
+//! `forebay campaign`: storage with a quota and an end date, which `campaignd.rs` enforces.
 
 use crate::args::{Down, Up};
 use crate::campaign_args::{CampaignCommand, Create, Most, OfCampaign};
@@ -21,9 +21,9 @@ use forebay_client::origin::{Quota, Request};
 use forebay_client::{Pool, PoolState};
 use forebay_media::format_size;
 
-/// How old the count of a campaign's usage may be when a pool starts. Seconds.
+/// Maximum age of the count of a campaign's usage when a pool starts. Seconds.
 const COUNTED: u64 = 60;
-/// Longest name of a user. Bytes.
+/// Maximum length of a user's name. Bytes.
 const MAX_USER_NAME_BYTES: usize = 64;
 
 pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
@@ -90,7 +90,8 @@ pub fn campaign(a: CampaignCommand) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// A time that the user has given, or the usual one, if it isn't longer than the tier allows.
+/// Returns the time that the user has given, or else the usual one. Fails if it is longer than the
+/// tier allows. Seconds.
 fn within(time: Option<Span>, usual: u64, longest: Option<u64>) -> Result<u64, Fail> {
     let seconds = match time {
         Some(Span::Of(seconds)) => seconds,
@@ -156,7 +157,7 @@ fn create(registry: &Registry, tiers: &Tiers, a: &Create) -> Result<(), Fail> {
         return write(format!("{}\n", area.path()).as_bytes());
     }
     let held = registry.add(c).map_err(Fail::failed)?;
-    // The record is written first: without it no process would remove the data.
+    // The record is written first: data without a record would never be removed.
     let made = Area::open(&held.campaign.place).and_then(|area| area.make().map(|()| area.path()));
     let path = match made {
         Ok(path) => path,
@@ -282,7 +283,8 @@ fn show(c: &Campaign, as_json: bool) -> Result<(), Fail> {
     write(table(&rows, &[0, 1]).as_bytes())
 }
 
-/// Usage that counts against the quota in the campaign's pool, if it runs on this host.
+/// Describes the usage that the campaign's pool counts against its quota; empty if no such pool
+/// runs on this host.
 fn used_in_pool(c: &Campaign) -> String {
     let pool = c.pool.as_ref().and_then(|pool| Pool::open(&pool.name).ok());
     let quota = pool.as_ref().and_then(Pool::quota);
@@ -298,7 +300,7 @@ fn member_in_words(member: &Member) -> String {
     format!("{}{rights}", member.user)
 }
 
-/// Fails unless the data are at the place in the record, for programs.
+/// Fails if the campaign's data aren't at the place in its record: programs couldn't use them.
 fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     let name = &c.name;
     match (&c.moving, c.state) {
@@ -313,7 +315,7 @@ fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     }
 }
 
-/// Fails if a pool uses the data, as far as this host can say.
+/// Fails if a pool uses the campaign's data, or if this host can't find that out.
 fn unused(c: &Campaign) -> Result<(), Fail> {
     let Some(pool) = &c.pool else { return Ok(()) };
     match is_used(pool) {
@@ -443,7 +445,7 @@ fn share(held: &mut Held, users: &[String]) -> Result<(), Fail> {
     held.save().map_err(Fail::failed)
 }
 
-/// Starts a pool whose origin is the campaign's data, and which ends with it.
+/// Starts a pool that has the campaign's data as its origin, and ends with the campaign.
 fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fail> {
     let c = &held.campaign;
     at_its_place(c)?;
@@ -469,7 +471,8 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
         )));
     }
     unused(c)?;
-    // Below the pool's directory of this name, where the data have no path of their own.
+    // A bucket has no path of its own: its data appear below the pool's prefix, in a directory with
+    // the campaign's name.
     let at = match Address::parse(c.place.as_bytes()) {
         Some(_) => format!("=/{}", c.name),
         None => String::new(),
@@ -500,7 +503,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
             "there is a pool '{name}' already: choose another name with --as"
         )));
     }
-    // The record is written first: a campaign that ends waits for its pool.
+    // The record is written first, so that a campaign that ends waits for its pool.
     held.campaign.pool = Some(PoolOf {
         name: name.clone(),
         host: host(),
@@ -515,7 +518,7 @@ fn start(mut held: Held, pool_name: Option<String>, mut a: Up) -> Result<u8, Fai
     result
 }
 
-/// Whether the last count of usage of a campaign with a quota is too old for a new pool.
+/// Whether a campaign with a quota needs a new count of its usage before a pool starts.
 fn needs_count(c: &Campaign) -> bool {
     let is_recent = c
         .usage
@@ -528,15 +531,15 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
         let name = &held.campaign.name;
         return Err(Fail::failed(format!("the campaign '{name}' has no pool")));
     };
-    // With --force, the user knows that the pool doesn't exist any more: its host was switched off,
-    // say.
+    // With --force, the user knows that the pool doesn't exist any more: for example, because its
+    // host was switched off.
     if pool.host != host() && Pool::state(&pool.name) == PoolState::Absent && !a.force {
         let why = is_used(&pool).err().unwrap_or_default();
         let more = "or, if it is gone, here with --force";
         return Err(Fail::failed(format!("{why}; {more}")));
     }
     let result = match Pool::state(&pool.name) {
-        // The pool has ended by itself.
+        // The pool has ended without `forebay campaign down`.
         PoolState::Absent => code::OK,
         _ => down::down(&pool.name, a)?,
     };
@@ -546,7 +549,7 @@ fn stop(mut held: Held, a: &Down) -> Result<u8, Fail> {
     Ok(result)
 }
 
-/// Moves data, and prints their new place.
+/// Moves the data by `work`, and prints their new place.
 fn moved(
     held: &mut Held,
     work: impl FnOnce(&mut Held) -> forebay_campaign::Result<()>,

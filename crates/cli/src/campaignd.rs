@@ -1,10 +1,11 @@
-//! `forebay campaignd`: counts the usage of campaigns, warns, and carries out what is due at their
-//! end.
+//! `forebay campaignd`: counts the usage of campaigns, warns before they end, and does what is due
+//! at their end.
 //!
-//! A pass is about the campaigns of the user who runs it. With `--all-users`, a process of root
-//! only finds out who has campaigns; the pass of a user is a process of that user, so no record and
-//! no path leads further than its user could go anyway. Passes of users run beside each other. A
-//! pass may take long, since it moves data: until it ends, that user gets no other.
+//! A pass covers the campaigns of the user who runs it. With `--all-users`, a process of root only
+//! finds out which users have campaigns. It runs the pass of each user as a process of that user,
+//! so no record and no path gives access to more than the user has anyway. Passes of different
+//! users run concurrently. A pass may take long, since it moves data: until it ends, its user gets
+//! no other pass.
 
 use crate::campaign::is_used;
 use crate::campaign_args::Campaignd;
@@ -30,12 +31,12 @@ use std::time::{Duration, Instant};
 
 /// Default maximum age of a count of usage. Seconds.
 const COUNT_EVERY: u64 = 600;
-/// Maximum number of users' passes that run at once, not counting those that take longer than
-/// [`LONG`]: these move much data, or hang, and other users must not wait for them.
+/// Maximum number of users' passes that run at once. Passes that take longer than [`LONG`] aren't
+/// counted: they move much data, or hang, and other users must not wait for them.
 const MAX_CONCURRENT_PASSES: usize = 8;
 const LONG: Duration = Duration::from_secs(600);
-/// Maximum number of bytes that are read of a pass's output, about its campaigns and to people. Its
-/// user may make it print anything.
+/// Maximum number of bytes that are read of a pass's standard output (its campaigns) and of its
+/// messages: its user may make it print anything.
 const MAX_OUTPUT_BYTES: u64 = 8 << 20;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 
@@ -46,7 +47,7 @@ fn seconds(span: Span, name: &str) -> Result<u64, Fail> {
     }
 }
 
-/// `forebay campaignd`.
+/// Runs `forebay campaignd`.
 pub fn daemon(a: &Campaignd) -> Result<u8, Fail> {
     let every = Duration::from_secs(seconds(a.every, "--every")?);
     let usual = if a.once { 0 } else { COUNT_EVERY };
@@ -83,7 +84,7 @@ fn of_one_user(
         let began = Instant::now();
         let (count, failures) = match service::pass(&registry, tiers, &options) {
             Ok(done) => done,
-            // A registry on an unreachable file system will be reachable again.
+            // The registry's file system may become reachable again, so the daemon continues.
             Err(why) if !a.once => {
                 print_notice(why);
                 (0, 1)
@@ -106,7 +107,7 @@ fn of_one_user(
     }
 }
 
-/// Writes the results of a pass, as far as they are asked for.
+/// Writes the results of a pass in the forms that the options ask for.
 fn report(a: &Campaignd, all: impl FnOnce() -> Vec<Campaign>, failures: usize) -> Result<(), Fail> {
     if !a.json && a.metrics.is_none() {
         return Ok(());
@@ -128,7 +129,7 @@ fn write_metrics(file: &Path, text: &str) {
 
 // ---- all users ----
 
-/// The result of a user's pass: the campaigns, if it got so far, and whether all went well.
+/// The result of a user's pass: its campaigns, if it printed them, and whether it succeeded.
 struct Passed {
     user: String,
     campaigns: Option<Vec<Campaign>>,
@@ -137,15 +138,15 @@ struct Passed {
 
 /// The passes of all users.
 struct Passes {
-    /// How old a count of usage may be. Seconds.
+    /// Maximum age of a count of usage. Seconds.
     count_every: u64,
-    /// The longest time that a pass may take.
+    /// Maximum duration of a pass.
     limit: Duration,
     ended: (Sender<Passed>, Receiver<Passed>),
     waiting: VecDeque<String>,
-    /// Since when.
+    /// Users whose passes run, with the times at which these began.
     running: BTreeMap<String, Instant>,
-    /// The messages of each user's last pass.
+    /// Campaigns that each user's last pass has printed.
     known: BTreeMap<String, Vec<Campaign>>,
     failed: BTreeSet<String>,
 }
@@ -190,7 +191,7 @@ fn of_all_users(
 }
 
 impl Passes {
-    /// Adds users that are to have a pass.
+    /// Queues passes for these users, except those whose pass is queued or runs already.
     fn begin(&mut self, names: Vec<String>) {
         self.known.retain(|name, _| names.contains(name));
         self.failed.retain(|name| names.contains(name));
@@ -201,7 +202,7 @@ impl Passes {
         }
     }
 
-    /// Lets passes run until `until`, or until all have ended.
+    /// Runs queued passes until `until`; if None, until all have ended.
     fn go_on(&mut self, until: Option<Instant>) {
         loop {
             while self.is_free()
@@ -212,7 +213,8 @@ impl Passes {
             if until.is_none() && self.running.is_empty() {
                 return;
             }
-            // Once in a while, one has become long, and another may start.
+            // Wakes up after `LONG` at the latest: a pass may have become long, so that another can
+            // start.
             let left = until.map_or(LONG, |u| u.saturating_duration_since(Instant::now()));
             let Ok(passed) = self.ended.1.recv_timeout(left) else {
                 match until {
@@ -250,7 +252,7 @@ impl Passes {
                 print_notice(format!("{user}: {why}"));
                 (None, false)
             });
-            // Without a receiver, no thread waits for it any more.
+            // Fails only if the receiver is gone, and then nobody needs the result.
             let _ = tell.send(Passed {
                 user,
                 campaigns,
@@ -260,10 +262,10 @@ impl Passes {
     }
 }
 
-/// The result of a pass: the campaigns, if it got so far, and whether all went well.
+/// The result of a pass: its campaigns, if it printed them, and whether it succeeded.
 type Outcome = Result<(Option<Vec<Campaign>>, bool), String>;
 
-/// Runs a pass as a user, for at most `limit`, and forwards its messages to people.
+/// Runs a pass as a process of `user`, for at most `limit`, and forwards its messages.
 fn pass_of(user: &str, count_every: u64, limit: Duration) -> Outcome {
     let account = account::lookup(user)?;
     let forebay = std::env::current_exe().map_err(|e| format!("this program: {e}"))?;
@@ -278,7 +280,7 @@ fn pass_of(user: &str, count_every: u64, limit: Duration) -> Outcome {
     let group = Pid::from_child(&child);
     let (tell, ended) = channel();
     let name = user.to_owned();
-    // Not joined: a process that has left the group may keep the pipes open.
+    // This thread isn't joined: a process that has left the group may keep the pipes open.
     std::thread::spawn(move || tell.send(follow(&name, child)));
     ended.recv_timeout(limit).unwrap_or_else(|_| {
         let _ = kill_process_group(group, Signal::KILL);
@@ -289,7 +291,7 @@ fn pass_of(user: &str, count_every: u64, limit: Duration) -> Outcome {
     })
 }
 
-/// Waits for the end of a user's pass.
+/// Reads the output of a user's pass until it ends.
 fn follow(user: &str, mut child: Child) -> Outcome {
     let messages = child.stderr.take().map(|from| pass_on(user, from));
     let text = output_of(&mut child);
@@ -302,7 +304,7 @@ fn follow(user: &str, mut child: Child) -> Outcome {
         text => Some(serde_json::from_str(text).map_err(|e| format!("its campaigns: {e}"))?),
     };
     for campaign in campaigns.iter_mut().flatten() {
-        // Whatever the user's record says.
+        // The owner is the user of the pass, whatever the record says.
         campaign.owner = user.to_owned();
     }
     Ok((campaigns, ended.success()))
@@ -313,13 +315,13 @@ fn output_of(child: &mut Child) -> Result<String, String> {
     if let Some(mut out) = child.stdout.take() {
         let read = (&mut out).take(MAX_OUTPUT_BYTES).read_to_string(&mut text);
         read.map_err(|e| format!("its campaigns: {e}"))?;
-        // The rest, so that the pass doesn't wait for a reader.
+        // Reads and drops the rest, so that the pass doesn't wait for a reader.
         let _ = std::io::copy(&mut out, &mut std::io::sink());
     }
     Ok(text)
 }
 
-/// Prints the messages of a user's pass, with the user's name in front.
+/// Starts a thread that prints the messages of a user's pass, each preceded by the user's name.
 fn pass_on(user: &str, mut from: ChildStderr) -> std::thread::JoinHandle<()> {
     let user = user.to_owned();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! Default sizes of a pool's media, and whether the host has room for requested ones.
+//! Chooses default sizes of a pool's media, and checks that the host has space for requested sizes.
 
 use crate::fail::Fail;
 use forebay_client::{Host, check_host, home};
@@ -9,29 +9,30 @@ const MIB: u64 = 1 << 20;
 /// Smallest useful pool. Bytes.
 const LEAST: u64 = 64 * MIB;
 
-/// Free bytes of the file system of `path`, or of its nearest existing directory.
+/// Returns the free bytes of the file system of `path`, or of its nearest existing ancestor.
 fn free_at(path: &Path) -> Option<u64> {
     let there = path.ancestors().find(|p| p.exists())?;
     let s = rustix::fs::statvfs(there).ok()?;
     Some(s.f_bavail.saturating_mul(s.f_frsize))
 }
 
-/// Default memory for a pool: a quarter of the available memory, in whole MiB.
+/// Returns the default memory of a pool: a quarter of the available memory, but at most half of the
+/// free shared memory. Whole MiB, in bytes.
 fn share(available: u64, shared: u64) -> u64 {
     (available / 4).min(shared / 2) / MIB * MIB
 }
 
-/// The default media of a pool, and the reason for their size, in words.
+/// Returns the default media of a pool, and the reason for their size in words.
 pub fn default_media() -> Result<(Vec<MediumSpec>, String), Fail> {
     default_media_of(1)
 }
 
-/// The default media of one of `nodes` nodes on this host.
+/// Returns the default media of each of `nodes` nodes on this host.
 pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     let left = memory::left().ok_or_else(|| {
         Fail::failed("can't find out how much memory is available; give --media memory:SIZE")
     })?;
-    // Memory promised to other pools and not used by them yet.
+    // Other pools have been promised this memory, and don't use it yet.
     let promised = Host::look().promised;
     let available = left.bytes.saturating_sub(promised);
     let shared = free_at(&home()).map_or(available, |free| free.saturating_sub(promised));
@@ -66,7 +67,7 @@ pub fn default_media_of(nodes: u32) -> Result<(Vec<MediumSpec>, String), Fail> {
     ))
 }
 
-/// Refuses media that this host can't hold, for `nodes` nodes with these media each; with `force`,
+/// Refuses media that this host has no space for, if each of `nodes` nodes has them. With `force`,
 /// returns a warning instead.
 pub fn check(media: &[MediumSpec], nodes: usize, force: bool) -> Result<Option<String>, Fail> {
     match check_host(media, nodes as u64) {

@@ -16,7 +16,7 @@ use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use std::time::{Duration, Instant};
 
-/// How long another process that cleans is waited for.
+/// How long to wait for another process that cleans.
 const CLEAN_LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The result for one pool.
@@ -24,13 +24,14 @@ struct Outcome {
     name: String,
     removed: bool,
     why: String,
-    /// The pool should have been removed, or may be in the way: a person has to decide.
+    /// Whether a person has to decide: the pool should have been removed but wasn't, or can't be
+    /// used.
     unclear: bool,
 }
 
 pub fn clean(a: &Pools) -> Result<u8, Fail> {
     let _alone = alone();
-    // Pools of other users are never touched.
+    // `list` returns only this user's pools, so those of others are never touched.
     let all: Vec<Outcome> = Pool::list()?
         .into_iter()
         .map(|listed| outcome(listed.name, a))
@@ -56,8 +57,8 @@ pub fn clean(a: &Pools) -> Result<u8, Fail> {
     })
 }
 
-/// Excludes other processes that clean: half a pool looks damaged. None if there are no pools, or
-/// another process takes longer than [`CLEAN_LOCK_TIMEOUT`].
+/// Excludes other processes that clean, to which a half-removed pool would look damaged. Returns
+/// None if there are no pools, or if another process takes longer than [`CLEAN_LOCK_TIMEOUT`].
 fn alone() -> Option<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let fd = rustix::fs::open(home(), flags, Mode::empty()).ok()?;
@@ -74,8 +75,9 @@ fn alone() -> Option<OwnedFd> {
 fn outcome(name: String, a: &Pools) -> Outcome {
     let (removed, why, unclear) = match stale(&name, a.all) {
         Err((why, unclear)) => (false, why, unclear),
-        // No keeper of the pool runs here, and its time limit has passed or its job has ended:
-        // other hosts remove their own share.
+        // The pool's time limit has passed and no keeper of it runs here, or its job has ended. If
+        // it can't be removed everywhere, this host's share is removed alone; other hosts remove
+        // theirs.
         Ok((why, is_over)) if is_over || a.here => {
             match remove(&name, false).or_else(|_| remove(&name, true)) {
                 Ok(()) => (true, why, false),
@@ -144,8 +146,8 @@ fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, b
     Ok(("its keeper is dead and nobody uses it".into(), false))
 }
 
-/// Removes a pool that no process uses, as `forebay down` does. Refuses if it is used on another
-/// host, unless only the share `here` is to be removed.
+/// Removes a pool as `forebay down` does. Fails if a process uses it, on any host; with `here`,
+/// only this host's share is removed and other hosts aren't asked.
 fn remove(name: &str, here: bool) -> Result<(), Fail> {
     let options = Down {
         quiet: false,

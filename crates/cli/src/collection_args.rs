@@ -4,7 +4,7 @@ use clap::{Args, Subcommand};
 use forebay_iov::Meta;
 use std::path::PathBuf;
 
-/// The back end whose bytes are the pool's files.
+/// Name of the back end that stores bytes as files of the pool.
 pub const FILES: &str = "forebay";
 
 #[derive(Debug, Args)]

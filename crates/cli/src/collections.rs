@@ -1,7 +1,7 @@
-//! `forebay workspace` and `forebay collection`: the verbs on the command line.
+//! `forebay workspace` and `forebay collection`: the I/O verbs on the command line.
 //!
-//! Single collections go through this process (`put`, `get`); many files are staged, by all nodes
-//! that hold them (`import`, `export`: [`transfer`]).
+//! This process reads and writes single collections (`put`, `get`). Imports and exports of many
+//! files are staged by all nodes that hold them ([`transfer`]).
 
 mod records;
 mod transfer;
@@ -20,15 +20,15 @@ use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// Bytes of one read or write.
+/// Size of one read or write. Bytes.
 const BLOCK: usize = 4 << 20;
 
-/// Where metadata and bytes lie.
+/// Where the metadata and the bytes of collections are stored.
 struct At<'a> {
     pool: &'a str,
-    /// The metadata store, if it isn't the pool.
+    /// Address of the metadata store, unless it is the pool.
     store: Option<&'a str>,
-    /// The attached directories: names of back ends and their directories.
+    /// The attached directories: the name of each back end and its directory.
     attached: &'a [(String, String)],
 }
 
@@ -69,7 +69,7 @@ impl<'a> At<'a> {
             Some(store) => {
                 let session = Session::open(store).map_err(failed)?;
                 match session.attach(FILES, FILES, self.pool) {
-                    // The collections' records can be shown without it, too.
+                    // Without the pool, the collections' records can still be shown.
                     Err(e) if e.errno() == Errno::NOENT => {}
                     attached => attached.map_err(no_pool)?,
                 }
@@ -82,7 +82,7 @@ impl<'a> At<'a> {
         Ok(session)
     }
 
-    /// Whether this command knows where the bytes of this back end lie.
+    /// Whether this command knows where the back end's bytes are stored.
     fn knows(&self, backend: &str) -> bool {
         backend == FILES || self.attached.iter().any(|(name, _)| name == backend)
     }
@@ -181,7 +181,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
             }
             if at.knows(&record.backend) {
                 match Collection::open(&workspace, Key::Name(name)) {
-                    // The collection lies in another pool.
+                    // The collection is in another pool, so its size isn't known here.
                     Err(e) if e.errno() == Errno::NODEV => {}
                     opened => {
                         let collection = opened.map_err(failed)?;
@@ -238,7 +238,7 @@ pub fn collection(pool: &str, a: &CollectionCommand) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// Prints names, one per line, or complete records.
+/// Prints the names of records, one per line, or as JSON the complete records.
 fn list(records: &[Record], as_json: bool) -> Result<(), Fail> {
     if as_json {
         let in_words = |r: &Record| {
@@ -301,7 +301,7 @@ fn put(
     } else {
         Box::new(std::fs::File::open(file).map_err(cannot)?)
     };
-    // Read before the collection is truncated, since this fails for a directory.
+    // The first block is read before the collection is truncated: reading a directory fails.
     let mut block = vec![0; BLOCK];
     let mut n = fill(&mut from, &mut block).map_err(cannot)?;
     let collection = match Collection::open(workspace, Key::Name(name)) {
@@ -328,7 +328,7 @@ fn put(
     collection.close().map_err(failed)
 }
 
-/// Reads until the block is full or the input ends.
+/// Reads until the block is full or the input ends. Returns the number of bytes.
 fn fill(from: &mut dyn Read, block: &mut [u8]) -> std::io::Result<usize> {
     let mut n = 0;
     while n < block.len() {

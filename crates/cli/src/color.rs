@@ -1,4 +1,4 @@
-//! Colours of the standard output, by `--color`.
+//! Colours on the standard output, as `--color` chooses.
 
 use std::io::IsTerminal;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// When to use colours.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Color {
-    // No help text: clap would print all options of each command in its long form.
+    // The values have no help texts: with them, clap would print every command's options in long
+    // form.
     #[default]
     Auto,
     Always,
     Never,
 }
 
-/// SGR parameters.
+/// Colours, as parameters of the terminal's SGR escape sequence.
 pub const GREEN: &str = "32";
 pub const YELLOW: &str = "33";
 pub const RED: &str = "1;31";
@@ -34,7 +35,7 @@ pub fn choose(color: Color) {
     IS_ON.store(is_on, Relaxed);
 }
 
-/// The text in a colour, if there are colours.
+/// Returns the text with escape sequences for a colour, if the output has colours.
 pub fn painted(text: &[u8], sgr: &str) -> Vec<u8> {
     if IS_ON.load(Relaxed) {
         [b"\x1b[", sgr.as_bytes(), b"m", text, b"\x1b[0m"].concat()

@@ -1,5 +1,5 @@
-//! `forebay completions` and `man`: made from the definition of the command line, so that they
-//! can't differ from it.
+//! `forebay completions` and `man`: generated from the definition of the command line, so that they
+//! always agree with it.
 
 use crate::fail::Fail;
 use crate::help;
@@ -7,7 +7,7 @@ use crate::output::write;
 use clap_complete::Shell;
 use std::path::Path;
 
-/// Prints a shell's script.
+/// Prints the completion script of a shell.
 pub fn completions(shell: Shell) -> Result<u8, Fail> {
     let mut text = Vec::new();
     clap_complete::generate(shell, &mut help::command(), "forebay", &mut text);
@@ -15,9 +15,9 @@ pub fn completions(shell: Shell) -> Result<u8, Fail> {
     Ok(0)
 }
 
-/// Writes a page for each command into a directory, which is made.
+/// Writes a man page for each command into a directory, which is created.
 pub fn man(dir: &Path) -> Result<u8, Fail> {
-    // The help of each command is its page: `forebay help ls` needs none.
+    // The page of a command is its help, so `forebay help ls` needs no page.
     let command = without_help(help::command());
     std::fs::create_dir_all(dir)
         .and_then(|()| clap_mangen::generate_to(command, dir))

@@ -1,6 +1,6 @@
 //! The arguments of commands for files in a pool: ls, df, find.
 //!
-//! The options' letters are those of coreutils. So `-h` is a form of sizes here, and help is
+//! The options' letters are those of coreutils, so `-h` chooses a form of sizes, and help is only
 //! `--help`.
 
 use clap::{ArgAction, Args};

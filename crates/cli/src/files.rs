@@ -1,10 +1,9 @@
-//! Commands for files in a pool, in the manner of coreutils and findutils: through
-//! [`forebay_posix::Fs`], so with the semantics that programs see. Everything else is done by these
-//! programs themselves: `forebay exec -- cp ...`.
+//! Commands for files in a pool, in the manner of coreutils and findutils. They use
+//! [`forebay_posix::Fs`], so they have the semantics that programs see. For everything else, users
+//! run the original programs: `forebay exec -- cp ...`.
 //!
-//! Paths are those of the pool, with or without its mount prefix ([`crate::paths::in_pool`]). A
-//! path that fails is named in one line, the command continues with the others, and the exit code
-//! is 1.
+//! Paths are those of the pool, with or without its mount prefix ([`crate::paths::in_pool`]). If a
+//! path fails, one line names it, the command continues with the others, and the exit code is 1.
 
 mod find;
 mod ls;

@@ -1,4 +1,4 @@
-//! `forebay flow`: the workflow service, and the commands that ask it.
+//! `forebay flow`: the workflow service, and the commands that send requests to it.
 
 use crate::fail::{Fail, code};
 use crate::files::user_name;
@@ -21,9 +21,9 @@ use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Pause between two checks of a run.
+/// Pause between two checks of a run's state.
 const LOOK: Duration = Duration::from_secs(1);
-/// Maximum number of checks, one per [`LOOK`], whether a workflow has been removed.
+/// Maximum number of checks, one per [`LOOK`], whether a workflow is removed.
 const REMOVAL: u32 = 60;
 /// Maximum number of files that one command uploads.
 const MAX_UPLOADED_FILES: usize = 10_000;
@@ -61,7 +61,7 @@ fn state(given: Option<&PathBuf>) -> PathBuf {
     data.join("forebay/flow")
 }
 
-/// The state directory and those above it.
+/// Creates the state directory and its ancestors, and returns its path.
 fn made(given: Option<&PathBuf>) -> Result<PathBuf, Fail> {
     let state = state(given);
     std::fs::create_dir_all(&state)
@@ -147,7 +147,7 @@ fn keep(a: Keep) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// A client for the service that options and environment name.
+/// Returns a client for the service that options and environment name.
 fn client(a: &Reach) -> Result<Client, Fail> {
     let Some(server) = a.server.clone().filter(|s| !s.is_empty()) else {
         return Err(Fail::usage(
@@ -230,8 +230,8 @@ fn init(a: &Init) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The campaign that the rules of a Snakefile ask for. The workflow works in it, so that there is
-/// one for all of them.
+/// Returns the campaign that the rules of a Snakefile ask for; None if they ask for none. Fails if
+/// they ask for several, since a workflow works in one.
 fn of_rules(file: &Path) -> Result<Option<String>, Fail> {
     let shown = file.display();
     let text = untrusted::read_text(file, Links::Follow, MAX_SETTINGS)
@@ -275,7 +275,7 @@ fn upload(a: &Upload) -> Result<(), Fail> {
     Ok(())
 }
 
-/// The files at and below a path, and their paths at the service.
+/// Adds the files at and below a path to `all`, each with its path at the service.
 fn collect(file: &Path, path: &str, all: &mut Vec<(PathBuf, String)>) -> Result<(), Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("{}: {e}", file.display()));
     if all.len() >= MAX_UPLOADED_FILES {
@@ -344,7 +344,7 @@ fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     value[name].as_str().unwrap_or("-")
 }
 
-/// A run's state, and what there is to say about it.
+/// Describes a run: its state, and its message if it has one.
 fn in_words(run: &Value) -> String {
     match run["message"].as_str() {
         None | Some("") => text(run, "state").into(),
@@ -438,7 +438,7 @@ fn status(a: &Status) -> Result<(), Fail> {
     write(printable(&table(&rows, &[0, 1])).as_bytes())
 }
 
-/// Text of others for a terminal: without control characters but for ends of lines.
+/// Replaces control characters, except newlines, in text that others may have written.
 fn printable(text: &str) -> String {
     let shown = |c: char| if c.is_control() && c != '\n' { '?' } else { c };
     text.chars().map(shown).collect()
@@ -487,7 +487,7 @@ fn get(a: &Get) -> Result<(), Fail> {
     std::fs::rename(&beside, to).map_err(failed)
 }
 
-/// The number of a run, or of the latest one.
+/// Returns the number of a run as text: the given one, or that of the latest run.
 fn number(client: &Client, workflow: &str, given: Option<u32>) -> Result<String, Fail> {
     if let Some(given) = given {
         return Ok(given.to_string());

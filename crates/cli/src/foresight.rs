@@ -1,7 +1,8 @@
-//! Checks before a run begins: hours of waiting, copying and work shouldn't end at a wrong name.
+//! Checks before a run begins, so that hours of waiting, copying and work don't end at a wrong
+//! name.
 //!
-//! A check only refuses what can't work. Paths that may be made or fetched until then pass:
-//! programs in the pool, destinations that the program makes.
+//! A check refuses only what can't work. A path that may come into existence later passes: a
+//! program in the pool, or a destination that the program creates.
 
 use crate::args::Run;
 use crate::exec;
@@ -17,7 +18,7 @@ use std::path::{Path, PathBuf};
 /// Checks a run's program, sources and destinations.
 ///
 /// # Errors
-/// The first that can't work, and what to do.
+/// The first argument that can't work, and what to do.
 pub fn check(
     a: &Run,
     ins: &[(PathBuf, OsString)],
@@ -38,7 +39,7 @@ pub fn check(
     check_program(&a.command[0], &prefixes(a))
 }
 
-/// The prefixes under which programs see the pool.
+/// Returns the prefixes under which programs see the pool.
 fn prefixes(a: &Run) -> Vec<String> {
     let origin = a.media.origin.origin.as_ref();
     let origin = origin.map(|given| given.split_once('=').map_or(&given[..], |(dir, _)| dir));
@@ -66,7 +67,7 @@ fn check_source(src: &Path) -> Result<(), Fail> {
     }
 }
 
-/// Checks that the destination, or the nearest existing directory above it, can be written.
+/// Checks that the destination, or its nearest existing ancestor, can be written.
 fn check_destination(dst: &Path) -> Result<(), Fail> {
     let whole = std::path::absolute(dst).unwrap_or_else(|_| dst.to_owned());
     let there = whole
@@ -76,7 +77,7 @@ fn check_destination(dst: &Path) -> Result<(), Fail> {
         return Ok(());
     };
     let why = if !there.is_dir() {
-        // A file may be replaced by a file.
+        // An existing file may be replaced: check its directory.
         if there == whole {
             return check_destination(whole.parent().unwrap_or(Path::new("/")));
         } else {
@@ -94,7 +95,7 @@ fn check_destination(dst: &Path) -> Result<(), Fail> {
     )))
 }
 
-/// The program exists, unless it may be in the pool.
+/// Checks that the program exists, unless it may be in the pool.
 fn check_program(program: &OsStr, prefixes: &[String]) -> Result<(), Fail> {
     let may_be_inside = |path: &Path| {
         prefixes

@@ -11,7 +11,7 @@ use serde_json::json as value;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Exit codes, as those of fsck(8).
+/// Exit codes, with the meanings that fsck(8) gives them.
 mod code {
     pub const CLEAN: u8 = 0;
     pub const REPAIRED: u8 = 1;
@@ -19,12 +19,12 @@ mod code {
     pub const FAILED: u8 = 8;
 }
 
-/// Pause between two checks of state that may change meanwhile.
+/// Pause between two checks of state that may be changing.
 const AGAIN: Duration = Duration::from_millis(300);
 /// How long the keeper may take to release what a dead process held.
 const RELEASE: Duration = Duration::from_secs(3);
-/// How long the keepers may take to complete intents over several nodes, and to remove the parts of
-/// removed files. A difference between nodes that lasts longer is a finding.
+/// How long the keepers may take to complete intents that span several nodes, and to remove the
+/// parts of removed files. A difference between nodes that lasts longer is a finding.
 const COMPLETION: Duration = Duration::from_secs(10);
 
 pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
@@ -124,10 +124,10 @@ pub fn fsck(name: &str, a: &Fsck) -> Result<u8, Fail> {
     Ok(status)
 }
 
-/// Compares what the nodes of a running pool say of each other; with `repair`, and if all of them
-/// run on this host, makes it fit. Changes during the comparison are no findings, nor are changes
-/// that the keepers complete within [`COMPLETION`]: only differences that are found each time until
-/// then count.
+/// Compares the records that the nodes of a running pool have about each other. With `repair`, and
+/// if all nodes run on this host, makes them agree. A difference is a finding only if every
+/// comparison within [`COMPLETION`] finds it: until then, operations in progress and the keepers
+/// may remove it.
 fn compare_nodes(
     name: &str,
     places: &[Place],
@@ -176,12 +176,12 @@ fn compare_nodes(
     let nodes = pools.first().and_then(|pool| pool.config().member.as_ref());
     let are_all_here = nodes.is_some_and(|m| m.nodes as usize == pools.len());
     if repair && are_all_here && !found.is_empty() {
-        // Programs may have attached since each node was checked alone.
+        // Programs may have attached after each node was checked alone.
         check_unused(name, &pools)?;
         match settle_notes(&pools) {
             Ok(()) => {
                 for pool in &pools {
-                    // Failures are found again.
+                    // If a repair fails, the comparison below finds the difference again.
                     let _ = pool.cluster().mend_across();
                 }
             }
@@ -203,10 +203,11 @@ fn compare_nodes(
 }
 
 /// Completes operations over several nodes that processes of `pools`, all nodes of one pool, have
-/// begun. Called before [`mend_across`] compares nodes, since half of a rename looks like damage.
+/// begun. Must be called before [`mend_across`] compares nodes, since half of a rename looks like
+/// damage.
 ///
 /// # Errors
-/// Why it isn't complete within [`COMPLETION`].
+/// Why the operations weren't completed within [`COMPLETION`].
 ///
 /// [`mend_across`]: forebay_client::Cluster::mend_across
 pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
@@ -215,7 +216,8 @@ pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
         let (mut pending, mut failed) = (false, None);
         for pool in pools {
             let cluster = pool.cluster();
-            // One node's intents may have to wait for another's; the keepers complete them, too.
+            // An intent of one node may have to wait for another node's. The keepers complete
+            // intents, too.
             let settled = cluster.settle_notes();
             match settled.and_then(|n| Ok(n > 0 || cluster.has_notes()?)) {
                 Ok(some) => pending |= some,
@@ -230,7 +232,7 @@ pub fn settle_notes(pools: &[Arc<Pool>]) -> Result<(), String> {
     }
 }
 
-/// A repair needs a pool that no process uses.
+/// Fails if a process uses the pool: a repair needs it unused.
 fn check_unused(name: &str, pools: &[Arc<Pool>]) -> Result<(), Fail> {
     let pids = users(pools);
     if pids.is_empty() {
@@ -242,8 +244,8 @@ fn check_unused(name: &str, pools: &[Arc<Pool>]) -> Result<(), Fail> {
     Err(Fail::new(code::FAILED, what))
 }
 
-/// Checks this node's records against those of the other nodes. A daemon may have just been
-/// started.
+/// Checks this node's records against those of the other nodes. Tries again for a while if a daemon
+/// doesn't answer: it may have just been started.
 fn compare(pool: &Pool) -> rustix::io::Result<Report> {
     let until = Instant::now() + RELEASE;
     loop {
@@ -254,7 +256,7 @@ fn compare(pool: &Pool) -> rustix::io::Result<Report> {
     }
 }
 
-/// Checks a pool, which may be in use meanwhile.
+/// Checks a pool, which may be in use during the check.
 fn check(pool: &Pool) -> Result<Report, String> {
     let until = Instant::now() + RELEASE;
     loop {
@@ -264,8 +266,8 @@ fn check(pool: &Pool) -> Result<Report, String> {
             .checker()
             .inspect()
             .map_err(|e| words(pool, e))?;
-        // The keeper may not have released yet what a process held that has just died, or may have
-        // released it during the check.
+        // The state of a dead process may look like damage: the keeper may not have released it
+        // yet, or may have released it during the check. Then check again.
         if report.is_clean()
             || pool.keeper_pid().is_none()
             || !before && !pool.store().recovery().is_unsettled()
@@ -285,7 +287,7 @@ fn words(pool: &Pool, e: rustix::io::Errno) -> String {
     )
 }
 
-/// Repairs a pool that no process uses. Its keeper doesn't run meanwhile.
+/// Repairs a pool that no process uses. Its keeper doesn't run during the repair.
 fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     let failed = |e: &dyn std::fmt::Display| Fail::new(code::FAILED, e);
     let before = place.state();
@@ -294,7 +296,8 @@ fn mend(name: &str, place: &Place) -> Result<Report, Fail> {
     check_unused(name, std::slice::from_ref(&pool))?;
     forebay_client::end_keeper(pool.dir())?;
     if place.node.is_some() {
-        // A node's daemon uses its store; having ended it just now is no finding.
+        // The ended daemon was attached to the store: settling cleans up behind it, so that it
+        // isn't a finding.
         let _ = pool.settle();
     }
     let result = pool

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Maximum time to live, and maximum idle limit. Seconds.
 const MAX_LIFETIME_SECONDS: u64 = 10 * 365 * 86_400;
-/// Shortest pause between checks of the limits. The pause is a tenth of the time to the nearer
-/// limit.
+/// Bounds of the pause between two checks of the limits. The pause is a tenth of the time to the
+/// nearer limit.
 const SOONEST: Duration = Duration::from_millis(200);
 const LATEST: Duration = Duration::from_secs(30);
 /// A warning is written when so much time is left, or a tenth of the time limit if that is less.

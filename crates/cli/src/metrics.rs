@@ -1,8 +1,8 @@
-//! Metrics of a node in Prometheus' text format, on a socket in the node's directory.
+//! Serves a node's metrics in Prometheus' text format, on a socket in the node's directory.
 //!
 //! The keeper answers HTTP/1.0 on `metrics.sock`, which only its user can open: `curl --unix-socket
-//! DIR/metrics.sock http://localhost/metrics`. `forebay stats --prometheus` prints the same for all
-//! nodes, for collectors that read files.
+//! DIR/metrics.sock http://localhost/metrics`. `forebay stats --prometheus` prints the same metrics
+//! of all nodes, for collectors that read files.
 
 use crate::output::print_notice;
 use forebay_client::{Place, Pool, places};
@@ -17,9 +17,9 @@ use std::time::Duration;
 
 /// The socket's name in the node's directory.
 const SOCKET: &str = "metrics.sock";
-/// How long a client may take to send its request and to take the answer.
+/// How long a client may take to send its request, and to receive the answer.
 const CLIENT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longest request. Bytes.
+/// Maximum length of a request. Bytes.
 const REQUEST: usize = 8 << 10;
 
 /// Name, type and meaning of each metric.
@@ -137,14 +137,14 @@ impl Text {
     }
 }
 
-/// A label's value.
+/// Escapes the value of a label.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")
         .replace('\n', "\\n")
 }
 
-/// The metrics of these nodes of a pool.
+/// Formats the metrics of these nodes of a pool.
 pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, rustix::io::Errno> {
     let mut text = Text {
         text: String::new(),
@@ -158,7 +158,7 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
         let alive = processes.iter().filter(|p| p.process != 0).count();
         all.push((node, pool, totals, alive));
     }
-    // All samples of a metric are written together.
+    // The format requires that all samples of a metric are together.
     for (name, ..) in METRICS {
         text.head(name);
         for (node, opened, totals, alive) in &all {
@@ -214,11 +214,11 @@ pub fn text(pool: &str, nodes: &[(Node, Option<Arc<Pool>>)]) -> Result<String, r
     Ok(text.text)
 }
 
-/// Serves the metrics of a node, on threads of this process, until the pool is removed.
+/// Serves the metrics of a node on a thread of this process, until the pool is removed.
 pub fn serve(pool: &Arc<Pool>) {
     let dir = pool.dir().to_owned();
     let path = dir.join(SOCKET);
-    // An earlier keeper, which was killed, may have left its socket.
+    // A killed keeper may have left its socket.
     let _ = std::fs::remove_file(&path);
     let listener = match UnixListener::bind(&path) {
         Ok(listener) => listener,
@@ -228,7 +228,8 @@ pub fn serve(pool: &Arc<Pool>) {
     let thread = std::thread::Builder::new().name("fb-metrics".into());
     let started = thread.spawn(move || {
         for client in listener.incoming().flatten() {
-            // One after the other: a slow client delays others by a bounded time.
+            // Clients are answered one after the other: a slow one delays the others at most by its
+            // timeouts.
             if answer(&client, &dir, &weak).is_none() {
                 return;
             }
@@ -239,7 +240,7 @@ pub fn serve(pool: &Arc<Pool>) {
     }
 }
 
-/// Answers one request. None: the pool no longer exists.
+/// Answers one request. Returns None if the pool no longer exists.
 fn answer(mut client: &UnixStream, dir: &Path, pool: &Weak<Pool>) -> Option<()> {
     let pool = pool.upgrade()?;
     let _ = client.set_read_timeout(Some(CLIENT_TIMEOUT));
@@ -276,7 +277,7 @@ fn answer(mut client: &UnixStream, dir: &Path, pool: &Weak<Pool>) -> Option<()> 
     Some(())
 }
 
-/// The metrics of all nodes of the pool on this host.
+/// Returns the metrics of all nodes of the pool on this host.
 pub fn of_pool(name: &str) -> Result<String, crate::fail::Fail> {
     let nodes = crate::trace::nodes(name)?;
     let open = |place: &Place| Pool::open_dir(&place.dir).ok().map(Arc::new);

@@ -1,4 +1,4 @@
-//! `forebay mover`: this node's part of a staging.
+//! `forebay mover`: carries out this node's part of a staging.
 
 use crate::fail::{Fail, code};
 use forebay_client::Pool;

@@ -1,10 +1,10 @@
-//! `mpiexec -ppn 1 forebay up --mpi`: a node of the pool for each rank, started only by the
-//! launcher's means.
+//! `mpiexec -ppn 1 forebay up --mpi`: starts a node of the pool for each rank, without remote
+//! shells.
 //!
-//! Each rank publishes, by the launcher (PMI), where it can be called, and rank 0 a key for this
-//! one start. Then rank 0 starts the pool as always, except that a daemon launches one below it by
-//! calling the rank there ([`reach`]). That rank starts the daemon and relays between the two
-//! ([`serve`]). When the pool runs, all ranks end.
+//! Each rank publishes its addresses through the launcher (PMI), and rank 0 a key for this one
+//! start. Rank 0 then starts the pool as without MPI, except for one step. Where a daemon would
+//! launch another by a remote shell, it calls the rank on that host ([`reach`]). That rank starts
+//! its daemon and relays between the two ([`serve`]). When the pool runs, all ranks end.
 
 use crate::args::Up;
 use crate::fail::{Fail, code};
@@ -18,7 +18,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// The variable that passes the key and a rank's addresses to [`reach`]: never on a command line.
+/// The environment variable that passes the key and a rank's addresses to [`reach`]; a command line
+/// would show the key to other users.
 use forebay_pool::launch::launcher::REACH;
 
 /// How long a caller may take to prove that it holds the key.
@@ -30,7 +31,7 @@ fn number(name: &str) -> Option<u32> {
     std::env::var(name).ok()?.trim().parse().ok()
 }
 
-/// Starts the pool `name`, in one of several ranks that all call this.
+/// Starts the pool `name`. All ranks call this.
 pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     let began = Instant::now();
     let within = Duration::from_secs_f64(a.nodes.within);
@@ -47,7 +48,7 @@ pub fn up(name: &str, a: &Up) -> Result<u8, Fail> {
     }
 }
 
-/// Rank 0: starts the pool on all ranks.
+/// Runs as rank 0: starts the pool on all ranks.
 fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     let bytes = nodes::random::<32>()?;
@@ -65,13 +66,13 @@ fn first(name: &str, a: &Up, began: Instant, mut pmi: Pmi) -> Result<u8, Fail> {
     let rsh = a.nodes.rsh.clone();
     let key = OneTime(key);
     let how = How::Ranks { rsh, reach, key };
-    // If it fails, the launcher ends the other ranks, which wait.
+    // If the start fails, the launcher ends the other ranks, which wait at `end`.
     let done = up::up_nodes(name, a, (hosts, how), began)?;
     pmi.end().map_err(lost)?;
     Ok(done)
 }
 
-/// Another rank: waits for a call, and starts this host's daemon.
+/// Runs as another rank: waits for a call, and starts this host's daemon.
 fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fail> {
     let lost = |e: std::io::Error| Fail::failed(format!("mpiexec can't be talked to: {e}"));
     let failed = |e: std::io::Error| Fail::failed(format!("can't listen for rank 0: {e}"));
@@ -84,7 +85,7 @@ fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fai
     let all = addresses::own();
     let mut own = match a.nodes.listen {
         Some(listen) => listen.pick(&all),
-        // Addresses of this host alone last: on other hosts they lead elsewhere.
+        // Addresses that are valid only on this host come last: on other hosts they lead elsewhere.
         None => {
             let mut own = Listen::All.pick(&all);
             own.truncate(ADDRESSES - 1);
@@ -109,7 +110,7 @@ fn another(name: &str, a: &Up, within: Duration, mut pmi: Pmi) -> Result<u8, Fai
         pmi.end().map_err(lost)?;
         Ok(code::OK)
     } else {
-        // Rank 0 reports the cause, and its end ends all.
+        // Rank 0 reports the cause; when it ends, the launcher ends all ranks.
         Ok(code::FAILED)
     }
 }
@@ -125,8 +126,8 @@ fn parse_key(text: &str) -> Option<PoolKey> {
     Some(PoolKey::of(bytes))
 }
 
-/// Waits for the call, starts the daemon of node `rank`, and relays until it is detached; returns
-/// whether it came up.
+/// Waits for a call, starts the daemon of node `rank`, and relays until the daemon detaches.
+/// Returns whether the daemon has started.
 fn serve(
     name: &str,
     listener: &TcpListener,
@@ -149,7 +150,7 @@ fn serve(
         return Ok(false);
     };
     let _ = std::thread::Builder::new().spawn(move || {
-        // When the caller has ended, the daemon sees the end of its input.
+        // Ends when the caller ends; then the daemon sees the end of its input.
         while let Ok(piece) = reader.next_piece() {
             if piece.is_empty() || to.write_all(&piece).is_err() {
                 break;
@@ -162,7 +163,7 @@ fn serve(
     Ok(passed && status.success())
 }
 
-/// Relays until the input ends; returns whether all was delivered.
+/// Relays until the input ends. Returns whether all of it was delivered.
 fn pass(from: &mut impl Read, to: &mut PipeWriter) -> bool {
     let mut bytes = vec![0; 16 << 10];
     loop {
@@ -196,7 +197,7 @@ fn called(
                 "rank {rank} wasn't called in time; can rank 0 reach this host?"
             )));
         }
-        // Unauthenticated peers are ignored.
+        // Callers that don't prove that they hold the key are ignored.
         if let Ok((socket, _)) = listener.accept()
             && let Ok(pipe) = pipe::answer(socket, key, NodeId(rank), Instant::now() + PROVES)
         {
@@ -205,8 +206,8 @@ fn called(
     }
 }
 
-/// `forebay reach`: launched by a daemon in place of a remote shell. The rank at the other end
-/// starts the daemon there.
+/// Runs `forebay reach`, which a daemon launches in place of a remote shell. The rank that it calls
+/// starts the daemon on that host.
 pub fn reach(node: u32) -> Result<u8, Fail> {
     let failed = |why: String| Fail::failed(format!("rank {node} can't be reached: {why}"));
     let published = std::env::var(REACH).unwrap_or_default();
@@ -232,7 +233,7 @@ pub fn reach(node: u32) -> Result<u8, Fail> {
     }
 }
 
-/// The start under a launcher that doesn't speak PMI-1.
+/// Starts the pool under a launcher that doesn't speak PMI-1.
 fn without_pmi(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     let (Some(rank), Some(ranks)) = (
         number("OMPI_COMM_WORLD_RANK"),
@@ -252,7 +253,7 @@ fn without_pmi(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     }
     match (rank, ranks) {
         (0, 1) => up::one(name, a, began),
-        // All ranks are on this host: rank 0 can do it alone.
+        // All ranks are on this host, so rank 0 starts all nodes.
         (0, _) => {
             let hosts = vec![nodes::this_host(); ranks as usize];
             up::up_nodes(name, a, (hosts, How::Local), began)

@@ -113,13 +113,13 @@ fn not_written(name: &str, refusal: &Refusal) -> Fail {
     )
 }
 
-/// How a pool's origin stands, if it has one and its service answers.
+/// Returns the status of a pool's origin; None if it has none, or if its service doesn't answer.
 pub fn status_of(pool: &Pool) -> Option<Status> {
     pool.config().origin.as_ref()?;
     status(pool).ok()
 }
 
-/// Usage and quota in words: `2.0 MiB of 3.0 MiB, 20 of 30 files`.
+/// Describes usage and quota: `2.0 MiB of 3.0 MiB, 20 of 30 files`.
 pub fn quota_words(q: &QuotaStatus) -> String {
     let of = |used: String, most: Option<String>| match most {
         Some(most) => format!("{used} of {most}"),
@@ -130,7 +130,7 @@ pub fn quota_words(q: &QuotaStatus) -> String {
     format!("{bytes}, {files} files")
 }
 
-/// A line about the quota, if the pool has one.
+/// Returns a line about the quota; empty if the pool has none.
 pub fn quota_line(room: &str, pool: &Pool) -> String {
     let words = pool
         .quota()
@@ -138,13 +138,13 @@ pub fn quota_line(room: &str, pool: &Pool) -> String {
     words.unwrap_or_default()
 }
 
-/// Waits until the origin service of a new pool takes requests.
+/// Waits until the origin service of a new pool accepts requests.
 ///
 /// # Errors
-/// If it doesn't start.
+/// If the service doesn't start.
 pub fn is_ready(name: &str) -> Result<(), Fail> {
     if places(name).is_empty() {
-        // All nodes are on other hosts; programs there wait for the service.
+        // All nodes are on other hosts; programs there wait for the service themselves.
         return Ok(());
     }
     let status = Pool::open(name)
@@ -159,7 +159,7 @@ pub fn is_ready(name: &str) -> Result<(), Fail> {
 /// Writes all changes of a pool back, if it has an origin.
 ///
 /// # Errors
-/// The changes that couldn't be written back, and what to do next.
+/// If changes couldn't be written back: which, and what to do next.
 pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     match pool.config().origin {
         None => Ok(()),
@@ -170,7 +170,7 @@ pub fn write_back(name: &str, pool: &Pool) -> Result<(), Fail> {
     }
 }
 
-/// As [`write_back`], of the pool of this name.
+/// Like [`write_back`], for the pool of this name, if it can be opened.
 ///
 /// # Errors
 /// As for [`write_back`].

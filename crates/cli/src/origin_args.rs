@@ -139,7 +139,7 @@ impl Origin {
         let bad = |why: String| Fail::usage(format!("--origin {given}: {why}"));
         let (path, at) = match Address::parse(given.as_bytes()) {
             Some(_) => {
-                // A key may have such a sign, too.
+                // A key may contain `=`, too, so split at the last `=/`.
                 let (bucket, at) = match given.rsplit_once("=/") {
                     Some((bucket, _)) => (bucket, &given[bucket.len() + 1..]),
                     None => (&given[..], "/"),

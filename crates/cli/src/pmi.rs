@@ -1,6 +1,7 @@
-//! PMI-1: how the processes of an MPI launcher exchange data before MPI runs. MPICH's mpiexec and
-//! its relatives let ranks put values, meet, and get those of others. Lines of text over a
-//! descriptor that the launcher leaves open; no library.
+//! PMI-1: the protocol by which processes of an MPI launcher exchange data before MPI runs. With
+//! MPICH's mpiexec and its relatives, ranks put values, meet at a barrier, and get the values of
+//! others. The protocol is lines of text over a descriptor that the launcher leaves open; it needs
+//! no library.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::File;
@@ -8,7 +9,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::os::fd::{FromRawFd, RawFd};
 use std::time::{Duration, Instant};
 
-/// Longest line that is accepted. Bytes.
+/// Maximum length of a received line. Bytes.
 const MAX_LINE: usize = 4096;
 
 /// The connection to the launcher.
@@ -26,12 +27,13 @@ fn number(name: &str) -> Option<u32> {
 }
 
 impl Pmi {
-    /// Connects to the launcher, if this process is a rank of one that speaks PMI-1. Waits for no
-    /// reply longer than `within`.
+    /// Connects to the launcher, waiting at most `within` for each reply. Returns None if this
+    /// process isn't a rank of a launcher that speaks PMI-1.
     pub fn find(within: Duration) -> Option<Result<Pmi>> {
         let (fd, rank, ranks) = (number("PMI_FD")?, number("PMI_RANK")?, number("PMI_SIZE")?);
-        // SAFETY: the launcher has opened it for this process, and nothing else here knows of it.
-        // If the variable is inherited from another rank, it isn't open, or isn't answered.
+        // SAFETY: the launcher has opened the descriptor for this process, and nothing else here
+        // uses it. If another rank's variable was inherited, the descriptor isn't open, or gets no
+        // reply.
         let file = unsafe {
             if libc::fcntl(fd as RawFd, libc::F_SETFD, libc::FD_CLOEXEC) != 0 {
                 return None;
@@ -60,24 +62,24 @@ impl Pmi {
         Ok(())
     }
 
-    /// Publishes a value to all ranks, once all have met.
+    /// Publishes a value. Other ranks can get it after all ranks have met.
     pub fn put(&mut self, key: &str, value: &str) -> Result<()> {
         let line = format!("cmd=put kvsname={} key={key} value={value}", self.space);
         self.ask(&line, "put_result").map(|_| ())
     }
 
-    /// The value that a rank has published.
+    /// Returns the value that a rank has published.
     pub fn get(&mut self, key: &str) -> Result<String> {
         let line = format!("cmd=get kvsname={} key={key}", self.space);
         self.ask(&line, "get_result")?.value("value")
     }
 
-    /// Waits for all ranks.
+    /// Waits until all ranks have called this.
     pub fn meet(&mut self) -> Result<()> {
         self.ask("cmd=barrier_in", "barrier_out").map(|_| ())
     }
 
-    /// Ends this rank's use of PMI. A rank that ends without that ends the others, too.
+    /// Ends this rank's use of PMI. If a rank ends without this call, the launcher ends the others.
     pub fn end(mut self) -> Result<()> {
         self.ask("cmd=finalize", "finalize_ack").map(|_| ())
     }
@@ -117,7 +119,7 @@ impl Pmi {
     }
 }
 
-/// A line of `name=value` pairs.
+/// A line of the launcher, with `name=value` pairs.
 struct Answer(String);
 
 impl Answer {

@@ -1,4 +1,4 @@
-//! The arguments with which pools are started and removed.
+//! The arguments of the commands that start and remove pools.
 
 use crate::lifetime::Span;
 use crate::origin_args::Origin;

@@ -59,7 +59,7 @@ struct Limits {
     ttl: Option<Spanned<String>>,
     /// Directories in which the directories of `files` media may be.
     directories: Option<Vec<PathBuf>>,
-    /// What may be an origin: directories, a bucket `s3://BUCKET`, or `s3://` for all buckets.
+    /// Allowed origins: directories, a bucket `s3://BUCKET`, or `s3://` for all buckets.
     origins: Option<Vec<String>>,
     /// Networks on which daemons may listen.
     networks: Option<Vec<Spanned<String>>>,

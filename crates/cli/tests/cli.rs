@@ -1,5 +1,5 @@
-//! The command line as a whole: pools that start, stop, go stale and come back; programs
-//! run; exit codes and messages.
+//! Tests the command line as a whole: pools that start, stop, go stale and are reopened; programs
+//! that run in them; exit codes and messages.
 
 mod place;
 
@@ -99,12 +99,12 @@ fn a_pool_from_up_to_down() {
         p.forebay(&["pools", "--json"]).expect(0).json()[0]["state"],
         "running"
     );
-    // The keeper outlives the process that started it, in its own session.
+    // The keeper outlives the process that started it, and leads a session of its own.
     let keeper = p.keeper();
     // SAFETY: a plain system call.
     assert_eq!(unsafe { libc::getsid(keeper as i32) }, keeper as i32);
     p.forebay(&["down"]).expect(0);
-    // Gone, except for a zombie that wasn't waited for yet.
+    // The keeper is gone, or is a zombie for which nobody has waited yet.
     let stat = std::fs::read_to_string(format!("/proc/{keeper}/stat")).unwrap_or_default();
     assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
@@ -202,7 +202,7 @@ fn files_outlive_everything_else() {
     std::fs::create_dir(p.at("ssd")).unwrap();
     p.up(&format!("files:{}:256M", p.text("ssd")));
     p.forebay(&["stage", "in", "tree", "/tree"]).expect(0);
-    // Like a reboot: unsynced data are saved when the keeper gets SIGTERM.
+    // As in a reboot, the keeper gets SIGTERM, and saves unsynced data.
     p.end_keeper(libc::SIGTERM);
     std::fs::remove_dir_all(p.home.join("default")).unwrap();
     p.forebay(&["up", "--reopen"]).expect(3).says(&["--from"]);
@@ -252,7 +252,7 @@ fn damaged_and_foreign_pools_are_refused() {
     assert!(p.forebay(&["pools"]).expect(0).out.contains("damaged"));
     p.forebay(&["down", "--force"]).expect(0);
     assert!(!dir.exists());
-    // A damaged node among several is named, and reported once.
+    // If one node's directory is damaged, the message names the node once.
     std::fs::create_dir(&dir).unwrap();
     std::fs::write(dir.join("node-3"), b"a file").unwrap();
     let told = p.forebay(&["up", "--nodes", "4"]).expect(3).err;
@@ -260,7 +260,7 @@ fn damaged_and_foreign_pools_are_refused() {
     assert!(told.contains("can't be used (node 3: "), "{told}");
     p.forebay(&["down", "--force"]).expect(0);
     assert!(!dir.exists());
-    // Cut short without the program's knowledge.
+    // A pool whose control region was truncated.
     p.up("memory:16M");
     let control = std::fs::File::options()
         .write(true)
@@ -290,7 +290,7 @@ fn a_pool_in_use_is_not_removed() {
     p.forebay(&["workspace", "create", "w"]).expect(0);
     p.forebay(&["collection", "put", "w", "big", "big"])
         .expect(0);
-    // The command waits for its reader, with the pool open.
+    // The command blocks until its output is read, with the pool open.
     let user = p.start(&["collection", "get", "w", "big"]);
     let until = Instant::now() + Duration::from_secs(10);
     while p.forebay(&["status", "--json"]).expect(0).json()["processes"]
@@ -338,7 +338,7 @@ fn exec_finds_its_program_and_library() {
     preload("/no/such/lib.so")
         .expect(1)
         .says(&["FOREBAY_PRELOAD"]);
-    // Other preloaded libraries stay, behind Forebay's.
+    // Other preloaded libraries stay in the list, after Forebay's.
     let mut command = p.command(&["exec", "--", "sh", "-c", "echo $LD_PRELOAD"]);
     let said = finish(command.env("LD_PRELOAD", "/none.so").spawn().unwrap()).expect(0);
     assert!(said.out.trim().ends_with(":/none.so"), "{}", said.out);
@@ -404,8 +404,8 @@ fn run_exits_as_its_program_does() {
         .expect(121)
         .says(&["nothing", "nothing was run"]);
     assert!(!p.at("ran").exists());
-    // Results of a failed program are fetched; files that it hadn't made are not reported as
-    // missing.
+    // If the program fails, its results are fetched. Files that it hadn't created aren't reported
+    // as missing.
     std::fs::write(p.at("partial"), b"partial").unwrap();
     let script = "$FOREBAY stage in partial /r; exit 5";
     run(&[
@@ -421,7 +421,7 @@ fn run_exits_as_its_program_does() {
     .expect(5);
     assert_eq!(std::fs::read(p.at("r")).unwrap(), b"partial");
     assert_eq!(std::fs::read_dir(&p.home).unwrap().count(), 0);
-    // A successful program has not made this output.
+    // If the program succeeds, a missing output is an error.
     run(&["--pool", "missing", "--out", "/r:x", "--", "true"]).expect(120);
     p.forebay(&["down", "--pool", "missing"]).expect(0);
 }
@@ -476,13 +476,13 @@ fn run_passes_signals_on() {
 fn a_broken_pipe_ends_quietly() {
     let p = Place::new();
     p.up("memory:64M");
-    // More than a pipe holds.
+    // The script is larger than a pipe's buffer.
     let mut child = p.start(&["completions", "bash"]);
     drop(child.stdout.take());
     let said = finish(child);
     assert_ne!(said.code, 0);
     assert_eq!(said.err, "");
-    // A full disk is not quiet.
+    // An error of writing, such as a full disk, is reported.
     let full = std::fs::File::options()
         .write(true)
         .open("/dev/full")

@@ -1,7 +1,7 @@
-//! Docs against the code: numbers in `docs/internals/formats.md` and
-//! `docs/explanation/semantics.md`, kinds of records, the functions that the newcomer's walk in
-//! `ARCHITECTURE.md` names, the map of the folders, links, line lengths, words, and decisions'
-//! status. (`limits.rs` does the same for `docs/reference/limits.md`.)
+//! Tests that the docs agree with the code: numbers in `docs/internals/formats.md` and
+//! `docs/explanation/semantics.md`, kinds of records, the functions named by the newcomer's walk in
+//! `ARCHITECTURE.md`, and the map of the folders. Also checks links, line lengths, words, and the
+//! status of decisions. (`limits.rs` does the same for `docs/reference/limits.md`.)
 
 mod workspace;
 
@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::Command;
 use workspace::root;
 
-/// The page with the formats on media and in shared memory.
+/// The page about the formats on media and in shared memory.
 const FORMATS: &str = "docs/internals/formats.md";
 
 fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|e| panic!("{path}: {e}"))
 }
 
-/// A file of a crate by the crate's name, in whatever wing that is: `store/src/live.rs`.
+/// Reads a file of a crate, given by the crate's name and a path: `store/src/live.rs`.
 fn source(file: &str) -> String {
     let (name, rest) = file.split_once('/').unwrap();
     let crates = workspace::crates();
@@ -27,7 +27,7 @@ fn source(file: &str) -> String {
     fs::read_to_string(dir.join(rest)).unwrap_or_else(|e| panic!("{file}: {e}"))
 }
 
-/// Pages beside `docs/`. (CHANGELOG.md describes the past.)
+/// Pages outside of `docs/`. (CHANGELOG.md is left out: it describes the past.)
 const AT_THE_TOP: [&str; 5] = [
     "README.md",
     "ARCHITECTURE.md",
@@ -36,7 +36,8 @@ const AT_THE_TOP: [&str; 5] = [
     "SECURITY.md",
 ];
 
-/// All Markdown files for people: below `docs/`, and at the top. By their paths from the top.
+/// Lists all Markdown files for people: those below `docs/` and [`AT_THE_TOP`]. Paths are relative
+/// to the repository's root.
 fn pages() -> Vec<String> {
     let mut pages: Vec<String> = AT_THE_TOP.map(String::from).to_vec();
     let mut dirs = vec!["docs".to_owned()];
@@ -54,7 +55,7 @@ fn pages() -> Vec<String> {
     pages
 }
 
-/// Lines outside of blocks of code, with their numbers.
+/// Returns the lines outside of code blocks, with their numbers.
 fn prose(text: &str) -> Vec<(usize, &str)> {
     let mut is_code = false;
     let lines = (1..).zip(text.lines());
@@ -67,13 +68,13 @@ fn prose(text: &str) -> Vec<(usize, &str)> {
         .collect()
 }
 
-/// The texts in backquotes on a line.
+/// Returns the texts in backquotes on a line.
 fn quoted(line: &str) -> Vec<&str> {
     line.split('`').skip(1).step_by(2).collect()
 }
 
-/// The value of an expression of whole numbers, `<<`, `*`, parentheses and a few names; of a time,
-/// the number of its unit.
+/// Evaluates an expression of whole numbers, `<<`, `*`, parentheses and a few names. A `Duration`
+/// has the value of its number, in whichever unit it is.
 fn value(text: &str) -> Option<u64> {
     let text = match text.strip_prefix("if cfg!(loom) {") {
         Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),
@@ -191,7 +192,7 @@ fn the_map_is_that_of_the_folders() {
     assert!(check.status.success(), "{error}");
 }
 
-/// In backquotes or code: `crates/cli/tests/docs.rs`, `tests/pools/cases`.
+/// Checks paths in backquotes and code blocks: `crates/cli/tests/docs.rs`, `tests/pools/cases`.
 #[test]
 fn each_file_that_developers_are_sent_to_exists() {
     let is_sign = |c: char| c.is_alphanumeric() || "/._-".contains(c);
@@ -282,7 +283,7 @@ fn each_decision_has_a_status() {
     assert!(seen > 20, "only {seen} decisions were found");
 }
 
-/// Words that `docs/concepts.md` says aren't used.
+/// Words that `docs/concepts.md` lists as not used.
 const NOT_USED: [&str; 10] = [
     "anew",
     "under way",
@@ -296,7 +297,7 @@ const NOT_USED: [&str; 10] = [
     "desk",
 ];
 
-/// Whether the words of `text` have those of `phrase` in a row, whatever their case.
+/// Whether `text` contains the words of `phrase` in a row, in any case.
 fn has_phrase(text: &str, phrase: &str) -> bool {
     let is_sign = |c: char| !c.is_alphanumeric() && c != '_' && c != '-';
     let lower = text.to_lowercase();
@@ -323,14 +324,15 @@ fn words_of_the_glossary_are_used() {
             &text
         };
         for (number, line) in prose(text) {
-            // Names of files, functions and options stand in backquotes and behind links.
+            // Words in backquotes and targets of links are left out: they name files, functions and
+            // options.
             let words: String = line.split('`').step_by(2).collect::<Vec<_>>().join(" ");
             let words = words.replace("](", " `").replace(')', " ");
             let words: String = words.split(" `").map(after_link).collect();
             for word in NOT_USED {
                 assert!(!has_phrase(&words, word), "{page}:{number}: {word:?}");
             }
-            // The thing that acts is named: `Who does this` isn't a subject.
+            // Each sentence must name the thing that acts: `Who does this` is no subject.
             let begins = ["Who ", "Whoever "];
             let is_one = |s: &str| begins.iter().any(|b| s.starts_with(b)) && !s.contains('?');
             let has_one = [". ", ": ", "; "]
@@ -339,7 +341,7 @@ fn words_of_the_glossary_are_used() {
             assert!(!has_one, "{page}:{number}: a sentence begins with `Who`");
         }
     }
-    // One meaning per word: no term stands in two rows.
+    // A word has one meaning: no term is defined in two rows.
     let mut terms: Vec<&str> = (glossary.lines())
         .filter_map(|line| line.strip_prefix("| ")?.split(" | ").next())
         .filter(|term| *term != "term")
@@ -350,7 +352,7 @@ fn words_of_the_glossary_are_used() {
     assert!(terms.len() > 40, "only {} terms were found", terms.len());
 }
 
-/// The text behind the target of a link; all of it, where there is none.
+/// Returns the text after the target of a link; all of the text if it doesn't begin with a target.
 fn after_link(text: &str) -> &str {
     match text.split_once(' ') {
         Some((target, rest)) if target.contains(".md") || target.contains("://") => rest,
@@ -392,7 +394,7 @@ fn each_decision_that_code_names_exists() {
     assert!(named > 1, "only {named} decisions are named in the code");
 }
 
-/// All files below `dir`, if it is there, that are text, by their paths.
+/// Collects the text files below `dir`, if it exists, with their paths.
 fn texts(dir: &str, found: &mut Vec<(String, String)>) {
     let Ok(entries) = fs::read_dir(root().join(dir)) else {
         return;
@@ -407,7 +409,7 @@ fn texts(dir: &str, found: &mut Vec<(String, String)>) {
     }
 }
 
-/// The names `FOREBAY_...` in a text that stand behind one of these marks.
+/// Returns the names `FOREBAY_...` in a text that follow one of these marks.
 fn variables<'t>(text: &'t str, marks: &[&str]) -> Vec<&'t str> {
     let is_sign = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || c == '_';
     let begins = |mark: &str| format!("{mark}FOREBAY_");
@@ -436,7 +438,7 @@ fn each_variable_is_in_the_reference() {
     files.push(("hatch_build.py".into(), read("python/hatch_build.py")));
     let mut read_by_code = Vec::new();
     for (path, text) in &files {
-        // Variables that only tests use are left out.
+        // Leaves out variables that only tests use.
         let text = text.split("#[cfg(test)]\nmod tests").next().unwrap();
         if path.ends_with("/tests.rs") || path.contains("/tests/") {
             continue;

@@ -1,9 +1,10 @@
-//! The house: wings of crates, which import in one direction, as the files of a folder do.
+//! Tests the layers: wings of crates, and files of a folder, import each other only in one
+//! direction.
 //!
-//! `crates/base` knows nothing of pools; `crates/core` is the pool; `crates/faces` and
-//! `crates/services` stand beside each other on it; `crates/cli` is the command. `tools` isn't
-//! shipped, and nothing needs it but tests. Imports of files are read from the source
-//! (`floors/imports.rs`); what is built for tests only doesn't count.
+//! `crates/base` doesn't depend on pools; `crates/core` is the pool. `crates/faces` and
+//! `crates/services` depend on the core, but not on each other. `crates/cli` is the command.
+//! `tools` isn't shipped, and only tests need it. The imports of files are read from the source
+//! (`floors/imports.rs`), except code that is built only for tests.
 
 #[path = "floors/imports.rs"]
 mod imports;
@@ -14,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
-/// Wings, and those whose crates theirs may use, besides their own.
+/// Each wing, with the other wings whose crates it may use.
 const WINGS: [(&str, &[&str]); 6] = [
     ("base", &[]),
     ("core", &["base"]),
@@ -24,18 +25,18 @@ const WINGS: [(&str, &[&str]); 6] = [
     ("tools", &["base", "core", "faces", "services", "cli"]),
 ];
 
-/// Folders whose files import each other in circles, to be undone: crate, folder.
+/// Folders whose files still import each other in a circle: crate, folder.
 const CIRCLES: [(&str, &str); 1] = [("pool", "daemon")];
 
 /// A crate of the workspace.
 struct Crate {
     dir: PathBuf,
     wing: String,
-    /// All that it depends on, but for its tests.
+    /// The crates that it depends on, except those that only its tests need.
     needs: BTreeSet<String>,
 }
 
-/// The crates of the workspace by name, without `forebay-`.
+/// Returns the crates of the workspace by name, without `forebay-`.
 fn crates() -> BTreeMap<String, Crate> {
     let mut all = BTreeMap::new();
     for (name, dir) in workspace::crates() {
@@ -83,7 +84,7 @@ fn each_wing_uses_those_below_it_only() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// The node store builds and passes its tests without a network.
+/// The node store must build and pass its tests without a network.
 #[test]
 fn the_store_needs_no_network() {
     let all = crates();
@@ -102,7 +103,7 @@ fn the_store_needs_no_network() {
     }
 }
 
-/// The picture in ARCHITECTURE.md shows each wing with its crates.
+/// The picture in ARCHITECTURE.md must show each wing with its crates.
 #[test]
 fn the_picture_shows_all_crates() {
     let text = fs::read_to_string(workspace::root().join("ARCHITECTURE.md")).unwrap();
@@ -123,7 +124,7 @@ fn files_beside_each_other_import_in_one_direction() {
         for folder in source.folders() {
             let mut found = source.imports(&folder);
             if !folder.is_empty() {
-                // The items of a folder's own module are for those in it.
+                // Modules of a folder may use the items that the folder's own module defines.
                 found.remove(imports::ROOT);
                 found.values_mut().for_each(|to| {
                     to.remove(imports::ROOT);

@@ -1,5 +1,6 @@
-//! Docs against the code: each test that `docs/reference/limits.md` names exists, each value that
-//! it gives for a constant is the constant's, and `docs/decisions/README.md` names each decision.
+//! Tests that the docs agree with the code: each test that `docs/reference/limits.md` names exists,
+//! each value that it gives for a constant is right, and `docs/decisions/README.md` names each
+//! decision.
 
 mod workspace;
 
@@ -7,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use workspace::root;
 
-/// All files below `at` whose names end with `end`.
+/// Collects all files below `at` whose names end with `end`, except in `target`.
 fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
     for entry in fs::read_dir(at).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -15,7 +16,7 @@ fn files(at: &Path, end: &str, found: &mut Vec<(PathBuf, String)>) {
             true if path.ends_with("target") => {}
             true => files(&path, end, found),
             false if path.to_string_lossy().ends_with(end) => {
-                // A file that isn't text has no tests.
+                // A file that isn't valid text contains no tests.
                 let text = fs::read_to_string(&path).unwrap_or_default();
                 found.push((path, text));
             }
@@ -53,14 +54,14 @@ fn rows() -> Vec<Row> {
         .collect()
 }
 
-/// The texts in backquotes, each with the text before it.
+/// Returns the texts in backquotes, each with the text before it.
 fn quoted(text: &str) -> Vec<(&str, &str)> {
     let parts: Vec<&str> = text.split('`').collect();
     let pairs = parts.chunks_exact(2);
     pairs.map(|pair| (pair[0], pair[1])).collect()
 }
 
-/// Branches that add the same row leave it twice when they are merged (.gitattributes).
+/// If two branches add the same row, their merge has it twice (.gitattributes).
 #[test]
 fn no_limit_has_two_rows() {
     let mut limits: Vec<String> = rows().into_iter().map(|row| row.limit).collect();
@@ -109,8 +110,8 @@ fn each_test_named_exists() {
     assert!(named > 40, "only {named} tests were found in the table");
 }
 
-/// The value of an expression of whole numbers, `<<`, `*` and `+`, or of a call with one number;
-/// None if it is more complex.
+/// Evaluates an expression of whole numbers, `<<`, `*` and `+`, or of a call with one number.
+/// Returns None if it is more complex.
 fn value(text: &str) -> Option<u128> {
     let text = match text.strip_prefix("if cfg!(loom) {") {
         Some(rest) => rest.split_once("else {")?.1.trim().trim_end_matches('}'),
@@ -129,14 +130,14 @@ fn value(text: &str) -> Option<u128> {
         return Some(value(a)? * value(b)?);
     }
     match text.trim() {
-        // Constants that others use.
+        // Constants to which the values of others refer.
         "MIB" => Some(1 << 20),
         "SLOTS as usize / 16" => Some(16384),
         text => number(text),
     }
 }
 
-/// The last whole number in a text: `at most 1,048,576 (` is 1048576.
+/// Returns the last whole number in a text: `at most 1,048,576 (` gives 1048576.
 fn last_number(text: &str) -> Option<u128> {
     let digits = |c: char| c.is_ascii_digit() || c == ',';
     let end = text.rfind(|c: char| c.is_ascii_digit())? + 1;

@@ -1,5 +1,5 @@
-//! Pools of several nodes by the command line: started on one host or by a remote shell, found by
-//! programs, checked, removed; and the remains of a start that fails.
+//! Tests pools of several nodes on the command line: started on one host or by a remote shell,
+//! found by programs, checked, removed. Also tests that a failed start leaves nothing.
 
 mod place;
 
@@ -16,7 +16,7 @@ fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Processes of this place, but for those that have ended.
+/// Returns the running processes that use this test's pools, with their command lines.
 fn processes(p: &Place) -> Vec<(u32, String)> {
     let wanted = format!("FOREBAY_HOME={}", p.home.display());
     let mut found = Vec::new();
@@ -36,14 +36,15 @@ fn processes(p: &Place) -> Vec<(u32, String)> {
     found
 }
 
-/// Neither a process nor a pool nor a medium.
+/// Waits until neither a process nor a pool nor a medium is left.
 #[track_caller]
 fn assert_nothing_left(p: &Place) {
     let limit = Instant::now() + Duration::from_secs(10);
     loop {
         let processes = processes(p);
         let mut files: Vec<_> = std::fs::read_dir(&p.home).unwrap().flatten().collect();
-        // The lock of a start stays if that is killed; it is empty, and the next one takes it.
+        // The lock file of a start that was killed stays: it is empty, and the next start reuses
+        // it.
         files.retain(|f| !f.file_name().as_encoded_bytes().starts_with(b".starting-"));
         let media = std::fs::read_dir(p.at("ssd")).into_iter().flatten();
         files.extend(media.flatten());
@@ -91,7 +92,8 @@ fn four_nodes_on_one_host() {
     assert_eq!(nodes.len(), 4);
     for (i, node) in nodes.iter().enumerate() {
         assert_eq!((&node["node"], &node["state"]), (&i.into(), &"up".into()));
-        // The daemon outlives the process that started it, in its own session, and holds no pipe.
+        // The daemon outlives the process that started it, leads a session of its own, and holds no
+        // pipe.
         let pid = node["keeper"].as_i64().unwrap() as i32;
         // SAFETY: a plain system call.
         assert_eq!(unsafe { libc::getsid(pid) }, pid);
@@ -102,7 +104,7 @@ fn four_nodes_on_one_host() {
                 file == Path::new("/dev/null") || file.ends_with("keeper.log")
             })
         });
-        // The key is in its own file, and nowhere else.
+        // The key is in a file of its own, and in no other file.
         let dir = Path::new(node["dir"].as_str().unwrap());
         let key = std::fs::read(dir.join("key")).unwrap();
         assert_eq!(key.len(), 32);
@@ -169,7 +171,7 @@ fn a_process_finds_its_node() {
     for rank in 0..5 {
         let text = rank.to_string();
         assert_eq!(at(&[("PMI_RANK", &text)]).expect(0).out, node(rank % 3));
-        // The place on the host takes precedence over that among all ranks.
+        // The rank on the host takes precedence over the rank in the job.
         let both = [("PMIX_RANK", "1"), ("OMPI_COMM_WORLD_LOCAL_RANK", &text)];
         assert_eq!(at(&both).expect(0).out, node(rank % 3));
         let both = [("FOREBAY_NODE", "1"), ("SLURM_LOCALID", &text)];
@@ -185,7 +187,7 @@ fn a_process_finds_its_node() {
     given.extend(&says[1..]);
     assert_eq!(p.forebay(&given).expect(0).out, node(1));
     p.forebay(&["down"]).expect(0);
-    // A pool of one node doesn't care.
+    // A pool of one node ignores the choice of a node.
     p.forebay(&["up", "--media", "memory:64M"]).expect(0);
     assert!(
         at(&[("FOREBAY_NODE", "2")])
@@ -230,7 +232,7 @@ fn nodes_are_killed_paused_and_restarted() {
     assert_eq!(node(0)["state"], "paused");
     p.forebay(&["node", "resume", "0"]).expect(0);
     assert_eq!(node(0)["state"], "up");
-    // All at once.
+    // All daemons are dead, and are restarted together.
     p.forebay(&["node", "kill", "0"]).expect(0);
     p.forebay(&["node", "kill", "1"]).expect(0);
     p.forebay(&["up", "--reopen"]).expect(0);
@@ -243,7 +245,7 @@ fn nodes_are_killed_paused_and_restarted() {
     assert_nothing_left(&p);
 }
 
-/// A remote shell that runs its command on this host, if it knows the host name.
+/// Creates a remote shell that runs its command on this host, if it knows the name of the host.
 fn remote_shell(p: &Place) -> String {
     let path = p.at("rsh");
     let script = "#!/bin/sh\nhost=$1; shift\ncase $host in\n\
@@ -313,7 +315,7 @@ fn hosts_are_started_by_a_remote_shell() {
     assert_nothing_left(&p);
 }
 
-/// Hosts that see nothing of each other: the remote shell gives each its own home.
+/// Tests hosts that don't see each other: the remote shell gives each host its own FOREBAY_HOME.
 #[test]
 fn a_pool_is_seen_and_removed_from_any_host() {
     let p = Place::new();
@@ -332,7 +334,7 @@ fn a_pool_is_seen_and_removed_from_any_host() {
     let on = |host: &str, words: &[&str]| {
         let mut command = p.command(words);
         command.env("FOREBAY_POOL", &pool).env("FOREBAY_RSH", &rsh);
-        // Without a home, `up` leaves the choice to the hosts.
+        // Without FOREBAY_HOME, `up` lets each host use its default.
         match host {
             "" => command.env_remove("FOREBAY_HOME"),
             host => command.env("FOREBAY_HOME", p.home.join(host)),
@@ -367,7 +369,7 @@ fn a_pool_is_seen_and_removed_from_any_host() {
     on("h0", &["exec", "--node", "1", "--", "true"])
         .expect(2)
         .says(&["isn't on this host"]);
-    // Drills go where the node is.
+    // A drill runs on the host of its node.
     on("h0", &["node", "kill", "2"]).expect(0);
     let state = |host: &str| {
         let status = on(host, &["status", "--json"]).expect(0).json();
@@ -389,7 +391,7 @@ fn a_pool_is_seen_and_removed_from_any_host() {
     until("node 2 to be back", || {
         state("h0") == "up" && state("h2") == "up"
     });
-    // A host that can't be asked may be using it.
+    // A host that can't be asked may be using the pool.
     std::fs::rename(p.home.join("h1"), p.home.join("away")).unwrap();
     on("h0", &["down"])
         .expect(1)
@@ -416,21 +418,21 @@ fn a_node_that_cannot_be_made_takes_all_with_it() {
     assert_nothing_left(&p);
 }
 
-/// Any process of a start may be killed at any time: the pool runs, or nothing is left.
+/// If any process of a start is killed at any time, the pool runs, or nothing is left.
 #[test]
 fn whoever_is_killed_during_a_start_leaves_nothing() {
     let p = Place::new();
     std::fs::create_dir(p.at("ssd")).unwrap();
     let files = format!("files:{}:64M", p.text("ssd"));
     let rounds = std::env::var("FOREBAY_KILLS").map_or(20, |n| n.parse().unwrap());
-    // From 18 on the tree has two levels below node 0.
+    // From 18 nodes on, the launch tree has two levels below node 0.
     let nodes = std::env::var("FOREBAY_KILL_NODES").unwrap_or_else(|_| "5".into());
     let count: usize = nodes.parse().unwrap();
     let mut random = forebay_fuzz::Random::new(7);
     let mut failed = 0;
     for round in 0..rounds {
         let mut up = p.start(&["up", "--nodes", &nodes, "--media", &files]);
-        // The step at which to interrupt, by progress and not by time: the machine may be busy.
+        // Waits for a number of processes, and not for a time: the machine may be busy.
         let far = 1 + random.below(1 + 2 * count);
         let limit = Instant::now() + Duration::from_millis(300);
         let mut victims = Vec::new();
@@ -441,7 +443,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
         let mut killed = None;
         if !victims.is_empty() {
             let (pid, words) = random.one_of(&victims);
-            // SAFETY: a plain system call. It may have ended just now.
+            // SAFETY: a plain system call. The process may have just ended, which is harmless.
             unsafe { libc::kill(*pid as i32, libc::SIGKILL) };
             killed = Some((*pid, words.clone()));
         }
@@ -455,8 +457,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
         let words = killed.map_or("nobody".to_owned(), |k| k.1);
         match status {
             Some(said) if said.code == 0 => {
-                // The process had ended already, or the signal hit a guard, whose death does no
-                // harm.
+                // The killed process had ended already, or was a guard, whose death does no harm.
                 p.forebay(&["down", "--force"]).expect(0);
             }
             Some(said) => {
@@ -469,7 +470,7 @@ fn whoever_is_killed_during_a_start_leaves_nothing() {
             }
             None => {
                 failed += 1;
-                // The process may have ended already.
+                // A pool may be left for a moment: the daemons have to notice the death first.
                 until("the daemons to know", || {
                     let state = p.forebay(&["pools", "--json"]).json();
                     let state = &state[0]["state"];

@@ -1,4 +1,4 @@
-//! Staging into a pool and out of it, with real processes, kills and full media.
+//! Tests staging into a pool and out of it, with real processes, kills and full media.
 
 mod place;
 
@@ -7,7 +7,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::time::Duration;
 
-/// The report of a staging, which must have been complete.
+/// Returns the report of a staging, which must be complete.
 #[track_caller]
 fn report(place: &Place, args: &[&str]) -> serde_json::Value {
     let said = place
@@ -73,8 +73,9 @@ fn only_what_differs_moves() {
         let summed = report(&p, &[direction, from, to, "--checksum"]);
         assert_eq!(summed["moved_files"], 0);
     }
-    // Other content of the same size and a later time; another mode; another time alone
-    // moves the file, but with --checksum only sets the time.
+    // Another content of the same size with a later time moves the file, and so does a changed time
+    // alone. With --checksum, a changed time alone only sets the time. A changed mode moves
+    // nothing.
     std::fs::write(tree.join("deep/er/4096"), noise(77, 4096)).unwrap();
     std::fs::set_permissions(tree.join("program"), PermissionsExt::from_mode(0o4711)).unwrap();
     let r = report(&p, &["in", "tree", "/case"]);
@@ -85,7 +86,7 @@ fn only_what_differs_moves() {
     set_mtime(&tree.join("deep/er/4097"), 1, 2);
     let r = report(&p, &["in", "tree", "/case", "--checksum"]);
     assert_eq!(r["moved_files"], 0);
-    // Same size and time, other content: only a checksum can tell.
+    // With the same size and time, only a checksum shows that the content differs.
     let path = tree.join("deep/er/70000");
     let time = path.metadata().unwrap();
     std::fs::write(&path, noise(78, 70_000)).unwrap();
@@ -95,7 +96,7 @@ fn only_what_differs_moves() {
         report(&p, &["in", "tree", "/case", "--checksum"])["moved_files"],
         1
     );
-    // A file that was a link is a separate file now; a link that was a file is a link.
+    // A hard link becomes a separate file, and a file becomes a symbolic link.
     std::fs::remove_file(tree.join("deep/hard-2")).unwrap();
     std::fs::write(tree.join("deep/hard-2"), noise(9, 10_000)).unwrap();
     std::fs::remove_file(tree.join("empty")).unwrap();
@@ -126,7 +127,7 @@ fn one_file_goes_where_it_is_told() {
     );
     report(&p, &["out", "/fb/a/b", "dir"]);
     assert_eq!(std::fs::read(p.at("dir/b")).unwrap(), b"content");
-    // In each other's way.
+    // Files and directories whose paths conflict.
     let stage = |args: &[&str]| p.forebay(&[&["stage"], args].concat()).expect(120);
     stage(&["in", "dir", "/a/b"]).says(&["/fb/a/b", "not a directory"]);
     stage(&["in", "file", "/a/b/c"]).says(&["part of this path is a file"]);
@@ -150,7 +151,8 @@ fn what_cannot_be_staged_is_told() {
     p.up("memory:64M");
     let said = p.forebay(&["stage", "in", "tree", "/t"]).expect(0);
     said.says(&["tree/fifo: a FIFO, not staged", "1 skipped"]);
-    // One file blocks a path: the others arrive, and the staging is incomplete.
+    // A directory occupies the path of one file: the other files arrive, and the staging is
+    // incomplete.
     std::fs::create_dir_all(p.at("out/a/x")).unwrap();
     std::fs::write(p.at("tree/b"), b"b").unwrap();
     report(&p, &["in", "tree", "/t"]);
@@ -248,7 +250,7 @@ fn a_full_pool_is_no_success() {
     );
     assert!(arrived.iter().all(|f| f.1 == 1 << 20), "short: {arrived:?}");
     assert!(!p.forebay(&["ls", "-a", "/t"]).out.contains("part"));
-    // Files that have arrived are right, and the room of the rest is free again.
+    // The files that have arrived are whole, and the space of the others is free again.
     let said = p.forebay(&["stage", "out", "/t", "back"]).expect(0);
     assert!(said.err.contains("staged out"));
     for (path, _) in arrived {
@@ -273,7 +275,7 @@ fn a_source_that_changes_is_noticed() {
     }
     let said = finish(child);
     if said.code == 0 {
-        // The scan began after the last change: then it must be complete.
+        // The scan began after the last change, so the copy must be complete.
         assert_eq!(
             p.pool_files("/"),
             [("/g".into(), path.metadata().unwrap().len())]

@@ -1,16 +1,17 @@
-//! The language of comments and code, as far as a program can check it.
+//! Checks the language of comments and code, as far as a program can.
 //!
 //! - No sentence of a comment begins with *Who* or *What* as its subject.
 //! - Comments avoid the words that `docs/concepts.md` lists as not used.
-//! - A maximum is called one: no constant's or field's documentation begins with *Most*.
+//! - The documentation of a constant or field that is a maximum says so: it doesn't begin with
+//!   *Most*.
 //! - A condition is an `if`: no `match` has the arms `true` and `false` only.
 //!
-//! Nothing is built or run: the test reads the sources of all crates.
+//! The test builds and runs nothing: it reads the sources of all crates.
 
 use std::fs;
 use std::path::Path;
 
-/// All Rust sources of the workspace, with their texts.
+/// Returns all Rust sources of the workspace: path and text.
 fn sources() -> Vec<(String, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let is_root = |dir: &&Path| dir.join("Cargo.lock").exists();
@@ -38,20 +39,20 @@ fn shown(root: &Path, path: &Path) -> String {
 
 /// A paragraph of a comment.
 struct Paragraph<'a> {
-    /// The number of its first line.
+    /// Number of its first line.
     line: usize,
     text: String,
-    /// The first line of code behind the comment.
+    /// The first line of code after the comment.
     code: &'a str,
 }
 
-/// The text of a comment line behind its slashes.
+/// Returns the text of a comment line without its slashes; None if it is no comment.
 fn comment(line: &str) -> Option<&str> {
     let text = line.trim_start().strip_prefix("//")?;
     Some(text.trim_start_matches(['/', '!']).trim())
 }
 
-/// The paragraphs of a source's comments; blocks of code in them are left out.
+/// Returns the paragraphs of a source's comments, without the code blocks in them.
 fn paragraphs(source: &str) -> Vec<Paragraph<'_>> {
     let lines: Vec<&str> = source.lines().collect();
     let is_code = |line: &&&str| comment(line).is_none() && !line.trim_start().starts_with("#[");
@@ -81,7 +82,7 @@ fn paragraphs(source: &str) -> Vec<Paragraph<'_>> {
     all
 }
 
-/// The sentences of a text.
+/// Splits a text into sentences.
 fn sentences(text: &str) -> Vec<&str> {
     let ends = text.match_indices([' ']).map(|(at, _)| at).filter(|&at| {
         let (before, after) = (&text[..at], &text[at + 1..]);
@@ -121,7 +122,8 @@ fn is_declaration(code: &str) -> bool {
     code.starts_with("const ") || code.starts_with("static ") || is_field
 }
 
-/// The lines of `match`es whose only arms are `true` and `false`, on lines of their own.
+/// Returns the numbers of lines with a `match` whose only arms are `true` and `false`, on lines of
+/// their own.
 fn matches_on_bool(source: &str) -> Vec<usize> {
     let lines: Vec<&str> = source.lines().collect();
     let indent = |line: &str| line.len() - line.trim_start().len();
@@ -161,7 +163,7 @@ fn no_sentence_begins_with_who_or_what() {
     );
 }
 
-/// Words for which `docs/concepts.md` has others. (`docs.rs` refuses them in the pages.)
+/// Words that `docs/concepts.md` lists as not used. (`docs.rs` refuses them in the pages.)
 const NOT_USED: [&str; 7] = [
     "anew",
     "under way",

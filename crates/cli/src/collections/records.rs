@@ -1,8 +1,8 @@
-//! Collections as a source of staging: their bytes through this process, their metadata as
-//! attributes `user.*`.
+//! Collections as a source of staging: bytes are read by this process, metadata become attributes
+//! `user.*`.
 //!
-//! All lie in one directory, `/`, with the beginning of this run as their time, as collections have
-//! none. Read-only.
+//! All collections are in one directory, `/`. Collections have no times, so each has the time at
+//! which this run began. The source is read-only.
 
 use forebay_backing::{Attributes, Meta, SlowStore, StoreFile};
 use forebay_iov::{Collection, Key, Record, Workspace};
@@ -12,15 +12,15 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 const USER: &[u8] = b"user.";
 
-/// A source of staging.
+/// Collections as a source of staging, by name.
 pub struct Records {
-    /// None: only records are wanted.
+    /// None if only metadata are read.
     workspace: Option<Workspace>,
     records: BTreeMap<Vec<u8>, Record>,
     began: i64,
 }
 
-/// The bytes of one collection.
+/// An open collection, whose bytes are read.
 pub struct Bytes {
     collection: Collection,
     meta: Meta,
@@ -103,7 +103,7 @@ impl SlowStore for Records {
     }
 }
 
-/// The collection at a path.
+/// The attributes of the collection at a path.
 struct At<'a>(&'a Records, &'a [u8]);
 
 impl Attributes for At<'_> {
@@ -137,7 +137,7 @@ impl StoreFile for Bytes {
     }
 
     fn seek_data(&self, at: u64) -> Result<u64> {
-        // Holes aren't known: all is data.
+        // Collections report no holes, so every byte counts as data.
         if at < self.meta()?.size {
             Ok(at)
         } else {

@@ -1,9 +1,9 @@
-//! `import` and `export`: files of a directory become collections, and collections files.
+//! `import` and `export`: turn files of a directory into collections, and collections into files.
 //!
-//! Files of the pool are staged there and back, by all nodes that hold them. If the pool is the
-//! metadata store, that is all: files are records. Otherwise this process also reads and writes the
-//! metadata in etcd, and copies the bytes of attached directories. A process may open a pool only
-//! once, so the session is closed before its files are staged.
+//! Collections in the pool are files, which all nodes that hold them stage. If the pool is also the
+//! metadata store, nothing else is needed, since files carry their metadata. Otherwise this process
+//! also reads and writes the metadata in etcd, and copies the bytes of attached directories. A
+//! process may open a pool only once, so the session is closed before files are staged.
 
 use super::records::Records;
 use super::{At, FILES, NewAttributes, failed};
@@ -28,13 +28,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::time::Instant;
 
-/// Collections that are made, and filled, at a time.
+/// Number of collections that are created, and then filled, together.
 const COLLECTIONS_PER_BATCH: usize = 256;
-/// Bytes of one read or write.
+/// Size of one read or write. Bytes.
 const BLOCK: usize = 1 << 20;
 /// Maximum number of threads that copy through this process.
 const THREADS: usize = 8;
-/// Maximum number of its own failures and warnings that a report lists.
+/// Maximum number of failures, and of warnings, that this process adds to a report.
 const LISTED: usize = 1000;
 
 fn note(list: &mut Vec<Failure>, path: impl Into<String>, what: impl ToString) {
@@ -49,7 +49,7 @@ fn fail(report: &mut Report, path: impl Into<String>, what: impl ToString) {
     note(&mut report.failures, path, what);
 }
 
-/// Adds the report of a staging.
+/// Adds the report of a staging to `report`.
 fn add(report: &mut Report, staged: Report) {
     report.files += staged.files;
     report.directories += staged.directories;
@@ -65,7 +65,7 @@ fn add(report: &mut Report, staged: Report) {
     report.nodes.extend(staged.nodes);
 }
 
-/// Prints the report, and returns whether all is complete.
+/// Prints the report, and returns the exit code.
 fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Result<u8, Fail> {
     report.seconds = began.elapsed().as_secs_f64();
     if as_json {
@@ -85,14 +85,15 @@ fn finish(mut report: Report, began: Instant, what: &str, as_json: bool) -> Resu
     }
 }
 
-/// Stages files of a workspace's directory in the pool.
+/// Stages the files `names` of a workspace's directory in the pool.
 fn staged(pool: &str, way: &Way<'_>, names: Names) -> Result<Report, Fail> {
     let open = found::open(pool, None)?;
     transfer(&open, way, &How::default(), Some(names), None, &|| false)
         .map_err(|e| Fail::new(code::STAGE_OUT, e))
 }
 
-/// A directory under the pool's prefix would be the wrong one here.
+/// Fails if the directory is under the pool's prefix: this process would use the real directory of
+/// that name instead.
 fn check_outside(pool: &str, directory: &Path) -> Result<(), Fail> {
     let place = forebay_client::choose(pool, None).ok();
     let mount = place.and_then(|place| Some(PoolConfig::read(&place.dir).ok()?.mount));
@@ -110,7 +111,7 @@ fn check_outside(pool: &str, directory: &Path) -> Result<(), Fail> {
 
 // ---- import ----
 
-/// Names of the files that can be collections; reports the others.
+/// Returns the names of the files that can become collections; reports the others.
 fn listed(directory: &Path) -> Result<Vec<String>, Fail> {
     let cannot = |e| Fail::failed(format!("{}: can't be listed: {e}", directory.display()));
     let (mut names, mut left_out) = (Vec::new(), Vec::new());
@@ -180,7 +181,7 @@ pub(super) fn import(
     finish(report, began, &what, as_json)
 }
 
-/// The back end of new collections.
+/// Returns the back end of new collections.
 fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, Fail> {
     let there: BTreeSet<String> = session.backends().into_iter().map(|(n, _)| n).collect();
     if let Some(into) = into {
@@ -201,17 +202,17 @@ fn chosen(at: &At<'_>, session: &Session, into: Option<&str>) -> Result<String, 
     }
 }
 
-/// A file that becomes a collection.
+/// A file that is imported as a collection.
 struct File<'a> {
     name: &'a str,
-    /// The existing collection.
+    /// Record of the collection, if it exists already.
     record: Option<Record>,
     /// Metadata from the file and the command line.
     meta: Meta,
 }
 
-/// Makes the missing collections, sets all metadata, and fills those that don't lie in the pool.
-/// Returns the names of the others.
+/// Creates the missing collections, sets the metadata of all, and fills those that aren't stored in
+/// the pool. Returns the names of those in the pool.
 fn import_records(
     workspace: &Workspace,
     directory: &Path,
@@ -261,7 +262,7 @@ fn import_records(
     Ok(inside)
 }
 
-/// The attributes `user.*` of a file, as metadata; warns of invalid ones.
+/// Returns the attributes `user.*` of a file as metadata; warns of invalid ones.
 fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno> {
     let path = path.as_os_str().as_bytes();
     let place = DirectoryStore::beside(path)?;
@@ -269,7 +270,7 @@ fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno>
     let attributes = place.at(path);
     for attribute in attributes.xattrs()? {
         let value = match attributes.xattr(&attribute) {
-            // Removed since they were listed.
+            // The attribute was removed after it was listed.
             Err(Errno::NODATA) => continue,
             value => value?,
         };
@@ -292,15 +293,15 @@ fn metadata(path: &Path, name: &str, report: &mut Report) -> Result<Meta, Errno>
     Ok(meta)
 }
 
-/// The result for the collection of a file.
+/// The collection that belongs to a file.
 enum Made {
     There(Record),
     New(Collection),
     Failed,
 }
 
-/// Makes the collections of those files that have none, in one call. Not in a batch, whose threads
-/// may use the session a moment longer.
+/// Creates the collections of those files that have none, in one call. Not in a batch, whose
+/// threads may use the session a moment longer.
 fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Report) -> Vec<Made> {
     let missing = files.iter().filter(|file| file.record.is_none());
     let new = missing.map(|file| {
@@ -332,7 +333,7 @@ fn make(workspace: &Workspace, files: &[File<'_>], into: &str, report: &mut Repo
     files.iter().map(one).collect()
 }
 
-/// Sets metadata of a collection, unless it has it already.
+/// Sets those metadata of a collection that differ from its record.
 fn declare_meta(
     workspace: &Workspace,
     record: &Record,
@@ -352,7 +353,7 @@ fn declare_meta(
         .map(|_| ())
 }
 
-/// Fills collections from their files, by several threads.
+/// Fills collections from their files, on several threads.
 fn fill_all(
     workspace: &Workspace,
     directory: &Path,
@@ -396,8 +397,8 @@ fn fill_all(
     });
 }
 
-/// Fills a collection, unless it has these bytes already. Returns how many bytes, and whether they
-/// were moved.
+/// Fills a collection from its file, unless it has these bytes already. Returns the number of
+/// bytes, and whether they were written.
 fn fill(
     workspace: &Workspace,
     path: &Path,
@@ -492,7 +493,7 @@ pub(super) fn export(
     if outside.is_empty() {
         drop(loaded);
     } else {
-        // This is the only use of the session.
+        // The session ends here: no later step uses it.
         through(loaded, outside, directory, &mut report)?;
     }
     if at.store.is_none() {
@@ -525,8 +526,8 @@ pub(super) fn export(
     finish(report, began, &what, as_json)
 }
 
-/// Exports collections that don't lie in the pool, through this process. Compares contents with
-/// existing files: collections have no times.
+/// Exports collections that aren't stored in the pool, through this process. Compares contents with
+/// existing files, since collections have no times.
 fn through(
     workspace: Workspace,
     records: Vec<Record>,
@@ -569,7 +570,7 @@ fn export_files(
     staged(at.pool, &Way::Out(&from, directory), only)
 }
 
-/// The files of a workspace in the pool.
+/// Returns the names of a workspace's files in the pool.
 fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
     let fs = Fs::for_staging(found::open(pool, None)?);
     match fs.list(format!("/{workspace}").as_bytes()) {
@@ -586,7 +587,7 @@ fn files_of(pool: &str, workspace: &str) -> Result<Names, Fail> {
     }
 }
 
-/// Writes metadata of collections in etcd as attributes of the staged files.
+/// Writes the metadata that collections have in etcd as attributes of the staged files.
 fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) -> Result<(), Fail> {
     let place = place_of(directory)?;
     let names: Vec<String> = records.iter().map(|r| r.name.clone()).collect();
@@ -600,7 +601,7 @@ fn write_metadata(records: Vec<Record>, directory: &Path, report: &mut Report) -
                 let what = "its extended attributes can't be kept here, and were left out";
                 note(&mut report.warnings, path.display().to_string(), what);
             }
-            // The file wasn't staged, and the report says so.
+            // The file wasn't staged; the report says so already.
             Err((_, Errno::NOENT)) if report.failed > 0 => {}
             Err((step, e)) => {
                 let text = format!("{step} failed: {}", explain(e));

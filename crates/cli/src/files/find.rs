@@ -1,9 +1,9 @@
-//! `forebay find`: the paths below directories, by name and type.
+//! `forebay find`: lists the paths below directories, by name and type.
 //!
-//! Guarantees: symbolic links are never followed below the start. Each object is reached from its
-//! directory's id, so a directory that another process replaces by a link meanwhile leads nowhere
-//! else, and paths may be longer than PATH_MAX. Entries are visited in the order of their names.
-//! Depth costs memory only, no stack.
+//! Symbolic links are never followed below the start. Each object is reached by its directory's id.
+//! So if another process replaces a directory by a link, the search doesn't follow the link, and
+//! paths may be longer than PATH_MAX. Entries are visited in the order of their names. The depth of
+//! a tree costs memory, but no stack.
 
 use super::shown::{join, kind_word, printable};
 use crate::fail::{Fail, code};
@@ -17,7 +17,7 @@ use serde_json::{Value, json as value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Text that is printed at once. Bytes.
+/// How much text is collected before it is printed. Bytes.
 const BATCH_BYTES: usize = 64 << 10;
 
 pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
@@ -55,7 +55,7 @@ pub fn find(name: &str, a: &Find) -> Result<u8, Fail> {
     Ok(if failed { code::FAILED } else { code::OK })
 }
 
-/// The pattern of one name.
+/// Parses a pattern for names of entries.
 fn pattern(glob: &str) -> Result<Pattern, Fail> {
     let bad = |what: &str| Fail::usage(format!("--name '{glob}': {what}"));
     if glob.is_empty() || glob.contains('/') {
@@ -64,26 +64,26 @@ fn pattern(glob: &str) -> Result<Pattern, Fail> {
     Pattern::parse(&format!("/{glob}")).map_err(|e| bad(&e.message))
 }
 
-/// An object of a tree.
+/// An object that the search visits.
 struct Node {
-    /// The entry's path: as the user wrote it, with the names below.
+    /// The path to print: the start as the user wrote it, and the names below.
     shown: Vec<u8>,
     /// The directory from which `name` is resolved.
     base: ObjectId,
-    /// A name; of the start, a path.
+    /// Name of the object in `base`; for the start, its path.
     name: Vec<u8>,
     id: ObjectId,
     /// Type bits of the mode (S_IFMT).
     kind: u32,
-    /// Names below the start.
+    /// Number of names between the start and this object.
     depth: usize,
 }
 
 impl Node {
-    /// The start of a search at `path`.
+    /// Returns the start of a search at `path`.
     ///
     /// # Errors
-    /// As lstat(2); EXDEV: it leads out of the pool.
+    /// As lstat(2); EXDEV if the path leads out of the pool.
     fn start(fs: &Fs, shown: &[u8], path: Vec<u8>) -> posix::Result<Node> {
         let entry = fs.at(ObjectId::ROOT, &path, Follow::No, Place::existing);
         let entry = entry.map_err(errno)?;
@@ -97,10 +97,10 @@ impl Node {
         })
     }
 
-    /// The objects in it, sorted backwards: the last one comes first.
+    /// Returns the objects in this directory in reverse order, since the last one is visited first.
     ///
     /// # Errors
-    /// As open(2) and getdents(2); EXDEV: it leads out of the pool.
+    /// As open(2) and getdents(2); EXDEV if the path leads out of the pool.
     fn entries(&self, fs: &Fs) -> posix::Result<Vec<Node>> {
         let flags = libc::O_RDONLY | libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let open = fs.open_at(self.base, &self.name, flags, 0).map_err(errno)?;
@@ -118,7 +118,7 @@ impl Node {
     }
 }
 
-/// The errno of a path that must lie in the pool: EXDEV for one that leads out of it.
+/// Returns the errno of a path that must be in the pool: EXDEV if it leads out of it.
 fn errno(fail: posix::Fail) -> Errno {
     match fail {
         posix::Fail::Errno(e) => e,
@@ -136,10 +136,10 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Examines `start` and all entries below it.
+    /// Visits `start` and all entries below it.
     ///
     /// # Errors
-    /// The output's: they end the search.
+    /// If the output can't be written: that ends the search.
     fn search(&mut self, start: Node) -> Result<(), Fail> {
         let mut pending = vec![start];
         while let Some(node) = pending.pop() {
@@ -185,7 +185,7 @@ impl Finder<'_> {
         Ok(())
     }
 
-    /// Names a path that failed, and the reason.
+    /// Prints a path that failed, and why.
     fn complain(&mut self, path: &[u8], what: &str, e: Errno) {
         self.failed = true;
         let why = match e {
@@ -196,7 +196,7 @@ impl Finder<'_> {
     }
 }
 
-/// The last name of a path, without slashes; `/` for the root.
+/// Returns the last name of a path, without slashes; `/` for the root.
 fn base_name(path: &[u8]) -> &[u8] {
     let mut names = path.split(|&b| b == b'/').rev();
     names.find(|name| !name.is_empty()).unwrap_or(b"/")

@@ -1,4 +1,4 @@
-//! `forebay ls`, in the manner of coreutils.
+//! `forebay ls`: lists files, in the manner of coreutils.
 
 use super::shown::{
     coloured, group_name, human, join, kind_word, mode_text, printable, time_text, user_name,
@@ -24,7 +24,7 @@ struct Row {
     name: Vec<u8>,
     stat: Stat,
     target: Option<Vec<u8>>,
-    /// At the origin only.
+    /// Whether only the origin has the file.
     is_origin_only: bool,
 }
 
@@ -61,7 +61,8 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     let (mut files, mut directories) = (Vec::new(), Vec::new());
     for written in wanted {
         let path = in_pool(written, &pool);
-        // A link to a directory is listed as the directory, unless its own attributes are wanted.
+        // A link to a directory is shown as that directory, unless the link's own attributes are
+        // wanted.
         let follow = !a.long && !a.directory;
         match fs.stat(&path, follow).or_else(|_| fs.stat(&path, false)) {
             Ok(s) if is_dir(&s) && !a.directory => {
@@ -99,7 +100,7 @@ pub fn ls(name: &str, a: &Ls) -> Result<u8, Fail> {
     })
 }
 
-/// The order of two entries, each a name and attributes.
+/// Compares two entries, each a name and attributes, in the order that the options choose.
 fn order(a: &Ls, x: (&[u8], &Stat), y: (&[u8], &Stat)) -> Ordering {
     let by_name = x.0.cmp(y.0);
     let order = match (a.by_time, a.by_size) {
@@ -144,14 +145,15 @@ impl Lister<'_> {
         print_notice(format!("{path}: {why} in this pool"));
     }
 
-    /// Where the origin has a file that it alone has, as far as its path is known.
+    /// Returns the path at the origin of a file that only the origin has, if it is known.
     fn at_origin(&self, path: &[u8]) -> Option<PathBuf> {
         let origin = self.fs.pool().config().origin.as_ref()?;
         let relative = OsStr::from_bytes(origin.relative(path)?);
         Some(Path::new(&origin.path).join(relative))
     }
 
-    /// Attributes of an entry, and whether it is at the origin only: then they are the origin's.
+    /// Returns the attributes of an entry, and whether only the origin has it; then they are the
+    /// origin's.
     fn stat(&self, path: &[u8]) -> Result<(Stat, bool), Errno> {
         match self.fs.stat(path, false) {
             Err(Errno::XDEV) => {
@@ -175,7 +177,7 @@ impl Lister<'_> {
         }
     }
 
-    /// Lists a directory, and with `-R` those below it.
+    /// Lists a directory, with `-R` also the directories below it.
     fn directory(
         &mut self,
         title: Vec<u8>,
@@ -214,7 +216,7 @@ impl Lister<'_> {
                         stat,
                         is_origin_only,
                     }),
-                    // Removed since it was listed.
+                    // The entry was removed after it was listed.
                     Err(Errno::NOENT) => {}
                     Err(e) => self.complain(&full, e),
                 }
@@ -297,7 +299,7 @@ impl Lister<'_> {
         write(&text)
     }
 
-    /// Links, owner, group, and size or device number.
+    /// Returns the cells of a long row: links, owner, group, and size or device number.
     fn cells(&mut self, s: &Stat) -> [String; 4] {
         let user = self
             .users

@@ -1,16 +1,16 @@
-//! How attributes of files are shown: modes, times, owners and sizes as `ls -l` writes them.
+//! Formats attributes of files as `ls -l` does: modes, times, owners and sizes.
 
 use crate::color::{BLUE, BOLD_GREEN, CYAN, YELLOW, painted};
 use std::ffi::CStr;
 use std::io::IsTerminal;
 
-/// `directory` and `name` as one path.
+/// Joins `directory` and `name` to a path.
 pub fn join(directory: &[u8], name: &[u8]) -> Vec<u8> {
     let slash: &[u8] = if directory.ends_with(b"/") { b"" } else { b"/" };
     [directory, slash, name].concat()
 }
 
-/// A name or path as it is printed: on a terminal without control characters.
+/// Returns a name or path for printing: on a terminal, control characters are replaced.
 pub fn printable(name: &[u8]) -> Vec<u8> {
     if !std::io::stdout().is_terminal() {
         return name.to_vec();
@@ -22,7 +22,7 @@ pub fn printable(name: &[u8]) -> Vec<u8> {
         .into()
 }
 
-/// A name as it is printed, in the colour of its type.
+/// Returns a name for printing, in the colour of its type.
 pub fn coloured(name: &[u8], mode: u32) -> Vec<u8> {
     let name = printable(name);
     match mode & libc::S_IFMT {
@@ -34,7 +34,7 @@ pub fn coloured(name: &[u8], mode: u32) -> Vec<u8> {
     }
 }
 
-/// A size as `ls -h` writes it: `512`, `1.5K`, `64M`; rounded up.
+/// Formats a size as `ls -h` does, rounded up: `512`, `1.5K`, `64M`.
 pub fn human(bytes: u64) -> String {
     let (mut unit, mut scale) = (0, 1u128);
     let bytes = u128::from(bytes);
@@ -64,7 +64,7 @@ pub fn kind_word(mode: u32) -> &'static str {
     }
 }
 
-/// `drwxr-xr-x`, with set-id and sticky bits.
+/// Formats a mode as `drwxr-xr-x`, with set-id and sticky bits.
 pub fn mode_text(mode: u32) -> String {
     let kind = match mode & libc::S_IFMT {
         libc::S_IFDIR => 'd',
@@ -94,7 +94,8 @@ pub fn mode_text(mode: u32) -> String {
     text
 }
 
-/// `Nov  5 14:03`, or `Nov  5  2023` if that is more than half a year from now.
+/// Formats a time as `Nov  5 14:03`; as `Nov  5  2023` if it is in the future or more than half a
+/// year ago.
 pub fn time_text(seconds: i64, now: i64) -> String {
     const HALF_A_YEAR: i64 = 31_556_952 / 2;
     let recent = seconds <= now && seconds > now - HALF_A_YEAR;
@@ -116,10 +117,10 @@ pub fn time_text(seconds: i64, now: i64) -> String {
     String::from_utf8_lossy(&text[..n]).into_owned()
 }
 
-/// The name of a user; without one, the number.
+/// Returns the name of a user, or the number if there is no name.
 pub fn user_name(uid: u32) -> String {
     let mut space = [0 as libc::c_char; 4096];
-    // SAFETY: the entry's strings lie in `space`, which outlives them.
+    // SAFETY: the entry's strings are in `space`, which outlives them.
     unsafe {
         let mut entry: libc::passwd = std::mem::zeroed();
         let mut found = std::ptr::null_mut();
@@ -134,7 +135,7 @@ pub fn user_name(uid: u32) -> String {
 
 pub fn group_name(gid: u32) -> String {
     let mut space = [0 as libc::c_char; 4096];
-    // SAFETY: the entry's strings lie in `space`, which outlives them.
+    // SAFETY: the entry's strings are in `space`, which outlives them.
     unsafe {
         let mut entry: libc::group = std::mem::zeroed();
         let mut found = std::ptr::null_mut();

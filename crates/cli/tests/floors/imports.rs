@@ -1,19 +1,19 @@
-//! Which modules of a folder import which others beside them, read from the source.
+//! Reads from the source which modules of a folder import which others of that folder.
 //!
-//! The source is cut into tokens (no comments, no strings), code that is built for tests only is
-//! dropped, and every path that begins with `crate::` or `super::` is followed to the module of the
-//! folder that it names. A name that the folder's own module re-exports stands for the module that
-//! it comes from. Items that the folder's own module defines are a separate node, [`ROOT`]. Not seen: paths
-//! that macros put together, and methods of a type that another module adds.
+//! The source is split into tokens (without comments and strings), and code that is built only for
+//! tests is dropped. Each path that begins with `crate::` or `super::` is resolved to the module of
+//! the folder that it names. A name that the folder's own module re-exports counts as the module
+//! that it comes from. Items that the folder's own module defines are a separate node, [`ROOT`].
+//! Not found: paths that macros put together, and methods of a type that another module adds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The node for the folder's own module, as `lib.rs` is for a crate.
+/// The node of the folder's own module: `lib.rs` for a crate.
 pub const ROOT: &str = "(root)";
 
-/// Module to the modules it imports, each with a place that does so.
+/// Maps each module to the modules that it imports, each with one line that does so.
 pub type Imports = BTreeMap<String, BTreeMap<String, String>>;
 
 struct Token<'a> {
@@ -21,7 +21,7 @@ struct Token<'a> {
     line: usize,
 }
 
-/// Names and single signs; `::` is one sign. Numbers count as names.
+/// Splits a text into names and signs; `::` is one sign, and numbers count as names.
 fn tokens(text: &str) -> Vec<Token<'_>> {
     let bytes = text.as_bytes();
     let (mut at, mut line, mut found) = (0, 1, Vec::new());
@@ -43,7 +43,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
                 at += 1;
             }
             b'\'' => {
-                // A character, or a lifetime.
+                // A character literal, or a lifetime.
                 let rest = &text[at + 1..];
                 let escaped = rest.starts_with('\\');
                 let first = rest.chars().next().map_or(0, char::len_utf8);
@@ -87,7 +87,7 @@ fn tokens(text: &str) -> Vec<Token<'_>> {
     found
 }
 
-/// Index of the bracket that closes the one at `at`.
+/// Returns the index of the bracket that closes the one at `at`.
 fn closing(tokens: &[Token<'_>], at: usize) -> usize {
     let mut depth = 0;
     for (i, token) in tokens.iter().enumerate().skip(at) {
@@ -103,8 +103,8 @@ fn closing(tokens: &[Token<'_>], at: usize) -> usize {
     tokens.len() - 1
 }
 
-/// Drops code that is built for tests only. Names of test modules in files of their own are added
-/// to `in_files`.
+/// Drops code that is built only for tests. Adds the names of test modules in files of their own to
+/// `in_files`.
 fn drop_tests<'a>(all: Vec<Token<'a>>, in_files: &mut BTreeSet<&'a str>) -> Vec<Token<'a>> {
     let mut dropped = vec![false; all.len()];
     let text = |i: usize| all.get(i).map_or("", |t| t.text);
@@ -142,7 +142,7 @@ fn drop_tests<'a>(all: Vec<Token<'a>>, in_files: &mut BTreeSet<&'a str>) -> Vec<
             in_files.insert(text(last + 1));
         }
         let is_use = text(last) == "use";
-        // The item ends with its block, or a semicolon; a field or an arm, with a comma.
+        // An item ends with its block or a semicolon; a field or an arm ends with a comma.
         loop {
             match text(last) {
                 "" | ";" | "," => break,
@@ -166,7 +166,7 @@ fn drop_tests<'a>(all: Vec<Token<'a>>, in_files: &mut BTreeSet<&'a str>) -> Vec<
     kept.map(|(token, _)| token).collect()
 }
 
-/// All paths in the use tree that begins at `at`: `a::{b, c::d}` is a::b and a::c::d.
+/// Returns all paths in the use tree that begins at `at`: `a::{b, c::d}` gives a::b and a::c::d.
 fn paths<'a>(tokens: &[Token<'a>], at: usize) -> Vec<Vec<&'a str>> {
     let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
     if text(at) != "{" {
@@ -200,11 +200,11 @@ fn paths<'a>(tokens: &[Token<'a>], at: usize) -> Vec<Vec<&'a str>> {
     found
 }
 
-/// The names that a use tree imports, each with the first part of its path.
+/// Collects the names that a use tree imports, each with the first part of its path.
 fn brought<'a>(tokens: &[Token<'a>], head: Option<&'a str>, found: &mut Vec<(&'a str, &'a str)>) {
     let mut at = 0;
     while at < tokens.len() {
-        // One path, up to the comma.
+        // Handles one path, up to the comma.
         let mut end = at;
         while end < tokens.len() && tokens[end].text != "," {
             end = match tokens[end].text {
@@ -234,16 +234,17 @@ fn brought<'a>(tokens: &[Token<'a>], head: Option<&'a str>, found: &mut Vec<(&'a
     }
 }
 
-/// A folder's own module.
+/// The names in a folder's own module.
 struct Own<'a> {
     /// The modules in the folder.
     modules: BTreeSet<&'a str>,
-    /// Aliases: names and the paths for which they stand.
+    /// Imported names, and the first part of the path of each.
     names: BTreeMap<&'a str, &'a str>,
 }
 
 impl Own<'_> {
-    /// The node that `name` of the folder's own module is in; None if it is of another folder.
+    /// Returns the node to which `name` in the folder's own module belongs; None if it belongs to
+    /// another folder.
     fn node(&self, name: &str) -> Option<String> {
         if self.modules.contains(name) {
             return Some(name.to_owned());
@@ -256,7 +257,7 @@ impl Own<'_> {
     }
 }
 
-/// All source files below `dir` with the names of their modules, from the top.
+/// Collects all source files below `dir`, with the names of their modules from the top.
 fn files(dir: &Path, above: &[String], found: &mut Vec<(PathBuf, Vec<String>)>) {
     for entry in fs::read_dir(dir).unwrap().map(Result::unwrap) {
         let path = entry.path();
@@ -276,14 +277,14 @@ fn files(dir: &Path, above: &[String], found: &mut Vec<(PathBuf, Vec<String>)>) 
     }
 }
 
-/// The source of a crate, without code that is built for tests only.
+/// The source of a crate, without code that is built only for tests.
 pub struct Source {
-    /// Path from the crate's `src`, names of the module from the top, text.
+    /// Path from the crate's `src`, names of the modules from the top, text.
     files: Vec<(PathBuf, Vec<String>, String)>,
 }
 
 impl Source {
-    /// The source of the crate that lies in `src`.
+    /// Reads the source of the crate in the folder `src`.
     pub fn of_crate(src: &Path) -> Source {
         let mut all = Vec::new();
         files(src, &[], &mut all);
@@ -292,7 +293,7 @@ impl Source {
             (path.strip_prefix(src).unwrap().to_owned(), module, text)
         };
         let files: Vec<_> = all.into_iter().map(read).collect();
-        // Modules for tests only, with the names of those above them.
+        // Modules that are built only for tests, by the names of the modules from the top.
         let mut for_tests: BTreeSet<Vec<String>> = BTreeSet::new();
         for (_, module, text) in &files {
             let mut in_files = BTreeSet::new();
@@ -308,7 +309,7 @@ impl Source {
         }
     }
 
-    /// The modules that have a folder of their own, the crate itself first.
+    /// Returns the modules that have a folder of their own, the crate itself first.
     pub fn folders(&self) -> BTreeSet<Vec<String>> {
         let above = |(_, module, _): &(PathBuf, Vec<String>, String)| {
             let module = module.clone();
@@ -317,7 +318,7 @@ impl Source {
         self.files.iter().flat_map(above).collect()
     }
 
-    /// The imports among the modules of a folder.
+    /// Returns the imports among the modules of a folder.
     pub fn imports(&self, folder: &[String]) -> Imports {
         let within = self.files.iter().filter(|(_, m, _)| m.starts_with(folder));
         let parsed: Vec<_> = within
@@ -363,7 +364,8 @@ impl Source {
     }
 }
 
-/// The names of the folder's own module that a file of the folder uses, with their lines.
+/// Returns the names of the folder's own module that a file of the folder uses, with the line of
+/// each.
 fn names_of_folder(
     tokens: &[Token<'_>],
     module: &[String],
@@ -372,7 +374,7 @@ fn names_of_folder(
 ) -> Vec<(String, usize)> {
     let text = |i: usize| tokens.get(i).map_or("", |t| t.text);
     let mut found = Vec::new();
-    // Where the modules end that are open inside the file.
+    // Indices of the tokens that end the inline modules around the current token.
     let mut open: Vec<usize> = Vec::new();
     let mut i = 0;
     while i < tokens.len() {
@@ -407,7 +409,7 @@ fn names_of_folder(
             }
             continue;
         } else if begins && is_own && text(i) == "use" && is_re_export(tokens, i) {
-            // Its path is no import of the module's own.
+            // The path of a re-export doesn't count as an import by the folder's own module.
             while text(i) != ";" {
                 i += 1;
             }
@@ -419,12 +421,12 @@ fn names_of_folder(
     found
 }
 
-/// Whether the `use` at `at` has a visibility.
+/// Whether the `use` at `at` has a visibility, and so re-exports.
 fn is_re_export(tokens: &[Token<'_>], at: usize) -> bool {
     at > 0 && ["pub", ")"].contains(&tokens[at - 1].text)
 }
 
-/// The circles: sets of modules, more than one, each of which leads to all others.
+/// Returns the circles: sets of several modules, each of which leads to all others.
 pub fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
     let reached = |from: &str| {
         let mut found = BTreeSet::new();
@@ -452,7 +454,7 @@ pub fn cycles(imports: &Imports) -> Vec<BTreeSet<String>> {
     found.into_iter().collect()
 }
 
-/// Says which imports each circle is made of.
+/// Describes the imports of which each circle consists.
 pub fn describe(imports: &Imports, cycles: &[BTreeSet<String>]) -> String {
     let mut text = String::new();
     for cycle in cycles {

@@ -1,4 +1,4 @@
-//! A place for one test: its own home of pools, its own files, and time limits.
+//! Sets up a place for one test: its own FOREBAY_HOME, its own files, and time limits.
 
 #![allow(
     dead_code,
@@ -14,13 +14,13 @@ use std::time::{Duration, Instant};
 
 /// The program under test.
 pub const FOREBAY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Longer than any command here should take.
+/// Time limit of a command, longer than any should take.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub struct Place {
-    /// FOREBAY_HOME.
+    /// The test's FOREBAY_HOME.
     pub home: PathBuf,
-    /// Plain files.
+    /// Directory of the test's files outside of pools.
     pub files: PathBuf,
 }
 
@@ -32,7 +32,7 @@ pub struct Said {
 }
 
 impl Said {
-    /// Panics, telling all, unless the exit code is `code`.
+    /// Panics with the whole output, unless the exit code is `code`.
     #[track_caller]
     pub fn expect(self, code: i32) -> Said {
         assert_eq!(
@@ -57,7 +57,7 @@ impl Said {
     }
 }
 
-/// Waits for `child`, but not for ever.
+/// Waits for `child`, at most `LIMIT`. Returns its output.
 pub fn finish(mut child: Child) -> Said {
     use std::io::Read;
     let mut pipes = (child.stdout.take(), child.stderr.take());
@@ -113,17 +113,17 @@ impl Place {
         Place { home, files }
     }
 
-    /// A path among the plain files.
+    /// Returns the path of a file outside of pools.
     pub fn at(&self, name: &str) -> PathBuf {
         self.files.join(name)
     }
 
-    /// The same as text.
+    /// Returns the path of a file outside of pools as text.
     pub fn text(&self, name: &str) -> String {
         self.at(name).to_str().unwrap().to_owned()
     }
 
-    /// The content of a file of a pool.
+    /// Returns the content of a file of a pool.
     pub fn content(&self, path: &str, pool: &str) -> String {
         let words = ["stage", "out", path, "content", "--pool", pool];
         self.forebay(&words).expect(0);
@@ -163,18 +163,18 @@ impl Place {
         self.forebay(&["up", "--media", media]).expect(0);
     }
 
-    /// The keeper of the default pool.
+    /// Returns the process id of the default pool's keeper.
     pub fn keeper(&self) -> u32 {
         let status = self.forebay(&["status", "--json"]).expect(0).json();
         status["keeper"].as_u64().expect("a keeper") as u32
     }
 
-    /// Kills the keeper and waits until it's gone.
+    /// Kills the keeper, and waits until it is gone.
     pub fn kill_keeper(&self) {
         self.end_keeper(libc::SIGKILL);
     }
 
-    /// Sends the keeper a signal that ends it and waits until it's gone.
+    /// Sends the keeper a signal that ends it, and waits until it is gone.
     pub fn end_keeper(&self, signal: i32) {
         kill(self.keeper(), signal);
         let until = Instant::now() + LIMIT;
@@ -183,7 +183,7 @@ impl Place {
         }
     }
 
-    /// Paths, types and sizes in the pool, without leftovers of interrupted staging.
+    /// Returns paths and sizes of the files in the pool, without leftovers of interrupted staging.
     pub fn pool_files(&self, root: &str) -> Vec<(String, u64)> {
         let list = self
             .forebay(&["ls", "-R", "-a", "--json", root])
@@ -231,8 +231,8 @@ pub fn kill(pid: u32, signal: i32) {
     assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
 }
 
-/// A library that does nothing when preloaded: the C library itself. These tests are about
-/// the command line; programs in pools have tests of their own.
+/// Returns a library that does nothing when preloaded: the C library itself. These tests are about
+/// the command line; other tests run programs in pools.
 fn some_library() -> PathBuf {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let line = maps
@@ -242,7 +242,7 @@ fn some_library() -> PathBuf {
     PathBuf::from(&line[line.find('/').unwrap()..])
 }
 
-/// Bytes that don't repeat soon, different for every seed.
+/// Returns `len` bytes that don't repeat soon, different for each seed.
 pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut x = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -256,7 +256,8 @@ pub fn noise(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// A tree with everything that staging keeps. True if it has extended attributes.
+/// Creates a tree with everything that staging preserves. Returns whether it has extended
+/// attributes.
 pub fn make_tree(root: &Path) -> bool {
     use std::ffi::OsStr;
     use std::fs::{self, File, set_permissions};
@@ -314,7 +315,8 @@ pub fn make_tree(root: &Path) -> bool {
     } == 0;
     mode(&root.join("deep/er/still"), 0o750);
     mode(&root.join("empty-directory"), 0o1777);
-    // Odd times, before 1970 and with nanoseconds; the directories' last.
+    // Sets unusual times: before 1970, and with nanoseconds. The directories come last, since
+    // changes in them set their times.
     for (path, sec, ns) in [
         ("deep/er/1", 1_234_567_890, 123_456_789),
         ("deep/er/100", -86_400, 5),
@@ -345,8 +347,8 @@ pub fn set_mtime(path: &Path, sec: i64, ns: i64) {
     assert_eq!(rc, 0);
 }
 
-/// Everything about a tree that staging keeps, one line per object, in order. The root's
-/// own line is left out.
+/// Describes everything about a tree that staging preserves, one line per object, in order. The
+/// root itself is left out.
 pub fn manifest(root: &Path) -> Vec<String> {
     let mut lines = Vec::new();
     let mut pending = vec![root.to_owned()];
@@ -394,7 +396,7 @@ pub fn manifest(root: &Path) -> Vec<String> {
 fn xattr(path: &Path) -> Option<Vec<u8>> {
     let c = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
     let mut value = vec![0; 256];
-    // SAFETY: the buffer has the length given.
+    // SAFETY: the buffer has the length that is passed.
     let n = unsafe {
         libc::lgetxattr(
             c.as_ptr(),

@@ -1,15 +1,16 @@
-//! The folders of the workspace, for tests that read its source.
+//! Finds the folders of the workspace, for tests that read its source.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The top of the repository.
+/// Returns the root of the repository.
 pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder of each crate, by its name without `forebay-`: wings hold crates, as `tools` does.
+/// Returns the folder of each crate, by its name without `forebay-`. Folders inside `crates`
+/// (wings) hold crates, and so does `tools`.
 #[allow(
     dead_code,
     reason = "a part of each test that includes it, and `limits.rs` needs only the root"

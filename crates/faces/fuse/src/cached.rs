@@ -1,18 +1,19 @@
-//! Files of which the kernel has pages in its cache, because they are mapped or executed.
+//! Tracks files whose pages the kernel may cache, because they are mapped or executed.
 //!
-//! Reads and writes bypass that cache; mappings use it. So while there are mappings, a thread
-//! checks whether others have changed the files, and notifies the kernel, which requests the pages
-//! again when they are touched. A mapping sees writes of others within [`PERIOD`]; to a file of
-//! another node within [`REMOTE_PERIOD`].
+//! Reads and writes bypass the kernel's page cache; mappings use it. So while a file is mapped, a
+//! thread checks whether other processes have changed the file. If so, it notifies the kernel,
+//! which requests the pages again at their next use. A mapping sees the writes of others within
+//! [`PERIOD`], or within [`REMOTE_PERIOD`] if the file is on another node.
 //!
-//! While the kernel handles such a notice, it discards attributes that are being returned to it,
-//! with the new size in them. A page behind the old size would then be SIGBUS, and SEEK_END would
-//! lead to the old end. Therefore:
-//! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]); notices aren't
-//!   discarded.
-//! - There is no notice for a smaller size. So the kernel isn't told to forget pages while a file's
-//!   size changes and is being requested ([`SETTLES`]), nor before the threads that requested it
-//!   have been on a core again ([`Waiter`]). The kernel forgets them by itself with each reply that
+//! While the kernel handles such a notice, it discards the attributes in replies that arrive,
+//! including a new size. An access to a page behind the old size would then raise SIGBUS, and
+//! SEEK_END would lead to the old end. Therefore:
+//! - A larger size is sent as a notice before the reply ([`Cached::announce_size`]): the kernel
+//!   doesn't discard notices.
+//! - For a smaller size there is no notice. So the kernel isn't told to forget pages while the
+//!   file's size changes and is being requested ([`SETTLES`]), nor before the threads that
+//!   requested the size have run again ([`Waiter`]). With each reply that has another size, the
+//!   kernel forgets the pages without being told.
 //!   has another size.
 
 use crate::fetched::Fetched;
@@ -28,39 +29,39 @@ use std::time::{Duration, Instant};
 
 const PERIOD: Duration = Duration::from_millis(5);
 const REMOTE_PERIOD: Duration = Duration::from_millis(100);
-/// A change within this time after the last one may get the same time stamp. Nanoseconds.
+/// Two changes that are closer than this may have the same time stamp. Nanoseconds.
 const TICK: i64 = 20_000_000;
-/// After this time the kernel has processed a reply, unless the program waits for a core still.
+/// How long the kernel takes at most to process a reply, unless the program waits for a core.
 const SETTLES: Duration = Duration::from_millis(250);
-/// No program waits longer for a core.
+/// How long a program waits at most for a core.
 const MAX_CORE_WAIT: Duration = Duration::from_secs(5);
-/// Limit on the threads of which that is checked, for each file.
+/// Maximum number of threads per file that are checked for waiting for a core.
 const MAX_CHECKED_WAITERS: usize = 64;
 
 /// The mapped files, by node number.
 pub struct Cached {
     notices: Arc<Notices>,
-    /// Content of the kernel's pages when it got them.
+    /// Content of the kernel's pages, as the kernel received it.
     pub fetched: Fetched,
     files: Mutex<HashMap<u64, File>>,
     /// Signals that there is a file to check.
     some: Condvar,
 }
 
-/// A file as of the last check.
+/// A mapped file, as of the last check.
 struct File {
-    /// The handles through which pages were read or written back.
+    /// The handles through which the kernel read pages or wrote them back.
     handles: Vec<u32>,
     changed: Option<(i64, u64)>,
     at: Instant,
-    /// Whether the kernel has outdated pages.
+    /// Whether the kernel may have outdated pages.
     is_old: bool,
-    /// The size, from a check or from a reply.
+    /// The file's size, as of the last check or reply.
     size: u64,
     resized: Instant,
     /// When the kernel last got a reply with the size.
     replied: Instant,
-    /// The threads that got the replies with a size that was new.
+    /// The threads that received replies while the size was new.
     waiters: Vec<Waiter>,
     /// The size that the kernel assumes.
     kernels: u64,
@@ -68,16 +69,16 @@ struct File {
     telling: Arc<Mutex<()>>,
 }
 
-/// A thread that got a reply. The kernel processes the reply on its behalf, once it has a core.
+/// A thread that received a reply. It processes the reply inside the kernel once it has a core.
 struct Waiter {
     thread: u32,
     replied: Instant,
-    /// CPU time of the thread when it was first seen to be runnable. Nanoseconds.
+    /// CPU time of the thread when a check first found it runnable. Nanoseconds.
     ran: Option<u64>,
 }
 
 impl Waiter {
-    /// Whether the reply may not have been processed yet.
+    /// Whether the thread may not have processed the reply yet.
     fn waits(&mut self) -> bool {
         let age = self.replied.elapsed();
         if age < SETTLES {
@@ -103,7 +104,7 @@ impl File {
         }
     }
 
-    /// A thread gets a reply with the size.
+    /// Records that `thread` is about to receive a reply with the size.
     fn replies_to(&mut self, thread: u32) {
         let now = Instant::now();
         self.replied = now;
@@ -120,7 +121,7 @@ impl File {
         }
     }
 
-    /// Whether no reply can be on its way with a size that the kernel doesn't know yet.
+    /// Whether all replies with a size that may be new to the kernel have been processed.
     fn is_settled(&mut self) -> bool {
         self.waiters.retain_mut(Waiter::waits);
         self.waiters.is_empty()
@@ -129,7 +130,7 @@ impl File {
 }
 
 impl Cached {
-    /// An empty table.
+    /// Returns an empty table.
     pub fn new(notices: Arc<Notices>) -> Cached {
         Cached {
             notices,
@@ -143,13 +144,13 @@ impl Cached {
         self.files.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Called when the kernel requests pages through this handle, before they are read: changes
-    /// from now on are noticed.
+    /// Records that the kernel requests pages through this handle. Must be called before they are
+    /// read, so that changes from then on are noticed.
     pub fn note(&self, fs: &Fs, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             return file.add(open);
         }
-        // Not under the lock: this may send a request to another node.
+        // The lock isn't held: this may send a request to another node.
         let changed = changed(fs, open);
         let now = Instant::now();
         let size = changed.map_or(0, |(_, size)| size);
@@ -159,7 +160,7 @@ impl Cached {
             at: now,
             is_old: false,
             size,
-            // The file was looked up in order to be opened.
+            // The lookup before the open has sent the kernel a size just now.
             resized: now,
             replied: now,
             waiters: Vec::new(),
@@ -170,8 +171,9 @@ impl Cached {
         self.some.notify_one();
     }
 
-    /// Called when the handle and its mappings are gone. The file stays for a while: a reply about
-    /// it may be sent while the kernel is still being notified about its pages.
+    /// Removes a handle, when it and its mappings are gone. The file stays in the table for a
+    /// while: a reply about it may be sent while the kernel is still being notified about its
+    /// pages.
     pub fn forget(&self, open: u32, node: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.handles.retain(|&h| h != open);
@@ -179,12 +181,12 @@ impl Cached {
         }
     }
 
-    /// Called before `thread` gets a reply with this size of a file. `last` reads the file's last
-    /// byte.
+    /// Must be called before `thread` gets a reply with this size of a file. Notifies the kernel
+    /// first if the file has grown. `last` reads the file's last byte.
     ///
     /// # Errors
-    /// [`ASIDE`]: the kernel has to be notified first, which waits for programs that use the pages;
-    /// the calling thread may not wait for them.
+    /// [`ASIDE`] if the kernel has to be notified: the notice waits for programs that use the
+    /// pages, for which the calling thread may not wait.
     pub fn announce_size(
         &self,
         node: u64,
@@ -200,8 +202,8 @@ impl Cached {
         }
         let one = telling.lock().unwrap_or_else(|e| e.into_inner());
         if self.answers(node, size, thread).is_some() {
-            // This has the effect of a reply that isn't discarded. No older reply is left either,
-            // nor data stored to the last byte through a mapping.
+            // The notices act like a reply that isn't discarded. After them, no older reply is
+            // left, nor data stored to the last byte through a mapping.
             self.notices.forget_pages(node);
             if let Some(last) = last() {
                 self.notices.store(node, size - 1, &[last]);
@@ -213,7 +215,8 @@ impl Cached {
         Ok(())
     }
 
-    /// The file's lock, if the kernel assumes a smaller size.
+    /// Records a reply with this size. Returns the file's lock if the kernel assumes a smaller
+    /// size.
     fn answers(&self, node: u64, size: u64, thread: u32) -> Option<Arc<Mutex<()>>> {
         let mut files = self.files();
         let file = files.get_mut(&node)?;
@@ -230,7 +233,8 @@ impl Cached {
         None
     }
 
-    /// The kernel has set this size itself, or takes it from a reply that it doesn't discard.
+    /// Records that the kernel assumes this size: it has set the size itself, or takes it from a
+    /// reply that it doesn't discard.
     pub fn set(&self, node: u64, size: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.saw(size);
@@ -240,35 +244,37 @@ impl Cached {
         self.fetched.cut(node, size);
     }
 
-    /// The kernel has written up to `end`, as it believes.
+    /// Records that the kernel assumes to have written up to `end`.
     pub fn reaches(&self, node: u64, end: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels = file.kernels.max(end);
         }
     }
 
-    /// The kernel gets a page for its cache that ends at `at`: it concludes that the file does.
+    /// Records that the kernel gets a page that ends at `at`, from which it concludes that the file
+    /// ends there.
     pub fn ends(&self, node: u64, at: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels = file.kernels.min(at);
         }
     }
 
-    /// The kernel has appended `n` bytes at the end that it assumes.
+    /// Records that the kernel has appended `n` bytes at the end that it assumes.
     pub fn appended(&self, node: u64, n: u64) {
         if let Some(file) = self.files().get_mut(&node) {
             file.kernels += n;
         }
     }
 
-    /// Records a check of a file. Returns whether the kernel has to forget its pages now.
+    /// Records the result `now` of a check. Returns whether the kernel has to forget the file's
+    /// pages now.
     fn must_forget(&self, fs: &Fs, node: u64, open: u32, now: Option<(i64, u64)>) -> bool {
         let mut files = self.files();
         let Some(file) = files.get_mut(&node) else {
             return false;
         };
         if !file.handles.contains(&open) {
-            // The handle belongs to another file now.
+            // The handle's number has been reused for another file.
             return false;
         }
         let fresh = |(time, _): (i64, u64)| (fs.now() - time).abs() < TICK;
@@ -283,7 +289,7 @@ impl Cached {
         std::mem::take(&mut file.is_old)
     }
 
-    /// Starts the thread that checks files while there is a server.
+    /// Starts the thread that checks files, which runs as long as the server exists.
     ///
     /// # Errors
     /// If the thread can't be started.
@@ -293,7 +299,7 @@ impl Cached {
     }
 }
 
-/// The parts of the server that a check uses.
+/// The parts of the server that the checking thread uses.
 pub trait Serves: Send + Sync + 'static {
     fn cached(&self) -> &Cached;
     fn fs(&self) -> &Fs;
@@ -307,7 +313,7 @@ fn changed(fs: &Fs, open: u32) -> Option<(i64, u64)> {
         .map(|s| (s.mtime.max(s.ctime), s.size))
 }
 
-/// One round of checks; None if the server has ended.
+/// Does one round of checks. Returns None if the server has ended.
 fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let cached = server.cached();
@@ -337,7 +343,8 @@ fn look<S: Serves>(server: &Weak<S>) -> Option<()> {
             must_forget = cached.must_forget(fs, node, open, changed(fs, open));
         });
         if must_forget {
-            // Not under the lock: the kernel may request pages meanwhile, and wait for them here.
+            // The lock isn't held: the kernel may request pages during this call, and those
+            // requests need it.
             cached.notices.forget_pages(node);
         }
     }

@@ -5,12 +5,12 @@ use forebay_trace::Operation::{self, *};
 use forebay_trace::count::{self, Outcome};
 use rustix::io::Errno;
 
-/// Called when a request begins to be answered. Returns the tick; 0: not counted.
+/// Begins to count a request. Returns the tick at which it began; 0 if it isn't counted.
 pub fn begin(opcode: u32) -> u64 {
     kind(opcode).map_or(0, count::begin)
 }
 
-/// A request that began at this tick is answered.
+/// Counts a request that began at tick `begun` and has been answered.
 pub fn end(opcode: u32, begun: u64, result: Result<(), Errno>, reply: &Reply) {
     let Some(kind) = kind(opcode) else { return };
     let bytes = match (kind, result) {
@@ -23,7 +23,7 @@ pub fn end(opcode: u32, begun: u64, result: Result<(), Errno>, reply: &Reply) {
     count::end(kind, begun, Outcome { bytes, errno });
 }
 
-/// The kind of a request; None if no program's operation is behind it.
+/// Returns the kind of a request; None if it doesn't come from a program's operation.
 fn kind(opcode: u32) -> Option<Operation> {
     Some(match opcode {
         o::OPEN | o::OPENDIR => Open,

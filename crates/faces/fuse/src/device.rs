@@ -1,4 +1,5 @@
-//! Mounting and unmounting: directly as root, else by `fusermount3`, which is set-user-ID root.
+//! Mounts and unmounts: as root by system calls, otherwise by `fusermount3`, which is set-user-ID
+//! root.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags};
@@ -10,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Programs that mount for users, the newest first.
+/// Programs that mount for users without privileges, newest first.
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 
 /// Options of a mount.
@@ -41,10 +42,10 @@ impl Options {
     }
 }
 
-/// Mounts at `dir`. Returns the descriptor of /dev/fuse.
+/// Mounts a pool at `dir`. Returns the descriptor of /dev/fuse.
 ///
 /// # Errors
-/// With a sentence for users.
+/// If the mount fails; the error has a sentence for users.
 pub fn mount(dir: &Path, options: &Options) -> io::Result<OwnedFd> {
     if rustix::process::geteuid().is_root() {
         mount_as_root(dir, options)
@@ -76,7 +77,7 @@ fn mount_as_user(dir: &Path, o: &Options) -> io::Result<OwnedFd> {
     let (ours, its) = rustix::net::socketpair(
         AddressFamily::UNIX,
         SocketType::STREAM,
-        // The helper inherits its end.
+        // No CLOEXEC: the helper inherits its end of the socket.
         SocketFlags::empty(),
         None,
     )?;
@@ -137,8 +138,8 @@ fn receive(from: impl AsFd) -> io::Result<OwnedFd> {
         .ok_or_else(|| io::Error::other("fusermount3 sent no descriptor"))
 }
 
-/// Changes the kernel's flags of an existing mount to those of `options`; what `suid` and `dev`
-/// allow now stays allowed. Only root may do so.
+/// Changes the kernel's flags of an existing mount to those of `options`, except that set-user-ID
+/// bits and devices stay allowed if they are now. Only root may do so.
 ///
 /// # Errors
 /// EPERM; EBUSY if files are open for writing; EINVAL if nothing is mounted there.
@@ -186,12 +187,13 @@ pub fn unmount(dir: &Path, lazy: bool) -> io::Result<()> {
     Err(tried)
 }
 
-/// The source of the mount at `dir` by /proc/self/mountinfo, if it is one of Forebay's.
+/// Returns the source of the mount at `dir` from /proc/self/mountinfo, if it is a pool's mount.
 pub fn mounted(dir: &Path) -> Option<String> {
     Some(mount_at(dir)?.0)
 }
 
-/// The source and the device (`MAJOR:MINOR`) of the mount at `dir`, if it is one of Forebay's.
+/// Returns the source and the device (`MAJOR:MINOR`) of the mount at `dir`, if it is a pool's
+/// mount.
 pub fn mount_at(dir: &Path) -> Option<(String, String)> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     table.lines().rev().find_map(|line| {
@@ -206,7 +208,7 @@ pub fn mount_at(dir: &Path) -> Option<(String, String)> {
     })
 }
 
-/// Decodes the octal numbers that stand for blanks, tabs, newlines and backslashes in mountinfo.
+/// Decodes the octal escapes of blanks, tabs, newlines and backslashes in mountinfo.
 fn unescaped(text: &str) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
     let (bytes, mut out, mut at) = (text.as_bytes(), Vec::new(), 0);

@@ -1,18 +1,18 @@
-//! Directories that the kernel knows, with their last attributes.
+//! The last attributes of the directories that the kernel knows.
 //!
-//! A directory that was removed, through the mount or beside it, may still be open or the working
-//! directory of a process. On other file systems it can be used then: fstat(2) and fchdir(2)
-//! succeed, a listing is empty. The pool has nothing of it any more, so its attributes are kept
-//! here until the kernel forgets the node.
+//! A directory that was removed, through the mount or otherwise, may still be open, or be the
+//! working directory of a process. Other file systems let the process use it: fstat(2) and
+//! fchdir(2) succeed, and a listing is empty. The pool keeps nothing of a removed directory, so
+//! this module keeps its attributes until the kernel forgets the node.
 
 use forebay_posix::Stat;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Limit on the directories; those that are looked up beyond it aren't kept.
+/// Maximum number of directories. Directories that are looked up beyond it aren't kept.
 const MAX_DIRECTORIES: usize = 1 << 16;
 
-/// Attributes by node number.
+/// Attributes of directories by node number.
 #[derive(Default)]
 pub struct Directories(Mutex<HashMap<u64, Stat>>);
 
@@ -21,7 +21,8 @@ impl Directories {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records the attributes of an object that the kernel gets, if it is a directory.
+    /// Records an object's attributes that the kernel is about to get, if the object is a
+    /// directory.
     pub fn note(&self, node: u64, stat: &Stat) {
         if stat.mode & libc::S_IFMT != libc::S_IFDIR {
             return;
@@ -32,13 +33,13 @@ impl Directories {
         }
     }
 
-    /// Attributes of a directory that is no longer in the pool: the last ones, without links.
+    /// Returns the last attributes of a removed directory, with a link count of 0.
     pub fn removed(&self, node: u64) -> Option<Stat> {
         let last = *self.all().get(&node)?;
         Some(Stat { nlink: 0, ..last })
     }
 
-    /// The kernel has forgotten the node.
+    /// Drops the attributes of a node that the kernel has forgotten.
     pub fn forget(&self, node: u64) {
         self.all().remove(&node);
     }

@@ -1,15 +1,15 @@
-//! Content of mapped pages as the kernel got them.
+//! Keeps the content of mapped pages as the kernel received it.
 //!
 //! The kernel writes back whole pages, whichever bytes a program has stored to. That must not undo
-//! what others, on this node or another, have written meanwhile to other bytes of the page. So a
-//! page's bytes are kept as of the last time that kernel and file agreed. Only bytes that differ
-//! from them are written ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the
-//! same bytes are noticed.
+//! what others have meanwhile written to other bytes of the page. So a page's bytes are kept as of
+//! the last time when kernel and file agreed. Only bytes that differ from them are written
+//! ([`Fs::merge`](forebay_posix::Fs::merge)), and conflicting changes of the same bytes are
+//! detected.
 //!
 //! Only files opened for reading and writing through this mount can have writable mappings. At the
-//! first such open, the kernel has no pages of the file that matter (it forgets all when a file is
-//! mapped). Memory is bounded: beyond [`MAX_PAGES`] pages the kernel is told to forget the file
-//! with the most. A page whose content isn't known is written whole.
+//! first such open, the kernel has no pages of the file that matter, since it forgets all of them
+//! when a file is mapped. Memory is bounded: beyond [`MAX_PAGES`] pages, the kernel is told to
+//! forget the pages of the file that has most. A page without kept content is written back whole.
 
 use crate::notices::Notices;
 use std::collections::HashMap;
@@ -17,7 +17,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Size of a page. Bytes.
 pub const PAGE: usize = 4096;
-/// Limit on the pages kept (256 MiB). It may double until the kernel has forgotten some.
+/// Maximum number of pages kept (256 MiB). Twice as many may be kept until the kernel has forgotten
+/// some.
 const MAX_PAGES: usize = 1 << 16;
 
 /// The files, by node number.
@@ -27,9 +28,9 @@ pub struct Fetched(Mutex<Files>);
 #[derive(Default)]
 struct Files {
     by_node: HashMap<u64, File>,
-    /// Pages of all files.
+    /// Number of pages of all files.
     pages: usize,
-    /// Age of the last page.
+    /// Counts the pages that were added or replaced.
     clock: u64,
 }
 
@@ -42,12 +43,12 @@ struct File {
 
 struct Page {
     bytes: Box<[u8; PAGE]>,
-    /// Value of the clock when it was added.
+    /// Value of the clock when the page was added.
     age: u64,
 }
 
 impl Files {
-    /// Records that the kernel's page `n` of a file consists of these bytes, then zeros.
+    /// Records that the kernel's page `n` of a file consists of `bytes`, and zeros after them.
     fn put(&mut self, node: u64, n: u64, bytes: &[u8]) {
         let Some(file) = self.by_node.get_mut(&node) else {
             return;
@@ -83,12 +84,13 @@ impl Fetched {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when a file is opened for reading and writing.
+    /// Records that a file was opened for reading and writing.
     pub fn opened(&self, node: u64) {
         self.files().by_node.entry(node).or_default().writers += 1;
     }
 
-    /// Called when such a descriptor and its mappings were closed.
+    /// Records that a descriptor for reading and writing was closed, with its mappings. After the
+    /// last one, drops the file's pages.
     pub fn closed(&self, node: u64) {
         let mut files = self.files();
         let Some(file) = files.by_node.get_mut(&node) else {
@@ -102,9 +104,9 @@ impl Fetched {
         }
     }
 
-    /// Records that the kernel's pages of a file from `at` on have these bytes; if they end inside
-    /// a page, the file ends there. Called before the kernel gets them, or after it has written
-    /// them back.
+    /// Records that the kernel's pages of a file from `at` on contain `bytes`; if these end inside
+    /// a page, the file ends there. Must be called before the kernel gets the bytes, or after it
+    /// has written them back.
     pub fn agree(&self, node: u64, at: u64, bytes: &[u8]) {
         if !at.is_multiple_of(PAGE as u64) {
             return;
@@ -115,12 +117,12 @@ impl Fetched {
         }
     }
 
-    /// Called when the kernel was given one byte at `at`, where the file ends.
+    /// Records that the kernel was given the byte at `at`, the last one of the file.
     pub fn got_byte(&self, node: u64, at: u64, byte: u8) {
         let (n, within) = (at / PAGE as u64, at as usize % PAGE);
         let mut files = self.files();
         if within == 0 {
-            // The kernel considers the page complete with that byte alone.
+            // The kernel considers the page complete with this byte alone.
             return files.put(node, n, &[byte]);
         }
         let file = files.by_node.get_mut(&node);
@@ -129,7 +131,7 @@ impl Fetched {
         }
     }
 
-    /// Called when the kernel has truncated the file, or assumes this size.
+    /// Records that the kernel has truncated the file, or assumes this size.
     pub fn cut(&self, node: u64, size: u64) {
         let (n, within) = (size / PAGE as u64, size as usize % PAGE);
         let mut files = self.files();
@@ -140,8 +142,8 @@ impl Fetched {
         }
     }
 
-    /// The previous content of the pages in `now`, which the kernel writes back from `at` on:
-    /// pieces with their length in bytes, and the bytes if they are known.
+    /// Returns the kept content of the pages `now`, which the kernel writes back at `at`: pieces,
+    /// each with its length in bytes and its content, if that is kept.
     pub fn before(&self, node: u64, at: u64, now: &[u8]) -> Vec<(usize, Option<Vec<u8>>)> {
         let mut pieces: Vec<(usize, Option<Vec<u8>>)> = Vec::new();
         if !at.is_multiple_of(PAGE as u64) {
@@ -164,8 +166,8 @@ impl Fetched {
         pieces
     }
 
-    /// Makes the kernel forget pages if too many are kept. Not while answering a request: this may
-    /// wait for other replies.
+    /// Makes the kernel forget pages if too many are kept. Must not be called while a request is
+    /// being answered: it may wait for other replies.
     pub fn trim(&self, notices: &Notices) {
         let (node, clock) = {
             let files = self.files();
@@ -176,7 +178,8 @@ impl Fetched {
             let Some((&node, _)) = largest else { return };
             (node, files.clock)
         };
-        // The kernel writes changed pages back first. Pages that it has got since then it may keep.
+        // The kernel writes changed pages back first. It may keep pages that it gets from now on,
+        // so their content stays here, too.
         notices.forget_pages(node);
         self.files().keep(node, |_, page| page.age > clock);
     }

@@ -1,33 +1,36 @@
-//! Which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
+//! Decides which names (and attributes, see [`KEEPS_ATTRIBUTES`]) the kernel may cache.
 //!
-//! It may cache them while the mount is the sole user of the store ([`Store::take_exclusive`]):
-//! then only the mount's clients change anything, and replies are valid for [`HOLDS`]. A process
-//! that attaches to the pool first requests the end of that. Then replies have no validity, and
-//! that of all names given so far ([`Names`]) is ended before sole use is given back. So changes
-//! outside of the mount are seen at once. Pools of several nodes have no sole user; nor do mounts
-//! of kernels before Linux 6.2.
+//! The kernel may cache names while the mount is the sole user of the store
+//! ([`Store::take_exclusive`]). Then only the mount's clients change anything, and replies are
+//! valid for [`HOLDS`]. A process that attaches to the pool first requests the end of sole use.
+//! From then on replies have no validity. Before sole use is given back, the validity of all names
+//! given so far ([`Names`]) is ended. So changes outside of the mount are seen at once. Pools of
+//! several nodes have no sole user; nor do mounts of kernels before Linux 6.2.
 //!
-//! Names expire, they aren't forgotten (NOTIFY_INVAL_ENTRY with EXPIRE_ONLY): the kernel unmounts
-//! anything mounted on a name that it has to forget, in any mount namespace (loop images, bind
-//! mounts of containers). For the same reason NOTIFY_INC_EPOCH isn't used.
+//! The validity of names is ended by expiring them (NOTIFY_INVAL_ENTRY with EXPIRE_ONLY). They
+//! aren't forgotten: the kernel would unmount anything mounted on a forgotten name, in any mount
+//! namespace (loop images, bind mounts of containers). For the same reason NOTIFY_INC_EPOCH isn't
+//! used.
 //!
-//! These hold although a reply may reach its program late:
-//! - *Names*: the kernel looks up new names, and creates names, with the directory locked; a notice
-//!   waits for that lock. It asks again for a known name without the lock: a notice that overtook
-//!   the reply would have no effect. So the notices begin [`ARRIVED`] after the last such reply.
-//!   Should a program not get a core for that long, the name is valid until [`HOLDS`] is over.
-//! - *Attributes* are cached from replies to GETATTR alone. Then the kernel has the inode, and
-//!   discards the reply if the inode was invalidated after the request began (NOTIFY_INVAL_INODE).
-//!   So each object whose attributes the kernel may have is recorded before the reply is sent
-//!   ([`State::nodes`]). The kernel marks an inode's attributes as valid before it stores them, and
-//!   readers take no lock. So a reply may be cacheable only if the kernel has the same attributes
-//!   already, from a reply that wasn't ([`Seen`]).
-//! - *Changes through the mount*: the kernel updates its names itself. An object whose attributes a
-//!   request has changed is invalidated before the reply ([`Keeping::changed`]); replies made
-//!   before but not sent yet aren't cacheable ([`Keeping::changes`]). The answering thread doesn't
-//!   wait there: the kernel only looks up the inode, which the waiting request uses. Files open for
-//!   writing are excluded: their attributes change with requests for which nobody waits.
-//! - The view by attributes (`.by`) changes by itself and is never cached.
+//! A reply may reach its program late. These rules hold nevertheless:
+//! - *Names*: the kernel looks up new names, and creates names, with the directory locked, and a
+//!   notice waits for that lock. For a known name, the kernel asks again without the lock: a notice
+//!   that overtook the reply would have no effect. So the notices begin [`ARRIVED`] after the last
+//!   such reply. If a program doesn't get a core for that time, the name stays valid until
+//!   [`HOLDS`] is over.
+//! - *Attributes* are cached only from replies to GETATTR. At that time the kernel has the inode,
+//!   and discards the reply if the inode was invalidated after the request began
+//!   (NOTIFY_INVAL_INODE). So each object whose attributes the kernel may have is recorded before
+//!   the reply is sent ([`State::nodes`]). The kernel marks an inode's attributes as valid before
+//!   it stores them, and readers take no lock. So a reply may be cacheable only if the kernel
+//!   already has the same attributes from a reply that wasn't cacheable ([`Seen`]).
+//! - *Changes through the mount*: the kernel updates its names itself. If a request has changed an
+//!   object's attributes, the object is invalidated before the reply ([`Keeping::changed`]);
+//!   replies that were made before but aren't sent yet aren't cacheable ([`Keeping::changes`]).
+//!   Invalidation doesn't block the answering thread: the kernel only looks up the inode, which the
+//!   waiting request uses. Files open for writing are excluded, because their attributes change by
+//!   requests for which no program waits.
+//! - The view by attributes (`.by`) changes without requests and is never cached.
 //!
 //! [`Store::take_exclusive`]: forebay_store::Store::take_exclusive
 
@@ -45,28 +48,29 @@ use std::time::{Duration, Instant};
 
 /// Validity of cacheable replies. Seconds.
 const HOLDS: u64 = 10;
-/// Time after which the reply to a look-up has certainly arrived in the kernel.
+/// How long the reply to a look-up takes at most to arrive in the kernel.
 const ARRIVED: Duration = Duration::from_millis(100);
-/// Limit on the names that the kernel may cache; replies with others have no validity.
+/// Maximum number of names that the kernel may cache. Replies with further names have no validity.
 const MAX_NAMES: usize = 1 << 17;
-/// How long sole use isn't requested after it was asked back, or refused: at first, and at most.
-/// Doubled each time that it was short.
+/// First and longest pause before sole use is requested again, after another process requested its
+/// end or it was refused. The pause doubles each time that sole use was short.
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(100);
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
-/// Sole use of at least this length doesn't count as short.
+/// Sole use that lasts at least as long as this isn't short.
 const WORTH: Duration = Duration::from_secs(10);
-/// Limit on the objects whose attributes the kernel may have; those of others aren't cacheable.
+/// Maximum number of objects whose attributes the kernel may have. Attributes of further objects
+/// aren't cacheable.
 const MAX_CACHED_NODES: usize = 1 << 17;
-/// Whether attributes are cacheable, too. Not yet strictly safe: if an older reply arrives in
-/// between, the kernel discards the one that wasn't cacheable, and then [`Seen`] proves nothing
-/// (about once in 1,000 changes, while three others read the object).
+/// Whether attributes are cacheable, too. That isn't strictly safe yet: if an older reply arrives
+/// in between, the kernel discards the reply that wasn't cacheable, and then [`Seen`] proves
+/// nothing. This happens about once in 1,000 changes while three other processes read the object.
 const KEEPS_ATTRIBUTES: bool = false;
-/// After this time a reply has reached the kernel's inode, unless a later request of its program
-/// shows that earlier.
+/// How long a reply takes at most to reach the kernel's inode. A later request of the same thread
+/// proves it earlier.
 const STORED: Duration = Duration::from_secs(1);
-/// Number of counters of changes; an object uses the one of its number.
+/// Number of change counters. Each object uses the counter at its node number modulo this.
 const COUNTERS: usize = 1024;
-/// How often the thread that waits for the end checks whether the mount still exists.
+/// How often the thread that waits for the end of sole use checks whether the mount still exists.
 const LOOK: Duration = Duration::from_millis(500);
 
 /// Names and attributes of a mount that the kernel may cache.
@@ -74,7 +78,7 @@ pub struct Keeping {
     pool: Arc<Pool>,
     notices: Arc<Notices>,
     is_possible: bool,
-    /// Number of the current period of sole use; 0: none.
+    /// Number of the current period of sole use; 0 if there is none.
     current: AtomicU64,
     changes: [AtomicU32; COUNTERS],
     state: Mutex<State>,
@@ -84,40 +88,41 @@ pub struct Keeping {
 
 struct State {
     names: Names,
-    /// When the last name was sent to the kernel that it may have had already.
+    /// When the kernel was last sent a name that it may have known already.
     looked_up: Option<Instant>,
     /// Whether names are being expired.
     expires: bool,
-    /// Objects whose attributes were sent to the kernel.
+    /// Objects whose attributes were sent to the kernel, by node number.
     nodes: HashMap<u64, Seen>,
-    /// How often files are open for writing through the mount.
+    /// Number of opens for writing through the mount, by node number.
     writers: HashMap<u64, u32>,
     /// Number of periods of sole use so far.
     count: u64,
     begun: Instant,
-    /// Sole use isn't requested before this time.
+    /// Time before which sole use isn't requested again.
     next: Instant,
     pause: Duration,
     is_over: bool,
 }
 
 /// Names that the kernel may cache, by the node number of their directory. Names added since the
-/// last [`Names::rotate`] are young. It forgets the old ones: the kernel got them more than
-/// [`HOLDS`] ago and has dropped them by itself.
+/// last [`Names::rotate`] are young, the others old. A rotation forgets the old names: the kernel
+/// got them more than [`HOLDS`] ago, so their validity is over.
 #[derive(Default)]
 struct Names {
     young: HashMap<u64, HashSet<Box<[u8]>>>,
     old: HashMap<u64, HashSet<Box<[u8]>>>,
-    /// Number of names that were added since the last rotation, and in the period before it.
+    /// Number of names added since the last rotation (`young_count`), and between the two last
+    /// rotations (`old_count`).
     young_count: usize,
     old_count: usize,
     rotated: Option<Instant>,
 }
 
 impl Names {
-    /// Adds a name; false if there are too many.
+    /// Adds a name. Returns false, without adding it, if there are too many.
     fn add(&mut self, dir: u64, name: &[u8]) -> bool {
-        // A second more: the validity begins when the reply arrives.
+        // A second more than `HOLDS`: the validity begins only when the reply arrives.
         let period = Duration::from_secs(HOLDS + 1);
         if self.rotated.is_none_or(|at| at.elapsed() >= period) {
             self.rotate();
@@ -143,15 +148,15 @@ impl Names {
 
 /// An object whose attributes haven't changed since they were sent to the kernel.
 struct Seen {
-    /// When they were sent, and to which thread: when it sends another request, the kernel has
-    /// stored the reply.
+    /// When the attributes were sent, and to which thread. Another request of that thread shows
+    /// that the kernel has stored the reply.
     at: Instant,
     thread: u32,
-    /// Whether the kernel may cache them.
+    /// Whether the kernel may cache the attributes.
     is_kept: bool,
 }
 
-/// The state at the beginning of a request.
+/// The state when a request began: the period of sole use, and the object's counter of changes.
 #[derive(Clone, Copy)]
 pub struct Ticket {
     time: u64,
@@ -159,7 +164,7 @@ pub struct Ticket {
 }
 
 impl Keeping {
-    /// For a mount of this pool. `forgets`: whether the kernel can forget all names at once.
+    /// Creates the state of a mount of this pool. `forgets`: whether the kernel can expire names.
     pub fn new(pool: Arc<Pool>, notices: Arc<Notices>, forgets: bool) -> Keeping {
         let now = Instant::now();
         Keeping {
@@ -196,7 +201,8 @@ impl Keeping {
         &self.changes[node as usize % COUNTERS]
     }
 
-    /// Called before anything is read for the reply to a request.
+    /// Records the state at the beginning of a request. Must be called before anything is read for
+    /// the reply. Tries to begin sole use.
     pub fn begin(&self, head: &Head) -> Ticket {
         if self.is_possible && self.current.load(SeqCst) == 0 && may_keep(head.opcode) {
             self.try_to_take();
@@ -219,13 +225,13 @@ impl Keeping {
             self.current.store(state.count, SeqCst);
             self.taken.notify_one();
         } else {
-            // Other processes use the pool, and may do so for long.
+            // Other processes use the pool, perhaps for a long time.
             state.next = now + state.pause.min(Duration::from_secs(1));
         }
     }
 
-    /// Called before the reply is sent: sets its validity if it is cacheable. Without a `result`
-    /// because the name doesn't exist, that may be cacheable, too; then there is a reply.
+    /// Sets the validity of the reply, if it is cacheable; called before it is sent. That a name
+    /// doesn't exist may be cacheable, too: then a reply replaces the error.
     pub fn stamp(
         &self,
         ticket: Ticket,
@@ -271,7 +277,8 @@ impl Keeping {
         true
     }
 
-    /// Called before names are renamed: the new ones inherit the validity of the old ones.
+    /// Records both names of a rename, before it is done: the kernel gives the new name the
+    /// validity of the old one.
     pub fn renames(&self, from: (u64, &[u8]), to: (u64, &[u8])) {
         if !self.is_possible {
             return;
@@ -282,14 +289,15 @@ impl Keeping {
         }
         for (dir, name) in [from, to] {
             if !state.names.add(dir, name) {
-                // Recorded in spite of the limit: the kernel caches these names without asking.
+                // Added even beyond the limit: the kernel caches these names without asking.
                 let young = state.names.young.entry(dir).or_default();
                 young.insert(name.into());
             }
         }
     }
 
-    /// Whether the kernel may cache this object's attributes as of the ticket; if so, records it.
+    /// Whether the kernel may cache this object's attributes as of the ticket. Records that they
+    /// are sent.
     fn notes(&self, ticket: Ticket, head: &Head) -> bool {
         let (node, thread) = (head.node, head.pid);
         let mut state = self.state();
@@ -319,7 +327,8 @@ impl Keeping {
         }
     }
 
-    /// Called when an unanswered request that uses this object has changed its attributes.
+    /// Records that a request has changed the object's attributes. Must be called while the
+    /// request, which uses the object, is unanswered.
     pub fn changed(&self, node: u64) {
         if self.is_possible {
             self.changes_with(node, |_| ());
@@ -337,14 +346,15 @@ impl Keeping {
         }
     }
 
-    /// Called when an unanswered request has opened the file for writing.
+    /// Records that a request has opened the file for writing. Must be called before it is
+    /// answered.
     pub fn opened(&self, node: u64) {
         if self.is_possible {
             self.changes_with(node, |s| *s.writers.entry(node).or_default() += 1);
         }
     }
 
-    /// Called when a description that was open for writing is closed.
+    /// Records that a description that was open for writing is closed.
     pub fn closed(&self, node: u64) {
         if !self.is_possible {
             return;
@@ -358,8 +368,9 @@ impl Keeping {
         }
     }
 
-    /// Ends sole use for good, after the last request. Names needn't expire: nothing is answered
-    /// any more, and a program that waits for an answer may have a directory locked.
+    /// Ends sole use, after the last request, and keeps it from beginning again. Names aren't
+    /// expired: no request is answered any more, and a program that waits for a reply may have a
+    /// directory locked.
     pub fn end(&self) {
         let mut state = self.state();
         state.is_over = true;
@@ -368,7 +379,7 @@ impl Keeping {
         }
     }
 
-    /// Makes the kernel ask again for all names, and lets others use the pool.
+    /// Expires all names, ends sole use, and so lets other processes use the pool.
     fn give_back(&self) {
         let mut state = self.state();
         if self.current.swap(0, SeqCst) == 0 {
@@ -395,7 +406,7 @@ impl Keeping {
         self.store().declared().end_exclusive();
     }
 
-    /// Ends the validity of all names, those included that are renamed meanwhile.
+    /// Ends the validity of all names, including those that renames add during the call.
     fn expire_names(&self) {
         loop {
             let mut state = self.state();
@@ -413,7 +424,8 @@ impl Keeping {
         }
     }
 
-    /// Starts the thread that gives sole use back on request, while there is a server.
+    /// Starts the thread that gives sole use back on request, which runs as long as the server
+    /// exists.
     ///
     /// # Errors
     /// If the thread can't be started.
@@ -423,7 +435,7 @@ impl Keeping {
     }
 }
 
-/// One round; None if the server has ended.
+/// Waits for one event. Returns None if the server has ended.
 fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     let server = server.upgrade()?;
     let keeping = (*server).as_ref();
@@ -439,9 +451,9 @@ fn look<S: AsRef<Keeping>>(server: &Weak<S>) -> Option<()> {
     Some(())
 }
 
-/// The name that a request looks up or creates in its directory.
+/// Returns the name that a request looks up or creates in its directory.
 fn name_in(opcode: u32, mut args: Args<'_>) -> Option<&[u8]> {
-    // Bytes before the name.
+    // Number of bytes before the name.
     let before = match opcode {
         op::LOOKUP | op::SYMLINK => 0,
         op::MKDIR | op::LINK => 8,
@@ -452,7 +464,7 @@ fn name_in(opcode: u32, mut args: Args<'_>) -> Option<&[u8]> {
     args.text().ok()
 }
 
-/// Whether parts of the reply may be cacheable.
+/// Whether the reply to such a request is a reason to begin sole use.
 fn may_keep(opcode: u32) -> bool {
     matches!(opcode, op::LOOKUP | op::GETATTR | op::STATX)
 }

@@ -1,21 +1,21 @@
 //! Names that the kernel has looked up recently.
 //!
-//! The kernel sets attributes by node number. For the object to be found by its attribute, the
-//! store needs one of its names, and searching for one takes long. Most of the time it was looked
-//! up, or made, a moment ago.
+//! The kernel sets attributes by node number. To make the object findable by an extended attribute,
+//! the store needs one of its names, and searching for one takes long. In most cases the kernel has
+//! just looked the object up, or created it.
 
 use forebay_posix::ObjectId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Number of names kept at least, twice as many at most: the kernel may have looked a name up long
-/// ago.
+/// Minimum number of names kept; at most twice as many are kept. A name that was looked up long ago
+/// may be missing.
 const MIN_NAMES: usize = 1 << 15;
 
-/// Directory and name of an object.
+/// An object's directory, and its name in that directory.
 type Name = (ObjectId, Vec<u8>);
 
-/// Names by node number.
+/// Recently used names by node number.
 #[derive(Default)]
 pub struct Known(Mutex<Generations>);
 
@@ -35,7 +35,7 @@ impl Known {
         all.young.insert(node, (dir, name.to_vec()));
     }
 
-    /// A recorded name of the object, if there is one.
+    /// Returns a recorded name of the object, if there is one.
     pub fn name(&self, node: u64) -> Option<Name> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.young.get(&node).or_else(|| all.old.get(&node)).cloned()

@@ -2,19 +2,19 @@
 //!
 //! For programs that the preloaded library can't reach: static binaries, Go, shells that are
 //! already running, file managers. One process serves a mount ([`Mounted::serve`]). It uses the
-//! pool like any other process, through `posix`, so its clients and preloaded programs see each
-//! other's changes.
+//! pool like any other process, through `posix`, so programs on the mount and preloaded programs
+//! see each other's changes.
 //!
 //! The kernel checks permissions (`default_permissions`) by the attributes that it gets. It caches
-//! names and attributes only while no other process uses the pool ([`keeping`]), and no data:
-//! others may change them at any moment without notice. Only mappings use its page cache
+//! names and attributes only while no other process uses the pool ([`keeping`]). It caches no data,
+//! since others may change them at any moment without notice. Only mappings use its page cache
 //! ([`cached`]), and only changed bytes of its pages are written back ([`fetched`]). Files that
-//! were just looked up are kept for a moment ([`recent`]). Messages that the kernel hasn't
-//! requested are [`notices`]. The last attributes of removed [`directories`].
+//! were just looked up stay open for a moment ([`recent`]). [`notices`] are messages that the
+//! kernel hasn't requested. [`directories`] holds the last attributes of removed directories.
 //!
 //! - [`protocol`]: messages. [`device`]: mounting. [`face`]: answers to requests.
-//! - [`serve`]: the threads that take requests. [`keeping`]: what the kernel may cache.
-//!   [`reserve`]: memory for when there is none.
+//! - [`serve`]: the threads that receive requests. [`keeping`]: what the kernel may cache.
+//!   [`reserve`]: memory for when the system has none.
 
 #![warn(missing_docs)]
 
@@ -51,13 +51,13 @@ impl Mounted {
     /// Mounts a pool at a directory.
     ///
     /// # Errors
-    /// Without /dev/fuse, `fusermount3`, or the right to use the directory; if the kernel is too
-    /// old.
+    /// If /dev/fuse, `fusermount3`, or the right to use the directory is missing; if the kernel is
+    /// too old.
     pub fn new(pool: Arc<Pool>, dir: &Path, options: &Options) -> io::Result<Mounted> {
         serve::greeted(device::mount(dir, options)?, pool).map(Mounted)
     }
 
-    /// A handle to end the service.
+    /// Returns a handle that can end the service.
     pub fn stopper(&self) -> Stopper {
         Stopper(self.0.clone())
     }
@@ -73,8 +73,8 @@ impl Mounted {
 }
 
 impl Stopper {
-    /// Stops answering, and closes the files that were opened through the mount. False if requests
-    /// still wait after 2 s; then this process must end as if it were killed.
+    /// Stops answering, and closes the files that were opened through the mount. Returns false if
+    /// requests still wait after 2 s; then this process must end as if it were killed.
     pub fn stop(&self) -> bool {
         self.0.stop()
     }

@@ -11,20 +11,21 @@ impl Notices {
         let len = (message.len() + p::REPLY_HEAD) as u32;
         let mut bytes = message.finish(0).to_owned();
         bytes[..p::REPLY_HEAD].copy_from_slice(&p::head(len, what, 0));
-        // ENOENT: the kernel caches nothing of the file. Other errors: the mount was removed.
+        // Ignored errors: ENOENT if the kernel caches nothing of the file, others if the mount was
+        // removed.
         let _ = rustix::io::write(&self.0, &bytes);
     }
 
-    /// Makes the kernel write back what was changed through mappings of a file, and forget the
-    /// file's pages. Waits for requests of the kernel, which other threads have to answer.
+    /// Makes the kernel write back changes that were made through mappings of a file, and forget
+    /// the file's pages. Waits for requests of the kernel, which other threads have to answer.
     pub fn forget_pages(&self, node: u64) {
         let mut message = Reply::new();
         message.u64(node).u64(0).u64(0);
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// Makes the kernel forget an object's attributes, and discard those in replies to requests
-    /// that have begun. Waits only where the inode is being made or removed.
+    /// Makes the kernel forget an object's attributes, and discard the attributes in replies to
+    /// requests that have begun. Waits only if the inode is being created or removed.
     pub fn forget_attributes(&self, node: u64) {
         let mut message = Reply::new();
         // A negative offset: no pages.
@@ -32,8 +33,8 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_INODE, message);
     }
 
-    /// Ends the validity of a name: the kernel asks again before it uses the name. Mounts there
-    /// stay. Waits for requests that create, look up or remove names of the directory.
+    /// Ends the validity of a name: the kernel asks again before it uses the name. Mounts on the
+    /// name stay. Waits for requests that create, look up or remove names in the directory.
     pub fn expire_name(&self, dir: u64, name: &[u8]) {
         let mut message = Reply::new();
         message.u64(dir).u32(name.len() as u32).u32(p::EXPIRE_ONLY);
@@ -41,8 +42,9 @@ impl Notices {
         self.send(p::NOTIFY_INVAL_ENTRY, message);
     }
 
-    /// Gives the kernel bytes of a file, which reaches at least that far: the kernel accepts both
-    /// at once, unlike the size in a reply, which it may discard. Waits as `forget_pages` does.
+    /// Gives the kernel bytes of a file, and makes it assume that the file reaches at least to
+    /// their end. The kernel accepts both, whereas it may discard the size in a reply. Waits as
+    /// `forget_pages` does.
     pub fn store(&self, node: u64, at: u64, bytes: &[u8]) {
         let mut message = Reply::new();
         message.u64(node).u64(at).u32(bytes.len() as u32).u32(0);

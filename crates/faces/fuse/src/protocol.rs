@@ -1,10 +1,10 @@
 //! The protocol between the kernel and a FUSE server (Linux, `include/uapi/linux/fuse.h`, version
-//! 7.31 and later): numbers, reading of requests, writing of replies. All in the byte order of the
-//! machine.
+//! 7.31 and later): constants, parsing of requests, writing of replies. All numbers are in the
+//! machine's byte order.
 
 use forebay_posix::{Errno, Stat};
 
-/// The version of this server. Kernels with an older minor version than [`OLDEST_MINOR`] (Linux
+/// The protocol version of this server. Kernels with a minor version before [`OLDEST_MINOR`] (Linux
 /// 5.4) are refused.
 pub const MAJOR: u32 = 7;
 pub const MINOR: u32 = 40;
@@ -16,11 +16,11 @@ pub const ROOT_NODE: u64 = 1;
 pub const REPLY_HEAD: usize = 16;
 /// Size of the reply to LOOKUP. Bytes.
 pub const ENTRY: usize = 128;
-/// Offsets of the validity in seconds: of the name in a reply to LOOKUP, of the attributes in a
-/// reply to GETATTR.
+/// Offsets of validities in seconds: of the name in a reply to LOOKUP, of the attributes in a reply
+/// to GETATTR.
 pub const ENTRY_VALID: usize = 16;
 pub const ATTR_VALID: usize = 0;
-/// Limit on the bytes of one write.
+/// Maximum number of bytes of one write.
 pub const MAX_WRITE: usize = 1 << 20;
 
 pub mod opcode {
@@ -69,7 +69,7 @@ pub mod opcode {
     pub const STATX: u32 = 52;
 }
 
-/// Capabilities, negotiated by INIT.
+/// Capabilities that INIT negotiates.
 pub mod init {
     pub const ASYNC_READ: u64 = 1 << 0;
     pub const POSIX_LOCKS: u64 = 1 << 1;
@@ -81,7 +81,7 @@ pub mod init {
     /// A write, a truncation or a change of owner removes the set-user-ID bit.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
-    /// Mappings of files that bypass the page cache for reads and writes.
+    /// Files may be mapped even though reads and writes bypass the page cache.
     pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
 
     pub const WANTED: u64 = ASYNC_READ
@@ -96,7 +96,7 @@ pub mod init {
         | DIRECT_IO_ALLOW_MMAP;
 }
 
-/// The attributes that SETATTR sets.
+/// Bits that name the attributes set by SETATTR.
 pub mod fattr {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -108,34 +108,36 @@ pub mod fattr {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const KILL_SUIDGID: u32 = 1 << 11;
-    /// The bits that stand for an attribute.
+    /// All bits that stand for an attribute's value.
     pub const ANY: u32 = MODE | UID | GID | SIZE | ATIME | MTIME;
 }
 
-/// In GETATTR: the request has a handle.
+/// Flag of GETATTR: the request has a handle.
 pub const GETATTR_FH: u32 = 1;
-/// In READ: the reader is known. It isn't where the kernel fills its page cache.
+/// Flag of READ: the reader is known. It isn't known if the kernel reads to fill its page cache.
 pub const READ_LOCKOWNER: u32 = 1 << 1;
-/// In WRITE: from the page cache, at an offset that is valid even if the file is open to append.
+/// Flag of WRITE: the data come from the page cache; the offset is valid even if the file is open
+/// for appending.
 pub const WRITE_CACHE: u32 = 1 << 0;
 pub const WRITE_KILL_SUIDGID: u32 = 1 << 2;
-/// In OPEN: with O_TRUNC, the set-user-ID bit is removed.
+/// Flag of OPEN with O_TRUNC: the set-user-ID bit is to be removed.
 pub const OPEN_KILL_SUIDGID: u32 = 1;
-/// In SETLK: the lock is one of flock(2).
+/// Flag of SETLK: the lock is one of flock(2).
 pub const LK_FLOCK: u32 = 1;
-/// In the reply to OPEN: reads and writes bypass the page cache; several at once.
+/// Flags of the reply to OPEN: reads and writes bypass the page cache; several writes may run at
+/// once.
 pub const FOPEN_DIRECT_IO: u32 = 1 << 0;
 pub const FOPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
-/// Notice: cached pages of a file, or its attributes, are outdated.
+/// Notice that cached pages of a file, or its attributes, are outdated.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
-/// Notice: the validity of a name has ended ([`EXPIRE_ONLY`]). Without that flag the kernel would
-/// also forget the name, and unmount what is mounted there. From Linux 6.2, which has this minor
-/// version.
+/// Notice that a name's validity has ended ([`EXPIRE_ONLY`]). Without that flag the kernel would
+/// also forget the name, and unmount what is mounted on it. Linux has the flag from 6.2 on, with
+/// minor version [`EXPIRE_MINOR`].
 pub const NOTIFY_INVAL_ENTRY: i32 = 3;
 pub const EXPIRE_ONLY: u32 = 1 << 0;
 pub const EXPIRE_MINOR: u32 = 38;
-/// Notice: bytes of a file.
+/// Notice that gives the kernel bytes of a file.
 pub const NOTIFY_STORE: i32 = 4;
 
 /// The head of a request.
@@ -146,11 +148,12 @@ pub struct Head {
     pub node: u64,
     pub uid: u32,
     pub gid: u32,
-    /// The requesting thread, in this process's namespace; 0: none, or of another namespace.
+    /// The requesting thread's id in this process's PID namespace; 0 if there is no thread, or it
+    /// is in another namespace.
     pub pid: u32,
 }
 
-/// Reads the content of a request. The error is EPROTO: the request is too short.
+/// Parses the content of a request.
 #[derive(Clone)]
 pub struct Args<'a>(&'a [u8]);
 
@@ -158,7 +161,7 @@ impl<'a> Args<'a> {
     /// Splits a request into head and content.
     ///
     /// # Errors
-    /// EPROTO: the request is too short.
+    /// EPROTO if the request is too short, or its length is wrong.
     pub fn divide(request: &'a [u8]) -> Result<(Head, Args<'a>), Errno> {
         let mut a = Args(request);
         let len = a.u32()? as usize;
@@ -173,15 +176,15 @@ impl<'a> Args<'a> {
             gid: a.u32()?,
             pid: a.u32()?,
         };
-        // Reserved for extensions.
+        // Reserved for extensions of the protocol.
         a.skip(4)?;
         Ok((head, a))
     }
 
-    /// The next `n` bytes of the request.
+    /// Returns the next `n` bytes of the request.
     ///
     /// # Errors
-    /// EPROTO: the request is too short.
+    /// EPROTO if the request is too short.
     pub fn take(&mut self, n: usize) -> Result<&'a [u8], Errno> {
         let (taken, rest) = self.0.split_at_checked(n).ok_or(Errno::PROTO)?;
         self.0 = rest;
@@ -191,33 +194,33 @@ impl<'a> Args<'a> {
     /// Skips `n` bytes.
     ///
     /// # Errors
-    /// EPROTO: the request is too short.
+    /// EPROTO if the request is too short.
     pub fn skip(&mut self, n: usize) -> Result<(), Errno> {
         self.take(n).map(|_| ())
     }
 
-    /// The next 32-bit number.
+    /// Returns the next 32-bit number.
     ///
     /// # Errors
-    /// EPROTO: the request is too short.
+    /// EPROTO if the request is too short.
     pub fn u32(&mut self) -> Result<u32, Errno> {
         let bytes = self.take(4)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u32::from_ne_bytes(bytes))
     }
 
-    /// The next 64-bit number.
+    /// Returns the next 64-bit number.
     ///
     /// # Errors
-    /// EPROTO: the request is too short.
+    /// EPROTO if the request is too short.
     pub fn u64(&mut self) -> Result<u64, Errno> {
         let bytes = self.take(8)?.try_into().map_err(|_| Errno::PROTO)?;
         Ok(u64::from_ne_bytes(bytes))
     }
 
-    /// A text up to its terminating zero.
+    /// Returns the text up to the next zero byte.
     ///
     /// # Errors
-    /// EPROTO without a terminating zero.
+    /// EPROTO if there is no zero byte.
     pub fn text(&mut self) -> Result<&'a [u8], Errno> {
         let end = self.0.iter().position(|&b| b == 0).ok_or(Errno::PROTO)?;
         let text = &self.0[..end];
@@ -226,9 +229,9 @@ impl<'a> Args<'a> {
     }
 }
 
-/// A reply: room for its head, then its content.
+/// A reply that is being written: space for its head, then its content.
 pub struct Reply {
-    /// Never shrinks: bytes behind `len` are left from earlier replies.
+    /// Never shrinks: bytes from `len` on are left from earlier replies.
     bytes: Vec<u8>,
     len: usize,
 }
@@ -238,7 +241,7 @@ impl Reply {
         Reply::of_size(4096)
     }
 
-    /// With room for `size` bytes, which grows as needed.
+    /// Creates a reply with space for `size` bytes, which grows as needed.
     pub fn of_size(size: usize) -> Reply {
         Reply {
             bytes: vec![0; size.max(REPLY_HEAD)],
@@ -282,7 +285,7 @@ impl Reply {
         self
     }
 
-    /// Bytes of content.
+    /// Returns the length of the content. Bytes.
     pub fn len(&self) -> usize {
         self.len - REPLY_HEAD
     }
@@ -293,17 +296,18 @@ impl Reply {
         self.bytes[at..at + 8].copy_from_slice(&v.to_ne_bytes());
     }
 
-    /// The 64-bit number at this offset of the content.
+    /// Returns the 64-bit number at this offset of the content.
     pub fn get(&self, at: usize) -> u64 {
         let at = REPLY_HEAD + at;
         let bytes = self.bytes[at..at + 8].try_into();
         bytes.map_or(0, u64::from_ne_bytes)
     }
 
-    /// Lets `f` fill up to `n` bytes, which aren't zeroed before; `f` returns how many it filled.
+    /// Lets `f` fill up to `n` further bytes, which aren't zeroed first. `f` returns how many it
+    /// filled.
     ///
     /// # Errors
-    /// The error of `f`.
+    /// Those of `f`.
     pub fn fill(
         &mut self,
         n: usize,
@@ -313,7 +317,7 @@ impl Reply {
         Ok(())
     }
 
-    /// Puts an object's attributes.
+    /// Appends an object's attributes.
     pub fn attributes(&mut self, s: &Stat) -> &mut Reply {
         let times = [s.atime, s.mtime, s.ctime].map(seconds);
         self.u64(node_of(s.ino)).u64(s.size).u64(s.blocks);
@@ -327,15 +331,15 @@ impl Reply {
         self.u32(old_device(s.rdev)).u32(4096).u32(0)
     }
 
-    /// Puts the reply to LOOKUP and to all requests that create a name.
+    /// Appends the reply to LOOKUP, which is also that to all requests that create a name.
     pub fn entry(&mut self, s: &Stat) -> &mut Reply {
-        // Node, generation, and the validity of name and attributes: none, unless keeping.rs sets
-        // it.
+        // Node, generation, and the validity of name and attributes: no validity, unless keeping.rs
+        // sets it.
         self.u64(node_of(s.ino)).u64(0).u64(0).u64(0).u32(0).u32(0);
         self.attributes(s)
     }
 
-    /// The whole reply, with its head filled in.
+    /// Fills in the head and returns the whole reply.
     pub fn finish(&mut self, unique: u64) -> &[u8] {
         self.bytes[..REPLY_HEAD].copy_from_slice(&head(self.len as u32, 0, unique));
         &self.bytes[..self.len]
@@ -349,13 +353,13 @@ pub fn seconds(time: i64) -> (u64, u32) {
     (time.div_euclid(NANOS) as u64, time.rem_euclid(NANOS) as u32)
 }
 
-/// The reverse of [`seconds`]; clamped to the range of the result.
+/// The reverse of [`seconds`]; values out of range are clamped.
 pub fn time(seconds: u64, nanos: u32) -> i64 {
     let whole = (seconds as i64).saturating_mul(NANOS);
     whole.saturating_add(i64::from(nanos))
 }
 
-/// Encodes the head of a reply.
+/// Encodes the head of a reply or notice.
 pub fn head(len: u32, error: i32, unique: u64) -> [u8; REPLY_HEAD] {
     let mut head = [0; REPLY_HEAD];
     head[..4].copy_from_slice(&len.to_ne_bytes());
@@ -364,12 +368,12 @@ pub fn head(len: u32, error: i32, unique: u64) -> [u8; REPLY_HEAD] {
     head
 }
 
-/// A reply that is an error.
+/// Encodes a reply that is an error.
 pub fn refusal(error: Errno, unique: u64) -> [u8; REPLY_HEAD] {
     head(REPLY_HEAD as u32, -error.raw_os_error(), unique)
 }
 
-/// The kernel's node number of an object: the pool's id, except for the root.
+/// Returns the kernel's node number of an object: the pool's id, except for the root.
 pub fn node_of(ino: u64) -> u64 {
     if ino == forebay_posix::ObjectId::ROOT.0 {
         ROOT_NODE
@@ -378,7 +382,7 @@ pub fn node_of(ino: u64) -> u64 {
     }
 }
 
-/// Like `new_encode_dev` of the kernel: major and minor in 32 bits.
+/// Encodes major and minor in 32 bits, like `new_encode_dev` of the kernel.
 fn old_device(rdev: u64) -> u32 {
     let (major, minor) = (libc::major(rdev), libc::minor(rdev));
     (minor & 0xff) | (major << 8) | ((minor & !0xff) << 12)

@@ -1,8 +1,9 @@
-//! Files that were looked up a moment ago, kept open.
+//! Keeps files that were just looked up open for a moment.
 //!
 //! To open a file, the kernel looks up its name, requests its attributes, then opens the node
-//! number. If others replace the file in between, again and again as programs do with rename, the
-//! open would never succeed: the object that was found is gone. So it is kept open for a moment.
+//! number. If another program replaces the file in between by rename, the found object is gone and
+//! the open fails. If that happens again and again, the open would never succeed. So a file that
+//! was found stays open for a moment.
 
 use forebay_posix::Fs;
 use forebay_runtime::threads::watch;
@@ -11,16 +12,16 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// How long a file is kept at least; twice as long at most.
+/// Minimum time for which a file is kept open; the maximum is twice as long.
 const MIN_OPEN_TIME: Duration = Duration::from_millis(200);
-/// Usual limit on kept files: at twice as many, the oldest are closed.
+/// Number of kept files to which the oldest are closed when there are twice as many.
 const MAX_OPEN_FILES: usize = 128;
 const WAKES: usize = 2 * MAX_OPEN_FILES;
-/// Hard limit on kept files: then the thread that closes them is delayed, and further files aren't
-/// kept.
+/// Maximum number of kept files, which is reached only if the thread that closes them is delayed.
+/// Further files aren't kept.
 const FULL: usize = 8 * MAX_OPEN_FILES;
 
-/// The files, by the time of their look-up.
+/// The kept files, in the order of their look-ups.
 #[derive(Default)]
 pub struct Recent {
     files: Mutex<VecDeque<File>>,
@@ -41,7 +42,7 @@ impl Recent {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the file is kept, and will be for a while.
+    /// Whether the file is kept, and will be for at least a part of [`MIN_OPEN_TIME`].
     pub fn has(&self, node: u64) -> bool {
         let files = self.files();
         let young = files
@@ -51,8 +52,8 @@ impl Recent {
         young.into_iter().any(|f| f.node == node)
     }
 
-    /// Keeps a file by a description of it. Another thread closes it, since that may wait for users
-    /// of the file.
+    /// Keeps a file by `open`, a description of it. Another thread closes the description, since
+    /// closing may wait for users of the file.
     pub fn keep(&self, fs: &Fs, node: u64, open: u32) {
         let file = File {
             node,
@@ -76,12 +77,13 @@ impl Recent {
         self.files().is_empty()
     }
 
-    /// Closes all kept files: their room is wanted, or counted. Waits for their users.
+    /// Closes all kept files, so that their space is freed or can be counted. Waits for their
+    /// users.
     pub fn let_go(&self, fs: &Fs) {
         self.close(fs, |files| files.len());
     }
 
-    /// Closes as many of the oldest as `how_many` returns.
+    /// Closes the oldest files; `how_many` returns their number.
     fn close(&self, fs: &Fs, how_many: impl FnOnce(&VecDeque<File>) -> usize) {
         let one = self.closing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut files = self.files();
@@ -94,7 +96,7 @@ impl Recent {
         drop(one);
     }
 
-    /// Starts the thread that closes kept files in time, while there is a face.
+    /// Starts the thread that closes kept files in time, which runs as long as the face exists.
     ///
     /// # Errors
     /// If the thread can't be started.
@@ -104,7 +106,7 @@ impl Recent {
     }
 }
 
-/// One round; None if the face has ended.
+/// Does one round. Returns None if the face has ended.
 fn look(recent: &Weak<Recent>, fs: &Fs) -> Option<()> {
     let this = recent.upgrade()?;
     this.close(fs, |files| {

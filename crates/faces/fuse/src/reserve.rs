@@ -1,18 +1,18 @@
-//! Memory for a mount's server when the system gives it no more.
+//! Reserves memory for a mount's server, for when the system gives it no more.
 //!
-//! Rust aborts a process that can't allocate; the mount would then answer ENOTCONN for ever. So a
-//! server at its limit of address space (RLIMIT_AS), or on a system without overcommit, must answer
-//! ENOMEM and continue.
+//! Rust aborts a process that can't allocate, and the mount would then answer ENOTCONN for ever. So
+//! if a server reaches its limit of address space (RLIMIT_AS), or runs on a system without
+//! overcommit, it must answer ENOMEM and continue.
 //!
-//! - [`hold`] maps [`SIZE`] bytes ahead. They take address space, and no memory until they are
-//!   used.
-//! - [`Allocator`], the program's global allocator, uses them when malloc fails.
-//! - [`is_short`]: a request is refused before it is carried out if the rest might not suffice for
-//!   it.
-//! - Threads are started only where there is room for their beginning ([`forebay_runtime::threads`]).
+//! - [`hold`] maps [`SIZE`] bytes in advance. They use address space, but no memory until they are
+//!   touched.
+//! - [`Allocator`], the program's global allocator, uses these bytes when malloc fails.
+//! - [`is_short`] tells when to refuse a request before it is carried out, because the rest of the
+//!   reserve might not suffice for it.
+//! - Threads are started only if there is space for their start ([`forebay_runtime::threads`]).
 //!
-//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is only used without
-//! memory, so a linear search is fast enough. Units are returned when they are freed.
+//! The reserve is a bitmap of units of [`UNIT`] bytes under a mutex. It is used only when memory is
+//! short, so a linear search is fast enough. Units return to the reserve when they are freed.
 
 use forebay_runtime::threads::has_room;
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -23,22 +23,22 @@ use std::sync::{Mutex, PoisonError};
 
 /// Size of the reserve. Bytes.
 pub const SIZE: usize = 64 << 20;
-/// Maximum number of bytes that one request takes while it is answered: copies of the largest
-/// write, and its reply.
+/// Maximum number of bytes allocated while one request is answered: copies of the largest write,
+/// and its reply.
 const PER_REQUEST: usize = 4 << 20;
-/// Size of a unit, and the largest alignment. Bytes.
+/// Size of a unit, and the largest alignment of an allocation. Bytes.
 const UNIT: usize = 256;
 const UNITS: usize = SIZE / UNIT;
 
-/// Address of the reserve; 0: not mapped.
+/// Address of the reserve; 0 if it isn't mapped.
 static BASE: AtomicUsize = AtomicUsize::new(0);
-/// Bytes of the reserve in use.
+/// Number of bytes of the reserve in use.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Whether the system had no memory at the last attempt, by [`is_short`] or by an allocation.
+/// Whether the last attempt, by [`is_short`] or by an allocation, found the system without memory.
 static IS_LACKING: AtomicBool = AtomicBool::new(false);
 static TAKEN: Mutex<Bitmap> = Mutex::new(Bitmap([0; UNITS / 64]));
 
-/// Maps the reserve; once in a process.
+/// Maps the reserve, once in a process.
 ///
 /// # Errors
 /// ENOMEM if it can't be mapped.
@@ -52,8 +52,8 @@ pub fn hold() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a request should be refused: `busy` others are being answered, the system has no memory,
-/// and the reserve might not suffice for them all.
+/// Whether a further request should be refused while `busy` others are being answered: the system
+/// has no memory, and the reserve might not suffice for all of them.
 pub fn is_short(busy: usize) -> bool {
     if !IS_LACKING.load(Relaxed) {
         return false;
@@ -70,17 +70,17 @@ pub fn is_short(busy: usize) -> bool {
 fn mapped(len: usize) -> io::Result<usize> {
     use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
     let prot = ProtFlags::READ | ProtFlags::WRITE;
-    // SAFETY: a new mapping, where the kernel likes.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let at = unsafe { mmap_anonymous(null_mut(), len, prot, MapFlags::PRIVATE)? };
     Ok(at.expose_provenance())
 }
 
 fn unmapped(at: usize, len: usize) {
-    // SAFETY: a mapping of ours that no other thread knows.
+    // SAFETY: a mapping that this process has made and no other thread knows.
     let _ = unsafe { rustix::mm::munmap(std::ptr::with_exposed_provenance_mut(at), len) };
 }
 
-/// The units in use.
+/// Bitmap of the units in use.
 struct Bitmap([u64; UNITS / 64]);
 
 impl Bitmap {
@@ -94,7 +94,7 @@ impl Bitmap {
         }
     }
 
-    /// Takes the first `n` consecutive free units.
+    /// Takes the first `n` consecutive free units. Returns the number of the first one.
     fn take(&mut self, n: usize) -> Option<usize> {
         let mut first = 0;
         while first + n <= UNITS {
@@ -154,12 +154,12 @@ fn give(p: *mut u8, layout: Layout) {
     USED.fetch_sub(n * UNIT, Relaxed);
 }
 
-/// The system's allocator, with the reserve for when it fails.
+/// The system's allocator, which falls back to the reserve when the system has no memory.
 pub struct Allocator;
 
-// SAFETY: memory of the system's allocator returns to it; units of the reserve belong to one
-// allocation at a time, are as many as requested and aligned to UNIT. Nothing here allocates or
-// unwinds.
+// SAFETY: memory of the system's allocator returns to it. A unit of the reserve belongs to one
+// allocation at a time; an allocation has as many units as it requested, aligned to UNIT. Nothing
+// here allocates or unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller's promise.
@@ -175,7 +175,7 @@ unsafe impl GlobalAlloc for Allocator {
         }
         let p = take(layout);
         if let Some(p) = NonNull::new(p) {
-            // SAFETY: this many bytes were taken.
+            // SAFETY: the allocation has this many bytes.
             unsafe { p.write_bytes(0, layout.size()) };
         }
         p
@@ -185,7 +185,7 @@ unsafe impl GlobalAlloc for Allocator {
         if is_ours(p) {
             give(p, layout)
         } else {
-            // SAFETY: it came from there.
+            // SAFETY: the memory came from the system's allocator.
             unsafe { System.dealloc(p, layout) }
         }
     }
@@ -193,14 +193,15 @@ unsafe impl GlobalAlloc for Allocator {
     unsafe fn realloc(&self, p: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         let is_ours = is_ours(p);
         if !is_ours {
-            // SAFETY: it came from there.
+            // SAFETY: the memory came from the system's allocator.
             let moved = unsafe { System.realloc(p, layout, size) };
             if !moved.is_null() {
                 return moved;
             }
         }
-        // SAFETY: the caller promises a valid size for a layout; both are different allocations of
-        // at least these sizes; the old one is freed once, to where it came from.
+        // SAFETY: the caller promises a valid size for a layout. The two allocations are different,
+        // and have at least these sizes. The old one is freed once, to the allocator that it came
+        // from.
         unsafe {
             let moved = self.alloc(Layout::from_size_align_unchecked(size, layout.align()));
             if !moved.is_null() {
@@ -224,7 +225,7 @@ mod tests {
         let more = bits.take(3).unwrap();
         assert_eq!((one, many, more), (0, 1, 201));
         bits.give(many, 200);
-        // A fitting request uses the gap.
+        // The gap is used by a request that fits.
         assert_eq!(bits.take(201), Some(204));
         assert_eq!(bits.take(200), Some(1));
         assert_eq!(bits.take(UNITS), None);
@@ -242,7 +243,7 @@ mod tests {
         let p = take(layout);
         assert!(is_ours(p) && p.addr().is_multiple_of(64));
         assert_eq!(USED.load(Relaxed), 1024);
-        // SAFETY: freed once each, by the layouts they were made with.
+        // SAFETY: each block is freed once, with the layout of its allocation.
         unsafe {
             p.write_bytes(7, 1000);
             // The block moves to the system's allocator, which has memory here.

@@ -1,16 +1,17 @@
-//! The threads that take the kernel's requests and answer them.
+//! The threads that receive the kernel's requests and answer them.
 //!
-//! Each thread takes a request, answers it, and takes the next. There are two to four. When all are
-//! blocked (none waits for a request, and none was taken for [`HELD_UP`]) another one is started,
-//! up to [`MAX_WORKERS`]; it ends when enough others wait.
+//! Each thread receives a request, answers it, and receives the next. Usually there are two to four
+//! threads. When all of them are blocked (none waits for a request, and none has received one for
+//! [`HELD_UP`]) another one is started, up to [`MAX_WORKERS`]. It ends when enough others wait for
+//! requests.
 //!
-//! Such a thread never waits for a resource that a client may hold, since the client may wait for
-//! the thread's reply: it reads nothing about other processes in /proc ([`answer_others`]), and
-//! sends the kernel no notices. A request that needs these, or that waits for a program's lock,
-//! gets its own thread.
+//! These threads never wait for a resource that a client may hold, since the client may wait for
+//! the thread's reply. So they read nothing about other processes in /proc ([`answer_others`]), and
+//! send the kernel no notices. A request that needs either, or that waits for a program's lock,
+//! gets a thread of its own.
 //!
-//! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]); no
-//! thread is started then.
+//! Without memory, requests are answered from a reserve, or refused with ENOMEM ([`reserve`]), and
+//! no thread is started.
 
 use crate::cached::{Cached, Serves};
 use crate::counted;
@@ -32,23 +33,24 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
-/// Limit on threads that take requests. Further requests wait in the kernel.
+/// Maximum number of threads that receive requests. Further requests wait in the kernel.
 const MAX_WORKERS: usize = 256;
-/// Usual number of these threads: the number of cores, within these bounds.
+/// Bounds of the usual number of these threads, which is otherwise the number of cores.
 const USUAL: std::ops::RangeInclusive<usize> = 2..=4;
-/// How long all threads may be busy, at least, before another one is started; twice as long at
-/// most.
+/// How long all threads must be busy before another one is started. It is started after twice this
+/// time at most.
 const HELD_UP: Duration = Duration::from_millis(2);
-/// Limit on requests with their own threads; beyond it ENOLCK for a lock, EAGAIN for others.
+/// Maximum number of requests with threads of their own. Beyond it, a lock fails with ENOLCK,
+/// another request with EAGAIN.
 const MAX_ASIDE_REQUESTS: usize = 1024;
 const STACK: usize = 512 << 10;
-/// Size of the largest request and of the largest reply. Bytes.
+/// Maximum size of a request, and of a reply. Bytes.
 const LARGEST: usize = p::MAX_WRITE + 4096;
-/// Limit on recorded interrupts whose request isn't known: it may be about to wait.
+/// Maximum number of recorded interrupts for unknown requests, which may be about to wait.
 const EARLY: usize = 64;
-/// Pause of an open between two checks whether a lease still conflicts.
+/// Pause between two attempts of an open that conflicts with a lease.
 const LEASE_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// How long requests may still take when the mount's process is to end.
+/// How long requests may still take after the server was told to stop.
 const END: Duration = Duration::from_secs(2);
 
 /// State that the threads of a mount share.
@@ -56,41 +58,42 @@ pub struct Server {
     pub face: Face,
     device: OwnedFd,
     threads: Mutex<Threads>,
-    /// Usual number of threads that take requests.
+    /// Usual number of threads that receive requests.
     usual: usize,
-    /// Signals that a thread has ended, or has answered after the end.
+    /// Signals that a thread has ended, or has answered a request after the end.
     changed: Condvar,
     /// Signals that no thread waits for a request.
     scarce: Condvar,
-    /// Whether everything was closed at the end.
+    /// Whether everything could be closed at the end; None before the end.
     ended: Mutex<Option<bool>>,
     aside: Mutex<Aside>,
 }
 
-/// Numbers of threads by activity.
+/// Numbers of threads by what they do.
 #[derive(Default)]
 struct Threads {
-    /// Threads that take requests, and how many of them wait for one.
+    /// Number of threads that receive requests.
     workers: usize,
     idle: usize,
-    /// Number of requests taken.
+    /// Number of requests received so far.
     taken: u64,
     /// Whether the watching thread sleeps until no thread waits for a request.
     is_unwatched: bool,
-    /// Threads that are answering a request, those for a single request included.
+    /// Number of threads that are answering a request, including those that answer only one.
     busy: usize,
     /// Whether answering has ended.
     is_over: bool,
 }
 
-/// Requests that wait on their own threads, by number; and interrupts that came too early.
+/// Requests that wait on threads of their own, by number; and interrupts that arrived before their
+/// requests began to wait.
 #[derive(Default)]
 struct Aside {
     cancel: HashMap<u64, Arc<AtomicBool>>,
     early: VecDeque<u64>,
 }
 
-/// Negotiates with the kernel. Returns a server that isn't running yet.
+/// Negotiates with the kernel, and returns a server that isn't running yet.
 ///
 /// # Errors
 /// If the kernel is too old, the device can't be read, or a thread can't be started.
@@ -139,7 +142,7 @@ fn greet(device: &OwnedFd) -> io::Result<u32> {
     let mut reply = Reply::new();
     reply.u32(p::MAJOR).u32(p::MINOR.min(minor));
     reply.u32(max_readahead).u32(both as u32);
-    // Limit on background requests, and the number from which on they count as congestion.
+    // Maximum number of background requests, and the number from which on they count as congestion.
     reply.u16(64).u16(48);
     reply.u32(p::MAX_WRITE as u32);
     // Granularity of times. Nanoseconds.
@@ -153,12 +156,12 @@ fn greet(device: &OwnedFd) -> io::Result<u32> {
 /// Reads the next request. Returns its length; None if the mount was removed.
 ///
 /// # Errors
-/// An errno of reading the device.
+/// If reading the device fails.
 fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     loop {
         match rustix::io::read(device, &mut *into) {
             Ok(n) => return Ok(Some(n)),
-            // ENOENT: the request was interrupted before it was taken.
+            // ENOENT: the request was interrupted before it was read.
             Err(Errno::INTR | Errno::AGAIN | Errno::NOENT) => {}
             Err(Errno::NODEV) => return Ok(None),
             Err(e) => return Err(e.into()),
@@ -166,7 +169,7 @@ fn take(device: &OwnedFd, into: &mut [u8]) -> io::Result<Option<usize>> {
     }
 }
 
-/// Whether such a request frees memory, room in the pool, or a lock, and takes little itself.
+/// Whether such a request frees memory, space in the pool, or a lock, and itself needs little.
 fn gives_back(opcode: u32) -> bool {
     matches!(
         opcode,
@@ -183,13 +186,13 @@ fn gives_back(opcode: u32) -> bool {
 }
 
 /// Makes the kernel extend the calling thread's stack to its limit. The main thread's stack grows
-/// as it is used, and a failure of that ends the process.
+/// as it is used, and the process would end if it couldn't grow then.
 #[inline(never)]
 fn touch_stack() {
     std::hint::black_box(&mut [0u8; STACK]);
 }
 
-/// Main loop of one thread: until the mount is removed, or enough other threads wait.
+/// Runs one thread: until the mount is removed, or enough other threads wait for requests.
 fn work(server: &Arc<Server>, mut request: Vec<u8>, mut reply: Reply) {
     answer_others();
     while let Ok(Some(len)) = take(&server.device, &mut request) {
@@ -221,7 +224,7 @@ impl Serves for Server {
         self.face.fs()
     }
 
-    // For code that uses the kernel's handles outside of an answer.
+    // Runs code that uses the kernel's handles but isn't part of an answer.
     fn while_it_runs(&self, f: impl FnOnce()) {
         let mut threads = self.threads();
         if !threads.is_over {
@@ -241,7 +244,8 @@ impl Server {
     pub fn run(self: &Arc<Server>, ready: impl FnOnce()) -> io::Result<()> {
         reserve::hold()?;
         touch_stack();
-        // Not during an answer: attaching may have to wait for another mount.
+        // Attaches to the pool now, and not while answering: attaching may have to wait for another
+        // mount.
         self.face.fs().store().process_slot()?;
         Cached::watch(self)?;
         Keeping::watch(self)?;
@@ -255,7 +259,7 @@ impl Server {
             0,
             move || server.watch(),
         )?;
-        // Opened now, as there might be no memory for it later.
+        // Opens the records now, since there might be no memory for them later.
         let _ = self.face.fs().store().open_records();
         threads::have_begun();
         ready();
@@ -275,7 +279,7 @@ impl Server {
             return Ok(());
         }
         let server = self.clone();
-        // Each page of these buffers gets memory at its first use.
+        // The pages of these buffers use memory only after their first use.
         start(Builder::new(), STACK, 2 * LARGEST, move || {
             work(&server, vec![0; LARGEST], Reply::of_size(LARGEST));
         })?;
@@ -284,8 +288,8 @@ impl Server {
         Ok(())
     }
 
-    /// Called when the calling thread has taken a request. False: answering has ended, and so must
-    /// the thread.
+    /// Called by a thread that has received a request. Returns false if answering has ended; then
+    /// the thread must end, too.
     fn begins(self: &Arc<Server>) -> bool {
         let mut threads = self.threads();
         threads.idle -= 1;
@@ -315,7 +319,7 @@ impl Server {
             std::thread::sleep(HELD_UP);
             threads = self.threads();
             if threads.idle == 0 && threads.taken == taken {
-                // If it can't be started, the existing threads continue.
+                // If no thread can be started, the existing ones continue.
                 let _ = self.one_more(&mut threads);
             }
         }
@@ -331,7 +335,8 @@ impl Server {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when the calling thread has answered. Returns whether it takes another request.
+    /// Called by a thread that has answered a request. Returns whether it is to receive another
+    /// one.
     fn goes_on(&self) -> bool {
         let mut threads = self.threads();
         self.answered(&mut threads);
@@ -343,7 +348,7 @@ impl Server {
         true
     }
 
-    /// Number of threads that are answering a request.
+    /// Returns the number of threads that are answering a request.
     fn busy(&self) -> usize {
         let threads = self.threads();
         threads.workers.saturating_sub(threads.idle)
@@ -356,7 +361,7 @@ impl Server {
         }
     }
 
-    /// Called when the calling thread takes no more requests.
+    /// Called by a thread that receives no more requests.
     fn leaves(&self, threads: &mut Threads) {
         threads.workers -= 1;
         if threads.workers == 0 {
@@ -365,20 +370,20 @@ impl Server {
         }
     }
 
-    /// Ends answering, and closes what the kernel's handles have open. Files that can't be closed
-    /// in time are left to the cleanup behind dead processes.
+    /// Ends answering, and closes what the kernel's handles have open. Returns whether that
+    /// succeeded in time; otherwise the pool's cleanup behind dead processes closes the files.
     pub fn stop(&self) -> bool {
         let mut ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
         *ended.get_or_insert_with(|| self.answers_end() && self.face.end().is_ok())
     }
 
-    /// Ends answering. Returns whether no thread is answering any longer.
+    /// Ends answering. Returns whether all answers were completed in time.
     fn answers_end(&self) -> bool {
         self.threads().is_over = true;
         let until = Instant::now() + END;
         let mut threads = self.threads();
         while threads.busy > 0 {
-            // Another request may have begun to wait.
+            // In each turn, since further requests may have begun to wait.
             for cancel in self.aside().cancel.values() {
                 cancel.store(true, Release);
             }
@@ -419,7 +424,7 @@ impl Server {
                             Answer::Reply(Err(ASIDE)) if cancel.load(Acquire) => {
                                 return Err(Errno::INTR);
                             }
-                            // The lease in its way ends within `lease-break-time`.
+                            // The conflicting lease ends within `lease-break-time`.
                             Answer::Reply(Err(ASIDE)) => std::thread::sleep(LEASE_POLL_INTERVAL),
                             Answer::Reply(result) => return result,
                             _ => return Err(Errno::IO),
@@ -446,19 +451,20 @@ impl Server {
             Ok(()) => rustix::io::write(&self.device, reply.finish(head.unique)),
             Err(e) => rustix::io::write(&self.device, &refusal(e, head.unique)),
         };
-        // ENOENT: the requester has ended, so no close will follow for what was opened for it.
+        // ENOENT: the requesting process has ended, so no close will follow for what the request
+        // opened.
         if sent == Err(Errno::NOENT) && result.is_ok() {
             self.face.unanswered(head, reply);
         }
     }
 
-    /// Waits for a lock on another thread.
+    /// Starts a thread that waits for a lock.
     fn wait_for(self: &Arc<Server>, head: Head, lock: Wait) {
         self.aside_for(head, Errno::NOLCK, move |_, cancel, _| lock(cancel));
     }
 
-    /// Answers a request that may wait for other processes on its own thread; with `refusal` if
-    /// there are too many of them.
+    /// Answers a request that may wait for other processes on a thread of its own. If there are too
+    /// many of these, replies with the error `refusal`.
     fn aside_for(
         self: &Arc<Server>,
         head: Head,
@@ -502,7 +508,8 @@ impl Server {
         }
     }
 
-    /// Interrupts the request of this number, if it waits. All others end by themselves.
+    /// Interrupts the request of this number, if it waits. Requests that don't wait end soon
+    /// anyway.
     fn interrupt(&self, mut args: Args<'_>) {
         let Ok(unique) = args.u64() else { return };
         let mut aside = self.aside();
@@ -518,7 +525,7 @@ impl Server {
     }
 
     fn aside(&self) -> MutexGuard<'_, Aside> {
-        // A panic ends the process: no thread sees a half-changed table.
+        // A panic ends the process, so no thread can see a half-changed table.
         self.aside.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

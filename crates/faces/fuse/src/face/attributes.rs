@@ -1,11 +1,11 @@
-//! Attributes: those of stat, and extended attributes.
+//! Answers requests for attributes: those of stat, and extended attributes.
 
 use super::{Call, object};
 use crate::protocol::{self as p, Args, Head, Reply, fattr};
 use forebay_posix::{Errno, ObjectId, Stat};
 
-/// Mode bits that are removed when a user without privileges changes a file: set-user-ID, and
-/// set-group-ID where the group may execute it or the user isn't of the group.
+/// Returns the mode bits to remove when a user without privileges changes a file: set-user-ID, and
+/// set-group-ID if the group may execute the file or the user isn't in the group.
 fn privileges(mode: u32, is_member: impl FnOnce() -> bool) -> u32 {
     let bits = mode & (libc::S_ISUID | libc::S_ISGID);
     if bits & libc::S_ISGID != 0 && mode & libc::S_IXGRP == 0 && is_member() {
@@ -19,8 +19,9 @@ fn privileges_of(head: &Head, stat: &Stat) -> u32 {
     privileges(stat.mode, || is_member(head, stat.gid))
 }
 
-/// Whether `gid` is the requesting thread's group, or one of its supplementary groups. Those of a
-/// thread that can't be seen count as none. The kernel takes no lock of the process for that file.
+/// Whether `gid` is the requesting thread's group, or one of its supplementary groups. If the
+/// thread can't be seen, it counts as having no supplementary groups. Reading its `status` takes no
+/// lock of the process in the kernel.
 fn is_member(head: &Head, gid: u32) -> bool {
     let is_one_of = || {
         let status = std::fs::read_to_string(format!("/proc/{}/status", head.pid)).ok()?;
@@ -30,7 +31,7 @@ fn is_member(head: &Head, gid: u32) -> bool {
     head.gid == gid || head.pid != 0 && is_one_of().unwrap_or(false)
 }
 
-/// The event that a change of these attributes is for watchers (bits of inotify(7)).
+/// Returns the event that a change of these attributes is for watchers (bits of inotify(7)).
 fn watch_events(valid: u32, open: bool) -> u32 {
     let has = |bits: u32| valid & bits != 0;
     let mut what = match (has(fattr::ATIME), has(fattr::MTIME)) {
@@ -42,7 +43,7 @@ fn watch_events(valid: u32, open: bool) -> u32 {
     if has(fattr::UID | fattr::GID | fattr::MODE) {
         what |= libc::IN_ATTRIB;
     }
-    // For an open file it was reported already.
+    // For an open file, truncation has reported the change already.
     if has(fattr::SIZE) && !open {
         what |= libc::IN_MODIFY;
     }
@@ -61,7 +62,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The common part of GETATTR and STATX.
+    /// Returns the attributes for GETATTR and STATX.
     fn stat_of_request(&self, head: &Head, a: &mut Args<'_>) -> Result<Stat, Errno> {
         let flags = a.u32()?;
         a.skip(4)?;
@@ -71,7 +72,7 @@ impl Call<'_> {
         Ok(stat)
     }
 
-    /// With the time of birth.
+    /// Answers STATX, which includes the time of birth.
     pub(super) fn statx(
         &self,
         head: &Head,
@@ -156,7 +157,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Reports a change to watchers of the object that don't use the mount.
+    /// Reports a change of the object to watchers that don't use the mount.
     fn notify_watchers(&self, id: ObjectId, mode: u32, what: u32) {
         let known = self.known.name(id.0);
         let at = known.as_ref().map(|(dir, name)| (*dir, &name[..]));
@@ -166,7 +167,7 @@ impl Call<'_> {
             .tell(id, mode & libc::S_IFMT, at, what);
     }
 
-    /// Called after a user without privileges has written a file.
+    /// Removes the bits of [`privileges`], after a user without privileges has written the file.
     pub(super) fn drop_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
         let stat = self.fs().stat_id(object(node))?;
         match privileges_of(head, &stat) {
@@ -177,9 +178,9 @@ impl Call<'_> {
         }
     }
 
-    /// The same before a change for which the kernel doesn't say whether its user has privileges:
-    /// root is taken for one who has. For root without CAP_FSETID, the kernel has sent a request
-    /// that sets nothing.
+    /// Removes the bits of [`privileges`] before a change for which the kernel doesn't tell whether
+    /// the user has privileges. Assumes that root has them. For root without CAP_FSETID, the kernel
+    /// sends a separate request that sets nothing.
     pub(super) fn drop_users_privileges(&self, head: &Head, node: u64) -> Result<(), Errno> {
         if head.uid == 0 || privileges_of(head, &self.fs().stat_id(object(node))?) == 0 {
             return Ok(());
@@ -189,9 +190,9 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// A request that sets no attribute: chown(2) with neither user nor group, or the removal of
-    /// privileges before fallocate(2) and copy_file_range(2). By chown(2), other users than the
-    /// owner and root can't remove them; for the other calls see
+    /// Handles a request that sets no attribute. It comes from chown(2) with neither user nor
+    /// group, or removes privileges before fallocate(2) and copy_file_range(2). chown(2) by users
+    /// other than the owner and root must not remove them; for the two other calls see
     /// [`drop_users_privileges`](Self::drop_users_privileges).
     fn set_nothing(&self, head: &Head, stat: &Stat) -> Result<(), Errno> {
         let is_other = head.uid != 0 && head.uid != stat.uid;
@@ -257,7 +258,7 @@ impl Call<'_> {
     }
 }
 
-/// Puts a value into a reply with room for `room` bytes; 0: only its size is requested.
+/// Appends a value to a reply for which the program has `room` bytes; if 0, appends only its size.
 fn put_sized(reply: &mut Reply, room: usize, value: &[u8]) -> Result<(), Errno> {
     match room {
         0 => _ = reply.u32(value.len() as u32).u32(0),

@@ -1,11 +1,11 @@
-//! Reading directories. The kernel requests a page of entries at a time; this module fetches more
+//! Reads directories. The kernel requests a page of entries at a time; this module fetches more
 //! from the store and keeps the rest for the next requests.
 //!
-//! An offset is the number of an entry in the listing of its handle: the entry after which to go
-//! on. Programs go back to offsets: with seekdir(3), and unknowingly when their buffer is smaller
-//! than the kernel's (musl: 2 KiB). So entries that were returned are kept as well, up to
-//! [`MAX_RETURNED`], and an offset means the same entry even if files were removed or created
-//! meanwhile. Only for an older offset are the current entries counted again.
+//! An offset is the number of an entry in its handle's listing, after which the listing continues.
+//! Programs return to earlier offsets: by seekdir(3), and indirectly if their buffer is smaller
+//! than the kernel's (musl: 2 KiB). So up to [`MAX_RETURNED`] returned entries are kept, and an
+//! offset means the same entry even if files were removed or created meanwhile. For an older
+//! offset, the directory's current entries are counted instead.
 
 use super::{Call, handle, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -17,9 +17,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Number of entries that are fetched at once.
 const AHEAD: usize = 1024;
-/// Limit on the entries of one handle that are kept after they were returned.
+/// Maximum number of returned entries that one handle keeps.
 const MAX_RETURNED: usize = 1 << 16;
-/// As above, while all handles of the mount together keep more than [`MAX_KEPT_ENTRIES`].
+/// Maximum number of returned entries per handle while all handles of the mount together keep more
+/// than [`MAX_KEPT_ENTRIES`].
 const MIN_RETURNED: usize = 1 << 10;
 const MAX_KEPT_ENTRIES: usize = 1 << 20;
 
@@ -31,7 +32,7 @@ pub struct Dirs {
     kept: AtomicUsize,
 }
 
-/// Consecutive entries of a directory: some that were returned already, then those that are next.
+/// Consecutive entries of a directory: first some that were returned already, then the next ones.
 #[derive(Default)]
 struct Listing {
     entries: VecDeque<ReturnedEntry>,
@@ -46,7 +47,8 @@ struct ReturnedEntry {
 }
 
 impl Listing {
-    /// Index of the entry with this offset; None if it isn't kept, nor the next to be fetched.
+    /// Returns the index of the entry with this offset. None if it is neither kept nor the next one
+    /// to fetch.
     fn index_of(&self, offset: u64) -> Option<usize> {
         let index = usize::try_from(offset.checked_sub(self.start)?).ok()?;
         (index <= self.entries.len()).then_some(index)
@@ -69,14 +71,14 @@ impl Dirs {
         }
     }
 
-    /// Drops all entries; the listing continues at `offset`.
+    /// Drops all entries of a listing, which continues at `offset`.
     fn clear(&self, listing: &mut Listing, offset: u64) {
         self.kept.fetch_sub(listing.entries.len(), Relaxed);
         *listing = Listing::default();
         listing.start = offset;
     }
 
-    /// Drops the oldest of `returned` entries, as far as too many are kept.
+    /// Drops the oldest of the `returned` entries if too many are kept.
     fn trim(&self, listing: &mut Listing, returned: usize) {
         let limit = if self.kept.load(Relaxed) > MAX_KEPT_ENTRIES {
             MIN_RETURNED
@@ -116,7 +118,7 @@ impl Call<'_> {
         let index = listing.index_of(offset).filter(|_| offset > 0);
         let mut index = match index {
             Some(index) => index,
-            // The first request, rewinddir(3), or an offset whose entry isn't kept.
+            // This is the first request, rewinddir(3), or an offset whose entry isn't kept.
             None => {
                 self.fs().seek(open, Whence::Start, offset as i64)?;
                 self.dirs.clear(&mut listing, offset);
@@ -146,7 +148,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Fetches more entries; false if there are none.
+    /// Fetches more entries. Returns false if there are none.
     fn fetch(&self, open: u32, listing: &mut Listing) -> Result<bool, Errno> {
         let before = listing.entries.len();
         let entries = &mut listing.entries;
@@ -164,7 +166,7 @@ impl Call<'_> {
         let fetched = entries.len() - before;
         self.dirs.kept.fetch_add(fetched, Relaxed);
         match listed {
-            // Return the entries before the error first; the next request gets the error.
+            // Entries before the error are returned first; the next request gets the error.
             Err(_) if fetched > 0 => Ok(true),
             other => other.map(|()| fetched > 0),
         }

@@ -1,4 +1,4 @@
-//! Data of open files.
+//! Answers requests that open, read, write and close files.
 
 use super::{Call, Face, handle, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -6,22 +6,22 @@ use forebay_posix::{Errno, Goal, ObjectId};
 use forebay_store::Entry;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Flags of open(2) that an open file description keeps. O_APPEND is sent with each write: it can
-/// be changed.
+/// Flags of open(2) that an open file description keeps. O_APPEND isn't one of them: it may change,
+/// and the kernel sends it with each write.
 const DESCRIPTION_FLAGS: i32 = libc::O_ACCMODE | libc::O_SYNC | libc::O_DSYNC;
-/// Maximum number of bytes that one request copies. The kernel requests the rest again, and signals
-/// get through.
+/// Maximum number of bytes that one request copies. The kernel then sends another request for the
+/// rest, and between the two a signal can interrupt the program.
 const MAX_COPY_BYTES: u64 = 64 << 20;
 
 impl Face {
-    /// The file's node number, if this description allows a writable mapping.
+    /// Returns the file's node number if this description allows a writable mapping.
     fn can_be_stored_to(&self, open: u32) -> Option<u64> {
         let o = self.fs().store().objects().open_file(open);
         let both = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE == libc::O_RDWR;
         both.then(|| o.id.load(Relaxed))
     }
 
-    /// Closes a description that the kernel has a handle of.
+    /// Closes a description to which the kernel has a handle.
     pub(super) fn close(&self, open: u32) -> Result<(), Errno> {
         if let Some(node) = self.can_be_stored_to(open) {
             self.cached.fetched.closed(node);
@@ -34,7 +34,7 @@ impl Face {
         closed
     }
 
-    /// The file's node number, if this description allows writing.
+    /// Returns the file's node number if this description allows writing.
     fn can_be_written(&self, open: u32) -> Option<u64> {
         let o = self.fs().store().objects().open_file(open);
         let writes = o.flags.load(Relaxed) as i32 & libc::O_ACCMODE != libc::O_RDONLY;
@@ -49,8 +49,8 @@ impl Call<'_> {
             id: object(node),
             kind: libc::S_IFREG,
         };
-        // The kernel names only the object. The name is for messages about it, and for watchers of
-        // its directory.
+        // The kernel sends only the object. The name is for messages, and for watchers of the
+        // directory.
         let (dir, name) = self
             .known
             .name(node)
@@ -95,7 +95,7 @@ impl Call<'_> {
                 .notify_open(open, libc::IN_MODIFY);
         }
         if flags & libc::O_TRUNC != 0 && more & p::OPEN_KILL_SUIDGID != 0 {
-            // The file is open even if this fails.
+            // The file stays open even if this fails.
             let _ = self.drop_privileges(head, head.node);
         }
         self.put_open(open, reply);
@@ -103,7 +103,7 @@ impl Call<'_> {
     }
 
     /// Creates and opens a file. The kernel has just seen that there is none. If there is one now,
-    /// ESTALE makes the kernel look again, and check whether that one may be opened.
+    /// replies ESTALE: the kernel then looks again, and checks whether that file may be opened.
     pub(super) fn create(
         &self,
         head: &Head,
@@ -128,7 +128,7 @@ impl Call<'_> {
         self.put_made(open, reply)
     }
 
-    /// Puts the entry of the new file, and its handle.
+    /// Appends the entry of the new file, and its handle.
     fn put_made(&self, open: u32, reply: &mut Reply) -> Result<(), Errno> {
         match self.fs().stat_open(open) {
             Ok(stat) => reply.entry(&stat),
@@ -226,8 +226,9 @@ impl Call<'_> {
         self.fs().write_as(open, Some(offset), append, bytes.into())
     }
 
-    /// Writes pages back to which programs have stored through mappings, from `offset` on. They
-    /// never extend a file: where they reach behind its end, it was truncated outside of the mount.
+    /// Writes back, from `offset` on, pages to which programs have stored through mappings. Writing
+    /// back never extends a file: if pages reach behind its end, it was truncated outside of the
+    /// mount.
     fn write_back(&self, node: u64, open: u32, offset: u64, pages: &[u8]) -> Result<(), Errno> {
         let fs = self.fs();
         self.cached.note(fs, open, node);
@@ -256,7 +257,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// close(2) of one of the descriptors: the process's locks are released.
+    /// Handles close(2) of a descriptor: releases the process's locks.
     pub(super) fn flush(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
         a.skip(8)?;
@@ -268,7 +269,7 @@ impl Call<'_> {
         self.fs().sync_open(handle(a)?)
     }
 
-    /// The last descriptor and the last mapping were closed.
+    /// Handles the end of a handle, when its last descriptor and its last mapping were closed.
     pub(super) fn release(&self, head: &Head, a: &mut Args<'_>) -> Result<(), Errno> {
         let open = handle(a)?;
         self.cached.forget(open, head.node);
@@ -293,7 +294,7 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// SEEK_DATA and SEEK_HOLE; the kernel handles the others.
+    /// Handles SEEK_DATA and SEEK_HOLE; the kernel handles the other kinds.
     pub(super) fn lseek(&self, a: &mut Args<'_>, reply: &mut Reply) -> Result<(), Errno> {
         let open = handle(a)?;
         let (offset, whence) = (a.u64()?, a.u32()? as i32);

@@ -1,6 +1,6 @@
-//! Locks. Those of flock(2) belong to the handle. Range locks belong to a process or a descriptor,
-//! to which the kernel gives a number. For each such owner and file, an open file description of
-//! the mount owns the locks in the pool; they end with it.
+//! Answers requests for locks. Locks of flock(2) belong to the handle. Range locks belong to a
+//! process or a descriptor, to which the kernel gives an owner number. For each owner and file, an
+//! open file description of the mount owns the locks in the pool; closing it releases them.
 
 use super::{Call, Wait, object};
 use crate::protocol::{self as p, Args, Head, Reply};
@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The descriptions that own locks, by owner and file.
+/// The descriptions that own locks, by owner number and node number.
 #[derive(Default)]
 pub struct Locks(Mutex<HashMap<(u64, u64), Arc<Holder>>>);
 
-/// A description that owns locks. Dropping it closes it and releases the locks.
+/// A description that owns locks. Dropping it closes the description, which releases the locks.
 struct Holder {
     fs: Arc<Fs>,
     open: u32,
@@ -36,7 +36,7 @@ impl Locks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Called when a process has closed a descriptor of the file.
+    /// Releases an owner's locks of a file, when a process has closed a descriptor of it.
     pub fn drop_owner(&self, owner: u64, node: u64) {
         let mut all = self.all();
         if !all.is_empty() {
@@ -52,7 +52,7 @@ impl Locks {
         drop(all);
     }
 
-    /// Called when a handle was closed: releases locks owned by descriptors. (Those owned by
+    /// Releases the locks that belong to a descriptor, when its handle was closed. (Locks of
     /// processes were released before.)
     pub fn drop_handle(&self, handle: u32) {
         let mut all = self.all();
@@ -64,7 +64,7 @@ impl Locks {
     }
 }
 
-/// The requested lock.
+/// A request for a lock.
 struct LockRequest {
     handle: u32,
     owner: u64,
@@ -93,7 +93,8 @@ fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
     })
 }
 
-/// Takes a lock, or returns a function that waits for it. Most are free: then no thread is needed.
+/// Takes a lock if it is free; otherwise returns a function that waits for it. Most locks are free,
+/// and need no thread.
 fn waiting(
     lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
 ) -> Result<Option<Wait>, Errno> {
@@ -106,7 +107,8 @@ fn waiting(
 }
 
 impl Call<'_> {
-    /// The description that owns the locks of this owner and file.
+    /// Returns the description that owns this owner's locks of the file; opens one if there is
+    /// none.
     fn holder(&self, node: u64, request: &LockRequest) -> Result<Arc<Holder>, Errno> {
         let known = self.locks.all().get(&(request.owner, node)).cloned();
         if let Some(holder) = known {
@@ -124,8 +126,8 @@ impl Call<'_> {
             libc::S_IFDIR => libc::O_RDONLY,
             _ => libc::O_RDWR,
         };
-        // Not under the mutex, so that other files needn't wait for this one. It doesn't count as a
-        // program's open: the program itself has the file open.
+        // Opened without the mutex, so that requests for other files needn't wait. It doesn't count
+        // as a program's open: the program itself has the file open.
         let open = fs.keep_object(Entry { id, kind }, flags)?;
         let new = Arc::new(Holder {
             fs,
@@ -133,8 +135,8 @@ impl Call<'_> {
             handle: request.handle,
             pid: request.pid,
         });
-        // Another thread of the process may have added one meanwhile; then this one is closed after
-        // the mutex is released.
+        // Another thread of the process may have added one meanwhile. Then `new` is dropped, and
+        // closed, after the mutex is released.
         let holder = (self.locks.all())
             .entry((request.owner, node))
             .or_insert_with(|| new.clone())
@@ -156,7 +158,7 @@ impl Call<'_> {
         cluster.lock_range(holder.open, true, request.want, request.range, false)
     }
 
-    /// F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
+    /// Handles F_SETLKW and flock(2): returns a function that waits, if the lock isn't free.
     pub(super) fn lock_waiting(
         &self,
         head: &Head,
@@ -174,7 +176,7 @@ impl Call<'_> {
         })
     }
 
-    /// F_GETLK.
+    /// Handles F_GETLK.
     pub(super) fn lock_in_the_way(
         &self,
         head: &Head,
@@ -193,7 +195,7 @@ impl Call<'_> {
             LockType::Shared => libc::F_RDLCK,
             _ => libc::F_WRLCK,
         };
-        // The owner uses another mount or node: it has no process id here.
+        // An owner that uses another mount or node has no process id here.
         let pid = match other.owner.pid() {
             Some(pid) if other.owner.node == cluster.names().node() => pid,
             Some(_) => u32::MAX,
@@ -207,7 +209,8 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// The process for which this mount holds a lock; -1 if there is none, as for descriptors.
+    /// Returns the process for which this mount holds a lock; -1 if there is none, as for
+    /// descriptors.
     fn pid_behind(&self, owner: Owner) -> u32 {
         let store = self.fs().store();
         let all = self.locks.all();

@@ -1,4 +1,4 @@
-//! Answers to the kernel's requests: each becomes one or two calls of `posix`.
+//! Answers the kernel's requests, each by one or two calls of `posix`.
 
 mod attributes;
 mod dirs;
@@ -26,15 +26,15 @@ use std::time::{Duration, Instant};
 
 /// The answer to a request.
 pub enum Answer {
-    /// The reply, or an error.
+    /// Send the reply, or an error.
     Reply(Result<(), Errno>),
-    /// No reply.
+    /// Send no reply.
     None,
-    /// The result of a wait, which ends early when it is cancelled.
+    /// Send the result of a wait for a lock.
     Wait(Wait),
 }
 
-/// A wait that ends early when the flag is set.
+/// A function that waits for a lock, and returns early when the flag is set.
 pub type Wait = Box<dyn FnOnce(&AtomicBool) -> Result<(), Errno> + Send>;
 
 /// A pool, as the kernel sees it.
@@ -42,26 +42,28 @@ pub struct Face {
     pool: Arc<Pool>,
     /// The view of the user that serves the mount.
     own: Arc<Fs>,
-    /// Views of the users for whom something was created: they become its owners.
+    /// Views of the users for whom something was created, by user and group: new objects belong to
+    /// them.
     others: RwLock<HashMap<(u32, u32), Arc<Fs>>>,
     dirs: dirs::Dirs,
     locks: locks::Locks,
     recent: Arc<Recent>,
     known: Known,
     directories: Directories,
-    /// Number of requests that are giving back room.
+    /// Number of requests in progress that may free space.
     freeing: AtomicUsize,
     pub cached: Cached,
     pub keeping: Keeping,
 }
 
-/// How long a request without room waits, at most, for room that is being given back.
+/// How long a request that finds no space waits, at most, for space that is being freed.
 const GIVING_BACK: Duration = Duration::from_millis(500);
-/// Limit on the views that are kept; a mount for all users may use more.
+/// Maximum number of views that are kept. A mount for all users may need more; then all are
+/// dropped.
 const MAX_VIEWS: usize = 256;
 
 impl Face {
-    /// Makes the face of a mount.
+    /// Creates the face of a mount.
     ///
     /// # Errors
     /// If a thread can't be started.
@@ -86,11 +88,11 @@ impl Face {
         })
     }
 
-    /// Called after the last request: closes files that are kept for the next requests, and those
-    /// that the kernel hasn't closed.
+    /// Closes files that are kept for the next requests, and those that the kernel hasn't closed.
+    /// Called after the last request.
     ///
     /// # Errors
-    /// An errno of writing files back.
+    /// If files can't be written back.
     pub fn end(&self) -> Result<(), Errno> {
         self.keeping.end();
         self.locks.let_go();
@@ -98,12 +100,12 @@ impl Face {
         self.fs().store().recovery().close_owned()
     }
 
-    /// The view for requests that create nothing.
+    /// Returns the view for requests that create nothing.
     pub fn fs(&self) -> &Fs {
         &self.own
     }
 
-    /// The view in which new objects belong to the requesting user.
+    /// Returns the view in which new objects belong to the requesting user.
     fn others_view(&self, head: &Head) -> Arc<Fs> {
         let user = (head.uid, head.gid);
         let read = self.others.read().unwrap_or_else(|e| e.into_inner());
@@ -119,7 +121,7 @@ impl Face {
         others.entry(user).or_insert_with(new).clone()
     }
 
-    /// Answers a request; the reply's content is put into `reply`.
+    /// Answers a request. Puts the reply's content into `reply`.
     pub fn answer(&self, head: &Head, args: Args<'_>, reply: &mut Reply) -> Answer {
         let request = Call {
             face: self,
@@ -127,7 +129,7 @@ impl Face {
         };
         let answer = request.answer(head, args.clone(), reply);
         match answer {
-            // The request had no effect. Room may be freed in a moment.
+            // The request had no effect, and space may be freed in a moment.
             Answer::Reply(Err(Errno::DQUOT | Errno::NOSPC)) if self.is_giving_back() => {
                 if is_answering() {
                     return Answer::Reply(Err(ASIDE));
@@ -140,13 +142,14 @@ impl Face {
         }
     }
 
-    /// Whether files are being closed, or kept for a moment, that may have been removed.
+    /// Whether files are being closed or removed, or are kept open for a moment, so that space may
+    /// be freed soon.
     fn is_giving_back(&self) -> bool {
         !self.recent.is_empty() || self.freeing.load(Relaxed) > 0
     }
 
-    /// Waits until the room of files that programs have removed and closed is freed. The kernel
-    /// reports their end when the programs continue already.
+    /// Waits until the space of files that programs have removed and closed is freed. The kernel
+    /// reports the close only after the program has continued.
     fn wait_for_room(&self) {
         let until = Instant::now() + GIVING_BACK;
         self.recent.let_go(self.fs());
@@ -155,9 +158,9 @@ impl Face {
         }
     }
 
-    /// Called if the kernel didn't take the reply: closes what the request opened.
+    /// Closes what a request has opened, if the kernel didn't accept the reply.
     pub fn unanswered(&self, head: &Head, reply: &mut Reply) {
-        // After the entry, if there is one.
+        // The handle follows the entry, if the reply has one.
         let at = match head.opcode {
             op::OPEN | op::OPENDIR => p::REPLY_HEAD,
             op::CREATE | op::TMPFILE => p::REPLY_HEAD + p::ENTRY,
@@ -187,12 +190,12 @@ impl Deref for Call<'_> {
 }
 
 impl Call<'_> {
-    /// The view for operations that create nothing.
+    /// Returns the view for operations that create nothing.
     fn fs(&self) -> &Fs {
         &self.fs
     }
 
-    /// The view in which new objects belong to the requesting user.
+    /// Returns the view in which new objects belong to the requesting user.
     fn fs_of(&self, head: &Head) -> Fs {
         self.others_view(head).for_process(requester(head))
     }
@@ -258,7 +261,7 @@ impl Call<'_> {
             _ => Err(Errno::NOSYS),
         };
         self.freeing.fetch_sub(usize::from(frees), Relaxed);
-        // Whether it has succeeded or not.
+        // Done even if the request has failed: it may have changed something.
         match head.opcode {
             op::SETATTR | op::SETXATTR | op::REMOVEXATTR => self.keeping.changed(head.node),
             op::CREATE
@@ -279,7 +282,7 @@ impl Call<'_> {
         const UNIT: u32 = 4096;
         self.let_go()?;
         let pool = self.fs().pool();
-        // For the quota, the origin's service is asked.
+        // The quota's usage is known to the origin's service, which takes a request.
         if is_answering() && pool.config().has_quota() {
             return Err(ASIDE);
         }
@@ -292,10 +295,10 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Gives back the room of files that are kept for a moment.
+    /// Frees the space of files that are kept open for a moment.
     ///
     /// # Errors
-    /// [`ASIDE`]: only on another thread.
+    /// [`ASIDE`] if that must be done on another thread.
     fn let_go(&self) -> Result<(), Errno> {
         if !self.recent.is_empty() {
             if is_answering() {
@@ -306,10 +309,11 @@ impl Call<'_> {
         Ok(())
     }
 
-    /// Called before the reply to a request has the size of a file.
+    /// Must be called before the reply to a request has the size of a file: the kernel may have to
+    /// be notified first.
     ///
     /// # Errors
-    /// [`ASIDE`]: only on another thread.
+    /// [`ASIDE`] if that must be done on another thread.
     fn announce_size(&self, head: &Head, node: u64, size: u64) -> Result<(), Errno> {
         self.cached.announce_size(node, size, head.pid, || {
             let open = self.open_node(node, libc::O_RDONLY).ok()?;
@@ -320,7 +324,7 @@ impl Call<'_> {
         })
     }
 
-    /// Attributes of an open description, or else of this node.
+    /// Returns the attributes of the open description, or else of the node.
     fn stat(&self, node: u64, open: Option<u32>) -> Result<Stat, Errno> {
         let found = match open {
             Some(open) => self.fs().stat_open(open),
@@ -337,14 +341,14 @@ impl Call<'_> {
         a.skip(4)?;
         for _ in 0..count {
             self.directories.forget(a.u64()?);
-            // The number of look-ups to forget: always all.
+            // The number of look-ups to forget: the kernel always sends all of them.
             a.skip(8)?;
         }
         Ok(())
     }
 }
 
-/// The requesting process.
+/// Returns the id of the requesting process.
 fn requester(head: &Head) -> u32 {
     match head.pid {
         0 => UNSEEN,
@@ -352,7 +356,7 @@ fn requester(head: &Head) -> u32 {
     }
 }
 
-/// The pool's id of a node.
+/// Returns the pool's id of a node.
 fn object(node: u64) -> ObjectId {
     match node {
         p::ROOT_NODE => ObjectId::ROOT,
@@ -360,7 +364,7 @@ fn object(node: u64) -> ObjectId {
     }
 }
 
-/// The kernel passes single names, which lead nowhere else.
+/// Converts an error. The kernel sends only single names, so none leads out of the pool.
 fn inside(f: Fail) -> Errno {
     match f {
         Fail::Errno(e) => e,
@@ -368,7 +372,7 @@ fn inside(f: Fail) -> Errno {
     }
 }
 
-/// Reads a handle, which is an open file description.
+/// Reads a handle, which is the number of an open file description.
 fn handle(a: &mut Args<'_>) -> Result<u32, Errno> {
     u32::try_from(a.u64()?).map_err(|_| Errno::BADF)
 }

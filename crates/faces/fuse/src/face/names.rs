@@ -1,11 +1,12 @@
-//! Names: lookup, creation, rename, removal.
+//! Answers requests for names: lookup, creation, rename, removal.
 
 use super::{Call, inside, object};
 use crate::protocol::{self as p, Args, Head, Reply, device};
 use forebay_posix::{Errno, Follow, Goal, RenameMode};
 
 impl Call<'_> {
-    /// Keeps a regular file that is found for a moment: the next request may open it.
+    /// Looks up a name. A regular file is kept open for a moment, since the next request may open
+    /// it.
     pub(super) fn lookup(
         &self,
         head: &Head,
@@ -39,8 +40,8 @@ impl Call<'_> {
         let fs = self.fs();
         let found = fs.at(object(head.node), name, Follow::No, |p| fs.stat_place(p));
         let stat = found.map_err(inside)?;
-        // The kernel may know an object with this number already. It doesn't discard the reply to a
-        // creation, so it takes this size.
+        // The kernel may already know an object with this number. It doesn't discard the reply to a
+        // creation, so it adopts the size in it.
         self.cached.set(p::node_of(stat.ino), stat.size);
         self.directories.note(p::node_of(stat.ino), &stat);
         reply.entry(&stat);
@@ -78,7 +79,7 @@ impl Call<'_> {
         reply: &mut Reply,
     ) -> Result<(), Errno> {
         let (mode, rdev) = (a.u32()?, device(a.u32()?));
-        // The kernel has applied the umask.
+        // Skips the umask, which the kernel has applied.
         a.skip(8)?;
         let name = a.text()?;
         let fs = self.fs_of(head);
@@ -138,7 +139,7 @@ impl Call<'_> {
             let found = fs.at(dir, name, Follow::No, |p| p.existing().map(|e| e.id));
             found.ok().map(|id| p::node_of(id.0))
         };
-        // Their times change. The kernel handles a replaced object itself.
+        // The moved objects' times change. The kernel itself updates an object that is replaced.
         let moved = [id(object(head.node), old), id(to, new)];
         self.keeping
             .renames((head.node, old), (p::node_of(to.0), new));
