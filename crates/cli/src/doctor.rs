@@ -30,7 +30,7 @@ struct Finding {
     state: State,
     /// Whether no pool can work while this check fails.
     needed: bool,
-    /// What the check found.
+    /// The fact that was found.
     found: String,
     /// Why Forebay needs it.
     why: &'static str,

@@ -93,8 +93,8 @@ fn lock_request(a: &mut Args<'_>) -> Result<LockRequest, Errno> {
     })
 }
 
-/// Takes a lock if it is free; otherwise returns a function that waits for it. Most locks are free,
-/// and need no thread.
+/// Takes a lock if it is free; otherwise returns a function that waits for it. Usually the lock is
+/// free, and no thread is needed.
 fn waiting(
     lock: impl Fn(bool) -> Result<(), Errno> + Send + 'static,
 ) -> Result<Option<Wait>, Errno> {
