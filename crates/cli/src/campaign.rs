@@ -1,4 +1,5 @@
-//! `forebay campaign`: storage with a quota and an end date, which `campaignd.rs` enforces.
+//! `forebay campaign`: manages storage with a quota and an end date, both of which `campaignd.rs`
+//! watches.
 
 use crate::args::{Down, Up};
 use crate::campaign_args::{CampaignCommand, Create, Most, OfCampaign};
@@ -300,7 +301,8 @@ fn member_in_words(member: &Member) -> String {
     format!("{}{rights}", member.user)
 }
 
-/// Fails if the campaign's data aren't at the place in its record: programs couldn't use them.
+/// Fails if the campaign is being moved or has ended: then its data aren't at the place in its
+/// record.
 fn at_its_place(c: &Campaign) -> Result<(), Fail> {
     let name = &c.name;
     match (&c.moving, c.state) {

@@ -136,7 +136,7 @@ struct Passed {
     is_well: bool,
 }
 
-/// The passes of all users.
+/// Queues and runs the passes of all users.
 struct Passes {
     /// Maximum age of a count of usage. Seconds.
     count_every: u64,

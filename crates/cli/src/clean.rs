@@ -97,8 +97,8 @@ fn outcome(name: String, a: &Pools) -> Outcome {
     }
 }
 
-/// Decides whether a pool is stale. Ok: the reason to remove it, and whether its share on this host
-/// can be removed alone. Err: the reason to keep it, and whether that is unclear.
+/// Decides whether a pool is stale. `Ok`: the reason to remove it, and whether this host's share
+/// can be removed alone. `Err`: the reason to keep it, and whether a person has to decide.
 fn stale(name: &str, also_reopenable: bool) -> Result<(String, bool), (String, bool)> {
     let places = places(name);
     let mut running = None;

@@ -28,17 +28,17 @@ fn is_of(pool: &Pool, dir: &Path) -> bool {
     ours == dir || pool.config().member.is_some() && ours.parent() == dir.parent()
 }
 
-/// Whether the working directory lies in any pool.
+/// Whether the working directory is in any pool.
 pub fn is_in_a_pool() -> bool {
     handed().is_some()
 }
 
-/// Whether the working directory lies in this pool.
+/// Whether the working directory is in this pool.
 pub fn is_in(pool: &Pool) -> bool {
     handed().is_some_and(|(_, dir)| is_of(pool, &dir))
 }
 
-/// The path of the working directory inside this pool, if it lies there.
+/// Returns the path of the working directory inside this pool, if it is there.
 pub fn inside(pool: &Pool) -> Option<Vec<u8>> {
     let (id, dir) = handed()?;
     if !is_of(pool, &dir) {
@@ -47,7 +47,7 @@ pub fn inside(pool: &Pool) -> Option<Vec<u8>> {
     pool.cluster().path_of(ObjectId(id)).ok()
 }
 
-/// The path of the working directory as programs see it, if it lies in a pool.
+/// Returns the path of the working directory as programs see it, if it is in a pool.
 fn shown(pool: &Pool) -> Option<PathBuf> {
     let (id, dir) = handed()?;
     let join = |pool: &Pool| {
@@ -64,8 +64,8 @@ fn shown(pool: &Pool) -> Option<PathBuf> {
     path
 }
 
-/// Resolves a path of the file system against a working directory in a pool, if there is one:
-/// `../../data` from `/fb/w` is `/data`. Otherwise returns it as written.
+/// Resolves a path of the file system against the working directory, if that is in a pool:
+/// `../../data` from `/fb/w` is `/data`. Otherwise returns the path as written.
 pub fn resolve(path: &Path, pool: &Pool) -> PathBuf {
     if path.is_absolute() {
         return path.to_owned();

@@ -1,4 +1,4 @@
-//! `forebay down`: removing a pool.
+//! `forebay down`: removes a pool.
 
 use crate::args::Down;
 use crate::fail::{Fail, code};

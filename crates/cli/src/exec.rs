@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 const LIBRARY: &str = "libforebay_preload.so";
 
-/// Whether an entry of LD_PRELOAD is our library.
+/// Whether an entry of LD_PRELOAD is Forebay's library.
 pub fn is_our_library(entry: &[u8]) -> bool {
     entry.rsplit(|&b| b == b'/').next() == Some(LIBRARY.as_bytes())
 }
@@ -173,7 +173,7 @@ const OF_SHELLS: [&str; 8] = [
     "cd", "export", "source", ".", "alias", "ulimit", "umask", "eval",
 ];
 
-/// The error for a program that could not be started, with the exit code of shells.
+/// Returns the error for a program that couldn't be started, with the exit code that shells use.
 pub fn cannot_start(program: &OsStr, error: &std::io::Error) -> Fail {
     let program = program.to_string_lossy();
     if error.kind() == std::io::ErrorKind::NotFound {

@@ -17,7 +17,7 @@ pub mod code {
     pub const NOT_FOUND: u8 = 127;
 }
 
-/// The exit codes for `forebay help`.
+/// The table of exit codes that `forebay help` prints.
 pub const TABLE: &str = "\
 Exit codes:
     0  done

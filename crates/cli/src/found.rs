@@ -1,4 +1,4 @@
-//! Finding and opening pools on this host, and the processes that use them.
+//! Finds and opens pools on this host, and finds the processes that use them.
 
 use crate::fail::Fail;
 use crate::lifetime;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A pool's directory as an absolute path: other processes have other working directories.
+/// Returns a pool's directory as an absolute path, for processes with other working directories.
 pub fn absolute_dir(pool: &Pool) -> PathBuf {
     std::path::absolute(pool.dir()).unwrap_or_else(|_| pool.dir().to_owned())
 }
@@ -51,7 +51,8 @@ pub fn named(pids: &[u32]) -> String {
     pids.iter().map(name).collect::<Vec<_>>().join(", ")
 }
 
-/// Whether the process exists and isn't a zombie. One that can't be inspected counts as running.
+/// Whether the process exists and isn't a zombie. A process that can't be inspected counts as
+/// running.
 pub fn runs(pid: u32) -> bool {
     life(pid) != Life::Gone
 }

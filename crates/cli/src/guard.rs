@@ -32,7 +32,7 @@ impl Ward {
 pub fn divide() -> Result<Result<Ward, u8>, Fail> {
     let failed = |e: std::io::Error| Fail::failed(format!("can't start a daemon: {e}"));
     let (hears, tells) = std::io::pipe().map_err(failed)?;
-    // SAFETY: no other thread runs; the child has all it needs.
+    // SAFETY: no other thread runs, so the child can't inherit a lock that is held.
     match unsafe { libc::fork() } {
         -1 => Err(failed(std::io::Error::last_os_error())),
         0 => Ok(Ok(Ward(tells))),

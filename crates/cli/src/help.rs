@@ -234,7 +234,7 @@ fn color_of_help(words: &[OsString]) -> ColorChoice {
     ColorChoice::Auto
 }
 
-/// Names and first lines of the visible commands, in the order of their declaration.
+/// Returns names and first lines of the visible commands, in the order of their declaration.
 fn listed(command: &clap::Command) -> Vec<(String, String)> {
     let mut all: Vec<(String, String)> = command
         .get_subcommands()

@@ -1,4 +1,4 @@
-//! The keeper: the background process of a pool, and how it is started.
+//! The keeper: the background process of a pool. This module starts it and runs it.
 
 use crate::addresses;
 use crate::background;
@@ -18,7 +18,7 @@ pub fn start(dir: &Path) -> Result<(), Fail> {
     background::start(command, &dir.join("keeper.log"), "the pool's keeper")
 }
 
-/// `forebay keeper`: runs until the pool is removed.
+/// Runs `forebay keeper` until the pool is removed.
 pub fn main(dir: &Path) -> Result<u8, Fail> {
     // Makes this process lead a session of its own, so that no terminal ends it. Fails if it leads
     // one already.
@@ -79,7 +79,7 @@ pub fn prepare_process() {
     let before = std::fs::read_to_string("/proc/self/oom_score_adj");
     let before: Option<i32> = before.ok().and_then(|text| text.trim().parse().ok());
     if before.is_some_and(|before| before > OOM_SCORE_ADJ) {
-        // Without the permission to lower it, the value stays.
+        // Without the permission to lower the score, it stays as it is.
         let _ = std::fs::write("/proc/self/oom_score_adj", OOM_SCORE_ADJ.to_string());
     }
 }
@@ -99,7 +99,7 @@ pub fn raise(limit: rustix::process::Resource) -> rustix::io::Result<()> {
 /// for each thread.
 pub fn spare_memory(limits: &Limits) {
     if limits.memory.is_some() {
-        // SAFETY: plain settings.
+        // SAFETY: the calls only change settings of the allocator.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, 2);
             libc::mallopt(libc::M_MMAP_THRESHOLD, 64 << 10);
@@ -112,7 +112,7 @@ pub fn spare_memory(limits: &Limits) {
 /// ([`save_on_term`]). Unblocks all other signals: `forebay run` starts keepers with some blocked.
 /// Returns the set with SIGTERM.
 pub fn hold_term() -> libc::sigset_t {
-    // SAFETY: a set of our own and this thread's mask.
+    // SAFETY: the calls change a local set and this thread's mask.
     unsafe {
         let mut term: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut term);
@@ -157,7 +157,7 @@ pub fn save_on_term(term: libc::sigset_t, pool: Arc<OnceLock<Arc<Pool>>>, then: 
     let _ = std::thread::Builder::new().spawn(move || {
         loop {
             let mut signal = 0;
-            // SAFETY: both are valid; the signal is blocked in all threads.
+            // SAFETY: both pointers are valid; the signal is blocked in all threads.
             while unsafe { libc::sigwait(&term, &mut signal) } != 0 {}
             let Some(pool) = pool.get() else {
                 std::process::exit(128 + libc::SIGTERM);

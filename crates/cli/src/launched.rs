@@ -112,7 +112,7 @@ fn daemon(ward: Ward) -> Result<u8, Fail> {
 
 /// Takes over one of the standard descriptors, and makes its number refer to /dev/null.
 fn take(fd: i32) -> std::io::Result<File> {
-    // SAFETY: it is open, and only borrowed to be duplicated.
+    // SAFETY: the descriptor is open, and only borrowed to be duplicated.
     let own = unsafe { BorrowedFd::borrow_raw(fd) }.try_clone_to_owned()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     turn(fd, &null);

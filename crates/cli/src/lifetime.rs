@@ -169,7 +169,7 @@ pub fn words(pool: &Pool) -> Option<String> {
     (!parts.is_empty()).then(|| parts.join("; "))
 }
 
-/// The lifetime as JSON, for `status --json`.
+/// Returns the lifetime as JSON, for `status --json`.
 pub fn as_json(pool: &Pool) -> serde_json::Value {
     let lifetime = &pool.config().lifetime;
     serde_json::json!({

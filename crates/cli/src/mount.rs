@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// How long `forebay down` waits for the servers of removed mounts before it looks for copies of
 /// them.
 const QUICK_END_TIMEOUT: Duration = Duration::from_millis(500);
-/// How long `forebay down` waits in all for the servers of removed mounts to end.
+/// How long `forebay down` then waits for these servers, before it continues without them.
 const MOUNT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a server that has received a signal to end waits for programs that use the mount.
 const GRACE: Duration = Duration::from_millis(300);
@@ -263,7 +263,7 @@ fn serve(pool: Arc<Pool>, dir: &Path, a: &Mount) -> Result<(), Fail> {
     let stops = stopper.clone();
     let _ = start(Builder::new(), STACK, 0, move || {
         let mut signal = 0;
-        // SAFETY: both are valid; the signals are blocked in all threads.
+        // SAFETY: both pointers are valid; the signals are blocked in all threads.
         while unsafe { libc::sigwait(&signals, &mut signal) } != 0 {}
         // After this the kernel reports the unmount, and `serve` returns, unless the mount is in
         // use.
@@ -291,7 +291,7 @@ fn end(pool: &Pool, record: &Path, in_order: bool) {
     if in_order {
         let _ = pool.store().recovery().detach();
     }
-    // Last: `forebay down` waits until this record is removed.
+    // The record is removed last, since `forebay down` waits for its removal.
     let _ = std::fs::remove_file(record);
     let _ = std::fs::remove_file(device_of(record));
     users::end(record);
@@ -401,7 +401,7 @@ fn start_for(pool: &Pool, dir: &Path, made: bool, pid: u32) -> Result<(), Fail> 
 
 /// Blocks the signals that end a process, for which a thread waits, and returns them.
 fn hold_signals() -> libc::sigset_t {
-    // SAFETY: a set of our own and this thread's mask.
+    // SAFETY: the calls change a local set and this thread's mask.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut set);
@@ -450,7 +450,7 @@ impl Served {
     }
 }
 
-/// The mounts of a pool on this host.
+/// Lists the mounts of a pool on this host.
 pub fn mounts(pool: &Pool) -> Vec<Served> {
     let mut mounts = list(pool);
     mounts.retain(|m| m.is_mounted);

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Names of this program under which mount(8) runs it as a helper.
 const NAMES: [&str; 2] = ["mount.fuse.forebay", "mount.forebay"];
-/// Sources of mounts begin with this.
+/// Prefix of a mount's source, before the pool's name.
 const SOURCE: &[u8] = b"forebay:";
 /// Options without effect here: mount(8) itself acts on them, or they hold for every mount of a
 /// pool (access times don't change).

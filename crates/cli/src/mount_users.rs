@@ -31,10 +31,10 @@ fn lock(dir: &Path) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Records the first program, before the mount's record exists.
+/// Creates the directory with the first program. Must be called before the mount's record exists.
 ///
 /// # Errors
-/// Those of creating the directory and the file.
+/// If the directory or the file can't be created.
 pub fn begin(record: &Path, pid: u32) -> io::Result<()> {
     let dir = dir_of(record);
     // Files that a killed server with the same process id has left.

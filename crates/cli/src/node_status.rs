@@ -1,4 +1,4 @@
-//! `forebay status` and `df` of a pool of several nodes.
+//! `forebay status` and `df` for a pool of several nodes.
 
 use crate::accounting;
 use crate::fail::{Fail, code};

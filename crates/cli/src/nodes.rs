@@ -1,4 +1,4 @@
-//! Starting a pool of several nodes: `forebay up --nodes`, `--hosts`, or in a Slurm job.
+//! Starts a pool of several nodes: `forebay up --nodes`, `--hosts`, or in a Slurm job.
 
 use crate::args::{Media, Nodes};
 use crate::fail::Fail;
@@ -57,7 +57,7 @@ pub fn wanted(a: &Nodes) -> Result<Option<(Vec<String>, How)>, Fail> {
     slurm()
 }
 
-/// The name of this host.
+/// Returns the name of this host.
 pub fn this_host() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
@@ -287,7 +287,7 @@ pub fn as_json(node: &Node) -> serde_json::Value {
     })
 }
 
-/// The sum of the nodes' capacities. Bytes.
+/// Returns the sum of the nodes' capacities. Bytes.
 pub fn capacity(nodes: &[Node]) -> u64 {
     let media = nodes.iter().flat_map(|n| &n.media);
     media.map(|m| m.capacity).sum()

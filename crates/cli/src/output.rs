@@ -1,4 +1,4 @@
-//! Printing: data to stdout, messages to stderr.
+//! Prints data to stdout and messages to stderr.
 
 use crate::fail::Fail;
 pub use crate::fail::{is_quiet, note, print_notice};

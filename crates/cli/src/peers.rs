@@ -125,7 +125,7 @@ impl Peers {
         self.output(host, arguments).map(drop)
     }
 
-    /// The names of the hosts.
+    /// Returns the names of the hosts.
     pub fn hosts(&self) -> impl Iterator<Item = &str> {
         self.hosts.iter().map(String::as_str)
     }

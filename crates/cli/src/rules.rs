@@ -165,8 +165,8 @@ fn explain(name: &str, path: &OsStr, as_json: bool) -> Result<u8, Fail> {
     Ok(code::OK)
 }
 
-/// The target of a path: object, whether it is a directory, its declared controls, whether it is
-/// laminated.
+/// An existing object at a path: its id, whether it is a directory, its declared controls, and
+/// whether it is laminated.
 type Found = (ObjectId, bool, Declared, bool);
 
 /// Returns the controls of an existing file.

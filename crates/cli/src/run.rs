@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// How long processes that the program has left running may continue.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Sources and destinations.
+/// Sources and destinations of staging in and out.
 struct Pairs {
     ins: Vec<(PathBuf, OsString)>,
     outs: Vec<(OsString, PathBuf)>,
@@ -115,7 +115,7 @@ fn start(name: &str, a: &Run) -> Result<Pool, Fail> {
     Ok(pool)
 }
 
-/// Runs the program, watched if there is to be a report.
+/// Runs the program. Watches it if there is to be a report.
 fn run_program(pool: &Arc<Pool>, name: &str, a: &Run, relay: &Relay) -> Result<Ran, Fail> {
     let watching = a.report.as_ref().map(|page| Watching::begin(name, page));
     let mut watching = watching.transpose()?;
@@ -279,7 +279,7 @@ fn execute(pool: &Arc<Pool>, command: &[OsString], relay: &Relay) -> Result<Exit
             rustix::process::Signal::TERM,
         );
     }
-    // Waits without reaping, so that no signal can go to another process with the same id.
+    // Waits without reaping, so that the process id isn't reused while signals are passed to it.
     loop {
         use rustix::process::{WaitId, WaitIdOptions, waitid};
         let id = WaitId::Pid(rustix::process::Pid::from_child(&child));

@@ -11,7 +11,7 @@ const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 pub struct Relay {
     /// The program's process id while it runs.
     child: AtomicI32,
-    /// A signal has arrived while no program ran.
+    /// Whether a signal has arrived while no program ran.
     stopped: AtomicBool,
     /// Signal mask from before [`Relay::install`], for the program.
     before: OnceLock<libc::sigset_t>,
@@ -42,7 +42,7 @@ impl Relay {
             .name("signals".into())
             .spawn(move || {
                 loop {
-                    // SAFETY: both outlive the call.
+                    // SAFETY: the set and `info` are valid during the call.
                     let (signal, code) = unsafe {
                         let mut info: libc::siginfo_t = std::mem::zeroed();
                         (libc::sigwaitinfo(&set, &mut info), info.si_code)
@@ -72,7 +72,7 @@ impl Relay {
         let Some(before) = self.before.get().copied() else {
             return;
         };
-        // SAFETY: only an async-signal-safe call, with a copy of its own.
+        // SAFETY: the closure makes only an async-signal-safe call, and owns a copy of the mask.
         unsafe {
             command.pre_exec(move || {
                 libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());

@@ -1,4 +1,4 @@
-//! The list of slow operations of a node, as `forebay trace slow` and `forebay top` show it.
+//! Reads the slow operations of a node, for `forebay trace slow` and `forebay top`.
 
 use forebay_report::node::Node;
 use forebay_trace::block::OPERATIONS;
@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering::*;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SlowOperation {
     pub node: u32,
-    /// When it began. Nanoseconds since 1970.
+    /// When the operation began. Nanoseconds since 1970.
     pub begin: u64,
     /// Duration of the operation.
     pub nanoseconds: u64,

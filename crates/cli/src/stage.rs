@@ -73,7 +73,7 @@ impl Way<'_> {
     }
 }
 
-/// How to stage.
+/// The user's options for a staging.
 #[derive(Clone, Debug, Default)]
 pub struct How {
     /// Number of threads that copy; 0: chosen by the number of cores.

@@ -1,4 +1,4 @@
-//! `forebay stats`, and the summary of counters at the end of a run.
+//! `forebay stats`: shows counters. Also the summary of counters at the end of a run.
 
 use crate::fail::{Fail, code};
 use crate::output::{count, json, print_notice, write};

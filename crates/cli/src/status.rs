@@ -1,4 +1,4 @@
-//! `forebay df`, `status` and `pools`.
+//! `forebay df`, `status` and `pools`: show how full pools are, and their state.
 
 use crate::accounting;
 use crate::fail::{Fail, code};

@@ -62,12 +62,12 @@ impl State {
 pub struct Use {
     pub media: Vec<MediumUsage>,
     pub record_bytes: Option<u64>,
-    /// Bytes of copies of other nodes' files.
+    /// Number of bytes in copies of other nodes' files.
     pub copied: u64,
     pub processes: usize,
 }
 
-/// The state of a node on this host, as far as it can be read.
+/// The parts of a node that this host has, as far as they can be read.
 pub struct Here {
     pub place: Place,
     pub keeper: Option<u32>,

@@ -76,7 +76,7 @@ impl Drop for FileSizeLimit {
     }
 }
 
-/// The media in words: `memory:1G, files:/ssd:10G (11.0 GiB)`.
+/// Describes media in words: `memory:1G, files:/ssd:10G (11.0 GiB)`.
 pub fn describe(media: &[MediumSpec]) -> String {
     let list: Vec<String> = media.iter().map(ToString::to_string).collect();
     let total = media.iter().map(|m| m.capacity).sum();
@@ -103,7 +103,7 @@ pub fn one(name: &str, a: &Up, began: Instant) -> Result<u8, Fail> {
     report(&pool, note, a.json, began)
 }
 
-/// Reports what was started.
+/// Prints a report about the pool that was started.
 fn report(pool: &Pool, note: Option<String>, as_json: bool, began: Instant) -> Result<u8, Fail> {
     let took = began.elapsed().as_secs_f64();
     let c = pool.config();
@@ -225,7 +225,7 @@ fn reopen(name: &str, from: Option<&Path>) -> Result<(Pool, String), Fail> {
     Ok((pool, note))
 }
 
-/// Starts the dead daemons of a pool's nodes on this host.
+/// Restarts the dead daemons of a pool's nodes on this host.
 fn reopen_nodes(name: &str, places: &[Place]) -> Result<(Pool, String), Fail> {
     let dead = places.iter().filter(|p| p.state() != PoolState::Running);
     let mut started = Vec::new();
@@ -376,7 +376,7 @@ fn find_media(name: &str, from: &Path) -> Result<Vec<Found>, Fail> {
         match read(from.clone()) {
             Some(one) if one.config.member.is_some() => {}
             Some(one) => return Ok(vec![one]),
-            // Reading it again reports the error.
+            // The first read has dropped the error: read again to report it.
             None => PoolConfig::read(&from).map(|_| ())?,
         }
     }

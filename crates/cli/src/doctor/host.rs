@@ -1,4 +1,4 @@
-//! Checks of this host: kernel, /proc, memory, limits, files beside the command.
+//! Checks of this host: kernel, /proc, memory, limits, and the files installed beside `forebay`.
 
 use super::Finding;
 use crate::{exec, site};

@@ -291,7 +291,7 @@ impl Shared {
                 let unknown = lock(&self.tally).unknown();
                 if !unknown.is_empty() {
                     Found::look(&self.pool, &unknown).tell(&mut lock(&self.tally));
-                    // Files that were removed meanwhile have no names.
+                    // Files that were removed after their use have no names any more.
                     if !lock(&self.tally).unknown().is_empty() {
                         pause = UNKNOWN_NAME_RETRY_INTERVAL;
                     }

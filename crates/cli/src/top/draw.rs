@@ -26,7 +26,7 @@ const WIDE: u16 = 150;
 /// Gap between the left and the right side. Columns.
 const BETWEEN: u16 = 2;
 
-/// The choices of the user.
+/// The user's choices of what the screen shows.
 #[derive(Clone, Copy, Default)]
 pub struct Look {
     pub sort: Sort,

@@ -232,7 +232,7 @@ mod tests {
         assert_eq!(hot.files[1].path, "(directory 2)/a");
         assert_eq!((hot.files[1].operations, hot.files[1].read), (1.5, 100.0));
         assert_eq!((hot.lost, hot.seen), (3, 4));
-        // The file without a name isn't in a directory.
+        // The file without a name counts for no directory.
         assert_eq!(
             (hot.directories.len(), hot.directories[0].written),
             (1, 500.0)

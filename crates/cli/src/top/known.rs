@@ -29,7 +29,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// Takes a new reading.
+    /// Stores a new reading; the latest one becomes the one before it.
     pub fn update(&mut self, reading: Result<Vec<Process>, String>) {
         match reading {
             Ok(processes) => {
@@ -73,7 +73,7 @@ pub struct Survey {
 #[derive(Clone)]
 pub struct Stuck {
     pub node: u32,
-    /// `PID (program)`.
+    /// A process as `PID (program)`, like `holder`.
     pub waiter: String,
     pub holder: String,
     pub holder_pid: u32,
@@ -86,7 +86,7 @@ pub struct Violations {
     pub refused: usize,
     /// The list is full, so there may have been more violations.
     pub full: bool,
-    /// The newest ones, newest first.
+    /// The newest violations, newest first.
     pub latest: Vec<Violation>,
 }
 
@@ -96,7 +96,7 @@ pub struct Known {
     pub pool: String,
     /// Interval between two readings.
     pub every: Duration,
-    /// By host name; the empty name is this host.
+    /// Readings by host name; the empty name is this host.
     pub sources: BTreeMap<String, Source>,
     pub survey: Option<Survey>,
     pub stuck: Vec<Stuck>,

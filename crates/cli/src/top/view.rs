@@ -22,11 +22,11 @@ const LATE: (u32, Duration) = (3, Duration::from_secs(2));
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Figures {
     pub operations: f64,
-    /// Operations that sent requests to other nodes.
+    /// Rate of operations that sent requests to other nodes.
     pub remote: f64,
     pub read: f64,
     pub written: f64,
-    /// Requests to other nodes.
+    /// Rate of requests to other nodes.
     pub requests: f64,
     /// Time in operations. Seconds per second.
     pub time: f64,
@@ -94,7 +94,7 @@ pub struct OperationRow {
     pub bytes: f64,
     pub errors: f64,
     pub remote: f64,
-    /// Seconds per second.
+    /// Time in these operations. Seconds per second.
     pub time: f64,
     pub durations: Durations,
 }

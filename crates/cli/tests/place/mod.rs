@@ -24,7 +24,7 @@ pub struct Place {
     pub files: PathBuf,
 }
 
-/// The output of a finished command.
+/// The exit code and output of a finished command.
 pub struct Said {
     pub code: i32,
     pub out: String,
@@ -335,7 +335,7 @@ pub fn set_mtime(path: &Path, sec: i64, ns: i64) {
         tv_sec: sec,
         tv_nsec: ns,
     };
-    // SAFETY: pointers to live memory.
+    // SAFETY: the pointers refer to memory that outlives the call.
     let rc = unsafe {
         libc::utimensat(
             libc::AT_FDCWD,

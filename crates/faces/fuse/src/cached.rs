@@ -38,7 +38,7 @@ const MAX_CORE_WAIT: Duration = Duration::from_secs(5);
 /// Maximum number of threads per file that are checked for waiting for a core.
 const MAX_CHECKED_WAITERS: usize = 64;
 
-/// The mapped files, by node number.
+/// The mapped files, by node number, and what the kernel knows of each.
 pub struct Cached {
     notices: Arc<Notices>,
     /// Content of the kernel's pages, as the kernel received it.

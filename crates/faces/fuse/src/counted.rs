@@ -1,4 +1,4 @@
-//! Counts the kernel's requests, by the kind of operation that each is.
+//! Counts the kernel's requests by kind of operation.
 
 use crate::protocol::{Reply, opcode as o};
 use forebay_trace::Operation::{self, *};

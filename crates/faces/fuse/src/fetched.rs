@@ -202,7 +202,7 @@ mod tests {
         second.resize(2 * PAGE, 0);
         let known = [(PAGE, None), (2 * PAGE, Some(second))];
         assert_eq!(fetched.before(5, 0, &now), known);
-        // The last page isn't complete.
+        // Only a part of the last page is written back.
         assert_eq!(
             fetched.before(5, PAGE as u64, &now[..PAGE + 4])[0].0,
             PAGE + 4

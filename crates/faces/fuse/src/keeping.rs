@@ -317,7 +317,7 @@ impl Keeping {
             None => {
                 let seen = Seen {
                     at: Instant::now(),
-                    // 0: the thread's id isn't known.
+                    // 0 means that the thread's id isn't known; no thread has the id `u32::MAX`.
                     thread: if thread == 0 { u32::MAX } else { thread },
                     is_kept: false,
                 };

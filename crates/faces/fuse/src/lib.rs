@@ -43,7 +43,7 @@ use std::sync::Arc;
 /// A mount that isn't served yet.
 pub struct Mounted(Arc<serve::Server>);
 
-/// Ends the service of a mount, from any thread.
+/// A handle that ends the service of a mount, from any thread.
 #[derive(Clone)]
 pub struct Stopper(Arc<serve::Server>);
 

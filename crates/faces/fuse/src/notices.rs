@@ -28,7 +28,7 @@ impl Notices {
     /// requests that have begun. Waits only if the inode is being created or removed.
     pub fn forget_attributes(&self, node: u64) {
         let mut message = Reply::new();
-        // A negative offset: no pages.
+        // A negative offset excludes the pages.
         message.u64(node).u64(u64::MAX).u64(0);
         self.send(p::NOTIFY_INVAL_INODE, message);
     }

@@ -78,7 +78,7 @@ pub mod init {
     pub const FLOCK_LOCKS: u64 = 1 << 10;
     pub const PARALLEL_DIROPS: u64 = 1 << 18;
     pub const MAX_PAGES: u64 = 1 << 22;
-    /// A write, a truncation or a change of owner removes the set-user-ID bit.
+    /// A write, a truncation or a change of owner must remove the set-user-ID bit.
     pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub const INIT_EXT: u64 = 1 << 30;
     /// Files may be mapped even though reads and writes bypass the page cache.

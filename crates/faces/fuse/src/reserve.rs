@@ -162,13 +162,13 @@ pub struct Allocator;
 // here allocates or unwinds.
 unsafe impl GlobalAlloc for Allocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of `alloc`.
         let p = unsafe { System.alloc(layout) };
         if p.is_null() { take(layout) } else { p }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller keeps the promises of `alloc_zeroed`.
         let p = unsafe { System.alloc_zeroed(layout) };
         if !p.is_null() {
             return p;

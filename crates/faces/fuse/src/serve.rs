@@ -273,7 +273,7 @@ impl Server {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Starts a thread that takes requests, unless the limit is reached.
+    /// Starts a thread that receives requests, unless the limit is reached.
     fn one_more(self: &Arc<Server>, threads: &mut Threads) -> io::Result<()> {
         if threads.workers >= MAX_WORKERS {
             return Ok(());
