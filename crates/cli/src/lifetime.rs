@@ -1,10 +1,10 @@
 //! Ends pools when their time limit has passed (`--ttl`, `--idle`) or the batch job has ended.
 //!
 //! The keeper of a pool, and each daemon of a pool of several nodes, has a thread that records when
-//! the pool was last used and checks whether a limit is reached. The thread then calls `forebay
-//! down`, as a person would: that command refuses while the pool is used on any node, and the
-//! thread tries again. Of several daemons, that of node 0 acts first; the others act later, in case
-//! it is dead.
+//! the pool was last used and checks whether a limit is reached. If one is, the thread calls
+//! `forebay down`, as a person would. That command refuses while the pool is used on any node; then
+//! the thread tries again. Of several daemons, that of node 0 acts first; the others act later, in
+//! case it is dead.
 
 use crate::background;
 use crate::output::{age, print_notice};

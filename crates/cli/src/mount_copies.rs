@@ -2,9 +2,9 @@
 //!
 //! A process that makes a mount namespace (a container, `unshare -m`, `ip netns exec`) gets a copy
 //! of every mount. While that namespace exists, so does the kernel's side of the mount, and the
-//! process that serves it isn't told to end, although nobody may ever access the copy. So `forebay
-//! down` looks whether a process uses a copy: by its working directory, root, program, an open file
-//! or a mapped one.
+//! process that serves it isn't told to end, although nobody may ever access the copy. Therefore,
+//! `forebay down` looks whether a process uses a copy: by its working directory, root, program, an
+//! open file or a mapped one.
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
 use std::collections::HashSet;
