@@ -1,5 +1,5 @@
-//! Gives `libforebay_iov.so` its SONAME, whose number is the ABI's (`IOV_ABI` in
-//! `include/forebay/iov.h`): a program never starts with a library of another ABI.
+//! Sets the SONAME of `libforebay_iov.so`. It contains the ABI number (`IOV_ABI` in
+//! `include/forebay/iov.h`), so a program never starts with a library of another ABI.
 
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -16,16 +16,17 @@ fn main() {
         .find_map(|line| line.strip_prefix("#define IOV_ABI "))
         .expect("IOV_ABI in the header");
     let soname = format!("libforebay_iov.so.{}", abi.trim());
-    // Not `rustc-cdylib-link-arg`: cargo passes that one on to the libraries of crates that use this one.
+    // Not `rustc-cdylib-link-arg`: cargo would pass it on to the libraries of crates that use this
+    // one.
     println!("cargo:rustc-link-arg=-Wl,-soname,{soname}");
 
-    // Programs that are linked with the library in target/PROFILE find it there by its SONAME.
+    // Programs that are linked with the library in target/PROFILE find it by its SONAME there.
     // OUT_DIR is target/PROFILE/build/NAME/out.
     let out = env::var("OUT_DIR").expect("cargo sets OUT_DIR");
     if let Some(profile) = Path::new(&out).ancestors().nth(3) {
         let link = profile.join(&soname);
         if fs::symlink_metadata(&link).is_err() {
-            // Another build script may have been faster.
+            // Another build script may have created the link meanwhile.
             let _ = symlink("libforebay_iov.so", &link);
         }
     }

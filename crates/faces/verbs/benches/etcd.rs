@@ -1,8 +1,8 @@
-//! The cost of verbs whose metadata lie in etcd: without a local copy, with one that is always
-//! fresh, and with one of up to a minute ago.
+//! Measures verbs whose metadata are in etcd: without a local copy, with a copy that is always
+//! fresh, and with one that may be a minute old.
 //!
-//! `make bench ONLY=etcd`. Starts its own etcd, which doesn't sync its disk, and makes
-//! 100,000 collections in it.
+//! Run it by `make bench ONLY=etcd`. It starts its own etcd, which doesn't sync its disk, and
+//! creates 100,000 collections there.
 
 #[path = "../tests/support/mod.rs"]
 mod support;
@@ -18,7 +18,7 @@ use support::etcd::TestEtcd;
 use support::{Dir, names, new};
 
 const RECORDS: usize = 100_000;
-/// Records made together.
+/// Number of records created together.
 const GROUP: usize = 990;
 
 fn main() {
@@ -49,7 +49,7 @@ fn main() {
     };
     took("find, without a copy", 2000, |_| find(&plain));
     took("search of 100, without a copy", 30, |n| hits(&plain, n));
-    // A search that costs as much as loading.
+    // This search costs as much as loading, so that the next read loads the copy.
     assert_eq!(names(strict.store(), scope, "exists step").len(), RECORDS);
     took("load the copy", 1, |_| find(&strict));
     println!("{:34} {:>9} bytes", "a record in the copy", {
@@ -68,7 +68,7 @@ fn name(n: usize) -> String {
     format!("n{n:06}")
 }
 
-/// Makes records: a hundred of each step.
+/// Creates records, a hundred for each value of `step`.
 fn create(session: &Session, scope: Scope, all: std::ops::Range<usize>) {
     let all: Vec<(String, String)> = all.map(|n| (name(n), (n / 100).to_string())).collect();
     let all: Vec<New<'_>> = (all.iter())
@@ -78,7 +78,7 @@ fn create(session: &Session, scope: Scope, all: std::ops::Range<usize>) {
     assert!(made.iter().all(Result::is_ok));
 }
 
-/// Does it this often, and prints the time of each.
+/// Calls `f` this often, and prints the time per call.
 fn took(what: &str, times: usize, f: impl FnMut(usize)) {
     let begin = Instant::now();
     (0..times).for_each(f);
@@ -86,7 +86,7 @@ fn took(what: &str, times: usize, f: impl FnMut(usize)) {
     println!("{what:34} {each:>9.0} us each, of {times}");
 }
 
-/// Bytes that a directory takes on its disk.
+/// Returns the number of bytes that a directory's files occupy on disk.
 fn size(dir: &Path) -> u64 {
     let entries = std::fs::read_dir(dir).unwrap().map(Result::unwrap);
     let of = |entry: std::fs::DirEntry| match entry.metadata().unwrap() {

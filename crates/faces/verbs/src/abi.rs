@@ -1,14 +1,14 @@
-//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. `tests/verbs`
-//! compares sizes and offsets with those that a C compiler gives the headers.
+//! The C types of `include/forebay/iov.h` and `include/forebay/iov_backend.h`. Tests compare their
+//! sizes and offsets with those that a C compiler finds in the headers.
 
 use std::ffi::{c_char, c_int, c_void};
 
-/// The version of the interface for programs. Counted up when something is added.
+/// Version of the C interface for programs. Incremented when something is added.
 pub const ABI: u32 = 2;
-/// The version of the table of a back end.
+/// Version of the table of functions of a loaded back end.
 pub const BACKEND_ABI: u32 = 1;
 
-/// Bytes of a token.
+/// Size of a token. Bytes.
 pub const TOKEN: usize = 48;
 
 /// `struct iov_uuid`.
@@ -36,7 +36,7 @@ pub struct Token {
 pub struct Pair {
     /// A key.
     pub key: *const c_char,
-    /// The key's value; null: remove the key.
+    /// The key's value; null removes the key.
     pub value: *const c_char,
 }
 
@@ -46,9 +46,9 @@ pub struct Pair {
 pub struct Options {
     /// Size of the structure in bytes, as the program knows it.
     pub size: usize,
-    /// A back end; null: the session's default.
+    /// Name of a back end; null: the session's default.
     pub backend: *const c_char,
-    /// Controls; null: the defaults.
+    /// Controls as a text; null: the defaults.
     pub controls: *const c_char,
     /// Metadata.
     pub meta: *const Pair,
@@ -64,9 +64,9 @@ pub struct Record {
     pub name: *const c_char,
     /// The back end.
     pub backend: *const c_char,
-    /// Controls that aren't the default.
+    /// Controls that differ from the defaults, as a text.
     pub controls: *const c_char,
-    /// Metadata, by key.
+    /// Metadata, sorted by key.
     pub meta: *const Pair,
     /// Number of pairs.
     pub meta_count: usize,

@@ -1,11 +1,16 @@
-//! Back ends: where the bytes of collections lie.
+//! Back ends: storage for the bytes of collections.
 //!
 //! A back end makes, opens and deletes *objects*, the bytes of one collection each. It doesn't know
 //! the names, metadata or controls of collections: the metadata store does, and gives the back end
-//! an [`Address`] that is unique in the session. A session has several back ends at once, of
-//! different kinds or of one kind with different configurations; each collection names its own.
+//! an [`Address`] that is unique in the session. A session can have several back ends at once, of
+//! different kinds or of one kind with different configurations. Each collection names its back
+//! end.
 //!
-//! | kind | bytes lie | outlive the process |
+//!
+//! kind
+//! bytes are
+//! outlive the process
+//!
 //! |---|---|---|
 //! | `memory` | in this process | no |
 //! | `directory` | in files below a directory of any mounted file system | yes |
@@ -48,9 +53,9 @@ pub trait Backend: Send + Sync {
     /// Whether bytes outlive this process.
     fn outlives_process(&self) -> bool;
 
-    /// Identifies the back end among those of its kind, if another one attached under the same name
-    /// would have other bytes. The text is recorded with each collection, so that a session with
-    /// another back end under that name is refused. Empty if the name is enough.
+    /// Returns a text that tells this back end's storage from that of others of its kind, for
+    /// instance a path. It is recorded with each collection, so that a session with other storage
+    /// under the same back end name is refused. Empty if the name is enough.
     fn place(&self) -> String {
         String::new()
     }
@@ -61,16 +66,16 @@ pub trait Backend: Send + Sync {
     /// ENOTSUP, naming the first control that the back end can't keep.
     fn supports(&self, controls: &Controls) -> Result<()>;
 
-    /// The controls to be declared of a new file, where the back end's files are the metadata
-    /// store's records.
+    /// Returns the controls to declare for a new file, if the metadata store creates the back end's
+    /// files as its records.
     fn declared_of_record(&self, _controls: &Controls) -> Declared {
         Declared::NOTHING
     }
 
-    /// Makes an empty object.
+    /// Creates an empty object.
     ///
     /// # Errors
-    /// EEXIST if bytes of another collection lie at this address.
+    /// EEXIST if this address has bytes of another collection.
     fn create(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
 
     /// Opens an object.
@@ -79,8 +84,8 @@ pub trait Backend: Send + Sync {
     /// ENOENT if its bytes don't exist.
     fn open(&self, address: &Address, controls: &Controls) -> Result<Box<dyn Object>>;
 
-    /// Deletes an object. It is no error if the object doesn't exist: an earlier deletion may have
-    /// been interrupted.
+    /// Deletes an object. A missing object is no error: an earlier deletion may have been
+    /// interrupted after removing it.
     ///
     /// # Errors
     /// Those of the back end.
@@ -89,8 +94,8 @@ pub trait Backend: Send + Sync {
 
 /// The bytes of an open collection. Used by several threads at once.
 pub trait Object: Send + Sync {
-    /// Reads from byte `at`; fewer bytes than `to` has only at the end. Bytes that were never
-    /// written are zero.
+    /// Reads from byte `at` on, and returns the number of bytes: less than `to.len()` only at the
+    /// end. Bytes that were never written are zero.
     ///
     /// # Errors
     /// Those of the back end.
@@ -102,7 +107,7 @@ pub trait Object: Send + Sync {
     /// ENOSPC, EFBIG, those of the back end: a first part may have been written then.
     fn write(&self, from: &[u8], at: u64) -> Result<()>;
 
-    /// Writes all of `from` at the end, in one piece, and returns its offset. Bytes.
+    /// Appends all of `from` in one piece, and returns its offset in bytes.
     ///
     /// # Errors
     /// As for `write`.
@@ -114,7 +119,7 @@ pub trait Object: Send + Sync {
     /// As for `write`.
     fn truncate(&self, size: u64) -> Result<()>;
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     ///
     /// # Errors
     /// Those of the back end.
@@ -129,16 +134,16 @@ pub trait Object: Send + Sync {
     /// Maps a range of bytes into memory.
     ///
     /// # Errors
-    /// ENOTSUP if the bytes lie in no memory that can be mapped; those of [`crate::Chunk::map`].
+    /// ENOTSUP if the bytes aren't in memory that can be mapped; those of [`crate::Chunk::map`].
     fn map(&self, _at: u64, _len: usize, _access: Access) -> Result<Mapped> {
         Err(Error::unsupported(
             "only collections of a pool can be mapped: this one's back end has no memory for that",
         ))
     }
 
-    /// Copies `len` bytes at `at` to `to_at` of another object, without this process's memory, and
-    /// returns the number of bytes copied. None if that can't be done between these two: the caller
-    /// reads and writes then.
+    /// Copies `len` bytes at `at` to offset `to_at` of another object without this process's
+    /// memory, and returns the number of bytes copied. Returns None if these two objects don't
+    /// support that: the caller then reads and writes.
     ///
     /// # Errors
     /// As for `read` and `write`: a first part may have been copied then.
@@ -146,19 +151,19 @@ pub trait Object: Send + Sync {
         Ok(None)
     }
 
-    /// The open file behind the object, if it is one of a pool.
+    /// Returns the open file behind the object, if it is a pool's file.
     fn in_pool(&self) -> Option<PoolFile<'_>> {
         None
     }
 
-    /// Ends the use of the object, which is dropped next.
+    /// Closes the object, which is dropped next.
     ///
     /// # Errors
     /// If written bytes can't be stored.
     fn close(&mut self) -> Result<()>;
 }
 
-/// Makes a back end of a built-in kind.
+/// Attaches a back end of a built-in kind.
 ///
 /// # Errors
 /// EINVAL for an unknown kind, or for a configuration that the kind can't use.
@@ -176,9 +181,9 @@ pub fn built_in(kind: &str, config: &str) -> Result<Arc<dyn Backend>> {
     }
 }
 
-/// Checks controls for back ends that know nothing of controls. Such back ends are sequential,
-/// which is stronger than any other consistency, and a rhythm of use demands nothing. But they
-/// refuse no access.
+/// Checks controls for back ends without code for controls. They satisfy every consistency, as they
+/// are sequential, and every temporality, as it demands nothing. They can't refuse accesses, so
+/// they can't keep controls that forbid some.
 ///
 /// # Errors
 /// ENOTSUP for other controls, and for a `persistence` that isn't in `persistence`.

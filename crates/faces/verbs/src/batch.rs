@@ -1,17 +1,17 @@
 //! Batches: operations that are collected, started, and run while the program does something else.
 //!
-//! The caller declares the order. [`Order::Free`]: none, except that operations on a collection
-//! which the batch opens wait for the open, and that a close waits for all uses before it.
-//! [`Order::Chain`]: one after the other. [`Batch::after`]: this operation needs those; if one of
-//! them fails, it is skipped.
+//! The caller declares the order. [`Order::Free`]: any order, except that operations on a
+//! collection which the batch opens wait for the open, and that a close waits for all earlier
+//! operations on its collection. [`Order::Chain`]: one operation after the other. [`Batch::after`]:
+//! an operation waits for named earlier ones; if one of them fails, it is skipped.
 //!
 //! [`Failure`] decides what a failure does. `stop`: operations that haven't begun are skipped.
 //! `continue`: all operations run that don't need a failed one. `rollback`: as `stop`, and finished
-//! operations are undone (see [`crate::undo`]); the same if the batch is cancelled. Others see the
-//! effects of such a batch while it runs, except deletions, which are done at its end. Their own
-//! writes to the same chunks meanwhile are lost if the batch is undone.
+//! operations are undone (see [`crate::undo`]); the same happens if the batch is cancelled. Other
+//! processes see the effects of such a batch while it runs, except deletions, which are done at its
+//! end. If they write to the same chunks meanwhile, undoing the batch loses their writes.
 //!
-//! Buffers belong to the batch until it has ended.
+//! Buffers passed to a batch must stay valid and unused until the batch has ended.
 
 mod run;
 
@@ -26,7 +26,7 @@ pub use run::{Running, Status};
 /// Maximum number of operations of a batch.
 pub const OPERATIONS_MAX: usize = 1 << 18;
 
-/// The name of the operation that [`Batch::close`] adds.
+/// The name of [`Batch::close`]'s operation, in messages and to recognise closes.
 const CLOSE: &str = "close";
 const CREATE: &str = "create";
 const DELETE: &str = "delete";
@@ -41,14 +41,14 @@ pub enum Order {
     Chain,
 }
 
-/// An operation of a batch: its number, from 0 on.
+/// An operation of a batch, by its number, counted from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Op(pub u32);
 
 /// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// No result but success.
+    /// Success without a value.
     Done,
     /// The number of bytes read or copied; the offset of an append.
     Number(u64),
@@ -64,15 +64,16 @@ pub enum Outcome {
 
 /// How an operation is carried out.
 enum Work {
-    /// Alone.
+    /// By itself.
     Alone(Box<dyn FnOnce(Log<'_>) -> Result<Outcome> + Send>),
-    /// Creates a collection, together with others if there are any.
+    /// Creates a collection. The batch may join this with other creations.
     Create(NewCollection),
-    /// Deletes a collection, together with others if there are any.
+    /// Deletes a collection. The batch may join this with other deletions.
     Delete(Workspace, OwnKey),
 }
 
-/// Operations of one group can be carried out together: one kind, in one workspace.
+/// Operations with the same group can be carried out together: it is their kind and their
+/// workspace.
 type Group = (&'static str, Uuid);
 
 impl Work {
@@ -90,7 +91,7 @@ impl Work {
         }
     }
 
-    /// The group of operations with which it can be carried out.
+    /// Returns the group of operations with which this one can be carried out.
     fn group(&self, session: &Session) -> Option<Group> {
         match self {
             Work::Create(new) => Some((CREATE, new.collection.workspace().uuid())),
@@ -101,14 +102,14 @@ impl Work {
         }
     }
 
-    /// Carries these out together; all are of one group.
+    /// Carries out operations of one group together.
     fn run_all(all: Vec<Work>, log: Log<'_>) -> Vec<Result<()>> {
         let (mut new, mut gone) = (Vec::new(), Vec::new());
         for work in all {
             match work {
                 Work::Create(one) => new.push(one),
                 Work::Delete(workspace, key) => gone.push((workspace, key)),
-                // Belongs to no group.
+                // An `Alone` operation is in no group.
                 Work::Alone(_) => {}
             }
         }
@@ -122,8 +123,8 @@ impl Work {
     }
 }
 
-/// The number of an operation for which another one waits; `needs`: whether that one also needs its
-/// success.
+/// A dependency between two operations. `on`: the number of the operation at the other end;
+/// `needs`: whether the waiting operation is skipped if the awaited one fails.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     on: u32,
@@ -131,7 +132,7 @@ struct Edge {
 }
 
 struct Planned {
-    /// For messages.
+    /// The operation's name in messages.
     what: &'static str,
     work: Work,
     after: Vec<Edge>,
@@ -140,9 +141,9 @@ struct Planned {
 /// How the batch has used a collection so far.
 #[derive(Default)]
 struct Use {
-    /// The operation that opens the collection, or closed it.
+    /// The last operation that opens or closes the collection.
     last: Option<Edge>,
-    /// Operations that have used it since.
+    /// Later operations that use the collection.
     users: Vec<u32>,
 }
 
@@ -163,7 +164,7 @@ pub(crate) enum Touch<'a> {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Returns an empty batch.
     pub fn new(session: &Session, failure: Failure, order: Order) -> Batch {
         Batch {
             session: session.clone(),
@@ -179,7 +180,7 @@ impl Batch {
         self.operations.len()
     }
 
-    /// Whether it has no operations.
+    /// Whether the batch has no operations.
     pub fn is_empty(&self) -> bool {
         self.operations.is_empty()
     }
@@ -224,7 +225,7 @@ impl Batch {
                     after.extend(known.last);
                     let users = known.users.drain(..);
                     after.extend(users.map(|on| Edge { on, needs: false }));
-                    // Later operations find the collection closed, each time.
+                    // Later operations wait for the close, then fail as the collection is closed.
                     known.last = Some(Edge {
                         on: number,
                         needs: false,
@@ -236,11 +237,10 @@ impl Batch {
         Ok(Op(number))
     }
 
-    /// Makes `op` need operations that were added before: it waits for them, and is skipped if one
-    /// fails.
+    /// Makes `op` wait for operations that were added before. It is skipped if one of them fails.
     ///
     /// # Errors
-    /// EINVAL unless `op` is in this batch and comes behind all of `needed`.
+    /// EINVAL unless `op` and `needed` are in this batch, and `op` comes after all of `needed`.
     pub fn after(&mut self, op: Op, needed: &[Op]) -> Result<()> {
         let known = self.operations.len();
         let operation = self.operations.get_mut(op.0 as usize);
@@ -264,11 +264,11 @@ impl Batch {
         Ok(())
     }
 
-    /// Starts the batch. If this fails, nothing has been done.
+    /// Starts the batch. If this fails, no operation has been carried out.
     ///
     /// # Errors
     /// EPERM in a forked child; EAGAIN if too many operations are in progress; those of starting a
-    /// thread, or of making the log of a batch that can be undone.
+    /// thread, or of creating the undo log of a `rollback` batch.
     pub fn start(self) -> Result<Running> {
         self.session.check()?;
         Running::start(self)
@@ -276,12 +276,10 @@ impl Batch {
 
     // ---- the verbs ----
     //
-    // Each returns the number of its operation.
-    //
-    // Errors of all: E2BIG if the batch is full.
+    // Each adds an operation and returns its number. Each fails with E2BIG if the batch is full.
 
-    /// [`Collection::create`]. This batch can use the collection right away, others when it has
-    /// been created.
+    /// Adds [`Collection::create`]. Later operations of this batch can use the collection; others
+    /// only after it has been created.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -301,7 +299,7 @@ impl Batch {
         Ok((op, new))
     }
 
-    /// [`Collection::open`]. This batch can use the collection right away.
+    /// Adds [`Collection::open`]. Later operations of this batch can use the collection.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -314,7 +312,7 @@ impl Batch {
         Ok((op, opened))
     }
 
-    /// [`Collection::lookup`]: returns a record.
+    /// Adds [`Collection::lookup`], whose outcome is a record.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -325,7 +323,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::search`]: returns records.
+    /// Adds [`Collection::search`], whose outcome is records.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -336,7 +334,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::delete`].
+    /// Adds [`Collection::delete`].
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -345,7 +343,7 @@ impl Batch {
         self.add_work(DELETE, &[], work)
     }
 
-    /// [`Collection::read`] into memory of the batch: returns bytes.
+    /// Adds [`Collection::read`] into memory that the batch allocates: the outcome is the bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -359,7 +357,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::read`] into the caller's memory: returns the number of bytes.
+    /// Adds [`Collection::read`] into the caller's memory: the outcome is the number of bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -376,7 +374,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::write`].
+    /// Adds [`Collection::write`].
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -394,7 +392,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::append`]: returns the offset.
+    /// Adds [`Collection::append`], whose outcome is the offset in bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -411,7 +409,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::truncate`].
+    /// Adds [`Collection::truncate`].
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -422,7 +420,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::sync`].
+    /// Adds [`Collection::sync`].
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -433,7 +431,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::get_meta`]: returns metadata.
+    /// Adds [`Collection::get_meta`], whose outcome is the metadata.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -444,7 +442,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::set_meta`].
+    /// Adds [`Collection::set_meta`].
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -457,7 +455,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::copy`]: returns the number of bytes.
+    /// Adds [`Collection::copy`], whose outcome is the number of bytes.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -476,7 +474,7 @@ impl Batch {
         })
     }
 
-    /// [`Collection::close`], after all earlier operations of this batch on the collection.
+    /// Adds [`Collection::close`], after all earlier operations of this batch on the collection.
     ///
     /// # Errors
     /// E2BIG if the batch is full.
@@ -488,7 +486,7 @@ impl Batch {
     }
 }
 
-/// A key that owns its text.
+/// A [`Key`] that owns its text.
 enum OwnKey {
     Name(String),
     Uuid(crate::Uuid),

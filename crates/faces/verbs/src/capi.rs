@@ -1,9 +1,8 @@
-//! The C interface of `include/forebay/iov.h`: each function there is one here. It turns handles,
-//! texts and memory into the arguments of the Rust functions, and errors into numbers. The header
-//! documents the functions.
+//! The C interface of `include/forebay/iov.h`, which documents its functions. The functions here
+//! convert handles, texts and memory to arguments of the Rust functions, and errors to numbers.
 //!
-//! Handles are boxes. A program that passes an invalid or closed handle breaks the header's rules,
-//! as with any C library; null is EINVAL.
+//! Handles are boxes. Passing an invalid or closed handle breaks the header's rules and is
+//! undefined, as in any C library; null gives EINVAL.
 
 mod batches;
 mod bytes;
@@ -21,29 +20,29 @@ thread_local! {
     static ERROR: RefCell<CString> = RefCell::default();
 }
 
-/// Stores the error's text for this thread, and returns its code.
+/// Stores the error's text for this thread, and returns the negative errno.
 fn record(error: &Error) -> i64 {
     let text: String = error.to_string().replace('\0', "\u{fffd}");
     let text = CString::new(text).unwrap_or_default();
-    // Not while the thread ends.
+    // Fails only while the thread ends; the text isn't needed then.
     let _ = ERROR.try_with(|last| *last.borrow_mut() = text);
     -i64::from(error.errno().raw_os_error())
 }
 
-/// A function's result: a number, or an errno below zero.
+/// Returns a function's result as C sees it: a number, or a negative errno.
 fn number(done: Result<i64>) -> i64 {
     done.unwrap_or_else(|error| record(&error))
 }
 
-/// The result of a function without a number.
+/// Returns the result of a function without a number: 0, or a negative errno.
 fn code(done: Result<()>) -> c_int {
     done.map_or_else(|error| record(&error) as c_int, |()| 0)
 }
 
-/// The object behind a handle or pointer.
+/// Returns the object behind a handle or pointer.
 ///
 /// # Safety
-/// `at` is null, or valid and not used otherwise meanwhile.
+/// `at` is null, or valid and not used by anything else while the reference lives.
 unsafe fn place<'a, T>(at: *mut T, what: &str) -> Result<&'a mut T> {
     // SAFETY: the caller's promise.
     unsafe { at.as_mut() }.ok_or_else(|| Error::invalid(format!("{what} is NULL")))
@@ -84,7 +83,7 @@ unsafe fn text_or<'a>(at: *const c_char, what: &str, default: &'a str) -> Result
 }
 
 /// # Safety
-/// `count` pairs of texts that end with NUL, at `at`; or none.
+/// `at` points to `count` pairs of texts that end with NUL; or `count` is 0.
 unsafe fn changes(at: *const abi::Pair, count: usize) -> Result<Vec<Change>> {
     if count == 0 {
         return Ok(Vec::new());

@@ -1,15 +1,15 @@
-//! Chunks in memory: a range of a collection's bytes mapped without a copy; and buffers that lie in
-//! the pool.
+//! Chunks in memory: a range of a collection's bytes mapped without a copy; and buffers allocated
+//! in the pool.
 //!
-//! The mapped pages are those of the pool's medium in which the bytes lie, so a store changes the
-//! collection's content at once, for every reader. That needs bytes on this node, in one piece: a
-//! collection of this node that isn't striped. A buffer is a chunk of a file without a name, which
-//! is removed with its last mapping.
+//! The mapped pages are the pages of the pool's medium that hold the bytes, so a write to them
+//! changes the collection's content at once, for every reader. The bytes must be on this node, in
+//! one piece: in a collection of this node that isn't striped. A buffer is a mapped file without a
+//! name, which is removed with its last mapping.
 //!
-//! A [`Token`] names a chunk to other processes on the node. A process that may open the
-//! collection, or is of the buffer's user, attaches it. The token is no secret, and keeps nothing
-//! alive: the chunk lives as long as the collection, or as long as some process has the buffer
-//! mapped. A process that dies loses only its own mappings.
+//! A [`Token`] names a chunk to other processes on the node. A process attaches the chunk by its
+//! token if it may open the collection, or, for a buffer, if it runs as the buffer's user. The
+//! token is no secret. It keeps nothing alive: the chunk lives as long as the collection, and a
+//! buffer as long as some process has it mapped. A process that dies loses only its own mappings.
 
 use crate::abi::TOKEN;
 use crate::mapped::{Access, Mapped};
@@ -18,7 +18,7 @@ use crate::{Collection, Error, Result, Session};
 use forebay_posix::ObjectId;
 use rustix::io::Errno;
 
-/// The first bytes of tokens: their format.
+/// The first bytes of a token: they identify its format.
 const MAGIC: [u8; 4] = *b"FBt1";
 
 /// Names a chunk to other processes of the same node.
@@ -40,18 +40,18 @@ struct Named {
 }
 
 impl Chunk {
-    /// Maps the `len` bytes at `at` of a collection. All of them must exist: nothing beyond the end
-    /// can be mapped.
+    /// Maps the `len` bytes at offset `at` of a collection. All of them must exist: nothing beyond
+    /// the end can be mapped.
     ///
     /// # Errors
-    /// ENOTSUP if its back end has no memory to map; EREMOTE if the bytes lie on another node, or
-    /// on several; EINVAL beyond the end, or for a length of 0; ENOSPC if a hole can't be filled;
-    /// EPERM, EBUSY if its controls refuse it; ENOMEM.
+    /// ENOTSUP if the collection's back end can't map bytes; EREMOTE if the bytes are on another
+    /// node, or on several; EINVAL beyond the end, or for a length of 0; ENOSPC if a hole can't be
+    /// filled; EPERM, EBUSY if the collection's controls refuse it; ENOMEM.
     pub fn map(collection: &Collection, at: u64, len: usize, access: Access) -> Result<Chunk> {
         collection.map_object(at, len, access).map(Chunk)
     }
 
-    /// Maps the `len` bytes at `at` of a regular file of a pool, by its id.
+    /// Maps the `len` bytes at offset `at` of a regular file of a pool, given by its id.
     ///
     /// # Errors
     /// As for [`Chunk::map`]; ENOENT if the file doesn't exist or isn't a regular file.
@@ -74,11 +74,12 @@ impl Chunk {
         Mapped::buffer(pool_of(session)?, len).map(Chunk)
     }
 
-    /// Maps the chunk that another process of this node has named.
+    /// Maps the chunk that a token of another process of this node names.
     ///
     /// # Errors
-    /// EINVAL if it isn't a token, EXDEV for one of another pool, EREMOTE for one of another node;
-    /// ENOENT if the chunk was removed; EACCES, EPERM, EBUSY if this process may not open it.
+    /// EINVAL if the token is invalid, EXDEV for a token of another pool, EREMOTE for one of
+    /// another node; ENOENT if the chunk was removed; EACCES, EPERM, EBUSY if this process may not
+    /// open it.
     pub fn attach(session: &Session, token: &Token) -> Result<Chunk> {
         let fs = pool_of(session)?;
         let named = Named::read(token)?;
@@ -103,12 +104,12 @@ impl Chunk {
         Mapped::by_id(fs, named.object, named.at, len, named.access).map(Chunk)
     }
 
-    /// The operations it may be used for.
+    /// Returns the kind of access for which the chunk was mapped.
     pub fn access(&self) -> Access {
         self.0.access()
     }
 
-    /// The address of the first byte.
+    /// Returns the address of the first byte.
     pub fn address(&self) -> *mut u8 {
         self.0.address()
     }
@@ -118,7 +119,7 @@ impl Chunk {
         self.0.len()
     }
 
-    /// Whether it has no bytes: never.
+    /// Whether the chunk has no bytes. No chunk is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -139,25 +140,25 @@ impl Chunk {
         share(&self.0, from, len)
     }
 
-    /// The mapping, for a caller that keeps it.
+    /// Returns the mapping, for a caller that keeps it.
     pub(crate) fn into_mapped(self) -> Mapped {
         self.0
     }
 
-    /// Copies bytes out of the chunk.
+    /// Copies `to.len()` bytes at offset `at` out of the chunk.
     ///
     /// # Errors
-    /// EINVAL if they aren't all inside; EPERM in a forked child.
+    /// EINVAL if they aren't all inside the chunk; EPERM in a forked child.
     pub fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
         self.0.check()?;
         self.0.read(to, at)
     }
 
-    /// Copies bytes into the chunk.
+    /// Copies `from` into the chunk at offset `at`.
     ///
     /// # Errors
-    /// EINVAL if they aren't all inside; EACCES if the chunk was mapped for reading; EPERM in a
-    /// forked child.
+    /// EINVAL if it doesn't fit inside the chunk; EACCES if the chunk was mapped for reading; EPERM
+    /// in a forked child.
     pub fn write(&self, from: &[u8], at: usize) -> Result<()> {
         self.0.check()?;
         self.0.write(from, at)
@@ -196,7 +197,7 @@ fn pool_of(session: &Session) -> Result<&Attached> {
     })
 }
 
-/// Identifies the pool, in every process that opens it.
+/// Returns the bytes that identify the pool in tokens. They are the same in every process.
 fn identity(fs: &Attached) -> [u8; 16] {
     let mut bytes = [0; 16];
     let uuid = fs.pool().config().uuid.as_bytes();

@@ -1,6 +1,6 @@
 //! Controls as texts: `mutability=append,temporality=once`. Controls that aren't named have their
-//! defaults. Controls cross C interfaces as texts, so that an unknown one is refused by name rather
-//! than lost in a number.
+//! defaults. C interfaces pass controls as texts, so that a library can refuse an unknown control
+//! by name; a bit set would lose it.
 
 use crate::{Error, Result};
 use forebay_controls::Controls;
@@ -24,7 +24,7 @@ pub fn read_controls(text: &str) -> Result<Controls> {
     controls.map_err(|e| Error::invalid(format!("the controls '{text}': {e}")))
 }
 
-/// Formats the controls that aren't the default.
+/// Formats the controls that differ from the defaults.
 pub fn write_controls(controls: &Controls) -> String {
     let fields = |controls: &Controls| match serde_json::to_value(controls) {
         Ok(Value::Object(fields)) => fields,

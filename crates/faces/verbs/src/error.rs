@@ -3,18 +3,18 @@
 use rustix::io::Errno;
 use std::fmt;
 
-/// Why a verb failed.
+/// The error of a verb.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     errno: Errno,
     text: String,
 }
 
-/// The result of verbs.
+/// The result of a verb.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with this code and this text.
+    /// Returns an error with this errno and this text.
     pub fn new(errno: Errno, text: impl Into<String>) -> Error {
         Error {
             errno,
@@ -22,28 +22,28 @@ impl Error {
         }
     }
 
-    /// A system's error while doing `what`.
+    /// Returns an error whose text says that doing `what` failed, and why by `errno`.
     pub fn of(what: impl fmt::Display, errno: Errno) -> Error {
         let words = std::io::Error::from(errno);
         Error::new(errno, format!("{what}: {words}"))
     }
 
-    /// EINVAL.
+    /// Returns EINVAL with this text.
     pub fn invalid(text: impl Into<String>) -> Error {
         Error::new(Errno::INVAL, text)
     }
 
-    /// ENOTSUP: refuses something that can't be kept.
+    /// Returns ENOTSUP with this text, for a request or control that can't be satisfied.
     pub fn unsupported(text: impl Into<String>) -> Error {
         Error::new(Errno::OPNOTSUPP, text)
     }
 
-    /// The code.
+    /// Returns the errno.
     pub fn errno(&self) -> Errno {
         self.errno
     }
 
-    /// The same error, with the name of its object in front of the text.
+    /// Returns the error with the name of the object that it concerns in front of its text.
     pub fn about(self, what: impl fmt::Display) -> Error {
         Error::new(self.errno, format!("{what}: {}", self.text))
     }

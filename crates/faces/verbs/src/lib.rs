@@ -6,8 +6,8 @@
 //! in a [`Batch`] and run while the program does something else. Concepts and rules:
 //! `docs/howto/verbs.md`.
 //!
-//! Everything may be used by several threads. A forked child can't use its parent's sessions: every
-//! verb is EPERM there; it opens its own.
+//! Everything here can be used by several threads. A forked child can't use its parent's sessions:
+//! every verb fails with EPERM there. The child opens sessions itself.
 //!
 //! ```
 //! use forebay_iov::{Collection, Options, Predicate, Session, Workspace};

@@ -1,13 +1,13 @@
 //! Pages of a pool's file mapped into this process.
 //!
-//! The store keeps the pages for the file while an entry in this process's table of mappings refers
-//! to it (`forebay_store::mapped`), and releases the entries of dead processes itself. This module
-//! maps the pages, and unmaps them before the entry is released. All pages are allocated when the
-//! range is mapped, so that nothing can fail when they are touched.
+//! While an entry in this process's table of mappings refers to the file's pages, the store doesn't
+//! reuse them (`forebay_store::mapped`). The store itself releases the entries of dead processes.
+//! This module maps the pages, and unmaps them before it releases the entry. All pages are
+//! allocated when the range is mapped, so that no later access fails for lack of space.
 //!
-//! A mapping ignores truncation: a page that is cut off stays where it is, as zeros, and is the
-//! file's again if the file grows again. So others needn't wait for this process when they truncate
-//! the file (`map_flag::STAYS`).
+//! Truncating the file doesn't affect a mapping: a page that is cut off stays mapped, filled with
+//! zeros, and becomes part of the file again if the file grows. So processes that truncate the file
+//! needn't wait for this one (`map_flag::STAYS`).
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -22,31 +22,31 @@ use std::ptr::NonNull;
 /// The access to a mapped chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// The range is only read: a store to it ends the program.
+    /// The range is only read: a store instruction to it ends the program with a signal.
     Read,
     /// The range is read and written.
     Write,
 }
 
-/// The name in messages of a file that was opened by its id.
+/// The file name in messages about a file that was opened by its id.
 const UNNAMED: &[u8] = b"#mapped";
 
 /// A mapped range of a file.
 pub struct Mapped {
     fs: Attached,
-    /// The entry that keeps the file's pages. Lives as long as `fs`.
+    /// The entry in the table of mappings that keeps the file's pages. Valid as long as `fs` lives.
     place: NonNull<MapRef>,
     object: ObjectId,
     /// Offset in the file. Bytes.
     at: u64,
-    /// The address of its first byte, in a range of whole pages.
+    /// The address of the first mapped byte. The pages before and after it are mapped whole.
     first: NonNull<u8>,
     len: usize,
     access: Access,
     generation: Generation,
 }
 
-// SAFETY: the place is made of atomics and released once, by drop; the memory is given out as an
+// SAFETY: `place` consists of atomics, and only drop releases it; the memory is handed out as an
 // address only.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
@@ -59,9 +59,10 @@ struct Range {
 }
 
 impl Range {
-    /// Reserves addresses: whole pages, with nothing mapped there.
+    /// Reserves addresses for whole pages; an access to them faults until something is mapped
+    /// there.
     fn reserve(len: usize) -> std::result::Result<Range, Errno> {
-        // SAFETY: new addresses, which nothing refers to.
+        // SAFETY: the kernel chooses unused addresses.
         let start = unsafe {
             rustix::mm::mmap_anonymous(
                 std::ptr::null_mut(),
@@ -74,7 +75,7 @@ impl Range {
         Ok(Range { start, len })
     }
 
-    /// Maps a piece of a medium over a part of the range.
+    /// Maps a run of a medium's bytes at offset `from` of the range.
     fn put(
         &self,
         fs: &Attached,
@@ -90,7 +91,7 @@ impl Range {
             Access::Read => (medium.file_for_reading()?, ProtFlags::READ),
             Access::Write => (medium.file()?, ProtFlags::READ | ProtFlags::WRITE),
         };
-        // SAFETY: addresses of this range, as was just checked, which nothing refers to yet.
+        // SAFETY: addresses inside this range, as checked above, to which nothing refers yet.
         unsafe {
             rustix::mm::mmap(
                 self.start.as_ptr().add(from).cast(),
@@ -107,7 +108,7 @@ impl Range {
 
 impl Drop for Range {
     fn drop(&mut self) {
-        // SAFETY: this range's own addresses; its owner is being dropped.
+        // SAFETY: the range belongs to the value that is being dropped.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }
@@ -122,7 +123,7 @@ fn inside(len: usize, at: usize, all: usize) -> Result<()> {
 }
 
 impl Mapped {
-    /// Maps a range of an open file (a description), which stays open while mapped.
+    /// Maps a range of an open file description, which stays open while the range is mapped.
     pub(crate) fn of_open(
         fs: &Attached,
         open: u32,
@@ -208,7 +209,7 @@ impl Mapped {
         }
     }
 
-    /// Maps a range of a file by its id.
+    /// Maps a range of the file with this id.
     pub(crate) fn by_id(
         fs: &Attached,
         object: ObjectId,
@@ -241,7 +242,7 @@ impl Mapped {
         mapped
     }
 
-    /// Maps a new file without a name.
+    /// Creates a file without a name and maps all of it.
     pub(crate) fn buffer(fs: &Attached, len: usize) -> Result<Mapped> {
         let failed = |e| Error::of(format!("a buffer of {len} bytes in the pool"), e);
         let flags = libc::O_TMPFILE | libc::O_RDWR;
@@ -262,7 +263,7 @@ impl Mapped {
         &self.fs
     }
 
-    /// The file, and the offset in it. Bytes.
+    /// Returns the file's id and the mapping's offset in the file, in bytes.
     pub(crate) fn object(&self) -> (ObjectId, u64) {
         (self.object, self.at)
     }
@@ -281,9 +282,9 @@ impl Mapped {
 
     pub(crate) fn read(&self, to: &mut [u8], at: usize) -> Result<()> {
         inside(to.len(), at, self.len)?;
-        // SAFETY: inside the mapping, as was just checked. A process that stores there at the same
-        // time is another thread's or process's business, as with any shared memory; bytes are
-        // bytes.
+        // SAFETY: inside the mapping, as was just checked. Other threads and processes may write at
+        // the same time: as with any shared memory, the copy may then mix old and new bytes, and
+        // every byte value is valid.
         unsafe {
             std::ptr::copy_nonoverlapping(self.first.as_ptr().add(at), to.as_mut_ptr(), to.len())
         };
@@ -298,7 +299,7 @@ impl Mapped {
                 "this chunk was mapped for reading",
             ));
         }
-        // SAFETY: as for `read`, and it is mapped for writing.
+        // SAFETY: as for `read`, and the range is mapped for writing.
         unsafe {
             std::ptr::copy_nonoverlapping(from.as_ptr(), self.first.as_ptr().add(at), from.len())
         };
@@ -308,14 +309,15 @@ impl Mapped {
     fn range(&self) -> Range {
         let skip = self.at as usize % PAGE;
         Range {
-            // SAFETY: so it was put together.
+            // SAFETY: `of_open` set `first` to `skip` bytes after the start of the range.
             start: unsafe { self.first.sub(skip) },
             len: (skip + self.len).next_multiple_of(PAGE),
         }
     }
 }
 
-/// Maps the pages of the range; returns them and the offset of the range in the first page.
+/// Maps the pages of the file's range `at..at + len` at new addresses. Returns them, and the offset
+/// of `at` in the first page.
 fn put_pages(
     fs: &Attached,
     live: u32,
@@ -331,12 +333,12 @@ fn put_pages(
         range.put(fs, &piece, (piece.at - from) as usize, access)?;
         there += piece.len;
     }
-    // A forked child would have the pages without the table entry that keeps them. SAFETY: the
-    // range just mapped.
+    // A forked child would inherit the pages without the table entry that keeps them. SAFETY: the
+    // range was just mapped by this function.
     unsafe { rustix::mm::madvise(range.start.as_ptr().cast(), whole, Advice::LinuxDontFork)? };
     match there {
         n if n == whole => Ok((range, skip)),
-        // The file was truncated meanwhile.
+        // The file was truncated meanwhile, so some pages are missing.
         _ => Err(Errno::AGAIN),
     }
 }
@@ -348,7 +350,7 @@ impl Drop for Mapped {
             return;
         }
         drop(self.range());
-        // SAFETY: of this pool's own table, which is there as long as `fs`.
+        // SAFETY: an entry of this pool's table, which is mapped as long as `fs` lives.
         let place = unsafe { self.place.as_ref() };
         let _ = self.fs.store().mappings().map_release(place);
     }

@@ -1,4 +1,4 @@
-//! Metadata stores: which workspaces and collections exist, and their metadata.
+//! Metadata stores: they record which workspaces and collections exist, and their metadata.
 //!
 //! A store keeps *records*. A workspace is a record at the store's root, a collection a record in
 //! its workspace. A record has a name and a UUID, both unique in their scope, key-value metadata,
@@ -6,7 +6,7 @@
 //! collection's bytes lie.
 //!
 //! Every store passes the same tests (`tests/meta.rs`). Concurrent operations of threads or
-//! processes are done in some order: of two that create the same name, one gets EEXIST.
+//! processes take effect in some order: of two that create the same name, one gets EEXIST.
 
 mod entries;
 #[cfg(feature = "etcd")]
@@ -38,16 +38,16 @@ pub const RESERVED: &str = "forebay.";
 /// The scope of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Scope {
-    /// The workspaces.
+    /// The store's root, whose records are the workspaces.
     Root,
-    /// The collections of this workspace.
+    /// The workspace with this UUID, whose records are its collections.
     In(Uuid),
 }
 
 /// Identifies a record in its scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Key<'a> {
-    /// Its name.
+    /// By name.
     Name(&'a str),
     /// By UUID.
     Uuid(Uuid),
@@ -56,52 +56,53 @@ pub enum Key<'a> {
 /// The record of a workspace or a collection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
-    /// The object's UUID, which the store chooses.
+    /// The UUID of the workspace or collection, which the store chooses.
     pub uuid: Uuid,
-    /// Its name.
+    /// The name of the workspace or collection.
     pub name: String,
-    /// The object's key-value metadata.
+    /// The key-value metadata.
     pub meta: Meta,
-    /// For a collection: the back end that has its bytes.
+    /// For a collection: name of the back end that has its bytes.
     pub backend: String,
-    /// Which back end that was at the record's creation ([`crate::backend::Backend::place`]), if
-    /// the store keeps that.
+    /// The back end's [`place`](crate::backend::Backend::place) when the record was created, if the
+    /// store records it.
     pub place: String,
     /// The collection's declared controls.
     pub controls: Controls,
 }
 
-/// A record to be made.
+/// A record to be created.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct New<'a> {
-    /// Its name.
+    /// The name of the new workspace or collection.
     pub name: &'a str,
-    /// The collection's key-value metadata.
+    /// Its key-value metadata.
     pub meta: Meta,
-    /// For a collection: its back end.
+    /// For a collection: the name of its back end.
     pub backend: &'a str,
-    /// Which back end that is, if it matters.
+    /// The back end's [`place`](crate::backend::Backend::place); may be empty.
     pub place: &'a str,
     /// The collection's declared controls.
     pub controls: Controls,
-    /// The controls to be declared of the record's own file, if the file has the bytes
+    /// The controls to declare for the record's own file, if that file has the collection's bytes
     /// ([`Backend::declared_of_record`](crate::backend::Backend)).
     pub of_file: Declared,
 }
 
-/// A change of metadata: a key, and its new value or None.
+/// A change of metadata: a key, and its new value. None removes the key.
 pub type Change = (String, Option<String>);
 
-/// A metadata store. Errors are ENOENT, EEXIST and ENOTEMPTY as for files, and those of the store.
+/// A metadata store. Its methods fail with ENOENT, EEXIST and ENOTEMPTY as those for files do, and
+/// with errors particular to the store.
 pub trait Store: Send + Sync {
-    /// Its name in messages.
+    /// Returns the store's name in messages.
     fn name(&self) -> &str;
 
-    /// Creates a record, all of which becomes visible at once. `before` is called with the record
-    /// first; if it fails, nothing is created.
+    /// Creates a record; other processes see all of it or nothing. Calls `before` with the record
+    /// first; if `before` fails, nothing is created.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name.
+    /// EEXIST if a record of this name exists.
     fn create(
         &self,
         scope: Scope,
@@ -109,8 +110,8 @@ pub trait Store: Send + Sync {
         before: &mut dyn FnMut(&Record) -> Result<()>,
     ) -> Result<Record>;
 
-    /// Creates several records of one scope, each as in `create`, but with joint requests to other
-    /// nodes. `before` gets the index of the record.
+    /// Creates several records of one scope, each as `create` does, but with joint requests to
+    /// other nodes. `before` also gets the record's index in the list.
     fn create_all(
         &self,
         scope: Scope,
@@ -124,49 +125,50 @@ pub trait Store: Send + Sync {
     /// Finds a record.
     ///
     /// # Errors
-    /// ENOENT if there is none.
+    /// ENOENT if the record doesn't exist.
     fn find(&self, scope: Scope, key: Key<'_>) -> Result<Record>;
 
-    /// Returns the records that match `predicate`, by name, the first `most` of them.
+    /// Returns the first `most` records, by name, that match `predicate`.
     ///
     /// # Errors
-    /// ENOENT if there is no such workspace.
+    /// ENOENT if the workspace doesn't exist.
     fn search(&self, scope: Scope, predicate: &Predicate, most: usize) -> Result<Vec<Record>>;
 
-    /// Changes metadata, in the order given, and returns the old metadata.
+    /// Changes metadata in the given order, and returns the metadata before the change.
     ///
     /// # Errors
-    /// ENOENT if there is no such record.
+    /// ENOENT if the record doesn't exist.
     fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta>;
 
     /// Removes a record.
     ///
     /// # Errors
-    /// ENOENT if there is none, ENOTEMPTY for a workspace with collections.
+    /// ENOENT if the record doesn't exist, ENOTEMPTY for a workspace with collections.
     fn remove(&self, scope: Scope, uuid: Uuid) -> Result<()>;
 
-    /// Finds several records of one scope, each as in `find`.
+    /// Finds several records of one scope, each as `find` does.
     fn find_all(&self, scope: Scope, keys: &[Key<'_>]) -> Vec<Result<Record>> {
         keys.iter().map(|key| self.find(scope, *key)).collect()
     }
 
-    /// Removes several records of one scope that were found just now, each as in `remove`.
+    /// Removes several records of one scope that the caller has just found, each as `remove` does.
     fn remove_all(&self, scope: Scope, all: &[Record]) -> Vec<Result<()>> {
         all.iter().map(|r| self.remove(scope, r.uuid)).collect()
     }
 
-    /// Whether finding and removing several records together is cheaper than one after the other.
+    /// Whether one joint request finds and removes several records faster than one request for
+    /// each.
     fn removes_together(&self) -> bool {
         false
     }
 
-    /// Makes a log for a batch that can be undone. It lives as long as the store's own records.
+    /// Creates an undo log for a batch. The log lives as long as the store's records.
     ///
     /// # Errors
-    /// ENOTSUP if the store can't keep one.
+    /// ENOTSUP if the store has no undo logs.
     fn undo_log(&self) -> Result<Box<dyn UndoLog>>;
 
-    /// Takes over the logs of batches whose processes have died.
+    /// Takes over the undo logs of batches whose processes have died, and returns them.
     ///
     /// # Errors
     /// Those of the store.
@@ -175,8 +177,7 @@ pub trait Store: Send + Sync {
     /// Whether the store's records outlive this process.
     fn outlives_process(&self) -> bool;
 
-    /// Whether every operation sends requests, so that operations should be joined where they can
-    /// be.
+    /// Whether every operation sends requests over the network. Joining operations then saves time.
     fn is_remote(&self) -> bool {
         false
     }

@@ -4,7 +4,7 @@
 //! workspace, with a name, a UUID, key-value metadata, controls, and a back end that keeps the
 //! bytes. A chunk is a range of these bytes: an offset and a length. `workspace.rs` has workspaces,
 //! `bytes.rs` the operations on bytes. Every verb here is carried out before it returns;
-//! [`crate::Batch`] has the same verbs for later.
+//! [`crate::Batch`] has the same verbs, to be carried out later.
 
 mod bytes;
 mod workspace;
@@ -26,12 +26,12 @@ pub struct Options {
     pub meta: Meta,
     /// The new collection's controls.
     pub controls: Controls,
-    /// The back end for its bytes; None: the choice of [`Session::choose`], or else the session's
-    /// default.
+    /// Name of the back end for the collection's bytes. None: the back end that [`Session::choose`]
+    /// selects, or else the session's default.
     pub backend: Option<String>,
 }
 
-/// A collection in use. A clone is the same collection: closed once, it is closed for all.
+/// A collection in use. Clones share their state: closing one closes them all.
 #[derive(Clone)]
 pub struct Collection(Arc<Handle>);
 
@@ -41,16 +41,16 @@ struct Handle {
 }
 
 enum State {
-    /// A batch will open it.
+    /// Created or opened only when the batch runs.
     Pending,
     Open(Record, Outlives, Box<dyn Object>),
     Closed,
 }
 
-/// Whether some of the collection's data outlive the process.
+/// Whether some of the collection's data outlive the process: its bytes, or the session's metadata.
 type Outlives = bool;
 
-/// A collection that is open.
+/// The contents of [`State::Open`].
 #[derive(Clone, Copy)]
 struct Opened<'a> {
     record: &'a Record,
@@ -58,10 +58,11 @@ struct Opened<'a> {
     object: &'a dyn Object,
 }
 
-/// The log of a batch that can be undone.
+/// The undo log of the batch that runs an operation; None without `rollback`, or outside of a
+/// batch.
 pub(crate) type Log<'a> = Option<&'a dyn UndoLog>;
 
-/// The back end of a new collection.
+/// The back end selected for a new collection.
 struct Chosen {
     name: String,
     place: String,
@@ -76,7 +77,7 @@ pub(crate) struct NewCollection {
 }
 
 impl Options {
-    /// The new record of this name, in this back end.
+    /// Returns the record to be created, with this name and back end.
     fn as_new<'a>(&self, name: &'a str, chosen: &'a Chosen) -> New<'a> {
         New {
             name,
@@ -112,7 +113,7 @@ impl Workspace {
         })
     }
 
-    /// Logs that a collection is deleted when its batch is committed.
+    /// Logs the collection's deletion, which is carried out when the batch is committed.
     fn note_delete(&self, log: &dyn UndoLog, record: &Record) -> Result<()> {
         let session = &self.session;
         let outlives = session.outlives_process(&*session.backend_of(record)?);
@@ -121,7 +122,8 @@ impl Workspace {
         log.note(Undo::Delete { workspace, uuid })
     }
 
-    /// Logs how a creation is undone.
+    /// Logs, in a batch that can be undone, that the collection is to be deleted if the batch is
+    /// undone.
     fn note_created(&self, log: Log<'_>, record: &Record) -> Result<()> {
         let (workspace, uuid) = (self.uuid, record.uuid);
         log.map_or(Ok(()), |log| log.note(Undo::Created { workspace, uuid }))
@@ -144,7 +146,8 @@ fn set_meta(
     session.store().update(scope, uuid, changes).map(|_| ())
 }
 
-/// Refuses an operation that a log which ends with the process couldn't undo.
+/// Refuses an operation on data that outlive the process if the undo log doesn't: after a crash
+/// nothing could undo it.
 fn check_log(log: Log<'_>, outlives: Outlives, backend: &str) -> Result<()> {
     match log {
         Some(log) if outlives && !log.outlives_process() => Err(Error::unsupported(format!(
@@ -159,8 +162,9 @@ impl Collection {
     /// Creates a collection and opens it.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for invalid names and metadata; ENODEV if the
-    /// back end isn't attached; ENOTSUP, naming it, for a control that the back end can't keep.
+    /// EEXIST if a collection of this name exists; EINVAL for invalid names and metadata; ENODEV if
+    /// the back end isn't attached; ENOTSUP, naming the control, for a control that the back end
+    /// can't keep.
     pub fn create(workspace: &Workspace, name: &str, options: &Options) -> Result<Collection> {
         let new = Collection::pending(workspace);
         new.fill_new(name, options, None)?;
@@ -188,7 +192,7 @@ impl Collection {
     /// Opens a collection.
     ///
     /// # Errors
-    /// ENOENT if there is none; ENODEV without its back end.
+    /// ENOENT if the collection doesn't exist; ENODEV if its back end isn't attached.
     pub fn open(workspace: &Workspace, key: Key<'_>) -> Result<Collection> {
         let opened = Collection::pending(workspace);
         opened.fill(key)?;
@@ -198,7 +202,7 @@ impl Collection {
     /// Returns the record of a collection; its bytes aren't touched.
     ///
     /// # Errors
-    /// ENOENT if there is none.
+    /// ENOENT if the collection doesn't exist.
     pub fn lookup(workspace: &Workspace, key: Key<'_>) -> Result<Record> {
         workspace.session.check()?;
         let store = workspace.session.store();
@@ -209,14 +213,14 @@ impl Collection {
     /// bytes exist.
     ///
     /// # Errors
-    /// ENODEV, naming the collection's back end, if that isn't attached, or another one has its
-    /// name.
+    /// ENODEV, naming the collection's back end, if it isn't attached, or if another back end is
+    /// attached under its name.
     pub fn reaches(workspace: &Workspace, record: &Record) -> Result<()> {
         workspace.session.check()?;
         workspace.session.backend_of(record).map(|_| ())
     }
 
-    /// Returns the collections that match the predicate, by name.
+    /// Returns the collections that match the predicate, sorted by name.
     ///
     /// # Errors
     /// Those of the metadata store.
@@ -230,7 +234,7 @@ impl Collection {
     /// supports that.
     ///
     /// # Errors
-    /// ENOENT if there is none; ENODEV if its back end isn't attached.
+    /// ENOENT if the collection doesn't exist; ENODEV if its back end isn't attached.
     pub fn delete(workspace: &Workspace, key: Key<'_>) -> Result<()> {
         Collection::delete_logged(workspace, key, None)
     }
@@ -273,7 +277,7 @@ impl Collection {
         }
     }
 
-    /// A collection that a batch will open.
+    /// Returns a handle of a collection that a batch will create or open.
     pub(crate) fn pending(workspace: &Workspace) -> Collection {
         Collection(Arc::new(Handle {
             workspace: workspace.clone(),
@@ -331,7 +335,8 @@ impl Collection {
         all.iter().zip(&checked).map(end).collect()
     }
 
-    /// Completes a creation, after the metadata store's record: creates and opens the bytes.
+    /// Completes a creation after the metadata store has made the record: creates and opens the
+    /// bytes.
     fn become_new(
         &self,
         made: Result<Record>,
@@ -356,8 +361,8 @@ impl Collection {
                 Ok(())
             }
             Err(error) => {
-                // Removes the record. If that fails as well, it stays as a collection without
-                // bytes, which can be deleted.
+                // Removes the record. If that fails as well, the record stays as a collection
+                // without bytes, which can be deleted.
                 let _ = session
                     .store()
                     .remove(Scope::In(workspace.uuid), record.uuid);
@@ -397,31 +402,31 @@ impl Collection {
         }
     }
 
-    /// The collection's workspace.
+    /// Returns the collection's workspace.
     pub fn workspace(&self) -> &Workspace {
         &self.0.workspace
     }
 
-    /// Its name at the time when it was opened.
+    /// Returns the collection's name at the time when it was opened.
     ///
     /// # Errors
-    /// EBADF if it isn't open.
+    /// EBADF if the collection isn't open.
     pub fn name(&self) -> Result<String> {
         self.with(|open| Ok(open.record.name.clone()))
     }
 
-    /// The collection's UUID.
+    /// Returns the collection's UUID.
     ///
     /// # Errors
-    /// EBADF if it isn't open.
+    /// EBADF if the collection isn't open.
     pub fn uuid(&self) -> Result<Uuid> {
         self.with(|open| Ok(open.record.uuid))
     }
 
-    /// Returns its metadata.
+    /// Returns the collection's metadata.
     ///
     /// # Errors
-    /// EBADF if it isn't open, ENOENT if it was deleted.
+    /// EBADF if the collection isn't open, ENOENT if it was deleted.
     pub fn get_meta(&self) -> Result<Meta> {
         let workspace = &self.0.workspace;
         let uuid = self.uuid()?;
@@ -430,10 +435,11 @@ impl Collection {
         Ok(found.meta)
     }
 
-    /// Changes its metadata.
+    /// Changes the collection's metadata.
     ///
     /// # Errors
-    /// EBADF if it isn't open, ENOENT if it was deleted; EINVAL, E2BIG for invalid metadata.
+    /// EBADF if the collection isn't open, ENOENT if it was deleted; EINVAL, E2BIG for invalid
+    /// metadata.
     pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
         self.set_meta_logged(changes, None)
     }
@@ -447,10 +453,10 @@ impl Collection {
         set_meta(&workspace.session, scope, uuid, changes, log)
     }
 
-    /// Ends its use, after all verbs that are in progress in other threads.
+    /// Closes the collection, after waiting for all verbs that are in progress in other threads.
     ///
     /// # Errors
-    /// EBADF if it isn't open; those of writing back.
+    /// EBADF if the collection isn't open; those of writing its bytes back.
     pub fn close(&self) -> Result<()> {
         self.with(|_| Ok(()))?;
         let mut state = self.0.state.write().unwrap_or_else(PoisonError::into_inner);
@@ -460,7 +466,7 @@ impl Collection {
         }
     }
 
-    /// Identifies it while it is in use.
+    /// Returns a number that identifies the collection while a handle of it exists.
     pub(crate) fn identity(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }

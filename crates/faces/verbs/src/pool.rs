@@ -1,8 +1,8 @@
-//! Pools that this process has open: each once, however many sessions and back ends use it.
+//! The pools that this process has open. Each is open once; all sessions and back ends share it.
 //!
-//! The records of a pool must not be opened twice in a process. So all uses share one [`Fs`], and
-//! the last use closes it before it can be opened again. A forked child touches nothing of the
-//! parent's, not even to close it; it opens the pool again.
+//! The records of a pool must not be opened twice in a process. So all users share one [`Fs`], and
+//! the last user closes it before it can be opened again. A forked child doesn't touch its parent's
+//! pools, not even to close them; it opens a pool again.
 
 use crate::process::{Generation, lock_in_time};
 use crate::{Error, Result};
@@ -22,15 +22,15 @@ struct Known {
 /// An open pool.
 struct Open {
     fs: Fs,
-    /// The process's umask when it was opened.
+    /// The process's umask when the pool was opened.
     umask: u32,
-    /// Held while an entry in the process's table of mappings is taken.
+    /// Held while the caller claims an entry in the process's table of mappings.
     claiming: Mutex<()>,
 }
 
 static KNOWN: Mutex<Vec<Known>> = Mutex::new(Vec::new());
 
-/// A pool in use: the process's view of its files. All uses of a pool in a process share one.
+/// A handle of an open pool. All handles of a pool in a process share one [`Fs`].
 pub struct Attached {
     /// None only within `drop`.
     fs: Option<Arc<Open>>,
@@ -54,10 +54,10 @@ fn of_pool(error: PoolError) -> Error {
 }
 
 impl Attached {
-    /// Opens the pool of this name; an empty name is $FOREBAY_POOL, as on the command line.
+    /// Opens the pool of this name; an empty name selects $FOREBAY_POOL, as on the command line.
     ///
     /// # Errors
-    /// ENOENT if there is no such pool on this node; what opening it says.
+    /// ENOENT if this node has no such pool; those of opening it.
     pub fn open(name: &str) -> Result<Attached> {
         let from_environment = || std::env::var("FOREBAY_POOL").ok().filter(|n| !n.is_empty());
         let name = match name {
@@ -87,28 +87,28 @@ impl Attached {
         Ok(Attached { fs, generation })
     }
 
-    /// Whether both are the same pool.
+    /// Whether both handles are of the same pool.
     pub fn is(&self, other: &Attached) -> bool {
         std::ptr::eq::<Fs>(&**self, &**other)
     }
 
-    /// Whether this process may use it.
+    /// Checks that this process may use the handle.
     ///
     /// # Errors
-    /// EPERM in a forked child of the process that opened it.
+    /// EPERM in a forked child of the process that opened the pool.
     pub fn check(&self) -> Result<()> {
         self.generation.check()
     }
 
-    /// The mode of a new object, with these bits.
+    /// Returns the mode of a new object: `bits` without those of the umask.
     pub fn mode(&self, bits: u32) -> u32 {
         bits & !self.fs.as_ref().expect("only drop takes it").umask
     }
 
-    /// Locks the process's table of mappings: one thread at a time takes an entry.
+    /// Locks the process's table of mappings, so that one thread at a time claims an entry.
     ///
     /// # Errors
-    /// EPERM in a forked child of the process that opened it.
+    /// EPERM in a forked child of the process that opened the pool.
     pub fn claiming(&self) -> Result<MutexGuard<'_, ()>> {
         self.generation.check()?;
         let open = self.fs.as_ref().expect("only drop takes it");
@@ -140,7 +140,7 @@ impl Drop for Attached {
             std::mem::forget(fs);
             return;
         }
-        // Closed under the lock, so that no other thread opens it meanwhile.
+        // Closed under the lock, so that no other thread opens the pool meanwhile.
         match known() {
             Ok(_known) => drop(fs),
             Err(_) => std::mem::forget(fs),
@@ -148,11 +148,11 @@ impl Drop for Attached {
     }
 }
 
-/// An open file of a pool, closed when it is dropped. A forked child leaves its parent's file alone:
-/// every call there is EPERM.
+/// An open file of a pool, closed when it is dropped. In a forked child every call fails with
+/// EPERM, and dropping it doesn't close the parent's file.
 pub struct PoolFile {
     fs: Attached,
-    /// None once it is closed.
+    /// The open file description; None once it is closed.
     open: Option<u32>,
 }
 
@@ -163,7 +163,7 @@ impl PoolFile {
         PoolFile { fs, open }
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub fn pool(&self) -> &Attached {
         &self.fs
     }
@@ -188,10 +188,10 @@ impl PoolFile {
         self.fs.publish(self.checked()?)
     }
 
-    /// Closes it.
+    /// Closes the file.
     ///
     /// # Errors
-    /// If written bytes can't be written back.
+    /// Those of writing back buffered bytes.
     pub fn close(mut self) -> std::result::Result<(), Errno> {
         self.finish()
     }
@@ -211,7 +211,7 @@ impl PoolFile {
 
 impl Drop for PoolFile {
     fn drop(&mut self) {
-        // An error of closing is reported by `close`.
+        // `close` reports errors of closing; drop can't.
         let _ = self.finish();
     }
 }

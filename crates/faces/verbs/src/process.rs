@@ -1,10 +1,10 @@
-//! Forked children, and signals, of the process that uses the verbs.
+//! Protects sessions from forked children, and the program's threads from signals.
 //!
 //! A forked child has none of its parent's worker threads, and one of them may have held a lock at
-//! the fork. So the child can't use sessions that the parent opened: they refuse before any lock is
-//! touched. Each session records its generation; a handler that the C library runs in every forked
-//! child begins a new one. Comparing generations costs one load, where getpid(2) would cost a
-//! system call.
+//! the fork. So the child can't use sessions that the parent opened: their methods fail before they
+//! touch a lock. Each session records its process's generation; a handler that the C library runs
+//! in every forked child increments it. Comparing generations costs one load, where getpid(2) would
+//! cost a system call.
 
 use crate::{Error, Result};
 use rustix::io::Errno;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// The generation, and so the process, in which something was made.
+/// Identifies the process, among a process and its forked descendants, in which an object was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u32);
 
@@ -23,19 +23,18 @@ extern "C" fn in_child() {
 }
 
 impl Generation {
-    /// This process's generation.
+    /// Returns this process's generation.
     pub fn now() -> Generation {
         static WATCH: Once = Once::new();
         WATCH.call_once(|| {
-            // SAFETY: the handler changes an atomic and nothing else, which is allowed after a
-            // fork.
+            // SAFETY: the handler only changes an atomic, which is allowed in a forked child.
             let failed = unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
             assert_eq!(failed, 0, "no memory to watch for forks");
         });
         Generation(GENERATION.load(Relaxed))
     }
 
-    /// Whether this process made it.
+    /// Whether the generation is this process's.
     pub fn is_now(self) -> bool {
         self.0 == GENERATION.load(Relaxed)
     }
@@ -54,11 +53,11 @@ impl Generation {
     }
 }
 
-/// How long to wait for another thread that holds a lock of all sessions. After a fork, the lock
+/// How long to wait for another thread that holds a process-wide lock. In a forked child, the lock
 /// may stay held for ever.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Takes a lock that another thread may have held when this process was forked.
+/// Locks `lock`, which another thread may have held when this process was forked.
 ///
 /// # Errors
 /// EDEADLK if the lock isn't available; `what` names the operation.
@@ -81,7 +80,8 @@ pub(crate) fn lock_in_time<'a, T>(lock: &'a Mutex<T>, what: &str) -> Result<Mute
     }
 }
 
-/// Blocks all signals in this thread: they are for the program's own threads.
+/// Blocks all signals in the calling thread, so that the kernel delivers them to the program's
+/// threads.
 pub(crate) fn block_signals() {
     // SAFETY: a set of signals is plain data; the calls fill it and read it.
     unsafe {

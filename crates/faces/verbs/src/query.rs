@@ -9,10 +9,10 @@
 //! value = "text" (with \" and \\) or a number (-3, 2.5, 1e9)
 //! ```
 //!
-//! Values of metadata are texts. Compared with a text, they are compared byte by byte. Compared with
-//! a number, only values that are numbers count, by value: `step = 3` finds "3", "03" and "3.0". A
-//! missing key matches no comparison: `step != 3` finds records with another step, `not step = 3`
-//! also those without one.
+//! Values of metadata are texts. A comparison with a text compares byte by byte. A comparison with
+//! a number holds only for values that are numbers, by value: `step = 3` finds "3", "03" and "3.0".
+//! A missing key matches no comparison: `step != 3` finds records with another step, `not step = 3`
+//! also records without a step.
 //!
 //! [`Predicate::plan`] gives the part of a predicate that an index can answer.
 
@@ -28,7 +28,7 @@ use std::fmt;
 /// Key-value metadata of a workspace or a collection.
 pub type Meta = BTreeMap<String, String>;
 
-/// How values are compared.
+/// The operator of a comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operator {
     /// `=`
@@ -83,7 +83,7 @@ impl Operator {
 }
 
 impl Predicate {
-    /// The predicate that matches everything.
+    /// Returns the predicate that matches everything.
     pub fn everything() -> Predicate {
         Predicate::All(Vec::new())
     }
@@ -96,7 +96,7 @@ impl Predicate {
         parse::parse(text)
     }
 
-    /// `key = "value"`.
+    /// Returns the predicate `key = "value"`.
     pub fn equal(key: impl Into<String>, value: impl Into<String>) -> Predicate {
         Predicate::Compare(key.into(), Operator::Equal, Value::Text(value.into()))
     }
@@ -112,7 +112,8 @@ impl Predicate {
         }
     }
 
-    /// Whether a single comparison holds for a value of its key; `exists` does for every value.
+    /// Whether a single comparison holds for `value`, as the value of its key. `exists` holds for
+    /// every value.
     pub fn holds_for(&self, value: &str) -> bool {
         match self {
             Predicate::Compare(_, operator, Value::Text(text)) => {
@@ -134,7 +135,7 @@ impl std::str::FromStr for Predicate {
     }
 }
 
-/// A text that can be parsed again.
+/// Formats the predicate as a text that `parse` accepts.
 impl fmt::Display for Predicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let list = |f: &mut fmt::Formatter<'_>, parts: &[Predicate], word| {
@@ -169,7 +170,8 @@ impl fmt::Display for Predicate {
                         write!(f, "\"{text}\"")
                     }
                     Value::Number(Number::Whole(n)) => write!(f, "{n}"),
-                    // With point or exponent, so that it is parsed as a real number again.
+                    // With point or exponent, so that it is parsed as a floating-point number
+                    // again.
                     Value::Number(Number::Real(n)) => write!(f, "{n:?}"),
                 }
             }

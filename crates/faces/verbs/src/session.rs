@@ -1,7 +1,7 @@
 //! A session: a metadata store, the attached back ends, and the threads that run batches.
 //!
-//! Everything else belongs to a session. A program has one, or several with different stores. Any
-//! number of threads may use it; see [`crate`] for forks.
+//! Workspaces, collections and batches belong to a session. A program has one session, or several
+//! with different stores. Any number of threads may use a session; see [`crate`] for forks.
 
 use crate::backend::{Address, Backend, Forebay, Object, built_in};
 use crate::mapped::Mapped;
@@ -17,48 +17,50 @@ use rustix::io::Errno;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-/// A back end for new collections of some paths and controls.
+/// A rule of [`Session::choose`]: the back end for new collections of matching paths and controls.
 struct Choice {
     pattern: Pattern,
     controls: Declared,
     backend: String,
 }
 
-/// A session of the verbs. A clone is the same session.
+/// A session of the verbs. Clones refer to the same session.
 #[derive(Clone)]
 pub struct Session(Arc<Inner>);
 
 struct Inner {
     generation: Generation,
     store: Arc<dyn Store>,
-    /// The pool that is the metadata store.
+    /// The pool, if the metadata store is one.
     pool: Option<Attached>,
     backends: RwLock<BTreeMap<String, Arc<dyn Backend>>>,
-    /// The default back end of new collections: the store's, or else the first attached one that
-    /// outlives the process.
+    /// Name of the default back end of new collections: the one that belongs to the metadata store,
+    /// or else the first attached one that outlives the process.
     default: OnceLock<String>,
     /// Whether operations send requests to other nodes.
     sends_requests: bool,
     workers: WorkerPool,
-    /// The thread that calls a program's functions at the end of operations. It isn't a worker, so
-    /// these functions may wait for the workers.
+    /// The thread that calls the program's callbacks when operations end. It isn't a worker, so the
+    /// callbacks may wait for the workers.
     notifier: WorkerPool,
-    /// Rules for the back end of new collections that name none; the last match wins.
+    /// Rules of [`Session::choose`]; the last match wins.
     choices: RwLock<Vec<Choice>>,
-    /// The C interface's mappings, by address.
+    /// Mappings made through the C interface, by address.
     mapped: Mutex<BTreeMap<usize, Mapped>>,
 }
 
 impl Session {
-    /// Opens a session whose metadata lie at `place`. `memory` is this process, for this session
-    /// alone. `pool:NAME` is a pool on this node, `pool` the one that the command line would take
-    /// ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]` is an etcd. An
-    /// empty text takes $FOREBAY_METADATA, or else `pool`. The back end `memory` is
-    /// attached, and for a pool `forebay`, which is then the default of new collections. With etcd
-    /// the default is the first attached one that outlives the process.
+    /// Opens a session whose metadata are at `place`. `memory`: in this process, for this session
+    /// alone. `pool:NAME`: in a pool on this node. `pool`: in the pool that the command line would
+    /// take ($FOREBAY_POOL, or `default`). `etcd://HOST:PORT[,HOST:PORT...][/PREFIX]`: in an etcd.
+    /// An empty text: $FOREBAY_METADATA, or else `pool`.
+    ///
+    /// The back end `memory` is attached; for a pool also `forebay`, which then is the default of
+    /// new collections. With etcd the default is the first attached back end that outlives the
+    /// process.
     ///
     /// # Errors
-    /// EINVAL for an unknown place; if the pool can't be opened, or etcd doesn't answer.
+    /// EINVAL for an unknown place; errors of opening the pool, or of reaching etcd.
     pub fn open(place: &str) -> Result<Session> {
         let variable = std::env::var("FOREBAY_METADATA").unwrap_or_default();
         let place = match (place, variable.as_str()) {
@@ -88,8 +90,8 @@ impl Session {
         }
     }
 
-    /// A session over this store. Collections that name no back end get `default`, or else the
-    /// first attached one that outlives the process.
+    /// Opens a session with this metadata store. Collections that name no back end get `default`,
+    /// or else the first attached one that outlives the process.
     fn over(
         store: Arc<dyn Store>,
         default: Option<&str>,
@@ -122,7 +124,7 @@ impl Session {
         let about = |e: Error| e.about(format!("back end '{name}'"));
         if let (Some(pool), "forebay") = (&self.0.pool, kind) {
             let backend = Forebay::open(config).map_err(about)?;
-            // In the store's own pool, files are records.
+            // In the metadata store's own pool, the back end's files are the records.
             let same = backend.pool().is(pool);
             let backend = Forebay::over(backend.pool().clone(), same);
             return self.attach_backend(name, Arc::new(backend));
@@ -131,7 +133,7 @@ impl Session {
         self.attach_backend(name, backend)
     }
 
-    /// Attaches a program's own back end.
+    /// Attaches a back end that the program implements.
     ///
     /// # Errors
     /// EEXIST if the name is taken, EINVAL for an invalid name.
@@ -151,7 +153,7 @@ impl Session {
         Ok(())
     }
 
-    /// The names of the back ends, and their kinds.
+    /// Returns the names and kinds of the attached back ends.
     pub fn backends(&self) -> Vec<(String, String)> {
         let backends = self.0.backends.read();
         let backends = backends.unwrap_or_else(PoisonError::into_inner);
@@ -160,22 +162,22 @@ impl Session {
     }
 
     /// # Errors
-    /// EPERM in a forked child of the process that opened it.
+    /// EPERM in a forked child of the process that opened the session.
     pub(crate) fn check(&self) -> Result<()> {
         self.0.generation.check()
     }
 
-    /// The session's metadata store.
+    /// Returns the session's metadata store.
     pub fn store(&self) -> &dyn Store {
         &*self.0.store
     }
 
-    /// The pool that is its metadata store.
+    /// Returns the pool, if the metadata store is one.
     pub fn pool(&self) -> Option<&Attached> {
         self.0.pool.as_ref()
     }
 
-    /// The C interface's mappings.
+    /// Locks the table of mappings made through the C interface, by address.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -197,11 +199,11 @@ impl Session {
         &self.0.notifier
     }
 
-    /// Chooses `backend` for new collections that name none, whose path `/WORKSPACE/NAME` matches
-    /// `pattern`, and which declare all of `controls`. Of several choices that match, the one made
-    /// last counts; without a match, the session's default is taken.
+    /// Makes `backend` the back end of new collections that name none, whose path `/WORKSPACE/NAME`
+    /// matches `pattern`, and which declare all of `controls`. Of several matching calls the last
+    /// one wins; without a match, the session's default is taken.
     ///
-    /// The pattern is one of paths, as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
+    /// The pattern is a path pattern as in a pool's rules: `/campaign/*.ckpt`, `/*/raw-*`.
     ///
     /// # Errors
     /// EINVAL for an invalid pattern; ENODEV if the back end isn't attached.
@@ -223,7 +225,7 @@ impl Session {
         Ok(())
     }
 
-    /// The back end of a new collection that names none.
+    /// Returns the name of the back end for a new collection that names none.
     pub(crate) fn chosen_backend(
         &self,
         workspace: &str,
@@ -241,15 +243,15 @@ impl Session {
         chosen.unwrap_or_else(|| self.0.default.get().cloned().unwrap_or_default())
     }
 
-    /// Whether some data of a collection with this back end outlive the process.
+    /// Whether a collection with this back end has data that outlive the process.
     pub(crate) fn outlives_process(&self, backend: &dyn Backend) -> bool {
         backend.outlives_process() || self.store().outlives_process()
     }
 
-    /// The back end of this name.
+    /// Returns the back end attached under this name.
     ///
     /// # Errors
-    /// ENODEV if there is none.
+    /// ENODEV if none is attached under this name.
     pub(crate) fn backend(&self, name: &str) -> Result<Arc<dyn Backend>> {
         let backends = self.0.backends.read();
         let backends = backends.unwrap_or_else(PoisonError::into_inner);
@@ -267,10 +269,10 @@ impl Session {
         })
     }
 
-    /// The back end that has a collection's bytes.
+    /// Returns the back end that has a collection's bytes.
     ///
     /// # Errors
-    /// ENODEV if it isn't attached, or another one has its name.
+    /// ENODEV if it isn't attached, or another back end is attached under its name.
     pub(crate) fn backend_of(&self, record: &Record) -> Result<Arc<dyn Backend>> {
         let backend = self.backend(&record.backend)?;
         let here = backend.place();
@@ -314,7 +316,7 @@ impl Session {
         Ok((record, object))
     }
 
-    /// Deletes collections that were found just now, each by itself, like
+    /// Deletes collections that the caller has just found, each separately, like
     /// [`Session::delete_collection`].
     pub(crate) fn delete_found(
         &self,
@@ -356,7 +358,7 @@ impl Session {
         failed.into_iter().map(one).collect()
     }
 
-    /// Deletes a collection: its bytes first, so that no bytes are left without a record.
+    /// Deletes a collection: its bytes first, so that no bytes remain without a record.
     pub(crate) fn delete_collection(&self, workspace: Uuid, uuid: Uuid) -> Result<()> {
         let record = self.store().find(Scope::In(workspace), Key::Uuid(uuid))?;
         let about = |e: Error| e.about(format!("collection '{}'", record.name));

@@ -1,4 +1,4 @@
-//! Undoing a batch, or completing it ([`crate::meta::undo`]).
+//! Undoes a batch, or completes it ([`crate::meta::undo`]).
 
 use crate::meta::undo::{Undo, UndoLog};
 use crate::meta::{Key, Scope};
@@ -10,10 +10,10 @@ use std::collections::BTreeMap;
 const COLLECTIONS_PER_BATCH: usize = 256;
 
 impl Session {
-    /// Settles the unfinished batches of dead processes.
+    /// Undoes or completes the unfinished batches of dead processes.
     ///
     /// # Errors
-    /// ENODEV if a back end that one of them used isn't attached; those of undoing.
+    /// ENODEV if a back end that such a batch used isn't attached; those of undoing.
     pub(crate) fn settle(&self) -> Result<()> {
         for log in self.store().left_behind()? {
             let settled = settle(self, &*log);
@@ -23,10 +23,10 @@ impl Session {
     }
 }
 
-/// Settles an unfinished batch of a dead process: undoes it, or completes it.
+/// Undoes an unfinished batch of a dead process, or completes it if it was committed.
 ///
 /// # Errors
-/// Those of the operations. The log stays then, for the next process.
+/// Those of the operations. The log then stays for the next process.
 fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
     match log.entries()? {
         (entries, true) => carry_out(session, log, entries),
@@ -37,7 +37,7 @@ fn settle(session: &Session, log: &dyn UndoLog) -> Result<()> {
 /// Undoes everything in the log.
 ///
 /// # Errors
-/// The changes that couldn't be undone; everything else was.
+/// An error that names the changes that couldn't be undone. All others were undone.
 pub(crate) fn undo(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let entries = log.entries()?.0.into_iter().rev();
     let failed = entries.filter_map(|entry| undo_one(session, entry).err());
@@ -70,13 +70,13 @@ fn undo_one(session: &Session, entry: Undo) -> Result<()> {
     }
 }
 
-/// Commits the log, and carries out the deletions that were postponed until then.
+/// Commits the log, then carries out the deletions that were postponed until the commit.
 ///
 /// # Errors
-/// If the log can't be committed: the batch has to be undone then. Or those of the deletions.
+/// Those of the commit: the caller must then undo the batch. Or those of the deletions.
 pub(crate) fn complete(session: &Session, log: &dyn UndoLog) -> Result<()> {
     let committed = log.commit();
-    // The commit may have been recorded although it failed: then another process would complete it.
+    // The commit may have been recorded although it failed: another process would then complete it.
     let (entries, noted) = log.entries()?;
     match committed {
         Err(error) if !noted => {
@@ -110,9 +110,9 @@ fn carry_out(session: &Session, log: &dyn UndoLog, entries: Vec<Undo>) -> Result
     )
 }
 
-/// Ends the log, unless something failed.
+/// Removes the log, unless an operation failed with an error other than ENOENT.
 fn finish(log: &dyn UndoLog, mut failed: Vec<Error>, what: &str) -> Result<()> {
-    // Removed objects need no deletion.
+    // A missing object needs no deletion.
     failed.retain(|error| error.errno() != Errno::NOENT);
     match failed.first() {
         None => {

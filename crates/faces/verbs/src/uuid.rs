@@ -1,4 +1,4 @@
-//! UUIDs: 16 bytes, random or made from the ids of a pool.
+//! UUIDs: 16 bytes, random or derived from the ids of a pool and an object.
 
 use crate::{Error, Result};
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -13,13 +13,13 @@ impl Uuid {
     /// Makes a random UUID (version 4).
     ///
     /// # Errors
-    /// If the kernel has no random numbers.
+    /// If the kernel returns no random numbers.
     pub fn random() -> Result<Uuid> {
         let mut bytes = [0; 16];
         let got = getrandom(&mut bytes, GetRandomFlags::empty());
         match got.map_err(|e| Error::of("random numbers for a UUID", e))? {
             16 => Ok(Uuid::version(bytes, 4)),
-            // getrandom(2) returns up to 256 bytes whole.
+            // getrandom(2) returns requests of up to 256 bytes whole.
             n => Err(Error::of(
                 format!("{n} of 16 random bytes for a UUID"),
                 rustix::io::Errno::IO,
@@ -27,7 +27,7 @@ impl Uuid {
         }
     }
 
-    /// Marks these bytes as a UUID of this version.
+    /// Sets the version and variant bits of a UUID.
     pub(crate) fn version(mut bytes: [u8; 16], version: u8) -> Uuid {
         bytes[6] = bytes[6] & 0x0f | version << 4;
         bytes[8] = bytes[8] & 0x3f | 0x80;

@@ -1,8 +1,8 @@
 //! The worker pool that runs batches: a few threads for each session, started when there is work.
 //!
-//! They take operations that are ready to run, in the order in which they became ready, from all
-//! batches: a long or slow batch leaves threads for others. Signals are delivered to the program's
-//! own threads.
+//! Threads take operations that are ready to run, in the order in which they became ready, from all
+//! batches: a long or slow batch leaves threads for others. Worker threads block all signals, so
+//! that the kernel delivers them to the program's threads.
 
 use crate::process::{Generation, block_signals};
 use crate::{Error, Result};
@@ -15,7 +15,7 @@ use std::thread::{JoinHandle, available_parallelism};
 /// Maximum number of operations in progress in one session.
 pub(crate) const IN_PROGRESS_MAX: usize = 1 << 20;
 
-/// A function to run.
+/// A function that a worker thread runs.
 pub(crate) type Task = Box<dyn FnOnce() + Send>;
 
 #[derive(Default)]
@@ -30,7 +30,7 @@ struct Queue {
 #[derive(Default)]
 struct Shared {
     queue: Mutex<Queue>,
-    /// Signals a task, or the end.
+    /// Signals that a task was queued, or that the pool ends.
     news: Condvar,
 }
 
@@ -43,19 +43,19 @@ impl Shared {
 /// The worker pool of a session.
 pub(crate) struct WorkerPool {
     shared: Arc<Shared>,
-    /// Operations of all batches that have begun and not ended.
+    /// Number of operations in all batches that have begun and not ended.
     in_progress: AtomicUsize,
     /// Maximum number of threads.
     most: usize,
     generation: Generation,
 }
 
-/// Threads if operations ask other nodes: most of them wait, so this is also the number of requests
-/// sent at once.
+/// Maximum number of threads if operations send requests to other nodes. Most threads then wait, so
+/// this is also the number of requests in flight at once.
 const ASKING: usize = 32;
 
 impl WorkerPool {
-    /// A pool for operations. `asks`: whether they wait for other nodes.
+    /// Returns a pool for operations. `asks`: whether they wait for replies of other nodes.
     pub fn new(asks: bool) -> WorkerPool {
         WorkerPool::of(if asks {
             ASKING
@@ -64,7 +64,7 @@ impl WorkerPool {
         })
     }
 
-    /// A pool of at most `most` threads; it starts with none.
+    /// Returns a pool of at most `most` threads. It starts without threads.
     pub fn of(most: usize) -> WorkerPool {
         WorkerPool {
             shared: Arc::default(),
@@ -77,7 +77,7 @@ impl WorkerPool {
     /// Adds to the number of operations in progress.
     ///
     /// # Errors
-    /// EAGAIN if there would be too many.
+    /// EAGAIN if more than [`IN_PROGRESS_MAX`] would be in progress.
     pub fn enter(&self, operations: usize) -> Result<()> {
         let before = self.in_progress.fetch_add(operations, Relaxed);
         if before > 0 && before + operations > IN_PROGRESS_MAX {
@@ -99,7 +99,7 @@ impl WorkerPool {
     /// Queues tasks.
     ///
     /// # Errors
-    /// If there is no thread, and none can be started. Nothing is queued then.
+    /// If the pool has no thread, and none can be started. Nothing is queued then.
     pub fn push(&self, tasks: impl ExactSizeIterator<Item = Task>) -> Result<()> {
         let mut queue = self.shared.lock();
         let wanted = (queue.tasks.len() + tasks.len()).saturating_sub(queue.idle);
@@ -108,7 +108,7 @@ impl WorkerPool {
             let thread = std::thread::Builder::new().name("iov".into());
             match thread.spawn(move || work(&shared)) {
                 Ok(thread) => queue.threads.push(thread),
-                // The existing threads will do.
+                // The threads that exist take the tasks.
                 Err(_) if !queue.threads.is_empty() => break,
                 Err(e) => {
                     let errno = e.raw_os_error().unwrap_or(libc::EAGAIN);
@@ -120,7 +120,7 @@ impl WorkerPool {
         let wanted = tasks.len().min(queue.idle);
         queue.tasks.extend(tasks);
         drop(queue);
-        // A thread that is awake takes more tasks before it sleeps.
+        // Threads that are already awake take further tasks before they sleep.
         (0..wanted).for_each(|_| self.shared.news.notify_one());
         Ok(())
     }
@@ -150,7 +150,7 @@ fn work(shared: &Shared) {
 
 impl Drop for WorkerPool {
     fn drop(&mut self) {
-        // In a forked child the threads don't exist, and the lock may be held for ever.
+        // A forked child has no worker threads, and the lock may stay held there for ever.
         if !self.generation.is_now() {
             std::mem::forget(self.shared.clone());
             return;
@@ -161,7 +161,7 @@ impl Drop for WorkerPool {
             std::mem::take(&mut queue.threads)
         };
         self.shared.news.notify_all();
-        // The last use of a session may end on one of its own threads.
+        // A worker thread may drop the last handle of the session. It can't wait for its own end.
         let me = std::thread::current().id();
         for thread in threads {
             if thread.thread().id() != me {

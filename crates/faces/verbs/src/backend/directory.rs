@@ -1,9 +1,9 @@
 //! The back end for any mounted file system: a collection's bytes are the file
 //! `DIR/WORKSPACE/NAME`.
 //!
-//! A workspace's directory is made with its first collection and removed with its last one. Other
-//! programs can read and write the files; their view of changes is that of the file system. No
-//! symbolic link below DIR is followed.
+//! A workspace's directory is created with its first collection and removed with its last one.
+//! Other programs can read and write the files; when they see changes is up to the file system.
+//! Symbolic links below DIR aren't followed.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::meta::check_name;
@@ -31,7 +31,7 @@ pub struct Directory {
 struct Open {
     path: PathBuf,
     file: File,
-    /// Held from finding the end until it has been written to.
+    /// Held by an append from finding the file's end until it has written there.
     end: Mutex<()>,
 }
 
@@ -43,10 +43,10 @@ fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
 }
 
 impl Directory {
-    /// Opens the back end in this directory, which must exist.
+    /// Returns a back end for this directory, which must exist.
     ///
     /// # Errors
-    /// EINVAL if no directory is named, those of the system for the directory.
+    /// EINVAL if `dir` is empty; those of opening the directory.
     pub fn open(dir: &str) -> Result<Directory> {
         if dir.is_empty() {
             return Err(Error::invalid(
@@ -63,12 +63,12 @@ impl Directory {
         self.dir.join(&address.workspace).join(&address.name)
     }
 
-    /// The path below the directory.
+    /// Returns the path of a collection's file, relative to DIR.
     fn relative(address: &Address) -> Vec<u8> {
         format!("{}/{}", address.workspace, address.name).into_bytes()
     }
 
-    /// Refuses any name that leads out of the directory.
+    /// Refuses names that lead out of the directory.
     fn check(address: &Address) -> std::result::Result<(), Errno> {
         let names = [&address.workspace, &address.name];
         if names.iter().all(|name| check_name(name).is_ok()) {
@@ -103,7 +103,7 @@ impl Backend for Directory {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // fsync is passed on, so `durable` is as good as the file system's.
+        // The back end passes fsync on, so `durable` is as good as the file system's.
         let persistence = [Persistence::Pool, Persistence::Node, Persistence::Durable];
         plain_support("directory", controls, &persistence)
     }
@@ -111,7 +111,7 @@ impl Backend for Directory {
     fn create(&self, address: &Address, _: &Controls) -> Result<Box<dyn Object>> {
         let how = OFlags::CREATE | OFlags::EXCL;
         let cannot = |e| Error::of(format!("can't make {}", self.path(address).display()), e);
-        // Another process may remove the workspace's directory with its last file at the same time.
+        // Another process may remove the workspace's directory between its creation and the file's.
         for _ in 0..100 {
             match self.open_file(address, how) {
                 Ok(open) => return Ok(Box::new(open)),
@@ -139,14 +139,14 @@ impl Backend for Directory {
             Ok(()) | Err(Errno::NOENT) => {}
             Err(e) => return Err(Error::of(format!("can't remove {}", path.display()), e)),
         }
-        // The directory stays if it has other files.
+        // Removing the directory fails, as it should, if it has other files.
         let _ = self.tree.rmdir(address.workspace.as_bytes());
         Ok(())
     }
 }
 
 impl Open {
-    /// Excludes appends of other processes.
+    /// Locks the file against appends of other processes.
     fn lock(&self) -> std::result::Result<(), Errno> {
         let until = Instant::now() + APPEND_TIMEOUT;
         loop {
@@ -181,7 +181,7 @@ impl Object for Open {
     }
 
     fn append(&self, from: &[u8]) -> Result<u64> {
-        // Handles of one process take turns here; a lock on the file excludes those of other
+        // The mutex serialises appends of this handle; the lock on the file excludes those of other
         // processes.
         let _turn = self.end.lock().unwrap_or_else(|e| e.into_inner());
         self.lock()

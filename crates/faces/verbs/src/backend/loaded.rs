@@ -1,9 +1,9 @@
-//! Back ends from shared objects: a table of functions, `iov_backend_ops()`, as
-//! `include/forebay/iov_backend.h` declares it.
+//! Back ends from shared objects. A shared object's function `iov_backend_ops()` returns the table
+//! of functions that `include/forebay/iov_backend.h` declares.
 //!
 //! A shared object stays loaded until the process ends: its threads may outlive its use. Each
-//! attachment has its own instance (`init`), which ends with the last collection that uses it
-//! (`shutdown`).
+//! attachment has an instance of the back end. `init` creates it; `shutdown` ends it, after the
+//! last collection that uses it.
 
 use super::{Address, Backend, Object};
 use crate::abi::{self, BACKEND_ABI, BackendTable};
@@ -21,14 +21,14 @@ pub struct Loaded(Arc<Instance>);
 struct Instance {
     ops: BackendTable,
     kind: String,
-    /// The result of `init`.
+    /// The instance, as returned by `init`.
     backend: *mut c_void,
-    /// Whether `shutdown` must be called.
+    /// Whether `init` succeeded, so that `shutdown` must be called.
     initialised: bool,
     generation: Generation,
 }
 
-// SAFETY: the header demands functions that any thread may call, at the same time.
+// SAFETY: the header demands functions that several threads may call at the same time.
 unsafe impl Send for Instance {}
 // SAFETY: as above.
 unsafe impl Sync for Instance {}
@@ -48,7 +48,7 @@ fn c_text(text: &str) -> Result<CString> {
     CString::new(text).map_err(|_| Error::invalid(format!("'{text}' contains NUL")))
 }
 
-/// A C text as a string to be shown.
+/// Copies a C text for messages; None for null.
 ///
 /// # Safety
 /// `text` is null, or ends with NUL.
@@ -58,28 +58,28 @@ unsafe fn shown(text: *const c_char) -> Option<String> {
     text.map(|text| text.to_string_lossy().into_owned())
 }
 
-/// Loads the table of the shared object at `path`.
+/// Loads the shared object at `path` and returns its table of functions.
 fn table(path: &str) -> Result<BackendTable> {
     let file = c_text(path)?;
-    // SAFETY: loading runs the object's constructors: a process that attaches it trusts it as part
-    // of the program.
+    // SAFETY: loading runs the object's constructors. A process that attaches the object trusts it
+    // as part of the program.
     let library = unsafe { libc::dlopen(file.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     if library.is_null() {
-        // SAFETY: dlerror's text is valid until the thread's next call of its kind.
+        // SAFETY: dlerror's text is valid until the thread's next call of a dl function.
         let why = unsafe { shown(libc::dlerror()) }.unwrap_or_default();
         return Err(Error::new(
             Errno::NOENT,
             format!("can't load {path}: {why}"),
         ));
     }
-    // SAFETY: the library is loaded, the name ends with NUL.
+    // SAFETY: the library is loaded, and the name ends with NUL.
     let symbol = unsafe { libc::dlsym(library, c"iov_backend_ops".as_ptr()) };
     if symbol.is_null() {
         return Err(Error::invalid(format!(
             "{path} is no back end: it has no function iov_backend_ops"
         )));
     }
-    // SAFETY: the header gives the function of this name this type.
+    // SAFETY: the header declares the function of this name with this type.
     let ops = unsafe {
         std::mem::transmute::<*mut c_void, unsafe extern "C" fn() -> *const BackendTable>(symbol)()
     };
@@ -88,7 +88,7 @@ fn table(path: &str) -> Result<BackendTable> {
             "{path} is no back end: it has no table"
         )));
     }
-    // SAFETY: every version of the table begins with these three numbers.
+    // SAFETY: every version of the table begins with `abi` and `size`.
     let (version, size) = unsafe { ((*ops).abi, (*ops).size) };
     if version != BACKEND_ABI || size < size_of::<BackendTable>() {
         return Err(Error::invalid(format!(
@@ -97,18 +97,18 @@ fn table(path: &str) -> Result<BackendTable> {
             size_of::<BackendTable>()
         )));
     }
-    // SAFETY: it is as large, and its version guarantees these fields.
+    // SAFETY: the table has at least this size, and its version guarantees these fields.
     Ok(unsafe { *ops })
 }
 
 impl Loaded {
-    /// Loads the shared object at `path` and makes an instance with this configuration.
+    /// Loads the shared object at `path` and initialises an instance with this configuration.
     ///
     /// # Errors
-    /// ENOENT; EINVAL if it can't be loaded or is no back end of this version; those of `init`.
+    /// ENOENT; EINVAL if `path` can't be loaded or is no back end of this version; those of `init`.
     pub fn open(path: &str, config: &str) -> Result<Loaded> {
         let ops = table(path)?;
-        // SAFETY: the header demands a text that stays.
+        // SAFETY: the header demands a text that stays valid.
         let kind = unsafe { shown(ops.kind) }.unwrap_or_else(|| path.into());
         let functions = [
             ("init", ops.init.is_some()),
@@ -140,7 +140,7 @@ impl Loaded {
         let config = c_text(config)?;
         let mut backend = std::ptr::null_mut();
         let made = match ops.init {
-            // SAFETY: as the header has it.
+            // SAFETY: the arguments are as the header demands.
             Some(init) => unsafe { init(config.as_ptr(), &mut backend) },
             None => -libc::ENOSYS,
         };
@@ -167,7 +167,7 @@ impl Loaded {
         let controls = c_text(&write_controls(controls))?;
         let mut object = std::ptr::null_mut();
         let done = with_address(address, |address| match function {
-            // SAFETY: as the header has it.
+            // SAFETY: the arguments are as the header demands.
             Some(f) => unsafe { f(self.0.backend, address, controls.as_ptr(), &mut object) },
             None => -libc::ENOSYS,
         })?;
@@ -195,7 +195,7 @@ fn with_address<T>(address: &Address, f: impl FnOnce(&abi::Address) -> T) -> Res
 }
 
 impl Instance {
-    /// Checks a function's result: a number, or an errno below zero.
+    /// Checks a function's return value: a number, or a negative errno.
     fn check(&self, returned: i64, what: &str) -> Result<u64> {
         if let Ok(number) = u64::try_from(returned) {
             return Ok(number);
@@ -220,7 +220,7 @@ impl Drop for Instance {
     fn drop(&mut self) {
         let needed = self.initialised && self.generation.is_now();
         if let Some(shutdown) = self.ops.shutdown.filter(|_| needed) {
-            // SAFETY: `init` gave it, nothing uses it any more.
+            // SAFETY: `init` returned this instance, and nothing uses it any more.
             unsafe { shutdown(self.backend) }
         }
     }
@@ -239,7 +239,7 @@ impl Backend for Loaded {
         let declared = write_controls(controls);
         let text = c_text(&declared)?;
         let able = match self.0.ops.supports {
-            // SAFETY: as the header has it.
+            // SAFETY: the arguments are as the header demands.
             Some(f) => unsafe { f(self.0.backend, text.as_ptr()) },
             None => -libc::ENOSYS,
         };
@@ -258,7 +258,7 @@ impl Backend for Loaded {
 
     fn delete(&self, address: &Address) -> Result<()> {
         let gone = with_address(address, |address| match self.0.ops.remove {
-            // SAFETY: as the header has it.
+            // SAFETY: the arguments are as the header demands.
             Some(f) => unsafe { f(self.0.backend, address) },
             None => -libc::ENOSYS,
         })?;
@@ -266,12 +266,13 @@ impl Backend for Loaded {
     }
 }
 
-/// Calls a function of the table; all are there, or it wouldn't have been loaded.
+/// Calls a function of the table. `open` has checked that all are present.
 macro_rules! call {
     ($open:expr, $function:ident, $what:literal $(, $argument:expr)*) => {{
         let open: &Open = $open;
         let returned = match open.instance.ops.$function {
-            // SAFETY: as the header has it; the object is open, and the slices are as long as text.
+            // SAFETY: the arguments are as the header demands; the object is open, and each length
+            // is that of its slice.
             Some(f) => i64::from(unsafe { f(open.object $(, $argument)*) }),
             None => -i64::from(libc::ENOSYS),
         };

@@ -1,7 +1,7 @@
-//! The back end `memory`: bytes on this process's heap, for the life of the session.
+//! The back end `memory`: bytes on this process's heap, which live as long as the session.
 //!
-//! Bytes lie in pieces of 1 MiB, allocated by the first write. So a sparse collection costs only
-//! the written pieces, and growing moves nothing.
+//! Bytes are stored in pieces of 1 MiB, allocated by the first write. So a sparse collection costs
+//! only the written pieces, and growing doesn't copy bytes.
 
 use super::{Address, Backend, Object, plain_support};
 use crate::{Error, Result, Uuid};
@@ -17,7 +17,7 @@ const SIZE_MAX: u64 = 1 << 62;
 #[derive(Default)]
 struct Bytes {
     size: u64,
-    /// The pieces by number. Bytes after the end, in the last one, are zero.
+    /// The pieces by number. In the last piece, bytes beyond the collection's end are zero.
     pieces: BTreeMap<u64, Box<[u8]>>,
 }
 
@@ -30,7 +30,7 @@ pub struct Memory {
 struct Open(Arc<RwLock<Bytes>>);
 
 impl Bytes {
-    /// The pieces of a range: number, offset in the piece, bytes.
+    /// Splits a range into pieces: number, offset in the piece, and number of bytes.
     fn parts(at: u64, len: usize) -> impl Iterator<Item = (u64, usize, usize)> {
         let end = at + len as u64;
         let mut next = at;

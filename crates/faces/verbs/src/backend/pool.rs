@@ -1,11 +1,11 @@
 //! The back end `forebay`: a collection's bytes are the file `/WORKSPACE/NAME` of a pool.
 //!
-//! Unmodified programs see them there, under the pool's prefix, with the semantics of its files. If
-//! the session's metadata lie in the same pool, the file is the record, too: the store makes and
-//! removes it.
+//! Unmodified programs see the files under the pool's prefix, with the semantics of its files. If
+//! the session's metadata are in the same pool, a collection's file is also its record: the
+//! metadata store creates and removes it.
 //!
-//! The collection's controls are declared of the file, and the pool keeps them for every program
-//! that opens it. `temporality` is a hint: the pool ignores what its media can't do.
+//! The collection's controls are declared for its file, and the pool applies them for every program
+//! that opens it. `temporality` is a hint: the pool ignores it where its media can't follow it.
 
 use super::{Address, Backend, Mapped, Object};
 use crate::mapped::Access;
@@ -22,24 +22,25 @@ use std::sync::{Mutex, PoisonError};
 /// The back end `forebay`.
 pub struct Forebay {
     fs: Attached,
-    /// Whether the metadata store makes and removes the files.
+    /// Whether the files are the metadata store's records, so that the store creates and removes
+    /// them.
     files_are_records: bool,
 }
 
-/// An open file of a pool.
+/// Access to the open pool file of an object.
 pub struct PoolFile<'a>(&'a Open);
 
 struct Open {
     fs: Attached,
     open: Option<u32>,
-    /// Appends use the description's offset.
+    /// Serialises appends, which use the open file description's offset.
     end: Mutex<()>,
     generation: Generation,
     path: String,
 }
 
 impl Forebay {
-    /// Opens the back end in this pool; an empty name selects the pool as on the command line.
+    /// Opens the back end for this pool; an empty name selects the pool as on the command line.
     ///
     /// # Errors
     /// If the pool can't be opened.
@@ -54,7 +55,7 @@ impl Forebay {
         }
     }
 
-    /// Declares the controls of a new collection of its file.
+    /// Declares the controls of a new collection for its file.
     fn declare(&self, address: &Address, controls: &Controls) -> Result<()> {
         let declared = self.in_file(controls);
         if declared.is_nothing() {
@@ -65,7 +66,7 @@ impl Forebay {
             .map_err(|e| Error::of(format!("can't declare {declared} of {}", path(address)), e))
     }
 
-    /// The collection's controls that are declared of its file.
+    /// Returns the controls of the collection that are declared for its file.
     fn in_file(&self, controls: &Controls) -> Declared {
         let needed = Declared::needed_for(controls);
         let hint = Controls {
@@ -74,25 +75,25 @@ impl Forebay {
         };
         Declared {
             temporality: needed.temporality.filter(|_| self.cannot(&hint).is_none()),
-            // How batches treat failures isn't a control of the file.
+            // `failure` concerns batches, not the file.
             failure: None,
             ..needed
         }
     }
 
-    /// The reason why the pool can't keep the controls; None if it can.
+    /// Returns why the pool can't keep the controls; None if it can.
     fn cannot(&self, controls: &Controls) -> Option<String> {
         let config = self.fs.pool().config();
         impossible(controls, &config.media, config.origin.is_some())
     }
 
-    /// The pool.
+    /// Returns the pool.
     pub(crate) fn pool(&self) -> &Attached {
         &self.fs
     }
 
-    /// The file of a collection. If files are records, the UUID identifies the file, without a
-    /// look-up of the name.
+    /// Returns the id of a collection's file. If files are records, the id is taken from the UUID,
+    /// without a look-up of the name.
     fn id(&self, address: &Address) -> std::result::Result<ObjectId, Errno> {
         match self
             .files_are_records
@@ -103,7 +104,7 @@ impl Forebay {
         }
     }
 
-    /// Creates and opens the file.
+    /// Creates the collection's file and opens it.
     fn create_file(&self, address: &Address) -> std::result::Result<Open, Errno> {
         let flags = O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW;
         let open = self
@@ -112,7 +113,7 @@ impl Forebay {
         Ok(self.opened(open.into_open(), address))
     }
 
-    /// Opens the file.
+    /// Opens the collection's file.
     fn open_file(
         &self,
         address: &Address,
@@ -122,8 +123,9 @@ impl Forebay {
             id: self.id(address)?,
             kind: libc::S_IFREG,
         };
-        // A laminated file can only be read. If the record is the file, this can't be one, unless
-        // it was laminated since.
+        // A laminated file can only be opened for reading. If the file is the record, the record's
+        // `mutability` tells whether the file can be laminated, unless it was laminated after the
+        // record was read.
         let may_be = !self.files_are_records || controls.mutability == Mutability::Immutable;
         let sealed = || self.fs.controls_of(entry.id).map(|(_, sealed)| sealed);
         let open = if may_be && sealed()? {
@@ -186,8 +188,8 @@ impl Backend for Forebay {
     }
 
     fn supports(&self, controls: &Controls) -> Result<()> {
-        // Only a file that is also the record can be removed with its creator: no record is left
-        // that refers to a missing file.
+        // With `persistence=process`, the file is removed when its creator ends. If the record is
+        // elsewhere, it would stay and refer to a missing file.
         if controls.persistence == Persistence::Process && !self.files_are_records {
             return Err(Error::unsupported(
                 "the back end 'forebay' can't keep persistence=process where the metadata lie elsewhere",
@@ -216,7 +218,7 @@ impl Backend for Forebay {
             return self.open(address, controls);
         }
         let cannot = |e| Error::of(format!("can't make {} in the pool", path(address)), e);
-        // Another process may remove the workspace's directory with its last file at the same time.
+        // Another process may remove the workspace's directory between its creation and the file's.
         for _ in 0..100 {
             match self.create_file(address) {
                 Ok(open) if self.in_file(controls).is_nothing() => return Ok(Box::new(open)),
@@ -257,7 +259,7 @@ impl Backend for Forebay {
                 ));
             }
         }
-        // The directory stays if it has other files.
+        // Removing the directory fails, as it should, if it has other files.
         let _ = self.fs.rmdir(format!("/{}", address.workspace).as_bytes());
         Ok(())
     }
@@ -308,7 +310,8 @@ impl Object for Open {
         let _turn = self.end.lock().unwrap_or_else(PoisonError::into_inner);
         match self.fs.append_chunk(self.open(), from) {
             Ok((at, n)) if n == from.len() => Ok(at),
-            // The rest could be placed after another writer's bytes.
+            // A second write could put the rest behind bytes that another process appended
+            // meanwhile.
             Ok(_) => Err(self.failed("append all to", Errno::NOSPC)),
             Err(e) => Err(self.failed("append to", e)),
         }
@@ -320,7 +323,7 @@ impl Object for Open {
     }
 
     fn size(&self) -> Result<u64> {
-        // Bytes that were written but not committed count.
+        // Written bytes that aren't published yet count, too.
         let size = self.fs.publish(self.open());
         let size = size.and_then(|()| self.fs.live_of(self.open()));
         let size = size.and_then(|live| self.fs.cluster().size(live));
@@ -374,7 +377,7 @@ impl Object for Open {
 
 impl Drop for Open {
     fn drop(&mut self) {
-        // A forked child's copy isn't the child's to close.
+        // A forked child must not close its parent's file.
         if self.generation.is_now() {
             let _ = self.close();
         }

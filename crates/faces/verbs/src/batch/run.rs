@@ -1,4 +1,4 @@
-//! A started batch: which operations may run, their results, waiting and cancelling.
+//! Started batches: which operations may run, their results, waiting and cancelling.
 
 use super::{Batch, CLOSE, Edge, Group, Op, Outcome, Work};
 use crate::meta::undo::UndoLog;
@@ -12,28 +12,28 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum number of collections that are created or deleted together, so that several threads
+/// Maximum number of collections that one task creates or deletes. Bounded so that several threads
 /// share a large batch.
 const COLLECTIONS_PER_TASK: usize = 256;
 
 /// The state of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
-    /// The task waits for others, or for a thread.
+    /// The operation waits for others, or for a thread.
     Waiting,
-    /// The task is being carried out.
+    /// The operation is being carried out.
     Running,
-    /// The task was carried out.
+    /// The operation was carried out.
     Done,
-    /// The task failed.
+    /// The operation failed.
     Failed,
-    /// The task was never begun: another one failed, or the batch was cancelled.
+    /// The operation was never begun: another one failed, or the batch was cancelled.
     Skipped,
-    /// The task was carried out, and then undone.
+    /// The operation was carried out, and then undone.
     Undone,
 }
 
-/// A batch that was started. A clone is the same batch. If it is dropped, the batch continues.
+/// A started batch. Clones refer to the same batch. Dropping them doesn't stop the batch.
 #[derive(Clone)]
 pub struct Running(Arc<Inner>);
 
@@ -41,7 +41,7 @@ struct Inner {
     session: Session,
     failure: Failure,
     log: Option<Box<dyn UndoLog>>,
-    /// For each operation, the operations that wait for it.
+    /// For each operation, those that wait for it.
     waiters: Vec<Vec<Edge>>,
     progress: Mutex<Progress>,
     /// Signals that the batch has ended.
@@ -52,23 +52,23 @@ struct Progress {
     operations: Vec<Operation>,
     /// Number of operations whose result isn't known yet.
     open: usize,
-    /// Why operations that haven't begun are skipped.
+    /// The error that made the batch stop: operations that haven't begun are skipped.
     stopped: Option<Error>,
-    /// The failure of the batch as a whole: its first failure, its cancellation, an undoing that
-    /// failed.
+    /// The error of the batch as a whole: its first failure, its cancellation, or a failure to undo
+    /// it.
     error: Option<Error>,
     ended: bool,
     /// The functions to call when an operation, or the batch, has ended.
     calls: HashMap<Awaited, Vec<Task>>,
 }
 
-/// An operation, or the batch (None), whose end is awaited.
+/// The operation whose end is awaited; None: the whole batch.
 type Awaited = Option<Op>;
 
 struct Operation {
     what: &'static str,
     work: Option<Work>,
-    /// Number of operations for which it waits.
+    /// Number of operations that must end before this one starts.
     left: usize,
     status: Status,
     result: Option<Result<Outcome>>,
@@ -127,8 +127,8 @@ impl Running {
         Ok(Running(inner))
     }
 
-    /// Waits until the batch has ended, and returns whether it has. None waits without a limit: an
-    /// operation may take as long as its data take.
+    /// Waits until the batch has ended, and returns whether it has ended. With None it waits
+    /// without a limit, since an operation may take as long as its data take.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -153,15 +153,15 @@ impl Running {
         Ok(true)
     }
 
-    /// Makes a thread call `call` when an operation has ended, or, with None, the batch: once, by a
-    /// thread of the session that does nothing else, with all signals blocked. Returns false, and
-    /// makes no call, if it has ended already.
+    /// Calls `call` once when operation `what`, or with None the batch, has ended. The session's
+    /// notifier thread makes the call, with all signals blocked. Returns false, and makes no call,
+    /// if the operation or batch has ended already.
     ///
     /// # Errors
-    /// EINVAL if there is no such operation; EPERM in a forked child; if no thread can be started.
+    /// EINVAL if no operation has this number; EPERM in a forked child; those of starting a thread.
     pub fn when(&self, what: Option<Op>, call: impl FnOnce() + Send + 'static) -> Result<bool> {
         self.0.session.check()?;
-        // Threads are started now, while that may fail.
+        // Threads are started here, where a failure can be returned.
         self.0
             .session
             .notifier()
@@ -188,7 +188,8 @@ impl Running {
         self.wait(Some(Duration::ZERO))
     }
 
-    /// Skips operations that haven't begun. Those in progress are completed; wait for the end.
+    /// Skips operations that haven't begun. Operations in progress are completed: wait for the
+    /// batch's end.
     ///
     /// # Errors
     /// EPERM in a forked child.
@@ -203,10 +204,10 @@ impl Running {
         Ok(())
     }
 
-    /// The present state of an operation.
+    /// Returns the current state of an operation.
     ///
     /// # Errors
-    /// EINVAL if there is none of this number, EPERM in a forked child.
+    /// EINVAL if no operation has this number, EPERM in a forked child.
     pub fn status(&self, op: Op) -> Result<Status> {
         self.0.session.check()?;
         let progress = self.0.lock();
@@ -214,11 +215,12 @@ impl Running {
         operation.map(|o| o.status).ok_or_else(|| none(op))
     }
 
-    /// The result of an operation, or why it wasn't done. Large results can be taken once.
+    /// Returns the outcome of an operation, or why it wasn't done. Large outcomes can be taken only
+    /// once.
     ///
     /// # Errors
-    /// The operation's error; EINVAL if there is no operation of this number; EINPROGRESS if the
-    /// result isn't known yet; ECANCELED if it was skipped.
+    /// The operation's error; EINVAL if no operation has this number; EINPROGRESS if it hasn't
+    /// ended; ECANCELED if it was skipped.
     pub fn result(&self, op: Op) -> Result<Outcome> {
         self.0.session.check()?;
         let mut progress = self.0.lock();
@@ -239,8 +241,8 @@ impl Running {
         }
     }
 
-    /// Why the batch as a whole failed: its first failure, its cancellation, or what couldn't be
-    /// undone.
+    /// Returns why the batch as a whole failed: its first failure, its cancellation, or what
+    /// couldn't be undone.
     pub fn error(&self) -> Option<Error> {
         self.0
             .session
@@ -256,11 +258,11 @@ fn none(op: Op) -> Error {
 
 impl Inner {
     fn lock(&self) -> MutexGuard<'_, Progress> {
-        // Operations run without this lock, so none can panic under it.
+        // No operation runs under this lock, so no panic can poison it.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Queues operations for the session's threads.
+    /// Queues operations for the session's worker threads.
     fn queue(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         let tasks = ready.into_iter().map(|number| {
             let inner = self.clone();
@@ -269,8 +271,8 @@ impl Inner {
         self.session.workers().push(tasks)
     }
 
-    /// Queues the operations with which the batch begins. If operations ask other nodes,
-    /// collections of one workspace are created together, and deleted together.
+    /// Queues the operations that wait for no other. If operations send requests to other nodes,
+    /// one task creates, or deletes, many collections of one workspace.
     fn queue_first(self: &Arc<Inner>, ready: Vec<u32>) -> Result<()> {
         if !self.session.sends_requests() {
             return self.queue(ready);
@@ -297,7 +299,8 @@ impl Inner {
         self.session.workers().push(tasks.into_iter())
     }
 
-    /// Creates or deletes collections together, then queues the operations that waited for them.
+    /// Creates or deletes the collections of a group together, then queues the operations that
+    /// waited for them.
     fn run_together(self: &Arc<Inner>, group: &[u32]) {
         let mut taken = Vec::new();
         let mut all = Vec::new();
@@ -326,18 +329,20 @@ impl Inner {
             });
             ready.extend(self.finish(number, result));
         }
-        // A close without work takes less time than waking another thread.
+        // A close without work takes less time than waking another thread, so this thread does the
+        // closes.
         let progress = self.lock();
         let (closes, others): (Vec<u32>, _) = ready
             .into_iter()
             .partition(|&number| progress.operations[number as usize].what == CLOSE);
         drop(progress);
-        // Can't fail: this is a thread of the pool.
+        // Can't fail: this is a worker thread, so a thread exists.
         let _ = self.queue(others);
         closes.into_iter().for_each(|number| self.run(number));
     }
 
-    /// Runs an operation, then operations that waited only for it.
+    /// Runs an operation, then an operation that became ready by it, and so on. Queues further
+    /// ones.
     fn run(self: &Arc<Inner>, first: u32) {
         let mut next = Some(first);
         while let Some(number) = next {
@@ -358,14 +363,14 @@ impl Inner {
             let mut ready = self.finish(number, result);
             next = ready.pop_front();
             if !ready.is_empty() {
-                // Can't fail: this is a thread of the pool.
+                // Can't fail: this is a worker thread, so a thread exists.
                 let _ = self.queue(ready.into());
             }
         }
     }
 
-    /// Records the result of an operation (None: skipped), and returns the operations that can run
-    /// now.
+    /// Records the result of an operation (None: skipped), and returns the operations that are
+    /// ready now.
     fn finish(&self, number: u32, result: Option<Result<Outcome>>) -> VecDeque<u32> {
         let mut progress = self.lock();
         let mut ready = VecDeque::new();
@@ -381,7 +386,8 @@ impl Inner {
                 let operation = &mut progress.operations[waiter.on as usize];
                 operation.left -= 1;
                 if waiter.needs && failed {
-                    // No thread runs it: it is skipped when all operations before it have ended.
+                    // The operation can't run: it is skipped when all operations for which it waits
+                    // have ended.
                     operation.work = None;
                 }
                 match operation.left {
@@ -399,15 +405,16 @@ impl Inner {
         ready
     }
 
-    /// Makes the calls, on a thread that exists already.
+    /// Queues calls of the program's functions for the notifier thread, which was started by
+    /// `when`.
     fn make_calls(&self, calls: Vec<Task>) {
         if !calls.is_empty() {
             let _ = self.session.notifier().push(calls.into_iter());
         }
     }
 
-    /// Ends the batch: the last operation has ended; now it is undone, or the deletions are carried
-    /// out.
+    /// Ends the batch after its last operation: undoes the batch if it failed, or else commits its
+    /// log and carries out the deletions.
     fn end(&self, progress: MutexGuard<'_, Progress>) {
         let failed = progress.error.is_some();
         drop(progress);
@@ -437,7 +444,7 @@ impl Inner {
 }
 
 impl Progress {
-    /// Takes the calls that wait for this operation's end.
+    /// Returns, and forgets, the calls to make when `what` has ended.
     fn take_calls(&mut self, what: Awaited) -> Vec<Task> {
         self.calls.remove(&what).unwrap_or_default()
     }

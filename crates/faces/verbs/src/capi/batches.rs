@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// `iov_batch`.
+/// The type `iov_batch`.
 pub struct Collected(Mutex<State>);
 
 enum State {
@@ -29,12 +29,12 @@ impl Collected {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// As [`Collected::collect`], for one operation. Returns its number.
+    /// Adds one operation to a batch that is being collected, and returns its number.
     pub fn add(&self, add: impl FnOnce(&mut Batch) -> Result<Op>) -> Result<i64> {
         self.collect(add).map(|op| i64::from(op.0))
     }
 
-    /// Adds to a batch that is being collected.
+    /// Calls `add` with the batch, if it is still being collected.
     pub fn collect<T>(&self, add: impl FnOnce(&mut Batch) -> Result<T>) -> Result<T> {
         match &mut *self.lock() {
             State::Collecting(batch) => add(batch),
@@ -58,7 +58,7 @@ fn op(request: i64) -> Result<Op> {
     number.map_err(|_| Error::invalid(format!("{request} is the number of no request")))
 }
 
-/// Makes an empty batch.
+/// Creates an empty batch.
 ///
 /// # Safety
 /// As documented in the header.
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn iov_batch_create(
     })
 }
 
-/// Makes a request need others.
+/// Makes a request wait for others, and need their success.
 ///
 /// # Safety
 /// As documented in the header.
@@ -179,10 +179,10 @@ pub unsafe extern "C" fn iov_cancel(batch: *const Collected) -> c_int {
     code(cancelled)
 }
 
-/// The argument of a program's function, which any thread may call.
+/// The argument of a program's callback, which the notifier thread passes to it.
 struct With(*mut c_void);
 
-// SAFETY: the header demands a function that a thread of the session may call with it.
+// SAFETY: the header demands that any thread may call the function with this argument.
 unsafe impl Send for With {}
 
 impl With {
@@ -191,7 +191,7 @@ impl With {
     }
 }
 
-/// Makes a function be called when a request, or the batch, has ended.
+/// Registers a function to be called when a request, or the batch, has ended.
 ///
 /// # Safety
 /// As documented in the header.
@@ -217,7 +217,7 @@ pub unsafe extern "C" fn iov_when(
     number(when()) as c_int
 }
 
-/// Returns the state of a request.
+/// Returns the status of a request.
 ///
 /// # Safety
 /// As documented in the header.

@@ -9,19 +9,19 @@ use std::ffi::c_void;
 /// The caller's memory, valid until the batch has ended.
 struct Bytes(*mut u8, usize);
 
-// SAFETY: the header has the caller leave it alone meanwhile.
+// SAFETY: the header demands that the caller doesn't use the memory until the batch has ended.
 unsafe impl Send for Bytes {}
 
 impl AsRef<[u8]> for Bytes {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: `bytes` has checked it; the rest is the caller's promise.
+        // SAFETY: `bytes` has checked the pointer; the caller promises the rest.
         unsafe { std::slice::from_raw_parts(self.0, self.1) }
     }
 }
 
 impl AsMut<[u8]> for Bytes {
     fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above.
+        // SAFETY: as for `as_ref`.
         unsafe { std::slice::from_raw_parts_mut(self.0, self.1) }
     }
 }

@@ -1,4 +1,5 @@
-//! Collections: each verb at once, or added to a batch. `bytes.rs` has the verbs on their bytes.
+//! Collections: each verb is carried out at once, or added to a batch. `bytes.rs` has the verbs on
+//! bytes.
 
 use super::batches::Collected;
 use super::records::Records;
@@ -12,10 +13,10 @@ use crate::{
 };
 use std::ffi::{c_char, c_int};
 
-/// Where to store the caller's records.
+/// Where a verb stores the handle of the records that it found.
 struct Place(*mut *mut Records);
 
-// SAFETY: the header has the caller leave it alone until the batch has ended.
+// SAFETY: the header demands that the caller doesn't use this memory until the batch has ended.
 unsafe impl Send for Place {}
 
 impl Place {
@@ -29,13 +30,13 @@ impl Place {
 
     fn fill(&self, found: &[Record]) -> Result<Outcome> {
         let records = Box::into_raw(Box::new(Records::new(found)?));
-        // SAFETY: checked by `new`; the rest is the caller's promise.
+        // SAFETY: `new` has checked the pointer; the caller promises the rest.
         unsafe { *self.0 = records };
         Ok(Outcome::Number(found.len() as u64))
     }
 }
 
-/// Carries a verb out, or adds it to the batch.
+/// Carries out a verb, or adds it to the batch if there is one.
 ///
 /// # Safety
 /// `batch` is null or a handle.
@@ -51,7 +52,7 @@ pub(super) unsafe fn now_or_later(
     }
 }
 
-/// The options of a new collection.
+/// Reads the options of a new collection; null gives the defaults.
 ///
 /// # Safety
 /// As documented in the header.
@@ -59,7 +60,7 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
     if at.is_null() {
         return Ok(Options::default());
     }
-    // SAFETY: every version begins with the size.
+    // SAFETY: every version of the structure begins with its size.
     let size = unsafe { (*at).size };
     if size != size_of::<abi::Options>() {
         return Err(Error::invalid(format!(
@@ -67,7 +68,7 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
             size_of::<abi::Options>()
         )));
     }
-    // SAFETY: it has this size.
+    // SAFETY: the structure has this size.
     let options = unsafe { *at };
     // SAFETY: the caller's promise.
     unsafe {
@@ -83,7 +84,7 @@ unsafe fn read_options(at: *const abi::Options) -> Result<Options> {
     }
 }
 
-/// Makes a collection.
+/// Creates a collection.
 ///
 /// # Safety
 /// As documented in the header.
@@ -177,7 +178,7 @@ pub unsafe extern "C" fn iov_collection_open_uuid(
     }
 }
 
-/// Looks a collection up.
+/// Looks up a collection's record.
 ///
 /// # Safety
 /// As documented in the header.
@@ -194,7 +195,8 @@ pub unsafe extern "C" fn iov_collection_lookup(
         let workspace = handle(workspace, "workspace")?.clone();
         let name = text(name, "name")?.to_owned();
         let find = move || {
-            // Captures the whole value, not its field.
+            // Makes the closure capture all of `to`, which is `Send`, rather than the pointer
+            // inside.
             let to = to;
             to.fill(&[Collection::lookup(&workspace, Key::Name(&name))?])
         };
@@ -208,7 +210,7 @@ pub unsafe extern "C" fn iov_collection_lookup(
     number(done)
 }
 
-/// Searches collections.
+/// Searches for collections.
 ///
 /// # Safety
 /// As documented in the header.
@@ -261,7 +263,7 @@ pub unsafe extern "C" fn iov_collection_delete(
     number(done)
 }
 
-/// Ends the use of a collection.
+/// Closes a collection.
 ///
 /// # Safety
 /// As documented in the header.
@@ -331,7 +333,7 @@ pub unsafe extern "C" fn iov_get_meta(
     number(done)
 }
 
-/// Changes its metadata.
+/// Changes the collection's metadata.
 ///
 /// # Safety
 /// As documented in the header.

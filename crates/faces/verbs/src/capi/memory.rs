@@ -1,5 +1,5 @@
-//! Buffers, and mapped chunks. To C programs the address is the handle: each session has a table of
-//! them.
+//! Buffers and mapped chunks. In C, a mapping's address is its handle: each session has a table of
+//! its mappings by address.
 
 use super::{code, handle, place};
 use crate::abi;
@@ -8,7 +8,7 @@ use crate::{Access, Chunk, Collection, Error, Result, Session, Token};
 use rustix::io::Errno;
 use std::ffi::{c_int, c_void};
 
-/// Keeps a chunk in the session's table, and returns its address.
+/// Stores a chunk in the session's table, and returns its address.
 fn keep(session: &Session, chunk: Chunk) -> Result<*mut c_void> {
     let address = chunk.address();
     session
@@ -30,7 +30,7 @@ fn allocate(session: &Session, len: usize) -> Result<*mut c_void> {
         return keep(session, Chunk::allocate(session, len)?);
     }
     let mut memory = std::ptr::null_mut();
-    // SAFETY: writes a pointer to where one is.
+    // SAFETY: `memory` is a local variable, valid for writing a pointer.
     match unsafe { libc::posix_memalign(&mut memory, 4096, len.max(1)) } {
         0 => Ok(memory),
         e => Err(Error::of(
@@ -67,12 +67,12 @@ pub unsafe extern "C" fn iov_free(session: *const Session, memory: *mut c_void) 
         return;
     };
     if session.pool().is_some() {
-        // A forked child doesn't have the memory.
+        // Fails in a forked child, which doesn't have the memory.
         let taken = session.mapped().map(|mut all| all.remove(&memory.addr()));
         drop(taken);
         return;
     }
-    // SAFETY: without a pool it came from the allocator.
+    // SAFETY: in a session without a pool, the buffer came from `posix_memalign`.
     unsafe { libc::free(memory) }
 }
 
@@ -105,7 +105,7 @@ pub unsafe extern "C" fn iov_chunk_map(
     code(map())
 }
 
-/// Unmaps a chunk.
+/// Unmaps a chunk, and removes it from the session's table.
 ///
 /// # Safety
 /// As documented in the header.
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn iov_chunk_unmap(session: *const Session, memory: *mut c
     code(unmap())
 }
 
-/// Makes a token for memory, for other processes.
+/// Creates a token by which other processes can map the memory.
 ///
 /// # Safety
 /// As documented in the header.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn iov_chunk_share(
     code(share())
 }
 
-/// Maps memory by another process's token.
+/// Maps the memory that another process's token names.
 ///
 /// # Safety
 /// As documented in the header.

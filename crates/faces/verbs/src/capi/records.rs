@@ -1,4 +1,4 @@
-//! Records as C structures: the texts and pairs of all of them are kept until they are freed
+//! Records as C structures. Their texts and pairs stay in memory until the records are freed
 //! together.
 
 use crate::abi;
@@ -6,10 +6,10 @@ use crate::controls_text::write_controls;
 use crate::{Error, Record, Result};
 use std::ffi::CString;
 
-/// `iov_records`.
+/// The type `iov_records`.
 pub struct Records {
     records: Vec<abi::Record>,
-    /// The memory that they point to.
+    /// The memory to which `records` points.
     _texts: Vec<CString>,
     _pairs: Vec<Box<[abi::Pair]>>,
 }
@@ -20,7 +20,7 @@ impl Records {
         let mut pairs = Vec::new();
         let mut keep = |text: &str| {
             let text = CString::new(text).map_err(|_| Error::invalid("a text contains NUL"))?;
-            // The text of a CString doesn't move when the CString does.
+            // Moving a CString doesn't move its text.
             let at = text.as_ptr();
             texts.push(text);
             Ok::<_, Error>(at)
@@ -57,17 +57,17 @@ impl Records {
 /// Returns the number of records.
 ///
 /// # Safety
-/// A handle of the header's kind.
+/// `records` is null or a handle of records.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_count(records: *const Records) -> usize {
     // SAFETY: the caller's promise.
     unsafe { records.as_ref() }.map_or(0, |r| r.records.len())
 }
 
-/// Returns one record.
+/// Returns the record with index `which`; null if there is none.
 ///
 /// # Safety
-/// A handle of the header's kind.
+/// `records` is null or a handle of records.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_get(
     records: *const Records,
@@ -78,10 +78,10 @@ pub unsafe extern "C" fn iov_records_get(
     record.map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// Frees all of them.
+/// Frees all records of a handle.
 ///
 /// # Safety
-/// A handle of the header's kind, not used again.
+/// `records` is null or a handle of records, which isn't used afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iov_records_free(records: *mut Records) {
     if !records.is_null() {

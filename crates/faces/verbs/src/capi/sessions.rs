@@ -10,7 +10,7 @@ use forebay_controls::Declared;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, Once};
 
-/// Passes a handle to the caller.
+/// Stores a handle of a new object at `to`; null if the object can't be made.
 ///
 /// # Safety
 /// `to` is null or writable.
@@ -22,10 +22,10 @@ pub(super) unsafe fn give<T>(to: *mut *mut T, made: impl FnOnce() -> Result<T>) 
     Ok(())
 }
 
-/// Takes a handle back from the caller.
+/// Takes back a handle that [`give`] has stored, and returns its object.
 ///
 /// # Safety
-/// Null, or what [`give`] gave, not used again.
+/// `at` is null, or a handle from [`give`] that isn't used afterwards.
 pub(super) unsafe fn take<T>(at: *mut T, what: &str) -> Result<T> {
     if at.is_null() {
         return Err(Error::invalid(format!("the {what} is NULL")));
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn iov_session_open(at: *const c_char, session: *mut *mut 
     code(unsafe { give(session, || Session::open(text(at, "place")?)) })
 }
 
-/// Ends the use of a session.
+/// Closes a session.
 ///
 /// # Safety
 /// As documented in the header.
@@ -129,7 +129,7 @@ pub unsafe extern "C" fn iov_workspace_create(
     })
 }
 
-/// Uses a workspace.
+/// Opens an existing workspace.
 ///
 /// # Safety
 /// As documented in the header.
@@ -148,7 +148,7 @@ pub unsafe extern "C" fn iov_workspace_load(
     })
 }
 
-/// Searches workspaces.
+/// Searches for workspaces.
 ///
 /// # Safety
 /// As documented in the header.
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn iov_workspace_search(
     })
 }
 
-/// The record of a workspace.
+/// Returns the record of a workspace.
 ///
 /// # Safety
 /// As documented in the header.
@@ -203,7 +203,7 @@ pub unsafe extern "C" fn iov_workspace_set_meta(
     code(set())
 }
 
-/// Ends the use of a workspace.
+/// Closes a workspace.
 ///
 /// # Safety
 /// As documented in the header.

@@ -1,11 +1,11 @@
-//! Entries of the logs of batches, as bytes. Each store decides where it keeps them.
+//! Format of undo log entries. Each store decides where it keeps the log.
 //!
 //! ```text
-//! entry = length of the rest (8 bytes) kind (1) workspace (16) record (16) ...
+//! entry = length of the rest (8 bytes)  kind (1)  workspace (16)  record (16)  ...
 //!   C created    -
 //!   W wrote      place (8) size (8) bytes that were there
-//!   M meta       one byte: whether it is a workspace; then for each key: length (8) key, one byte: whether it
-//!                had a value; length (8) value
+//!   M meta       one byte: whether it is a workspace; then for each key: length (8) key, one byte:
+//!                whether it had a value; length (8) value
 //!   D delete     -
 //!   E end        : all is done, but the deletions
 //! ```
@@ -22,7 +22,7 @@ fn entry(kind: u8, (workspace, record): (Uuid, Uuid), rest: &[u8]) -> Vec<u8> {
     [&head.concat(), rest].concat()
 }
 
-/// An entry.
+/// Encodes an entry.
 pub(super) fn encode(undo: &Undo) -> Vec<u8> {
     match undo {
         Undo::Created { workspace, uuid } => entry(b'C', (*workspace, *uuid), &[]),
@@ -58,12 +58,13 @@ fn put_text(to: &mut Vec<u8>, text: &str) {
     to.extend(text.as_bytes());
 }
 
-/// The entry that records that everything except the deletions is done.
+/// Encodes the entry which records that everything except the deletions is done.
 pub(super) fn end() -> Vec<u8> {
     entry(b'E', (Uuid::default(), Uuid::default()), &[])
 }
 
-/// Decodes the entries, and whether the batch was committed. None if the bytes can't be a log.
+/// Decodes a log: its entries, and whether the batch was committed. None if the bytes can't be a
+/// log.
 pub(super) fn decode(mut bytes: &[u8]) -> Option<(Vec<Undo>, bool)> {
     let mut entries = Vec::new();
     let mut committed = false;

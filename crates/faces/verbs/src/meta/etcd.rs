@@ -1,15 +1,16 @@
-//! etcd as metadata store: for workspaces that outlive a job, or that several pools share.
+//! etcd as metadata store, for workspaces that outlive a job, or that several pools share.
 //!
-//! Records, names and an index lie under a prefix ([`schema`]). Each change is one transaction of
-//! etcd, with conditions: a name doesn't exist yet, a record is as it was read, a workspace is
+//! Records, names and an index are keys under a prefix ([`schema`]). Each change is one transaction
+//! of etcd, with conditions: a name doesn't exist yet, a record is as it was read, a workspace is
 //! empty. So no process sees half a change, and of two changes that exclude each other one is
-//! refused. Searches are ranges of the index, all as of one revision. Reads use a local copy
-//! ([`copy`]), for which etcd only tells whether it is fresh ([`fresh`]).
+//! refused. Searches read ranges of the index, all as of one revision. Reads use a local copy
+//! ([`copy`]); etcd is asked only whether the copy is fresh ([`fresh`]).
 //!
-//! A request whose reply was lost may have been carried out. Most can be repeated, as their
-//! conditions then don't hold any more. But a creation could take effect late, after the removal of
-//! what its repetition created. So it is first forbidden by a *fence*, a key whose absence is one
-//! of its conditions; then its state is read.
+//! A request whose reply was lost may have been carried out. Most requests can be repeated: if the
+//! first one was carried out, the conditions of the second don't hold. But a lost creation could be
+//! carried out late, after the record that its repetition created was removed. So the store first
+//! forbids it by a *fence*, a key whose absence is one of the creation's conditions. Then it reads
+//! whether the record exists.
 
 mod client;
 mod copy;
@@ -37,13 +38,13 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Index entries that share a transaction with their record. etcd takes 128 operations in one,
-/// including those of nested ones. Further entries are written before the record, when they lead
-/// nowhere yet, or removed after it, when they lead nowhere any more.
+/// Maximum number of index entries in a transaction with their record. etcd takes 128 operations in
+/// one, including nested ones. Further entries are written before the record that makes them true,
+/// or removed after the change that makes them false.
 const MAX_ENTRIES_WITH_RECORD: usize = 50;
-/// Maximum number of operations of a transaction without further content.
+/// Maximum number of operations of a transaction that only writes or removes index entries.
 const MAX_OPERATIONS_PER_TRANSACTION: usize = 100;
-/// How long an update is repeated when others change the same record.
+/// How long an update is retried while others change the same record.
 const UPDATE_TIMEOUT: Duration = Duration::from_secs(10);
 
 const TRANSACTION: &str = "/v3/kv/txn";
@@ -54,11 +55,11 @@ pub struct Etcd {
     shared: Arc<Shared>,
     name: String,
     lease: Lease,
-    /// The local copy, if one is to be used.
+    /// The local copy; None if the session uses none.
     cache: Option<Cache>,
 }
 
-/// The part that logs use as well.
+/// The part of the store that undo logs use as well.
 struct Shared {
     client: Client,
     schema: Schema,
@@ -85,7 +86,8 @@ impl Shared {
         self.client.ask_once(TRANSACTION, &request)
     }
 
-    /// The store's identity: a random number, made with the store.
+    /// Returns the store's identity, a random number that its first user wrote. Writes it if it is
+    /// missing.
     fn identity(&self) -> Result<String> {
         let key = self.schema.store();
         let look = |answer: &Answer| answer.one(0).map(|pair| pair.value.0.clone());
@@ -107,10 +109,10 @@ impl Shared {
 }
 
 impl Etcd {
-    /// Opens the store at this place, a text without the leading `etcd:`.
+    /// Opens the store at this place: `//HOST:PORT...`, without the leading `etcd:`.
     ///
     /// # Errors
-    /// EINVAL for an invalid place; if etcd can't be reached, or has something else there.
+    /// EINVAL for an invalid place; if etcd can't be reached, or if something else uses the prefix.
     pub fn open(text: &str) -> Result<Etcd> {
         let place = Place::parse(text)?;
         let name = format!("etcd://{}{}", place.endpoints.join(","), place.prefix);
@@ -140,7 +142,8 @@ impl Etcd {
         &self.shared.schema
     }
 
-    /// Records that this session has changed a scope, at a revision, or at an unknown one.
+    /// Notes that this session has changed a scope. `revision`: that of the change; None if
+    /// unknown.
     fn changed(&self, scope: Scope, revision: Option<u64>) {
         if let Some(cache) = &self.cache {
             cache.changed(scope, revision);
@@ -164,7 +167,7 @@ impl Etcd {
         Error::new(Errno::NOENT, text)
     }
 
-    /// Reads a key of a scope, and the scope's end of the transaction.
+    /// Reads a key of a scope. The same transaction checks that the scope exists.
     ///
     /// # Errors
     /// ENOENT if the workspace doesn't exist.
@@ -183,7 +186,8 @@ impl Etcd {
         pair.map(read).transpose()
     }
 
-    /// Writes index entries that lead nowhere yet.
+    /// Writes index entries ahead of the record that they refer to. Readers check the record, so
+    /// early entries do no harm.
     fn put_before(&self, scope: Scope, entries: &[Vec<u8>]) -> Result<()> {
         for part in entries.chunks(MAX_OPERATIONS_PER_TRANSACTION) {
             let puts = part.iter().map(|entry| api::put(entry, b"")).collect();
@@ -196,9 +200,10 @@ impl Etcd {
         Ok(())
     }
 
-    /// Removes index entries that lead nowhere any more, as long as the record is unchanged since
-    /// `revision`. Each part writes the record again: otherwise another session that has just
-    /// written such an entry, for its next version of the record, would lose it.
+    /// Removes index entries that no longer hold, as long as the record is unchanged since
+    /// `revision`. Each part also rewrites the record, which changes its revision. So another
+    /// session's update fails if it has just written one of these entries ahead of its next version
+    /// of the record.
     fn delete_behind(
         &self,
         scope: Scope,
@@ -213,7 +218,7 @@ impl Etcd {
             let same = vec![api::unchanged(record, revision)];
             let done = self.shared.transaction(same, parts, vec![])?;
             if !done.succeeded {
-                // The entries left do no harm.
+                // The remaining entries do no harm: readers check the record.
                 break;
             }
             revision = done.revision();
@@ -269,7 +274,8 @@ impl Etcd {
             }
             Ok(_) => Ok(None),
             Err(Trouble::Failed(error)) => Err(error),
-            // Done or not: the record tells, and repeating it changes nothing.
+            // The change may have been made or not. The next try reads the record, and repeating
+            // the change is harmless.
             Err(Trouble::Lost(_)) => {
                 self.changed(scope, None);
                 lost.get_or_insert(before);
@@ -278,7 +284,7 @@ impl Etcd {
         }
     }
 
-    /// Tries to remove a record once; returns whether it was removed.
+    /// Tries once to remove a record; returns whether it was removed.
     fn try_remove(&self, scope: Scope, uuid: Uuid, lost: &mut bool) -> Result<bool> {
         let schema = self.schema();
         let Some((record, pair)) = self.record(scope, uuid)? else {
@@ -301,7 +307,7 @@ impl Etcd {
         if scope == Scope::Root {
             let inside = Scope::In(uuid);
             let names = schema.names(inside);
-            // Reads first, since the comparison goes over all records.
+            // Checked here first, as the comparison in the transaction goes over all records.
             let first =
                 self.shared
                     .transaction(vec![], vec![api::first_keys(&names, 1)], vec![])?;
@@ -335,7 +341,8 @@ impl Etcd {
         }
     }
 
-    /// Repeats an operation that others' changes have prevented.
+    /// Retries an operation until no other session's change gets in its way, for up to
+    /// [`UPDATE_TIMEOUT`].
     fn patiently<T>(&self, mut what: impl FnMut() -> Result<Option<T>>) -> Result<T> {
         let until = Instant::now() + UPDATE_TIMEOUT;
         for turn in 0u32.. {
@@ -345,7 +352,8 @@ impl Etcd {
             if Instant::now() > until {
                 break;
             }
-            // Spreads processes and threads in time by their ids.
+            // The pause depends on the process's id, so that competing processes don't retry at the
+            // same times.
             let spread = u64::from(std::process::id() % 7) + 1;
             std::thread::sleep(Duration::from_millis(u64::from(turn.min(10)) * spread));
         }
@@ -419,7 +427,8 @@ impl Store for Etcd {
     fn update(&self, scope: Scope, uuid: Uuid, changes: &[Change]) -> Result<Meta> {
         let mut lost = None;
         let updated = self.patiently(|| self.try_update(scope, uuid, changes, &mut lost));
-        // The metadata before the first try, which may have been carried out.
+        // If a try whose reply was lost has been carried out, the old metadata are those before
+        // that try.
         let updated = updated.map(|before| lost.unwrap_or(before));
         updated.map_err(|e| match e.errno() {
             Errno::NOENT | Errno::TOOBIG => e,

@@ -1,4 +1,4 @@
-//! The metadata store of one process: maps, and an index by key and value.
+//! The metadata store of one process: maps, and an index of records by key and value.
 
 use super::{Change, Key, New, Record, Scope, Store};
 use crate::meta::undo::{InProcess, UndoLog};
@@ -13,7 +13,7 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 struct Shelf {
     records: HashMap<Uuid, Record>,
     names: BTreeMap<String, Uuid>,
-    /// By key, then by value in the order of values: the records that have it.
+    /// For each key, its values in their order, and for each value the records that have it.
     index: HashMap<String, BTreeMap<(Order, String), BTreeSet<Uuid>>>,
 }
 
@@ -45,7 +45,7 @@ impl Shelf {
         }
     }
 
-    /// Records with values for which a term holds.
+    /// Returns, for each value of which the term holds, the records that have it.
     fn having(&self, term: &Term) -> impl Iterator<Item = &BTreeSet<Uuid>> {
         let (key, low, high, equal) = match term {
             Term::Equal(key, value) => {
@@ -66,12 +66,12 @@ impl Shelf {
         places.map(|(_, who)| who)
     }
 
-    /// Candidates for terms that hold together: the records of the term with the fewest.
+    /// Returns candidates for a conjunction of terms: the records of the term with the fewest.
     fn candidates(&self, terms: &[Term]) -> Vec<Uuid> {
         let mut fewest: Option<(usize, &Term)> = None;
         for term in terms {
             let mut count = 0;
-            // Counting stops when another term has fewer.
+            // Counting stops once another term is known to have fewer.
             let _ = self.having(term).try_for_each(|who| {
                 count += who.len();
                 fewest.is_none_or(|(least, _)| count < least).then_some(())
@@ -85,7 +85,7 @@ impl Shelf {
     }
 }
 
-/// The place of a value in its key's order.
+/// Returns the position of a value in the index of its key.
 fn place(value: &str) -> (Order, String) {
     (Order::of_value(value.as_bytes()), value.into())
 }
@@ -100,7 +100,7 @@ fn absent(key: Key<'_>) -> Error {
 
 impl Memory {
     fn read(&self) -> RwLockReadGuard<'_, HashMap<Scope, Shelf>> {
-        // Code under the lock doesn't panic half-way.
+        // No code panics while it holds the lock, so poisoned data are whole.
         self.shelves.read().unwrap_or_else(|e| e.into_inner())
     }
 

@@ -1,14 +1,13 @@
 //! A pool as metadata store: a workspace is a directory in its root, a collection a regular file in
 //! it.
+//! Metadata are `user.*` extended attributes, so shells, `getfattr` and the view `.by/` see them,
+//! and the pool's own index answers searches. A UUID is composed of the pool's id and the object's
+//! id, which never change, so it isn't stored. Files that other programs have created there are
+//! collections, too, with the back end `forebay`. Finding such a file by its UUID reads all names
+//! of the workspace, as the pool doesn't record the names of files without attributes.
 //!
-//! Metadata are `user.*` attributes, so shells, `getfattr` and the view `.by/` see them, and the
-//! pool's own index answers searches. A UUID is made of the pool's and the object's id, which never
-//! changes, so it needs no record. Files that programs have put there are collections like others,
-//! with the back end `forebay`. To find such a file by its UUID, all names of the workspace are
-//! read, as the pool doesn't know the names of files without attributes.
-//!
-//! A file is created with its attributes and its name at once, so no process sees half a record. A
-//! directory is created under a hidden name and renamed.
+//! A file is created with its attributes and its name in one step, so no process sees half a
+//! record. A directory is created under a hidden name, then renamed.
 
 mod hidden;
 mod log;
@@ -28,31 +27,31 @@ use std::collections::BTreeMap;
 const USER: &[u8] = b"user.";
 /// The attribute that names a collection's back end.
 const BACKEND: &[u8] = b"user.forebay.backend";
-/// The declared controls of a collection or workspace. (Those of the file that stands for it are in
-/// `user.forebay.controls`.)
+/// The attribute with the controls of a collection or workspace that aren't declared for its file.
+/// The controls declared for the file itself are in `user.forebay.controls`.
 const CONTROLS: &[u8] = b"user.forebay.said";
 const DEFAULT: &str = "forebay";
 
 /// A metadata store in a pool.
 pub struct Pool {
     fs: Attached,
-    /// The first bytes of its UUIDs.
+    /// The bytes with which the UUIDs of this pool's objects begin.
     prefix: [u8; 6],
     name: String,
 }
 
-/// Records of one request when all are read.
+/// Number of records fetched per request when all are read.
 const RECORDS_PER_REQUEST: usize = 1024;
 
-/// Maximum number of tries of an operation if names change meanwhile.
+/// Maximum number of tries of an operation while other processes change names.
 const ATTEMPTS: usize = 1000;
 
 type Errnos<T> = std::result::Result<T, Errno>;
 
-/// The first bytes of UUIDs of a pool.
+/// Returns the bytes with which the UUIDs of a pool's objects begin.
 fn prefix(fs: &Attached) -> [u8; 6] {
     let mut prefix = [0; 6];
-    // The configuration was checked: 32 hexadecimal digits.
+    // Valid, as the configuration was checked: 32 hexadecimal digits.
     let digits = fs.pool().config().uuid.as_bytes().chunks(2);
     for (byte, digits) in prefix.iter_mut().zip(digits) {
         let text = std::str::from_utf8(digits).unwrap_or_default();
@@ -78,7 +77,7 @@ fn id_of(prefix: [u8; 6], uuid: Uuid) -> Option<ObjectId> {
     (uuid_of(prefix, id) == uuid && !id.is_view()).then_some(id)
 }
 
-/// The object of a UUID, if it belongs to this pool.
+/// Returns the object of a UUID, if the UUID is of this pool.
 pub(crate) fn object_of(fs: &Attached, uuid: Uuid) -> Option<ObjectId> {
     id_of(prefix(fs), uuid)
 }
@@ -94,7 +93,7 @@ impl Pool {
         uuid_of(self.prefix, id)
     }
 
-    /// The object of a UUID, if it belongs to this pool.
+    /// Returns the object of a UUID, if the UUID is of this pool.
     fn id_of(&self, uuid: Uuid) -> Option<ObjectId> {
         id_of(self.prefix, uuid)
     }
@@ -110,7 +109,7 @@ impl Pool {
         )
     }
 
-    /// The directory of a scope, if its UUID is one of this pool.
+    /// Returns the id of a scope's directory. ENOENT if its UUID isn't of this pool.
     fn dir_id(&self, scope: Scope) -> Errnos<ObjectId> {
         match scope {
             Scope::Root => Ok(ObjectId::ROOT),
@@ -118,7 +117,7 @@ impl Pool {
         }
     }
 
-    /// The directory of a scope, and its path.
+    /// Returns the id of a scope's directory, and its path.
     fn dir(&self, scope: Scope) -> Result<(ObjectId, Vec<u8>)> {
         let Scope::In(uuid) = scope else {
             return Ok((ObjectId::ROOT, b"/".to_vec()));
@@ -134,7 +133,7 @@ impl Pool {
         }
     }
 
-    /// Whether something of this kind and name is a record of the scope.
+    /// Whether an object of this kind and name is a record of the scope.
     fn is_record(scope: Scope, kind: u32, name: &[u8]) -> bool {
         let wanted = match scope {
             Scope::Root => libc::S_IFDIR,
@@ -143,12 +142,13 @@ impl Pool {
         kind == wanted && !name.starts_with(b".")
     }
 
-    /// Reads a record that was found.
+    /// Reads the record of an object.
     fn record(&self, id: ObjectId, name: &[u8]) -> Errnos<Record> {
         self.record_described((id, name), &self.fs.cluster().describe(id)?)
     }
 
-    /// The record of an object with its attributes.
+    /// Makes the record of an object from its description. Reads attributes that the description
+    /// lacks.
     fn record_described(&self, (id, name): (ObjectId, &[u8]), is: &Description) -> Errnos<Record> {
         let (own, _) = declared(is.inode.controls);
         if let Some(all) = &is.attributes {
@@ -161,7 +161,7 @@ impl Pool {
                 continue;
             }
             match cluster.attribute(id, &attribute) {
-                // Removed meanwhile.
+                // The attribute was removed meanwhile.
                 Err(Errno::NODATA) => {}
                 value => attributes.push((attribute, value?)),
             }
@@ -169,7 +169,8 @@ impl Pool {
         self.record_of((id, name), own, &attributes)
     }
 
-    /// The record of an object with these attributes; `own`: controls declared for the file itself.
+    /// Makes the record of an object from its attributes. `own`: the controls declared for the file
+    /// itself.
     fn record_of(
         &self,
         (id, name): (ObjectId, &[u8]),
@@ -200,7 +201,8 @@ impl Pool {
                 }
             }
         }
-        // A file's own controls may come from a rule, or have been declared since.
+        // The controls of the file itself win: they may come from a rule, or be newer than the
+        // attribute.
         let controls = &mut record.controls;
         controls.consistency = own.consistency.unwrap_or(controls.consistency);
         controls.mutability = own.mutability.unwrap_or(controls.mutability);
@@ -212,7 +214,7 @@ impl Pool {
         Ok(record)
     }
 
-    /// The attributes of a new record.
+    /// Returns the attributes of a new record.
     fn attributes(new: &New<'_>, scope: Scope) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
         let own = |(key, value): (&String, &String)| {
             ([USER, key.as_bytes()].concat(), value.as_bytes().to_vec())
@@ -221,7 +223,7 @@ impl Pool {
         if scope != Scope::Root {
             all.push((BACKEND.to_vec(), new.backend.as_bytes().to_vec()));
         }
-        // Controls that are declared for the file itself needn't be recorded again.
+        // Controls that are declared for the file itself aren't recorded in the attribute.
         let noted = Declared::needed_for(&new.controls)
             .beside(&new.of_file)
             .resolve();
@@ -231,7 +233,7 @@ impl Pool {
         Ok(all)
     }
 
-    /// The error of a record that can't be created.
+    /// Returns the error for a record that can't be created.
     fn cannot(&self, new: &New<'_>, errno: Errno) -> Error {
         match errno {
             Errno::EXIST => Error::new(
@@ -242,7 +244,7 @@ impl Pool {
         }
     }
 
-    /// The record that was created.
+    /// Returns the record of an object that was just created.
     fn new_record(&self, scope: Scope, new: &New<'_>, id: ObjectId) -> Record {
         Record {
             uuid: self.uuid_of(id),
@@ -257,7 +259,7 @@ impl Pool {
         }
     }
 
-    /// Creates files in a workspace's directory, in one try. Returns for each the record, the
+    /// Tries once to create files in a workspace's directory. Returns for each the record, the
     /// refusal of `before` or of the record, or the pool's error.
     fn make_files(
         &self,
@@ -298,7 +300,7 @@ impl Pool {
         planned.into_iter().map(end).collect()
     }
 
-    /// The record with this name. Its entry leads to it, so the workspace isn't looked up.
+    /// Finds a record by its name. If it is found, the workspace exists and isn't looked up.
     fn find_name(&self, scope: Scope, name: &str) -> Errnos<Record> {
         super::check_name(name).map_err(|_| Errno::NOENT)?;
         let dir = self.dir_id(scope)?;
@@ -325,13 +327,14 @@ impl Pool {
         attributes.iter().try_for_each(set)
     }
 
-    /// The object at a path below a directory.
+    /// Returns the id and kind of the object at a path below a directory.
     fn at(&self, dir: ObjectId, path: &[u8]) -> Errnos<(ObjectId, u32)> {
         let entry = self.fs.at(dir, path, Follow::No, |place| place.existing());
         entry.map(|e| (e.id, e.kind)).map_err(inside)
     }
 
-    /// The name of an object in a directory, if that makes it a record.
+    /// Returns the name of an object in a directory, if the object is a record of the scope under
+    /// this name.
     fn name_in(
         &self,
         (scope, dir): (Scope, ObjectId),
@@ -340,14 +343,14 @@ impl Pool {
     ) -> Errnos<Option<Vec<u8>>> {
         let name = match &is.name {
             Some((parent, name)) if *parent == dir => name.clone(),
-            // The object has another name here, or no attribute: its name is searched for.
+            // The description lacks the name in this directory: searches for it.
             _ => self.fs.cluster().name_in(dir, id)?.unwrap_or_default(),
         };
         let is_one = !name.is_empty() && Pool::is_record(scope, is.inode.kind(), &name);
         Ok(is_one.then_some(name))
     }
 
-    /// The record for a match of the index, if it belongs to the scope.
+    /// Returns the record for a match of the index, if the match is a record of the scope.
     fn found(&self, scope: Scope, found: &Match) -> Errnos<Option<Record>> {
         if !Pool::is_record(scope, found.kind, &found.name) {
             return Ok(None);
@@ -394,7 +397,7 @@ impl Pool {
         Ok(found.into_values().collect())
     }
 
-    /// Reads all records of a directory.
+    /// Reads all records of a directory, and selects by the predicate.
     fn search_all(
         &self,
         scope: Scope,
@@ -458,7 +461,7 @@ impl Store for Pool {
         let path = [b"/", new.name.as_bytes()].concat();
         let attributes = Pool::attributes(new, scope)?;
         let failed = |e| self.cannot(new, e);
-        // Avoids creating what can't get its name; the rename below decides races.
+        // Avoids creating a directory that can't get its name. The rename below decides races.
         if self.at(ObjectId::ROOT, &path).is_ok() {
             return Err(failed(Errno::EXIST));
         }
@@ -502,7 +505,7 @@ impl Store for Pool {
             let mut again = Vec::new();
             for (made, &i) in made.into_iter().zip(&left) {
                 let made = made.unwrap_or_else(|errno| {
-                    // Names have changed meanwhile.
+                    // A name changed during the request, so this record is tried again.
                     if errno == Errno::STALE {
                         again.push(i);
                     }
@@ -527,7 +530,7 @@ impl Store for Pool {
             Key::Uuid(uuid) => self.find_uuid(scope, uuid),
         };
         found.map_err(|e| match (e, key) {
-            // Was the workspace removed?
+            // Tells a removed workspace from a missing collection.
             (Errno::NOENT, _) if let Err(gone) = self.dir(scope) => gone,
             (Errno::NOENT, Key::Name(name)) => Error::new(
                 Errno::NOENT,
@@ -560,7 +563,8 @@ impl Store for Pool {
                     let record = self.record(e.id, name.as_bytes());
                     record.map_err(|e| self.failed("can't look it up", e))
                 }
-                // The collection doesn't exist, or a lookup of it alone gives the error.
+                // The joint request had no clear result: a single look-up finds the collection or
+                // gives the error.
                 _ => self.find(scope, *key),
             }
         };
@@ -581,11 +585,11 @@ impl Store for Pool {
         let mut removed = removed.unwrap_or_default().into_iter();
         let one = |record: &Record| match removed.next() {
             Some(Ok(true)) => Ok(()),
-            // The collection's state isn't known.
+            // Whether the collection was removed isn't known.
             Some(Err(e @ (Errno::HOSTDOWN | Errno::IO | Errno::TIMEDOUT | Errno::PROTO))) => {
                 Err(self.failed(format!("can't remove '{}'", record.name), e))
             }
-            // A conflict or a change: removing it alone waits, or gives the error.
+            // A conflict with another operation: removing this one alone waits, or gives the error.
             _ => self.remove(scope, record.uuid),
         };
         all.iter().map(one).collect()

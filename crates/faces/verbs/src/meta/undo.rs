@@ -1,19 +1,20 @@
-//! Undo logs: the entries that undo a batch, and where they are kept.
+//! Undo logs: the entries by which a batch is undone, and where they are stored.
 //!
-//! Each operation of a batch with `rollback` logs how it is undone *before* it does anything that
+//! Each operation of a batch with `rollback` logs how to undo it *before* it does anything that
 //! others can see. When the batch fails or is cancelled, the entries are undone from the last to
-//! the first; when all went well, the log is committed and removed. Deletions can't be undone, so
-//! they are logged and carried out after the commit.
+//! the first. When all operations succeeded, the log is committed and removed. Deletions can't be
+//! undone, so they are logged and carried out after the commit.
 //!
-//! A log must live as long as what it could undo. [`InProcess`] ends with its process, so it serves
-//! collections that do the same; for others the operation is refused by name. Pools and etcd keep
-//! logs themselves; the next process that loads a workspace settles those of killed processes.
+//! A log must live as long as the data that it could restore. [`InProcess`] ends with its process,
+//! so it serves collections that end with it, too; operations on others are refused. The pool and
+//! etcd stores have durable logs; the next process that loads a workspace settles those of killed
+//! processes.
 
 use super::{Change, Scope};
 use crate::{Meta, Result, Uuid};
 use std::sync::{Mutex, PoisonError};
 
-/// How an operation is undone, or completed.
+/// How to undo an operation, or to complete it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
     /// A collection was created: delete it.
@@ -29,7 +30,7 @@ pub enum Undo {
         workspace: Uuid,
         /// The collection.
         uuid: Uuid,
-        /// Offset of the bytes.
+        /// Offset of the bytes in the collection.
         at: u64,
         /// The old bytes.
         old: Vec<u8>,
@@ -42,7 +43,7 @@ pub enum Undo {
         scope: Scope,
         /// The record.
         uuid: Uuid,
-        /// The changes that restore it.
+        /// The changes that restore the old metadata.
         back: Vec<Change>,
     },
     /// Delete a collection when the batch is committed.
@@ -54,35 +55,35 @@ pub enum Undo {
     },
 }
 
-/// Keeps entries while a batch runs.
+/// The undo log of one batch.
 pub trait UndoLog: Send + Sync {
-    /// Adds an entry; it is stored when this returns.
+    /// Adds an entry, and returns when it is stored.
     ///
     /// # Errors
-    /// If it can't be stored. The operation must not be done then.
+    /// If the entry can't be stored. The caller must not carry out the operation then.
     fn note(&self, entry: Undo) -> Result<()>;
 
-    /// Returns the entries, in their order, and whether the log was committed.
+    /// Returns the entries in the order of their addition, and whether the log was committed.
     ///
     /// # Errors
-    /// If they can't be read.
+    /// If the log can't be read.
     fn entries(&self) -> Result<(Vec<Undo>, bool)>;
 
-    /// Commits: from here on nothing is undone, whatever happens.
+    /// Commits the log: from then on the batch is completed rather than undone.
     ///
     /// # Errors
-    /// If that can't be recorded, or a reply was lost: [`UndoLog::entries`] then tells whether it
-    /// was.
+    /// If the commit can't be recorded, or its reply was lost: [`UndoLog::entries`] then tells
+    /// whether it was recorded.
     fn commit(&self) -> Result<()>;
 
-    /// Removes the log: everything was undone, or carried out.
+    /// Removes the log, after everything was undone or carried out.
     fn end(&self);
 
     /// Whether the log outlives this process.
     fn outlives_process(&self) -> bool;
 }
 
-/// A log in memory.
+/// An undo log in this process's memory.
 #[derive(Default)]
 pub struct InProcess(Mutex<Vec<Undo>>);
 
@@ -109,7 +110,7 @@ impl UndoLog for InProcess {
     }
 }
 
-/// The changes that turn metadata back into `before`, after `changes`.
+/// Returns the changes that restore `before` after `changes` were made.
 pub(crate) fn changes_back(before: &Meta, changes: &[Change]) -> Vec<Change> {
     let back = |(key, _): &Change| (key.clone(), before.get(key).cloned());
     changes.iter().map(back).collect()

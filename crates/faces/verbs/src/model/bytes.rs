@@ -1,5 +1,5 @@
-//! The bytes of an open collection: reading, writing, copying; and the log entries written before,
-//! by which a batch can undo it.
+//! The bytes of an open collection: reading, writing, copying; and the undo log entries that are
+//! written before each change.
 
 use super::{Collection, Log, Opened, check_log};
 use crate::backend::Mapped;
@@ -10,7 +10,7 @@ use forebay_trace::Operation;
 use forebay_trace::count::{self, Outcome};
 use std::cmp::Ordering;
 
-/// Bytes of one step of a copy.
+/// Maximum number of bytes that one step of a copy moves.
 const COPY: u64 = 1 << 20;
 
 /// Carries out an operation and counts it; `bytes` returns the number of bytes moved.
@@ -36,8 +36,8 @@ fn counted<T>(
 }
 
 impl Collection {
-    /// Like [`Collection::with`], for two collections, or for one twice. Always locks in the same
-    /// order, so that no two threads wait for each other.
+    /// Like [`Collection::with`], for two collections, which may be the same. Always locks in the
+    /// same order, so that no two threads wait for each other.
     fn with_both<T>(
         &self,
         other: &Collection,
@@ -50,7 +50,8 @@ impl Collection {
         }
     }
 
-    /// Logs the bytes from `at` to `end`, and the size, to restore them.
+    /// Logs the old size, and the old bytes of the range that `range` returns for it: start and
+    /// end.
     fn note_bytes(
         &self,
         log: Log<'_>,
@@ -77,20 +78,22 @@ impl Collection {
         })
     }
 
-    /// Reads the chunk at byte `at`. Fewer bytes are returned only at the end.
+    /// Reads into `to` from byte `at` on, and returns the number of bytes. It is less than
+    /// `to.len()` only at the collection's end.
     ///
     /// # Errors
-    /// EBADF if it isn't open; those of the back end.
+    /// EBADF if the collection isn't open; those of the back end.
     pub fn read(&self, to: &mut [u8], at: u64) -> Result<usize> {
         let read = || self.with(|open| open.object.read(to, at));
         counted(Operation::Get, read, |&n| n)
     }
 
-    /// Writes all of the chunk at byte `at`. Behind the end, the collection grows, with zeros
-    /// between.
+    /// Writes all of `from` at byte `at`. If `at` is beyond the end, the collection grows, with
+    /// zeros between.
     ///
     /// # Errors
-    /// EBADF if it isn't open; ENOSPC, those of the back end. A first part may be written then.
+    /// EBADF if the collection isn't open; ENOSPC; those of the back end. A first part may be
+    /// written then.
     pub fn write(&self, from: &[u8], at: u64) -> Result<()> {
         let write = || self.with(|open| open.object.write(from, at));
         counted(Operation::Put, write, |()| from.len())
@@ -107,7 +110,7 @@ impl Collection {
         counted(Operation::Put, write, |()| from.len())
     }
 
-    /// Writes a chunk at the end, in one piece, and returns its offset. Bytes.
+    /// Appends all of `from` in one piece, and returns its offset in bytes.
     ///
     /// # Errors
     /// As for [`Collection::write`].
@@ -143,7 +146,7 @@ impl Collection {
     /// Returns the size in bytes.
     ///
     /// # Errors
-    /// EBADF if it isn't open.
+    /// EBADF if the collection isn't open.
     pub fn size(&self) -> Result<u64> {
         self.with(|open| open.object.size())
     }
@@ -151,7 +154,7 @@ impl Collection {
     /// Makes written bytes durable, as fsync(2) does, if the back end supports it.
     ///
     /// # Errors
-    /// EBADF if it isn't open; those of the back end.
+    /// EBADF if the collection isn't open; those of the back end.
     pub fn sync(&self) -> Result<()> {
         self.with(|open| open.object.sync())
     }
@@ -160,11 +163,11 @@ impl Collection {
         self.with(|open| open.object.map(at, len, access))
     }
 
-    /// Copies the chunk of `len` bytes at `at` to `to`, and returns the number of bytes copied.
-    /// Doesn't use the caller's memory.
+    /// Copies the `len` bytes at offset `at` to offset `to_at` of `to`, and returns the number of
+    /// bytes copied. Doesn't use the caller's memory.
     ///
     /// # Errors
-    /// As for reading and writing; EINVAL if both are one collection and the chunks overlap.
+    /// As for reading and writing; EINVAL if `to` is this collection and the ranges overlap.
     pub fn copy(&self, at: u64, len: u64, to: &Collection, to_at: u64) -> Result<u64> {
         self.copy_logged((at, len), to, to_at, None)
     }
@@ -188,7 +191,8 @@ impl Collection {
             let mut done = 0;
             while done < len {
                 let (at, to_at, left) = (at + done, to_at + done, len - done);
-                // The old bytes are logged block by block.
+                // The old bytes are logged block by block, so blocks are small in a batch that can
+                // be undone.
                 let block = if log.is_some() { left.min(COPY) } else { left };
                 to.note_bytes(log, into, |_| (to_at, to_at.saturating_add(block)))?;
                 let copied = match from.object.copy_to(at, block, into.object, to_at)? {

@@ -5,7 +5,7 @@ use crate::meta::{Change, Key, New, Record, Scope, check_changes, check_name};
 use crate::{Error, Meta, Predicate, Result, Session, Uuid};
 use std::sync::Arc;
 
-/// A workspace in use. A clone is the same workspace.
+/// A workspace in use. Clones refer to the same workspace.
 #[derive(Clone)]
 pub struct Workspace {
     pub(super) session: Session,
@@ -17,7 +17,7 @@ impl Workspace {
     /// Creates a workspace.
     ///
     /// # Errors
-    /// EEXIST if there is one of this name; EINVAL for invalid names and metadata.
+    /// EEXIST if a workspace of this name exists; EINVAL for invalid names and metadata.
     pub fn create(session: &Session, name: &str, meta: &Meta) -> Result<Workspace> {
         session.check()?;
         check_name(name)?;
@@ -31,10 +31,11 @@ impl Workspace {
         Ok(Workspace::of(session, made.map_err(about(name))?))
     }
 
-    /// Uses an existing workspace. First undoes unfinished `rollback` batches of killed processes.
+    /// Opens an existing workspace. First undoes unfinished `rollback` batches of killed processes.
     ///
     /// # Errors
-    /// ENOENT if there is none; ENODEV if a back end that is needed to undo isn't attached.
+    /// ENOENT if the workspace doesn't exist; ENODEV if a back end that is needed to undo isn't
+    /// attached.
     pub fn load(session: &Session, key: Key<'_>) -> Result<Workspace> {
         session.check()?;
         session.settle()?;
@@ -52,7 +53,7 @@ impl Workspace {
         }
     }
 
-    /// Returns the workspaces that match the predicate, by name.
+    /// Returns the workspaces that match the predicate, sorted by name.
     ///
     /// # Errors
     /// Those of the metadata store.
@@ -61,47 +62,47 @@ impl Workspace {
         session.store().search(Scope::Root, predicate, usize::MAX)
     }
 
-    /// The workspace's session.
+    /// Returns the workspace's session.
     pub fn session(&self) -> &Session {
         &self.session
     }
 
-    /// Its name.
+    /// Returns the workspace's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The workspace's UUID.
+    /// Returns the workspace's UUID.
     pub fn uuid(&self) -> Uuid {
         self.uuid
     }
 
-    /// Returns its metadata.
+    /// Returns the workspace's metadata.
     ///
     /// # Errors
-    /// ENOENT if it was deleted.
+    /// ENOENT if the workspace was deleted.
     pub fn get_meta(&self) -> Result<Meta> {
         self.session.check()?;
         let found = self.session.store().find(Scope::Root, Key::Uuid(self.uuid));
         found.map(|r| r.meta).map_err(about(&self.name))
     }
 
-    /// Changes its metadata.
+    /// Changes the workspace's metadata.
     ///
     /// # Errors
-    /// ENOENT if it was deleted; EINVAL, E2BIG for invalid metadata.
+    /// ENOENT if the workspace was deleted; EINVAL, E2BIG for invalid metadata.
     pub fn set_meta(&self, changes: &[Change]) -> Result<()> {
         self.session.check()?;
         set_meta(&self.session, Scope::Root, self.uuid, changes, None).map_err(about(&self.name))
     }
 
-    /// Ends its use. Other users aren't affected.
+    /// Closes this handle. Other handles of the workspace stay usable.
     pub fn close(self) {}
 
     /// Deletes the workspace, which must be empty.
     ///
     /// # Errors
-    /// ENOTEMPTY if it has collections, ENOENT if it was removed.
+    /// ENOTEMPTY if it has collections, ENOENT if it was deleted already.
     pub fn delete(self) -> Result<()> {
         self.session.check()?;
         let removed = self.session.store().remove(Scope::Root, self.uuid);

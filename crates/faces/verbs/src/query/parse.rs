@@ -4,9 +4,9 @@
 use super::{Number, Operator, Predicate, Value};
 use crate::{Error, Result};
 
-/// Deepest nesting of parentheses and `not`.
+/// Maximum nesting depth of parentheses and `not`.
 const DEPTH: usize = 64;
-/// Maximum number of bytes of a predicate.
+/// Maximum length of a predicate's text. Bytes.
 const LENGTH: usize = 64 << 10;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -25,9 +25,9 @@ enum Word {
 
 struct Reader<'a> {
     text: &'a str,
-    /// Number of bytes read.
+    /// Offset of the unread text. Bytes.
     at: usize,
-    /// The next token, and its offset.
+    /// The next token, and in `begins` its offset in bytes.
     next: Word,
     begins: usize,
     depth: usize,
@@ -68,7 +68,7 @@ impl Reader<'_> {
         self.error(self.begins, &format!("expected {what}"))
     }
 
-    /// Reads the next token and returns the one before.
+    /// Reads the next token, and returns the one that was next before.
     fn advance(&mut self) -> Result<Word> {
         let rest = &self.text[self.at..];
         let trimmed = rest.trim_start();
@@ -78,7 +78,7 @@ impl Reader<'_> {
         Ok(std::mem::replace(&mut self.next, word))
     }
 
-    /// The token at the beginning of `rest`, and its length.
+    /// Returns the token at the beginning of `rest`, and its length in bytes.
     fn word(&self, rest: &str) -> Result<(Word, usize)> {
         let Some(first) = rest.chars().next() else {
             return Ok((Word::End, 0));

@@ -1,22 +1,22 @@
-//! Plans: the searches of an index that a predicate needs.
+//! Plans: the index searches that find all records which a predicate can match.
 //!
-//! A plan is a list of conjunctions of terms. A record found by one of them may match; one found by
-//! none doesn't. An index sorted by [`Order`] answers each term by a range; for a conjunction it
-//! can go over the term with the fewest entries and check the others. The predicate itself then
-//! decides on what was found.
+//! A plan is a list of conjunctions of terms. A record that no conjunction finds doesn't match; one
+//! that some conjunction finds may match. An index sorted by [`Order`] answers each term with a
+//! range. For a conjunction, the search can go over the range with the fewest entries and check the
+//! other terms. At the end, the predicate itself is checked for each record found.
 
 use super::{Operator, Predicate, Value};
 use forebay_store::{Term, record::Order};
 
-/// Maximum number of conjunctions that the parts of an `and` may produce; parts that would produce
-/// more are only used as filters.
+/// Maximum number of conjunctions that the parts of an `and` may produce. Parts that would exceed
+/// it aren't searched for; the predicate checks them on the records found.
 const MAX_CONJUNCTIONS: usize = 16;
 
-/// Terms that hold together.
+/// A conjunction: terms that must all hold.
 type All = Vec<Term>;
 
 impl Predicate {
-    /// The searches of an index that the predicate needs; None if all records must be read. No
+    /// Returns the conjunctions to search an index for; None if all records must be read. No
     /// conjunction is empty.
     pub fn plan(&self) -> Option<Vec<Vec<Term>>> {
         match self {
@@ -54,7 +54,8 @@ impl Predicate {
             Predicate::Compare(key, operator, Value::Text(text)) => {
                 let at = Order::of_text(text);
                 let texts = part(*operator, Order::FIRST_TEXT, at, Order::LAST);
-                // The order of numbers as texts is another one.
+                // Numbers sort by value here but by bytes in a comparison with a text: so all
+                // numbers are candidates.
                 let numbers = (Order::FIRST_NUMBER, Order::LAST_NUMBER);
                 Some(within(key, &[numbers, texts]))
             }
@@ -67,8 +68,8 @@ fn within(key: &str, ranges: &[(Order, Order)]) -> Vec<All> {
     ranges.iter().map(term).collect()
 }
 
-/// The values, of those from `first` to `last`, for which `operator` holds with the one at `at`.
-/// Other values may share that place in the order.
+/// Returns the range, between `first` and `last`, of the values for which `operator` can hold with
+/// the value at `at`. Several values can have the same [`Order`], so the bounds are inclusive.
 fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Order) {
     match operator {
         Operator::Equal => (at, at),
@@ -78,14 +79,14 @@ fn part(operator: Operator, first: Order, at: Order, last: Order) -> (Order, Ord
     }
 }
 
-/// One of `a` and one of `b`, in all possible combinations.
+/// Returns the conjunction of each element of `a` with each of `b`, without those that can't hold.
 fn product(a: &[All], b: &[All]) -> Vec<All> {
     let pairs = a.iter().flat_map(|a| b.iter().map(move |b| (a, b)));
     pairs.filter_map(|(a, b)| both(a, b)).collect()
 }
 
-/// The conjunction of both; None if they exclude each other. A key has one value, so ranges of it
-/// become one.
+/// Returns the conjunction of both; None if they exclude each other. A key has one value, so two
+/// ranges for one key become their intersection.
 fn both(a: &All, b: &All) -> Option<All> {
     let mut all = a.clone();
     for new in b {

@@ -1,4 +1,4 @@
-//! Requests to etcd (`forebay-etcd`), with the errors of verbs.
+//! Requests to etcd (`forebay-etcd`), with errors converted to those of verbs.
 
 use super::api::{Answer, Line};
 use super::place::Place;
@@ -9,10 +9,10 @@ use std::time::Duration;
 
 pub(super) use forebay_etcd::client::COMPACTED;
 
-/// Connections to the endpoints of a cluster.
+/// A client of the endpoints of an etcd cluster.
 pub(super) struct Client(forebay_etcd::Client);
 
-/// Why there is no reply.
+/// Why a request has no reply.
 #[derive(Debug)]
 pub(super) enum Trouble {
     /// The request wasn't carried out.

@@ -2,16 +2,17 @@
 //! scope as of some revision.
 //!
 //! ```text
-//! h SCOPE          ready: 1, revision (8 bytes); being loaded: 2, since when (8), by whom (16)
+//! h SCOPE          loaded: 1, revision (8 bytes); being loaded: 2, time of the last progress (8),
+//!                  id of the loader (16)
 //! r SCOPE UUID     a record, as in etcd
 //! n SCOPE NAME     its UUID
 //! i SCOPE ENTRY    the index: schema.rs
 //! ```
 //!
-//! All processes of a user on the node share it. A reader takes a scope only when it is ready and
-//! new enough, both seen in the same snapshot; a writer goes on only from the revision that it
-//! knew. So no process has to know of the others. `fresh.rs` sends the requests to etcd, nothing
-//! here does.
+//! All processes of a user on the node share the copy. A reader uses a scope only if it is loaded
+//! and new enough, both read in one snapshot. A writer changes a scope only if its revision is
+//! still the one that the writer knew. So processes need no other coordination. `fresh.rs` sends
+//! the requests to etcd; this module sends none.
 
 mod files;
 
@@ -29,29 +30,30 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::sync::Mutex;
 
-/// Changes of keys in one transaction: LMDB takes 8191 pages in one.
+/// Maximum number of changed keys in one transaction: LMDB takes 8191 pages in one.
 const CHANGES: usize = 1500;
-/// Maximum number of bytes in one transaction.
+/// Maximum number of bytes of records in one transaction.
 const BYTES: usize = 4 << 20;
-/// Time without progress after which a load counts as given up. Milliseconds.
+/// Time without progress after which another process may take over a load. Milliseconds.
 const GIVEN_UP: u64 = 10_000;
-/// Entries of each term that are counted at first.
+/// Number of entries of each term that the first round of counting reads.
 const COUNTED: usize = 16;
-/// Bytes reserved for a record beyond its own size.
+/// Bytes reserved for a record beyond its content and index.
 const OVERHEAD: usize = 512;
 
 pub(super) type Errnos<T> = std::result::Result<T, Errno>;
 
-/// A record's new bytes, or None: it was removed.
+/// A record's UUID, and its new bytes; None if it was removed.
 pub(super) type Changed = (Uuid, Option<Vec<u8>>);
 
 /// The state of a scope's copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Absent,
-    /// Complete, as of this revision.
+    /// Complete as of this revision.
     Ready(u64),
-    /// Being loaded: since when, in milliseconds, and by which session.
+    /// Being loaded: the time of the last progress (milliseconds since the boot), and the loader's
+    /// id.
     Loading(u64, Uuid),
 }
 
@@ -59,7 +61,7 @@ pub(super) enum Head {
 pub(super) struct Copy {
     env: Env,
     room: Room,
-    /// Writers of this process take turns here; a lock on the file excludes those of others.
+    /// Serialises writers of this process; a lock on the file excludes those of other processes.
     turn: Mutex<()>,
     lock: File,
     files: files::Files,
@@ -101,21 +103,21 @@ impl Head {
     }
 }
 
-/// A scope's copy, ready and as new as required.
+/// A snapshot of a scope's copy that is loaded and as new as required.
 pub(super) struct View<'a> {
     snapshot: Snapshot<'a>,
     scope: Scope,
 }
 
 impl View<'_> {
-    /// A record.
+    /// Returns a record.
     pub fn record(&self, wanted: Key<'_>) -> Result<Option<Record>> {
         let found = self.find(wanted);
         let found = found.map_err(|e| crate::Error::of("the local copy", e))?;
         found.map(|(uuid, bytes)| decode(uuid, &bytes)).transpose()
     }
 
-    /// A record's bytes.
+    /// Returns a record's UUID and bytes.
     fn find(&self, wanted: Key<'_>) -> Errnos<Option<(Uuid, Vec<u8>)>> {
         let uuid = match wanted {
             Key::Uuid(uuid) => uuid,
@@ -129,17 +131,18 @@ impl View<'_> {
         Ok(bytes.map(|bytes| (uuid, bytes.to_vec())))
     }
 
-    /// Calls `each` with the entries for which a term holds, until it returns false.
+    /// Calls `each` with the index entries for which a term holds, until `each` returns false.
     fn having(&self, term: &Term, mut each: impl FnMut(&[u8]) -> bool) -> Errnos<()> {
         let (from, to) = schema::of_term(term);
         let (from, to) = (key(b'i', self.scope, &from), key(b'i', self.scope, &to));
         self.snapshot.scan(&from, |at, _| at < &to[..] && each(at))
     }
 
-    /// Candidates for terms that hold together: the entries of the term with the fewest.
+    /// Adds candidates for a conjunction of terms to `to`: the records of the term with the fewest
+    /// entries.
     fn candidates(&self, terms: &[Term], to: &mut BTreeSet<Uuid>) -> Errnos<()> {
-        // Each term is counted up to a bound, until one has fewer: that costs a fixed part of the
-        // search that follows.
+        // Counts each term's entries up to a bound, and raises the bound until a term stays below
+        // it. So counting costs at most a fixed multiple of the search that follows.
         let mut most = COUNTED;
         let term = loop {
             let mut fewest: Option<(usize, &Term)> = None;
@@ -165,7 +168,7 @@ impl View<'_> {
         })
     }
 
-    /// Calls `found` with the records that may match.
+    /// Calls `found` with each record that may match.
     pub fn search(&self, predicate: &Predicate, found: &mut Found<'_>) -> Result<()> {
         let failed = |e| crate::Error::of("the local copy", e);
         let Some(plan) = predicate.plan() else {
@@ -195,12 +198,12 @@ impl View<'_> {
 }
 
 impl Copy {
-    /// The state of a scope's copy.
+    /// Returns the state of a scope's copy.
     pub fn head(&self, scope: Scope) -> Errnos<Head> {
         Head::read(self.env.snapshot()?.get(&key(b'h', scope, &[]))?)
     }
 
-    /// A scope's copy, if it is ready, of this revision or a later one.
+    /// Returns a scope's copy, if it is loaded, as of this revision or a later one.
     pub fn view(&self, scope: Scope, revision: u64) -> Errnos<Option<View<'_>>> {
         let snapshot = self.env.snapshot()?;
         match Head::read(snapshot.get(&key(b'h', scope, &[]))?)? {
@@ -209,8 +212,8 @@ impl Copy {
         }
     }
 
-    /// Carries out `what` in one transaction, if the scope is at `head`, and sets the head to its
-    /// result. False if another process was faster.
+    /// Carries out `what` in one transaction, if `is` holds for the scope's head, and sets the head
+    /// to its result. Returns false if `is` doesn't hold: another process was faster.
     fn change(
         &self,
         scope: Scope,
@@ -238,7 +241,8 @@ impl Copy {
         Ok(true)
     }
 
-    /// Updates a scope from one revision to a later one. False if it wasn't there any more.
+    /// Updates a scope from one revision to a later one. Returns false if the copy isn't at the
+    /// first one any more.
     pub fn advance(
         &self,
         scope: Scope,
@@ -259,7 +263,8 @@ impl Copy {
         )
     }
 
-    /// Begins to load a scope, for `by`. False if another process is doing it.
+    /// Begins to load a scope; `by` is the loader's id. Returns false if another process is loading
+    /// it.
     pub fn begin(&self, scope: Scope, by: Uuid) -> Errnos<bool> {
         let free = |head| match head {
             Head::Loading(since, _) => now() > since + GIVEN_UP,
@@ -300,7 +305,7 @@ impl Copy {
         Ok(gone.len())
     }
 
-    /// Adds loaded records. False if another process has taken over.
+    /// Adds loaded records. Returns false if another process has taken over the load.
     pub fn add(&self, scope: Scope, by: Uuid, records: &[(Uuid, Vec<u8>)]) -> Errnos<bool> {
         let bytes = records.iter().map(|(_, b)| room_for(Some(b))).sum();
         self.change(
@@ -316,13 +321,13 @@ impl Copy {
         )
     }
 
-    /// Ends loading: the scope is ready, or, without a revision, doesn't exist.
+    /// Ends a load: the scope is as of `revision`, or, with None, doesn't exist.
     pub fn end(&self, scope: Scope, by: Uuid, revision: Option<u64>) -> Errnos<bool> {
         let head = revision.map_or(Head::Absent, Head::Ready);
         self.change(scope, OVERHEAD, |head| is_mine(head, by), |_| Ok(head))
     }
 
-    /// Gives the copy up: the next process that opens it makes another one.
+    /// Discards the copy: the next process that opens it creates another one.
     pub fn throw_away(&self) {
         self.files.throw_away(&self.lock);
     }
@@ -332,15 +337,15 @@ fn is_mine(head: Head, by: Uuid) -> bool {
     matches!(head, Head::Loading(_, owner) if owner == by)
 }
 
-/// Room for a record with its index: an upper bound. Bytes.
+/// Returns an upper bound for the bytes that a record with its index takes.
 fn room_for(bytes: Option<&[u8]>) -> usize {
-    // Each key of the metadata is in the index with 40 bytes more, and takes 5 in the record.
+    // Each metadata key takes 40 bytes more in the index, and at least 5 bytes in the record.
     bytes.map_or(OVERHEAD, |bytes| {
         OVERHEAD + 10 * bytes.len().min(64 << 10) + bytes.len()
     })
 }
 
-/// Replaces the old record.
+/// Replaces a record, its name and its index entries. None removes them.
 fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -> Errnos<()> {
     let at = key(b'r', scope, &uuid.0);
     let read = |bytes: &[u8]| decode(uuid, bytes).map_err(|_| Errno::PROTO);
@@ -366,7 +371,7 @@ fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -
         (_, _, Some(old)) => {
             txn.del(&at)?;
             let name = key(b'n', scope, old.name.as_bytes());
-            // Another record may have this name meanwhile.
+            // Meanwhile another record may have this name.
             if txn.get(&name)? == Some(&uuid.0[..]) {
                 txn.del(&name)?;
             }
@@ -376,7 +381,8 @@ fn put(txn: &mut WriteTxn<'_>, scope: Scope, uuid: Uuid, bytes: Option<&[u8]>) -
     }
 }
 
-/// Splits changes into parts that a transaction takes. `weight`: the number of keys and of bytes.
+/// Splits changes into parts that fit a transaction. `weight` returns a change's number of keys and
+/// of bytes.
 pub(super) fn parts<T>(all: Vec<T>, weight: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
     let mut parts: Vec<Vec<T>> = Vec::new();
     let (mut keys, mut bytes) = (usize::MAX / 2, 0);

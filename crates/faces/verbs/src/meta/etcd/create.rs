@@ -1,7 +1,7 @@
 //! Creating records: many in one transaction of etcd, each with its own conditions.
 //!
-//! etcd writes to its disk once for each transaction, which is the cost of a creation. So
-//! simultaneous creations share one.
+//! etcd writes to its disk once for each transaction, which dominates the cost of a creation. So
+//! creations that are requested together share one.
 
 use super::schema;
 use super::{Etcd, MAX_ENTRIES_WITH_RECORD, api, client::Trouble};
@@ -10,23 +10,23 @@ use crate::{Error, Result, Uuid};
 use rustix::io::Errno;
 use std::collections::BTreeSet;
 
-/// Maximum number of records of one transaction. With [`MAX_ENTRIES_WITH_RECORD`] entries in each,
-/// and their surroundings, that stays below etcd's limit.
+/// Maximum number of records of one transaction. Sized so that, with [`MAX_ENTRIES_WITH_RECORD`]
+/// entries in each and the conditions, the transaction stays below etcd's limit.
 const RECORDS: usize = 48;
 /// Maximum number of bytes of records in one transaction.
 const BYTES: usize = 1 << 20;
-/// Maximum number of rounds without progress.
+/// Maximum number of rounds in a row that make no progress.
 const STUCK: usize = 3;
-/// Life of a fence. Seconds.
+/// Life of a fence, after which etcd removes it. Seconds.
 const FENCE: u64 = 600;
 
 /// A record that is ready to be created.
 struct Ready {
-    /// The collection's index in the caller's list.
+    /// Index in the caller's list.
     which: usize,
     record: Record,
     bytes: Vec<u8>,
-    /// The collection's entries in the index of metadata.
+    /// The record's keys in the index of metadata.
     entries: Vec<Vec<u8>>,
 }
 
@@ -35,7 +35,7 @@ enum Made {
     Yes,
     /// The name is taken.
     Taken,
-    /// The collection wasn't created, and never will be.
+    /// The record wasn't created, and a fence makes sure that it never will be.
     Not,
 }
 
@@ -73,7 +73,8 @@ impl Etcd {
         results.into_iter().map(not).map(in_words).collect()
     }
 
-    /// One round for the records without a result; of several with one name the first.
+    /// Tries once to create the records that have no result yet; of several with one name only the
+    /// first.
     fn make_round(
         &self,
         scope: Scope,
@@ -204,8 +205,8 @@ impl Etcd {
         }
     }
 
-    /// Makes creations whose reply was lost fail from now on, then reads which of them have taken
-    /// place.
+    /// Writes fences, so that creations whose replies were lost can't be carried out later. Returns
+    /// which of them have been carried out.
     fn fence(&self, scope: Scope, group: &[Ready]) -> Result<Vec<Made>> {
         let schema = self.schema();
         let lease = self.shared.grant(FENCE)?;

@@ -1,14 +1,14 @@
-//! Keeps a local copy as fresh as it has to be.
+//! Freshness of the local copy: when it may serve a read, and when it is updated or loaded.
 //!
 //! A read through the copy asks etcd only for the revision of the scope's last change. With
-//! `age=BOUND` that revision counts as current for the given time, and reads during it ask nothing.
-//! This session's own changes are seen in any case.
+//! `age=BOUND`, a revision counts as current for that time, and reads within it send no request.
+//! The session's own changes are always seen.
 //!
-//! If the copy is behind, a watch can fetch the changes since, up to that revision. That takes some
-//! 50 ms, as etcd serves watches of past revisions ten times a second. So it is done once reads
-//! without the copy have cost as much. A scope is loaded once they have cost as much as loading it,
-//! a small one at once. Whatever the copy can't serve, being damaged, out of room or in use by
-//! others, is read from etcd.
+//! A copy that is behind can catch up by a watch, which fetches the changes since its revision.
+//! That takes about 50 ms, as etcd serves watches of past revisions ten times a second. So it is
+//! done only when reads from etcd have cost as much. Likewise a scope is loaded when reads from
+//! etcd have cost as much as loading it; a small scope is loaded at once. If the copy is damaged,
+//! out of room or locked by other processes for long, reads go to etcd.
 
 use super::copy::{Changed, Copy, Errnos, Head, View, parts};
 use super::{Etcd, api, schema};
@@ -20,36 +20,37 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long to wait for changes that have taken place.
+/// How long to wait for the changes up to the requested revision.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_secs(3);
-/// Records fetched by one request.
+/// Number of records that one request fetches.
 const PAGE: usize = 1000;
-/// Scopes of up to this many records are loaded at once.
+/// Maximum number of records of a scope that is loaded at once.
 const SMALL: u64 = 100;
-/// Cost of catching up, in loaded records.
+/// Cost of catching up, in the time of loading so many records.
 const CATCH_UP: u64 = 200;
-/// Cost of finding one record without a copy, in loaded records.
+/// Cost of finding one record in etcd, in the time of loading so many records.
 const FIND: u64 = 10;
 
 /// A session's use of a local copy.
 pub(super) struct Cache {
     copy: Arc<Copy>,
-    /// How long a reply of etcd is valid.
+    /// How long a revision that etcd has returned counts as current.
     age: Duration,
-    /// The identity of the store.
+    /// The identity of the store in etcd.
     store: String,
     scopes: Mutex<HashMap<Scope, Known>>,
     off: AtomicBool,
 }
 
-/// A session's knowledge of a scope.
+/// What a session knows of a scope.
 #[derive(Clone, Copy, Default)]
 struct Known {
-    /// The scope's last change, and the time of the request that returned it.
+    /// Revision of the scope's last change, and when the request that returned it was sent.
     last_change: Option<(Instant, u64)>,
-    /// The revision of this session's last change.
+    /// Revision of this session's last change.
     own: u64,
-    /// The cost of loading the scope, if known, and of reads without the copy. In loaded records.
+    /// `price`: the cost of loading the scope, if known. `spent`: the cost of reads from etcd since
+    /// the copy was last updated. Both in loaded records.
     price: Option<u64>,
     spent: u64,
 }
@@ -69,7 +70,8 @@ impl Cache {
         self.scopes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that this session has changed a scope, at this revision, or at an unknown one.
+    /// Notes that this session has changed a scope. `revision`: that of the change; None if
+    /// unknown.
     pub fn changed(&self, scope: Scope, revision: Option<u64>) {
         let mut scopes = self.known();
         let known = scopes.entry(scope).or_default();
@@ -79,12 +81,13 @@ impl Cache {
         }
     }
 
-    /// The cost of reads without the copy so far.
+    /// Returns the cost of reads from etcd since the copy was last updated, in loaded records.
     fn spent(&self, scope: Scope) -> u64 {
         self.known().get(&scope).map_or(0, |known| known.spent)
     }
 
-    /// Gives the copy up for this session; the next session makes another one.
+    /// Discards the copy: this session uses none any more, and the next session creates another
+    /// one.
     fn spoilt(&self) {
         if !self.off.swap(true, Relaxed) {
             self.copy.throw_away();
@@ -93,7 +96,8 @@ impl Cache {
 }
 
 impl Etcd {
-    /// Returns the result of `read` on a scope's local copy; None if etcd is to be asked instead.
+    /// Returns the result of `read` on a scope's local copy; None if the caller must read from
+    /// etcd.
     ///
     /// # Errors
     /// ENOENT if the workspace doesn't exist, those of etcd.
@@ -115,7 +119,7 @@ impl Etcd {
                 self.cost(scope, FIND);
                 return Ok(None);
             }
-            // Others use it for long; the copy is fine otherwise.
+            // Other processes have locked the copy for long. It isn't damaged.
             Err(Errno::TIMEDOUT | Errno::AGAIN) => return Ok(None),
             Err(_) => {
                 cache.spoilt();
@@ -132,15 +136,15 @@ impl Etcd {
         }
     }
 
-    /// Adds a read that fetched `records` records without the copy.
+    /// Notes a read of `records` records from etcd.
     pub(super) fn cost(&self, scope: Scope, records: u64) {
         if let Some(cache) = &self.cache {
             cache.known().entry(scope).or_default().spent += records;
         }
     }
 
-    /// The revision that a copy of the scope must have; None if no copy can match etcd's present
-    /// content.
+    /// Returns the revision that a copy of the scope must have; None if the copy is of another
+    /// store, or newer than etcd's content.
     fn last_change(&self, cache: &Cache, scope: Scope) -> Result<Option<u64>> {
         let known = cache.known().get(&scope).copied().unwrap_or_default();
         if let Some((at, revision)) = known.last_change
@@ -164,7 +168,7 @@ impl Etcd {
             return Err(self.no_workspace(scope));
         }
         let revision = state.map_or(0, |pair| pair.mod_revision.0);
-        // The copy can't be newer: then etcd was set back.
+        // A copy is newer than etcd only if etcd was restored from a backup.
         if matches!(before, Ok(Head::Ready(had)) if had > revision) {
             return Ok(None);
         }
@@ -174,7 +178,8 @@ impl Etcd {
         Ok(Some(revision.max(known.own)))
     }
 
-    /// The copy of a scope, brought to a revision; None if that isn't possible now.
+    /// Returns the copy of a scope, updated to a revision; None if that isn't possible now, or not
+    /// worth its cost.
     fn fresh_view<'a>(
         &self,
         cache: &'a Cache,
@@ -188,7 +193,7 @@ impl Etcd {
             let brought = match cache.copy.head(scope)? {
                 Head::Ready(_) if cache.spent(scope) < CATCH_UP => false,
                 Head::Ready(from) => match self.catch_up(cache, scope, from, revision)? {
-                    // The changes since then are compacted away.
+                    // The changes since the copy's revision are compacted away.
                     None => self.load(cache, scope)?,
                     Some(done) => done,
                 },
@@ -203,7 +208,7 @@ impl Etcd {
         Ok(None)
     }
 
-    /// Whether loading a scope pays.
+    /// Whether reads from etcd have cost as much as loading the scope.
     fn is_worth_it(&self, cache: &Cache, scope: Scope) -> bool {
         let price = cache.known().get(&scope).and_then(|known| known.price);
         let price = match price {
@@ -221,8 +226,8 @@ impl Etcd {
         price <= SMALL + cache.spent(scope)
     }
 
-    /// Fetches the changes from one revision to another. None if they are compacted away; false if
-    /// they don't come, or another process fetches them.
+    /// Fetches the changes from one revision to another. Returns None if they are compacted away,
+    /// false if the watch failed. With true, the copy may still be behind.
     fn catch_up(&self, cache: &Cache, scope: Scope, from: u64, to: u64) -> Errnos<Option<bool>> {
         let request = api::watch(&self.schema().changes(scope), from + 1);
         let (mut at, mut compacted, mut failed) = (from, false, None);
@@ -238,7 +243,7 @@ impl Etcd {
                     for (revision, changed) in self.changes(&watched.events)? {
                         match cache.copy.advance(scope, (at, revision), &changed) {
                             Ok(true) => at = revision,
-                            // Another process is faster.
+                            // Another process has updated the copy meanwhile.
                             Ok(false) => return Ok(false),
                             Err(errno) => {
                                 failed = Some(errno);
@@ -251,12 +256,12 @@ impl Etcd {
         match (failed, compacted) {
             (Some(errno), _) => Err(errno),
             (_, true) => Ok(None),
-            // The next read shows how far the copy is.
+            // The caller reads how far the copy is.
             _ => Ok(Some(watched.is_ok())),
         }
     }
 
-    /// Turns events into changes of the copy, in parts that each end with a revision.
+    /// Converts events to changes of the copy, grouped by their revision.
     fn changes(&self, events: &[api::Event]) -> Result<Vec<(u64, Vec<Changed>)>> {
         let mut by_revision: Vec<(u64, Vec<Changed>)> = Vec::new();
         for event in events {
@@ -288,7 +293,7 @@ impl Etcd {
         Ok(parts.map(join).collect())
     }
 
-    /// Loads a scope. False if that isn't possible, or another process is doing it.
+    /// Loads a scope. Returns false if that isn't possible, or another process is loading it.
     fn load(&self, cache: &Cache, scope: Scope) -> Errnos<bool> {
         let by = Uuid::random().map_err(|e| e.errno())?;
         if !cache.copy.begin(scope, by)? {
@@ -339,14 +344,15 @@ impl Etcd {
             }
             Ok(())
         };
-        // If this fails, it takes room, no more.
+        // If this fails, the deleted workspace takes room in the copy, and nothing else happens.
         let _ = forget();
     }
 }
 
-/// Upper bounds for the keys and bytes that a record changes in the copy.
+/// Returns upper bounds for the numbers of keys and bytes that writing a record changes in the
+/// copy.
 fn weight(bytes: &[u8]) -> (usize, usize) {
-    // A key of the metadata takes at least 6 bytes in a record. Those of the old record are removed
-    // as well.
+    // A metadata key takes at least 6 bytes in a record. Doubled, as the old record's index entries
+    // are removed as well.
     (2 + 2 * (bytes.len() / 6).min(300), bytes.len())
 }

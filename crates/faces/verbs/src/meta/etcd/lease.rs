@@ -1,5 +1,5 @@
-//! Shows that a process lives: a lease that a thread renews. etcd removes the keys attached to it
-//! some seconds after the process has ended.
+//! A lease shows that a process lives: one of its threads renews it. etcd removes the keys attached
+//! to it some seconds after the process has ended.
 
 use super::Shared;
 use crate::process::{Generation, block_signals};
@@ -9,11 +9,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Life of the lease. Seconds.
+/// Time after which an unrenewed lease expires. Seconds.
 const LIFE: u64 = 6;
 /// How often the lease is renewed.
 const SIGN: Duration = Duration::from_millis(1500);
-/// How long to wait for the confirmation.
+/// How long to wait for etcd's reply to a renewal.
 const RECEIPT: Duration = Duration::from_secs(2);
 
 /// A lease of this process. It is granted when first needed.
@@ -25,19 +25,19 @@ pub(super) struct Lease {
 
 #[derive(Default)]
 struct State {
-    /// The lease, if it is known to be alive.
+    /// The lease's id; None before the first use, and after etcd has reported that it expired.
     id: Option<u64>,
-    /// The thread ends when this is dropped.
+    /// The renewing thread ends when this is dropped.
     alive: Option<Sender<()>>,
 }
 
 impl Shared {
-    /// Grants a lease of `seconds` seconds.
+    /// Requests a lease that lives for `seconds` seconds, and returns its id.
     pub(super) fn grant(&self, seconds: u64) -> Result<u64> {
         self.client.grant(seconds)
     }
 
-    /// Renews the lease for its full time; false if it has expired.
+    /// Renews a lease for its full time. Returns false if it has expired.
     fn renew(&self, id: u64) -> Result<bool> {
         self.client.renew(id, RECEIPT)
     }
@@ -56,7 +56,7 @@ impl Lease {
         }
     }
 
-    /// Returns a lease that is alive.
+    /// Returns the id of the lease, and requests one if there is none.
     pub fn id(&self) -> Result<u64> {
         let mut state = lock(&self.state);
         if let Some(id) = state.id {
@@ -71,7 +71,8 @@ impl Lease {
                 block_signals();
                 while end.recv_timeout(SIGN) == Err(RecvTimeoutError::Timeout) {
                     let id = lock(&own).id;
-                    // Without a reply the outcome isn't known: etcd decides.
+                    // Without a reply the lease may have been renewed: the next renewal's reply
+                    // tells.
                     let gone = id.is_some_and(|id| matches!(shared.renew(id), Ok(false)));
                     if gone {
                         lock(&own).id = None;
@@ -90,7 +91,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        // A forked child has no such thread, and doesn't use locks that the parent's may have held.
+        // A forked child has no such thread, and the parent's threads may have held the lock at the
+        // fork.
         if !self.generation.is_now() {
             std::mem::forget(std::mem::take(&mut self.state));
             return;

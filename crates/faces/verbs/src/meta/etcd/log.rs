@@ -1,14 +1,14 @@
-//! The log of a batch that can be undone, in etcd.
+//! The undo log of a batch, in etcd.
 //!
 //! ```text
-//! PREFIX/undo/UUID/head      there is such a log
-//! PREFIX/undo/UUID/owner     the process that writes or undoes it: removed with its lease
-//! PREFIX/undo/UUID/piece/N   its bytes, in pieces: entries.rs
+//! PREFIX/undo/UUID/head       exists as long as the log
+//! PREFIX/undo/UUID/owner      the process that writes or undoes the log; removed with its lease
+//! PREFIX/undo/UUID/piece/N    the log's bytes, in pieces; format: entries.rs
 //! ```
 //!
-//! Each piece is written under the condition that the log is still its owner's. So a process that
-//! was taken for dead (stopped, or cut off from etcd for longer than the lease lasts) notices it
-//! with the next entry, and does nothing more.
+//! Each piece is written under the condition that the writer still owns the log. So a process that
+//! lost its lease (stopped, or cut off from etcd for too long) notices it when it logs its next
+//! entry, and stops.
 
 use super::lease::Lease;
 use super::{Shared, api};
@@ -22,17 +22,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Maximum number of bytes of a piece.
 const PIECE: usize = 512 << 10;
-/// Pieces read at once.
+/// Number of pieces read by one request.
 const PIECES: usize = 8;
 /// Maximum number of bytes of a log: etcd keeps its content in memory, for all its users.
 const MAX_LOG_BYTES: usize = 64 << 20;
-/// Keys listed at once.
+/// Number of keys listed by one request.
 const KEYS: usize = 10_000;
 
 pub(super) struct Log {
     shared: Arc<Shared>,
     uuid: Uuid,
-    /// Identifies the owner.
+    /// This process's id as owner.
     token: Uuid,
     state: Mutex<State>,
     generation: Generation,
@@ -43,7 +43,8 @@ struct State {
     /// The number of the next piece.
     next: u64,
     bytes: usize,
-    /// A piece that may have been written, or may still be; and the reason why none follows it.
+    /// A piece whose write had no reply, so it may still arrive; and the error. No piece follows
+    /// it.
     broken: Option<(u64, Error)>,
     ended: bool,
 }
@@ -76,7 +77,7 @@ impl Log {
         })
     }
 
-    /// Takes over the logs whose owners have died.
+    /// Takes over the logs whose owners have died, and returns them.
     pub fn left_behind(shared: &Arc<Shared>, lease: &Lease) -> Result<Vec<Log>> {
         let mut heads: BTreeMap<Uuid, u64> = BTreeMap::new();
         let mut owned = BTreeSet::new();
@@ -113,7 +114,7 @@ impl Log {
             if log.take(lease, false)? {
                 left.push(log);
             } else {
-                // Another process was faster.
+                // Another process has taken over this log.
                 log.state().ended = true;
             }
         }
@@ -132,7 +133,7 @@ impl Log {
         api::is(&self.key("owner"), &self.token.0)
     }
 
-    /// Takes the log, if it has no owner.
+    /// Makes this process the log's owner; returns false if it has another one.
     fn take(&self, lease: &Lease, new: bool) -> Result<bool> {
         let (head, owner) = (self.key("head"), self.key("owner"));
         let own = api::put_leased(&owner, &self.token.0, lease.id()?);
@@ -150,7 +151,7 @@ impl Log {
         Ok(taken.succeeded || mine)
     }
 
-    /// Writes a piece, unless it exists.
+    /// Writes a piece, unless a piece with this number exists.
     fn put(&self, number: u64, piece: &[u8]) -> Result<()> {
         let (owner, key) = (self.key("owner"), self.key(&piece_name(number)));
         let compare = vec![self.is_mine(), api::absent(&key)];
@@ -159,8 +160,8 @@ impl Log {
             .shared
             .transaction(compare, vec![api::put(&key, piece)], look)?;
         let mine = put.one(0).is_some_and(|pair| pair.value.0 == self.token.0);
-        // No other process writes pieces, so the piece is ours, from the attempt whose reply was
-        // lost.
+        // Only the owner writes pieces, so an existing piece is ours: the reply to an earlier
+        // attempt was lost.
         if put.succeeded || mine {
             return Ok(());
         }
@@ -204,8 +205,8 @@ impl UndoLog for Log {
     fn entries(&self) -> Result<(Vec<Undo>, bool)> {
         let state = self.state();
         if let Some((number, _)) = state.broken {
-            // Writes an empty piece under that number, unless the lost one arrived: so the lost one
-            // can't arrive later.
+            // Writes an empty piece under that number, unless the unconfirmed piece has arrived. So
+            // it can't arrive later.
             self.put(number, b"")?;
         }
         let cannot = |e: Error| e.about(format!("can't read the log {}", self.uuid));
@@ -237,7 +238,7 @@ impl UndoLog for Log {
     fn end(&self) {
         let all = api::beginning(self.key(""));
         let parts = vec![api::delete_all(&all)];
-        // If this fails, the next owner finds nothing left to do.
+        // If this fails, the log's next owner settles it again, and finds nothing left to do.
         let done = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
         self.state().ended = done.is_ok();
     }
@@ -252,7 +253,7 @@ impl Drop for Log {
         if !self.generation.is_now() || self.state().ended {
             return;
         }
-        // The next owner does the rest.
+        // The log's next owner settles it.
         let parts = vec![api::delete(&self.key("owner"))];
         let _ = self.shared.transaction(vec![self.is_mine()], parts, vec![]);
     }

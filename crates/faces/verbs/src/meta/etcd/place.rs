@@ -1,8 +1,8 @@
-//! The location of the metadata:
+//! Parses the location of metadata in etcd:
 //! `etcd://[USER@]HOST:PORT[,HOST:PORT...][/PREFIX][?cache=DIR|off][&age=BOUND][&password=FILE]`.
 //!
-//! Other users can see a place, in command lines and messages. So a password isn't part of it, but
-//! is stored in a file that only its user can read, or in the environment.
+//! Other users can see a location, in command lines and messages. So a password isn't part of it,
+//! but is stored in a file that only its owner can read, or in the environment.
 
 use crate::{Error, Result};
 use forebay_etcd::secret::{Login, password_in};
@@ -13,13 +13,13 @@ use std::time::Duration;
 const PORT: &str = "2379";
 /// The default prefix of all keys.
 const PREFIX: &str = "forebay";
-/// The environment variable with the password.
+/// The environment variable that has the password.
 const PASSWORD: &str = "FOREBAY_ETCD_PASSWORD";
 
-/// A place of metadata in etcd.
+/// A location of metadata in etcd.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Place {
-    /// `HOST:PORT`, in the order given.
+    /// `HOST:PORT` of each endpoint, in the given order.
     pub endpoints: Vec<String>,
     /// The prefix of all keys; it begins and ends with '/'.
     pub prefix: String,
@@ -27,21 +27,22 @@ pub(super) struct Place {
     pub user: Option<Login>,
     /// The directory of the local copies; None: no copies.
     pub cache: Option<PathBuf>,
-    /// How old read data may be; zero: as of now.
+    /// Maximum age of read data; zero: always current.
     pub age: Duration,
 }
 
-/// The default directory of local copies: in memory, so that it ends with a restart of the node.
+/// Returns the default directory of local copies: beside $FOREBAY_HOME, which by default is in
+/// memory, so a restart of the node removes the copies.
 fn default_cache() -> PathBuf {
     let home = forebay_client::home();
-    // Without a slash at its end.
+    // Without a slash at its end, so that the suffix extends the last component.
     let mut beside = home.components().as_path().as_os_str().to_owned();
     beside.push("-cache");
     beside.into()
 }
 
 impl Place {
-    /// Parses the text after `etcd:`.
+    /// Parses the location after `etcd:`.
     pub fn parse(text: &str) -> Result<Place> {
         let wrong = |why: &str| {
             Error::invalid(format!(
@@ -58,7 +59,7 @@ impl Place {
         };
         match user {
             Some("") => return Err(wrong("has no user before the @")),
-            // The text isn't repeated in the message: it may have a password.
+            // The message doesn't repeat the text, as it may contain a password.
             Some(user) if user.contains(':') => {
                 return Err(Error::invalid(format!(
                     "the place of the metadata store, etcd://..., has a password in it, where others see it: \
@@ -139,7 +140,7 @@ fn endpoint(host: &str) -> Option<String> {
     if host.is_empty() || !host.chars().all(good) {
         return None;
     }
-    // An IPv6 address stands in brackets.
+    // An IPv6 address is in brackets: its colons don't separate a port.
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     match behind.rsplit_once(':') {
         Some((_, port)) => port.parse::<u16>().ok().map(|_| host.into()),

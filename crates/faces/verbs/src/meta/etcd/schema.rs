@@ -1,18 +1,20 @@
 //! The keys in etcd, and the format of records.
 //!
 //! ```text
-//! PREFIX/store                   format, and a random number of this store
-//! PREFIX/SCOPE/s                 changes with each change in the scope; a workspace has it as long as it exists
-//! PREFIX/SCOPE/r/UUID            a record: JSON
-//! PREFIX/SCOPE/n/NAME            its UUID
-//! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID    in the index: 16 bytes of order, 8 of the value's hash, the UUID
-//! PREFIX/SCOPE/f/UUID            a fence: this creation must not take place any more
-//! PREFIX/undo/UUID/...           logs of batches: log.rs
+//! PREFIX/store                         format, and the random number that identifies this store
+//! PREFIX/SCOPE/s                       changes with each change in the scope; a workspace has it
+//!                                      while it exists
+//! PREFIX/SCOPE/r/UUID                  a record: JSON
+//! PREFIX/SCOPE/n/NAME                  its UUID
+//! PREFIX/SCOPE/i/KEY 0 ORDER HASH UUID in the index: 16 bytes of order, 8 of the value's hash, the
+//!                                      UUID
+//! PREFIX/SCOPE/f/UUID                  a fence: this record must not be created any more
+//! PREFIX/undo/UUID/...                 logs of batches: log.rs
 //! ```
 //!
-//! A scope is a workspace's UUID, or zeros for the root. All of a scope is one range, so one request
-//! can remove it. An index entry may lead to a record that has another value meanwhile, so a reader
-//! checks the record. No record lacks an entry.
+//! A scope is a workspace's UUID, or zeros for the root. All keys of a scope are one range, so one
+//! request can remove them. A record has an index entry for each of its values, but an entry may be
+//! left of an older value, so a reader checks the record.
 
 use super::api::{Range, beginning, behind};
 use crate::meta::{Record, Scope, check_changes, check_name};
@@ -24,9 +26,9 @@ use twox_hash::XxHash3_64;
 
 /// The version of the format in etcd.
 const FORMAT: u64 = 1;
-/// Maximum number of bytes of a back end's place.
+/// Maximum length of a back end's `place`. Bytes.
 const PLACE_MAX: usize = 8192;
-/// Maximum number of bytes of a record: etcd takes requests of 1.5 MiB.
+/// Maximum length of an encoded record. Bytes; etcd takes requests of 1.5 MiB.
 const RECORD_MAX: usize = 1 << 20;
 
 /// The stored form of a record.
@@ -80,7 +82,7 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
     };
     let stored: Stored = serde_json::from_slice(bytes).map_err(|e| wrong(e.to_string()))?;
     // Checked, since any client that can write to etcd may have written anything. A name becomes
-    // part of a path in back ends and at the destination of exports.
+    // part of a path in back ends and in exports.
     check_name(&stored.name).map_err(|e| wrong(e.to_string()))?;
     let meta = stored
         .meta
@@ -102,16 +104,16 @@ pub(super) fn decode(uuid: Uuid, bytes: &[u8]) -> Result<Record> {
     })
 }
 
-/// The text that identifies a store.
+/// Returns the content of the key that identifies a store.
 pub(super) fn store_text(store: Uuid) -> Vec<u8> {
     let text = serde_json::json!({"format": FORMAT, "store": store.to_string()});
     text.to_string().into_bytes()
 }
 
-/// The identity of a store.
+/// Parses the content of the key that identifies a store; returns the store's identity.
 ///
 /// # Errors
-/// EPROTO for one of another format, or something else.
+/// EPROTO if the format is of another version, or the content is something else.
 pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
     let stored: serde_json::Value = serde_json::from_slice(bytes).unwrap_or_default();
     let store = stored["store"]
@@ -130,7 +132,7 @@ pub(super) fn store_of(bytes: &[u8]) -> Result<String> {
     ))
 }
 
-/// The UUID of a scope in keys.
+/// Returns the UUID that stands for a scope in keys.
 pub(super) fn scope_uuid(scope: Scope) -> Uuid {
     match scope {
         Scope::Root => Uuid::default(),
@@ -138,7 +140,7 @@ pub(super) fn scope_uuid(scope: Scope) -> Uuid {
     }
 }
 
-/// A value's place in the index, after its key: its order, and its hash.
+/// Returns a value's part of an index entry: 16 bytes of its order, 8 of its hash.
 pub(super) fn spot(value: &[u8]) -> [u8; 24] {
     let mut spot = [0; 24];
     spot[..16].copy_from_slice(&Order::of_value(value).0.to_be_bytes());
@@ -146,12 +148,12 @@ pub(super) fn spot(value: &[u8]) -> [u8; 24] {
     spot
 }
 
-/// The beginning of a key's index entries, without the scope.
+/// Returns the prefix of a key's index entries, without the scope.
 pub(super) fn of_key(key: &[u8]) -> Vec<u8> {
     [key, &[0]].concat()
 }
 
-/// An index entry, without the scope.
+/// Returns an index entry, without the scope.
 pub(super) fn entry(key: &str, value: &str, uuid: Uuid) -> Vec<u8> {
     [
         &of_key(key.as_bytes())[..],
@@ -161,8 +163,8 @@ pub(super) fn entry(key: &str, value: &str, uuid: Uuid) -> Vec<u8> {
     .concat()
 }
 
-/// The index entries for which a term holds, without the scope: from the first to the one after the
-/// last.
+/// Returns the range of index entries for which a term holds, without the scope: the first entry,
+/// and the end, which is excluded.
 pub(super) fn of_term(term: &Term) -> Range {
     match term {
         Term::Equal(key, value) => beginning([&of_key(key)[..], &spot(value)].concat()),
@@ -173,12 +175,12 @@ pub(super) fn of_term(term: &Term) -> Range {
     }
 }
 
-/// The UUID in an index entry.
+/// Returns the UUID of the record to which an index entry refers.
 pub(super) fn whose(entry: &[u8]) -> Option<Uuid> {
     entry.last_chunk().map(|bytes| Uuid(*bytes))
 }
 
-/// The keys of a store.
+/// The keys of a store, all of which begin with `prefix`.
 pub(super) struct Schema {
     prefix: String,
 }
@@ -189,7 +191,7 @@ impl Schema {
         Schema { prefix }
     }
 
-    /// The key of the store's identity.
+    /// Returns the key that identifies the store.
     pub fn store(&self) -> Vec<u8> {
         format!("{}store", self.prefix).into()
     }
@@ -198,12 +200,12 @@ impl Schema {
         format!("{}{}/{rest}", self.prefix, scope_uuid(scope)).into()
     }
 
-    /// All keys of a scope.
+    /// Returns the range of all keys of a scope.
     pub fn all(&self, scope: Scope) -> Range {
         beginning(self.in_scope(scope, ""))
     }
 
-    /// The key that changes with each change in the scope.
+    /// Returns the key that changes with each change in the scope.
     pub fn state(&self, scope: Scope) -> Vec<u8> {
         self.in_scope(scope, "s")
     }
@@ -216,12 +218,13 @@ impl Schema {
         beginning(self.in_scope(scope, "r/"))
     }
 
-    /// The keys that changes in a scope touch: records, and its state.
+    /// Returns the range of keys that each change in a scope touches: records, and the scope's
+    /// state.
     pub fn changes(&self, scope: Scope) -> Range {
         (self.in_scope(scope, "r/"), self.in_scope(scope, "t"))
     }
 
-    /// The UUID of a record's key.
+    /// Returns the UUID in a record's key.
     pub fn uuid_of(&self, key: &[u8]) -> Result<Uuid> {
         let text = key.last_chunk::<36>().map(|k| String::from_utf8_lossy(k));
         let uuid = text.and_then(|t| t.parse().ok());
@@ -242,34 +245,34 @@ impl Schema {
         beginning(self.in_scope(scope, "n/"))
     }
 
-    /// The fence of a creation that was given up.
+    /// Returns the key of the fence against a creation.
     pub fn fence(&self, scope: Scope, uuid: Uuid) -> Vec<u8> {
         self.in_scope(scope, &format!("f/{uuid}"))
     }
 
-    /// An entry of the index.
+    /// Returns the full key of an index entry.
     pub fn indexed(&self, scope: Scope, entry: &[u8]) -> Vec<u8> {
         [&self.in_scope(scope, "i/")[..], entry].concat()
     }
 
-    /// The entries for which a term holds.
+    /// Returns the range of index entries for which a term holds.
     pub fn term(&self, scope: Scope, term: &Term) -> Range {
         let (from, to) = of_term(term);
         (self.indexed(scope, &from), self.indexed(scope, &to))
     }
 
-    /// All entries of a metadata's index.
+    /// Returns the keys of all index entries for a record's metadata.
     pub fn entries(&self, scope: Scope, uuid: Uuid, meta: &Meta) -> Vec<Vec<u8>> {
         let of = |(key, value): (&String, &String)| self.indexed(scope, &entry(key, value, uuid));
         meta.iter().map(of).collect()
     }
 
-    /// All logs.
+    /// Returns the range of the keys of all undo logs.
     pub fn logs(&self) -> Range {
         beginning(format!("{}undo/", self.prefix).into())
     }
 
-    /// A part of a log.
+    /// Returns the key of a part of an undo log.
     pub fn log(&self, uuid: Uuid, part: &str) -> Vec<u8> {
         format!("{}undo/{uuid}/{part}", self.prefix).into()
     }

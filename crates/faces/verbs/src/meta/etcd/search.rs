@@ -1,7 +1,8 @@
-//! Searches: ranges of the index, as of one revision.
+//! Searches in etcd: ranges of the index, all as of one revision.
 //!
-//! One request counts the entries of all terms of a conjunction; the search goes over the term with
-//! the fewest. Its records are fetched in groups, and the predicate decides.
+//! One request counts the index entries of all terms. For each conjunction, the search reads the
+//! entries of the term with the fewest. It fetches their records in groups, and the predicate
+//! decides.
 
 use super::client::COMPACTED;
 use super::{Etcd, RANGE, TRANSACTION, api, schema};
@@ -11,18 +12,19 @@ use forebay_store::Term;
 use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Index entries fetched at once. etcd 3.4 goes over all of a range for each page.
+/// Number of index entries fetched by one request. Large, as etcd 3.4 goes over all of a range for
+/// each request.
 const ENTRIES: usize = 20_000;
-/// Records fetched at once by their UUIDs.
+/// Number of records fetched by one request, by their UUIDs.
 const RECORDS: usize = 64;
-/// Records fetched at once as a range.
+/// Number of records fetched by one request, as a range.
 const PAGE: usize = 1000;
-/// Terms counted at once.
+/// Number of terms counted by one request.
 const TERMS: usize = 100;
-/// How often a search starts again because its revision was compacted away.
+/// Maximum number of times that a search starts again because its revision was compacted away.
 const AGAIN: usize = 3;
 
-/// The records found, by name, and the number wanted.
+/// Collects the first `most` matching records, by name.
 pub(super) struct Found<'a> {
     predicate: &'a Predicate,
     most: usize,
@@ -52,7 +54,7 @@ impl<'a> Found<'a> {
 }
 
 impl Etcd {
-    /// The records for which the predicate holds, by name.
+    /// Returns the first `most` records, by name, for which the predicate holds.
     pub(super) fn search_in(
         &self,
         scope: Scope,
@@ -114,7 +116,7 @@ impl Etcd {
         Ok(found.records.into_values().collect())
     }
 
-    /// The current revision, and the number of entries of each term.
+    /// Returns the current revision, and the number of index entries of each term.
     fn count(&self, scope: Scope, terms: &[&Term]) -> Result<(u64, Vec<u64>)> {
         let mut counts = Vec::new();
         let mut revision = 0;
@@ -137,7 +139,7 @@ impl Etcd {
         }
     }
 
-    /// Reads all of a range, page by page.
+    /// Reads a range in pages, and calls `each` with each key-value pair.
     pub(super) fn pages(
         &self,
         (from, to): &api::Range,
@@ -185,7 +187,7 @@ impl Etcd {
             answer => answer?,
         };
         for (i, uuid) in uuids.iter().enumerate() {
-            // An entry may lead nowhere.
+            // An index entry may refer to a record that was removed.
             if let Some(pair) = answer.one(i) {
                 found.see(*uuid, &pair.value.0)?;
             }

@@ -1,8 +1,8 @@
-//! Incomplete directories: a workspace is created as `/.new-UUID`, gets its attributes, then its
+//! Incomplete workspaces: a directory is created as `/.new-UUID`, gets its attributes, then its
 //! name.
 //!
-//! Its creator holds it locked. When the creator is killed, the kernel releases the lock, and the
-//! next process that loads a workspace removes the directory.
+//! Its creator holds a file lock on it. When the creator is killed, the kernel releases the lock,
+//! and the next process that loads a workspace removes the directory.
 
 use crate::pool::Attached;
 use crate::process::Generation;
@@ -13,8 +13,8 @@ use rustix::io::Errno;
 
 const NAME: &[u8] = b".new-";
 
-/// A directory that this process is creating. Dropping it releases the lock: the directory has its
-/// name then, or was removed.
+/// A directory that this process is creating. Dropping it releases the lock: by then the directory
+/// has its final name, or was removed.
 pub(super) struct Hidden {
     fs: Attached,
     path: Vec<u8>,
@@ -23,7 +23,7 @@ pub(super) struct Hidden {
 }
 
 impl Hidden {
-    /// Makes an empty directory, which is to become the workspace `becomes`.
+    /// Creates and locks an empty directory, to be renamed to the workspace `becomes`.
     pub fn make(fs: &Attached, becomes: &str) -> Result<Hidden> {
         let cannot = |e| Error::of("can't make a directory in the pool's root", e);
         for _ in 0..100 {
@@ -31,7 +31,8 @@ impl Hidden {
             let path = [b"/", NAME, name.as_bytes()].concat();
             fs.mkdir_as(&path, becomes.as_bytes(), fs.mode(0o777))
                 .map_err(cannot)?;
-            // A sweeping process may have been faster: then the directory was removed, or will be.
+            // A process in `sweep` may have locked it first: then the directory was or will be
+            // removed.
             match Hidden::open(fs, path) {
                 Ok(Some(hidden)) if fs.stat(&hidden.path, false).is_ok() => return Ok(hidden),
                 Ok(_) | Err(Errno::NOENT) => {}
@@ -41,7 +42,7 @@ impl Hidden {
         Err(cannot(Errno::BUSY))
     }
 
-    /// Opens and locks the directory; None if a living process has it.
+    /// Opens and locks the directory. Returns None if a living process holds its lock.
     fn open(fs: &Attached, path: Vec<u8>) -> std::result::Result<Option<Hidden>, Errno> {
         let flags = O_DIRECTORY | O_RDONLY | O_NOFOLLOW;
         let hidden = Hidden {
@@ -56,7 +57,7 @@ impl Hidden {
         }
     }
 
-    /// The path.
+    /// Returns the directory's path.
     pub fn path(&self) -> &[u8] {
         &self.path
     }
@@ -73,7 +74,7 @@ impl Hidden {
 
     /// Removes the directory of this name, unless a process is creating it.
     pub fn sweep(fs: &Attached, name: &[u8]) {
-        // A process without the right to remove it leaves it.
+        // If this process may not remove the directory, it stays.
         if let Ok(Some(left)) = Hidden::open(fs, [b"/", name].concat()) {
             left.remove();
         }

@@ -1,10 +1,10 @@
-//! The log of a batch that can be undone, in a pool: a file `/.undo-UUID`, locked by the process
-//! that runs the batch.
+//! The undo log of a batch, in a pool: a file `/.undo-UUID`, locked by the process that runs the
+//! batch.
 //!
-//! An entry is appended before its operation is done. When the process is killed, its lock goes
-//! with it, and the next process that loads a workspace finds an unlocked log. It undoes the
-//! entries, or completes a batch that was committed. Repeating that does no harm, so that process
-//! may be killed as well.
+//! An entry is appended before its operation is done. When the process is killed, its lock is
+//! released, and the next process that loads a workspace finds an unlocked log. That process undoes
+//! the entries, or completes the batch if it was committed. Repeating either is harmless, so that
+//! process may be killed as well.
 
 use super::hidden::Hidden;
 use crate::meta::entries;
@@ -29,14 +29,14 @@ pub(super) struct Log {
 }
 
 impl Log {
-    /// Creates an empty log.
+    /// Creates an empty undo log.
     pub fn create(fs: &Attached) -> Result<Log> {
         let cannot = |e| Error::of("can't make the log of a batch in the pool", e);
         for _ in 0..100 {
             let path = format!("/{NAME}{}", Uuid::random()?).into_bytes();
             let made = Log::open(fs, path, O_CREAT | O_EXCL).map_err(cannot)?;
-            // A process that searches for logs of the dead may have been faster: then this file was
-            // removed.
+            // A process that searches for logs of dead processes may have locked it first. It then
+            // removed this file.
             if let Some(log) = made {
                 return Ok(log);
             }
@@ -44,14 +44,14 @@ impl Log {
         Err(cannot(Errno::BUSY))
     }
 
-    /// Takes over the logs of dead processes, and removes what else they have left.
+    /// Takes over and returns the logs of dead processes; removes their incomplete workspaces.
     pub fn left_behind(fs: &Attached) -> std::result::Result<Vec<Log>, Errno> {
         let names = fs.list(b"/")?.into_iter().map(|entry| entry.name);
         let mut names = names
             .filter(|name| name.starts_with(NAME.as_bytes()) || Hidden::is(name))
             .peekable();
         if names.peek().is_some() {
-            // The keeper may not have noticed yet.
+            // Releases the locks of dead processes that the keeper hasn't noticed yet.
             let _ = fs.store().recovery().reap();
         }
         let mut found = Vec::new();
@@ -62,7 +62,7 @@ impl Log {
             }
             match Log::open(fs, [b"/", &name[..]].concat(), 0) {
                 Ok(log) => found.extend(log),
-                // Another process was faster, or this one has no permission.
+                // Another process has removed the log, or this one may not open it.
                 Err(Errno::NOENT | Errno::ACCESS | Errno::PERM) => {}
                 Err(e) => return Err(e),
             }
@@ -70,7 +70,7 @@ impl Log {
         Ok(found)
     }
 
-    /// Opens and locks a log; None if a living process has it, or it was removed.
+    /// Opens and locks a log. Returns None if a living process holds its lock, or it was removed.
     fn open(fs: &Attached, path: Vec<u8>, flags: i32) -> std::result::Result<Option<Log>, Errno> {
         let flags = flags | O_RDWR | O_NOFOLLOW;
         let open = fs.open(&path, flags, 0o600)?.into_open();
@@ -100,7 +100,8 @@ impl Log {
                     part = &part[n..];
                 }
                 failed => {
-                    // The next entry must not be read as the rest of this one.
+                    // Cuts the incomplete entry off: its remains would be read as the beginning of
+                    // the next one.
                     if let Some(before) = before {
                         self.fs.truncate_open(self.open, before).map_err(cannot)?;
                     }

@@ -1,8 +1,9 @@
-//! The files of local copies: `DIR/STORE/`, with STORE the random number of the copied store.
+//! The files of local copies: `DIR/STORE/`, where STORE is the identity of the copied store.
 //!
-//! LMDB's file isn't synced, so it isn't used after a loss of power: `boot` has the id of the boot
-//! in which it was made. A file is also not used if part of it is missing, or if it isn't LMDB's.
-//! Opening and removing are done under `lock`. A process opens a copy once, and until it ends.
+//! LMDB's file isn't synced, so it isn't used after a crash of the node: the file `boot` has the id
+//! of the boot in which the copy was made. A copy is also not used if a part of it is missing, or
+//! isn't LMDB's. Opening and removing are done under the file lock `lock`. A process opens a copy
+//! once and keeps it open until it ends.
 
 use super::{Copy, Errnos, key};
 use crate::meta::Scope;
@@ -17,16 +18,16 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Address space of a copy. Bytes; unused parts occupy no memory.
+/// Size of the address range of a copy. Bytes; unused parts occupy no memory.
 const MAP: usize = 8 << 30;
-/// How long to wait for other writers.
+/// How long to wait for writers of other processes.
 const WRITER_TIMEOUT: Duration = Duration::from_secs(3);
-/// The format, in its own record.
+/// The version of the format; it is stored as a record.
 const FORMAT: &[u8] = b"etcd copy 1";
 
 pub(super) struct Files {
     dir: PathBuf,
-    /// The inode of the records' file when it was opened.
+    /// The inode number of LMDB's file when it was opened.
     inode: u64,
 }
 
@@ -37,7 +38,7 @@ struct Open {
 
 static OPEN: Mutex<Vec<Open>> = Mutex::new(Vec::new());
 
-/// Holds the lock until it is dropped.
+/// A file lock, held until this is dropped.
 pub(super) struct Locked<'a>(&'a File);
 
 impl<'a> Locked<'a> {
@@ -66,7 +67,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Opens the copy of a store in `dir`.
+/// Opens the local copy of the store with identity `store` in `dir`.
 ///
 /// # Errors
 /// EACCES if the directory is another user's; those of the system.
@@ -81,7 +82,7 @@ pub(in super::super) fn open(dir: &Path, store: &str) -> Result<Arc<Copy>> {
         }
         let gone = open.swap_remove(at);
         if !gone.generation.is_now() {
-            // The parent's copy isn't this child's to close.
+            // A forked child must not close its parent's copy.
             std::mem::forget(gone);
         }
     }
@@ -123,7 +124,7 @@ fn open_files(dir: &Path) -> Errnos<Copy> {
     let is_whole = size.is_none_or(|size| size == MAP as u64);
     let anew = || {
         remove(dir);
-        // In one step, so that a death here doesn't cost others their copy.
+        // Replaces the file in one step: if this process dies here, others keep their copy.
         let new = dir.join("boot.new");
         let written = std::fs::write(&new, &boot);
         let put = written.and_then(|()| std::fs::rename(&new, dir.join("boot")));
@@ -174,7 +175,7 @@ fn remove(dir: &Path) {
 }
 
 impl Files {
-    /// Removes the files, if they are still these.
+    /// Removes the files, unless another process has replaced them since this one opened them.
     pub fn throw_away(&self, lock: &File) {
         let Ok(_locked) = Locked::new(lock) else {
             return;
