@@ -1,31 +1,31 @@
-//! Memory of Python objects: the buffer protocol, from both sides.
+//! Memory of Python objects: both sides of the buffer protocol.
 //!
 //! [`Borrowed`] is the memory of an object that a caller passes (bytes, bytearray, memoryview, an
 //! array): contiguous, of any element type. The object keeps it in place until `Borrowed` is
 //! dropped; dropping takes the interpreter's lock. Python lets several threads use a writable
-//! buffer at once, so its bytes may change while they are read: they are only ever copied, never
-//! looked at as a Rust value.
+//! buffer at once, so its bytes may change while they are read. So they are only copied, never
+//! interpreted as Rust values.
 
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use std::mem::MaybeUninit;
 
-/// See the module.
+/// The memory of a Python object; see the module's documentation.
 pub struct Borrowed(Box<ffi::Py_buffer>);
 
 // SAFETY: the view is released with the interpreter's lock held, whichever thread drops it, and its
 // memory stays in place until then.
 unsafe impl Send for Borrowed {}
-// SAFETY: a shared one is only read.
+// SAFETY: a shared reference only reads.
 unsafe impl Sync for Borrowed {}
 
 impl Borrowed {
-    /// The memory of `object`; writable if `writable`.
+    /// Returns the memory of `object`, writable if `writable` is true.
     ///
     /// # Errors
-    /// TypeError if it has none; BufferError if it isn't contiguous, or read-only where it must be
-    /// written.
+    /// TypeError if the object has no buffer; BufferError if it isn't contiguous, or is read-only
+    /// and `writable` is true.
     pub fn of(object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Borrowed> {
         let mut view = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
         let flags = if writable {
@@ -33,12 +33,12 @@ impl Borrowed {
         } else {
             ffi::PyBUF_SIMPLE
         };
-        // SAFETY: the interpreter's lock is held (`Bound`), and the view is room for one.
+        // SAFETY: the interpreter's lock is held (`Bound`), and `view` has room for a Py_buffer.
         let failed = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) };
         if failed != 0 {
             return Err(PyErr::fetch(object.py()));
         }
-        // SAFETY: filled by the call.
+        // SAFETY: PyObject_GetBuffer has filled it.
         let view = unsafe { view.assume_init() };
         if view.len < 0 || (view.buf.is_null() && view.len > 0) {
             return Err(PyBufferError::new_err("this object's memory can't be used"));
@@ -46,7 +46,7 @@ impl Borrowed {
         Ok(Borrowed(view))
     }
 
-    /// How many bytes it has.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.0.len as usize
     }
@@ -57,8 +57,8 @@ impl AsRef<[u8]> for Borrowed {
         if self.len() == 0 {
             return &[];
         }
-        // SAFETY: `len` bytes at `buf`, kept in place by the view. Changes by other threads while
-        // they are copied are the program's own race, as for all of Python's buffers.
+        // SAFETY: `len` bytes at `buf`, kept in place by the view. If other threads change bytes
+        // while they are copied, that is the program's race, as with all Python buffers.
         unsafe { std::slice::from_raw_parts(self.0.buf.cast(), self.len()) }
     }
 }
@@ -69,14 +69,14 @@ impl AsMut<[u8]> for Borrowed {
         if self.len() == 0 {
             return &mut [];
         }
-        // SAFETY: as above, and writable.
+        // SAFETY: as for `as_ref`, and the view is writable.
         unsafe { std::slice::from_raw_parts_mut(self.0.buf.cast(), self.len()) }
     }
 }
 
 impl Drop for Borrowed {
     fn drop(&mut self) {
-        // A batch that outlives the interpreter keeps the memory until the process ends.
+        // If the interpreter has ended before a batch, the memory stays until the process ends.
         Python::try_attach(|_| {
             // SAFETY: the view was filled by PyObject_GetBuffer, is released once, and the
             // interpreter's lock is held.
@@ -85,12 +85,12 @@ impl Drop for Borrowed {
     }
 }
 
-/// Refuses subinterpreters: all interpreters of a process share its open pools.
+/// Refuses subinterpreters, since all interpreters of a process share its open pools.
 ///
 /// # Errors
-/// ImportError in an interpreter that isn't the first.
+/// ImportError in an interpreter other than the main one.
 pub fn check_interpreter() -> PyResult<()> {
-    // SAFETY: called while a module is made, so with the lock of the running interpreter.
+    // SAFETY: called during the module's initialisation, with the interpreter's lock held.
     match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
         0 => Ok(()),
         _ => Err(pyo3::exceptions::PyImportError::new_err(
@@ -99,7 +99,8 @@ pub fn check_interpreter() -> PyResult<()> {
     }
 }
 
-/// New `bytes` of this length, filled by `fill`, which returns the number of bytes filled.
+/// Returns new `bytes` of up to `len` bytes. `fill` fills them and returns the number of bytes
+/// filled.
 ///
 /// # Errors
 /// MemoryError; the errors of `fill`.
@@ -111,12 +112,12 @@ pub fn filled<'py>(
     let size = ffi::Py_ssize_t::try_from(len).map_err(|_| {
         pyo3::exceptions::PyOverflowError::new_err("more bytes than fit into memory")
     })?;
-    // SAFETY: a new object of `size` bytes, or an error.
+    // SAFETY: returns a new object of `size` bytes, or an error.
     let object = unsafe {
         Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(std::ptr::null(), size))?
     };
-    // SAFETY: the object's bytes, which nobody else has seen yet; Python's zeroing isn't needed
-    // because `done` bytes are filled and no more are kept.
+    // SAFETY: the object's bytes, to which no other code has a reference yet. They needn't be
+    // zeroed, because only the `done` bytes that were filled are kept.
     let memory = unsafe {
         let start = ffi::PyBytes_AsString(object.as_ptr()).cast::<u8>();
         std::slice::from_raw_parts_mut(start, len)
@@ -137,11 +138,11 @@ fn fill_detached(
     py.detach(|| fill(memory))
 }
 
-/// Fills in the answer to a request for memory that `owner` has and keeps mapped.
+/// Fills in `view` with memory that `owner` keeps mapped.
 ///
 /// # Safety
-/// `view` is Python's, for this request; `address` has `len` bytes, and stays so until the view is
-/// released; they are writable unless `readonly`.
+/// `view` comes from Python, for this request. `address` has `len` bytes, which stay mapped until
+/// the view is released; they are writable unless `readonly`.
 pub unsafe fn export(
     owner: Bound<'_, PyAny>,
     view: *mut ffi::Py_buffer,

@@ -1,12 +1,12 @@
-//! Bytes of the pool under an address: [`Chunk`] for a range of a collection, [`Buffer`] for new
-//! memory in the pool. Both have Python's buffer protocol: `memoryview(chunk)`,
-//! `numpy.frombuffer(chunk)`, without a copy.
+//! Memory of the pool in this process: [`Chunk`] for a range of a collection, [`Buffer`] for new
+//! memory in the pool. Both have Python's buffer protocol: `memoryview(chunk)` and
+//! `numpy.frombuffer(chunk)` don't copy.
 //!
-//! A view of Python keeps the memory mapped: `close` is a BufferError while there is one, as for
-//! `mmap.mmap`. Some libraries keep the object and the address but give the view back
-//! (`torch.frombuffer`), so memory that was ever viewed is closed, and stays mapped until its
-//! object goes: what they have is never an address without memory. A forked child doesn't have the
-//! memory (touching it there ends the child), so it can make no new views: EPERM.
+//! A Python view keeps the memory mapped: `close` raises BufferError while there is one, as with
+//! `mmap.mmap`. Some libraries keep the object and the address but release the view
+//! (`torch.frombuffer`). So closed memory that ever had a view stays mapped until its object is
+//! freed, and no library's address becomes invalid. A forked child doesn't have the memory:
+//! accessing it ends the child, and new views fail with EPERM.
 
 #![allow(
     unsafe_op_in_unsafe_fn,
@@ -24,12 +24,12 @@ use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 
-/// Memory that is mapped, and how many views of it Python has.
+/// Mapped memory, and the number of its Python views.
 pub struct Memory {
     chunk: Mutex<Option<chunk::Chunk>>,
     closed: AtomicBool,
     views: AtomicUsize,
-    /// There has been a view: a program may still have the address.
+    /// Whether there has been a view: a program may still have the address.
     was_viewed: AtomicBool,
     readonly: bool,
 }
@@ -74,7 +74,7 @@ impl Memory {
     }
 
     /// # Safety
-    /// `view` is Python's, for this request, and `owner` owns this memory.
+    /// `view` comes from Python, for this request, and `owner` owns this memory.
     unsafe fn export(
         &self,
         owner: Bound<'_, PyAny>,
@@ -82,9 +82,10 @@ impl Memory {
         flags: c_int,
     ) -> PyResult<()> {
         self.with(|c| {
-            // Refused in a forked child, which doesn't have the memory.
+            // Fails in a forked child, which doesn't have the memory.
             c.share().map_err(raise)?;
-            // SAFETY: mapped until the owner is dropped, which the view keeps.
+            // SAFETY: the memory is mapped until `owner` is dropped, to which the view has a
+            // reference.
             unsafe { export(owner, view, flags, (c.address(), c.len()), self.readonly)? };
             self.views.fetch_add(1, AcqRel);
             self.was_viewed.store(true, Release);
@@ -97,7 +98,7 @@ impl Memory {
     }
 }
 
-/// numpy makes the tensor: a program that wants one has numpy.
+/// Makes a tensor by numpy: a program that uses tensors has numpy.
 fn tensor<'py>(
     memory: &Bound<'py, PyAny>,
     options: Option<Bound<'py, PyDict>>,
@@ -119,24 +120,26 @@ macro_rules! python_memory {
                 self.0.len()
             }
 
-            /// Whether it can't be written through.
+            /// Whether writing through the memory is forbidden.
             #[getter]
             fn readonly(&self) -> bool {
                 self.0.readonly
             }
 
-            /// 48 bytes that name it to other processes of this node: `Session.attach_chunk`.
+            /// A token of 48 bytes that names the memory to other processes of this node, for
+            /// `Session.attach_chunk`.
             fn token(&self) -> PyResult<Vec<u8>> {
                 self.0.token()
             }
 
-            /// Closes it: no new views. BufferError while views of it are in use. It is unmapped at
-            /// once if it never had a view, else when the last reference to this object goes.
+            /// Closes the memory: no new views. BufferError while views of it are in use. It is
+            /// unmapped at once if it never had a view, else when the last reference to this object
+            /// is dropped.
             fn close(&self) -> PyResult<()> {
                 self.0.close()
             }
 
-            /// As a tensor of bytes (DLPack). BufferError for memory that is only read.
+            /// Returns the memory as a tensor of bytes (DLPack). BufferError for read-only memory.
             #[pyo3(signature = (**options))]
             fn __dlpack__<'py>(
                 slf: Bound<'py, Self>,
@@ -145,7 +148,7 @@ macro_rules! python_memory {
                 tensor(slf.as_any(), options)
             }
 
-            /// In the memory of the processor.
+            /// Returns DLPack's device: the processor's memory.
             fn __dlpack_device__(&self) -> (i32, i32) {
                 (1, 0)
             }
@@ -164,7 +167,7 @@ macro_rules! python_memory {
             }
 
             /// # Safety
-            /// Only the interpreter calls it, for a request of its own.
+            /// Only the interpreter calls it, with a view for its request.
             unsafe fn __getbuffer__(
                 slf: Bound<'_, Self>,
                 view: *mut ffi::Py_buffer,
@@ -185,11 +188,11 @@ macro_rules! python_memory {
 }
 
 python_memory! {
-    /// A range of a collection's bytes in this process's memory, without a copy.
+    /// A range of a collection's bytes mapped into this process's memory, without a copy.
     Chunk
 }
 
 python_memory! {
-    /// New memory in the pool, of zeros; other processes of the node can map it, too.
+    /// New zeroed memory in the pool. Other processes of the node can map it, too.
     Buffer
 }

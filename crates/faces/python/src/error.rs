@@ -1,16 +1,16 @@
-//! Errors of Forebay as Python's exceptions.
+//! Converts errors of Forebay to Python exceptions.
 
 use forebay_iov::Errno;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-/// `OSError(errno, sentence)`: Python makes the fitting subclass of it, such as
+/// Returns `OSError(errno, sentence)`. Python makes it the fitting subclass, such as
 /// `FileNotFoundError`.
 pub fn raise(error: forebay_iov::Error) -> PyErr {
     PyOSError::new_err((error.errno().raw_os_error(), error.to_string()))
 }
 
-/// The same for an error of a file system call on a path: Python adds the path.
+/// As [`raise`], for an error of a file system call on a path, which Python adds.
 pub fn raise_of(errno: Errno, path: &str) -> PyErr {
     let words = std::io::Error::from(errno).to_string();
     let words = words
@@ -21,7 +21,7 @@ pub fn raise_of(errno: Errno, path: &str) -> PyErr {
     PyOSError::new_err((errno.raw_os_error(), words, path.to_owned()))
 }
 
-/// EBADF: a handle that was closed.
+/// Returns EBADF for a handle that was closed.
 pub fn closed(what: &str) -> PyErr {
     let text = format!("this {what} is closed");
     PyOSError::new_err((Errno::BADF.raw_os_error(), text))

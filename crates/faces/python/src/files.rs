@@ -1,8 +1,9 @@
-//! A pool's files by path. Paths are those inside the pool (`/case/mesh.h5`), without the prefix that
-//! programs see it under.
+//! A pool's files by path. Paths are inside the pool (`/case/mesh.h5`), without the prefix under
+//! which programs see it.
 //!
-//! Nothing is cached here: each call sees what any process has done before it. A `Pool` is shared
-//! with all sessions of the process. A forked child opens its own (EPERM for its parent's).
+//! This module caches nothing: each call sees the effects of earlier calls of all processes. All
+//! sessions of the process and all `Pool` objects share one open pool. A forked child opens the
+//! pool again; its parent's objects raise EPERM.
 
 use crate::bytes::{Borrowed, filled};
 use crate::chunk::{Chunk, Memory};
@@ -34,7 +35,7 @@ fn attributes(s: &posix::Stat) -> Attributes {
     )
 }
 
-/// An open pool. `Pool("")` is the one of `$FOREBAY_POOL`, else `default`.
+/// An open pool. `Pool("")` opens that of `$FOREBAY_POOL`, else `default`.
 #[pyclass(frozen, subclass, weakref, module = "forebay._native")]
 pub struct Pool {
     fs: RwLock<Option<Attached>>,
@@ -84,18 +85,18 @@ impl Pool {
         Ok(String::from_utf8_lossy(self.attached()?.mount()).into_owned())
     }
 
-    /// Capacity of the whole pool, and how much of it is used. Bytes.
+    /// Returns the capacity of the whole pool, and the used part of it. Bytes.
     fn capacity(&self, py: Python<'_>) -> PyResult<(u64, u64)> {
         let fs = self.attached()?;
         Ok(py.detach(|| fs.pool().capacity()))
     }
 
-    /// Ends this object's use of the pool. Its files and sessions continue.
+    /// Closes this object. Its files and sessions stay usable.
     fn close(&self) {
         *self.fs.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Whether it was closed.
+    /// Whether this object was closed.
     #[getter]
     fn closed(&self) -> bool {
         self.fs
@@ -120,7 +121,7 @@ impl Pool {
         })
     }
 
-    /// Attributes of the object at a path.
+    /// Returns the attributes of the object at a path.
     #[pyo3(signature = (path, follow = true))]
     fn stat(&self, py: Python<'_>, path: &str, follow: bool) -> PyResult<Attributes> {
         self.call(py, path, |fs, path| {
@@ -128,13 +129,15 @@ impl Pool {
         })
     }
 
-    /// A directory's entries: (name, mode), the mode with its type bits only, in no order.
+    /// Returns a directory's entries in no order: (name, mode), where the mode has only the type
+    /// bits.
     fn list(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, u32)>> {
         let list = self.call(py, path, |fs, path| fs.list(path))?;
         Ok(list.into_iter().map(|e| (text(&e.name), e.kind)).collect())
     }
 
-    /// A directory's entries with their attributes. Names that go meanwhile are left out.
+    /// Returns a directory's entries with their attributes. Leaves out names that are removed
+    /// meanwhile.
     fn scan(&self, py: Python<'_>, path: &str) -> PyResult<Vec<(String, Attributes)>> {
         let scan = self.call(py, path, |fs, path| {
             let mut all = Vec::new();
@@ -155,7 +158,7 @@ impl Pool {
         Ok(scan.into_iter().map(|(name, a)| (text(&name), a)).collect())
     }
 
-    /// A file's bytes from `start` to `end` (None: its end), in one call.
+    /// Returns a file's bytes from `start` to `end` (None: its end), in one call.
     #[pyo3(signature = (path, start = 0, end = None))]
     fn read<'py>(
         &self,
@@ -181,7 +184,7 @@ impl Pool {
         })
     }
 
-    /// Makes a file with these bytes, or replaces those of one, in one call.
+    /// Creates a file with these bytes, or replaces an existing file's, in one call.
     #[pyo3(signature = (path, data, exclusive = false, mode = 0o666))]
     fn write(
         &self,
@@ -208,7 +211,7 @@ impl Pool {
         done.map_err(|e| raise_of(e, path))
     }
 
-    /// Makes a directory. FileExistsError if something has the name.
+    /// Creates a directory. FileExistsError if the name exists.
     #[pyo3(signature = (path, mode = 0o777))]
     fn mkdir(&self, py: Python<'_>, path: &str, mode: u32) -> PyResult<()> {
         let mode = self.attached()?.mode(mode);
@@ -220,27 +223,28 @@ impl Pool {
         self.call(py, path, |fs, path| fs.rmdir(path))
     }
 
-    /// Removes a name; the file is removed with its last name and last use.
+    /// Removes a name. The file is removed when it has no names and no process has it open.
     fn unlink(&self, py: Python<'_>, path: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.unlink(path))
     }
 
-    /// Renames, as `os.rename`: an existing object with the new name is replaced, atomically.
+    /// Renames an object, as `os.rename` does: replaces an existing one with the new name
+    /// atomically.
     fn rename(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.rename(path, to.as_bytes()))
     }
 
-    /// Makes a second name (hard link) of a file. FileExistsError if the name exists.
+    /// Adds a name (hard link) to a file. FileExistsError if the name exists.
     fn link(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.link(path, to.as_bytes()))
     }
 
-    /// Makes a symbolic link at `path`. FileExistsError if something has the name.
+    /// Creates a symbolic link at `path`. FileExistsError if the name exists.
     fn symlink(&self, py: Python<'_>, target: &str, path: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| fs.symlink(target.as_bytes(), path))
     }
 
-    /// The target of a symbolic link. OSError (EINVAL) if it isn't one.
+    /// Returns the target of a symbolic link. OSError (EINVAL) if the object isn't one.
     fn readlink(&self, py: Python<'_>, path: &str) -> PyResult<String> {
         let target = self.call(py, path, |fs, path| fs.readlink(path))?;
         Ok(text(&target))
@@ -251,7 +255,7 @@ impl Pool {
         self.call(py, path, |fs, path| fs.chmod(path, mode))
     }
 
-    /// Sets times: nanoseconds since 1970; None leaves one as it is.
+    /// Sets access and modification times: nanoseconds since 1970; None leaves a time unchanged.
     fn set_times(
         &self,
         py: Python<'_>,
@@ -262,7 +266,7 @@ impl Pool {
         self.call(py, path, |fs, path| fs.set_times(path, atime, mtime, true))
     }
 
-    /// Cuts a file to `size` bytes, or lengthens it by zeros.
+    /// Truncates a file to `size` bytes, or extends it with zeros.
     fn truncate(&self, py: Python<'_>, path: &str, size: u64) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             let file = fs.open(path, libc::O_WRONLY, 0)?;
@@ -271,8 +275,8 @@ impl Pool {
         })
     }
 
-    /// Copies a file's bytes inside the pool, by reference where the pool can. Returns the number
-    /// of bytes.
+    /// Copies a file's bytes inside the pool, sharing the pages where the pool can. Returns the
+    /// number of bytes.
     fn copy(&self, py: Python<'_>, path: &str, to: &str) -> PyResult<u64> {
         let mode = self.attached()?.mode(0o666);
         self.call(py, path, |fs, path| {
@@ -294,33 +298,33 @@ impl Pool {
         })
     }
 
-    /// The names of the extended attributes.
+    /// Returns the names of the extended attributes.
     fn xattrs(&self, py: Python<'_>, path: &str) -> PyResult<Vec<String>> {
         let names = self.call(py, path, |fs, path| fs.xattrs(path, true))?;
         Ok(names.iter().map(|n| text(n)).collect())
     }
 
-    /// The value of an extended attribute. OSError (ENODATA) if there is none of the name.
+    /// Returns the value of an extended attribute. OSError (ENODATA) if it doesn't exist.
     fn xattr(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<Vec<u8>> {
         self.call(py, path, |fs, path| fs.xattr(path, name.as_bytes(), true))
     }
 
-    /// Sets an extended attribute; one of the name is replaced.
+    /// Sets an extended attribute, or replaces its value.
     fn set_xattr(&self, py: Python<'_>, path: &str, name: &str, value: Vec<u8>) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             fs.set_xattr(path, name.as_bytes(), &value, true)
         })
     }
 
-    /// Removes an extended attribute. OSError (ENODATA) if there is none of the name.
+    /// Removes an extended attribute. OSError (ENODATA) if it doesn't exist.
     fn remove_xattr(&self, py: Python<'_>, path: &str, name: &str) -> PyResult<()> {
         self.call(py, path, |fs, path| {
             fs.remove_xattr(path, name.as_bytes(), true)
         })
     }
 
-    /// Declares controls (`"mutability=append"`) for a file, or, for its future entries, for a
-    /// directory.
+    /// Declares controls (`"mutability=append"`) for a file, or for a directory: for its future
+    /// entries.
     fn declare(&self, py: Python<'_>, path: &str, controls: &str) -> PyResult<()> {
         let declared: Declared = controls
             .parse()
@@ -331,7 +335,7 @@ impl Pool {
         })
     }
 
-    /// The declared controls of the object at a path, as text.
+    /// Returns the declared controls of the object at a path, as text.
     fn declared(&self, py: Python<'_>, path: &str) -> PyResult<String> {
         let (declared, _) = self.call(py, path, |fs, path| {
             fs.controls_of(posix::ObjectId(fs.stat(path, true)?.ino))
@@ -339,8 +343,8 @@ impl Pool {
         Ok(declared.to_string())
     }
 
-    /// A range of a file's bytes in this process's memory. The file must lie on this node, in one
-    /// piece.
+    /// Maps a range of a file's bytes into this process's memory. The bytes must be on this node,
+    /// in one piece.
     #[pyo3(signature = (path, start = 0, length = None, writable = false))]
     fn map(
         &self,
@@ -367,7 +371,7 @@ impl Pool {
     }
 }
 
-/// An open file. Positions are the caller's: `forebay.Pool.open` gives a file object with one.
+/// An open file without a position. `forebay.Pool.open` returns a file object with one.
 #[pyclass(frozen, module = "forebay._native")]
 pub struct File {
     path: String,
@@ -389,14 +393,15 @@ impl File {
 
 #[pymethods]
 impl File {
-    /// Reads at `at` into a writable buffer. Returns the number of bytes; 0 at the end of the file.
+    /// Reads at offset `at` into a writable buffer. Returns the number of bytes; 0 at the end of
+    /// the file.
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let mut buffer = Borrowed::of(buffer, true)?;
         let to = &mut buffer;
         py.detach(|| self.with(|file| file.read_at(to.as_mut(), at)))
     }
 
-    /// The bytes from `at` to the end of the file.
+    /// Returns the bytes from `at` to the end of the file.
     fn read_from<'py>(&self, py: Python<'py>, at: u64) -> PyResult<Bound<'py, PyAny>> {
         let size = self.size(py)?;
         let len = usize::try_from(size.saturating_sub(at)).map_err(|_| too_long())?;
@@ -405,7 +410,7 @@ impl File {
         })
     }
 
-    /// Writes all of a buffer at `at`.
+    /// Writes all of a buffer at offset `at`. Returns the number of bytes.
     fn write(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let buffer = Borrowed::of(buffer, false)?;
         let from = &buffer;
@@ -413,7 +418,7 @@ impl File {
         Ok(buffer.len())
     }
 
-    /// Its size, in bytes, at this moment.
+    /// Returns the file's current size in bytes.
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
         py.detach(|| self.with(|file| file.stat().map(|s| s.size)))
     }
@@ -422,7 +427,7 @@ impl File {
         py.detach(|| self.with(|file| file.set_len(size)))
     }
 
-    /// fsync.
+    /// Makes written bytes durable, as fsync(2) does.
     fn sync(&self, py: Python<'_>) -> PyResult<()> {
         py.detach(|| self.with(|file| file.sync()))
     }
@@ -431,7 +436,7 @@ impl File {
         py.detach(|| self.with(|file| file.stat().map(|s| attributes(&s))))
     }
 
-    /// Closes it. Closing it again does nothing.
+    /// Closes the file. Closing it again does nothing.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let open = py.detach(|| {
             let mut open = self.open.write().unwrap_or_else(PoisonError::into_inner);
@@ -454,7 +459,7 @@ impl File {
     }
 }
 
-/// Reads from `at` on until `memory` is full or the file ends. Returns the number of bytes.
+/// Reads from offset `at` until `memory` is full or the file ends. Returns the number of bytes.
 fn read_all(file: &posix::File<'_>, memory: &mut [u8], at: u64) -> posix::Result<usize> {
     let mut done = 0;
     while done < memory.len() {
@@ -477,7 +482,7 @@ fn write_all(file: &posix::File<'_>, bytes: &[u8], at: u64) -> posix::Result<()>
     Ok(())
 }
 
-/// Names that aren't UTF-8 come with replacement characters, as in [`forebay_iov`].
+/// Converts a name. Bytes that aren't UTF-8 become replacement characters, as in [`forebay_iov`].
 fn text(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }

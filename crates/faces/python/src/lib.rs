@@ -1,14 +1,15 @@
-//! The Python face: what `import forebay` calls. The package around it is in `python/`.
+//! The Python face: the native module of the package `forebay`. The rest of the package is in
+//! `python/`.
 //!
 //! - [`files`]: a pool's files by path, for fsspec and for programs ([`files::Pool`]).
-//! - [`verbs`]: sessions, workspaces, collections, batches: the verbs of `forebay-verbs`.
-//! - [`chunk`]: bytes of the pool under an address, by Python's buffer protocol.
+//! - [`verbs`]: sessions, workspaces, collections and batches of `forebay-verbs`.
+//! - [`chunk`]: memory of the pool, by Python's buffer protocol.
 //! - [`bytes`]: memory of Python objects, the only unsafe code.
 //!
-//! It guarantees: every call releases the interpreter's lock while it waits or copies; errors are
-//! `OSError` (and so `FileNotFoundError`, ...) with an errno and a sentence; a closed handle, or one of
-//! the parent in a forked child, is an exception; memory that Python can see stays mapped as long
-//! as Python can see it. Subinterpreters are refused at import.
+//! Guarantees: every call releases the interpreter's lock while it waits or copies. Errors are
+//! `OSError` (so `FileNotFoundError`, ...) with an errno and a sentence. Using a closed handle, or
+//! a parent's handle in a forked child, raises an exception. Memory that Python can access stays
+//! mapped as long as Python can access it. Importing the module in a subinterpreter fails.
 
 mod bytes;
 mod chunk;

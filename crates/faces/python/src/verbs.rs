@@ -1,8 +1,8 @@
-//! Sessions, workspaces, collections and batches. Their meanings: `docs/howto/verbs.md`.
+//! Sessions, workspaces, collections and batches for Python. `docs/howto/verbs.md` explains them.
 //!
-//! A batch keeps the Python buffers that it was given until it is freed; its operations run on
-//! threads of the session, which never take the interpreter's lock but to free buffers and to tell
-//! a waiting event loop. A wait returns to the interpreter every [`SLICE`], for signals (Ctrl-C).
+//! A batch keeps the Python buffers that it was given until it is freed. Its operations run on
+//! threads of the session, which take the interpreter's lock only to free buffers and to notify a
+//! waiting event loop. A wait returns to the interpreter every [`SLICE`], for signals (Ctrl-C).
 
 use crate::bytes::{Borrowed, filled};
 use crate::chunk::{Buffer, Chunk, Memory};
@@ -17,19 +17,19 @@ use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
-/// How long a wait lasts between two checks for signals.
+/// How long a wait blocks between two checks for signals.
 const SLICE: Duration = Duration::from_millis(50);
 
 type Meta = BTreeMap<String, String>;
 
-/// Checks controls in text form, and gives their canonical form.
+/// Checks controls in text form, and returns their canonical form.
 #[pyfunction]
 pub fn check_controls(text: &str) -> PyResult<String> {
     let controls = iov::read_controls(text).map_err(invalid)?;
     Ok(iov::write_controls(&controls))
 }
 
-/// EINVAL because of wrong arguments becomes a ValueError.
+/// Converts EINVAL, caused by wrong arguments, to a ValueError.
 fn invalid(error: iov::Error) -> PyErr {
     match error.errno() {
         Errno::INVAL => PyValueError::new_err(error.to_string()),
@@ -37,7 +37,7 @@ fn invalid(error: iov::Error) -> PyErr {
     }
 }
 
-/// A name, or a UUID (any object whose text is one).
+/// The name of a workspace or collection, or its UUID (any object whose text is a UUID).
 enum Named {
     Name(String),
     Uuid(Uuid),
@@ -68,15 +68,15 @@ impl Named {
 /// The record of a workspace or a collection.
 #[pyclass(frozen, get_all, module = "forebay")]
 pub struct Record {
-    /// Its name.
+    /// The name of the workspace or collection.
     name: String,
-    /// The collection's UUID, as text.
+    /// Its UUID, as text.
     uuid: String,
-    /// The collection's metadata when the record was read: a dict.
+    /// Its metadata when the record was read: a dict.
     meta: Meta,
-    /// The back end that has its bytes; empty for a workspace.
+    /// The name of the back end that has its bytes; empty for a workspace.
     backend: String,
-    /// The collection's declared controls, as text.
+    /// Its declared controls, as text.
     controls: String,
 }
 
@@ -99,7 +99,7 @@ impl Record {
     }
 }
 
-/// The buffer of a Python object that is in use until it is closed.
+/// A value that a Python object holds until it is closed, and the object's name in messages.
 struct Held<T>(RwLock<Option<T>>, &'static str);
 
 impl<T: Clone> Held<T> {
@@ -108,7 +108,7 @@ impl<T: Clone> Held<T> {
     }
 
     /// # Errors
-    /// EBADF if it was closed.
+    /// EBADF if the object was closed.
     fn get(&self) -> PyResult<T> {
         let used = self.0.read().unwrap_or_else(PoisonError::into_inner);
         used.clone().ok_or_else(|| closed(self.1))
@@ -151,13 +151,13 @@ impl Session {
             .map_err(raise)
     }
 
-    /// The names of the back ends, and their kinds.
+    /// Returns the names of the back ends, and their kinds.
     fn backends(&self) -> PyResult<BTreeMap<String, String>> {
         Ok(self.0.get()?.backends().into_iter().collect())
     }
 
-    /// New collections whose `/WORKSPACE/NAME` matches `pattern`, with all of these controls, get
-    /// this back end.
+    /// Makes `backend` the back end of new collections whose `/WORKSPACE/NAME` matches `pattern`
+    /// and which declare all of these controls.
     fn choose(&self, pattern: &str, controls: &str, backend: &str) -> PyResult<()> {
         let declared: Declared = controls
             .parse()
@@ -176,14 +176,14 @@ impl Session {
         Ok(Workspace(Held::new("workspace", made.map_err(raise)?)))
     }
 
-    /// The workspace of this name or UUID.
+    /// Opens the workspace with this name or UUID.
     fn load(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Workspace> {
         let (session, key) = (self.0.get()?, Named::of(key)?);
         let loaded = py.detach(|| iov::Workspace::load(&session, key.key()));
         Ok(Workspace(Held::new("workspace", loaded.map_err(raise)?)))
     }
 
-    /// The records of all workspaces for which the predicate holds.
+    /// Returns the records of all workspaces for which the predicate holds.
     #[pyo3(signature = (query = ""))]
     fn search(&self, py: Python<'_>, query: &str) -> PyResult<Vec<Record>> {
         let (session, predicate) = (self.0.get()?, Predicate::parse(query).map_err(invalid)?);
@@ -195,14 +195,14 @@ impl Session {
             .collect())
     }
 
-    /// New memory in the pool, of zeros.
+    /// Allocates zeroed memory in the pool.
     fn buffer(&self, py: Python<'_>, length: usize) -> PyResult<Buffer> {
         let session = self.0.get()?;
         let made = py.detach(|| iov::Chunk::allocate(&session, length));
         Ok(Buffer(Memory::new(made.map_err(raise)?, false)))
     }
 
-    /// Maps what another process of this node has named by a token.
+    /// Maps the memory that another process's token names.
     fn attach_chunk(&self, py: Python<'_>, token: &[u8]) -> PyResult<Chunk> {
         let wrong = || PyValueError::new_err("a token has 48 bytes");
         let token = Token(token.try_into().map_err(|_| wrong())?);
@@ -214,8 +214,8 @@ impl Session {
         Ok(Chunk(Memory::new(mapped, readonly)))
     }
 
-    /// A batch of operations: `failure` is `continue`, `stop` or `rollback`; `order` is `free` or
-    /// `chain`.
+    /// Makes a batch of operations. `failure` is `continue`, `stop` or `rollback`; `order` is
+    /// `free` or `chain`.
     #[pyo3(signature = (failure = "stop", order = "free"))]
     fn batch(&self, failure: &str, order: &str) -> PyResult<Batch> {
         let failure: Failure = failure.parse().map_err(PyValueError::new_err::<String>)?;
@@ -232,14 +232,14 @@ impl Session {
         Ok(Batch(Mutex::new(Some(batch))))
     }
 
-    /// The name of the pool that it has open, if any.
+    /// The name of the session's pool, if it has one.
     #[getter]
     fn pool_name(&self) -> PyResult<Option<String>> {
         let session = self.0.get()?;
         Ok(session.pool().map(|fs| fs.pool().config().name.clone()))
     }
 
-    /// Ends this object's use. Workspaces and collections continue.
+    /// Closes this object. Its workspaces and collections stay usable.
     fn close(&self) {
         self.0.take();
     }
@@ -250,7 +250,7 @@ impl Session {
     }
 }
 
-/// A namespace of collections, with metadata of its own.
+/// A namespace of collections, with metadata.
 #[pyclass(frozen, module = "forebay")]
 pub struct Workspace(Held<iov::Workspace>);
 
@@ -266,7 +266,7 @@ fn options(
     })
 }
 
-/// Changes of metadata: None removes a key.
+/// Changes of metadata: a key's new value. None removes the key.
 type Changes = BTreeMap<String, Option<String>>;
 
 #[pymethods]
@@ -287,7 +287,7 @@ impl Workspace {
         py.detach(|| workspace.get_meta()).map_err(raise)
     }
 
-    /// Changes metadata: None removes a key.
+    /// Changes metadata. The value None removes a key.
     fn set_meta(&self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         let changes: Vec<_> = changes.into_iter().collect();
         let workspace = self.0.get()?;
@@ -309,7 +309,7 @@ impl Workspace {
         Ok(Collection::new(made.map_err(raise)?))
     }
 
-    /// Opens the collection of this name or UUID.
+    /// Opens the collection with this name or UUID.
     fn open(&self, py: Python<'_>, key: &Bound<'_, PyAny>) -> PyResult<Collection> {
         let (workspace, key) = (self.0.get()?, Named::of(key)?);
         let opened = py.detach(|| iov::Collection::open(&workspace, key.key()));
@@ -322,8 +322,8 @@ impl Workspace {
         Ok(found.map_err(raise)?.into())
     }
 
-    /// The records of all collections for which the predicate holds:
-    /// `project = "mcse" and step >= 2`.
+    /// Returns the records of all collections for which the predicate holds, such as `project =
+    /// "mcse" and step >= 2`.
     #[pyo3(signature = (query = ""))]
     fn search(&self, py: Python<'_>, query: &str) -> PyResult<Vec<Record>> {
         let predicate = Predicate::parse(query).map_err(invalid)?;
@@ -342,13 +342,13 @@ impl Workspace {
             .map_err(raise)
     }
 
-    /// Deletes the workspace itself. ENOTEMPTY while it has collections.
+    /// Deletes the workspace. ENOTEMPTY while it has collections.
     fn remove(&self, py: Python<'_>) -> PyResult<()> {
         let workspace = self.0.get()?;
         py.detach(|| workspace.delete()).map_err(raise)
     }
 
-    /// Ends this object's use.
+    /// Closes this object.
     fn close(&self) {
         self.0.take();
     }
@@ -359,7 +359,7 @@ impl Workspace {
     }
 }
 
-/// Bytes with a name, metadata and controls.
+/// A sequence of bytes with a name, metadata and controls.
 #[pyclass(frozen, module = "forebay")]
 pub struct Collection(Held<iov::Collection>);
 
@@ -387,14 +387,14 @@ impl Collection {
         py.detach(|| collection.get_meta()).map_err(raise)
     }
 
-    /// Changes metadata: None removes a key.
+    /// Changes metadata. The value None removes a key.
     fn set_meta(&self, py: Python<'_>, changes: Changes) -> PyResult<()> {
         let changes: Vec<_> = changes.into_iter().collect();
         let collection = self.0.get()?;
         py.detach(|| collection.set_meta(&changes)).map_err(invalid)
     }
 
-    /// Up to `length` bytes at `at` (None: up to the end) as `bytes`.
+    /// Returns up to `length` bytes from offset `at` (None: up to the end) as `bytes`.
     #[pyo3(signature = (length = None, at = 0))]
     fn read<'py>(
         &self,
@@ -417,8 +417,8 @@ impl Collection {
         })
     }
 
-    /// Reads into a writable buffer. Returns the number of bytes; fewer than its size only at the
-    /// end.
+    /// Reads into a writable buffer. Returns the number of bytes; less than the buffer's size only
+    /// at the end.
     #[pyo3(signature = (buffer, at = 0))]
     fn readinto(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let mut buffer = Borrowed::of(buffer, true)?;
@@ -428,7 +428,7 @@ impl Collection {
             .map_err(raise)
     }
 
-    /// Writes all of a buffer at `at`.
+    /// Writes all of a buffer at offset `at`. Returns the number of bytes.
     #[pyo3(signature = (data, at = 0))]
     fn write(&self, py: Python<'_>, data: &Bound<'_, PyAny>, at: u64) -> PyResult<usize> {
         let data = Borrowed::of(data, false)?;
@@ -439,7 +439,7 @@ impl Collection {
         Ok(data.len())
     }
 
-    /// Writes at the end. Returns the offset.
+    /// Appends a buffer. Returns its offset in bytes.
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         let data = Borrowed::of(data, false)?;
         let from = &data;
@@ -479,7 +479,8 @@ impl Collection {
             .map_err(raise)
     }
 
-    /// A range of its bytes in this process's memory. EREMOTE if they lie on another node.
+    /// Maps a range of the collection's bytes into this process's memory. EREMOTE if they are on
+    /// another node.
     #[pyo3(signature = (at = 0, length = None, writable = false))]
     fn map(
         &self,
@@ -504,7 +505,7 @@ impl Collection {
         Ok(Chunk(Memory::new(mapped.map_err(raise)?, !writable)))
     }
 
-    /// Ends its use. Every later call is EBADF; memory that was mapped stays mapped.
+    /// Closes the collection. Later calls raise EBADF; mapped memory stays mapped.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let Some(collection) = self.0.take() else {
             return Ok(());
@@ -519,7 +520,7 @@ impl Collection {
 }
 
 /// Operations that are collected, then run while the program does something else. Each method
-/// gives the operation's number.
+/// returns the operation's number.
 #[pyclass(frozen, module = "forebay")]
 pub struct Batch(Mutex<Option<iov::Batch>>);
 
@@ -539,8 +540,8 @@ impl Batch {
         self.with(|b| Ok(b.len()))
     }
 
-    /// Makes a collection: (operation, collection). The collection can be used in this batch at
-    /// once, and outside when the operation is done.
+    /// Adds the creation of a collection: returns (operation, collection). The batch's later
+    /// operations can use the collection; other code only after the operation is done.
     #[pyo3(signature = (workspace, name, meta = None, controls = None, backend = None))]
     fn create(
         &self,
@@ -582,15 +583,15 @@ impl Batch {
         self.with(|b| Ok(b.delete(&used, key.key())?.0))
     }
 
-    /// The operation's result: bytes.
+    /// Adds a read, whose result is bytes.
     #[pyo3(signature = (collection, length, at = 0))]
     fn read(&self, collection: &Collection, length: usize, at: u64) -> PyResult<u32> {
         let used = collection.0.get()?;
         self.with(|b| Ok(b.read(&used, at, length)?.0))
     }
 
-    /// The operation's result: the number of bytes. The buffer belongs to the batch until that has
-    /// ended.
+    /// Adds a read into a buffer, whose result is the number of bytes. The program must not use the
+    /// buffer until the batch has ended.
     #[pyo3(signature = (collection, buffer, at = 0))]
     fn readinto(
         &self,
@@ -603,7 +604,7 @@ impl Batch {
         self.with(|b| Ok(b.read_into(&used, at, buffer)?.0))
     }
 
-    /// The buffer must not be changed until the batch has ended.
+    /// Adds a write. The buffer must not be changed until the batch has ended.
     #[pyo3(signature = (collection, data, at = 0))]
     fn write(&self, collection: &Collection, data: &Bound<'_, PyAny>, at: u64) -> PyResult<u32> {
         let data = Borrowed::of(data, false)?;
@@ -611,7 +612,7 @@ impl Batch {
         self.with(|b| Ok(b.write(&used, at, data)?.0))
     }
 
-    /// The operation's result: the offset.
+    /// Adds an append, whose result is the offset.
     fn append(&self, collection: &Collection, data: &Bound<'_, PyAny>) -> PyResult<u32> {
         let data = Borrowed::of(data, false)?;
         let used = collection.0.get()?;
@@ -644,18 +645,18 @@ impl Batch {
         self.with(|b| Ok(b.close(&used)?.0))
     }
 
-    /// An operation waits for others.
+    /// Makes an operation wait for others, and need their success.
     fn after(&self, op: u32, needed: Vec<u32>) -> PyResult<()> {
         let needed: Vec<iov::Op> = needed.into_iter().map(iov::Op).collect();
         self.with(|b| b.after(iov::Op(op), &needed))
     }
 
-    /// Drops the operations that were collected and not started.
+    /// Drops the collected operations without starting them.
     fn discard(&self) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
     }
 
-    /// Starts it. It can't be changed from here on.
+    /// Starts the batch. It can't be changed afterwards.
     fn start(&self, py: Python<'_>) -> PyResult<Running> {
         let batch = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let batch = batch.ok_or_else(|| PyValueError::new_err("this batch has been started"))?;
@@ -664,14 +665,14 @@ impl Batch {
     }
 }
 
-/// A batch that was started. `await` it, or call `wait`.
+/// A started batch. `await` it, or call `wait`.
 #[pyclass(frozen, module = "forebay")]
 pub struct Running(Held<iov::Running>);
 
 #[pymethods]
 impl Running {
-    /// Waits until it has ended, at most `timeout` seconds: whether it has. Ctrl-C ends the wait,
-    /// not the batch.
+    /// Waits at most `timeout` seconds for the batch's end, and returns whether it has ended.
+    /// Ctrl-C ends the wait, not the batch.
     #[pyo3(signature = (timeout = None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<bool> {
         let until = match timeout {
@@ -695,18 +696,18 @@ impl Running {
         }
     }
 
-    /// Whether it has ended.
+    /// Whether the batch has ended.
     fn test(&self) -> PyResult<bool> {
         self.0.get()?.test().map_err(raise)
     }
 
-    /// Skips what hasn't begun.
+    /// Skips operations that haven't begun.
     fn cancel(&self) -> PyResult<()> {
         self.0.get()?.cancel().map_err(raise)
     }
 
-    /// Makes another thread call `call()` when it has ended. False, without a call, if it has ended
-    /// already.
+    /// Makes another thread call `call()` when the batch has ended. Returns False, without a call,
+    /// if it has ended already.
     fn when_done(&self, call: Py<PyAny>) -> PyResult<bool> {
         let tell = move || {
             Python::try_attach(|py| {
@@ -719,13 +720,13 @@ impl Running {
         self.0.get()?.when(None, tell).map_err(raise)
     }
 
-    /// `waiting`, `running`, `done`, `failed`, `skipped` or `undone`: what became of an operation.
+    /// Returns an operation's state: `waiting`, `running`, `done`, `failed`, `skipped` or `undone`.
     fn status(&self, op: u32) -> PyResult<&'static str> {
         Ok(word(self.0.get()?.status(iov::Op(op)).map_err(invalid)?))
     }
 
-    /// The result of an operation: None, a number, bytes, metadata, a record or records. Raises its
-    /// error. Bytes and records can be asked for once.
+    /// Returns the result of an operation: None, a number, bytes, metadata, a record or records.
+    /// Raises the operation's error. Bytes and records can be taken once.
     fn result(&self, py: Python<'_>, op: u32) -> PyResult<Py<PyAny>> {
         let running = self.0.get()?;
         let outcome = py.detach(|| running.result(iov::Op(op))).map_err(raise)?;
@@ -748,12 +749,12 @@ impl Running {
         })
     }
 
-    /// Ends this object's use. The batch continues.
+    /// Closes this object. The batch continues.
     fn close(&self) {
         self.0.take();
     }
 
-    /// Raises the error with which the batch as a whole failed, if it did.
+    /// Raises the error of the batch as a whole, if it failed.
     fn check(&self) -> PyResult<()> {
         self.0.get()?.error().map_or(Ok(()), |e| Err(raise(e)))
     }

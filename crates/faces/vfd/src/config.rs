@@ -1,28 +1,29 @@
-//! Names of files, and the configuration of the driver.
+//! Parses file names and the driver's configuration string.
 //!
-//! `pool=NAME;controls=mutability=immutable,consistency=commit`: parts with `;` between them, all
-//! optional. A file's name is `forebay://POOL/path`, `forebay:///path` (the configured pool), or a
-//! path of the host: under the pool's prefix (`/fb/case/mesh.h5`) it is in the pool.
+//! The configuration is a list of optional parts with `;` between them, such as
+//! `pool=NAME;controls=mutability=immutable,consistency=commit`. A file's name is
+//! `forebay://POOL/path`, `forebay:///path` (in the configured pool), or a path of the host. A path
+//! under the pool's prefix (`/fb/case/mesh.h5`) is in the pool.
 
 use forebay_controls::Declared;
 
-/// Names with this prefix are in a pool.
+/// Prefix of names that are in a pool.
 pub const SCHEME: &str = "forebay://";
 
 /// The driver's configuration.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Config {
-    /// The pool; None: that of `$FOREBAY_POOL`, else `default`.
+    /// The pool's name; None: that of `$FOREBAY_POOL`, else `default`.
     pub pool: Option<String>,
-    /// The controls of new files.
+    /// The controls to declare for new files.
     pub controls: Option<Declared>,
 }
 
 impl Config {
-    /// Reads the configuration.
+    /// Parses the configuration.
     ///
     /// # Errors
-    /// A sentence that names the part which isn't understood.
+    /// A sentence that names the part which can't be parsed.
     pub fn parse(text: &str) -> Result<Config, String> {
         let mut config = Config::default();
         for part in text.split(';').map(str::trim).filter(|p| !p.is_empty()) {
@@ -56,7 +57,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// The place that a name means.
+    /// Parses a file name.
     ///
     /// # Errors
     /// A sentence, for a URL without a path.
@@ -73,7 +74,8 @@ impl Place {
         }
     }
 
-    /// The path inside a pool that programs see at `mount`; None if `path` isn't below it.
+    /// Returns the path inside a pool that programs see at `mount`; None if `path` isn't below
+    /// `mount`.
     pub fn below<'a>(path: &'a str, mount: &str) -> Option<&'a str> {
         let rest = path.strip_prefix(mount.trim_end_matches('/'))?;
         rest.starts_with('/').then_some(rest)

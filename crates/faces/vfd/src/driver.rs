@@ -1,8 +1,9 @@
-//! The table of callbacks that HDF5 calls, and the two functions by which it finds the driver.
+//! The table of callbacks that HDF5 calls, and the two functions by which HDF5 loads the driver.
 //!
-//! The structures are those of HDF5 1.14 and 2.x (`H5FDdevelop.h`, class version 1). A file is a
-//! [`File`], which begins with what HDF5 keeps of it. HDF5 calls the callbacks of one file from one
-//! thread at a time. No panic leaves a callback: the library aborts (`panic = "abort"`).
+//! The structures are those of HDF5 1.14 and 2.x (`H5FDdevelop.h`, class version 1). An open file
+//! is a [`File`], which begins with the structure that HDF5 uses ([`Base`]). HDF5 calls the
+//! callbacks of one file from one thread at a time. No panic unwinds out of a callback: the library
+//! aborts (`panic = "abort"`).
 
 use crate::config::Config;
 use crate::file::{self, Failure, Identity, Lock, Mode, Open};
@@ -13,13 +14,13 @@ use crate::together;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::sync::Once;
 
-/// Version of the structure of [`Class`].
+/// Version of HDF5's structure [`Class`].
 const CLASS_VERSION: c_uint = 1;
-/// The driver's number: of those that HDF5 leaves to drivers that aren't registered (256 to 511).
+/// The driver's number, in the range that HDF5 reserves for unregistered drivers (256 to 511).
 pub const VALUE: c_int = 0x1fb;
-/// Plug-ins of this type are file drivers.
+/// HDF5's type of plug-ins that are file drivers.
 const PLUGIN_VFD: c_int = 2;
-/// Addresses are signed 64-bit offsets of files.
+/// Largest address. Bytes; HDF5's addresses are signed 64-bit offsets.
 const MAX_ADDRESS: u64 = i64::MAX as u64;
 const UNDEFINED: u64 = u64::MAX;
 const MEMORY_TYPES: usize = 7;
@@ -33,7 +34,7 @@ const TRUNCATE: c_uint = 0x2;
 const EXCLUSIVE: c_uint = 0x4;
 const CREATE: c_uint = 0x10;
 
-// H5FD_FEAT_*: those of sec2.
+// H5FD_FEAT_*: the features of the driver sec2.
 const FEATURES: c_ulong = 0x0001 // aggregate metadata
     | 0x0002 | 0x0004 // accumulate metadata, to write and to read
     | 0x0008 // sieve data
@@ -41,7 +42,7 @@ const FEATURES: c_ulong = 0x0001 // aggregate metadata
     | 0x1000 // single writer, multiple readers: writes are seen in their order
     | 0x8000; // files are those of the default driver
 
-// H5FD_FEAT_*: those of mpio, for a file that ranks have open together.
+// H5FD_FEAT_*: the features of the driver mpio, for a file that several ranks have open together.
 const FEATURES_OF_RANKS: c_ulong = 0x0001 // aggregate metadata
     | 0x0010 // aggregate small data
     | 0x0100 // uses MPI
@@ -55,11 +56,12 @@ const GET_FILE_SYNC: u64 = 8;
 const GET_INFO: u64 = 9;
 const FAIL_IF_UNKNOWN: u64 = 1;
 
-// H5FD_MEM_*: after the first, each element of a vector equals the one before it.
+// H5FD_MEM_*. In an array of types, NO_LIST means: this and all further elements equal the one
+// before.
 const NO_LIST: c_int = -1;
 const RAW_DATA: c_int = 3;
 
-/// `H5FD_t`: what HDF5 keeps of a file.
+/// `H5FD_t`: the part of an open file that HDF5 uses.
 #[repr(C)]
 pub struct Base {
     driver: Hid,
@@ -74,18 +76,18 @@ pub struct Base {
     paged: bool,
 }
 
-/// HDF5's structure for an open file.
+/// An open file, as HDF5 passes it to the callbacks.
 #[repr(C)]
 pub struct File {
     base: Base,
     open: Option<Open>,
     identity: Identity,
-    /// End of what HDF5 has allocated. Bytes.
+    /// End of the space that HDF5 has allocated in the file. Bytes.
     eoa: u64,
-    /// End of the file, as far as this process knows. Bytes.
+    /// Size of the file, as far as this process knows. Bytes.
     eof: u64,
     library: Option<Library>,
-    /// The ranks that have it open together. `None`: only this process does.
+    /// The ranks that have the file open together. `None`: this process opened it alone.
     group: Option<Group>,
     /// `eoa` when the ranks last agreed on the file's size.
     settled: Option<u64>,
@@ -125,7 +127,7 @@ pub struct Class {
     write: unsafe extern "C" fn(*mut File, c_int, Hid, u64, usize, *const c_void) -> c_int,
     read_vector: ReadVector,
     write_vector: WriteVector,
-    /// HDF5 makes vectors of selections.
+    /// Absent: HDF5 converts selections to vectors.
     selections: [Never; 2],
     flush: unsafe extern "C" fn(*mut File, Hid, bool) -> c_int,
     truncate: unsafe extern "C" fn(*mut File, Hid, bool) -> c_int,
@@ -155,7 +157,7 @@ type WriteVector = unsafe extern "C" fn(
     *const *const c_void,
 ) -> c_int;
 
-// SAFETY: constants and functions.
+// SAFETY: the table consists of constants and functions.
 unsafe impl Sync for Class {}
 
 static CLASS: Class = Class {
@@ -163,7 +165,7 @@ static CLASS: Class = Class {
     value: VALUE,
     name: c"forebay".as_ptr(),
     max_address: MAX_ADDRESS,
-    // H5F_CLOSE_WEAK, as sec2.
+    // H5F_CLOSE_WEAK, as in sec2.
     close_degree: 1,
     terminate: None,
     superblock: [None; 3],
@@ -193,17 +195,17 @@ static CLASS: Class = Class {
     unlock,
     del,
     ctl: Some(ctl),
-    // H5FD_FLMAP_DICHOTOMY: metadata and raw data apart.
+    // H5FD_FLMAP_DICHOTOMY: separate free lists for metadata and raw data.
     free_lists: [1, 1, 1, 3, 3, 1, 1],
 };
 
-/// HDF5 asks what kind of plug-in this is.
+/// Tells HDF5 that this plug-in is a file driver.
 #[unsafe(no_mangle)]
 pub extern "C" fn H5PLget_plugin_type() -> c_int {
     PLUGIN_VFD
 }
 
-/// HDF5 asks for the driver. It copies the table.
+/// Returns the driver's table to HDF5, which copies it.
 #[unsafe(no_mangle)]
 pub extern "C" fn H5PLget_plugin_info() -> *const c_void {
     static REPORT: Once = Once::new();
@@ -211,18 +213,18 @@ pub extern "C" fn H5PLget_plugin_info() -> *const c_void {
     (&raw const CLASS).cast()
 }
 
-/// The value of `$HDF5_USE_FILE_LOCKING` by which locks aren't taken.
+/// Whether `$HDF5_USE_FILE_LOCKING` turns locks off.
 fn locks_are_off() -> bool {
     std::env::var("HDF5_USE_FILE_LOCKING").is_ok_and(|v| v == "FALSE" || v == "0")
 }
 
-/// Whether a lock that the file system doesn't have is no error.
+/// Whether `$HDF5_USE_FILE_LOCKING` tolerates file systems without locks.
 fn locks_are_tried() -> bool {
     std::env::var("HDF5_USE_FILE_LOCKING").is_ok_and(|v| v == "BEST_EFFORT")
 }
 
 impl File {
-    /// Carries out an operation on the file; a failure is put onto the error stack.
+    /// Carries out an operation on the open file. Puts a failure onto HDF5's error stack.
     fn attempt(&mut self, f: impl FnOnce(&mut File, &Open) -> Result<(), Failure>) -> c_int {
         let Some(open) = self.open.take() else {
             return FAIL;
@@ -243,8 +245,8 @@ impl File {
     }
 }
 
-/// Puts a failure onto the library's error stack. `errno = N` is how sec2 gives the number, which
-/// h5py reads to raise `FileNotFoundError` and the like.
+/// Puts a failure onto the library's error stack. It ends with `errno = N`, as sec2's messages do;
+/// h5py reads it to raise the fitting exception, such as `FileNotFoundError`.
 fn report(library: Option<Library>, (errno, sentence): &Failure) {
     let text = format!("{sentence}, errno = {}", errno.raw_os_error());
     match library {
@@ -253,7 +255,7 @@ fn report(library: Option<Library>, (errno, sentence): &Failure) {
     }
 }
 
-/// A range that HDF5 may ask for.
+/// Checks that a range is within the driver's addresses.
 fn check_range(at: u64, len: usize) -> Result<(), Failure> {
     match at.checked_add(len as u64) {
         Some(end) if end <= MAX_ADDRESS => Ok(()),
@@ -264,7 +266,7 @@ fn check_range(at: u64, len: usize) -> Result<(), Failure> {
     }
 }
 
-/// Gets the caller's return address along, as a fifth argument.
+/// Passes the caller's return address on, as a fifth argument.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 unsafe extern "C" fn open(_: *const c_char, _: c_uint, _: Hid, _: u64) -> *mut File {
@@ -279,7 +281,7 @@ unsafe extern "C" fn open_from(
     caller: usize,
 ) -> *mut File {
     let library = Library::of(caller);
-    // SAFETY: HDF5 gives a C string.
+    // SAFETY: HDF5 passes a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let opened = Group::of(library, list).and_then(|group| {
         let config = configured(library, list).and_then(|config| match max_address {
@@ -307,7 +309,7 @@ unsafe extern "C" fn open_from(
     });
     match opened {
         Ok((open, eof, group)) => {
-            // SAFETY: all of HDF5's part is numbers and pointers, which it fills in.
+            // SAFETY: `Base` consists of numbers and pointers, which HDF5 fills in.
             let base: Base = unsafe { std::mem::zeroed() };
             Box::into_raw(Box::new(File {
                 base,
@@ -327,7 +329,7 @@ unsafe extern "C" fn open_from(
     }
 }
 
-/// The configuration: the property list's, else `$HDF5_DRIVER_CONFIG`.
+/// Returns the configuration: that of the property list, else `$HDF5_DRIVER_CONFIG`.
 fn configured(library: Option<Library>, list: Hid) -> Result<Config, Failure> {
     let text = library
         .map(|l| l.driver_config(list))
@@ -343,7 +345,7 @@ fn configured(library: Option<Library>, list: Hid) -> Result<Config, Failure> {
 }
 
 unsafe extern "C" fn close(file: *mut File) -> c_int {
-    // SAFETY: made by `open`, and closed once.
+    // SAFETY: `open` made the file, and HDF5 closes it once.
     let mut file = unsafe { Box::from_raw(file) };
     let closed = file.open.take().map_or(Ok(()), |open| match &file.group {
         Some(group) => together::close(group, open),
@@ -359,7 +361,7 @@ unsafe extern "C" fn close(file: *mut File) -> c_int {
 }
 
 unsafe extern "C" fn cmp(a: *const File, b: *const File) -> c_int {
-    // SAFETY: two files of this driver.
+    // SAFETY: HDF5 passes two files of this driver.
     let (a, b) = unsafe { (&*a, &*b) };
     a.identity.cmp(&b.identity) as c_int
 }
@@ -373,13 +375,13 @@ unsafe extern "C" fn query(file: *const File, flags: *mut c_ulong) -> c_int {
         } else {
             FEATURES
         };
-        // SAFETY: HDF5's variable.
+        // SAFETY: HDF5 passes the address of a variable.
         unsafe { *flags = features };
     }
     SUCCEED
 }
 
-/// Answers HDF5's requests for the ranks.
+/// Returns the communicator, rank, size or info object of a file that ranks have open together.
 unsafe extern "C" fn ctl(
     file: *mut File,
     operation: u64,
@@ -392,7 +394,7 @@ unsafe extern "C" fn ctl(
     let (Some(group), false) = (group, answer.is_null()) else {
         return unknown(flags);
     };
-    // SAFETY: for these requests, HDF5 gives the address of a pointer to a variable of the type.
+    // SAFETY: for these operations, HDF5 passes the address of a pointer to a variable of the type.
     unsafe {
         let to = *answer;
         match operation {
@@ -420,17 +422,17 @@ unsafe extern "C" fn get_eoa(file: *const File, _: c_int) -> u64 {
 }
 
 unsafe extern "C" fn set_eoa(file: *mut File, _: c_int, at: u64) -> c_int {
-    // SAFETY: as above; HDF5 has it for itself.
+    // SAFETY: a file of this driver, which no other thread uses during the call.
     unsafe { (*file).eoa = at };
     SUCCEED
 }
 
 unsafe extern "C" fn get_eof(file: *const File, _: c_int) -> u64 {
-    // SAFETY: as above.
+    // SAFETY: a file of this driver.
     unsafe { (*file).eof }
 }
 
-/// Reads pieces. Small ones that are close to each other are one read.
+/// Reads pieces. Reads small pieces that are close to each other in the file with one call.
 ///
 /// # Safety
 /// Each piece must point to a buffer of its length.
@@ -458,7 +460,7 @@ unsafe fn read_pieces(open: &Open, all: &[Piece]) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes pieces. Small ones that are neighbours in the file are one write.
+/// Writes pieces. Writes small pieces that are adjacent in the file with one call.
 ///
 /// # Safety
 /// As for [`read_pieces`].
@@ -483,7 +485,8 @@ unsafe fn write_pieces(file: &mut File, open: &Open, all: &[Piece]) -> Result<()
 }
 
 impl File {
-    /// How HDF5 transfers data in the current call. `None`: only this process has the file open.
+    /// Returns how HDF5 transfers data in the current call. `None`: this process opened the file
+    /// alone.
     fn transfer(&self) -> Result<Option<(&Group, Transfer)>, Failure> {
         match (&self.group, self.library) {
             (Some(group), Some(library)) => Ok(Some((group, library.transfer()?))),
@@ -491,8 +494,8 @@ impl File {
         }
     }
 
-    /// The pieces of a transfer that isn't a vector: `count` bytes, or what `count` elements of
-    /// MPI's datatypes describe.
+    /// Returns the pieces of a transfer that isn't a vector: `count` bytes, or the ranges of
+    /// `count` elements of MPI datatypes.
     fn scalar(&self, at: u64, count: usize, memory: usize) -> Result<Vec<Piece>, Failure> {
         if let Some((group, transfer)) = self.transfer()?
             && transfer.collective
@@ -500,7 +503,8 @@ impl File {
             let mpi = &group.mpi;
             if count > 0 && !(mpi.is_byte(transfer.memory) && mpi.is_byte(transfer.file)) {
                 let buffer = pieces::flatten(mpi, transfer.memory, count)?;
-                // The file's datatype is a view: it is repeated for as long as memory has bytes.
+                // The file's datatype is a view: it is repeated until all of memory's bytes have a
+                // place.
                 let total: usize = buffer.iter().map(|(_, len)| len).sum();
                 if total == 0 {
                     return Ok(Vec::new());
@@ -517,14 +521,15 @@ impl File {
         })
     }
 
-    /// Ends a write. It is published at once unless it may be `kept` back by weaker controls: HDF5
-    /// lets any rank read metadata, and write over fill values, after a barrier of its own. A
-    /// transfer of all ranks is published, and ends alike on all, after all have written.
+    /// Ends a write. For a file that ranks have open together, publishes the write at once, unless
+    /// `kept` is true: HDF5 lets any rank read metadata, or overwrite fill values, after a barrier
+    /// that the driver doesn't see. A transfer of all ranks is always published, and has the same
+    /// result on all ranks after all have written.
     fn written(&self, open: &Open, done: Result<(), Failure>, kept: bool) -> Result<(), Failure> {
         let Some(group) = &self.group else {
             return done;
         };
-        // Whether all ranks take part is the same on all ranks.
+        // `together` is the same on all ranks.
         let together = matches!(self.transfer()?, Some((_, Transfer { together: true, .. })));
         let done = if kept && !together {
             done
@@ -547,7 +552,7 @@ unsafe extern "C" fn read(
     let file = unsafe { &mut *file };
     file.attempt(|file, open| {
         let pieces = file.scalar(at, len, to as usize)?;
-        // SAFETY: a buffer of this many bytes, or as large as its datatype says.
+        // SAFETY: HDF5 passes a buffer of `len` bytes, or of the extent of its datatype.
         unsafe { read_pieces(open, &pieces) }
     })
 }
@@ -560,25 +565,26 @@ unsafe extern "C" fn write(
     len: usize,
     from: *const c_void,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: HDF5 passes a file of this driver.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| {
         let pieces = file.scalar(at, len, from as usize);
-        // SAFETY: as above.
+        // SAFETY: as for `read`.
         let done = pieces.and_then(|pieces| unsafe { write_pieces(file, open, &pieces) });
-        // Fill values, or metadata: what programs write comes as a vector.
+        // Published at once: HDF5 writes fill values and metadata here, and programs' data as
+        // vectors.
         file.written(open, done, false)
     })
 }
 
-/// The sizes of a vector: after a 0, all equal the last one before it.
+/// The sizes of a vector's elements. A 0 means: this and all further sizes equal the one before.
 struct Sizes {
     at: *const usize,
     last: Option<usize>,
 }
 
 impl Sizes {
-    /// The size of element `i`; elements are asked for in order.
+    /// Returns the size of element `i`. The caller asks for the elements in order.
     ///
     /// # Safety
     /// The array has an element `i`, or a 0 before it.
@@ -598,10 +604,10 @@ impl Sizes {
     }
 }
 
-/// The pieces of a vector.
+/// Returns the pieces of a vector.
 ///
 /// # Safety
-/// The arrays have `count` elements; `sizes` may end with a 0.
+/// The arrays have `count` elements; `sizes` may end earlier with a 0.
 unsafe fn vector<T>(
     count: u32,
     addresses: *const u64,
@@ -627,7 +633,7 @@ unsafe fn vector<T>(
     all
 }
 
-/// Whether a vector has metadata.
+/// Whether a vector contains metadata.
 ///
 /// # Safety
 /// The array has `count` elements, or ends with [`NO_LIST`].
@@ -648,8 +654,8 @@ unsafe extern "C" fn read_vector(
     sizes: *const usize,
     buffers: *const *mut c_void,
 ) -> c_int {
-    // SAFETY: a file of this driver; HDF5's arrays have this many elements, each buffer has its
-    // size.
+    // SAFETY: HDF5 passes a file of this driver; its arrays have `count` elements, and each buffer
+    // has its size.
     unsafe {
         let all = vector(count, addresses, sizes, buffers.cast::<*const c_void>());
         (*file).attempt(|_, open| read_pieces(open, &all))
@@ -665,7 +671,7 @@ unsafe extern "C" fn write_vector(
     sizes: *const usize,
     buffers: *const *const c_void,
 ) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: as for `read_vector`.
     unsafe {
         let all = vector(count, addresses, sizes, buffers);
         let metadata = has_metadata(count, kinds);
@@ -680,7 +686,7 @@ unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
     // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| match &file.group {
-        // Closing publishes, too.
+        // Closing publishes the writes.
         Some(_) if closing => Ok(()),
         Some(group) => group.agree(open.publish()),
         None => open.publish(),
@@ -688,7 +694,7 @@ unsafe extern "C" fn flush(file: *mut File, _: Hid, closing: bool) -> c_int {
 }
 
 unsafe extern "C" fn truncate(file: *mut File, _: Hid, _: bool) -> c_int {
-    // SAFETY: as above.
+    // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
     let eoa = file.eoa;
     match file.group {
@@ -711,10 +717,10 @@ unsafe extern "C" fn lock(file: *mut File, write: bool) -> c_int {
         return SUCCEED;
     }
     let kind = if write { Lock::Exclusive } else { Lock::Shared };
-    // SAFETY: as above.
+    // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
     file.attempt(|file, open| match &file.group {
-        // One lock for all ranks.
+        // Rank 0 takes one lock for all ranks.
         Some(group) if group.leads() => group.agree(take(open, kind)),
         Some(group) => group.agree(Ok(())),
         None => take(open, kind),
@@ -736,7 +742,7 @@ unsafe extern "C" fn unlock(file: *mut File) -> c_int {
     if locks_are_off() {
         return SUCCEED;
     }
-    // SAFETY: as above.
+    // SAFETY: a file of this driver.
     let file = unsafe { &mut *file };
     if file.group.as_ref().is_some_and(|group| !group.leads()) {
         return SUCCEED;
@@ -753,7 +759,7 @@ unsafe extern "C" fn del(_: *const c_char, _: Hid) -> c_int {
 
 unsafe extern "C" fn del_from(name: *const c_char, list: Hid, caller: usize) -> c_int {
     let library = Library::of(caller);
-    // SAFETY: HDF5 gives a C string.
+    // SAFETY: HDF5 passes a C string.
     let name = unsafe { CStr::from_ptr(name) }.to_string_lossy();
     let remove = || configured(library, list).and_then(|config| file::remove(&name, &config));
     let removed = Group::of(library, list).and_then(|group| match group {

@@ -1,8 +1,8 @@
-//! An open file: in a pool, by `posix`, or outside of all, by the kernel.
+//! An open file: in a pool, by `forebay-posix`, or on the host, by the kernel.
 //!
-//! Positions are HDF5's; a file has two marks besides: `eoa`, the end of what HDF5 has allocated,
-//! and `eof`, the end of the file as this process has last seen it. Several processes may have a
-//! file open: a process that needs the true end asks ([`Open::size`]).
+//! HDF5 passes the offset of each read and write. The driver keeps two marks for a file: `eoa`, the
+//! end of the space that HDF5 has allocated, and `eof`, the size that this process has last seen.
+//! As several processes may have a file open, [`Open::size`] reads the current size.
 
 use crate::config::{Config, Place};
 use forebay_iov::{Attached, PoolFile};
@@ -21,16 +21,17 @@ pub struct Mode {
     pub exclusive: bool,
 }
 
-/// Which file it is: two opens of one file have the same.
+/// Identifies a file: a device number (0 in a pool) and an inode number. Two opens of one file have
+/// the same.
 pub type Identity = (u64, u64);
 
-/// Bytes that can be read and written at positions.
+/// An open file.
 pub enum Open {
     Pool(PoolFile, Identity),
     Host(fs::File, Identity),
 }
 
-/// Why something failed.
+/// Why an operation failed: an errno and a sentence.
 pub type Failure = (Errno, String);
 
 fn of_system(what: &str, e: &std::io::Error) -> Failure {
@@ -48,7 +49,7 @@ fn of_pool(what: &str, e: Errno) -> Failure {
     (e, format!("{what}: {words}"))
 }
 
-/// The pool and the path inside it, if the name is of one.
+/// Returns the pool and the path inside it, if the name is of a file in a pool.
 fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Failure> {
     let invalid = |text: String| (Errno::INVAL, text);
     let attach = |pool: &str| Attached::open(pool).map_err(|e| (e.errno(), e.to_string()));
@@ -67,7 +68,7 @@ fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Fai
                     Err(_) => return Ok(None),
                 }
             };
-            // Without a pool, a path is the host's; a configured pool must exist.
+            // Without a pool, a path is a path of the host. But a configured pool must exist.
             let fs = match attach(&configured) {
                 Ok(fs) => fs,
                 Err(e) if config.pool.is_some() => return Err(e),
@@ -84,8 +85,8 @@ fn locate(name: &str, config: &Config) -> Result<Option<(Attached, String)>, Fai
 /// Opens a file.
 ///
 /// # Errors
-/// errno and a sentence: the errors of opening; EINVAL for an invalid name; ENOTSUP, EBUSY if the
-/// controls can't be declared for it.
+/// An errno and a sentence: those of opening; EINVAL for an invalid name; ENOTSUP, EBUSY if the
+/// controls can't be declared for the file.
 pub fn open(name: &str, mode: Mode, config: &Config) -> Result<Open, Failure> {
     let Some((fs, path)) = locate(name, config)? else {
         return open_on_host(name, mode);
@@ -114,7 +115,7 @@ pub fn open(name: &str, mode: Mode, config: &Config) -> Result<Open, Failure> {
     let file = PoolFile::new(fs, file.map_err(failed)?);
     let stat = file.with(|f| f.stat()).map_err(failed)?;
     match stat.mode & libc::S_IFMT {
-        // No device of the host has the number 0.
+        // The host has no device with number 0.
         libc::S_IFREG => Ok(Open::Pool(file, (0, stat.ino))),
         libc::S_IFDIR => Err(failed(Errno::ISDIR)),
         _ => Err(failed(Errno::INVAL)),
@@ -148,17 +149,17 @@ pub fn remove(name: &str, config: &Config) -> Result<(), Failure> {
 }
 
 impl Open {
-    /// Which file it is.
+    /// Returns the file's identity.
     pub fn identity(&self) -> Identity {
         match self {
             Open::Pool(_, identity) | Open::Host(_, identity) => *identity,
         }
     }
 
-    /// Its size, at this moment. Bytes.
+    /// Returns the file's current size in bytes.
     ///
     /// # Errors
-    /// If it can't be found out.
+    /// Those of reading the file's attributes.
     pub fn size(&self) -> Result<u64, Failure> {
         match self {
             Open::Pool(file, _) => file.with(|f| f.stat().map(|s| s.size)).map_err(in_pool),
@@ -166,10 +167,10 @@ impl Open {
         }
     }
 
-    /// Reads at `at`; bytes after the end read as zero.
+    /// Reads at offset `at`. Bytes beyond the end of the file read as zero.
     ///
     /// # Errors
-    /// The read's errors.
+    /// Those of reading.
     pub fn read(&self, at: u64, to: &mut [u8]) -> Result<(), Failure> {
         let mut done = 0;
         while done < to.len() {
@@ -190,10 +191,10 @@ impl Open {
         Ok(())
     }
 
-    /// Writes all of it at `at`.
+    /// Writes all of `bytes` at offset `at`.
     ///
     /// # Errors
-    /// The write's errors.
+    /// Those of writing.
     pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), Failure> {
         let mut done = 0;
         while done < bytes.len() {
@@ -213,10 +214,10 @@ impl Open {
         Ok(())
     }
 
-    /// Sets the size. Bytes.
+    /// Sets the size in bytes.
     ///
     /// # Errors
-    /// ftruncate's errors.
+    /// Those of ftruncate.
     pub fn set_size(&self, size: u64) -> Result<(), Failure> {
         match self {
             Open::Pool(file, _) => file.with(|f| f.set_len(size)).map_err(in_pool),
@@ -227,7 +228,7 @@ impl Open {
     /// Makes written bytes visible to other processes, if the file's controls allow buffering them.
     ///
     /// # Errors
-    /// If some of the written bytes are lost.
+    /// If written bytes were lost.
     pub fn publish(&self) -> Result<(), Failure> {
         match self {
             Open::Pool(file, _) => file.publish().map_err(in_pool),
@@ -235,10 +236,10 @@ impl Open {
         }
     }
 
-    /// flock(2), without waiting.
+    /// Locks the whole file as flock(2) does, without waiting.
     ///
     /// # Errors
-    /// EWOULDBLOCK if another process has the lock.
+    /// EWOULDBLOCK if another process holds a conflicting lock.
     pub fn lock(&self, kind: Lock) -> Result<(), Failure> {
         use rustix::fs::FlockOperation as Op;
         match self {
@@ -261,7 +262,7 @@ impl Open {
         }
     }
 
-    /// Closes it.
+    /// Closes the file.
     ///
     /// # Errors
     /// If written bytes can't be written back.
@@ -273,7 +274,7 @@ impl Open {
     }
 }
 
-/// Locks of whole files.
+/// The kinds of locks on whole files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lock {
     Shared,

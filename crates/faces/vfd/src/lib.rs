@@ -2,19 +2,19 @@
 //! time (`HDF5_PLUGIN_PATH`, `HDF5_DRIVER=forebay`, or `H5Pset_driver_by_name`).
 //!
 //! - [`config`]: names of files, and the driver's configuration string. Pure.
-//! - [`file`]: an open file, in a pool or outside of all.
-//! - [`library`]: the HDF5 library that calls. Nothing is linked: wheels of Python load several
-//!   HDF5 libraries into one process, each hidden from the others, so the caller's is found by its
-//!   return address.
+//! - [`file`]: an open file, in a pool or on the host.
+//! - [`library`]: the HDF5 library that calls the driver. The driver links to none: Python wheels
+//!   load several HDF5 libraries into one process, each hidden from the others. So the caller's is
+//!   found by its return address.
 //! - [`mpi`]: the MPI library that the caller uses, and the ranks that have a file open together.
-//! - [`together`]: what such ranks do to a file: one acts, all learn how it ended.
-//! - [`pieces`]: transfers of many pieces, as few calls of the pool.
-//! - [`driver`]: the table of callbacks, the only code that HDF5 sees.
+//! - [`together`]: operations of such ranks on a file: one rank acts, and all learn the result.
+//! - [`pieces`]: transfers of many pieces with few calls of the pool.
+//! - [`driver`]: the table of callbacks, the only code that HDF5 calls.
 //!
-//! It guarantees: HDF5 ≥ 1.14 and 2.x may use it at the same time in one process; what a write has
-//! returned from is seen by the next read of any process, unless the file's controls say otherwise; a
-//! file that isn't in a pool is used as the driver `sec2` does; errors come to HDF5's error stack with
-//! a sentence. A forked child can't use its parent's files.
+//! Guarantees: several HDF5 libraries, 1.14 and 2.x, can use the driver at the same time in one
+//! process. After a write has returned, reads of every process see it, unless the file's controls
+//! say otherwise. A file outside of all pools behaves as with the driver `sec2`. HDF5's error stack
+//! gets a sentence for each error. A forked child can't use its parent's files.
 
 pub mod config;
 pub mod driver;

@@ -1,32 +1,32 @@
-//! The HDF5 library that calls the driver.
+//! Access to the HDF5 library that calls the driver.
 //!
-//! A process may have several (h5py, netCDF4 and tables each bring one, loaded RTLD_LOCAL), and the
-//! driver links to none. The caller's is the object that its return address lies in; its functions
-//! are looked up there, and only there.
+//! A process may have several HDF5 libraries (h5py, netCDF4 and tables each load one with
+//! RTLD_LOCAL), and the driver links to none. The caller is the library that contains its return
+//! address; HDF5's functions are looked up only there.
 
 use crate::file::Failure;
 use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_void};
 
-/// HDF5's identifiers: of property lists, error classes.
+/// An identifier of HDF5, such as of a property list or an error class.
 pub type Hid = i64;
 
-/// A loaded HDF5 library. It stays loaded: it loaded the driver.
+/// A loaded HDF5 library. It is never unloaded while the driver is, as it has loaded the driver.
 #[derive(Clone, Copy)]
 pub struct Library(*mut c_void);
 
-// SAFETY: a handle of dlopen, which any thread may use.
+// SAFETY: any thread may use a handle of dlopen.
 unsafe impl Send for Library {}
 // SAFETY: as above.
 unsafe impl Sync for Library {}
 
-/// How a call transfers data.
+/// How an HDF5 call transfers data.
 #[derive(Clone, Copy)]
 pub struct Transfer {
-    /// The call is collective; datatypes of MPI describe a transfer that isn't a vector.
+    /// The call is collective: unless the transfer is a vector, MPI datatypes describe it.
     pub collective: bool,
-    /// All ranks are in the transfer.
+    /// All ranks take part in the transfer.
     pub together: bool,
-    /// Datatypes of memory's part and of the file's.
+    /// The MPI datatypes that describe the transfer in memory and in the file.
     pub memory: usize,
     pub file: usize,
 }
@@ -45,9 +45,9 @@ type Push = unsafe extern "C" fn(
 ) -> c_int;
 
 impl Library {
-    /// The library that an address of its code lies in.
+    /// Returns the library that contains the address `caller`.
     pub fn of(caller: usize) -> Option<Library> {
-        // SAFETY: an all-zero Dl_info is a value; dladdr fills it or says that it didn't.
+        // SAFETY: an all-zero Dl_info is valid; dladdr fills it, or returns 0.
         let name = unsafe {
             let mut info: libc::Dl_info = std::mem::zeroed();
             if libc::dladdr(caller as *const c_void, &mut info) == 0 || info.dli_fname.is_null() {
@@ -57,7 +57,7 @@ impl Library {
         };
         // SAFETY: the name of a loaded object; RTLD_NOLOAD loads nothing.
         let handle = unsafe { libc::dlopen(name, libc::RTLD_LAZY | libc::RTLD_NOLOAD) };
-        // A program that has HDF5 linked into itself: its own handle.
+        // Without a handle, HDF5 is linked into the program itself: uses the program's handle.
         let handle = if handle.is_null() {
             // SAFETY: as above.
             unsafe { libc::dlopen(std::ptr::null(), libc::RTLD_LAZY | libc::RTLD_NOLOAD) }
@@ -68,33 +68,34 @@ impl Library {
     }
 
     fn symbol(self, name: &CStr) -> Option<*mut c_void> {
-        // SAFETY: a handle that is open, and a C string.
+        // SAFETY: an open handle, and a C string.
         let found = unsafe { libc::dlsym(self.0, name.as_ptr()) };
         (!found.is_null()).then_some(found)
     }
 
-    /// The address of a variable.
+    /// Returns the address of a variable of the library.
     pub fn address(self, name: &CStr) -> Option<usize> {
         self.symbol(name).map(|at| at as usize)
     }
 
-    /// A function of the library, or of a library on which it depends.
+    /// Returns a function of the library, or of a library on which it depends.
     ///
     /// # Safety
     /// `F` is the type of a pointer to the function.
     pub unsafe fn function<F: Copy>(self, name: &CStr) -> Option<F> {
         assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-        // SAFETY: pointers to functions are as large as others; the type is the caller's promise.
+        // SAFETY: function pointers have the size of data pointers; the caller promises the type.
         self.symbol(name)
             .map(|found| unsafe { std::mem::transmute_copy::<*mut c_void, F>(&found) })
     }
 
-    /// Copies of a list's communicator and info object, which belong to the caller. `None` in a serial
-    /// library. All ranks of the communicator call it.
+    /// Returns copies of a property list's communicator and info object, which the caller must
+    /// free. `None` in a serial library. All ranks of the communicator must call it.
     pub fn mpi_params(self, list: Hid) -> Option<(usize, usize)> {
         type Params = unsafe extern "C" fn(Hid, *mut usize, *mut usize) -> c_int;
         let (mut comm, mut info) = (0, 0);
-        // SAFETY: parallel HDF5 1.14 and later declare it so; MPI's handles have 4 or 8 bytes.
+        // SAFETY: parallel HDF5 1.14 and later have this signature; MPI's handles have 4 or 8
+        // bytes.
         let done = unsafe {
             self.function::<Params>(c"H5Pget_mpi_params")
                 .map(|get| get(list, &mut comm, &mut info))
@@ -102,17 +103,17 @@ impl Library {
         (done? >= 0).then_some((comm, info))
     }
 
-    /// Whether the library can report how the current call transfers data.
+    /// Whether the library has the functions that [`Library::transfer`] needs.
     pub fn tells_transfers(self) -> bool {
         self.symbol(c"H5CX_get_io_xfer_mode").is_some()
             && self.symbol(c"H5CX_get_mpio_coll_opt").is_some()
             && self.symbol(c"H5CX_get_mpi_coll_datatypes").is_some()
     }
 
-    /// How the current call of HDF5 transfers data.
+    /// Returns how the current call of HDF5 transfers data.
     ///
     /// # Errors
-    /// ENOTSUP if the library doesn't say it.
+    /// ENOTSUP if the library doesn't have the functions, or they fail.
     pub fn transfer(self) -> Result<Transfer, Failure> {
         type Get = unsafe extern "C" fn(*mut c_int) -> c_int;
         type Types = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
@@ -123,9 +124,9 @@ impl Library {
             )
         };
         let (mut mode, mut individual, mut memory, mut file) = (0, 0, 0, 0);
-        // SAFETY: the signatures are those of H5CXprivate.h of parallel HDF5 1.14 to 2.x: each
-        // writes an enumeration or a handle of MPI. HDF5 requires that these functions run inside a
-        // call of HDF5, as here.
+        // SAFETY: the signatures are those of H5CXprivate.h of parallel HDF5 1.14 to 2.x; each
+        // function writes an enumeration or an MPI handle. HDF5 demands that they run inside a call
+        // of HDF5, as here.
         let told = unsafe {
             let get = self
                 .function::<Get>(c"H5CX_get_io_xfer_mode")
@@ -152,15 +153,15 @@ impl Library {
         }
     }
 
-    /// The configuration string of a file access property list. Empty if it has none.
+    /// Returns the configuration string of a file access property list. Empty if it has none.
     pub fn driver_config(self, list: Hid) -> String {
         let Some(found) = self.symbol(c"H5Pget_driver_config_str") else {
             return String::new();
         };
-        // SAFETY: HDF5 1.14 and later declare it so.
+        // SAFETY: HDF5 1.14 and later have this signature.
         let get: ConfigStr = unsafe { std::mem::transmute::<*mut c_void, ConfigStr>(found) };
         let mut text = vec![0u8; 4096];
-        // SAFETY: the buffer has room for this many bytes.
+        // SAFETY: the buffer has room for `text.len()` bytes.
         let len = unsafe { get(list, text.as_mut_ptr().cast(), text.len()) };
         match usize::try_from(len) {
             Ok(len) => {
@@ -173,13 +174,14 @@ impl Library {
         }
     }
 
-    /// An identifier that the library has as a variable, once it is initialised.
+    /// Returns an identifier that the library stores in a variable once it is initialised.
     fn identifier(self, name: &CStr) -> Option<Hid> {
         // SAFETY: HDF5's variables of identifiers are hid_t, and live as long as the library.
         self.symbol(name).map(|at| unsafe { *at.cast::<Hid>() })
     }
 
-    /// Puts a sentence onto HDF5's error stack; to standard error where that can't be done.
+    /// Puts a sentence onto HDF5's error stack, or writes it to standard error if that isn't
+    /// possible.
     pub fn report(self, sentence: &str) {
         let text = CString::new(sentence.replace('\0', " ")).unwrap_or_default();
         let push = self.symbol(c"H5Epush2");
@@ -188,7 +190,7 @@ impl Library {
         let minor = self.identifier(c"H5E_CANTOPENFILE_g");
         match (push, class, major, minor) {
             (Some(push), Some(class), Some(major), Some(minor)) => {
-                // SAFETY: HDF5 declares it so; the format takes one string.
+                // SAFETY: HDF5 has this signature; the format takes one string.
                 unsafe {
                     let push: Push = std::mem::transmute::<*mut c_void, Push>(push);
                     push(

@@ -1,11 +1,11 @@
 //! The MPI library of the calling process, and the ranks that have a file open together.
 //!
-//! Nothing is linked: a parallel HDF5 depends on the MPI library that the program uses, so MPI's
-//! functions are found through HDF5's handle. The handles of MPI are kept as 64 bits: MPICH's (and
-//! those of Intel MPI, Cray MPICH, MVAPICH) are 32-bit numbers, Open MPI's are pointers. The System
-//! V ABI of x86-64 passes both in one register each.
+//! The driver links to no MPI library. A parallel HDF5 depends on the one that the program uses, so
+//! MPI's functions are looked up through HDF5's handle. MPI's handles are stored in 64 bits: those
+//! of MPICH (also Intel MPI, Cray MPICH, MVAPICH) are 32-bit numbers, those of Open MPI pointers.
+//! The System V ABI of x86-64 passes either in one register.
 //!
-//! It guarantees: [`Group::agree`] has the same result on all ranks, so a failure on one rank is a
+//! Guarantees: [`Group::agree`] has the same result on all ranks. So a failure on one rank is a
 //! failure on all, and no rank waits for one that has given up.
 
 use crate::file::Failure;
@@ -16,7 +16,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 /// A communicator, an info object, a datatype or an operation of MPI.
 pub type Handle = usize;
 
-/// Bytes of a failure's sentence that other ranks get.
+/// Maximum number of bytes of an error message that other ranks get.
 const SENTENCE: usize = 504;
 
 type GetInt = unsafe extern "C" fn(Handle, *mut c_int) -> c_int;
@@ -33,7 +33,7 @@ type Envelope =
 type Contents =
     unsafe extern "C" fn(Handle, c_int, c_int, c_int, *mut c_int, *mut isize, *mut c_void) -> c_int;
 
-/// How many bytes a handle has in arrays, and the constants.
+/// Size of a handle in arrays (bytes), and values of MPI's constants.
 #[derive(Clone, Copy)]
 struct Abi {
     handle_bytes: usize,
@@ -42,7 +42,7 @@ struct Abi {
     byte: Handle,
     int: Handle,
     max: Handle,
-    /// Open MPI counts combiners from 0, MPICH from 1.
+    /// The number of MPI_COMBINER_NAMED: 0 in Open MPI, 1 in MPICH.
     first_combiner: c_int,
 }
 
@@ -69,7 +69,7 @@ fn missing(what: &str) -> Failure {
     (Errno::NOTSUP, format!("MPI: {what}"))
 }
 
-/// The return value of an MPI function.
+/// Converts the return value of an MPI function.
 fn check(code: c_int, what: &str) -> Result<(), Failure> {
     match code {
         0 => Ok(()),
@@ -94,8 +94,8 @@ impl Abi {
                 first_combiner: 0,
             });
         }
-        // SAFETY: MPI declares them so; the buffer has MPI_MAX_LIBRARY_VERSION_STRING bytes and
-        // more.
+        // SAFETY: MPI has these signatures; the buffer is longer than
+        // MPI_MAX_LIBRARY_VERSION_STRING.
         let (version, standard) = unsafe {
             let get = library.function::<Version>(c"MPI_Get_library_version");
             let get = get.ok_or_else(|| missing("HDF5's library has none"))?;
@@ -118,7 +118,7 @@ impl Abi {
                 "the driver knows the ABIs of MPICH and Open MPI, not that of '{first}'"
             )));
         }
-        // The numbers are MPICH's ABI, the same since its version 3.1.
+        // The numbers of MPICH's ABI, the same since its version 3.1.
         Ok(Abi {
             handle_bytes: size_of::<c_int>(),
             comm_null: 0x0400_0000,
@@ -132,10 +132,10 @@ impl Abi {
 }
 
 impl Mpi {
-    /// The MPI library that an HDF5 library uses.
+    /// Returns the MPI library that an HDF5 library uses.
     ///
     /// # Errors
-    /// ENOTSUP if its ABI isn't known, or functions are absent.
+    /// ENOTSUP if its ABI isn't known, or functions are missing.
     fn of(library: Library) -> Result<Mpi, Failure> {
         macro_rules! find {
             ($name:literal) => {
@@ -167,37 +167,37 @@ impl Mpi {
         datatype == self.abi.byte
     }
 
-    /// The size of a datatype. Bytes.
+    /// Returns the size of a datatype in bytes.
     ///
     /// # Errors
-    /// EIO if MPI doesn't say it.
+    /// EIO if the MPI function fails.
     pub fn type_size(&self, datatype: Handle) -> Result<usize, Failure> {
         let mut size = 0;
-        // SAFETY: a datatype that HDF5 or MPI has given, and a variable.
+        // SAFETY: a datatype from HDF5 or MPI, and a variable.
         let code = unsafe { (self.type_size)(datatype, &mut size) };
         check(code, "MPI_Type_size")?;
         usize::try_from(size).map_err(|_| (Errno::OVERFLOW, "a datatype is over 2 GiB".into()))
     }
 
-    /// The extent of a datatype: the distance of two in an array. Bytes.
+    /// Returns the extent of a datatype: the distance between two elements in an array. Bytes.
     ///
     /// # Errors
-    /// EIO if MPI doesn't say it.
+    /// EIO if the MPI function fails.
     pub fn type_extent(&self, datatype: Handle) -> Result<i64, Failure> {
         let (mut lower, mut extent) = (0, 0);
-        // SAFETY: as above; MPI_Aint is a pointer's difference.
+        // SAFETY: as in `type_size`; MPI_Aint has a pointer's size.
         let code = unsafe { (self.type_extent)(datatype, &mut lower, &mut extent) };
         check(code, "MPI_Type_get_extent")?;
         Ok(extent as i64)
     }
 
-    /// How a datatype was made. `None`: it is one of MPI's own.
+    /// Returns how a datatype was constructed. `None`: it is predefined by MPI.
     ///
     /// # Errors
-    /// EIO if MPI doesn't say it.
+    /// EIO if an MPI function fails.
     pub fn type_parts(&self, datatype: Handle) -> Result<Option<Parts>, Failure> {
         let (mut ints, mut addresses, mut types, mut combiner) = (0, 0, 0, 0);
-        // SAFETY: as above.
+        // SAFETY: as in `type_size`.
         let code = unsafe {
             (self.type_envelope)(
                 datatype,
@@ -221,7 +221,7 @@ impl Mpi {
             types: Vec::new(),
         };
         let mut packed = vec![0usize; len(types)];
-        // SAFETY: the arrays are as long as MPI asked for; handles have 4 or 8 bytes.
+        // SAFETY: the arrays have the lengths that MPI returned; handles have 4 or 8 bytes.
         let code = unsafe {
             let (i, a) = (parts.ints.as_mut_ptr(), parts.addresses.as_mut_ptr());
             (self.type_contents)(
@@ -246,7 +246,7 @@ impl Mpi {
     }
 }
 
-/// How a datatype was made from others. Frees what MPI has handed out.
+/// How a datatype was constructed from others. Frees the datatypes that MPI has returned.
 pub struct Parts {
     mpi: Mpi,
     /// MPI_COMBINER_*, counted from 0.
@@ -260,7 +260,7 @@ impl Drop for Parts {
     fn drop(&mut self) {
         for datatype in &mut self.types {
             let (mut i, mut a, mut t, mut combiner) = (0, 0, 0, 0);
-            // SAFETY: a datatype that MPI has handed out; those that aren't MPI's own are freed
+            // SAFETY: a datatype that MPI has returned; each one that isn't predefined is freed
             // once.
             unsafe {
                 let envelope = self.mpi.type_envelope;
@@ -274,7 +274,7 @@ impl Drop for Parts {
     }
 }
 
-/// The ranks that have a file open together: a communicator of the file's.
+/// The ranks that have a file open together, with the file's copy of the communicator.
 pub struct Group {
     pub mpi: Mpi,
     comm: Handle,
@@ -284,16 +284,17 @@ pub struct Group {
 }
 
 impl Group {
-    /// The ranks that a file access property list names. `None`: it names none, or the HDF5 library
-    /// is a serial one. All ranks call it.
+    /// Returns the ranks that a file access property list names. `None`: it names none, or the HDF5
+    /// library is a serial one. All ranks must call it.
     ///
     /// # Errors
-    /// ENOTSUP if the MPI library isn't known; EIO if it fails.
+    /// ENOTSUP if the MPI library isn't known; EIO if a function of it fails.
     pub fn of(library: Option<Library>, list: i64) -> Result<Option<Group>, Failure> {
         let Some(library) = library else {
             return Ok(None);
         };
-        // A copy of the list's communicator and info, which return errors. They are ours.
+        // Copies of the list's communicator and info object, which `Group` frees. They return
+        // errors instead of aborting.
         let Some((comm, info)) = library.mpi_params(list) else {
             return Ok(None);
         };
@@ -310,12 +311,12 @@ impl Group {
         };
         if info == 0 || info == mpi.abi.info_null {
             group.info = 0;
-            // HDF5 takes no info object for an error.
+            // HDF5 regards a missing info object as an error, so this makes an empty one.
             // SAFETY: a variable with room for a handle.
             let code = unsafe { (mpi.make_info)(&mut group.info) };
             check(code, "MPI_Info_create")?;
         }
-        // SAFETY: a communicator, and variables.
+        // SAFETY: an open communicator, and variables.
         unsafe {
             check((mpi.rank)(comm, &mut group.rank), "MPI_Comm_rank")?;
             check((mpi.size)(comm, &mut group.size), "MPI_Comm_size")?;
@@ -330,30 +331,30 @@ impl Group {
         Ok(Some(group))
     }
 
-    /// Whether this rank makes files, truncates them and holds their locks.
+    /// Whether this rank creates files, truncates them and holds their locks.
     pub fn leads(&self) -> bool {
         self.rank == 0
     }
 
-    /// Whether MPI has ended: no rank can be spoken to.
+    /// Whether MPI is finalized, so that no rank can be reached.
     fn is_over(&self) -> bool {
         let mut over = 0;
-        // SAFETY: a variable; it may be called at any time.
+        // SAFETY: a variable; MPI_Finalized may be called at any time.
         unsafe { (self.mpi.finalized)(&mut over) != 0 || over != 0 }
     }
 
-    /// Waits for all ranks. If the operation failed on one of them, it fails on all: ranks where it
-    /// succeeded get the failure of the last rank where it failed. All ranks call it.
+    /// Waits for all ranks. If the operation failed on one rank, it fails on all: ranks where it
+    /// succeeded get the failure of the last rank where it failed. All ranks must call it.
     ///
     /// # Errors
-    /// As above; EIO if MPI fails.
+    /// `mine`'s, or another rank's; EIO if MPI fails.
     pub fn agree<T>(&self, mine: Result<T, Failure>) -> Result<T, Failure> {
         if self.is_over() {
             return mine;
         }
         let failed: c_int = if mine.is_err() { self.rank + 1 } else { 0 };
         let mut last: c_int = 0;
-        // SAFETY: one number each.
+        // SAFETY: each buffer is one number.
         let code = unsafe {
             let (from, to) = (&raw const failed, &raw mut last);
             (self.mpi.allreduce)(
@@ -388,13 +389,13 @@ impl Group {
         })
     }
 
-    /// Sends a rank's bytes to all ranks. All ranks call it.
+    /// Sends the bytes of rank `from` to all ranks. All ranks must call it.
     ///
     /// # Errors
     /// EIO if MPI fails.
     pub fn broadcast(&self, bytes: &mut [u8], from: c_int) -> Result<(), Failure> {
         let len = c_int::try_from(bytes.len()).map_err(|_| missing("a message is over 2 GiB"))?;
-        // SAFETY: this many bytes.
+        // SAFETY: the buffer has `len` bytes.
         let code = unsafe {
             let at = bytes.as_mut_ptr().cast();
             (self.mpi.bcast)(at, len, self.mpi.abi.byte, from, self.comm)
@@ -402,26 +403,26 @@ impl Group {
         check(code, "MPI_Bcast")
     }
 
-    /// Answers HDF5: stores the communicator.
+    /// Stores the communicator in HDF5's variable.
     ///
     /// # Safety
-    /// There is room for an MPI_Comm.
+    /// `to` has room for an MPI_Comm.
     pub unsafe fn store_comm(&self, to: *mut c_void) {
         // SAFETY: as the caller promises.
         unsafe { self.store(self.comm, to) }
     }
 
-    /// Answers HDF5: stores the info object.
+    /// Stores the info object in HDF5's variable.
     ///
     /// # Safety
-    /// There is room for an MPI_Info.
+    /// `to` has room for an MPI_Info.
     pub unsafe fn store_info(&self, to: *mut c_void) {
         // SAFETY: as the caller promises.
         unsafe { self.store(self.info, to) }
     }
 
     unsafe fn store(&self, handle: Handle, to: *mut c_void) {
-        // SAFETY: as the caller promises; a handle has 4 or 8 bytes, the first ones of ours.
+        // SAFETY: as the caller promises; MPI's handle is the first 4 or 8 bytes of ours.
         unsafe {
             let from = (&raw const handle).cast::<u8>();
             std::ptr::copy_nonoverlapping(from, to.cast(), self.mpi.abi.handle_bytes);
@@ -434,7 +435,7 @@ impl Drop for Group {
         if self.is_over() {
             return;
         }
-        // SAFETY: both are ours, and freed once.
+        // SAFETY: the group owns both objects, and frees them once.
         unsafe {
             (self.mpi.free_comm)(&mut self.comm);
             (self.mpi.free_info)(&mut self.info);

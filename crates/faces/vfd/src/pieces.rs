@@ -1,7 +1,8 @@
-//! Transfers of many pieces: vectors, and what MPI's datatypes describe.
+//! Transfers of many pieces: vectors, and the ranges that MPI datatypes describe.
 //!
-//! - [`runs`] finds small pieces that are close in the file, so that one call of the pool moves them.
-//! - [`flatten`] lists the ranges that a datatype of MPI covers: HDF5 describes collective transfers
+//! - [`runs`] groups small pieces that are close in the file, so that one call of the pool moves
+//!   them.
+//! - [`flatten`] lists the ranges that an MPI datatype covers: HDF5 describes collective transfers
 //!   by datatypes where it doesn't use vectors.
 
 use crate::file::Failure;
@@ -11,12 +12,12 @@ use std::ops::Range;
 
 /// Maximum number of bytes that one call of the pool gathers or scatters.
 pub const GATHERED: usize = 1 << 20;
-/// Longest piece that is gathered: longer ones cost less in a call each than copied. Bytes.
+/// Longest piece that is gathered. Bytes; copying a longer piece costs more than a separate call.
 const SMALL: usize = 16 << 10;
-/// Longest gap that a read goes over: reading it costs less than another call. Bytes.
+/// Longest gap between two pieces of one read. Bytes; reading it costs less than another call.
 pub const GAP: u64 = 4 << 10;
 
-/// A piece of a transfer: `len` bytes at `at` in the file.
+/// A piece of a transfer: `len` bytes at offset `at` of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     pub at: u64,
@@ -26,13 +27,13 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Where it ends in the file.
+    /// Returns the offset of the piece's end in the file.
     pub fn end(&self) -> u64 {
         self.at.saturating_add(self.len as u64)
     }
 }
 
-/// Adds a piece; merges it into the one before if they are adjacent in the file and in memory.
+/// Adds a piece. Merges it into the piece before if they are adjacent in the file and in memory.
 pub fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     match pieces.last_mut() {
         Some(last)
@@ -45,8 +46,9 @@ pub fn add(pieces: &mut Vec<Piece>, piece: Piece) {
     }
 }
 
-/// Pieces that one call can move: ranges of `pieces`, in order. Between the pieces of a run are at
-/// most `gap` bytes; a run of several has at most [`GATHERED`] bytes.
+/// Groups pieces so that one call can move each group: returns ranges of indices of `pieces`. Gaps
+/// inside a group are at most `gap` bytes; a group of several pieces has at most [`GATHERED`]
+/// bytes.
 pub fn runs(pieces: &[Piece], gap: u64) -> impl Iterator<Item = Range<usize>> {
     let mut first = 0;
     std::iter::from_fn(move || {
@@ -66,7 +68,7 @@ pub fn runs(pieces: &[Piece], gap: u64) -> impl Iterator<Item = Range<usize>> {
     })
 }
 
-/// Adds a range; merges it into the one before if they are adjacent.
+/// Adds a range. Merges it into the range before if they are adjacent.
 fn push(ranges: &mut Vec<(i64, usize)>, at: i64, len: usize) {
     match ranges.last_mut() {
         Some((last, n)) if *last + *n as i64 == at => *n += len,
@@ -75,10 +77,11 @@ fn push(ranges: &mut Vec<(i64, usize)>, at: i64, len: usize) {
     }
 }
 
-/// The ranges (offset, bytes) of as many elements of a datatype as have `total` bytes.
+/// Returns the ranges (offset, bytes) of so many elements of a datatype that they have `total`
+/// bytes.
 ///
 /// # Errors
-/// As for [`flatten`]; EINVAL if `total` is not that of whole elements.
+/// As for [`flatten`]; EINVAL if `total` isn't a multiple of the element's size.
 pub fn fill(mpi: &Mpi, datatype: Handle, total: usize) -> Result<Vec<(i64, usize)>, Failure> {
     let size: usize = flatten_one(mpi, datatype)?.iter().map(|(_, len)| len).sum();
     if size > 0 && total.is_multiple_of(size) {
@@ -91,10 +94,11 @@ pub fn fill(mpi: &Mpi, datatype: Handle, total: usize) -> Result<Vec<(i64, usize
     }
 }
 
-/// The ranges (offset, bytes) of `count` elements of a datatype, in the order of their bytes.
+/// Returns the ranges (offset, bytes) of `count` elements of a datatype, in the order of the
+/// transfer.
 ///
 /// # Errors
-/// ENOTSUP for datatypes that HDF5 doesn't make; EIO if MPI doesn't describe one.
+/// ENOTSUP for datatypes that HDF5 doesn't construct; EIO if MPI can't describe one.
 pub fn flatten(mpi: &Mpi, datatype: Handle, count: usize) -> Result<Vec<(i64, usize)>, Failure> {
     let mut ranges = Vec::new();
     let one = flatten_one(mpi, datatype)?;
@@ -102,7 +106,7 @@ pub fn flatten(mpi: &Mpi, datatype: Handle, count: usize) -> Result<Vec<(i64, us
     Ok(ranges)
 }
 
-/// Adds `count` copies of `one`, `stride` bytes from each other.
+/// Adds `count` copies of the ranges `one`, from offset `at` on, `stride` bytes apart.
 fn repeat(to: &mut Vec<(i64, usize)>, one: &[(i64, usize)], at: i64, count: usize, stride: i64) {
     if let [(offset, len)] = one
         && *len as i64 == stride
@@ -139,7 +143,7 @@ fn flatten_one(mpi: &Mpi, datatype: Handle) -> Result<Vec<(i64, usize)>, Failure
     };
     let child = *parts.types.first().ok_or_else(|| unknown("types"))?;
     let mut ranges = Vec::new();
-    // Structures have several types, all others one.
+    // A structure has several element types, every other datatype one.
     if parts.combiner == STRUCT {
         for i in 0..count(0)? {
             let child = *parts.types.get(i).ok_or_else(|| unknown("types"))?;
@@ -192,10 +196,10 @@ const STRUCT: i32 = 11;
 const RESIZED: i32 = 17;
 const HINDEXED_BLOCK: i32 = 18;
 
-/// The pieces of a transfer: as many bytes of the file's ranges as of memory's.
+/// Pairs the file's ranges with memory's: returns pieces that are contiguous in both.
 ///
 /// # Errors
-/// EINVAL if one has fewer bytes than the other; EOVERFLOW for ranges before the beginning.
+/// EINVAL if the file's and memory's ranges differ in size; EOVERFLOW for offsets below 0.
 pub fn pair(
     at: u64,
     file: &[(i64, usize)],

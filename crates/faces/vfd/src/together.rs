@@ -1,7 +1,7 @@
-//! A file that the ranks of an MPI communicator have open together.
+//! Operations on a file that the ranks of an MPI communicator have open together.
 //!
-//! Rank 0 makes, truncates, locks and removes the file; the other ranks open the existing one. Each
-//! function is called by all ranks, and fails on all of them or on none.
+//! Rank 0 creates, truncates, locks and removes the file; the other ranks open the existing file.
+//! All ranks must call each function, which fails on all of them or on none.
 
 use crate::config::Config;
 use crate::file::{self, Failure, Mode, Open};
@@ -9,11 +9,11 @@ use crate::mpi::Group;
 use forebay_controls::Consistency;
 use rustix::io::Errno;
 
-/// Opens a file; the second value is its size as rank 0 sees it. Bytes.
+/// Opens a file. The second value is the file's size in bytes, as rank 0 sees it.
 ///
 /// # Errors
-/// The error of opening on any rank; EINVAL for `consistency=session`, by which a rank would read
-/// metadata that another has replaced; ESTALE if a rank's file isn't rank 0's.
+/// The error of opening on any rank; EINVAL for `consistency=session`, under which a rank could
+/// read outdated metadata; ESTALE if a rank has opened another file than rank 0.
 pub fn open(
     group: &Group,
     name: &str,
@@ -29,7 +29,7 @@ pub fn open(
     let first = group.agree(first.transpose())?;
     let opened = match first {
         Some(open) => Ok(open),
-        // The file exists, and its controls are declared.
+        // Rank 0 has created the file and declared its controls.
         None => {
             let mode = Mode {
                 write: mode.write,
@@ -51,7 +51,7 @@ pub fn open(
         .agree(about)
         .and_then(|(open, size)| same(group, open, size));
     if agreed.is_err() && group.leads() && mode.create && mode.exclusive {
-        // The file was made just now, and no process has it open.
+        // Rank 0 has just created the file, and no process has it open.
         let _ = file::remove(name, &config);
     }
     agreed
@@ -67,7 +67,7 @@ fn usable(config: Config) -> Result<Config, Failure> {
     }
 }
 
-/// Whether all ranks have rank 0's file.
+/// Checks that all ranks have opened the same file as rank 0. Returns rank 0's size.
 fn same(group: &Group, open: Open, size: u64) -> Result<(Open, u64), Failure> {
     let mut leader = [0; 16];
     leader[..8].copy_from_slice(&open.identity().1.to_le_bytes());
@@ -86,7 +86,7 @@ fn same(group: &Group, open: Open, size: u64) -> Result<(Open, u64), Failure> {
     group.agree(mine)
 }
 
-/// Sets the size, after all ranks have written. Bytes.
+/// Sets the size in bytes, after all ranks have written.
 ///
 /// # Errors
 /// The error of publishing on any rank, or of setting the size on rank 0.
@@ -106,7 +106,7 @@ pub fn set_size(group: &Group, open: &Open, size: u64) -> Result<(), Failure> {
     group.agree(set)
 }
 
-/// Closes it. All processes see the bytes that the ranks have written afterwards.
+/// Closes the file. Afterwards all processes see the bytes that the ranks have written.
 ///
 /// # Errors
 /// The error of closing on any rank.
