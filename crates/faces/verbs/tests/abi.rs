@@ -1,4 +1,4 @@
-//! The Rust layout of the C types agrees with `tests/verbs/abi.txt`, which `tests/verbs/run.py`
+//! Compares the Rust layout of the C types with `tests/verbs/abi.txt`, which `tests/verbs/run.py`
 //! compares with the headers.
 
 use forebay_iov::abi::*;
@@ -42,7 +42,7 @@ fn layouts_are_those_recorded() {
         uuid
     );
     layout!(all, "iov_address", Address, workspace, name, uuid);
-    // Otherwise it would take a line for each field.
+    // Without this, rustfmt uses a line for each field.
     #[rustfmt::skip]
     layout!(
         all, "iov_backend_table", BackendTable, abi, outlives_process, size, kind, init, shutdown, supports, create,

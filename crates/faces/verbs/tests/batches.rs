@@ -13,8 +13,8 @@ use support::{Dir, in_memory, meta, options};
 
 const LIMIT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A back end whose reads wait for a gate, and whose writes record what they wrote, and fail for
-/// 'F'.
+/// A back end whose reads wait until the gate is open. Its writes record their bytes, and fail for
+/// a byte 'F'.
 #[derive(Clone, Default)]
 struct Gate(Arc<(Mutex<Seen>, Condvar)>);
 
@@ -31,7 +31,7 @@ impl Gate {
         String::from_utf8(self.0.0.lock().unwrap().1.clone()).unwrap()
     }
 
-    /// Until this many reads wait.
+    /// Waits until this many reads have arrived at the gate.
     fn wait_for(&self, waiting: usize) {
         let state = self.0.0.lock().unwrap();
         let (state, late) = self
@@ -145,7 +145,7 @@ fn all_verbs_in_one_batch() {
         let looked = batch.lookup(&w, Key::Name("a")).unwrap();
         batch.after(looked, &[closed]).unwrap();
         let (_, again) = batch.open(&w, Key::Name("a")).unwrap();
-        // Only in a chain is it certain to exist then.
+        // Only a chain guarantees that the last operation finds the collection.
         let running = batch.start().unwrap();
         assert!(running.wait(LIMIT).unwrap());
         if order == Order::Chain {
@@ -185,7 +185,7 @@ fn a_chain_keeps_its_order_and_a_free_batch_may_not() {
     }
     assert!(batch.start().unwrap().wait(LIMIT).unwrap());
     assert_eq!(gate.written().as_bytes(), text);
-    // Explicitly: backwards in pairs.
+    // Explicit dependencies: an operation can need only operations that were added before it.
     let mut batch = Batch::new(&session, Failure::Stop, Order::Free);
     let first = batch.write(&c, 0, b"1").unwrap();
     let second = batch.write(&c, 0, b"2").unwrap();
@@ -203,7 +203,7 @@ fn what_runs_at_the_same_time_does() {
     let mut batch = Batch::new(&session, Failure::Stop, Order::Free);
     let reads = [batch.read(&c, 0, 1).unwrap(), batch.read(&c, 0, 1).unwrap()];
     let running = batch.start().unwrap();
-    // Both are in progress: none waits for the other.
+    // Both are in progress: neither waits for the other.
     gate.wait_for(2);
     assert!(!running.test().unwrap());
     assert!(!running.wait(Some(Duration::from_millis(20))).unwrap());
@@ -278,7 +278,7 @@ fn cancelled_is_what_has_not_begun() {
     assert_eq!(running.status(write).unwrap(), Status::Skipped);
     assert_eq!(running.error().unwrap().errno(), Errno::CANCELED);
     assert_eq!(gate.written(), "");
-    // Afterwards it changes nothing.
+    // Cancelling an ended batch changes nothing.
     running.cancel().unwrap();
 }
 
@@ -466,7 +466,7 @@ fn an_empty_batch_and_one_that_nobody_waits_for() {
         batch.create(&w, name, Options::default()).unwrap();
     }
     drop(batch.start().unwrap());
-    // The session ends after its batch has begun.
+    // Drops this handle of the session while the batch runs.
     drop(session);
     let session = w.session().clone();
     let mut last = Batch::new(&session, Failure::Stop, Order::Free);

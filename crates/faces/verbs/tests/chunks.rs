@@ -1,5 +1,5 @@
-//! Chunks in memory: a store changes the collection, other processes attach it, and nothing is left
-//! of dead ones.
+//! Chunks in memory: writing to one changes the collection, other processes can attach it, and dead
+//! processes leave nothing behind.
 
 mod support;
 
@@ -24,7 +24,7 @@ fn errno<T>(result: forebay_iov::Result<T>) -> Errno {
     result.map(|_| ()).unwrap_err().errno()
 }
 
-/// Another process, which carries out the commands that it reads, line by line.
+/// Another process, which reads commands line by line and carries them out.
 struct Other(Child, ChildStdin, BufReader<ChildStdout>);
 
 impl Other {
@@ -69,7 +69,7 @@ fn unhex(text: &str) -> Token {
     Token(std::array::from_fn(byte))
 }
 
-/// `attach TOKEN`, `allocate`, `get`, `put BYTE`, `fork`.
+/// Carries out the commands of [`Other`]: `attach TOKEN`, `allocate`, `get`, `put BYTE`, `fork`.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("VERBS_TEST_CHILD") else {
@@ -127,8 +127,8 @@ fn what_is_stored_is_the_collections() {
     assert_eq!(errno(reading.write(b"x", 0)), Errno::ACCESS);
     assert_eq!(errno(chunk.write(b"xx", (2 << 20) - 1)), Errno::INVAL);
 
-    // After a truncation its memory is zeros, and stores to it don't reach the collection; after
-    // the collection has grown, they do again.
+    // After a truncation the memory beyond the end is zeros, and writes to it don't reach the
+    // collection. After the collection has grown again, they do.
     c.truncate(8).unwrap();
     assert_eq!(bytes(&chunk)[..6], *b"4Xbc\0\0");
     assert_eq!(bytes(&chunk)[(2 << 20) - 3..], [0; 3]);
@@ -139,7 +139,7 @@ fn what_is_stored_is_the_collections() {
     c.read(&mut seen, (1 << 20) + 4).unwrap();
     assert_eq!(&seen[..5], b"kept\0");
 
-    // A closed and deleted chunk stays for processes that have it mapped.
+    // The chunk of a closed and deleted collection stays for processes that have it mapped.
     let token = chunk.share().unwrap();
     c.close().unwrap();
     Collection::delete(&w, Key::Name("c")).unwrap();
@@ -166,7 +166,7 @@ fn other_processes_attach_it_and_may_die() {
     assert_eq!(one.ask("put 7"), "put");
     assert_eq!(bytes(&mine)[0], 7);
 
-    // A killed process's buffer stays with the processes that have it mapped.
+    // The buffer of a killed process stays for processes that have it mapped.
     let theirs = one.ask("allocate");
     assert_eq!(one.ask("put 9"), "put");
     assert_eq!(other.ask(&format!("attach {theirs}")), "attached");
@@ -182,7 +182,7 @@ fn other_processes_attach_it_and_may_die() {
         errno(Chunk::attach(&session, &unhex(&theirs))),
         Errno::NOENT
     );
-    // Nothing of it is left either.
+    // After its last mapping, the buffer's room is free again.
     let (_, used) = fs.pool().capacity();
     drop(mine);
     let after = fs.pool().capacity().1;
@@ -223,7 +223,7 @@ fn what_is_refused() {
         format!("errno {}", libc::EBUSY)
     );
 
-    // Mapped for writing, it isn't laminated before that has ended.
+    // A collection that is mapped for writing isn't laminated before the mapping ends.
     let checkpoint = create("checkpoint", "mutability=immutable");
     let writing = Chunk::map(&checkpoint, 0, 5, Access::Write).unwrap();
     checkpoint.close().unwrap();
@@ -261,15 +261,15 @@ fn what_is_refused() {
         strange.0[at] ^= 0x55;
         assert!(Chunk::attach(&session, &strange).is_err(), "byte {at}");
     }
-    // More than the pool has.
+    // More bytes than the pool has.
     assert_eq!(errno(Chunk::allocate(&session, 1 << 30)), Errno::NOSPC);
-    // SAFETY: the child calls what this test is about, and leaves without running destructors.
+    // SAFETY: the child only makes the call under test, and leaves without running destructors.
     let forked = unsafe { libc::fork() };
     if forked == 0 {
         let refused = errno(reading.read(&mut [0], 0)) == Errno::PERM
             && reading.share().is_err()
             && Chunk::allocate(&session, 1).is_err();
-        // SAFETY: leaves at once.
+        // SAFETY: ends the child at once.
         unsafe { libc::_exit(i32::from(!refused)) }
     }
     let mut status = 0;

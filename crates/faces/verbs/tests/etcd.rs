@@ -1,5 +1,5 @@
-//! etcd as metadata store under faults: it is unreachable, replies get lost, others reply in its
-//! place, processes die.
+//! etcd as metadata store under faults: etcd is unreachable, replies get lost, another server
+//! replies in its place, processes die.
 
 mod support;
 
@@ -15,7 +15,7 @@ use support::etcd::{TestEtcd, encoded};
 use support::relay::{Server, request};
 use support::{TestPool, meta, names, new, options};
 
-/// No verb may take longer, whatever happens to etcd.
+/// Maximum duration of any verb, whatever happens to etcd.
 const BOUND: Duration = Duration::from_secs(20);
 
 fn bounded<T>(what: impl FnOnce() -> T) -> T {
@@ -59,12 +59,13 @@ fn it_is_killed_and_started_again() {
         .create(scope, &new("b", &[("k", "v")]), &mut |_| Ok(()))
         .unwrap();
     assert_eq!(names(store, scope, "k = \"v\""), ["a", "b"]);
-    // A request during the restart waits a little.
+    // A request during the restart waits until etcd replies again.
     etcd.kill();
     std::thread::scope(|threads| {
         let found = threads.spawn(|| store.find(scope, Key::Name("b")));
         assert!(etcd.start());
-        // On a busy machine the request may have been too late; then its error shows that.
+        // On a busy machine the request may have been sent too late. Then its error is the one of a
+        // missing server.
         if let Err(e) = found.join().unwrap() {
             assert_eq!(e.errno(), Errno::HOSTUNREACH, "{e}");
         }
@@ -143,7 +144,7 @@ fn what_answers_is_not_etcd() {
             });
         }
     });
-    // An intact record is found behind damaged ones.
+    // The session finds the working endpoint after those that don't work.
     let etcd = TestEtcd::new();
     let unused = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
@@ -173,7 +174,7 @@ fn nothing_is_done_twice_or_denied_when_answers_are_lost() {
     let lose = Arc::new(AtomicBool::new(false));
     let lost = Arc::new(AtomicU32::new(0));
     let (on, count) = (lose.clone(), lost.clone());
-    // The reply to the next change is lost, and only that.
+    // Loses the reply to the next change, and no other.
     let relay = Server::relay(etcd.port, move |body| {
         let loses = body.contains("request_put") && on.swap(false, SeqCst);
         count.fetch_add(u32::from(loses), SeqCst);
@@ -234,7 +235,7 @@ fn nothing_is_done_twice_or_denied_when_answers_are_lost() {
     assert_eq!(lost.load(SeqCst), 7);
 }
 
-/// A change that takes place long after the wait for its reply was given up.
+/// A lost creation is carried out long after the wait for its reply was given up.
 #[test]
 fn a_creation_cannot_come_true_late() {
     let etcd = TestEtcd::new();
@@ -277,13 +278,13 @@ fn a_creation_cannot_come_true_late() {
     let kept = late.lock().unwrap().take().unwrap();
     let done = etcd.ask("/v3/kv/txn", &kept);
     assert!(done.contains("responses"), "{done}");
-    // Asks etcd itself: the relay knows only some requests.
+    // Reads from etcd directly, as the relay supports only some requests.
     let plain = Session::open(&etcd.place("?cache=off")).unwrap();
     assert_eq!(names(plain.store(), Scope::Root, ""), [""; 0]);
 }
 
-/// A client with write access to etcd has made a record whose name leads out of the back end's
-/// directory.
+/// Another client with write access to etcd has made a record whose name leads out of the back
+/// end's directory.
 #[test]
 fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
     let etcd = TestEtcd::new();
@@ -300,7 +301,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
         c.write(b"bytes", 0).unwrap();
         let uuid = c.uuid().unwrap();
         drop(c);
-        // The record is exchanged for one with another name.
+        // Replaces the record by one with another name.
         let keys = etcd.keys().into_iter();
         let key = keys
             .filter(|k| k.contains("/r/"))
@@ -317,7 +318,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
             encoded(planted.as_bytes())
         );
         etcd.ask("/v3/kv/put", &put);
-        // A copy may be a little behind.
+        // The local copy may be a little behind.
         std::thread::sleep(Duration::from_millis(500));
         let error = Collection::open(&w, Key::Uuid(uuid))
             .map(|_| ())
@@ -330,7 +331,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
         assert_eq!(found.unwrap_err().errno(), Errno::PROTO);
         assert!(Collection::delete(&w, Key::Uuid(uuid)).is_err());
         assert_eq!(std::fs::read(&outside).unwrap(), b"untouched");
-        // When its record is restored, it is the former collection.
+        // After its record is restored, the collection is as before.
         let put = format!(
             "{{\"key\": \"{key}\", \"value\": \"{}\"}}",
             encoded(value.as_bytes())
@@ -342,7 +343,7 @@ fn a_name_from_etcd_that_leads_elsewhere_reaches_nothing() {
     }
 }
 
-/// The code of the children of these tests, which are this program again.
+/// The code of the child processes of these tests. A child is this program again.
 #[test]
 fn child() {
     let Ok(what) = std::env::var("ETCD_TEST_CHILD") else {
@@ -435,7 +436,7 @@ fn a_workspace_of_two_pools() {
             "{text}"
         );
     }
-    // With both attached, both can be used.
+    // With both back ends attached, collections of both can be used.
     sessions[1].attach("first", "forebay", "one").unwrap();
     let here = Collection::create(&w2, "d", &options("forebay", &[])).unwrap();
     here.write(b"in two", 0).unwrap();
@@ -512,7 +513,7 @@ fn what_cannot_be_kept_is_refused() {
         .create(Scope::Root, &new("most", &pairs[..17]), &mut |_| Ok(()))
         .unwrap();
     assert_eq!(store.find(Scope::Root, Key::Name("most")).unwrap(), most);
-    // Another program's keys, or another format.
+    // The prefix has another program's keys, or a store of another format.
     let put = |value: &str| {
         let key = encoded(b"/mine/store");
         etcd.ask(

@@ -1,4 +1,4 @@
-//! Logs of batches in etcd: which process undoes what, when processes die, or are only taken for
+//! Undo logs in etcd: which process undoes a batch when its process dies, or is wrongly taken for
 //! dead.
 
 mod support;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use support::etcd::{TestEtcd, encoded};
 use support::{Dir, names, options};
 
-/// The code of a test's child, which is this program again.
+/// The code of a test's child process, which is this program again.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("ETCD_TEST_CHILD") else {
@@ -40,7 +40,7 @@ fn child() {
     batch.delete(&w, Key::Name("spare")).unwrap();
     let stuck = Arc::new(support::Stuck);
     session.attach_backend("stuck", stuck).unwrap();
-    // This one kills the process.
+    // This operation kills the process.
     batch.create(&w, "last", options("stuck", &[])).unwrap();
     batch.start().unwrap().wait(None).unwrap();
     unreachable!()
@@ -73,7 +73,7 @@ fn an_owner_that_was_taken_for_dead_does_nothing_more() {
     log.end();
     drop(log);
     assert!(one.store().left_behind().unwrap().is_empty());
-    // A process that ends with an unfinished batch leaves it to the next.
+    // A process that drops an unsettled log leaves it to the next process.
     drop(left);
     let left = one.store().left_behind().unwrap();
     assert_eq!(left.len(), 1);
@@ -112,7 +112,7 @@ fn what_a_killed_process_has_begun_is_undone() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());
     let place = etcd.place("?cache=off");
     let session = Session::open(&place).unwrap();
-    // No back end is chosen whose data would end with the process, since the metadata outlive it.
+    // The metadata outlive the process, so no back end is chosen whose data don't.
     let w = Workspace::create(&session, "w", &Meta::new()).unwrap();
     let none = Collection::create(&w, "there", &Options::default())
         .err()
@@ -138,7 +138,7 @@ fn what_a_killed_process_has_begun_is_undone() {
         String::from_utf8_lossy(&bytes[..n]).into_owned()
     };
     assert_eq!(seen(&there), "behind");
-    // The other back end may be needed to undo it.
+    // Undoing the batch may need the other back end.
     session.attach("stuck", "memory", "").unwrap();
     let until = Instant::now() + Duration::from_secs(30);
     while seen(&there) == "behind" {

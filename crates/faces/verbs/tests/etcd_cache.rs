@@ -1,5 +1,5 @@
-//! The local copy of etcd's content: what reads through it may see, and its behaviour when it is
-//! damaged, outdated, or shared.
+//! The local copy of etcd's content: which changes reads through it see, and its behaviour when it
+//! is damaged, outdated, or shared.
 
 mod support;
 
@@ -17,7 +17,7 @@ use support::{Dir, meta, names, new};
 
 const AGE: Duration = Duration::from_secs(2);
 
-/// Opens a session without a copy, and with one in `dir`.
+/// Opens a session without a copy, and one with a copy in `dir`.
 fn sessions(etcd: &TestEtcd, dir: &Dir) -> (Session, Session) {
     let cached = cached_place(etcd, dir);
     let plain = Session::open(&etcd.place("?cache=off")).unwrap();
@@ -38,7 +38,7 @@ fn workspace(store: &dyn Store, name: &str) -> Scope {
     Scope::In(made.unwrap().uuid)
 }
 
-/// Both stores return the same for a scope.
+/// Asserts that both stores return the same for a scope.
 fn same(one: &dyn Store, other: &dyn Store, scope: Scope) {
     for text in [
         "",
@@ -52,7 +52,7 @@ fn same(one: &dyn Store, other: &dyn Store, scope: Scope) {
     }
 }
 
-/// The directory of the only copy in there.
+/// Returns the directory of the only copy in `dir`.
 fn copy_in(dir: &Dir) -> PathBuf {
     let mut all = std::fs::read_dir(&dir.0).unwrap();
     all.next().unwrap().unwrap().path()
@@ -134,7 +134,7 @@ fn a_copy_asks_for_one_thing_or_for_nothing() {
         what();
         requests.load(SeqCst) - before
     };
-    // A copy that is outdated, or missing, is fetched.
+    // An outdated or missing copy is updated from etcd.
     assert!(requests(&|| assert_eq!(names(strict, scope, "k = 1").len(), 50)) > 1);
     let ten = || {
         for n in 0..10 {
@@ -153,7 +153,7 @@ fn a_copy_asks_for_one_thing_or_for_nothing() {
         }
     };
     assert_eq!(requests(&some), 0);
-    // A session's own changes are seen at once, and fetched when that pays.
+    // A session sees its own changes at once; the copy is updated when that pays.
     create(loose, scope, "own", "1");
     for _ in 0..10 {
         assert_eq!(names(loose, scope, "k = 1").len(), 51);
@@ -174,7 +174,8 @@ fn what_others_change_is_seen_within_the_bound() {
         create(plain.store(), scope, &format!("n{n}"), "1");
         let written = Instant::now();
         loop {
-            // The age of the last read counts from its request.
+            // The read's revision may be as old as the bound, counted from when its request was
+            // sent.
             let read = Instant::now();
             let found = names(cached.store(), scope, "k = 1").len();
             if found > n {
@@ -210,7 +211,7 @@ fn an_etcd_that_forgets_its_past_or_everything() {
     etcd.kill();
     etcd.wipe();
     assert!(etcd.start());
-    // The session has another store now, although under the same name and with as high a revision.
+    // etcd now has another store, although under the same name and with as high a revision.
     let (plain, anew) = sessions(&etcd, &dir);
     for n in 0..30 {
         workspace(plain.store(), &format!("w{n}"));
@@ -221,7 +222,7 @@ fn an_etcd_that_forgets_its_past_or_everything() {
     assert_eq!(gone.errno(), Errno::NOENT);
 }
 
-/// The code of the children of these tests, which are this program again.
+/// The code of the child processes of these tests. A child is this program again.
 #[test]
 fn child() {
     let Ok(what) = std::env::var("CACHE_TEST_CHILD") else {
@@ -308,12 +309,12 @@ fn a_damaged_copy_is_made_anew() {
         ("gone", &|| std::fs::remove_dir_all(&copy).unwrap()),
     ];
     for (what, damage) in damages {
-        // While it is open, no other file gets its inode number.
+        // Kept open, so that no other file gets its inode number.
         let before = std::fs::File::open(&records).unwrap();
         damage();
         read(what);
         let after = std::fs::File::open(&records).unwrap();
-        // Only a lost lock does no harm.
+        // Only without its lock file is the copy still used.
         assert_eq!(
             inode(&before) == inode(&after),
             what == "without its lock",
@@ -322,7 +323,7 @@ fn a_damaged_copy_is_made_anew() {
     }
     let cached = Session::open(&place).unwrap();
     same(plain.store(), cached.store(), scope);
-    // The copy is removed while it is in use.
+    // Removes the copy while it is in use.
     std::fs::remove_dir_all(&copy).unwrap();
     for n in 0..20 {
         create(cached.store(), scope, &format!("m{n}"), "1");
@@ -331,7 +332,7 @@ fn a_damaged_copy_is_made_anew() {
     let again = Session::open(&place).unwrap();
     same(plain.store(), again.store(), scope);
     assert!(records.exists());
-    // If there can be no copy, the session's start fails with a message.
+    // If no copy can be made, opening the session fails with a message.
     let nowhere = etcd.place("?cache=/proc/nowhere");
     let error = Session::open(&nowhere).err().unwrap().to_string();
     assert!(
@@ -384,14 +385,14 @@ fn large_scopes_are_loaded_later_and_loading_may_be_killed() {
     let mut random = Random::new(2);
     for _ in 0..6 {
         let mut child = start_child("endless", &place);
-        // At any point of the load.
+        // Kills the process at a random point of its load.
         std::thread::sleep(Duration::from_millis(random.below(400) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
         assert_eq!(names(cached.store(), scope, "k = 1").len(), 3000);
         assert_eq!(names(cached.store(), scope, "n = \"n02999\""), ["n02999"]);
     }
-    // Processes wait for a load whose process was killed for at most 10 s.
+    // Processes wait at most 10 s for the load of a killed process.
     let until = Instant::now() + Duration::from_secs(60);
     while used() < before + 3000 {
         assert!(Instant::now() < until, "it isn't loaded");

@@ -1,4 +1,4 @@
-//! etcd with users: logging in, being refused, and logging in again when etcd has forgotten it.
+//! etcd with users: login, refusal, and another login when etcd has dropped the token.
 
 mod support;
 
@@ -17,10 +17,10 @@ use support::{Dir, names, new};
 
 const ROOT: &str = "the root's";
 const MINE: &str = "\"mine\\ and nobody's";
-/// Seconds for which etcd keeps a token that isn't used.
+/// Time after which etcd drops an unused token. Seconds.
 const TTL: &str = "2";
 
-/// An etcd with the users `root` and `me`; the latter may use the keys below /forebay/.
+/// An etcd with the users `root` and `me`. `me` may use the keys below /forebay/.
 struct WithUsers {
     etcd: TestEtcd,
     dir: Dir,
@@ -59,7 +59,7 @@ impl WithUsers {
             let reply = etcd.ask(&format!("/v3/auth/{path}"), &request.to_string());
             assert!(reply.contains("cluster_id"), "{path}: {reply}");
         }
-        // Authentication is active.
+        // Checks that authentication is active.
         let refused = etcd.ask("/v3/kv/range", r#"{"key": "AA=="}"#);
         assert!(refused.contains("user name is empty"), "{refused}");
         let dir = Dir::new();
@@ -68,7 +68,7 @@ impl WithUsers {
         these
     }
 
-    /// A file with a password.
+    /// Writes a file with a password, and returns its path.
     fn file(&self, name: &str, password: &str, mode: u32) -> String {
         let path = self.dir.0.join(name);
         std::fs::write(&path, format!("{password}\n")).unwrap();
@@ -76,7 +76,7 @@ impl WithUsers {
         path.to_str().unwrap().into()
     }
 
-    /// The place of the store for `user`, by this endpoint.
+    /// Returns the place of the store for `user`, through this endpoint.
     fn place_at(&self, endpoint: &str, user: &str, prefix: &str, more: &str) -> String {
         let file = format!("{}/mine", self.dir.text());
         format!("etcd://{user}@{endpoint}{prefix}?password={file}&{more}")
@@ -86,7 +86,7 @@ impl WithUsers {
         self.place_at(&self.etcd.endpoint(), user, prefix, more)
     }
 
-    /// Changes made by root.
+    /// Carries out a request as root.
     fn as_root(&self, path: &str, request: &serde_json::Value) {
         let login = serde_json::json!({"name": "root", "password": ROOT}).to_string();
         let reply = self.etcd.ask("/v3/auth/authenticate", &login);
@@ -97,7 +97,7 @@ impl WithUsers {
     }
 }
 
-/// A relay that counts logins.
+/// Starts a relay that counts logins.
 fn counting(port: u16) -> (Server, Arc<AtomicU32>) {
     let logins = Arc::new(AtomicU32::new(0));
     let count = logins.clone();
@@ -123,7 +123,7 @@ fn refused(place: &str, errno: Errno, words: &[&str]) {
     );
 }
 
-/// Every kind of request to etcd: transactions, ranges, leases, logs, watches.
+/// Makes every kind of request to etcd: transactions, ranges, leases, logs, watches.
 fn use_it(session: &Session, name: &str) {
     let w = Workspace::create(session, name, &Meta::new()).unwrap();
     let mut batch = Batch::new(session, Failure::Rollback, Order::Free);
@@ -205,7 +205,7 @@ fn a_refused_login_is_explained() {
         Errno::ACCESS,
         &["permission denied", "below the prefix"],
     );
-    // An etcd without users.
+    // This etcd has no users.
     let without = TestEtcd::new();
     let place = these.place_at(&without.endpoint(), "me", "", "cache=off");
     refused(&place, Errno::INVAL, &["not enabled", "leave out 'me@'"]);
@@ -227,10 +227,10 @@ fn a_token_that_ran_out_is_renewed() {
     make("a").unwrap();
     let first = logins.load(SeqCst);
     assert!(first > 0);
-    // The token has expired, unused for that long.
+    // Waits until etcd has dropped the unused token.
     let run_out = || std::thread::sleep(Duration::from_secs(2 * TTL.parse::<u64>().unwrap() + 1));
     run_out();
-    // Several threads notice it at once; none gets an error.
+    // Several threads notice it at the same time; none gets an error.
     std::thread::scope(|threads| {
         for n in 0..6 {
             let make = &make;
@@ -261,7 +261,7 @@ fn a_login_survives_a_restart_of_etcd() {
     store
         .create(Scope::Root, &new("v", &[]), &mut |_| Ok(()))
         .unwrap();
-    // Changes of roles in between don't matter, as long as they permit the request.
+    // Changes of roles meanwhile don't matter, as long as the roles permit the request.
     these.as_root("/v3/auth/role/add", &serde_json::json!({"name": "more"}));
     these.as_root(
         "/v3/auth/user/grant",
@@ -271,7 +271,7 @@ fn a_login_survives_a_restart_of_etcd() {
         .create(Scope::Root, &new("u", &[]), &mut |_| Ok(()))
         .unwrap();
     assert_eq!(names(store, Scope::Root, ""), ["u", "v", "w"]);
-    // Another password does.
+    // A changed password matters.
     let changed = serde_json::json!({"name": "me", "password": "another"});
     these.as_root("/v3/auth/user/changepw", &changed);
     let error = store
@@ -284,7 +284,7 @@ fn a_login_survives_a_restart_of_etcd() {
     assert_eq!(names(again.store(), Scope::Root, ""), ["u", "v", "w"]);
 }
 
-/// The code of the children of the next test, which are this program again.
+/// The code of the child processes of the next test. A child is this program again.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("ETCD_LOGIN_PLACE") else {

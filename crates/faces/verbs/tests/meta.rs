@@ -1,4 +1,4 @@
-//! The behaviour that every metadata store must have.
+//! Tests that every metadata store must pass.
 
 mod support;
 
@@ -35,7 +35,7 @@ fn change(key: &str, value: Option<&str>) -> (String, Option<String>) {
     (key.into(), value.map(str::to_owned))
 }
 
-/// Makes a separate workspace for each test.
+/// A function that makes a separate workspace for each test.
 type Fresh<'a> = &'a dyn Fn(&str) -> Scope;
 
 fn check(store: &dyn Store) {
@@ -51,7 +51,7 @@ fn check(store: &dyn Store) {
     records_with_much_metadata(store, &fresh);
 }
 
-/// If two changes exclude each other, one is refused.
+/// Of two changes that exclude each other, one is refused.
 fn a_workspace_goes_or_gets_a_collection(store: &dyn Store, fresh: Fresh<'_>) {
     for round in 0..40 {
         let scope = fresh(&format!("goes {round}"));
@@ -129,7 +129,7 @@ fn many_are_created_together(store: &dyn Store, fresh: Fresh<'_>) {
     many_are_found_and_removed_together(store, scope, nowhere);
 }
 
-/// The records n0 to n149 in `scope`.
+/// Uses the records n0 to n149 in `scope`.
 fn many_are_found_and_removed_together(store: &dyn Store, scope: Scope, nowhere: Scope) {
     let uuid = store.find(scope, Key::Name("n3")).unwrap().uuid;
     let unknown = Uuid::random().unwrap();
@@ -160,7 +160,7 @@ fn many_are_found_and_removed_together(store: &dyn Store, scope: Scope, nowhere:
         let gone = all.iter().find(|r| r.name == n).unwrap();
         store.remove(scope, gone.uuid).unwrap();
     }
-    // A new collection with an old one's name isn't the old one.
+    // A new collection with the name of a removed one is another collection.
     create(store, scope, "n5", &[("k", "again")]);
     let twice = [&all[..], &all[..1]].concat();
     let removed = store.remove_all(scope, &twice);
@@ -220,7 +220,7 @@ fn records_come_and_go(store: &dyn Store, fresh: Fresh<'_>) {
         &mut |_| Ok(()),
     );
     assert_eq!(again.unwrap_err().errno(), Errno::EXIST);
-    // The same name elsewhere belongs to another collection.
+    // A collection of the same name in another workspace is another collection.
     let other = fresh("comes-too");
     assert_ne!(create(store, other, "a", &[]).uuid, a.uuid);
     let absent = |r: forebay_iov::Result<Record>| r.unwrap_err().errno();
@@ -228,7 +228,7 @@ fn records_come_and_go(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(absent(store.find(other, Key::Uuid(b.uuid))), Errno::NOENT);
     let nobody = Uuid::random().unwrap();
     assert_eq!(absent(store.find(scope, Key::Uuid(nobody))), Errno::NOENT);
-    // A workspace goes when it is empty.
+    // A workspace can be removed when it is empty.
     let Scope::In(workspace) = scope else {
         unreachable!()
     };
@@ -313,7 +313,7 @@ fn metadata_changes(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(search(store, scope, "long > \"k\" and e = \"\""), ["a"]);
     let nobody = store.update(scope, Uuid::random().unwrap(), &again);
     assert_eq!(nobody.unwrap_err().errno(), Errno::NOENT);
-    // The same for workspaces.
+    // The same holds for the metadata of workspaces.
     let Scope::In(workspace) = scope else {
         unreachable!()
     };
@@ -365,7 +365,7 @@ fn searches_find_what_holds(store: &dyn Store, fresh: Fresh<'_>) {
     assert_eq!(gone.unwrap_err().errno(), Errno::NOENT);
 }
 
-/// Comparisons are answered exactly, wherever an index puts the values.
+/// Comparisons have exact results, whatever the index's order of values is.
 fn ranges(store: &dyn Store, scope: &Scope) {
     let values = [
         ("minus", "-2.5"),
@@ -430,7 +430,7 @@ fn ranges(store: &dyn Store, scope: &Scope) {
     assert_eq!(search(store, *scope, "v > 0.5 and v < 8"), ["two"]);
 }
 
-/// Searches find the same as a comparison of all records, after any changes.
+/// After any changes, a search finds the same as the comparison of all records.
 fn random_changes_and_searches(store: &dyn Store, fresh: Fresh<'_>) {
     let scope = fresh("random");
     let mut random = Random::new(7);
@@ -527,7 +527,7 @@ fn etcd_without_a_cache() {
 #[test]
 fn etcd_with_a_cache() {
     let (etcd, dir) = (TestEtcd::new(), Dir::new());
-    // A session sees its own changes at once, however old other data may be.
+    // A session sees its own changes at once, whatever age of data it accepts.
     for (prefix, age) in [("strict", "0s"), ("old", "3600s")] {
         let place = etcd.place(&format!("/{prefix}?cache={}&age={age}", dir.text()));
         let session = Session::open(&place).unwrap();

@@ -1,4 +1,4 @@
-//! Verbs on a pool: collections are files of it, and files are collections.
+//! Verbs on a pool: collections are files of the pool, and its files are collections.
 
 mod support;
 
@@ -28,14 +28,14 @@ fn collections_are_files_with_attributes() {
     c.close().unwrap();
     drop((c, w, session));
 
-    // The path as programs see it.
+    // Programs see the collection as a file.
     let fs = Fs::new(Arc::new(Pool::open("files").unwrap()));
     assert_eq!(fs.stat(b"/w/p.3", true).unwrap().size, 11);
     assert_eq!(fs.xattr(b"/w/p.3", b"user.project", true).unwrap(), b"mcse");
     assert_eq!(fs.xattr(b"/w", b"user.owner", true).unwrap(), b"me");
     let view = fs.list(b"/.by/project=mcse/step=3").unwrap();
     assert_eq!(view[0].name, b"p.3");
-    // And what they do.
+    // A file that a program creates is a collection.
     fs.open(b"/w/plain", libc::O_CREAT | libc::O_WRONLY, 0o644)
         .unwrap()
         .write_at(b"plain", 0)
@@ -107,7 +107,7 @@ fn every_back_end_under_a_pool() {
         std::fs::metadata(dir.0.join("w/scratch")).unwrap().len(),
         (1 << 20) + 3
     );
-    // A session without the back end, or another process, gets an error.
+    // A session without the back end gets an error, as another process would.
     let other = pool.session();
     let same = Workspace::load(&other, Key::Name("w")).unwrap();
     let refused = |name| Collection::open(&same, Key::Name(name)).err().unwrap();
@@ -118,7 +118,7 @@ fn every_back_end_under_a_pool() {
             .contains("the memory of the process")
     );
     assert!(Collection::open(&same, Key::Name("forebay")).is_ok());
-    // A pool under another store.
+    // A session whose metadata aren't in the pool, with the pool as back end.
     let outside = Session::open("memory").unwrap();
     outside.attach("pool", "forebay", "backends").unwrap();
     let v = Workspace::create(&outside, "v", &Meta::new()).unwrap();
@@ -166,7 +166,8 @@ fn a_batch_on_a_pool() {
     pool.assert_whole();
 }
 
-/// A batch that changes everything there is, and then waits for the end of the world.
+/// Starts a batch that makes every kind of change. Its last operation never ends or kills the
+/// process.
 fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
     let session = Session::open(place).unwrap();
     session.attach("scratch", "directory", scratch).unwrap();
@@ -192,7 +193,7 @@ fn begin_and_wait(place: &str, scratch: &str, commit: bool) {
     batch.set_meta(&old, &changes).unwrap();
     batch.delete(&w, Key::Name("doomed")).unwrap();
     if commit {
-        // The deletion kills the process.
+        // Deleting from the back end `stuck` kills the process.
         batch.delete(&w, Key::Name("stuck")).unwrap()
     } else {
         batch.create(&w, "stuck", options("stuck", &[])).unwrap().0
@@ -236,7 +237,7 @@ fn what_a_killed_process_has_begun_is_undone_or_completed() {
             all.into_iter().map(|r| r.name).collect()
         };
         assert!(names(&w).contains(&"new".into()));
-        // A session without a back end can't settle it; the error names the back end.
+        // A session without a needed back end can't settle the batch; the error names the back end.
         let lacking = pool.session();
         let error = Workspace::load(&lacking, Key::Name("w")).err().unwrap();
         assert_eq!(error.errno(), Errno::NODEV, "{error}");
@@ -260,7 +261,7 @@ fn what_a_killed_process_has_begun_is_undone_or_completed() {
             assert_eq!(&text, b"as it was before");
             assert!(!dir.0.join("w/new file").exists());
         }
-        // Nothing of it is left, and undoing it once is enough.
+        // No log is left, so the batch isn't undone a second time.
         old.write(b"later", 0).unwrap();
         Workspace::load(&session, Key::Name("w")).unwrap();
         old.read(&mut bytes, 0).unwrap();
@@ -274,7 +275,8 @@ fn what_a_killed_process_has_begun_is_undone_or_completed() {
     }
 }
 
-/// Batches that keep two collections and the metadata of one alike; each third is rolled back.
+/// Runs batches that change two collections and the metadata of one to the same number. Every third
+/// is rolled back.
 fn change_for_ever(place: &str) -> ! {
     let session = Session::open(place).unwrap();
     let w = Workspace::load(&session, Key::Name("w")).unwrap();
@@ -333,7 +335,7 @@ fn kills_at_any_time_leave_all_or_nothing() {
             assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
             std::thread::yield_now();
         }
-        // Anywhere in some batch.
+        // Kills the process at a random point of a batch.
         std::thread::sleep(Duration::from_micros(random.below(5000) as u64));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -364,7 +366,7 @@ fn a_batch_on_a_pool_is_rolled_back_where_it_runs() {
     batch.create(&w, "new", Options::default()).unwrap();
     batch.create(&w, "memory", options("memory", &[])).unwrap();
     batch.write(&c, 0, b"behind it all").unwrap();
-    // While the batch runs, no other process takes its log for that of a dead process.
+    // While the batch runs, no other process regards its log as that of a dead process.
     let (_, again) = batch.open(&w, Key::Name("c")).unwrap();
     batch.open(&w, Key::Name("absent")).unwrap();
     let running = batch.start().unwrap();
@@ -406,7 +408,7 @@ fn copies_inside_a_pool_and_out_of_it() {
     assert_eq!(outside.copy(5, 4_000_000, &b, 0).unwrap(), 4_000_000);
     assert!(content(&b) == bytes[5..4_000_005]);
     assert_eq!(a.copy(size, all, &b, 0).unwrap(), 0);
-    // A copy onto itself, by the same handle and by another one.
+    // Copies a collection onto itself, by the same handle and by another one.
     let again = Collection::open(&w, Key::Name("a")).unwrap();
     for c in [&a, &again] {
         assert_eq!(a.copy(0, 10, c, 9).unwrap_err().errno(), Errno::INVAL);
@@ -450,7 +452,7 @@ fn a_copy_is_rolled_back_with_its_batch() {
     pool.assert_whole();
 }
 
-/// Makes workspaces, and is killed at it.
+/// Creates workspaces until the process is killed.
 fn make_workspaces(place: &str) -> ! {
     let session = Session::open(place).unwrap();
     for n in 0.. {
@@ -485,7 +487,7 @@ fn half_a_workspace_of_a_killed_process_is_swept() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        // A directory that a living process is creating stays.
+        // A directory that a living process is creating isn't removed.
         while hidden() == 0 {
             assert!(Instant::now() < until && child.try_wait().unwrap().is_none());
         }
@@ -501,7 +503,7 @@ fn half_a_workspace_of_a_killed_process_is_swept() {
     pool.assert_whole();
 }
 
-/// In another process, started by the tests here.
+/// The code of the child processes that the tests here start.
 #[test]
 fn child() {
     let Ok(place) = std::env::var("VERBS_TEST_CHILD") else {
@@ -544,7 +546,7 @@ fn processes_share_a_workspace_and_forked_ones_open_it_anew() {
     let n = theirs.read(&mut bytes, 0).unwrap();
     assert_eq!(&bytes[..n], b"from the parent");
 
-    // SAFETY: the child calls what this test is about, and leaves without running destructors.
+    // SAFETY: the child only makes the calls under test, and leaves without running destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = c.write(b"y", 0).is_err_and(|e| e.errno() == Errno::PERM);
@@ -555,7 +557,7 @@ fn processes_share_a_workspace_and_forked_ones_open_it_anew() {
             c.append(b" and the fork")?;
             c.close()
         });
-        // SAFETY: leaves at once.
+        // SAFETY: ends the child at once.
         unsafe { libc::_exit(if refused && own.is_ok() { 0 } else { 1 }) }
     }
     let mut status = 0;

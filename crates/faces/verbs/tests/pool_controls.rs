@@ -1,5 +1,5 @@
-//! Controls of collections that lie in a pool: they are the file's own, as far as the pool's media
-//! can keep them.
+//! Controls of collections in a pool: they are declared for the file, as far as the pool's media
+//! can support them.
 
 mod support;
 
@@ -10,7 +10,7 @@ use forebay_posix::Fs;
 use std::sync::Arc;
 use support::TestPool;
 
-/// Options with controls, in the pool.
+/// Returns options with these controls and the pool as back end.
 fn with(declared: &str) -> Options {
     Options {
         controls: declared.parse::<Declared>().unwrap().resolve(),
@@ -19,7 +19,7 @@ fn with(declared: &str) -> Options {
     }
 }
 
-/// The controls declared of the file of the collection `name` of the workspace `w`.
+/// Returns the controls declared for the file of the collection `name` of the workspace `w`.
 fn of_file(fs: &Fs, name: &str) -> Declared {
     let stat = fs.stat(format!("/w/{name}").as_bytes(), false).unwrap();
     fs.controls_of(forebay_posix::ObjectId(stat.ino)).unwrap().0
@@ -91,10 +91,10 @@ fn a_collection_can_go_with_its_process() {
     assert!(of_file(&fs, "stays").is_nothing());
     let record = Collection::lookup(&w, Key::Name("scratch")).unwrap();
     assert_eq!(record.controls.persistence, Persistence::Process);
-    // The file's creator, this process, runs.
+    // The file's creator, this process, is alive: the file stays.
     let followed = fs.cluster().follow_creators().unwrap();
     assert_eq!((followed.gone, followed.left), (0, 1));
-    // With the record in another store, it would refer to a removed file.
+    // Refused if the record is in another store: it would refer to a removed file.
     let memory = Session::open("memory").unwrap();
     memory.attach("forebay", "forebay", "scratch").unwrap();
     let other = Workspace::create(&memory, "o", &Meta::new()).unwrap();
@@ -142,7 +142,7 @@ fn a_pool_keeps_what_its_media_can() {
         assert!(node.is_ok() || !only_files, "{name}");
         drop(node);
 
-        // A hint: taken everywhere, declared of the file if that has an effect.
+        // Every pool accepts this hint. It is declared for the file only if it has an effect there.
         for (declared, moves) in [("once", true), ("bursty", name == "kept-both")] {
             let c = Collection::create(&w, declared, &with(&format!("temporality={declared}")))
                 .unwrap();

@@ -1,5 +1,4 @@
-//! Predicates: their meaning, the messages about wrong ones, and that no input makes the parser
-//! panic.
+//! Predicates: their meaning, error messages, and that no input makes the parser panic.
 
 use forebay_fuzz::Random;
 use forebay_iov::{Meta, Predicate, Term};
@@ -51,7 +50,7 @@ fn what_predicates_mean() {
     ] {
         assert!(!holds(no, &m), "{no}");
     }
-    // More digits than a double has, and texts that only look like numbers.
+    // A number with more digits than a double has, and texts that only look like numbers.
     let m = [
         ("n", "9007199254740993"),
         ("i", "inf"),
@@ -160,7 +159,7 @@ fn what_an_index_is_asked() {
         "a[-,3]&b[-,*] a[-,3]&c[-,*]"
     );
     assert_eq!(of(r#"not a = "x" and exists b"#), "b[-,*]");
-    // At most a few alternatives, however many factors are multiplied.
+    // The plan has at most 16 conjunctions, however many factors are multiplied.
     let many = vec!["(a = 2 or b = 2 or c = 2)"; 20].join(" and ");
     assert!(Predicate::parse(&many).unwrap().plan().unwrap().len() <= 16);
     assert_eq!(plan(r#"not a = "x""#), None);
@@ -168,7 +167,7 @@ fn what_an_index_is_asked() {
     assert_eq!(plan(""), None);
 }
 
-/// Metadata with few keys and values, so that predicates meet it.
+/// Returns metadata with few different keys and values, so that predicates often match.
 fn some_meta(random: &mut Random) -> Meta {
     let value = |random: &mut Random| *random.one_of(&["1", "2", "10", "x", "", "2.5", "-1"]);
     let mut meta = Meta::new();
@@ -208,7 +207,7 @@ fn random_predicates_are_read_written_and_planned_alike() {
             let meta = some_meta(random);
             let holds = predicate.holds(&meta);
             assert_eq!(again.holds(&meta), holds, "{text}");
-            // Every match is among the results of the index.
+            // The plan covers every match.
             if let (true, Some(plan)) = (holds, &plan) {
                 let of = |key: &[u8]| meta.get(std::str::from_utf8(key).unwrap());
                 let is = |term: &Term| match term {
@@ -222,7 +221,7 @@ fn random_predicates_are_read_written_and_planned_alike() {
                 assert!(found, "{text} {meta:?}");
             }
         }
-        // Damaged, it is refused or read, and nothing else.
+        // A damaged text is refused or parsed, without a panic.
         let mut bytes = text.into_bytes();
         let other = some_predicate(random, 0);
         random.mutate(&mut bytes, other.as_bytes());

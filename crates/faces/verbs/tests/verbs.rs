@@ -50,7 +50,7 @@ fn what_is_written_is_read() {
             again.uuid().unwrap(),
             Collection::lookup(&w, Key::Name(backend)).unwrap().uuid
         );
-        // A process that has it open can continue to use it.
+        // A process that has the collection open can continue to use it.
         Collection::delete(&w, Key::Name(backend)).unwrap();
         assert_eq!(again.read(&mut bytes, 0).unwrap(), 4);
         let gone = Collection::open(&w, Key::Name(backend)).err().unwrap();
@@ -245,7 +245,7 @@ fn what_cannot_be_is_refused_in_words() {
         Collection::search(&w, &all).unwrap().is_empty(),
         "refused, nothing is left"
     );
-    // No file is overwritten, and the name is free again.
+    // Creating a collection overwrites no file. After the refusal its name is free.
     std::fs::create_dir(dir.0.join("w")).unwrap();
     std::fs::write(dir.0.join("w/c"), "mine").unwrap();
     refused("c", &options("scratch", &[]), Errno::EXIST, "w/c");
@@ -275,11 +275,11 @@ fn a_forked_child_is_refused_and_opens_its_own() {
     let dir = Dir::new();
     let (session, w) = in_memory(&dir);
     let c = Collection::create(&w, "c", &options("memory", &[])).unwrap();
-    // The threads exist.
+    // Starts the worker threads, so that a fork loses them.
     let mut batch = forebay_iov::Batch::new(&session, Default::default(), Default::default());
     batch.write(&c, 0, b"x").unwrap();
     batch.start().unwrap().wait(None).unwrap();
-    // SAFETY: the child calls what this test is about, and leaves without running destructors.
+    // SAFETY: the child only makes the calls under test, and leaves without running destructors.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let refused = |e: Option<forebay_iov::Error>| e.is_some_and(|e| e.errno() == Errno::PERM);
@@ -300,7 +300,7 @@ fn a_forked_child_is_refused_and_opens_its_own() {
             running.result(op)
         });
         let fine = all.iter().all(|r| *r) && own.is_ok();
-        // SAFETY: leaves at once.
+        // SAFETY: ends the child at once.
         unsafe { libc::_exit(if fine { 0 } else { 1 }) }
     }
     let mut status = 0;

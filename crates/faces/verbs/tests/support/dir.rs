@@ -1,9 +1,9 @@
-//! Directories of tests. The tests of other crates include this file, too.
+//! Temporary directories of tests. The tests of other crates include this file, too.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A directory that goes at the end.
+/// A directory that is removed when this is dropped.
 pub struct Dir(pub PathBuf);
 
 impl Dir {

@@ -1,4 +1,4 @@
-//! An etcd for one test, on this host, removed with the test.
+//! An etcd for one test: it runs on this host and is removed at the test's end.
 
 use super::Dir;
 use std::io::{Read, Write};
@@ -12,11 +12,11 @@ pub struct TestEtcd {
     peers: u16,
     dir: Dir,
     process: Option<Child>,
-    /// More arguments.
+    /// Additional arguments of the server.
     arguments: Vec<String>,
 }
 
-/// A free port.
+/// Returns a free port.
 fn free_port() -> u16 {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     listener.local_addr().unwrap().port()
@@ -27,9 +27,9 @@ impl TestEtcd {
         TestEtcd::with(&[])
     }
 
-    /// An etcd started with these additional arguments.
+    /// Starts an etcd with these additional arguments.
     pub fn with(arguments: &[&str]) -> TestEtcd {
-        // Another process may take a port before etcd does.
+        // Another process may take a port before etcd does: then tries other ports.
         for _ in 0..5 {
             let mut etcd = TestEtcd {
                 port: free_port(),
@@ -45,7 +45,7 @@ impl TestEtcd {
         panic!("etcd didn't start on any of five ports");
     }
 
-    /// Starts the server with the data it has stored. False if it ends at once.
+    /// Starts the server with the data it has stored. Returns false if it ends at once.
     pub fn start(&mut self) -> bool {
         let url = |port: u16| format!("http://127.0.0.1:{port}");
         let (client, peer) = (url(self.port), url(self.peers));
@@ -75,7 +75,7 @@ impl TestEtcd {
             .env_clear()
             .stdout(Stdio::null())
             .stderr(Stdio::null());
-        // SAFETY: prctl is a system call and nothing else, which is allowed between fork and exec.
+        // SAFETY: prctl is only a system call, which is allowed between fork and exec.
         unsafe {
             command.pre_exec(|| {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -98,11 +98,11 @@ impl TestEtcd {
         true
     }
 
-    /// Whether it has a leader and writes.
+    /// Whether the server has a leader and accepts writes.
     fn answers(&self) -> bool {
         let put = r#"{"key": "cHJvYmU=", "value": ""}"#;
         let reply = post(self.port, "/v3/kv/put", put);
-        // An etcd with users refuses it once it has a leader.
+        // An etcd with users refuses the write, but only once it has a leader.
         reply.is_ok_and(|text| text.contains("cluster_id") || text.contains("user name is empty"))
     }
 
@@ -113,7 +113,7 @@ impl TestEtcd {
         }
     }
 
-    /// Makes the server lose all its data.
+    /// Removes all data of the stopped server.
     pub fn wipe(&self) {
         std::fs::remove_dir_all(self.dir.0.join("data")).unwrap();
     }
@@ -122,7 +122,7 @@ impl TestEtcd {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// The place of this etcd for a session. `rest`: a prefix and options.
+    /// Returns the place of this etcd for a session. `rest`: a prefix and options.
     pub fn place(&self, rest: &str) -> String {
         format!("etcd://{}{rest}", self.endpoint())
     }
@@ -131,7 +131,7 @@ impl TestEtcd {
         post(self.port, path, request).unwrap()
     }
 
-    /// All its keys, with bytes that aren't text replaced.
+    /// Returns all keys of the server, with bytes that aren't text replaced.
     pub fn keys(&self) -> Vec<String> {
         let all = self.ask(
             "/v3/kv/range",
@@ -146,7 +146,7 @@ impl TestEtcd {
             .collect()
     }
 
-    /// Forgets the past.
+    /// Compacts all earlier revisions away.
     pub fn compact(&self) {
         let now = self.ask("/v3/kv/range", r#"{"key": "AA=="}"#);
         let now: serde_json::Value = serde_json::from_str(&now).unwrap();
@@ -177,12 +177,12 @@ pub fn decoded(text: &str) -> Vec<u8> {
         .unwrap()
 }
 
-/// Sends one request by HTTP 1.0; returns the body of the reply.
+/// Sends a request by HTTP 1.0, and returns the body of the reply.
 pub fn post(port: u16, path: &str, body: &str) -> std::io::Result<String> {
     post_as(port, path, body, "")
 }
 
-/// As above, with a token unless that is empty.
+/// As [`post`], with a token unless `token` is empty.
 pub fn post_as(port: u16, path: &str, body: &str, token: &str) -> std::io::Result<String> {
     let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
     stream.set_read_timeout(Some(Duration::from_secs(10)))?;

@@ -1,4 +1,4 @@
-//! Shared by the tests in this directory.
+//! Helpers shared by the tests in this directory.
 #![allow(
     dead_code,
     reason = "each test that includes this file uses a part of it"
@@ -28,7 +28,7 @@ pub fn options(backend: &str, pairs: &[(&str, &str)]) -> Options {
     }
 }
 
-/// A record to be made.
+/// Returns a record to be created.
 pub fn new<'a>(name: &'a str, pairs: &[(&str, &str)]) -> New<'a> {
     New {
         name,
@@ -38,14 +38,14 @@ pub fn new<'a>(name: &'a str, pairs: &[(&str, &str)]) -> New<'a> {
     }
 }
 
-/// The names of those that a search finds.
+/// Returns the names of the records that a search finds.
 pub fn names(store: &dyn Store, scope: Scope, text: &str) -> Vec<String> {
     let predicate = Predicate::parse(text).unwrap();
     let found = store.search(scope, &predicate, usize::MAX).unwrap();
     found.into_iter().map(|r| r.name).collect()
 }
 
-/// A session in memory with a workspace, and the back ends to be tested.
+/// Returns a session with metadata in memory, a workspace in it, and the back ends to be tested.
 pub fn in_memory(dir: &Dir) -> (Session, Workspace) {
     let session = Session::open("memory").unwrap();
     session.attach("scratch", "directory", dir.text()).unwrap();
@@ -53,7 +53,7 @@ pub fn in_memory(dir: &Dir) -> (Session, Workspace) {
     (session, workspace)
 }
 
-/// Removes what test processes have left that were killed.
+/// Removes the pools that killed test processes have left.
 fn remove_leftovers() {
     for entry in std::fs::read_dir("/dev/shm")
         .into_iter()
@@ -68,7 +68,7 @@ fn remove_leftovers() {
     }
 }
 
-/// A pool of one node in memory, removed at the end.
+/// A pool of one node in memory, removed when this is dropped.
 pub struct TestPool {
     name: String,
 }
@@ -94,8 +94,8 @@ impl TestPool {
             std::fs::create_dir_all(home()).unwrap();
             std::fs::set_permissions(home(), std::os::unix::fs::PermissionsExt::from_mode(0o700))
                 .unwrap();
-            // SAFETY: every reader of it in this process holds IN_USE, or runs in a test that has
-            // been here before.
+            // SAFETY: every reader of the environment in this process holds IN_USE, or runs in a
+            // test that has called this before.
             unsafe { std::env::set_var("FOREBAY_HOME", home()) };
         }
         *in_use += 1;
@@ -119,10 +119,10 @@ impl TestPool {
         Session::open(&self.place()).unwrap()
     }
 
-    /// Fails unless the pool's store is consistent. Nothing else may have it open.
+    /// Asserts that the pool's store is consistent. Nothing else may have the pool open.
     pub fn assert_whole(&self) {
         let pool = forebay_client::Pool::open(&self.name).unwrap();
-        // No keeper runs here, which would clean up after a killed process.
+        // No keeper runs in tests, so this cleans up after killed processes.
         pool.store().recovery().reap().unwrap();
         let findings = pool.store().checker().check().unwrap();
         assert!(findings.is_empty(), "{findings:#?}");
@@ -140,7 +140,7 @@ impl Drop for TestPool {
     }
 }
 
-/// A back end that kills the process that creates something, or deletes it.
+/// A back end that kills the process on creating and deleting.
 pub struct Stuck;
 
 impl Stuck {

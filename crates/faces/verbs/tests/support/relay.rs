@@ -1,5 +1,5 @@
-//! Misbehaving servers on this host: one that replies what a test wants, and one that loses another
-//! one's replies.
+//! Misbehaving servers on this host: [`Server::new`] replies what a test wants, and
+//! [`Server::relay`] loses another server's replies.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::time::Duration;
 
-/// A server; it ends with the test.
+/// A server, which ends when this is dropped.
 pub struct Server {
     pub port: u16,
     ending: Arc<AtomicBool>,
 }
 
 impl Server {
-    /// A relay that handles each connection in this way, each in a thread.
+    /// Starts a server that calls `serve` for each connection, in a separate thread.
     pub fn new(serve: impl Fn(TcpStream) + Send + Sync + 'static) -> Server {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -33,8 +33,8 @@ impl Server {
         Server { port, ending }
     }
 
-    /// Forwards requests to the server at `port`, and its replies back, unless `lose` returns true
-    /// for a request: its reply is lost.
+    /// Starts a relay, which forwards requests to the server at `port`, and replies back. If `lose`
+    /// returns true for a request, its reply is lost.
     pub fn relay(port: u16, lose: impl Fn(&str) -> bool + Send + Sync + 'static) -> Server {
         Server::new(move |stream| {
             let _ = pass_on(stream, port, &lose);
@@ -53,7 +53,7 @@ impl Drop for Server {
     }
 }
 
-/// A request, with its head changed so that the connection ends with the reply.
+/// Reads a request. Changes its head so that the connection ends with the reply.
 pub fn request(stream: &TcpStream) -> std::io::Result<(String, String)> {
     stream.set_read_timeout(Some(Duration::from_secs(30)))?;
     let mut reader = BufReader::new(stream);
@@ -90,7 +90,7 @@ fn pass_on(mut stream: TcpStream, port: u16, lose: &dyn Fn(&str) -> bool) -> std
     loop {
         match to.read(&mut block)? {
             0 => return Ok(()),
-            // The request was read to its end, so it was carried out.
+            // Drops the reply after reading it to its end, so the request was carried out.
             _ if lost => {}
             n => stream.write_all(&block[..n])?,
         }
