@@ -1,5 +1,5 @@
-/* HDF5 files in a Forebay pool: the virtual file driver "forebay" (libforebay_vfd.so), which HDF5 1.14
- * and later load at run time from $HDF5_PLUGIN_PATH. Nothing is to be linked.
+/* HDF5 files in a Forebay pool, by the virtual file driver "forebay" (libforebay_vfd.so). HDF5 1.14
+ * and later load it at run time from $HDF5_PLUGIN_PATH, so programs don't link to it.
  *
  *     hid_t fapl = H5Pcreate(H5P_FILE_ACCESS);
  *     H5Pset_fapl_forebay(fapl, "default", "mutability=immutable,consistency=commit");
@@ -18,9 +18,9 @@
 
 /* Sets the driver in a file access property list.
  *
- * pool: its name; NULL: that of $FOREBAY_POOL, else "default".
- * controls: what is declared of files that are made with the list, such as "mutability=append"; NULL:
- * nothing (the pool's rules and the directory's controls hold).
+ * pool: the pool's name; NULL: that of $FOREBAY_POOL, else "default".
+ * controls: the controls to declare for files that are created with the list, such as
+ * "mutability=append"; NULL: none, so the pool's rules and the directory's controls apply.
  *
  * Returns a negative value if the texts are too long (1 KiB together), or HDF5 can't load the driver. */
 static inline herr_t H5Pset_fapl_forebay(hid_t fapl, const char *pool, const char *controls)
@@ -35,10 +35,10 @@ static inline herr_t H5Pset_fapl_forebay(hid_t fapl, const char *pool, const cha
 }
 
 #ifdef H5_HAVE_PARALLEL
-/* As H5Pset_fapl_forebay, for files that all ranks of an MPI communicator open together, as those of
- * H5Pset_fapl_mpio are. Each rank writes its part into the pool itself. See docs/howto/python.md.
+/* As H5Pset_fapl_forebay, for files that all ranks of an MPI communicator open together, as with
+ * H5Pset_fapl_mpio. Each rank writes its part directly into the pool. See docs/howto/python.md.
  *
- * info: MPI_INFO_NULL, or what programs get back by H5Pget_mpi_params; the driver reads none of it.
+ * info: may be MPI_INFO_NULL. H5Pget_mpi_params returns it to programs; the driver doesn't use it.
  *
  * Collective: all ranks call it. Returns as H5Pset_fapl_forebay does. */
 static inline herr_t H5Pset_fapl_forebay_mpi(hid_t fapl, MPI_Comm comm, MPI_Info info, const char *pool,

@@ -1,9 +1,9 @@
-/* hdf5.hpp: HDF5's driver "forebay" as a C++17 class, in the manner of h5cpp's file drivers.
+/* hdf5.hpp: HDF5's driver "forebay" as a C++17 class with the interface of h5cpp's file drivers.
  *
  *     forebay::hdf5_driver driver("default", "mutability=immutable");
  *     driver(fapl);                       // hid_t, h5cpp's FileAccessList, H5::FileAccPropList
  *
- * See hdf5.h: HDF5 1.14 or later, nothing is to be linked but HDF5.
+ * See hdf5.h. Needs HDF5 1.14 or later, and no other library.
  */
 #ifndef FOREBAY_HDF5_HPP
 #define FOREBAY_HDF5_HPP
@@ -16,11 +16,11 @@
 
 namespace forebay {
 
-/* A pool, and the controls of files that are made through it. It can be used for any number of
+/* The driver with a pool, and with controls for new files. One object can set any number of
  * property lists. */
 class hdf5_driver {
 public:
-    /* pool: empty: that of $FOREBAY_POOL, else "default". controls: empty: none are declared. */
+    /* `pool` empty: that of $FOREBAY_POOL, else "default". `controls` empty: declares none. */
     explicit hdf5_driver(std::string pool = {}, std::string controls = {})
         : pool_(std::move(pool)), controls_(std::move(controls))
     {
@@ -50,7 +50,7 @@ public:
     }
 #endif
 
-    /* For the classes of C++ libraries: what converts to hid_t, or has getId(). */
+    /* Accept the property list classes of C++ libraries: by getId(), or by conversion to hid_t. */
     template <class List>
     auto operator()(const List &fapl) const -> decltype(static_cast<void>(fapl.getId()))
     {

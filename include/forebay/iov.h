@@ -2,21 +2,22 @@
  *
  * Link with -lforebay_iov. Concepts, controls and rules: docs/howto/verbs.md. In short:
  *
- * - A session has a metadata store (a pool, or this process) and back ends, in which bytes lie.
- * - A workspace is a namespace in it; a collection is a sequence of bytes with a name, a UUID,
- *   key-value metadata and controls.
+ * - A session has a metadata store (a pool, etcd or this process), and back ends that store bytes.
+ * - A workspace is a namespace in the metadata store. It has collections: sequences of bytes with a
+ *   name, a UUID, key-value metadata and controls.
  * - Verbs are carried out at once if their last argument, the batch, is NULL. With a batch, they
  *   are added to it, and run after iov_batch_start().
  *
- * Results: a number below zero is a negated errno (-ENOENT), and iov_error() has the message. A
+ * Results: a number below zero is a negated errno (-ENOENT), and iov_error() returns the message. A
  * verb that is carried out at once returns 0, or the number that its comment names. A verb that is
- * added to a batch returns the number of its request, from 0 on; iov_result() has its result.
+ * added to a batch returns the number of its request, counted from 0; iov_result() returns its
+ * result.
  *
- * Threads: several threads may call everything, except on a batch to which verbs are added, and on
- * a handle that is being closed.
- * Forks: in a forked child the parent's handles give -EPERM. It may open its own sessions.
- * Memory given to a verb in a batch (buffers, and places for results) must stay until the batch has
- * ended. Texts need not.
+ * Threads: several threads may call all functions at the same time, except with a batch to which
+ * one of them adds verbs, or a handle that one of them closes.
+ * Forks: in a forked child the parent's handles give -EPERM. The child may open sessions.
+ * Memory passed to a verb in a batch (buffers, and places for results) must stay valid until the
+ * batch has ended. Texts are copied.
  */
 #ifndef FOREBAY_IOV_H
 #define FOREBAY_IOV_H
@@ -28,12 +29,12 @@
 extern "C" {
 #endif
 
-/* The version of this interface. It is counted up when something is added; what exists stays. 2:
- * memory of pools and tokens, iov_when(), iov_backend_choose(). */
+/* The version of this interface. Additions increment it; existing functions and types stay as they
+ * are. Version 2 added memory of pools and tokens, iov_when(), iov_backend_choose(). */
 #define IOV_ABI 2
 
-/* Returns the version of the loaded library. It serves programs compiled for this version or a
- * lower one. */
+/* Returns the version of the loaded library. The library serves programs that were compiled for
+ * this version or a lower one. */
 uint32_t iov_abi(void);
 
 /* Returns the message of this thread's last failure; "" if there was none. Valid until the next
@@ -52,7 +53,7 @@ struct iov_uuid {
     uint8_t bytes[16];
 };
 
-/* A key with its value. In changes of metadata, NULL instead of a value removes the key. */
+/* A key and its value. In changes of metadata, the value NULL removes the key. */
 struct iov_pair {
     const char *key;
     const char *value;
@@ -61,7 +62,7 @@ struct iov_pair {
 /* The options of a new collection. Zeros mean defaults. */
 struct iov_options {
     size_t size;                 /* sizeof(struct iov_options) */
-    const char *backend;         /* where its bytes lie; NULL: the session's default */
+    const char *backend;         /* the back end's name; NULL: the session's default */
     const char *controls;        /* "mutability=append,temporality=once"; NULL: the strict defaults */
     const struct iov_pair *meta; /* its metadata */
     size_t meta_count;           /* number of pairs */
@@ -71,8 +72,8 @@ struct iov_options {
 struct iov_record {
     const char *name;
     const char *backend;
-    const char *controls;        /* those that aren't the default */
-    const struct iov_pair *meta; /* by key */
+    const char *controls;        /* those that differ from the defaults */
+    const struct iov_pair *meta; /* sorted by key */
     size_t meta_count;
     struct iov_uuid uuid;
 };
@@ -86,8 +87,8 @@ enum iov_failure {
 
 /* The order in which a batch runs. */
 enum iov_order {
-    IOV_FREE = 0, /* any; uses of a collection that the batch opens wait for the open */
-    IOV_CHAIN = 1 /* one after the other, as they were added */
+    IOV_FREE = 0, /* any order, but uses of a collection wait for the batch to open it */
+    IOV_CHAIN = 1 /* one after the other, in the order of their addition */
 };
 
 /* The state of a request. */
@@ -102,12 +103,13 @@ enum iov_status {
 
 /* ---- sessions ---- */
 
-/* Opens a session: "pool:NAME"; "pool": $FOREBAY_POOL, or the pool `default`; "memory": this
- * process only; "etcd://HOST:PORT[,HOST:PORT...][/PREFIX]": an etcd (docs/howto/verbs.md; attach a
- * back end then); "": $FOREBAY_METADATA, or else "pool". */
+/* Opens a session. `place` says where its metadata are: "pool:NAME"; "pool": the pool of
+ * $FOREBAY_POOL, or the pool `default`; "memory": this process; "etcd://HOST:PORT[,HOST:PORT...]
+ * [/PREFIX]": an etcd (docs/howto/verbs.md), for which a back end must be attached; "":
+ * $FOREBAY_METADATA, or else "pool". */
 int iov_session_open(const char *place, iov_session **session);
 
-/* Ends the use of a session. It is freed with its last use. */
+/* Closes a session. It is freed when its workspaces, collections and batches are closed, too. */
 int iov_session_close(iov_session *session);
 
 /* Attaches a back end under a name, by which collections name it. `kind` is memory,
@@ -115,10 +117,10 @@ int iov_session_close(iov_session *session);
  * back end interprets `config`; NULL: "". */
 int iov_backend_attach(iov_session *session, const char *name, const char *kind, const char *config);
 
-/* Chooses this back end for new collections that name none, whose path /WORKSPACE/NAME matches
+/* Makes `name` the back end of new collections that name none, whose path /WORKSPACE/NAME matches
  * `pattern` ("/campaign/raw-*") and which declare all of `controls` ("temporality=once"; NULL:
- * any). Of several choices that match, the last one made counts; without a match, the session's
- * default is taken. */
+ * any). Of several matching calls the last one wins; without a match, the session's default is
+ * taken. */
 int iov_backend_choose(iov_session *session, const char *pattern, const char *controls,
                        const char *name);
 
@@ -127,34 +129,34 @@ int iov_backend_choose(iov_session *session, const char *pattern, const char *co
 int iov_workspace_create(iov_session *session, const char *name, const struct iov_pair *meta,
                          size_t meta_count, iov_workspace **workspace);
 
-/* Uses an existing workspace. */
+/* Opens an existing workspace. */
 int iov_workspace_load(iov_session *session, const char *name, iov_workspace **workspace);
 
-/* Finds the workspaces whose metadata match, by name: project = "mcse" and step >= 2. "" matches
- * all. */
+/* Finds the workspaces whose metadata match a predicate (project = "mcse" and step >= 2), sorted by
+ * name. "" matches all. */
 int iov_workspace_search(iov_session *session, const char *predicate, iov_records **found);
 
-/* Returns its record. */
+/* Returns the workspace's record. */
 int iov_workspace_get_meta(iov_workspace *workspace, iov_records **record);
 
 int iov_workspace_set_meta(iov_workspace *workspace, const struct iov_pair *changes, size_t count);
 
-/* Ends its use. */
+/* Closes the workspace. */
 int iov_workspace_close(iov_workspace *workspace);
 
-/* Deletes the workspace, which must be empty, and then ends its use. */
+/* Deletes the workspace, which must be empty, and closes it. */
 int iov_workspace_delete(iov_workspace *workspace);
 
 /* ---- collections ---- */
 
-/* Creates a collection and opens it. `options` may be NULL. With a batch, the handle exists at
- * once: requests of the batch may use it, others when the collection has been created. It must be
- * closed even if it never was. */
+/* Creates a collection and opens it. `options` may be NULL. With a batch, the handle is valid at
+ * once: later requests of the batch may use it, other calls only after the request has ended. The
+ * handle must be closed even if creating the collection failed. */
 int64_t iov_collection_create(iov_workspace *workspace, const char *name,
                               const struct iov_options *options, iov_collection **collection,
                               iov_batch *batch);
 
-/* Opens a collection by its name. Handles are as with iov_collection_create(). */
+/* Opens a collection by its name. For the handle see iov_collection_create(). */
 int64_t iov_collection_open(iov_workspace *workspace, const char *name,
                             iov_collection **collection, iov_batch *batch);
 
@@ -162,51 +164,52 @@ int64_t iov_collection_open(iov_workspace *workspace, const char *name,
 int64_t iov_collection_open_uuid(iov_workspace *workspace, const struct iov_uuid *uuid,
                                  iov_collection **collection, iov_batch *batch);
 
-/* Returns the record of a collection, by its name. Its bytes aren't touched. */
+/* Returns the record of a collection, by its name. Doesn't access its bytes. */
 int64_t iov_collection_lookup(iov_workspace *workspace, const char *name, iov_records **record,
                               iov_batch *batch);
 
-/* Finds the collections whose metadata match, by name. */
+/* Finds the collections whose metadata match a predicate, sorted by name. */
 int64_t iov_collection_search(iov_workspace *workspace, const char *predicate,
                               iov_records **found, iov_batch *batch);
 
-/* Deletes a collection by its name. Programs that have it open can go on using it, if the back end
- * supports that. */
+/* Deletes a collection by its name. If the back end supports it, programs that have the collection
+ * open can continue to use it. */
 int64_t iov_collection_delete(iov_workspace *workspace, const char *name, iov_batch *batch);
 
-/* Ends its use. The handle is invalid when this returns, with a batch too, and even if it fails. */
+/* Closes the collection. The handle is invalid when this returns: also with a batch, and also if
+ * closing fails. */
 int64_t iov_collection_close(iov_collection *collection, iov_batch *batch);
 
 /* ---- bytes and metadata of open collections ---- */
 
-/* Reads the chunk at byte `at`. Returns the number of bytes, fewer than `len` only at the end. */
+/* Reads from offset `at` on. Returns the number of bytes, fewer than `len` only at the end. */
 int64_t iov_read(iov_collection *collection, void *to, size_t len, uint64_t at, iov_batch *batch);
 
-/* Writes all of a chunk. If it fails, a first part may have been written. */
+/* Writes all `len` bytes at offset `at`. If it fails, a first part may have been written. */
 int64_t iov_write(iov_collection *collection, const void *from, size_t len, uint64_t at,
                   iov_batch *batch);
 
-/* Writes behind the end, in one piece. Returns the offset. Bytes. */
+/* Appends all `len` bytes in one piece. Returns their offset in bytes. */
 int64_t iov_append(iov_collection *collection, const void *from, size_t len, iov_batch *batch);
 
-/* Sets the size: cuts the collection, or adds zeros. Bytes. */
+/* Sets the size in bytes: truncates the collection, or adds zeros. */
 int64_t iov_truncate(iov_collection *collection, uint64_t size, iov_batch *batch);
 
 /* Makes written bytes durable, as fsync(2) does, if the back end supports it. */
 int64_t iov_sync(iov_collection *collection, iov_batch *batch);
 
-/* Copies the chunk of `len` bytes at `at` to another collection. Returns the number of bytes
- * copied. Inside a pool, the nodes that hold the bytes do it; none passes through this process. */
+/* Copies the `len` bytes at offset `at` to offset `to_at` of another collection. Returns the number
+ * of bytes copied. Inside a pool, the nodes that have the bytes copy them, without this process. */
 int64_t iov_copy(iov_collection *from, uint64_t at, uint64_t len, iov_collection *to,
                  uint64_t to_at, iov_batch *batch);
 
-/* Returns its size. Bytes. */
+/* Returns the collection's size in bytes. */
 int64_t iov_size(iov_collection *collection);
 
-/* Returns its UUID. */
+/* Returns the collection's UUID. */
 int iov_collection_uuid(iov_collection *collection, struct iov_uuid *uuid);
 
-/* Returns its record. */
+/* Returns the collection's record. */
 int64_t iov_get_meta(iov_collection *collection, iov_records **record, iov_batch *batch);
 
 int64_t iov_set_meta(iov_collection *collection, const struct iov_pair *changes, size_t count,
@@ -216,7 +219,8 @@ int64_t iov_set_meta(iov_collection *collection, const struct iov_pair *changes,
 
 size_t iov_records_count(const iov_records *records);
 
-/* Returns one record; NULL if there are fewer. Valid until the records are freed. */
+/* Returns the record with index `which`; NULL if there are fewer. Valid until the records are
+ * freed. */
 const struct iov_record *iov_records_get(const iov_records *records, size_t which);
 
 void iov_records_free(iov_records *records);
@@ -226,13 +230,14 @@ void iov_records_free(iov_records *records);
 int iov_batch_create(iov_session *session, enum iov_failure failure, enum iov_order order,
                      iov_batch **batch);
 
-/* Makes a request need others that were added before it: it waits for them, and is skipped if one
+/* Makes a request wait for requests that were added before it. It is skipped if one of them
  * fails. */
 int iov_batch_after(iov_batch *batch, int64_t request, const int64_t *needed, size_t count);
 
 int iov_batch_start(iov_batch *batch);
 
-/* Waits until the batch has ended: returns 1 if so, 0 after `nanoseconds`. Below zero: no limit. */
+/* Waits until the batch has ended, at most `nanoseconds` (below zero: without a limit). Returns 1
+ * if it has ended, else 0. */
 int iov_wait(iov_batch *batch, int64_t nanoseconds);
 
 /* Returns 1 if the batch has ended, 0 if not. */
@@ -240,33 +245,35 @@ int iov_test(iov_batch *batch);
 
 typedef void iov_function(void *with);
 
-/* Has `function` called with `with` when a request has ended; with a request below zero: when the
- * batch has. Returns 1, and makes no call, if it has ended already; 0 if the call will be made:
- * once, by a thread of the session that does nothing else, with all signals blocked. The function
- * may use verbs, and wait; other calls wait for it. The batch must stay until then. */
+/* Makes a thread call `function(with)` once when a request has ended, or, with a request below
+ * zero, when the batch has. Returns 0 if the call will be made; 1, without a call, if the request
+ * or batch has ended already. The session has one thread for these calls, which does nothing else
+ * and blocks all signals. The function may use verbs, and wait; further calls wait for its return.
+ * The batch must not be freed before the call. */
 int iov_when(iov_batch *batch, int64_t request, iov_function *function, void *with);
 
-/* Skips requests that haven't begun. Those in progress are completed: wait for the end. */
+/* Skips requests that haven't begun. Requests in progress are completed: wait for the batch's
+ * end. */
 int iov_cancel(iov_batch *batch);
 
-/* Returns the present state of a request: enum iov_status. */
+/* Returns the current state of a request: enum iov_status. */
 int iov_request_status(iov_batch *batch, int64_t request);
 
-/* Returns the result of a request, as the verb returns it when it is carried out at once.
+/* Returns the result of a request: what its verb returns when it is carried out at once.
  * -EINPROGRESS if it hasn't ended, -ECANCELED if it was skipped. */
 int64_t iov_result(iov_batch *batch, int64_t request);
 
-/* Returns 0 if all of the batch was done; else the errno of its first failure. */
+/* Returns 0 if the batch succeeded; else the negated errno of its first failure. */
 int iov_batch_result(iov_batch *batch);
 
-/* Frees the batch. If it is in progress, it is cancelled and waited for. */
+/* Frees the batch. If the batch is in progress, cancels it and waits for its end. */
 int iov_batch_free(iov_batch *batch);
 
 /* ---- memory ---- */
 
-/* Allocates a zeroed buffer, aligned to a page. In a session with a pool it lies in the pool, on
- * this node: other processes can attach it by a token, and it counts as used room. NULL if there
- * is none. */
+/* Allocates a zeroed buffer, aligned to a page. In a session with a pool, the buffer is in the
+ * pool, on this node: other processes can attach it by a token, and it uses the pool's room. NULL
+ * if there is no room. */
 void *iov_allocate(iov_session *session, size_t len);
 
 /* Frees the buffer. Processes that have attached it keep it. */
@@ -274,14 +281,14 @@ void iov_free(iov_session *session, void *memory);
 
 /* The access to mapped memory. */
 enum iov_access {
-    IOV_READ = 0,      /* a store into it ends the program */
+    IOV_READ = 0,      /* writing to it ends the program */
     IOV_READ_WRITE = 1
 };
 
-/* Maps the chunk of `len` bytes at `at` of a collection into memory, without a copy. The bytes
- * must exist (-EINVAL behind the end), and lie in a pool (-ENOTSUP), on this node and not striped
- * (-EREMOTE). Mapped until iov_chunk_unmap(), or the session's end, also if the collection is
- * closed or deleted. Not in forked children. */
+/* Maps the `len` bytes at offset `at` of a collection into memory, without a copy. The bytes must
+ * exist (else -EINVAL) and be in a pool (else -ENOTSUP), on this node and not striped (else
+ * -EREMOTE). They stay mapped until iov_chunk_unmap() or the session's end, even if the collection
+ * is closed or deleted. Forked children don't have the mapping. */
 int iov_chunk_map(iov_collection *collection, uint64_t at, size_t len, enum iov_access access,
                   void **memory);
 
@@ -293,14 +300,14 @@ struct iov_token {
     uint8_t bytes[48];
 };
 
-/* Makes a token for `len` bytes at `memory`: inside of memory from iov_allocate(), iov_chunk_map()
- * or iov_chunk_attach(). The token keeps nothing alive: it leads to the chunk while the collection
- * exists, and to allocated memory while some process has it. It is no secret: permissions are
- * those of the collection; allocated memory is its user's. */
+/* Makes a token for the `len` bytes at `memory`, which are inside memory from iov_allocate(),
+ * iov_chunk_map() or iov_chunk_attach(). The token keeps nothing alive: it is valid while the
+ * collection exists, or, for allocated memory, while some process has the memory. It is no secret:
+ * the collection's permissions apply; allocated memory is accessible to its user only. */
 int iov_chunk_share(iov_session *session, const void *memory, size_t len, struct iov_token *token);
 
 /* Maps the memory that a token identifies, with the access of the memory from which the token was
- * made. `len` may be NULL. -ENOENT if it is gone, -EREMOTE if it was made on another node. */
+ * made. `len` may be NULL. -ENOENT if the memory is gone, -EREMOTE for another node's token. */
 int iov_chunk_attach(iov_session *session, const struct iov_token *token, void **memory,
                      size_t *len);
 

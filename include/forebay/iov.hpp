@@ -1,4 +1,4 @@
-/* iov.hpp: Forebay's verbs for C++20. A header above iov.h: handles that close themselves, spans,
+/* iov.hpp: Forebay's verbs for C++20. Wraps iov.h: handles that close themselves, spans,
  * exceptions with error codes.
  *
  *     iov::session session("pool:default");
@@ -9,7 +9,7 @@
  *     batch.start();
  *     compute_next_step();
  *     batch.wait();
- *     written.result();              // throws iov::error if it wasn't done
+ *     written.result();              // throws iov::error if the write wasn't done
  *
  * Failures throw iov::error, a std::system_error: code() is an errno in std::generic_category(),
  * what() ends with the message of iov_error(). The rules of docs/howto/verbs.md for threads, forks
@@ -43,7 +43,7 @@
 
 namespace iov {
 
-/* Why a verb failed. */
+/* The failure of a verb. */
 class error : public std::system_error {
 public:
     explicit error(int64_t returned)
@@ -61,15 +61,15 @@ inline int64_t check(int64_t returned)
     return returned;
 }
 
-/* A handle with the function that ends its use. An error of that function is lost here: close()
- * throws it. */
+/* A deleter that closes a handle with the function End. It ignores errors of End; to see them, call
+ * close() before. */
 template <typename T, auto End>
 struct ends {
     void operator()(T *handle) const noexcept { static_cast<void>(End(handle)); }
 };
 
 #ifdef __cpp_impl_coroutine
-/* Resumes a coroutine when a request, or below zero the batch, has ended. */
+/* Resumes a coroutine when request `number`, or, if below zero, the whole batch, has ended. */
 struct awaits_end {
     iov_batch *of;
     int64_t number;
@@ -101,7 +101,7 @@ struct record {
     iov::uuid uuid;
 };
 
-/* The options of a new collection. Empty: the defaults. */
+/* The options of a new collection. Empty fields mean defaults. */
 struct options {
     metadata meta = {};
     std::string backend = {};
@@ -151,10 +151,10 @@ inline std::vector<record> taken(iov_records *records)
 class session;
 class batch;
 
-/* A collection in use. Its verbs are carried out at once; the batch has those of a batch. */
+/* A collection in use. Its verbs are carried out at once; class batch has verbs for later. */
 class collection {
 public:
-    /* Returns the number of bytes read, fewer than `to` has only at the end. */
+    /* Returns the number of bytes read: fewer than to.size() only at the end. */
     size_t read(std::span<std::byte> to, uint64_t at) const
     {
         return static_cast<size_t>(
@@ -164,7 +164,7 @@ public:
     {
         detail::check(iov_write(get(), from.data(), from.size(), at, nullptr));
     }
-    /* Returns the offset. Bytes. */
+    /* Returns the offset in bytes. */
     uint64_t append(std::span<const std::byte> from) const
     {
         return static_cast<uint64_t>(
@@ -201,7 +201,7 @@ public:
         const iov_pair change = {key.c_str(), nullptr};
         detail::check(iov_set_meta(get(), &change, 1, nullptr));
     }
-    /* Ends its use, and throws what the destructor can't: that not all was written back. */
+    /* Closes the collection. Throws if bytes couldn't be written back; the destructor can't. */
     void close() { detail::check(iov_collection_close(handle.release(), nullptr)); }
 
     iov_collection *get() const noexcept { return handle.get(); }
@@ -213,7 +213,7 @@ private:
     std::unique_ptr<iov_collection, detail::ends<iov_collection, detail::close_now>> handle;
 };
 
-/* A request of a batch. It must not be used when the batch is gone. */
+/* A request of a batch. It must not be used after the batch is destroyed. */
 class request {
 public:
     /* Returns the verb's result. Throws if it failed, was skipped, or hasn't ended. */
@@ -222,7 +222,7 @@ public:
     {
         return static_cast<iov::status>(detail::check(iov_request_status(of, number)));
     }
-    /* Makes it need another request: it waits for that, and is skipped if it fails. */
+    /* Makes this request wait for `needed`. It is skipped if `needed` fails. */
     const request &after(const request &needed) const
     {
         detail::check(iov_batch_after(of, number, &needed.number, 1));
@@ -230,8 +230,9 @@ public:
     }
 
 #ifdef __cpp_impl_coroutine
-    /* co_await: resumes the coroutine when the request has ended, with its result, on a thread of
-     * the session: one coroutine at a time. The batch must have been started, and stay until then. */
+    /* co_await: resumes the coroutine with the result when the request has ended. One thread of the
+     * session resumes all coroutines, one at a time. The batch must be started before, and must not
+     * be destroyed until then. */
     auto operator co_await() const noexcept
     {
         struct awaiter : detail::awaits_end {
@@ -252,8 +253,8 @@ private:
 enum class access { read = IOV_READ, read_write = IOV_READ_WRITE };
 using token = struct iov_token;
 
-/* Memory of a pool: a chunk of a collection, or a buffer. Freed by its destructor, which must run
- * before its session's. */
+/* Memory of a pool: a chunk of a collection, or a buffer. The destructor frees it, and must run
+ * before the session's. */
 class chunk {
 public:
     chunk(chunk &&other) noexcept
@@ -277,7 +278,7 @@ public:
             static_cast<void>(iov_chunk_unmap(of, memory.data()));
     }
     std::span<std::byte> bytes() const noexcept { return memory; }
-    /* A token for other processes of this node: for all of it, or a part. */
+    /* Makes a token for other processes of this node: for all of the memory, or a part. */
     iov::token share() const { return share(0, memory.size()); }
     iov::token share(size_t from, size_t len) const
     {
@@ -332,7 +333,7 @@ public:
     {
         detail::check(iov_collection_delete(get(), name.c_str(), nullptr));
     }
-    /* Deletes the workspace itself, which must be empty. */
+    /* Deletes this workspace, which must be empty. */
     void remove_self()
     {
         detail::check(iov_workspace_delete(handle.get()));
@@ -359,7 +360,7 @@ private:
 
 class session {
 public:
-    /* "pool:NAME", "pool" or "memory". */
+    /* `place`: see iov_session_open(). */
     explicit session(const std::string &place)
     {
         iov_session *s = nullptr;
@@ -370,7 +371,7 @@ public:
     {
         detail::check(iov_backend_attach(get(), name.c_str(), kind.c_str(), config.c_str()));
     }
-    /* Chooses this back end for new collections that name none, and match: iov_backend_choose(). */
+    /* Sets the back end of new collections that match: see iov_backend_choose(). */
     void choose(const std::string &pattern, const std::string &controls, const std::string &name) const
     {
         detail::check(iov_backend_choose(get(), pattern.c_str(), controls.c_str(), name.c_str()));
@@ -423,8 +424,8 @@ private:
     std::unique_ptr<iov_session, detail::ends<iov_session, iov_session_close>> handle;
 };
 
-/* Requests that are collected, started, and run while the program does something else. Spans must
- * stay until it has ended. Its destructor cancels it and waits. */
+/* Requests that are collected, started, and run while the program does something else. The memory
+ * of spans must stay valid until the batch has ended. Its destructor cancels it and waits. */
 class batch {
 public:
     explicit batch(const session &s, failure f = failure::stop, order o = order::free)
@@ -470,20 +471,20 @@ public:
         return note(iov_collection_close(c.handle.release(), get()));
     }
     void start() const { detail::check(iov_batch_start(get())); }
-    /* Waits until it has ended. result() throws its failures. */
+    /* Waits until the batch has ended. result() throws its first failure. */
     void wait() const { detail::check(iov_wait(get(), -1)); }
-    /* Returns whether it ended in time. */
+    /* Waits at most `limit`, and returns whether the batch has ended. */
     bool wait(std::chrono::nanoseconds limit) const
     {
         return detail::check(iov_wait(get(), limit.count() < 0 ? 0 : limit.count())) == 1;
     }
     bool test() const { return detail::check(iov_test(get())) == 1; }
     void cancel() const { detail::check(iov_cancel(get())); }
-    /* Throws its first failure. */
+    /* Throws the batch's first failure, if any. */
     void result() const { detail::check(iov_batch_result(get())); }
 
 #ifdef __cpp_impl_coroutine
-    /* co_await: as with a request, when all of it has ended. Throws its first failure. */
+    /* co_await: as with a request, when the whole batch has ended. Throws its first failure. */
     auto operator co_await() const noexcept
     {
         struct awaiter : detail::awaits_end {
@@ -500,7 +501,7 @@ private:
     std::unique_ptr<iov_batch, detail::ends<iov_batch, iov_batch_free>> handle;
 };
 
-/* Requests of the batch can use the collection right away, others when it has been created. */
+/* Later requests of the batch can use the collection; other calls only after it is created. */
 inline collection workspace::create(const std::string &name, const options &said,
                                     const batch &in) const
 {
@@ -508,8 +509,8 @@ inline collection workspace::create(const std::string &name, const options &said
 }
 
 #ifdef __cpp_impl_coroutine
-/* A coroutine that begins at once, and whose end can be waited for: get() returns its result, or
- * throws its exception. For programs without coroutine types; theirs can await requests as well. */
+/* A coroutine that starts at once. get() waits for its end, and returns its result or throws its
+ * exception. For programs without coroutine types; a program's types can await requests, too. */
 template <typename T = void>
 class task {
     struct returns_nothing {

@@ -1,19 +1,19 @@
-/* mesh.hpp: meshes of simulations in HDF5 files, for C++20. Written by N ranks, read by M.
+/* mesh.hpp: meshes of simulations in HDF5 files, for C++20. N ranks write a file, M ranks read it.
  *
- *     forebay::mesh::part grid;                        // or a class of yours: interface
+ *     forebay::mesh::part grid;                        // or your class that implements `interface`
  *     iov::session session("pool:default");
  *     forebay::mesh::iov_backend backend(session);     // or posix_backend, mpio_backend
  *     forebay::mesh::read(grid, "case/input.h5", backend, forebay::mesh::mpi(MPI_COMM_WORLD));
  *     ... simulation ...
  *     forebay::mesh::write(grid, "case/result.h5", backend, forebay::mesh::mpi(MPI_COMM_WORLD));
  *
- * It guarantees: a file can be read when all of it is there, not before; what fails on one rank is
- * an exception (error) on all ranks; ranks write exclusive ranges and hold no lock. The layout is
- * that of Python's forebay.mesh: docs/howto/meshes.md.
+ * Guarantees: a file can be read only when it is complete. A failure on one rank is an exception
+ * (error) on all ranks. Ranks write exclusive ranges and hold no lock. The layout is that of
+ * Python's forebay.mesh: docs/howto/meshes.md.
  *
- * Header only; compile with HDF5's C library (1.10 or later, serial is enough: only metadata go
- * through it). iov_backend needs libforebay_iov: without it, define FOREBAY_MESH_NO_IOV. What needs
- * MPI is there if mpi.h was included before.
+ * Header only; compile with HDF5's C library (1.10 or later; a serial one is enough, as HDF5
+ * handles only metadata). iov_backend needs libforebay_iov; without it, define FOREBAY_MESH_NO_IOV.
+ * Classes that need MPI are defined if mpi.h was included before.
  */
 #ifndef FOREBAY_MESH_HPP
 #define FOREBAY_MESH_HPP
@@ -55,7 +55,7 @@
 
 namespace forebay::mesh {
 
-/* A mesh or a file that isn't as it has to be (number() is 0), or I/O that failed (an errno). */
+/* An invalid mesh or file (number() is 0), or failed I/O (number() is an errno). */
 class error : public std::runtime_error {
 public:
     explicit error(const std::string &what, int number = 0)
@@ -68,7 +68,7 @@ private:
     int errno_;
 };
 
-/* Types of numbers in data. */
+/* The types of numbers in arrays. */
 enum class number { f32, f64, i8, i16, i32, i64, u8, u16, u32, u64 };
 
 inline size_t size_of(number n)
@@ -77,8 +77,8 @@ inline size_t size_of(number n)
     return sizes[static_cast<size_t>(n)];
 }
 
-/* Values of points or of cells: rows of `columns` numbers (0: one number, in an array of one
- * dimension). */
+/* Values of points or of cells: rows of `columns` numbers each. 0 columns: an array of one
+ * dimension, with one number in each row. */
 struct field {
     std::string name;
     number type = number::f64;
@@ -91,33 +91,33 @@ struct field {
 struct block {
     std::string type;
     std::span<const int64_t> nodes = {};
-    std::span<const int32_t> markers = {}; /* one for each cell, or none at all */
+    std::span<const int32_t> markers = {}; /* one for each cell, or empty */
     std::vector<field> data = {};
 };
 
-/* What write() takes: a rank's part, in memory of the program. */
+/* The input of write(): a rank's part of a mesh, in memory of the program. */
 struct view {
     size_t dimension = 3;
     std::span<const double> points = {};
     std::vector<block> cells = {};
     std::vector<field> point_data = {};
     std::map<std::string, int32_t> marker_names = {};
-    /* Numbers of the points in the whole mesh. None: no point is on two ranks. */
+    /* Numbers of the points in the whole mesh. Empty: no point is on two ranks. */
     std::span<const int64_t> point_ids = {};
-    /* How many points, from the first, are this rank's own. Without: the lowest rank that has a
-     * point. */
+    /* The first `owned` points are this rank's own. Without a value, a point belongs to the lowest
+     * rank that has it. */
     std::optional<size_t> owned = {};
 };
 
 struct part;
 
-/* The interface that a code implements for its meshes. */
+/* The interface that a program implements for its mesh class. */
 class interface {
 public:
     virtual ~interface() = default;
-    /* What write() writes. */
+    /* Returns the mesh that write() writes. */
     virtual view to_forebay() const = 0;
-    /* Called by read() with what was read. */
+    /* Takes over the mesh that read() has read. */
     virtual void from_forebay(part &&read) = 0;
 };
 
@@ -140,7 +140,7 @@ struct owned_block {
     int64_t first = 0; /* the number of the first cell in the whole mesh */
 };
 
-/* A mesh, or a rank's part, that owns its memory. read() fills in all of it. */
+/* A mesh, or a rank's part of one, that owns its memory. read() fills in all fields. */
 struct part : interface {
     size_t dimension = 3;
     std::vector<double> points;
@@ -166,8 +166,7 @@ struct part : interface {
     void from_forebay(part &&read) override { *this = std::move(read); }
 };
 
-/* Cell types, by their names in meshio, with the number of their nodes, in the order of the layout.
- */
+/* Cell types in the order of the layout: their names in meshio, and their numbers of nodes. */
 inline const std::vector<std::pair<std::string, size_t>> &cell_types()
 {
     static const std::vector<std::pair<std::string, size_t>> types = {
@@ -179,7 +178,7 @@ inline const std::vector<std::pair<std::string, size_t>> &cell_types()
     return types;
 }
 
-/* The number of nodes of a cell type. */
+/* Returns the number of nodes of a cell type. */
 inline size_t nodes_of(const std::string &type)
 {
     for (const auto &[name, nodes] : cell_types())
@@ -188,20 +187,20 @@ inline size_t nodes_of(const std::string &type)
     throw error("cell type '" + type + "' isn't known");
 }
 
-/* What the ranks of a job do together. */
+/* Collective operations of the ranks of a job. */
 class ranks {
 public:
     virtual ~ranks() = default;
     virtual size_t rank() const = 0;
     virtual size_t size() const = 0;
-    /* A text of each rank, known to all. */
+    /* Returns the texts of all ranks, in the order of ranks. */
     virtual std::vector<std::string> gather(const std::string &mine) const = 0;
-    /* Sends vector i to rank i: what each rank has sent here. */
+    /* Sends vector i to rank i. Returns the vectors that the ranks have sent to this one. */
     virtual std::vector<std::vector<int64_t>>
     exchange(const std::vector<std::vector<int64_t>> &parts) const = 0;
 };
 
-/* A single process. */
+/* A job of a single process. */
 class single : public ranks {
 public:
     size_t rank() const override { return 0; }
@@ -214,34 +213,34 @@ public:
     }
 };
 
-/* An open file of a back end: reads and writes at positions, from any rank. */
+/* An open file of a back end. Any rank can read and write at any offset. */
 class file {
 public:
     virtual ~file() = default;
-    /* Writes all of it, or throws. */
+    /* Writes all of `from` at offset `at`, or throws. */
     virtual void write(std::span<const std::byte> from, uint64_t at) = 0;
-    /* Returns how many bytes were read: fewer than `to` has only at the end. */
+    /* Returns the number of bytes read: fewer than to.size() only at the end. */
     virtual size_t read(std::span<std::byte> to, uint64_t at) = 0;
     virtual uint64_t size() = 0;
     virtual void truncate(uint64_t size) = 0;
     virtual void close() = 0;
 };
 
-/* How files are reached. */
+/* A way to create, open and complete files. */
 class backend {
 public:
     virtual ~backend() = default;
-    /* The path under which a file is written before it is complete. */
+    /* Returns the path under which a file is written until it is complete. */
     virtual std::string partial(const std::string &path, const std::string &unique) const
     {
         return path + ".partial-" + unique;
     }
-    /* All ranks call it. */
+    /* Opens a file. All ranks call this. */
     virtual std::unique_ptr<file> open(const std::string &path, bool writing) = 0;
-    /* The first rank calls these. */
+    /* Only the first rank calls the following functions. */
     virtual std::unique_ptr<file> open_alone(const std::string &path) = 0;
     virtual std::unique_ptr<file> create(const std::string &path) = 0;
-    /* The file is complete: it gets its path, and is closed. */
+    /* Completes a file: renames it from `partial` to `path`, and closes it. */
     virtual void seal(file &of, const std::string &partial, const std::string &path) = 0;
     virtual void discard(const std::string &partial) noexcept = 0;
 };
@@ -363,9 +362,9 @@ private:
 
 } // namespace detail
 
-/* Collections of a session: paths are WORKSPACE/NAME, in a pool the file /WORKSPACE/NAME. The
- * workspace has to be there. A former collection of the name is deleted when writing begins. The
- * controls are declared of the file; without others it is immutable when it is complete. */
+/* Collections of a session. A path is WORKSPACE/NAME, which in a pool is the file /WORKSPACE/NAME.
+ * The workspace must exist. An existing collection of the name is deleted when writing begins. The
+ * controls are declared for the file; by default it is immutable when it is complete. */
 class iov_backend : public backend {
 public:
     explicit iov_backend(const iov::session &s, std::string declared = "mutability=immutable")
@@ -530,7 +529,7 @@ public:
     }
 
 private:
-    static constexpr size_t longest = size_t{1} << 30; /* counts of MPI have 31 bits */
+    static constexpr size_t longest = size_t{1} << 30; /* MPI's counts have 31 bits */
     void check(int returned) const
     {
         if (returned == MPI_SUCCESS)
@@ -550,7 +549,7 @@ private:
 
 } // namespace detail
 
-/* MPI-IO. On a pool: under `forebay exec`, with paths below /fb. */
+/* Files by MPI-IO. For a pool, run under `forebay exec` with paths below /fb. */
 class mpio_backend : public posix_backend {
 public:
     explicit mpio_backend(MPI_Comm c) : of(c) {}
@@ -567,7 +566,7 @@ private:
 
 namespace detail {
 
-/* Runs a call on each rank; one rank's exception is thrown on all. */
+/* Runs a call on each rank. An exception on one rank is thrown on all. */
 inline void together(const ranks &all, const std::function<void()> &call)
 {
     std::string mine;
@@ -589,7 +588,7 @@ inline void together(const ranks &all, const std::function<void()> &call)
             throw error(text.substr(text.find(' ') + 1), std::atoi(text.c_str()));
 }
 
-/* Runs a call on the first rank: its text, on all. */
+/* Runs a call on the first rank. Returns its text on all ranks. */
 inline std::string first(const ranks &all, const std::function<std::string()> &call)
 {
     std::string mine;
@@ -600,7 +599,7 @@ inline std::string first(const ranks &all, const std::function<std::string()> &c
     return all.gather(mine)[0];
 }
 
-/* Texts of texts and numbers, to be sent: a length, a colon, the bytes. */
+/* Packs texts and numbers into one text for sending. Each is a length, a colon and the bytes. */
 class packed {
 public:
     packed() = default;
@@ -622,7 +621,8 @@ private:
 
 constexpr uint64_t nowhere = std::numeric_limits<uint64_t>::max();
 
-/* A dataset: its rows begin at `offset`, if they are contiguous and little-endian. */
+/* A dataset. Its rows begin at byte `offset` of the file, if they are contiguous and
+ * little-endian. */
 struct dataset {
     std::string path;
     number type = number::f64;
@@ -749,7 +749,7 @@ struct contents {
     }
 };
 
-/* Names of data as names of links: percent-encoded where HDF5 or XDMF need that. */
+/* Converts a data name to the name of an HDF5 link: percent-encoded where HDF5 or XDMF need it. */
 inline std::string quoted(const std::string &name)
 {
     std::string to;
@@ -778,7 +778,7 @@ inline std::string unquoted(const std::string &name)
     return to;
 }
 
-/* An id of HDF5 that is closed at the end. */
+/* An id of HDF5, closed by the destructor. */
 class id {
 public:
     id(hid_t h, herr_t (*close)(hid_t), const std::string &what) : handle(h), end(close)
@@ -796,8 +796,8 @@ private:
     herr_t (*end)(hid_t);
 };
 
-/* A driver of HDF5 over a back end's file. The file's first 8 bytes, HDF5's signature, are
- * withheld: they are written when all else is there. */
+/* An HDF5 driver for a back end's file. It withholds the file's first 8 bytes, HDF5's signature,
+ * which are written when all other bytes are. */
 class driver {
 public:
     static constexpr std::array<unsigned char, 8> signature = {0x89, 'H',  'D',  'F',
@@ -813,7 +813,7 @@ public:
             std::memset(&c, 0, sizeof c);
 #if H5_VERSION_GE(1, 13, 2)
             c.version = H5FD_CLASS_VERSION;
-            c.value = 600; /* of those for private use */
+            c.value = 600; /* in the range for private use */
 #endif
             c.name = "forebay_mesh";
             c.maxaddr = (haddr_t{1} << 62) - 1;
@@ -906,7 +906,7 @@ private:
     }
 };
 
-/* HDF5's own messages are off as long as this is there: ours say what is needed. */
+/* Turns HDF5's messages off until it is destroyed: exceptions have the needed text. */
 class quiet {
 public:
     quiet()
@@ -953,7 +953,7 @@ inline void number_attribute(hid_t on, const std::string &name, int32_t value)
 inline constexpr const char *version_name = "forebay_mesh";
 inline constexpr int32_t version = 1;
 
-/* Writes the metadata of a new file and fills in all offsets. */
+/* Writes the HDF5 metadata of a new file, and stores the offsets of all datasets in `all`. */
 inline void create(file &f, contents &all)
 {
     const quiet now;
@@ -971,7 +971,7 @@ inline void create(file &f, contents &all)
     H5Pset_layout(early, H5D_CONTIGUOUS);
     H5Pset_alloc_time(early, H5D_ALLOC_TIME_EARLY);
     H5Pset_fill_time(early, H5D_FILL_TIME_NEVER);
-    H5Pset_obj_track_times(early, false); /* the same mesh makes the same bytes */
+    H5Pset_obj_track_times(early, false); /* so that equal meshes give equal bytes */
     number_attribute(h5, version_name, version);
     for (const char *name : {"/cells", "/point_data", "/partitions", "/markers"}) {
         const id group(H5Gcreate2(h5, name, links, H5P_DEFAULT, H5P_DEFAULT), H5Gclose,
@@ -1003,7 +1003,7 @@ inline void create(file &f, contents &all)
         throw error("HDF5 can't write the metadata of the file", ENOSPC);
 }
 
-/* A file of a mesh, open in HDF5 for reading. */
+/* A mesh file that HDF5 has open for reading. */
 class reader {
 public:
     reader(file &f, const std::string &path)
@@ -1052,7 +1052,7 @@ public:
         return all;
     }
 
-    /* Reads rows by HDF5: of datasets that aren't contiguous, or of another byte order. */
+    /* Reads rows by HDF5, for datasets that aren't contiguous or have another byte order. */
     void read(const dataset &d, uint64_t from, uint64_t count, std::byte *to) const
     {
         const id one(H5Dopen2(h5, d.path.c_str(), H5P_DEFAULT), H5Dclose, d.path);
@@ -1155,7 +1155,7 @@ private:
             H5Aread(one, H5T_NATIVE_INT32, &all.marker_names[name]);
         }
     }
-    /* The tables of partitions; none if one is missing or doesn't fit. */
+    /* Reads the partition tables. Reads none if one is missing or doesn't fit the mesh. */
     void partitions(contents &all) const
     {
         const auto table = [&](const std::string &name, uint64_t rows) {
@@ -1207,13 +1207,13 @@ private:
     } h5;
 };
 
-/* Numbers of a rank's points in the file. */
+/* The rows of a rank's points in the file. */
 struct numbering {
     int64_t first = 0;
     size_t owned = 0;
     std::vector<int64_t> table = {}; /* empty: first + index */
     std::optional<std::vector<size_t>> chosen =
-        {}; /* which points are this rank's; none: the first `owned` */
+        {}; /* the points that this rank owns; no value: the first `owned` ones */
 };
 
 inline std::vector<int64_t> counts(const ranks &all, int64_t mine)
@@ -1224,7 +1224,8 @@ inline std::vector<int64_t> counts(const ranks &all, int64_t mine)
     return found;
 }
 
-/* As in Python's numbering.py: ranks meet on the rendezvous rank of an id, id mod size. */
+/* As Python's numbering.py: all ranks send a point's id to its rendezvous rank, id mod size, which
+ * chooses the owner and answers with the point's row. */
 inline numbering by_rendezvous(const ranks &all, std::span<const int64_t> ids,
                           std::optional<size_t> owned)
 {
@@ -1297,7 +1298,7 @@ inline numbering by_rendezvous(const ranks &all, std::span<const int64_t> ids,
         for (size_t i = 0; i < rows[r].size(); i++)
             if (rows[r][i] >= 0)
                 known[came[r][i + 1]].row = rows[r][i];
-    /* Rows of ghosts. */
+    /* Asks for the rows of ghosts: points that other ranks own. */
     std::vector<std::vector<size_t>> asking(size);
     std::vector<std::vector<int64_t>> questions(size);
     for (size_t i = 0; i < ids.size(); i++)
@@ -1409,7 +1410,7 @@ inline void check(const view &v)
     }
 }
 
-/* The contents of the whole file, out of those of each rank; the same on all ranks. */
+/* Merges the contents of all ranks to those of the whole file. The result is equal on all ranks. */
 inline contents merged(const std::vector<contents> &parts)
 {
     contents all;
@@ -1544,7 +1545,7 @@ inline void write_part(file &f, const contents &all, const view &v, const number
             if (n.table.empty() && n.first == 0) {
                 put(c.nodes, row, std::as_bytes(b.nodes));
             } else {
-                /* In pieces that stay in a core's cache. */
+                /* In pieces that fit into a core's cache. */
                 const size_t step =
                     std::max<size_t>((size_t{1} << 18) / c.nodes.columns, 1) * c.nodes.columns;
                 std::vector<int64_t> piece(std::min(step, b.nodes.size()));
@@ -1569,7 +1570,7 @@ inline void write_part(file &f, const contents &all, const view &v, const number
         }
 }
 
-/* The XDMF file: as Python's xdmf.py makes it. */
+/* Returns the text of the XDMF file, equal to that of Python's xdmf.py. */
 inline std::string xdmf(const contents &all, const std::string &path)
 {
     static const std::map<std::string, std::string> topologies = {
@@ -1655,7 +1656,7 @@ inline std::string xdmf_path(const std::string &path)
     return path + ".xdmf";
 }
 
-/* Rows of a file for one rank. */
+/* Reads rows of a file for one rank. */
 class rows {
 public:
     rows(file &f, const std::string &path) : of(f), named(path) {}
@@ -1669,7 +1670,7 @@ public:
         if (of.read({to, wanted}, d.offset + first_row * d.row_bytes()) != wanted)
             throw error(named + ": " + d.path + ": the file is cut");
     }
-    /* The rows `which`, ascending, in as few pieces as their gaps allow. */
+    /* Reads the rows `which`, which ascend. Rows with small gaps between them are one read. */
     void read_some(const dataset &d, std::span<const int64_t> which, std::byte *to)
     {
         const auto each = static_cast<int64_t>(d.row_bytes()),
@@ -1775,9 +1776,8 @@ inline part read_part(file &f, const std::string &path, const contents &all, con
 
 } // namespace detail
 
-/* Writes a mesh and, beside it, an XDMF file. All ranks call it, each with its part. Throws error,
- * on all ranks: for a mesh that can't be (it names the array), and for a file that can't be
- * written. */
+/* Writes a mesh and, beside it, an XDMF file. All ranks call it, each with its part. Throws error
+ * on all ranks for an invalid mesh (the error names the array) or a file that can't be written. */
 inline void write(const interface &mesh, const std::string &path, backend &by,
                   const ranks &all = single())
 {
@@ -1836,8 +1836,8 @@ inline void write(const interface &mesh, const std::string &path, backend &by,
     });
 }
 
-/* How read() deals out rows: `stored` are the parts that ranks have written, several if fewer ranks
- * read, and evenly if more do. */
+/* How read() distributes rows over ranks. `stored`: each rank gets a part that a rank has written,
+ * or several parts if fewer ranks read; if more ranks read, as `even`. `even`: evenly. */
 enum class split { stored, even };
 
 /* Reads a file into a mesh. All ranks call it, and each gets a part. Throws error, on all ranks. */
